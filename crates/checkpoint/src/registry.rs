@@ -34,6 +34,11 @@ impl Capabilities {
     pub fn takes_checkpoints(&self) -> bool {
         self.point.is_some()
     }
+
+    /// True if commits wait for its point of consistency.
+    pub fn stops_commits(&self) -> bool {
+        !matches!(self.point, None | Some(PointOfConsistency::Virtual))
+    }
 }
 
 /// A scheme, made for one store.

@@ -14,7 +14,7 @@ use crate::experiments::{self, EXPERIMENTS};
 use crate::report;
 use crate::report::result::ExperimentResult;
 use crate::subjects;
-use crate::subjects::records::{CALC_UNPACED, NAIVE_UNPACED, setup};
+use crate::subjects::records::{of_scheme, setup};
 
 /// Arguments of `stillpoint lab`.
 #[derive(Args, Clone, Debug)]
@@ -133,8 +133,7 @@ fn run_child(child: &Child) -> LabResult<()> {
         Child::TpccRecords(what) => crash::tpcc_records::child(what, &mut std::io::stdout()),
         Child::Arrays { scheme, dir } => crash::arrays::child(scheme, dir, &mut std::io::stdout()),
         Child::Crash { scheme, journal, records, dir } => {
-            let row = if scheme == NAIVE_UNPACED.scheme { NAIVE_UNPACED } else { CALC_UNPACED };
-            let setup = setup(row, *records, journal, dir.clone());
+            let setup = setup(of_scheme(scheme)?, *records, journal, dir.clone());
             crash::records::child(&open, &setup, &mut std::io::stdout())
         }
     }

@@ -6,7 +6,9 @@
 
 use crate::context::Context;
 use crate::error::LabResult;
+use crate::measure::machine::available_bytes;
 use crate::measure::process::own_huge_page_bytes;
+use crate::report::result::ExperimentResult;
 use crate::subjects::adapter::{LabEngine, OpenEngine};
 use crate::subjects::records::{Row, setup};
 use crate::sys;
@@ -65,6 +67,52 @@ impl Harness<'_> {
     }
 }
 
+/// The rows that are opened together in this much memory: those that claims name, and as many of the
+/// others as fit beside these.
+fn fitting(rows: &[Row], named: &[&str], records: u64, available: u64) -> (Vec<Row>, Vec<Row>) {
+    let is_named = |row: &&Row| named.contains(&row.name);
+    let needed: u64 = rows.iter().filter(is_named).map(|row| row.memory_bytes(records)).sum();
+    // A tenth stays free for buffers and the system.
+    let mut left = (available / 10 * 9).saturating_sub(needed);
+    rows.iter().copied().partition(|row| {
+        let bytes = row.memory_bytes(records);
+        let fits = is_named(&row) || bytes <= left;
+        left -= if fits && !is_named(&row) { bytes } else { 0 };
+        fits
+    })
+}
+
+impl Harness<'_> {
+    /// Opens the engines of rows that are compared, and loads them. Rows that no claim names are left
+    /// out, with a note, if the memory does not suffice for all.
+    ///
+    /// # Errors
+    /// When an engine refuses.
+    pub(crate) fn open_compared(
+        &self,
+        rows: &[Row],
+        named: &[&str],
+        records: u64,
+        result: &mut ExperimentResult,
+    ) -> LabResult<Vec<Instance<'_>>> {
+        let (rows, left_out) = fitting(rows, named, records, available_bytes());
+        for row in left_out {
+            let gb = row.memory_bytes(records) as f64 / 1e9;
+            result.note(format!(
+                "{} was left out: no room for {gb:.1} GB beside the others",
+                row.name
+            ));
+        }
+        rows.into_iter().map(|row| self.open_loaded(row, records, "none")).collect()
+    }
+}
+
+/// The index of a row among the open engines.
+pub(crate) fn position(beds: &[Instance<'_>], name: &str) -> usize {
+    let found = beds.iter().position(|bed| bed.row.name == name);
+    found.unwrap_or_else(|| panic!("{name} is opened, since claims name it"))
+}
+
 impl Instance<'_> {
     /// Closes the engine and removes its data.
     ///
@@ -73,5 +121,25 @@ impl Instance<'_> {
     pub(crate) fn clear(self) -> LabResult<()> {
         drop(self.engine);
         sys::remove_dir_all(&self.dir)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::subjects::records::{BASELINE, CALC_PACED, ROWS};
+
+    #[test]
+    fn what_claims_name_is_opened_and_the_rest_as_it_fits() {
+        let named = [BASELINE, CALC_PACED];
+        let names = |rows: &[Row]| rows.iter().map(|row| row.name).collect::<Vec<_>>();
+        let (rows, left_out) = fitting(&ROWS, &named, 1_000, u64::MAX);
+        assert_eq!((rows.len(), left_out.len()), (ROWS.len(), 0));
+        let (rows, left_out) = fitting(&ROWS, &named, 1_000, 0);
+        assert_eq!((names(&rows), left_out.len()), (named.to_vec(), ROWS.len() - 2));
+        // Room for one more row of one copy.
+        let available = 3 * 172_000 * 10 / 9 + 10;
+        let (rows, _) = fitting(&ROWS, &named, 1_000, available);
+        assert_eq!((rows.len(), rows[0].name), (3, BASELINE));
     }
 }

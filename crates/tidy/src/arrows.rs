@@ -77,6 +77,9 @@ pub const ARROWS: &[(&str, &[&str])] = &[
             "stillpoint",
             "stillpoint-server",
             "stillpoint-state",
+            // The lab's rows come from the registries.
+            "stillpoint-checkpoint",
+            "stillpoint-journal",
             "stillpoint-store",
             "stillpoint-format",
             "stillpoint-io",

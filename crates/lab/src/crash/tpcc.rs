@@ -58,7 +58,7 @@ pub(crate) struct Child {
 pub(crate) fn child(what: &Child, output: &mut (dyn Write + Send)) -> LabResult<()> {
     let row = ROWS.iter().find(|row| row.name == what.row).ok_or_else(|| LabError::Missing {
         what: format!("there is no row {:?}", what.row),
-        cure: format!("choose one of {:?}", ROWS.map(|row| row.name)),
+        cure: format!("choose one of {:?}", ROWS.iter().map(|row| row.name).collect::<Vec<_>>()),
     })?;
     let scale = if what.small { Scale::small } else { Scale::full }(what.warehouses);
     let population = Population::new(scale, what.seed);
@@ -124,7 +124,7 @@ pub(crate) fn check_rows(
 ) -> LabResult<()> {
     let population = Population::new(database.scale, database.seed);
     let trace = Trace::new(&database.scale, database.seed, database.trace);
-    for row in ROWS {
+    for &row in ROWS.iter() {
         let (population, trace) = (&population, &trace);
         let killed = KilledDatabase { row, database, population, trace };
         let (recovery, heard) = kill_and_check(context, &killed)?;

@@ -12,16 +12,16 @@ use crate::drivers::transactions::{self, Drive, Outcome};
 use crate::error::LabResult;
 use crate::experiments::Experiment;
 use crate::experiments::calc_figures::rate;
-use crate::harness::{Harness, Instance};
+use crate::harness::{Harness, Instance, position};
 use crate::report::figure::axis::grouped;
 use crate::report::result::{Bound, Claim, ExperimentResult, Figure, Scale, Series, Table};
-use crate::subjects::records::{BASELINE, CALC_PACED, NAIVE_PACED, Row, data_bytes};
+use crate::subjects::records::{BASELINE, CALC_PACED, NAIVE_PACED, data_bytes, paced_rows};
 use crate::workloads::calc::LongTransactions;
 
 const SOURCE: &str = "CALC paper, §5.1.4, Figure 5";
 
-/// The rows, the baseline first.
-const ROWS: [Row; 3] = [BASELINE, CALC_PACED, NAIVE_PACED];
+/// The rows that the claims name.
+const NAMED: [&str; 3] = [BASELINE, CALC_PACED, NAIVE_PACED];
 
 /// The amount of work of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -89,11 +89,9 @@ impl Experiment for CalcFig5 {
     fn run(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
         result.parameter("data_bytes", data_bytes(plan.records));
         result.parameter("journal", "none");
-        crash::check_rows(bench, &ROWS[1..], "none", plan.records.min(200_000), result)?;
-        let mut beds = Vec::new();
-        for row in ROWS {
-            beds.push(bench.open_loaded(row, plan.records, "none")?);
-        }
+        let rows = paced_rows();
+        crash::check_rows(bench, &rows[1..], "none", plan.records.min(200_000), result)?;
+        let beds = bench.open_compared(&rows, &NAMED, plan.records, result)?;
         let saturated =
             Drive { workers: plan.workers, seconds: plan.capacity_s, ..Drive::new(plan.records) };
         let capacity = rate(&[transactions::run(&*beds[0].engine, &saturated)?]);
@@ -117,7 +115,7 @@ impl Experiment for CalcFig5 {
                 };
                 let load = format!("{:.0} %{}", share * 100.0, long.map_or("", |_| ", long ones"));
                 let outcomes = each(bench, &beds, &load, &drive)?;
-                add(&load, &outcomes, &mut table, result);
+                add(&load, (&beds, &outcomes), &mut table, result);
             }
         }
         result.tables.push(table);
@@ -135,7 +133,7 @@ fn each(
     let mut outcomes = Vec::new();
     for bed in beds {
         let mut drive = drive.clone();
-        if bed.row == BASELINE {
+        if !bed.row.takes_checkpoints {
             drive.checkpoints_at_s.clear();
         }
         let outcome = transactions::run(&*bed.engine, &drive)?;
@@ -153,8 +151,13 @@ fn each(
 }
 
 /// Claims and the figure of one load.
-fn add(load: &str, outcomes: &[Outcome], table: &mut Table, result: &mut ExperimentResult) {
-    let quantile = |row: usize, q: f64| outcomes[row].latencies.all().ms(q);
+fn add(
+    load: &str,
+    (beds, outcomes): (&[Instance<'_>], &[Outcome]),
+    table: &mut Table,
+    result: &mut ExperimentResult,
+) {
+    let quantile = |name: &str, q: f64| outcomes[position(beds, name)].latencies.all().ms(q);
     for (q, name) in [(0.99, "p99"), (0.999, "p99.9")] {
         let claim = Claim::new(
             format!("{name} of latency: calc, paced ÷ none, load {load}"),
@@ -162,7 +165,7 @@ fn add(load: &str, outcomes: &[Outcome], table: &mut Table, result: &mut Experim
             Bound::AtMost(1.1),
         );
         let claim = claim.paper("very similar to no checkpointing");
-        result.claims.push(claim.measured(quantile(1, q) / quantile(0, q)));
+        result.claims.push(claim.measured(quantile(CALC_PACED, q) / quantile(BASELINE, q)));
     }
     let claim = Claim::new(
         format!("p99 of latency: naive, paced ÷ calc, paced, load {load}"),
@@ -170,7 +173,7 @@ fn add(load: &str, outcomes: &[Outcome], table: &mut Table, result: &mut Experim
         Bound::AtLeast(2.0),
     );
     let claim = claim.paper("naive has the worst latencies of all");
-    result.claims.push(claim.measured(quantile(2, 0.99) / quantile(1, 0.99)));
+    result.claims.push(claim.measured(quantile(NAIVE_PACED, 0.99) / quantile(CALC_PACED, 0.99)));
     let mut figure = Figure {
         title: format!("Latencies at {load} of capacity"),
         caption: "Share of transactions that were not slower; queueing included, counted from the \
@@ -181,7 +184,7 @@ fn add(load: &str, outcomes: &[Outcome], table: &mut Table, result: &mut Experim
         x_scale: Scale::Log,
         ..Figure::default()
     };
-    for (row, outcome) in ROWS.iter().zip(outcomes) {
+    for (row, outcome) in beds.iter().map(|bed| bed.row).zip(outcomes) {
         let name = format!("{}, load {load}", row.name);
         let all = outcome.latencies.all();
         let points = all.tail_points().into_iter().map(|[ms, slower]| [ms, 1.0 - slower]);
@@ -223,7 +226,9 @@ mod tests {
         let plan = Plan { records: 5_000, load_shares: vec![0.2], run_s: 0.4, ..CalcFig5::quick() };
         let plan = Plan { checkpoint_at_s: 0.1, capacity_s: 0.2, long, ..plan };
         let result = run_plan::<CalcFig5>(&bench, &plan)?;
-        assert_eq!((result.claims.len(), result.figures.len(), result.series.len()), (6, 2, 6));
+        let rows = paced_rows().len();
+        assert_eq!((result.claims.len(), result.figures.len()), (6, 2));
+        assert_eq!(result.series.len(), 2 * rows);
         assert!(result.claims.iter().all(|claim| claim.measured.is_some()));
         for series in &result.series {
             let rises = series.points.windows(2).all(|two| two[0][1] <= two[1][1]);

@@ -15,7 +15,7 @@ use crate::experiments::calc_measures::{dirty_share, expected_copies};
 use crate::harness::{Harness, Instance};
 use crate::measure::stats::median;
 use crate::report::result::{Bound, Claim, ExperimentResult, Figure, Series, Span, Table};
-use crate::subjects::records::{CALC_PACED, PAPER_PACE_BYTES_PER_S, data_bytes};
+use crate::subjects::records::{CALC_PACED, PAPER_PACE_BYTES_PER_S, data_bytes, row};
 use crate::workloads::calc::{KEY_BYTES, KEYS_PER_TRANSACTION, VALUE_BYTES};
 
 /// The amount of work of a run.
@@ -104,7 +104,7 @@ impl Experiment for CalcFig6 {
         result.parameter("data_per_last_level_cache", result.per_cache(data_bytes(plan.records)));
         result.parameter("paced_bytes_per_s", PAPER_PACE_BYTES_PER_S);
         result.parameter("journal", "none");
-        let bed = bench.open_loaded(CALC_PACED, plan.records, "none")?;
+        let bed = bench.open_loaded(row(CALC_PACED), plan.records, "none")?;
         let mut points = Vec::new();
         for &r in &plan.r {
             points.push(point(bench, plan, &bed, r)?);

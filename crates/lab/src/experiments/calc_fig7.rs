@@ -25,8 +25,10 @@ use crate::harness::Harness;
 use crate::measure::stats::{cost_ratio, median, spread_of};
 use crate::report::figure::axis::grouped;
 use crate::report::result::{Bound, Claim, ExperimentResult, Figure, Table};
-use crate::subjects::records::PAPER_PACE_BYTES_PER_S;
-use crate::subjects::tpcc_records::{ROWS, Row, TpccRecords};
+use crate::subjects::records::{
+    self, CALC_PACED, CALC_UNPACED, NAIVE_PACED, NAIVE_UNPACED, PAPER_PACE_BYTES_PER_S,
+};
+use crate::subjects::tpcc_records::{self, ROWS, Row, TpccRecords};
 use crate::sys;
 use crate::workloads::tpcc::load::Population;
 use crate::workloads::tpcc::schema::{Scale, data_bytes};
@@ -36,14 +38,32 @@ const SOURCE: &str = "CALC paper, §5.2, Figure 7";
 /// Silo's throughput on this machine with the same mix and 4 warehouses: workers, transactions/s.
 const SILO: [(usize, f64); 2] = [(1, 65_000.0), (2, 114_000.0)];
 
-/// The rows of the checkpoint: a name, a row of the engine, and the pace. The baseline first.
-const CAPTURES: [(&str, Row, Option<u64>); 5] = [
-    ("none", ROWS[0], None),
-    ("calc, paced", ROWS[1], Some(PAPER_PACE_BYTES_PER_S)),
-    ("calc, unpaced", ROWS[1], None),
-    ("naive, paced", ROWS[2], Some(PAPER_PACE_BYTES_PER_S)),
-    ("naive, unpaced", ROWS[2], None),
-];
+/// A row of the checkpoint: a row of the engine, in one writer mode.
+#[derive(Clone, Copy, Debug)]
+struct Captured {
+    name: &'static str,
+    row: Row,
+    pace_bytes_per_s: Option<u64>,
+}
+
+/// The rows of the checkpoint, the baseline first: each scheme without a journal, in each mode.
+fn captures() -> Vec<Captured> {
+    let modes = records::ROWS.iter().map(|mode| Captured {
+        name: mode.name,
+        row: tpcc_records::row(mode.scheme),
+        pace_bytes_per_s: mode.pace_bytes_per_s,
+    });
+    modes.collect()
+}
+
+/// Rows that are compared at rest: all in which no transaction waits for a point of consistency.
+fn at_rest_rows() -> Vec<Row> {
+    let goes_on = |row: &&Row| records::of_scheme(row.scheme).is_ok_and(|it| it.stops_nobody);
+    ROWS.iter().filter(goes_on).copied().collect()
+}
+
+/// The rows that are compared with Silo.
+const BESIDE_SILO: [&str; 2] = ["calc", "calc, redo relaxed"];
 
 /// The amount of work of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -176,7 +196,7 @@ fn at_rest(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> L
         result.note("Recovery was not checked in this run.");
     }
     let population = plan.population(plan.rest_warehouses);
-    let rows: Vec<Row> = ROWS.into_iter().filter(|row| row.scheme != "naive").collect();
+    let rows = at_rest_rows();
     let (mut table_rows, mut figures) = (Vec::new(), Vec::new());
     for &workers in &plan.rest_workers {
         let mut beds = Vec::new();
@@ -233,8 +253,12 @@ fn rest_claims(
     measured: &[Vec<Outcome>],
     result: &mut ExperimentResult,
 ) {
-    let rates = |row: usize| measured[row].iter().map(Outcome::rate);
-    let of_baseline: Vec<f64> = rates(1).zip(rates(0)).map(|(calc, none)| calc / none).collect();
+    let rates = |name: &str| {
+        let at = rows.iter().position(|row| row.name == name);
+        at.map_or(&[][..], |at| &measured[at]).iter().map(Outcome::rate)
+    };
+    let pairs = rates("calc").zip(measured[0].iter().map(Outcome::rate));
+    let of_baseline: Vec<f64> = pairs.map(|(calc, none)| calc / none).collect();
     let claim = Claim::new(
         format!("TPC-C throughput at rest: calc ÷ none, workers: {workers}"),
         SOURCE,
@@ -243,9 +267,9 @@ fn rest_claims(
     let claim = claim.paper("almost no overhead at rest");
     result.claims.push(claim.measured_runs(&of_baseline));
     let silo = SILO.iter().find(|silo| silo.0 == workers);
-    for (row, name) in rows.iter().enumerate().skip(1).take(2).map(|(n, row)| (n, row.name)) {
+    for name in BESIDE_SILO {
         let Some((_, silo)) = silo else { continue };
-        let ratios: Vec<f64> = rates(row).map(|rate| rate / silo).collect();
+        let ratios: Vec<f64> = rates(name).map(|rate| rate / silo).collect();
         result.claims.push(
             Claim::new(
                 format!("TPC-C throughput: {name} ÷ Silo on this machine, workers: {workers}"),
@@ -264,13 +288,16 @@ fn with_checkpoint(
     result: &mut ExperimentResult,
 ) -> LabResult<()> {
     let population = plan.population(plan.warehouses);
-    let mut measured: Vec<Vec<Outcome>> = CAPTURES.iter().map(|_| Vec::new()).collect();
+    let captures = captures();
+    let mut measured: Vec<Vec<Outcome>> = captures.iter().map(|_| Vec::new()).collect();
     for run in 0..plan.runs {
-        for ((name, row, pace), outcomes) in CAPTURES.iter().zip(&mut measured) {
+        for (&Captured { name, row, pace_bytes_per_s }, outcomes) in
+            captures.iter().zip(&mut measured)
+        {
             // Orders make a database grow, so each run begins with a fresh one.
-            let (subject, dir) = loaded(bench, name, *row, *pace, &population)?;
+            let (subject, dir) = loaded(bench, name, row, pace_bytes_per_s, &population)?;
             let mut asked = plan.drive(plan.workers, plan.run_s, run);
-            if row.scheme != "none" {
+            if row.takes_checkpoints {
                 asked.checkpoints_at_s = vec![plan.checkpoint_at_s];
             }
             let outcome = drive(&subject, &asked)?;
@@ -282,22 +309,22 @@ fn with_checkpoint(
             sys::remove_dir_all(&dir)?;
         }
     }
-    capture_claims(&measured, result);
-    capture_figures(plan, &measured, result);
+    let rows: Vec<(&str, &[Outcome])> =
+        captures.iter().zip(&measured).map(|(row, runs)| (row.name, runs.as_slice())).collect();
+    capture_claims(&rows, result);
+    capture_figures(plan, &rows, result);
     Ok(())
 }
 
 /// Throughput over time, transactions lost, and the table.
-fn capture_figures(plan: &Plan, measured: &[Vec<Outcome>], result: &mut ExperimentResult) {
-    let rows: Vec<(&str, &[Outcome])> =
-        CAPTURES.iter().zip(measured).map(|(row, runs)| (row.0, runs.as_slice())).collect();
+fn capture_figures(plan: &Plan, rows: &[(&str, &[Outcome])], result: &mut ExperimentResult) {
     time_line(
         "Throughput over time",
         "The first run of each row; shaded: its checkpoint. The database grows meanwhile.",
-        &rows,
+        rows,
         result,
     );
-    let over = |row: usize, measure| over_baseline(&measured[0], &measured[row], measure);
+    let over = |row: usize, measure| over_baseline(rows[0].1, rows[row].1, measure);
     result.figures.push(Figure {
         title: "Transactions lost".into(),
         caption: format!(
@@ -342,9 +369,13 @@ fn capture_figures(plan: &Plan, measured: &[Vec<Outcome>], result: &mut Experime
     });
 }
 
-fn capture_claims(measured: &[Vec<Outcome>], result: &mut ExperimentResult) {
-    let over = |row: usize, measure| over_baseline(&measured[0], &measured[row], measure);
-    for (calc, naive, mode) in [(1, 3, "paced"), (2, 4, "unpaced")] {
+fn capture_claims(rows: &[(&str, &[Outcome])], result: &mut ExperimentResult) {
+    let over = |name: &str, measure| {
+        let runs = rows.iter().find(|row| row.0 == name).map_or(&[][..], |row| row.1);
+        over_baseline(rows[0].1, runs, measure)
+    };
+    let pairs = [(CALC_PACED, NAIVE_PACED, "paced"), (CALC_UNPACED, NAIVE_UNPACED, "unpaced")];
+    for (calc, naive, mode) in pairs {
         let ratios: Vec<f64> = over(calc, lost_transactions)
             .iter()
             .zip(over(naive, lost_transactions))
@@ -369,7 +400,7 @@ fn capture_claims(measured: &[Vec<Outcome>], result: &mut ExperimentResult) {
         )
         .paper("10 %")
         .unit("%")
-        .measured_runs(&over(1, capture_loss_percent)),
+        .measured_runs(&over(CALC_PACED, capture_loss_percent)),
     );
     result.claims.push(
         Claim::new(
@@ -378,7 +409,7 @@ fn capture_claims(measured: &[Vec<Outcome>], result: &mut ExperimentResult) {
             Bound::AtLeast(0.55),
         )
         .goal(Bound::AtLeast(0.70))
-        .measured_runs(&over(1, worst_window_ratio)),
+        .measured_runs(&over(CALC_PACED, worst_window_ratio)),
     );
 }
 
@@ -401,7 +432,8 @@ mod tests {
             .collect();
         assert_eq!((unmeasured, result.claims.len()), (Vec::new(), 10));
         assert_eq!((result.figures.len(), result.tables.len()), (3, 2));
-        assert_eq!(result.tables[0].rows.len(), 8, "four rows with one and with two workers");
+        assert_eq!(result.tables[0].rows.len(), 2 * at_rest_rows().len());
+        assert_eq!(result.tables[1].rows.len(), captures().len());
         Ok(())
     }
 }

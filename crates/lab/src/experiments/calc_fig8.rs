@@ -14,7 +14,7 @@ use crate::harness::Harness;
 use crate::measure::machine::available_bytes;
 use crate::report::figure::axis::grouped;
 use crate::report::result::{Bound, Claim, ExperimentResult, Figure, Series, Table};
-use crate::subjects::records::{CALC_PACED, PAPER_PACE_BYTES_PER_S};
+use crate::subjects::records::{CALC_PACED, PAPER_PACE_BYTES_PER_S, row};
 
 const SOURCE: &str = "CALC paper, §5.1.5, Figure 8";
 /// Bytes of memory that a record takes at most, with its index and its copies.
@@ -73,7 +73,7 @@ impl Experiment for CalcFig8 {
     fn run(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
         result.parameter("paced_bytes_per_s", PAPER_PACE_BYTES_PER_S);
         result.parameter("journal", "none");
-        crash::check_rows(bench, &[CALC_PACED], "none", plan.records[0].min(200_000), result)?;
+        crash::check_rows(bench, &[row(CALC_PACED)], "none", plan.records[0].min(200_000), result)?;
         let mut points = Vec::new();
         for &records in &plan.records {
             let needed = records * RECORD_MEMORY_BYTES;
@@ -92,7 +92,7 @@ impl Experiment for CalcFig8 {
 
 /// A run without a checkpoint and one with a checkpoint, on one engine.
 fn point(bench: &Harness<'_>, plan: &Plan, records: u64) -> LabResult<Point> {
-    let bed = bench.open_loaded(CALC_PACED, records, "none")?;
+    let bed = bench.open_loaded(row(CALC_PACED), records, "none")?;
     let without = Drive { workers: plan.workers, seconds: plan.run_s, ..Drive::new(records) };
     let with = Drive { checkpoints_at_s: vec![plan.checkpoint_at_s], ..without.clone() };
     let baseline = transactions::run(&*bed.engine, &without)?;
@@ -130,7 +130,7 @@ fn figures(points: &[Point], result: &mut ExperimentResult) {
     for (title, unit, figure) in measures {
         result.series.push(Series {
             name: title.into(),
-            label: CALC_PACED.name.into(),
+            label: CALC_PACED.into(),
             x_unit: "million records".into(),
             y_unit: unit.into(),
             points: of(points, figure),

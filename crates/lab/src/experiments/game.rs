@@ -16,6 +16,9 @@ use crate::measure::stats::{Spread, cost_ratio, median, spread_of};
 use crate::report::result::{
     Bar, Bound, Claim, Comparison, ExperimentResult, Figure, Paper, Scale, Series, Table,
 };
+use crate::subjects::arrays::{
+    flat_schemes, further_interleaved, has_constant_tick, is_from_2011, schemes_with_copies,
+};
 use crate::sys;
 use crate::workloads::game::Game;
 use crate::workloads::game::model::{PLAYERS, TICKS_PER_S, UPDATES_PER_S};
@@ -23,8 +26,10 @@ use crate::workloads::game::model::{PLAYERS, TICKS_PER_S, UPDATES_PER_S};
 /// Source of the claims.
 const PAPER: &str = "Cao et al., SIGMOD 2011 (wait-free zigzag and ping-pong), §5.4";
 
-/// The schemes, by their registered names.
-pub(crate) const SCHEMES: [&str; 7] = ["ns", "bacou", "izz", "bazz", "ipp", "hg", "pb"];
+/// The schemes that keep copies of their own, and the paper's interleaved layout of zigzag.
+fn compared_schemes() -> Vec<&'static str> {
+    [schemes_with_copies(), further_interleaved()].concat()
+}
 
 /// The amount of work of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -117,6 +122,17 @@ fn run_scheme(context: &Context, plan: &Plan, game: &Game, scheme: &str) -> LabR
     Ok(outcome)
 }
 
+/// The scheme whose process is killed: the first of the paper whose tick is constant.
+fn killed_scheme() -> &'static str {
+    let mut flat = flat_schemes().into_iter();
+    flat.find(|name| is_from_2011(name)).expect("the paper's ping-pong is registered")
+}
+
+fn rows_without_runs() -> Vec<Row> {
+    let schemes = compared_schemes().into_iter();
+    schemes.map(|scheme| Row { scheme, outcomes: Vec::new() }).collect()
+}
+
 /// The runs of a scheme.
 struct Row {
     scheme: &'static str,
@@ -161,8 +177,7 @@ impl Experiment for FcFig10 {
     fn run(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
         let context = bench.context;
         let game = begin(context, plan, result);
-        let mut rows: Vec<Row> =
-            SCHEMES.iter().map(|&scheme| Row { scheme, outcomes: Vec::new() }).collect();
+        let mut rows = rows_without_runs();
         for _ in 0..plan.runs {
             for row in &mut rows {
                 row.outcomes.push(run_scheme(context, plan, &game, row.scheme)?);
@@ -173,7 +188,8 @@ impl Experiment for FcFig10 {
         if bench.children {
             let Plan { players, trace_ticks, image_ticks, seed, .. } = *plan;
             let plan = Match { players, trace_ticks, image_ticks, seed };
-            let killed = kill_and_check(context, &KilledGame { game: &game, plan, scheme: "ipp" })?;
+            let scheme = killed_scheme();
+            let killed = kill_and_check(context, &KilledGame { game: &game, plan, scheme })?;
             context.note(&killed);
             recovery_claims(&killed, result);
         } else {
@@ -319,8 +335,7 @@ impl Experiment for FcFig11 {
 
     fn run(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
         let game = begin(bench.context, plan, result);
-        let mut rows: Vec<Row> =
-            SCHEMES.iter().map(|&scheme| Row { scheme, outcomes: Vec::new() }).collect();
+        let mut rows = rows_without_runs();
         for _ in 0..plan.runs {
             for row in &mut rows {
                 row.outcomes.push(run_scheme(bench.context, plan, &game, row.scheme)?);
@@ -332,34 +347,48 @@ impl Experiment for FcFig11 {
     }
 }
 
+/// The claims of §5.4 on Figure 11: each scheme of the paper whose tick is constant, by itself.
 fn latency_claims(rows: &[Row], result: &mut ExperimentResult) {
-    let (Some(ipp), Some(ns)) = (row(rows, "ipp"), row(rows, "ns")) else {
-        return;
-    };
     let source = "SIGMOD 2011, §5.4, Figure 11";
-    let uniform = ipp.all(|it| it.all().max_ms() / it.all().mean_ms());
-    result.claims.push(
-        Claim::new("ipp: worst tick ÷ mean tick", source, Bound::AtMost(1.5))
+    let is_flat = |row: &&Row| has_constant_tick(row.scheme) && is_from_2011(row.scheme);
+    for row in rows.iter().filter(is_flat) {
+        let uniform = row.all(|it| it.all().max_ms() / it.all().mean_ms());
+        result.claims.push(
+            Claim::new(
+                format!("{}: worst tick ÷ mean tick", row.scheme),
+                source,
+                Bound::AtMost(1.5),
+            )
             .paper("almost uniform, at most 0.9 ms")
             .measured_runs(&uniform),
-    );
-    let raw = ipp.all(|it| it.all().max_captured_ms() / it.all().raw_max_ms());
-    result.claims.push(
-        Claim::new(
-            "worst tick of a capture: ipp ÷ baseline's worst tick",
-            "Stillpoint",
-            Bound::AtMost(1.5),
-        )
-        .measured_runs(&raw),
-    );
-    let peaks = [ns.median(|it| it.all().max_ms()) / ipp.median(|it| it.all().max_ms())];
-    result.claims.push(
-        Claim::new("worst tick: ns ÷ ipp", source, Bound::AtLeast(2.0))
-            .paper_ratio("29 ms and 0.9 ms: 32 ×", 32.0)
-            .goal(Bound::AtLeast(10.0))
-            .measured_runs(&peaks),
-    );
+        );
+        let raw = row.all(|it| it.all().max_captured_ms() / it.all().raw_max_ms());
+        result.claims.push(
+            Claim::new(
+                format!("worst tick of a capture: {} ÷ baseline's worst tick", row.scheme),
+                "Stillpoint",
+                Bound::AtMost(1.5),
+            )
+            .measured_runs(&raw),
+        );
+    }
+    let Some((one, other)) = row(rows, PEAKS.subject).zip(row(rows, PEAKS.baseline)) else {
+        return;
+    };
+    let peaks = [one.median(|it| it.all().max_ms()) / other.median(|it| it.all().max_ms())];
+    result.claims.push(PEAKS.claim("").measured_runs(&peaks));
 }
+
+/// The claim of §5.4 on the peaks of Figure 11.
+const PEAKS: Comparison = Comparison {
+    metric: "worst tick",
+    subject: "ns",
+    baseline: "ipp",
+    source: "SIGMOD 2011, §5.4, Figure 11",
+    paper: Some(Paper::ratio("29 ms and 0.9 ms: 32 ×", 32.0)),
+    bound: Bound::AtLeast(2.0),
+    goal: Bound::AtLeast(10.0),
+};
 
 fn latency_figures(rows: &[Row], result: &mut ExperimentResult) {
     let mut figure = Figure {
@@ -381,11 +410,12 @@ fn latency_figures(rows: &[Row], result: &mut ExperimentResult) {
             ..Series::default()
         });
     };
-    for row in rows.iter().filter(|row| row.scheme != "izz") {
+    let drawn = schemes_with_copies();
+    for row in rows.iter().filter(|row| drawn.contains(&row.scheme)) {
         add(row.scheme, row.outcomes[0].latency_points());
     }
-    if let Some(ipp) = row(rows, "ipp") {
-        add("baseline", ipp.outcomes[0].raw_points());
+    if let Some(row) = row(rows, killed_scheme()) {
+        add("baseline", row.outcomes[0].raw_points());
     }
     result.figures.push(figure);
     let columns = [
@@ -437,7 +467,7 @@ mod tests {
     fn the_quick_mode_of_figure_10_judges_every_claim_but_the_killed_process() -> LabResult<()> {
         let result = quick_run::<FcFig10>()?;
         assert_eq!(result.claims.len(), 4);
-        assert_eq!(result.tables[0].rows.len(), SCHEMES.len());
+        assert_eq!(result.tables[0].rows.len(), compared_schemes().len());
         assert!(result.tables[0].rows.iter().flatten().all(|cell| cell != "NaN"));
         assert_eq!(result.parameters["logs_actions"], true);
         Ok(())
@@ -448,7 +478,7 @@ mod tests {
         let result = quick_run::<FcFig11>()?;
         assert_eq!(result.claims.len(), 3);
         assert!(result.claims.iter().all(|claim| claim.met.is_some()));
-        assert_eq!(result.series.len(), SCHEMES.len());
+        assert_eq!(result.series.len(), compared_schemes().len());
         assert!(result.series.iter().all(|series| series.points.len() == 10));
         Ok(())
     }

@@ -11,7 +11,7 @@ use crate::error::{LabError, LabResult};
 use crate::harness::Harness;
 use crate::report::result::ExperimentResult;
 use crate::subjects::adapter::{LabSession, OpenEngine};
-use crate::subjects::records::{BASELINE, CALC_UNPACED, Row};
+use crate::subjects::records::{BASELINE, CALC_UNPACED, Row, of_scheme, row, setup};
 use crate::workloads::calc::{CalcTransaction, Change, Transactions};
 
 /// Instructions per transaction.
@@ -40,8 +40,10 @@ pub(crate) fn calc_relative_to_none(
         result.note("Instructions were not counted: valgrind is not installed.");
         return Ok(None);
     }
-    let ratio =
-        Ratio { none: count(bench, BASELINE, "none")?, calc: count(bench, CALC_UNPACED, "none")? };
+    let ratio = Ratio {
+        none: count(bench, row(BASELINE), "none")?,
+        calc: count(bench, row(CALC_UNPACED), "none")?,
+    };
     bench.context.note(format!(
         "instructions per transaction at rest: none {:.0}, calc {:.0}",
         ratio.none, ratio.calc
@@ -85,8 +87,7 @@ fn collected(text: &str) -> Option<u64> {
 /// # Errors
 /// When the engine refuses.
 pub(crate) fn child(open: &OpenEngine, scheme: &str, journal: &str, dir: PathBuf) -> LabResult<()> {
-    let scheme = if scheme == BASELINE.scheme { BASELINE } else { CALC_UNPACED };
-    let engine = open(&crate::subjects::records::setup(scheme, RECORDS, journal, dir))?;
+    let engine = open(&setup(of_scheme(scheme)?, RECORDS, journal, dir))?;
     engine.load(RECORDS)?;
     let mut session = engine.session()?;
     let mut transactions = Transactions::new(RECORDS, 1, 0);
@@ -124,10 +125,12 @@ mod tests {
     }
 
     #[test]
-    fn the_child_runs_both_rows() -> LabResult<()> {
-        for scheme in ["none", "calc"] {
-            child(&Toy::open, scheme, "none", "unused".into())?;
+    fn the_child_runs_any_scheme_and_no_other() -> LabResult<()> {
+        for row in crate::subjects::records::ROWS.iter() {
+            child(&Toy::open, row.scheme, "none", "unused".into())?;
         }
+        let unknown = child(&Toy::open, "magic", "none", "unused".into());
+        assert!(unknown.is_err_and(|e| e.to_string().contains("magic")));
         Ok(())
     }
 }

@@ -18,7 +18,7 @@ use crate::measure::device;
 use crate::measure::stats::{Spread, median};
 use crate::report::figure::axis::grouped;
 use crate::report::result::{Bound, Claim, ExperimentResult, Table};
-use crate::subjects::records::{CALC_UNPACED, Row, data_bytes};
+use crate::subjects::records::{CALC_UNPACED, Row, data_bytes, row as row_of};
 use crate::sys;
 use crate::workloads::calc::{Change, LARGE_VALUE_BYTES};
 
@@ -41,11 +41,10 @@ pub(crate) struct Plan {
     pub(crate) device_bytes: u64,
 }
 
-/// The same scheme for both engines.
-const ROW: Row = CALC_UNPACED;
 /// The engines with values that make the device the limit.
-const LARGE: Row =
-    Row { name: "calc, large values", value_bytes: LARGE_VALUE_BYTES, ..CALC_UNPACED };
+fn large_row() -> Row {
+    Row { name: "calc, large values", value_bytes: LARGE_VALUE_BYTES, ..row_of(CALC_UNPACED) }
+}
 
 /// The experiment.
 pub(crate) struct RedoCost;
@@ -87,9 +86,11 @@ impl Experiment for RedoCost {
     fn run(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
         result.parameter("data_bytes", data_bytes(plan.records));
         result.parameter("data_per_last_level_cache", result.per_cache(data_bytes(plan.records)));
-        result.parameter("scheme", ROW.scheme);
+        // The same scheme for both engines.
+        let compared = row_of(CALC_UNPACED);
+        result.parameter("scheme", compared.scheme);
         result.parameter("durability", "relaxed");
-        crash::check_rows(bench, &[ROW], "redo", plan.records.min(1_000_000), result)?;
+        crash::check_rows(bench, &[compared], "redo", plan.records.min(1_000_000), result)?;
         let columns = ["workers", "changed", "none txn/s", "redo txn/s", "redo ÷ none", "log MB/s"];
         let mut table = Table {
             title: "Throughput with and without the redo log".into(),
@@ -97,7 +98,7 @@ impl Experiment for RedoCost {
             rows: Vec::new(),
             ..Table::default()
         };
-        let beds = beds(bench, ROW, plan.records)?;
+        let beds = beds(bench, compared, plan.records)?;
         for workers in [1, 2] {
             let pairs = pairs(bench, plan, &beds, workers, Change::Counter, plan.run_s)?;
             table.rows.push(row(workers, "8 of 100 bytes", &pairs));
@@ -128,7 +129,7 @@ fn large_values(
     table: &mut Table,
     result: &mut ExperimentResult,
 ) -> LabResult<()> {
-    let beds = beds(bench, LARGE, plan.large_records)?;
+    let beds = beds(bench, large_row(), plan.large_records)?;
     let device_dir = bench.context.fresh_dir("device")?;
     let (mut all, mut device, mut shares) = (Vec::new(), Vec::new(), Vec::new());
     for run in 0..plan.runs {

@@ -25,13 +25,17 @@ use crate::measure::stats::median;
 use crate::report::draw::Drawing;
 use crate::report::figure::axis::grouped;
 use crate::report::result::{Bound, Claim, ExperimentResult, Table};
-use crate::subjects::arrays::{refusals, schemes};
+use crate::subjects::arrays::{
+    flat_schemes, has_constant_tick, is_from_2011, is_from_a_paper, refusals, schemes,
+};
 use crate::sys;
 use crate::workloads::trace::{Trace, TraceLoad};
 use crate::workloads::zipf::{PAGE_WORDS, ZipfAccesses};
 
-/// Schemes whose tick does not depend on the size.
-const FLAT: [&str; 2] = ["hg", "pb"];
+/// The scheme of the paper beside which the worst ticks of others stand.
+const WITHOUT_PEAKS: &str = "hg";
+/// The scheme that outperforms all older ones in the paper's first finding.
+const FORK: &str = "fork";
 const SOURCE: &str = "ICDE 2018, §III-B, Figure 4";
 
 type Page = [u32; PAGE_WORDS];
@@ -206,7 +210,7 @@ fn points(
             continue;
         }
         let dir = context.fresh_dir(scheme)?;
-        let is_flat = registry::REGISTRY.find(scheme).is_ok_and(|row| row.has_constant_tick);
+        let is_flat = has_constant_tick(scheme);
         let further_boundaries = if is_flat { plan.further_boundaries } else { 0 };
         let drive = Drive { further_boundaries, ..plan.drive() };
         let outcome = ticks::run(&load, scheme, &drive, &dir)?;
@@ -326,9 +330,9 @@ fn growth(points: &[Point], scheme: &str, figure: impl Fn(&Point) -> f64) -> f64
     }
 }
 
-/// Claims that no cost of hourglass and piggyback grows with the size.
+/// Claims that no cost of a scheme with a constant tick grows with the size.
 fn flat(points: &[Point], what: &str, result: &mut ExperimentResult) {
-    for scheme in FLAT {
+    for scheme in flat_schemes() {
         let boundary = of(points, scheme).map(Point::boundary_us).fold(f64::NAN, f64::max);
         let text = format!("{scheme}: tick boundary at the worst size, {what}, action log on");
         let claim = Claim::new(text, "Stillpoint", Bound::AtMost(1.0)).unit("µs");
@@ -346,8 +350,6 @@ fn flat(points: &[Point], what: &str, result: &mut ExperimentResult) {
                 .paper("not affected by the data size")
                 .measured(growth(points, scheme, |point| point.middle(Ticks::max_ms))),
         );
-    }
-    for scheme in ["ipp", "hg", "pb"] {
         let beside =
             |point: &Point| point.middle(|ticks| ticks.max_captured_ms() / ticks.raw_max_ms());
         let worst = of(points, scheme).map(beside).fold(f64::NAN, f64::max);
@@ -359,21 +361,25 @@ fn flat(points: &[Point], what: &str, result: &mut ExperimentResult) {
 
 /// Claims that the other schemes have peaks of latency.
 fn spikes(points: &[Point], result: &mut ExperimentResult) {
-    let flat_at_end =
-        of(points, "ipp").last().map(|p| p.middle(|ticks| ticks.max_ms() / ticks.mean_ms()));
-    result.claims.push(
-        Claim::new("ipp: worst tick ÷ mean tick, largest size", SOURCE, Bound::AtMost(1.5))
-            .paper("no spikes")
-            .measured(flat_at_end.unwrap_or(f64::NAN)),
-    );
+    for scheme in flat_schemes().into_iter().filter(|name| is_from_2011(name)) {
+        let flat_at_end =
+            of(points, scheme).last().map(|p| p.middle(|ticks| ticks.max_ms() / ticks.mean_ms()));
+        let text = format!("{scheme}: worst tick ÷ mean tick, largest size");
+        result.claims.push(
+            Claim::new(text, SOURCE, Bound::AtMost(1.5))
+                .paper("no spikes")
+                .measured(flat_at_end.unwrap_or(f64::NAN)),
+        );
+    }
     let worst = |scheme: &str| of(points, scheme).last().map(|p| p.middle(Ticks::max_ms));
-    for scheme in ["ns", "bacou", "fork", "bazz"] {
+    let has_peaks = |name: &&str| is_from_a_paper(name) && !has_constant_tick(name);
+    for scheme in schemes().into_iter().filter(has_peaks) {
         let Some(spike) = worst(scheme) else { continue };
-        let text = format!("worst tick: {scheme} ÷ hg, largest size");
+        let text = format!("worst tick: {scheme} ÷ {WITHOUT_PEAKS}, largest size");
         result.claims.push(
             Claim::new(text, SOURCE, Bound::AtLeast(10.0))
                 .paper("several orders of magnitude")
-                .measured(worst("hg").map_or(f64::NAN, |hg| spike / hg)),
+                .measured(worst(WITHOUT_PEAKS).map_or(f64::NAN, |flat| spike / flat)),
         );
     }
 }
@@ -381,9 +387,9 @@ fn spikes(points: &[Point], result: &mut ExperimentResult) {
 /// The paper's first finding: fork outperforms the schemes that are older than the paper's own.
 fn fork_outperforms(points: &[Point], result: &mut ExperimentResult) {
     let mean = |scheme: &str| of(points, scheme).last().map(|p| p.middle(Ticks::mean_ms));
-    for scheme in ["ns", "bacou", "bazz", "ipp"] {
-        let ratio = mean(scheme).zip(mean("fork")).map(|(other, fork)| other / fork);
-        let text = format!("mean tick: {scheme} ÷ fork, largest size");
+    for scheme in schemes().into_iter().filter(|name| is_from_2011(name)) {
+        let ratio = mean(scheme).zip(mean(FORK)).map(|(other, fork)| other / fork);
+        let text = format!("mean tick: {scheme} ÷ {FORK}, largest size");
         result.claims.push(
             Claim::new(text, "ICDE 2018, §III-B, finding 1", Bound::AtLeast(1.0))
                 .paper("fork outperforms NS, COU, ZZ and PP in latency and throughput")

@@ -21,6 +21,7 @@ use crate::harness::Harness;
 use crate::measure::stats::{median, spread_of};
 use crate::report::figure::axis::grouped;
 use crate::report::result::{Bound, Claim, ExperimentResult, Figure, Table};
+use crate::subjects::records::records_commits;
 use crate::subjects::server::{Peer, Server};
 use crate::subjects::ycsb::{ROWS, Row, YcsbRecords};
 use crate::sys;
@@ -135,7 +136,7 @@ fn embedded(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> 
     for (row, subject, dir) in beds {
         let written = subject.written();
         expect(row.name, subject.check()?, written)?;
-        if row.journal != "none" {
+        if records_commits(row.journal) {
             sys::sleep(RELAXED);
             drop(subject);
             let again = YcsbRecords::open(row, plan.records, &dir)?;

@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use stillpoint_io::{RealClock, RealDisk, RealRng};
 use stillpoint_mem::PageSize;
-use stillpoint_state::registry::{REGISTRY, Row};
+use stillpoint_state::registry::{LayoutRow, REGISTRY, Row};
 use stillpoint_state::schemes::NoCheckpoints;
 use stillpoint_state::{
-    Arrays, Cells, Config, Content, Environment, Naive, Recovered, Scheme, State, StateError,
+    Arrays, Cells, Config, Content, Environment, Interleaved, Layout, Naive, Recovered, Scheme,
+    State, StateError,
 };
 
 use crate::error::{LabError, LabResult};
@@ -46,8 +47,41 @@ pub(crate) fn schemes_with_copies() -> Vec<&'static str> {
 
 /// The further layouts of the schemes of SIGMOD 2011.
 pub(crate) fn further_layouts() -> Vec<&'static str> {
-    let rows = REGISTRY.iter().filter(|row| row.source.starts_with("SIGMOD 2011"));
-    rows.flat_map(|row| row.layouts[1..].iter().map(|layout| layout.name)).collect()
+    further().map(|layout| layout.name).collect()
+}
+
+/// Those of [`further_layouts`] that place the copies of a cell side by side.
+pub(crate) fn further_interleaved() -> Vec<&'static str> {
+    let interleaved = further().filter(|layout| layout.layout == Interleaved::NAME);
+    interleaved.map(|layout| layout.name).collect()
+}
+
+fn further() -> impl Iterator<Item = &'static LayoutRow> {
+    REGISTRY.iter().filter(|row| is_of_2011(row)).flat_map(|row| &row.layouts[1..])
+}
+
+fn is_of_2011(row: &Row) -> bool {
+    row.source.starts_with("SIGMOD 2011")
+}
+
+/// Whether the scheme or layout of this name comes from SIGMOD 2011.
+pub(crate) fn is_from_2011(name: &str) -> bool {
+    REGISTRY.find(name).is_ok_and(is_of_2011)
+}
+
+/// Whether the scheme or layout of this name comes from one of the papers.
+pub(crate) fn is_from_a_paper(name: &str) -> bool {
+    REGISTRY.find(name).is_ok_and(|row| is_of_2011(row) || row.source.starts_with("ICDE 2018"))
+}
+
+/// Whether the tick at which a capture begins costs the same for every size of the state.
+pub(crate) fn has_constant_tick(name: &str) -> bool {
+    REGISTRY.find(name).is_ok_and(|row| row.has_constant_tick)
+}
+
+/// The schemes of [`schemes`] whose tick costs the same for every size of the state.
+pub(crate) fn flat_schemes() -> Vec<&'static str> {
+    schemes().into_iter().filter(|name| has_constant_tick(name)).collect()
 }
 
 /// An error about a scheme.
@@ -145,5 +179,13 @@ mod tests {
         assert_eq!(of_papers(schemes_with_copies()), ["ns", "bacou", "bazz", "ipp", "hg", "pb"]);
         assert_eq!(refusals().is_empty(), schemes().contains(&"uffd-wp"));
         assert_eq!(further_layouts(), ["cou", "nzz", "izz", "pzz", "npp"]);
+        assert_eq!(further_interleaved(), ["izz"]);
+        assert_eq!(flat_schemes(), ["ipp", "hg", "pb"]);
+        let from = |is_from: fn(&str) -> bool| -> Vec<&'static str> {
+            REGISTRY.iter().map(|row| row.layouts[0].name).filter(|name| is_from(name)).collect()
+        };
+        assert_eq!(from(is_from_2011), ["none", "ns", "bacou", "bazz", "ipp"]);
+        assert_eq!(of_papers(from(is_from_a_paper)).len(), REGISTRY.len() - 1);
+        assert!(!is_from_a_paper("uffd-wp") && !is_from_a_paper("izp"));
     }
 }

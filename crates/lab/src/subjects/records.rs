@@ -1,10 +1,20 @@
-//! Engines of records: the compared schemes, and the settings of each.
+//! Engines of records: a row for each checkpoint scheme of the registry, and the settings of each.
+
+use std::sync::LazyLock;
+
+use stillpoint_checkpoint::registry::REGISTRY;
 
 use super::adapter::Setup;
+use crate::error::{LabError, LabResult};
 use crate::workloads::calc::{KEY_BYTES, VALUE_BYTES};
 
 /// Bytes per second of the paper's disk: 100–150 MB/s (§4).
 pub(crate) const PAPER_PACE_BYTES_PER_S: u64 = 125_000_000;
+
+/// Bytes of a record beside its key and values: header, entry of the index, alignment.
+const RECORD_OVERHEAD_BYTES: u64 = 56;
+/// Bytes of a copy of a value beside the value.
+const COPY_OVERHEAD_BYTES: u64 = 8;
 
 /// A scheme and a writer mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,26 +23,95 @@ pub(crate) struct Row {
     pub(crate) name: &'static str,
     /// The scheme's registered name.
     pub(crate) scheme: &'static str,
+    /// Whether the scheme takes checkpoints.
+    pub(crate) takes_checkpoints: bool,
+    /// Whether no transaction waits for a point of consistency.
+    pub(crate) stops_nobody: bool,
+    /// Copies of a value that a record has.
+    pub(crate) copies: u64,
     /// Bytes per second that the row's checkpoints may write.
     pub(crate) pace_bytes_per_s: Option<u64>,
     /// Bytes of every value.
     pub(crate) value_bytes: usize,
 }
 
-const fn row(name: &'static str, scheme: &'static str, pace_bytes_per_s: Option<u64>) -> Row {
-    Row { name, scheme, pace_bytes_per_s, value_bytes: VALUE_BYTES }
+/// All rows, the baseline first. A scheme that takes checkpoints has two: at the speed of the paper's
+/// disk, and as fast as it can.
+pub(crate) static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
+    let mut rows = Vec::new();
+    for scheme in &REGISTRY {
+        let takes_checkpoints = scheme.capabilities.takes_checkpoints();
+        let row = Row {
+            name: scheme.name,
+            scheme: scheme.name,
+            takes_checkpoints,
+            stops_nobody: !scheme.capabilities.stops_commits(),
+            copies: scheme.capabilities.cells.copies as u64,
+            pace_bytes_per_s: None,
+            value_bytes: VALUE_BYTES,
+        };
+        if !takes_checkpoints {
+            rows.insert(0, row);
+            continue;
+        }
+        // The table is made once, and its names stay for the whole run.
+        let named = |mode: &str| format!("{}, {mode}", scheme.name).leak();
+        let pace_bytes_per_s = Some(PAPER_PACE_BYTES_PER_S);
+        rows.push(Row { name: named("paced"), pace_bytes_per_s, ..row });
+        rows.push(Row { name: named("unpaced"), ..row });
+    }
+    rows
+});
+
+/// Row of the engine without checkpoints.
+pub(crate) const BASELINE: &str = "none";
+/// Row of CALC at the speed of the paper's disk, which claims of the paper name.
+pub(crate) const CALC_PACED: &str = "calc, paced";
+/// Row of CALC as fast as it can.
+pub(crate) const CALC_UNPACED: &str = "calc, unpaced";
+/// Row of the naive snapshot at the speed of the paper's disk.
+pub(crate) const NAIVE_PACED: &str = "naive, paced";
+/// Row of the naive snapshot as fast as it can.
+pub(crate) const NAIVE_UNPACED: &str = "naive, unpaced";
+
+/// The row of a name that claims and experiments give.
+///
+/// # Panics
+/// If no scheme of the registry has such a row.
+pub(crate) fn row(name: &str) -> Row {
+    let found = ROWS.iter().find(|row| row.name == name);
+    *found.unwrap_or_else(|| panic!("the registry has no scheme of row {name:?}"))
 }
 
-/// The engine without checkpoints.
-pub(crate) const BASELINE: Row = row("none", "none", None);
-/// CALC at the speed of the paper's disk.
-pub(crate) const CALC_PACED: Row = row("calc, paced", "calc", Some(PAPER_PACE_BYTES_PER_S));
-/// CALC as fast as it can.
-pub(crate) const CALC_UNPACED: Row = row("calc, unpaced", "calc", None);
-/// The naive snapshot at the speed of the paper's disk.
-pub(crate) const NAIVE_PACED: Row = row("naive, paced", "naive", Some(PAPER_PACE_BYTES_PER_S));
-/// The naive snapshot as fast as it can.
-pub(crate) const NAIVE_UNPACED: Row = row("naive, unpaced", "naive", None);
+/// The row of a scheme that writes as fast as it can.
+///
+/// # Errors
+/// [`LabError::Missing`] if the registry does not have the scheme.
+pub(crate) fn of_scheme(scheme: &str) -> LabResult<Row> {
+    let row = ROWS.iter().find(|row| row.scheme == scheme && row.pace_bytes_per_s.is_none());
+    row.copied().ok_or_else(|| LabError::Missing {
+        what: format!("there is no checkpoint scheme {scheme:?}"),
+        cure: format!("choose one of {:?}", REGISTRY.names().collect::<Vec<_>>()),
+    })
+}
+
+/// The rows that write at the speed of the paper's disk, after the baseline.
+pub(crate) fn paced_rows() -> Vec<Row> {
+    ROWS.iter().copied().filter(|row| !row.takes_checkpoints || row.is_paced()).collect()
+}
+
+impl Row {
+    /// Whether the row's checkpoints write at a pace.
+    pub(crate) fn is_paced(&self) -> bool {
+        self.pace_bytes_per_s.is_some()
+    }
+
+    /// Estimate of the memory that so many records need, in bytes.
+    pub(crate) fn memory_bytes(&self, records: u64) -> u64 {
+        let copies = self.copies * (self.value_bytes as u64 + COPY_OVERHEAD_BYTES);
+        records * (RECORD_OVERHEAD_BYTES + KEY_BYTES as u64 + copies)
+    }
+}
 
 /// Settings with which a row's engine is opened.
 pub(crate) fn setup(row: Row, records: u64, journal: &str, dir: std::path::PathBuf) -> Setup {
@@ -50,4 +129,45 @@ pub(crate) fn setup(row: Row, records: u64, journal: &str, dir: std::path::PathB
 /// Bytes of the keys and values of this number of records.
 pub(crate) fn data_bytes(records: u64) -> u64 {
     records * (KEY_BYTES + VALUE_BYTES) as u64
+}
+
+/// Whether the journal of this name keeps commits.
+pub(crate) fn records_commits(journal: &str) -> bool {
+    let journals = &stillpoint_journal::registry::REGISTRY;
+    journals.find(journal).is_ok_and(|row| row.capabilities.records_commits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_scheme_has_its_rows() {
+        let schemes = REGISTRY.iter().map(|row| row.capabilities.takes_checkpoints());
+        assert_eq!(ROWS.len(), schemes.map(|takes| 1 + usize::from(takes)).sum::<usize>());
+        assert_eq!(paced_rows().len(), REGISTRY.len());
+        assert!(ROWS[0].name == BASELINE && !ROWS[0].takes_checkpoints && !ROWS[0].is_paced());
+        for name in [CALC_PACED, CALC_UNPACED, NAIVE_PACED, NAIVE_UNPACED] {
+            assert_eq!(row(name).is_paced(), !name.contains("unpaced"), "{name}");
+            assert_eq!(row(name).stops_nobody, name.starts_with("calc"), "{name}");
+        }
+        for scheme in REGISTRY.names() {
+            if let Ok(row) = of_scheme(scheme) {
+                assert!(row.scheme == scheme && !row.is_paced());
+            }
+        }
+        let error = of_scheme("magic").expect_err("no such scheme").to_string();
+        assert!(error.contains("magic") && error.contains("zigzag"), "{error}");
+    }
+
+    #[test]
+    fn two_copies_need_more_memory() {
+        let of = |scheme| of_scheme(scheme).expect("a scheme").memory_bytes(1_000);
+        assert_eq!((of("calc"), of("zigzag")), (172_000, 280_000));
+    }
+
+    #[test]
+    fn journals_tell_whether_they_keep_commits() {
+        assert!(records_commits("redo") && !records_commits("none"));
+    }
 }

@@ -6,7 +6,7 @@
 //! flush at its end (SIGMOD 2011, §5.1).
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use stillpoint_io::{RealClock, RealDisk, RealRng};
@@ -19,7 +19,7 @@ use stillpoint_state::{
 use crate::error::LabResult;
 use crate::measure::outcome::Recovery;
 use crate::subjects::aries::Aries;
-use crate::subjects::arrays::{Raw, failed};
+use crate::subjects::arrays::{Raw, failed, is_from_2011, schemes_with_copies};
 use crate::workloads::tpcc::input::{Trace, Transaction};
 use crate::workloads::tpcc::load::{Population, digest};
 use crate::workloads::tpcc::memory::{InCells, Memory, Rows};
@@ -128,28 +128,64 @@ pub(crate) struct Row {
     pub(crate) backend: Backend,
     /// Whether the row takes checkpoints.
     pub(crate) has_images: bool,
+    /// Whether Figures 12 and 13 of SIGMOD 2011 have the row.
+    pub(crate) is_of_the_paper: bool,
 }
 
-const fn state(name: &'static str, scheme: &'static str, merge: Merge) -> Row {
-    Row { name, backend: Backend::State { scheme, merge }, has_images: true }
+fn state(name: String, scheme: &'static str, merge: Merge) -> Row {
+    let backend = Backend::State { scheme, merge };
+    // The table is made once, and its names stay for the whole run.
+    Row { name: name.leak(), backend, has_images: true, is_of_the_paper: is_from_2011(scheme) }
 }
 
-/// The row with ipp's writes and without captures: it shows the cost of the writes alone.
-pub(crate) const IDLE: &str = "ipp, idle";
+/// All compared rows: the baseline, each scheme of the registry that keeps copies, and the
+/// competitor. A scheme whose images hold changes has a row for each way to make them full. The
+/// first of these schemes also has a row without captures.
+pub(crate) static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
+    let (mut idle, mut rows) = (None, Vec::new());
+    for scheme in schemes_with_copies() {
+        let row = registry::REGISTRY.find(scheme).expect("a name of the registry");
+        if row.content == Content::Changes {
+            let merge = Merge::FromDisk;
+            let without = Row { is_of_the_paper: false, ..state(idle_name(scheme), scheme, merge) };
+            idle.get_or_insert(Row { has_images: false, ..without });
+            rows.push(state(format!("{scheme}, copy"), scheme, Merge::Copy));
+            rows.push(state(format!("{scheme}, merge"), scheme, merge));
+        } else {
+            rows.push(state(scheme.to_owned(), scheme, Merge::Copy));
+        }
+    }
+    let baseline = registry::REGISTRY.iter().filter(|row| row.content == Content::Nothing);
+    let baseline = baseline
+        .map(|row| row.layouts[0].name)
+        .map(|name| Row { has_images: false, ..state(name.to_owned(), name, Merge::Copy) });
+    let aries =
+        Row { name: "aries", backend: Backend::Aries, has_images: true, is_of_the_paper: true };
+    baseline.chain(idle).chain(rows).chain([aries]).collect()
+});
 
-/// All compared rows, the baseline first.
-pub(crate) const ROWS: [Row; 8] = [
-    Row { has_images: false, ..state("none", "none", Merge::Copy) },
-    Row { has_images: false, ..state(IDLE, "ipp", Merge::FromDisk) },
-    state("ns", "ns", Merge::Copy),
-    state("ipp, copy", "ipp", Merge::Copy),
-    state("ipp, merge", "ipp", Merge::FromDisk),
-    state("hg", "hg", Merge::Copy),
-    state("pb", "pb", Merge::Copy),
-    Row { name: "aries", backend: Backend::Aries, has_images: true },
-];
+fn idle_name(scheme: &str) -> String {
+    format!("{scheme}, idle")
+}
 
 impl Row {
+    /// Whether the row has a scheme's writes and no captures, so that it shows the cost of the
+    /// writes alone.
+    pub(crate) fn is_idle(&self) -> bool {
+        let takes_images = |scheme| {
+            registry::REGISTRY.find(scheme).is_ok_and(|row| row.content != Content::Nothing)
+        };
+        match self.backend {
+            Backend::State { scheme, .. } => !self.has_images && takes_images(scheme),
+            Backend::Aries => false,
+        }
+    }
+
+    /// Whether a checkpoint of the row reads the one before from the disk.
+    pub(crate) fn reads_images(&self) -> bool {
+        self.has_images && matches!(self.backend, Backend::State { merge: Merge::FromDisk, .. })
+    }
+
     /// Copies of the database that the row holds in memory.
     pub(crate) fn copies(&self) -> usize {
         match self.backend {

@@ -20,17 +20,19 @@ use crate::drivers::transactions::{self, Drive, Outcome};
 use crate::error::LabResult;
 use crate::experiments::Experiment;
 use crate::experiments::instructions;
-use crate::harness::{Harness, Instance};
+use crate::harness::{Harness, Instance, position};
 use crate::measure::stats::median;
 use crate::report::result::ExperimentResult;
 use crate::subjects::records::{
-    BASELINE, CALC_PACED, CALC_UNPACED, NAIVE_PACED, NAIVE_UNPACED, PAPER_PACE_BYTES_PER_S, Row,
-    data_bytes,
+    BASELINE, CALC_PACED, CALC_UNPACED, NAIVE_PACED, NAIVE_UNPACED, PAPER_PACE_BYTES_PER_S, ROWS,
+    Row, data_bytes,
 };
 use crate::workloads::calc::LongTransactions;
 
-/// The rows, the baseline first.
-pub(crate) const ROWS: [Row; 5] = [BASELINE, CALC_PACED, CALC_UNPACED, NAIVE_PACED, NAIVE_UNPACED];
+/// The rows that the claims name.
+const NAMED: [&str; 5] = [BASELINE, CALC_PACED, CALC_UNPACED, NAIVE_PACED, NAIVE_UNPACED];
+/// The rows that are compared at rest.
+const AT_REST: [&str; 2] = [BASELINE, CALC_UNPACED];
 
 /// The amount of work of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -72,8 +74,8 @@ impl Plan {
     }
 }
 
-/// Outcomes of the rounds of one kind: `[row][run]`.
-type Rounds = Vec<Vec<Outcome>>;
+/// Outcomes of the rounds of one kind: the rows, the baseline first, each with its runs.
+type Rounds = Vec<(Row, Vec<Outcome>)>;
 
 /// All outcomes. Lists of parts that were not asked for are empty.
 #[derive(Default)]
@@ -84,9 +86,9 @@ struct Findings {
     saturated: Rounds,
     with_long: Rounds,
     half: Rounds,
-    /// Outcomes of the time line, one for each row.
-    timeline: Vec<Outcome>,
-    timeline_long: Vec<Outcome>,
+    /// Outcomes of the time line, one run for each row.
+    timeline: Rounds,
+    timeline_long: Rounds,
 }
 
 /// The experiment.
@@ -153,38 +155,44 @@ impl Experiment for CalcFig2 {
         let wants = |part: &str| bench.context.wants(part);
         let mut found = Findings::default();
         if wants("rest") {
-            let rows = &[CALC_UNPACED, NAIVE_UNPACED];
-            crash::check_rows(bench, rows, "none", plan.records.min(1_000_000), result)?;
+            let killed =
+                ROWS.iter().copied().filter(|row| row.takes_checkpoints && !row.is_paced());
+            let (killed, records) = (killed.collect::<Vec<_>>(), plan.records.min(1_000_000));
+            crash::check_rows(bench, &killed, "none", records, result)?;
             found.instructions = instructions::calc_relative_to_none(bench, result)?;
         }
-        let mut beds = Vec::new();
-        for row in ROWS {
-            beds.push(bench.open_loaded(row, plan.records, "none")?);
-        }
+        let has_rounds = Self::PARTS.iter().any(|part| *part != "rest" && wants(part));
+        let (mut rows, named) = (ROWS.clone(), if has_rounds { &NAMED[..] } else { &AT_REST });
+        rows.retain(|row| has_rounds || named.contains(&row.name));
+        let beds = bench.open_compared(&rows, named, plan.records, result)?;
         if wants("rest") {
-            found.rest = rest_pairs(bench, plan, &beds[0], &beds[2])?;
+            let [baseline, calc] = AT_REST.map(|name| &beds[position(&beds, name)]);
+            found.rest = rest_pairs(bench, plan, baseline, calc)?;
         }
+        let all: Vec<&Instance<'_>> = beds.iter().collect();
         let base = plan.drive(plan.round_s);
         let base = Drive { checkpoints_at_s: vec![plan.checkpoint_at_s], ..base };
         let long = Drive { long: Some(plan.long), ..base.clone() };
         if wants("capture") || wants("long") {
-            found.saturated = rounds(bench, plan, &beds, "saturated", &base)?;
+            found.saturated = rounds(bench, plan.runs, &all, "saturated", &base)?;
         }
         if wants("long") {
-            found.with_long = rounds(bench, plan, &beds, "with long transactions", &long)?;
+            found.with_long = rounds(bench, plan.runs, &all, "with long transactions", &long)?;
         }
         if wants("capture") {
             let capacity =
-                median(&found.saturated[0].iter().map(Outcome::rate).collect::<Vec<_>>());
+                median(&found.saturated[0].1.iter().map(Outcome::rate).collect::<Vec<_>>());
             let half = Drive { rate_per_s: Some(capacity * plan.load_share), ..base };
-            found.half = rounds(bench, plan, &beds[..3], "at part of the load", &half)?;
+            let going_on: Vec<_> = beds.iter().filter(|bed| bed.row.stops_nobody).collect();
+            found.half = rounds(bench, plan.runs, &going_on, "at part of the load", &half)?;
         }
         if wants("timeline") {
             let line = plan.drive(plan.timeline_s);
             let line = Drive { checkpoints_at_s: plan.timeline_checkpoints_s.clone(), ..line };
-            found.timeline = once(bench, &beds, "time line", &line)?;
+            found.timeline = rounds(bench, 1, &all, "time line", &line)?;
             let line = Drive { long: Some(plan.long), ..line };
-            found.timeline_long = once(bench, &beds, "time line with long transactions", &line)?;
+            found.timeline_long =
+                rounds(bench, 1, &all, "time line with long transactions", &line)?;
         }
         for bed in beds {
             bed.clear()?;
@@ -222,34 +230,25 @@ fn rest_pairs(
 
 fn without_checkpoints(row: Row, drive: &Drive) -> Drive {
     let checkpoints_at_s =
-        if row == BASELINE { Vec::new() } else { drive.checkpoints_at_s.clone() };
+        if row.takes_checkpoints { drive.checkpoints_at_s.clone() } else { Vec::new() };
     Drive { checkpoints_at_s, ..drive.clone() }
 }
 
 fn rounds(
     bench: &Harness<'_>,
-    plan: &Plan,
-    beds: &[Instance<'_>],
+    runs: usize,
+    beds: &[&Instance<'_>],
     what: &str,
     drive: &Drive,
 ) -> LabResult<Rounds> {
-    let mut rounds: Rounds = beds.iter().map(|_| Vec::new()).collect();
-    for run in 0..plan.runs {
-        for (bed, outcomes) in beds.iter().zip(&mut rounds) {
+    let mut rounds: Rounds = beds.iter().map(|bed| (bed.row, Vec::new())).collect();
+    for run in 0..runs {
+        for (bed, (_, outcomes)) in beds.iter().zip(&mut rounds) {
             let drive = Drive { seed: run as u64 + 1, ..without_checkpoints(bed.row, drive) };
             outcomes.push(one(bench, bed, what, &drive)?);
         }
     }
     Ok(rounds)
-}
-
-fn once(
-    bench: &Harness<'_>,
-    beds: &[Instance<'_>],
-    what: &str,
-    drive: &Drive,
-) -> LabResult<Vec<Outcome>> {
-    beds.iter().map(|bed| one(bench, bed, what, &without_checkpoints(bed.row, drive))).collect()
 }
 
 fn one(bench: &Harness<'_>, bed: &Instance<'_>, what: &str, drive: &Drive) -> LabResult<Outcome> {

@@ -1,6 +1,6 @@
 //! Claims, figures and tables of `calc-fig2`.
 
-use super::{Findings, Plan, ROWS, Rounds};
+use super::{Findings, Plan, Rounds};
 use crate::drivers::transactions::Outcome;
 use crate::experiments::calc_measures::{
     capture_loss_percent, capture_seconds, checkpoint_cpu_s, dirty_share, lost_transactions,
@@ -9,16 +9,18 @@ use crate::experiments::calc_measures::{
 use crate::measure::stats::{Spread, median, spread_of};
 use crate::report::figure::axis::{grouped, short};
 use crate::report::result::{Bar, Bound, Claim, ExperimentResult, Figure, Series, Span, Table};
+use crate::subjects::records::{CALC_PACED, CALC_UNPACED, NAIVE_PACED, NAIVE_UNPACED};
 use crate::workloads::calc::KEYS_PER_TRANSACTION;
 
 const SOURCE: &str = "CALC paper, §5.1.1";
 
-/// A measure computed from each run and the baseline's run in the same round.
-fn over_baseline(rounds: &Rounds, row: usize, measure: fn(&Outcome, &Outcome) -> f64) -> Vec<f64> {
-    let (Some(baseline), Some(row)) = (rounds.first(), rounds.get(row)) else {
+/// A measure computed from each run of a row and the baseline's run in the same round.
+fn over_baseline(rounds: &Rounds, name: &str, measure: fn(&Outcome, &Outcome) -> f64) -> Vec<f64> {
+    let runs = rounds.iter().find(|(row, _)| row.name == name);
+    let Some(((_, baseline), (_, runs))) = rounds.first().zip(runs) else {
         return Vec::new();
     };
-    baseline.iter().zip(row).map(|(baseline, run)| measure(baseline, run)).collect()
+    baseline.iter().zip(runs).map(|(baseline, run)| measure(baseline, run)).collect()
 }
 
 /// Claims, figures and tables of one part of the experiment.
@@ -66,7 +68,7 @@ fn at_rest(found: &Findings, result: &mut ExperimentResult) {
 }
 
 fn in_capture(found: &Findings, result: &mut ExperimentResult) {
-    let loss = |row| over_baseline(&found.saturated, row, capture_loss_percent);
+    let loss = over_baseline(&found.saturated, CALC_PACED, capture_loss_percent);
     result.claims.extend([Claim::new(
         "calc, paced: transactions lost inside the capture window",
         SOURCE,
@@ -75,9 +77,9 @@ fn in_capture(found: &Findings, result: &mut ExperimentResult) {
     .paper("10 %")
     .goal(Bound::AtMost(3.0))
     .unit("%")
-    .measured_runs(&loss(1))]);
-    for (row, name) in [(1, "calc, paced"), (2, "calc, unpaced")] {
-        let worst = |rounds| over_baseline(rounds, row, worst_window_ratio);
+    .measured_runs(&loss)]);
+    for name in [CALC_PACED, CALC_UNPACED] {
+        let worst = |rounds| over_baseline(rounds, name, worst_window_ratio);
         result.claims.extend([
             Claim::new(
                 format!("worst 100 ms window: {name} ÷ baseline's worst, saturated"),
@@ -98,14 +100,14 @@ fn in_capture(found: &Findings, result: &mut ExperimentResult) {
 }
 
 fn long_transactions(found: &Findings, result: &mut ExperimentResult) {
-    let apart = |row: usize, measure: fn(&Outcome, &Outcome) -> f64, to_points: f64| -> Vec<f64> {
-        let without = over_baseline(&found.saturated, row, measure);
-        let with = over_baseline(&found.with_long, row, measure);
+    let apart = |name: &str, measure: fn(&Outcome, &Outcome) -> f64, to_points: f64| -> Vec<f64> {
+        let without = over_baseline(&found.saturated, name, measure);
+        let with = over_baseline(&found.with_long, name, measure);
         // Only a loss of points counts; a gain is no miss.
         let median_without = median(&without);
         with.iter().map(|w| (w - median_without) * to_points).collect()
     };
-    for (row, name) in [(1, "calc, paced"), (2, "calc, unpaced")] {
+    for name in [CALC_PACED, CALC_UNPACED] {
         result.claims.extend([
             Claim::new(
                 format!("{name}: loss added by 2-second transactions"),
@@ -114,7 +116,7 @@ fn long_transactions(found: &Findings, result: &mut ExperimentResult) {
             )
             .paper("similar for both versions")
             .unit("points")
-            .measured_runs(&apart(row, capture_loss_percent, 1.0)),
+            .measured_runs(&apart(name, capture_loss_percent, 1.0)),
             Claim::new(
                 format!("{name}: worst window lowered by 2-second transactions"),
                 SOURCE,
@@ -122,14 +124,15 @@ fn long_transactions(found: &Findings, result: &mut ExperimentResult) {
             )
             .paper("similar for both versions")
             .unit("points")
-            .measured_runs(&apart(row, worst_window_ratio, -100.0)),
+            .measured_runs(&apart(name, worst_window_ratio, -100.0)),
         ]);
     }
 }
 
 fn relative_to_naive(found: &Findings, result: &mut ExperimentResult) {
     let lost = |row| over_baseline(&found.saturated, row, lost_transactions);
-    for (calc, naive, mode) in [(1, 3, "paced"), (2, 4, "unpaced")] {
+    let pairs = [(CALC_PACED, NAIVE_PACED, "paced"), (CALC_UNPACED, NAIVE_UNPACED, "unpaced")];
+    for (calc, naive, mode) in pairs {
         // If naive lost nothing, the claim has no denominator.
         let ratio = |(calc, naive): (&f64, f64)| if naive > 0.0 { calc / naive } else { f64::NAN };
         let ratios: Vec<f64> = lost(calc).iter().zip(lost(naive)).map(ratio).collect();
@@ -154,14 +157,15 @@ fn timeline(found: &Findings, result: &mut ExperimentResult) {
     for (title, suffix, outcomes) in parts.into_iter().filter(|part| !part.2.is_empty()) {
         let mut figure = Figure {
             title: title.into(),
-            caption: "Shaded: the checkpoints of calc, paced.".into(),
+            caption: format!("Shaded: the checkpoints of {CALC_PACED}."),
             x_label: "seconds".into(),
             y_label: "transactions/s".into(),
             ..Figure::default()
         };
-        for (row, outcome) in ROWS.iter().zip(outcomes) {
+        let first = outcomes.iter().filter_map(|(row, runs)| Some((row, runs.first()?)));
+        for (row, outcome) in first {
             let name = format!("{}{suffix}", row.name);
-            if *row == ROWS[1] {
+            if row.name == CALC_PACED {
                 figure.spans.extend(outcome.captures.iter().enumerate().map(|(n, c)| Span {
                     label: format!("checkpoint {}", n + 1),
                     from: c.from_s,
@@ -183,8 +187,8 @@ fn timeline(found: &Findings, result: &mut ExperimentResult) {
 fn lost_bars(title: &str, plan: &Plan, rounds: &Rounds, result: &mut ExperimentResult) {
     let mut bars = Vec::new();
     // The baseline loses nothing by definition.
-    for (index, row) in ROWS.iter().enumerate().skip(1) {
-        if let Some(value) = Spread::of(&over_baseline(rounds, index, lost_transactions)) {
+    for (row, _) in rounds.iter().skip(1) {
+        if let Some(value) = Spread::of(&over_baseline(rounds, row.name, lost_transactions)) {
             bars.push(Bar { group: String::new(), name: row.name.into(), value });
         }
     }
@@ -215,12 +219,12 @@ fn table(title: &str, plan: &Plan, rounds: &Rounds) -> Table {
         "dirty share",
         "long",
     ];
-    let rows = rounds.iter().enumerate().map(|(index, runs)| {
-        let over = |f: fn(&Outcome, &Outcome) -> f64| median(&over_baseline(rounds, index, f));
+    let rows = rounds.iter().map(|(row, runs)| {
+        let over = |f: fn(&Outcome, &Outcome) -> f64| median(&over_baseline(rounds, row.name, f));
         let rate = median(&runs.iter().map(Outcome::rate).collect::<Vec<_>>());
         let long: u64 = runs.iter().map(|run| run.long_transactions).sum();
-        let mut cells = vec![ROWS[index].name.to_owned(), grouped(rate as u64)];
-        if index == 0 {
+        let mut cells = vec![row.name.to_owned(), grouped(rate as u64)];
+        if !row.takes_checkpoints {
             cells.extend(std::iter::repeat_n("—".to_owned(), 8));
         } else {
             let seconds = over(|_, run| capture_seconds(run));

@@ -10,7 +10,7 @@ use crate::measure::stats::{cost_ratio, median};
 use crate::report::draw::Drawing;
 use crate::report::figure::axis::grouped;
 use crate::report::result::{Bound, Claim, Comparison, ExperimentResult, Paper, Table};
-use crate::subjects::arrays::{further_layouts, schemes_with_copies};
+use crate::subjects::arrays::{flat_schemes, further_layouts, is_from_2011, schemes_with_copies};
 use crate::workloads::zipf::OBJECT_WORDS;
 
 const UPDATES: (&str, &str) = ("updates", "per second");
@@ -210,7 +210,8 @@ fn order(all: &[Costs], size: &str, result: &mut ExperimentResult) {
     let paper = Worst::of(all, "ipp", &["ns", "bacou", "bazz"], RATE);
     result.claims.push(paper.judge(claim));
     paper.note(size, result);
-    for scheme in ["hg", "pb"] {
+    let two_copies = flat_schemes().into_iter().filter(|name| !is_from_2011(name));
+    for scheme in two_copies {
         let text = format!("overhead: {scheme} (2 copies) ÷ ipp (3 copies), worst rate, {size}");
         let ours = Worst::of(all, scheme, &["ipp"], u64::MAX);
         result.claims.push(ours.judge(Claim::new(text, "Stillpoint", Bound::AtMost(1.0))));
@@ -343,7 +344,7 @@ fn variants(all: &[Costs], result: &mut ExperimentResult) {
 fn half_reads(all: &[Costs], result: &mut ExperimentResult) {
     let names = ("Overhead by rate, half of the accesses read", ", half reads");
     draw(all, &schemes_with_copies(), names, &[], result);
-    for scheme in ["ipp", "hg", "pb"] {
+    for scheme in flat_schemes() {
         let ratios = ratios(all, scheme, "bazz", RATE);
         let text = format!("overhead: {scheme} ÷ bazz, half reads, 320,000 accesses/s");
         let claim = Claim::new(text, "Stillpoint", Bound::AtMost(1.0));

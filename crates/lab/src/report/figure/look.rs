@@ -55,6 +55,8 @@ const KNOWN: &[Known] = &[
     known("npp", "ping-pong, naive layout", (7, 1, 7)),
     known("ipp", "ping-pong, interleaved", (4, 0, 0)),
     known("hg", "hourglass", (8, 0, 5)),
+    known("hg, copy", "hourglass, keeps a copy", (8, 2, 5)),
+    known("hg, merge", "hourglass, merges from disk", (8, 3, 6)),
     known("pb", "piggyback", (1, 0, 6)),
     known("ipp, idle", "ping-pong, never capturing", (10, 2, 0)),
     known("ipp, copy", "ping-pong, keeps a copy", (4, 0, 7)),

@@ -18,10 +18,11 @@ mod slots;
 mod terminal;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use parking_lot::Mutex;
 use stillpoint::{Durability, Engine};
+use stillpoint_checkpoint::registry::REGISTRY;
 
 use crate::error::LabResult;
 use crate::subjects::adapter::{Checkpointed, Client, Status};
@@ -42,25 +43,47 @@ pub(crate) struct Row {
     pub(crate) journal: &'static str,
     /// Durability of commits.
     pub(crate) durability: Durability,
+    /// Whether the scheme takes checkpoints.
+    pub(crate) takes_checkpoints: bool,
 }
 
-const fn row(
-    name: &'static str,
-    scheme: &'static str,
-    journal: &'static str,
-    durability: Durability,
-) -> Row {
-    Row { name, scheme, journal, durability }
-}
+/// The scheme of the rows with a journal.
+const WITH_JOURNAL: &str = "calc";
 
-/// All rows, the baseline first.
-pub(crate) const ROWS: [Row; 5] = [
-    row("none", "none", "none", Durability::Relaxed),
-    row("calc", "calc", "none", Durability::Relaxed),
-    row("naive", "naive", "none", Durability::Relaxed),
-    row("calc, redo relaxed", "calc", "redo", Durability::Relaxed),
-    row("calc, redo strict", "calc", "redo", Durability::Strict),
-];
+/// All rows: First comes each checkpoint scheme of the registry by itself, the baseline before all.
+/// Then comes CALC with each journal that keeps commits, in each of the journal's durabilities.
+pub(crate) static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
+    let journals = &stillpoint_journal::registry::REGISTRY;
+    let keeps = |journal: &&stillpoint_journal::registry::Row| journal.capabilities.records_commits;
+    let none = journals.iter().find(|journal| !keeps(journal)).map_or("none", |row| row.name);
+    let mut rows = Vec::new();
+    for scheme in &REGISTRY {
+        let takes_checkpoints = scheme.capabilities.takes_checkpoints();
+        let (name, durability) = (scheme.name, Durability::Relaxed);
+        let row = Row { name, scheme: name, journal: none, durability, takes_checkpoints };
+        rows.insert(if takes_checkpoints { rows.len() } else { 0 }, row);
+        if name != WITH_JOURNAL {
+            continue;
+        }
+        for journal in journals.iter().filter(keeps) {
+            for &durability in journal.durabilities {
+                // The table is made once, and its names stay for the whole run.
+                let name = format!("{name}, {} {}", journal.name, durability.as_str()).leak();
+                rows.push(Row { name, journal: journal.name, durability, ..row });
+            }
+        }
+    }
+    rows
+});
+
+/// The row of a name that claims and experiments give.
+///
+/// # Panics
+/// If the registries have no such row.
+pub(crate) fn row(name: &str) -> Row {
+    let found = ROWS.iter().find(|row| row.name == name);
+    *found.unwrap_or_else(|| panic!("the registries have no row {name:?}"))
+}
 
 /// The engine with TPC-C's tables and procedures.
 pub(crate) struct TpccRecords {
