@@ -226,6 +226,29 @@ pub trait Journal: Send + Sync + fmt::Debug {
     /// abort. Otherwise as `append`.
     fn admit(&self, log: u8) -> Result<(), JournalError>;
 
+    /// Sets room aside in the log for a later record whose body has at most this many bytes. No other
+    /// record takes that room. Used for the undo of an operation that is about to be appended.
+    ///
+    /// # Errors
+    /// [`JournalError::NoRoom`]: nothing was set aside; [`admit`](Journal::admit) makes room.
+    /// [`JournalError::Encode`]: such a record does not fit in a segment. Otherwise as `append`.
+    fn set_aside(&self, log: u8, body_bytes: u64) -> Result<(), JournalError>;
+
+    /// As [`append`](Journal::append), in room that was set aside for a body of this many bytes. The
+    /// room is given back. Lack of room is never a reason to refuse the record.
+    ///
+    /// # Errors
+    /// [`JournalError::Encode`], [`JournalError::Poisoned`].
+    fn append_aside(
+        &self,
+        log: u8,
+        entry: &Entry<'_>,
+        body_bytes: u64,
+    ) -> Result<Stamp, JournalError>;
+
+    /// Gives room back that was set aside for a body of this many bytes.
+    fn give_back(&self, log: u8, body_bytes: u64);
+
     /// Flushes everything that was appended to the log before the call. Returns the greatest
     /// flushed gsn. Concurrent callers share flushes.
     ///

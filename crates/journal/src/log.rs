@@ -6,6 +6,7 @@
 //! the next thread lead.
 
 mod append;
+mod aside;
 mod handoff;
 mod write;
 
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use stillpoint_format::log::SegmentHeader;
-use stillpoint_format::{Stamp, names};
+use stillpoint_format::{EncodeError, Stamp, names};
 use stillpoint_io::{Disk, DiskError};
 use stillpoint_sync::CachePadded;
 use stillpoint_sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,7 +28,7 @@ use crate::error::JournalError;
 use crate::group::GroupCommit;
 use crate::journal::{Config, Entry, Environment, JournalStats, Shortage};
 use crate::room::{Room, first_segment};
-use crate::segments::{Kept, Segment, Spare, Stock};
+use crate::segments::{Kept, Segment, Spare, Stock, Taker};
 use append::{Appender, Obstacle, Unused};
 use handoff::Handoff;
 use write::{Writer, create_dir, name_segment};
@@ -122,6 +123,7 @@ impl Log {
             floor,
             Arc::clone(&segment),
             Arc::clone(&handoff),
+            config.segment_bytes,
         );
         Ok(Log {
             id,
@@ -171,10 +173,88 @@ impl Log {
                     return Ok(Stamp::new(gsn, self.id));
                 }
                 Err(Obstacle::Error(error)) => return Err(error),
+                Err(Obstacle::Segment(_)) if state.aside.kept_back() > 0 => {
+                    self.pin_all(&mut state)?;
+                }
                 Err(Obstacle::Segment(bytes)) => {
-                    self.next_segment(&mut state, bytes, background)?
+                    self.next_segment(&mut state, bytes, Taker::Any, background)?
                 }
             }
+        }
+    }
+
+    /// Pins so many prepared segments for what is set aside that nothing of the present one is kept back:
+    /// a record needs it.
+    #[cold]
+    fn pin_all(&self, state: &mut Appender) -> Result<(), JournalError> {
+        let pinned = state.aside.pinned_for_all();
+        if !self.stock.pin(pinned) {
+            state.wanted_spares = state.wanted_spares.max(pinned);
+            // Relaxed: a hint for `Log::admit`, which looks under the lock.
+            self.hindered.store(true, Ordering::Relaxed);
+            return Err(JournalError::NoRoom { log: self.id });
+        }
+        state.aside.pinned = pinned;
+        Ok(())
+    }
+
+    /// Sets room aside for a record whose body has at most this many bytes.
+    pub(crate) fn set_aside(&self, body_bytes: u64) -> Result<(), JournalError> {
+        let mut state = self.append.lock();
+        if let Some(refused) = &state.refused {
+            return Err(refused.clone());
+        }
+        let left = state.room_left();
+        let Some(pinned) = state.aside.pinned_with(body_bytes, left) else {
+            let source = EncodeError::BatchFull;
+            return Err(JournalError::Encode { log: self.id, source });
+        };
+        if pinned > state.aside.pinned && !self.stock.pin(pinned) {
+            state.wanted_spares = state.wanted_spares.max(pinned);
+            // Relaxed: a hint for `Log::admit`, which looks under the lock.
+            self.hindered.store(true, Ordering::Relaxed);
+            return Err(JournalError::NoRoom { log: self.id });
+        }
+        state.aside.add(body_bytes, pinned);
+        Ok(())
+    }
+
+    /// Appends a record in room that was set aside for it. What waits for the disk in memory may exceed
+    /// its limit by what is set aside.
+    pub(crate) fn append_aside(
+        &self,
+        entry: &Entry<'_>,
+        body_bytes: u64,
+        background: &Background<'_>,
+    ) -> Result<Stamp, JournalError> {
+        let mut state = self.append.lock();
+        loop {
+            if let Some(refused) = &state.refused {
+                return Err(refused.clone());
+            }
+            match state.append_leaving(entry, &self.shared.closing, 0) {
+                Ok(gsn) => {
+                    self.unpin_after(&mut state, body_bytes);
+                    drop(state);
+                    (background.batch_full)();
+                    return Ok(Stamp::new(gsn, self.id));
+                }
+                Err(Obstacle::Error(error)) => return Err(error),
+                Err(Obstacle::Segment(bytes)) => {
+                    self.next_segment(&mut state, bytes, Taker::Undo, background)?;
+                }
+            }
+        }
+    }
+
+    /// Gives room back that was set aside and is not needed.
+    pub(crate) fn give_back(&self, body_bytes: u64) {
+        self.unpin_after(&mut self.append.lock(), body_bytes);
+    }
+
+    fn unpin_after(&self, state: &mut Appender, body_bytes: u64) {
+        if state.aside.give_back(body_bytes) {
+            self.stock.unpin();
         }
     }
 
@@ -185,15 +265,19 @@ impl Log {
         &self,
         state: &mut Appender,
         bytes: u64,
+        taker: Taker,
         background: &Background<'_>,
     ) -> Result<(), JournalError> {
         let needed = bytes.max(self.shared.config.segment_bytes);
-        let Some(spare) = self.stock.take(needed) else {
+        let Some(spare) = self.stock.take(needed, taker) else {
             state.wanted_bytes = state.wanted_bytes.max(needed);
             // Relaxed: a hint for `Log::admit`, which looks under the lock.
             self.hindered.store(true, Ordering::Relaxed);
             return Err(JournalError::NoRoom { log: self.id });
         };
+        if taker == Taker::Undo {
+            state.aside.pinned = state.aside.pinned.saturating_sub(1);
+        }
         state.segments_reused += u64::from(spare.reused);
         let header =
             SegmentHeader { created_ms: self.shared.clock.wall_ms(), ..state.next_header() };
@@ -233,6 +317,16 @@ impl Log {
         provided
     }
 
+    /// Prepares the segments that a refused setting aside has asked for.
+    #[cold]
+    fn provide_spares(&self) -> Result<(), JournalError> {
+        let _one = self.providing.lock();
+        let wanted = std::mem::take(&mut self.append.lock().wanted_spares);
+        let provided = self.stock.provide_spares(wanted);
+        self.append.lock().refusals += u64::from(provided.is_err());
+        provided
+    }
+
     /// Waits until batches have been written. Writes them itself if nobody does.
     #[cold]
     fn await_room(&self) -> Result<(), JournalError> {
@@ -261,6 +355,7 @@ impl Log {
             self.await_room()?;
         }
         self.provide_segment(hurry)?;
+        self.provide_spares()?;
         let mut state = self.append.lock();
         if let Some(refused) = &state.refused {
             return Err(refused.clone());

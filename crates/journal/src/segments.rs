@@ -152,6 +152,15 @@ fn refuse_records(disk: &dyn Disk, path: &Path, incarnation: u32) -> Result<(), 
     }
 }
 
+/// Who takes a prepared segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taker {
+    /// Any record: pinned segments stay.
+    Any,
+    /// A record for which room was set aside: a pinned segment, if there is no other.
+    Undo,
+}
+
 #[derive(Debug, Default)]
 struct Shelf {
     ready: VecDeque<Spare>,
@@ -164,6 +173,8 @@ struct Shelf {
     /// Whether the log takes records. Nothing is prepared for an unused log.
     in_use: bool,
     made: u64,
+    /// Segments of ordinary length that are kept for records with room set aside.
+    pinned: usize,
 }
 
 /// The prepared segments of one log.
@@ -218,16 +229,49 @@ impl Stock {
     }
 
     /// A prepared segment of at least `bytes`, if one is ready.
-    pub(crate) fn take(&self, bytes: u64) -> Option<Spare> {
+    pub(crate) fn take(&self, bytes: u64, taker: Taker) -> Option<Spare> {
         let mut shelf = self.shelf.lock();
+        if taker == Taker::Any && bytes <= self.segment_bytes && self.unpinned(&shelf) == 0 {
+            return None;
+        }
         let at = shelf.ready.iter().position(|spare| self.serves(spare, bytes))?;
+        if taker == Taker::Undo {
+            shelf.pinned = shelf.pinned.saturating_sub(1);
+        }
         shelf.ready.remove(at)
+    }
+
+    /// Pins so many segments of ordinary length; false if there are fewer.
+    pub(crate) fn pin(&self, count: usize) -> bool {
+        let mut shelf = self.shelf.lock();
+        let there = self.ordinary(&shelf) >= count;
+        if there {
+            shelf.pinned = count;
+        }
+        there
+    }
+
+    /// Pins none any more.
+    pub(crate) fn unpin(&self) {
+        self.shelf.lock().pinned = 0;
+    }
+
+    /// Prepares segments until so many of ordinary length are ready.
+    pub(crate) fn provide_spares(&self, count: usize) -> Result<(), JournalError> {
+        while self.ordinary(&self.shelf.lock()) < count {
+            let made = self.prepare(self.segment_bytes);
+            self.put(made.map_err(|source| self.no_space(Arc::new(source)))?);
+        }
+        Ok(())
     }
 
     /// Waits until a segment of at least `bytes` is ready, or prepares it.
     /// `hurry` wakes the thread that prepares.
     pub(crate) fn provide(&self, bytes: u64, hurry: &dyn Fn()) -> Result<(), JournalError> {
-        let is_ready = |shelf: &Shelf| shelf.ready.iter().any(|spare| self.serves(spare, bytes));
+        let is_ready = |shelf: &Shelf| {
+            let is_free = bytes > self.segment_bytes || self.unpinned(shelf) > 0;
+            is_free && shelf.ready.iter().any(|spare| self.serves(spare, bytes))
+        };
         if !self.background || bytes > self.segment_bytes {
             if is_ready(&self.shelf.lock()) {
                 return Ok(());
@@ -256,12 +300,21 @@ impl Stock {
     /// Whether fewer segments are prepared than wanted.
     pub(crate) fn is_short(&self) -> bool {
         let shelf = self.shelf.lock();
-        shelf.in_use && self.ordinary(&shelf) < self.ahead
+        shelf.in_use && self.unpinned(&shelf) < self.ahead
     }
 
     /// Number of ready segments of ordinary length.
     fn ordinary(&self, shelf: &Shelf) -> usize {
-        shelf.ready.iter().filter(|spare| spare.bytes == self.segment_bytes).count()
+        shelf.ready.iter().filter(|spare| self.is_ordinary(spare)).count()
+    }
+
+    fn is_ordinary(&self, spare: &Spare) -> bool {
+        spare.bytes == self.segment_bytes
+    }
+
+    /// How many of these any record may take.
+    fn unpinned(&self, shelf: &Shelf) -> usize {
+        self.ordinary(shelf).saturating_sub(shelf.pinned)
     }
 
     /// Notes that the log takes records, so that segments are prepared for it.
@@ -279,9 +332,14 @@ impl Stock {
     /// Removes prepared segments until this number of bytes is free on the disk.
     pub(crate) fn shed(&self, bytes: u64) -> Result<(), DiskError> {
         while self.room.lacks(bytes)? {
-            let Some(spare) = self.shelf.lock().ready.pop_back() else {
+            let mut shelf = self.shelf.lock();
+            let is_kept = self.unpinned(&shelf) == 0;
+            let Some(spare) =
+                shelf.ready.pop_back_if(|spare| !(is_kept && self.is_ordinary(spare)))
+            else {
                 return Ok(());
             };
+            drop(shelf);
             if let Err(error) = self.disk.remove(&spare.path) {
                 self.put(spare);
                 return Err(error);
@@ -308,7 +366,7 @@ impl Stock {
     /// The reason why nothing can be prepared at present. `None` if a segment is ready.
     pub(crate) fn refusal(&self) -> Option<JournalError> {
         let shelf = self.shelf.lock();
-        let source = shelf.refused.as_ref().filter(|_| self.ordinary(&shelf) == 0)?;
+        let source = shelf.refused.as_ref().filter(|_| self.unpinned(&shelf) == 0)?;
         Some(self.no_space(Arc::clone(source)))
     }
 
@@ -365,7 +423,7 @@ impl Stock {
 
     /// The first segment of the log, of `bytes` unless one is ready.
     pub(crate) fn first(&self, bytes: u64) -> Result<Spare, JournalError> {
-        match self.take(bytes) {
+        match self.take(bytes, Taker::Undo) {
             Some(spare) => Ok(spare),
             None => self.prepare(bytes).map_err(|source| JournalError::NoRoomToStart {
                 log: self.log,

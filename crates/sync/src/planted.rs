@@ -114,6 +114,8 @@ crate::planted_bugs! {
         AbortKeepsChanges,
         /// The operations of a transaction are undone oldest first.
         UndoesOldestFirst,
+        /// Other records take the room that is set aside for undos.
+        UndoRoomNotKept,
         /// A checkpoint leaves nothing in the logs for transactions that are open.
         OpenTransactionsNotHeld,
         /// A kind of table needs the logs only from where they stand when its files are written.

@@ -154,6 +154,9 @@ pub trait TableKind: Send + Sync + fmt::Debug {
     /// Undoes an operation of a transaction that aborts, or that a crash has cut off. Logs the undo
     /// and changes the key. The key is locked, or nothing is served yet.
     ///
+    /// It logs one record, whose body is no longer than that of the operation: so much room was set
+    /// aside.
+    ///
     /// # Errors
     /// The body does not belong to this kind. No other error is possible, since an operation
     /// reserves what its undo needs.

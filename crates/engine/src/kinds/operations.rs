@@ -46,6 +46,10 @@ pub(crate) struct Operations {
     /// The last record of the transaction, which each later one rests on.
     last: Stamp,
     done: Vec<Done>,
+    /// Bytes that were set aside for the undo that is under way.
+    undoing_bytes: u64,
+    /// Room was set aside for the undo of each operation; a start that undoes sets none aside.
+    has_aside: bool,
     touched: Vec<Stamp>,
     /// Why an undo could not be logged: the store has failed.
     unlogged: Option<String>,
@@ -68,6 +72,8 @@ impl Operations {
             first: None,
             last: Stamp::NONE,
             done: Vec::new(),
+            undoing_bytes: 0,
+            has_aside: true,
             touched: Vec::new(),
             unlogged: None,
         }
@@ -85,6 +91,7 @@ impl Operations {
     /// Goes on with a transaction that a crash has cut off.
     pub(crate) fn resume(&mut self, first: LogGsn, done: Vec<Done>, epoch: u64) {
         self.begin(epoch);
+        self.has_aside = false;
         self.first = Some(first);
         self.done = done;
     }
@@ -98,6 +105,7 @@ impl Operations {
     pub(crate) fn undo_next(&mut self) -> Option<Done> {
         mutant!(UndoesOldestFirst => self.done.reverse());
         let done = self.done.pop()?;
+        self.undoing_bytes = undo_bytes(&done.body);
         self.mode = Mode::Undoing(done.gsn, self.done.last().map(|next| next.gsn));
         Some(done)
     }
@@ -127,6 +135,9 @@ impl Operations {
         let entry = Entry { kind, epoch: commit.epoch, touched: &self.touched, body: &body };
         let stamp = self.journal.append(self.log, &entry).map_err(refused)?;
         self.has_ended();
+        if first.is_some() {
+            self.give_back_all();
+        }
         // Relaxed: a statistic with one writer.
         self.commits.store(self.commits.load(Relaxed) + 1, Relaxed);
         Ok(stamp)
@@ -144,7 +155,7 @@ impl Operations {
         let entry =
             Entry { kind: RecordKind::End, epoch: self.epoch, touched: &touched, body: &body };
         while self.unlogged.is_none() {
-            match self.journal.append(self.log, &entry) {
+            match self.append_undo(&entry, LoggedEnd::ABORT_BYTES) {
                 Ok(stamp) => {
                     self.has_ended();
                     return stamp;
@@ -161,6 +172,40 @@ impl Operations {
         if let Some(first) = self.first {
             self.open.remove(first);
         }
+    }
+
+    /// Appends what undoes, in the room that was set aside for a body of so many bytes.
+    fn append_undo(&self, entry: &Entry<'_>, body_bytes: u64) -> Result<Stamp, JournalError> {
+        match self.has_aside {
+            true => self.journal.append_aside(self.log, entry, body_bytes),
+            false => self.journal.append(self.log, entry),
+        }
+    }
+
+    /// Sets room aside for the undo of an operation, and for the abort if it is the first one.
+    fn set_aside(&self, body: &[u8]) -> Result<(), JournalError> {
+        self.journal.set_aside(self.log, undo_bytes(body))?;
+        if self.first.is_some() {
+            return Ok(());
+        }
+        let aside = self.journal.set_aside(self.log, LoggedEnd::ABORT_BYTES);
+        aside.inspect_err(|_| self.journal.give_back(self.log, undo_bytes(body)))
+    }
+
+    /// Gives the room back that was set aside for an operation which the log refused.
+    fn give_back(&self, body: &[u8]) {
+        self.journal.give_back(self.log, undo_bytes(body));
+        if self.first.is_none() {
+            self.journal.give_back(self.log, LoggedEnd::ABORT_BYTES);
+        }
+    }
+
+    /// Gives all room of the transaction back: it has committed.
+    fn give_back_all(&self) {
+        for done in &self.done {
+            self.journal.give_back(self.log, undo_bytes(&done.body));
+        }
+        self.journal.give_back(self.log, LoggedEnd::ABORT_BYTES);
     }
 
     /// Appends an entry: the first one of a transaction, which is open from there on, or a later one.
@@ -206,7 +251,14 @@ impl OperationLog for Operations {
         }
         let kind = if undoes.is_some() { RecordKind::Undo } else { RecordKind::Operation };
         let entry = Entry { kind, epoch: self.epoch, touched: &self.touched, body: &encode };
-        let stamp = match self.append_entry(&entry) {
+        if undoes.is_none() {
+            self.set_aside(body).map_err(refused)?;
+        }
+        let appended = match undoes {
+            None => self.append_entry(&entry).inspect_err(|_| self.give_back(body)),
+            Some(_) => self.append_undo(&entry, self.undoing_bytes),
+        };
+        let stamp = match appended {
             Ok(stamp) => stamp,
             Err(error) if undoes.is_some() && !matches!(error, JournalError::NoRoom { .. }) => {
                 self.go_on_unlogged(&error);
@@ -232,4 +284,9 @@ impl OperationLog for Operations {
             (_, Ok(())) => Ok(()),
         }
     }
+}
+
+/// Bytes of the record's body that an undo needs: the kind logs no more than for the operation.
+fn undo_bytes(body: &[u8]) -> u64 {
+    LoggedOperation::UNDO_HEAD_BYTES + body.len() as u64
 }

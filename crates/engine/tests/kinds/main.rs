@@ -10,6 +10,7 @@
 mod checkpoints;
 mod crash;
 mod in_place;
+mod space;
 mod suite;
 mod world;
 
@@ -46,4 +47,9 @@ fn a_flush_empties_tables_of_both_kinds() {
 #[test]
 fn a_flush_during_a_checkpoint_empties_what_it_has_copied() {
     checkpoints::a_flush_during_a_checkpoint_empties_what_it_has_copied();
+}
+
+#[test]
+fn an_abort_finds_room_in_a_full_log() {
+    space::an_abort_finds_room_in_a_full_log();
 }

@@ -47,6 +47,9 @@ pub struct LoggedOperation<'a> {
 }
 
 impl<'a> LoggedOperation<'a> {
+    /// Bytes of an undo's body before what the kind wrote.
+    pub const UNDO_HEAD_BYTES: u64 = 8 + 8 + 8 + 2 + 4;
+
     /// Appends the body of the record.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.transaction.map_or(0, pack_dep).to_le_bytes());
@@ -89,6 +92,9 @@ pub struct LoggedEnd<'a> {
 }
 
 impl<'a> LoggedEnd<'a> {
+    /// Bytes of the body of an abort's record.
+    pub const ABORT_BYTES: u64 = 8 + 1;
+
     /// Appends the head of the record's body. The writes follow.
     pub fn encode_head(transaction: LogGsn, outcome: TransactionEnd, out: &mut Vec<u8>) {
         out.extend_from_slice(&pack_dep(transaction).to_le_bytes());

@@ -13,6 +13,7 @@ use stillpoint_io::{DIRECT_ALIGN, huge_zeros};
 use stillpoint_mem::prefetch_to_write;
 use stillpoint_sync::{mutant, planted};
 
+use super::aside::Aside;
 use super::handoff::Handoff;
 use crate::closing::{Closing, Named};
 use crate::error::JournalError;
@@ -123,6 +124,10 @@ pub(crate) struct Appender {
     pub(crate) segments_reused: u64,
     /// Length of the segment that a refused append has asked for. 0 for none.
     pub(crate) wanted_bytes: u64,
+    /// Room that is set aside.
+    pub(super) aside: Aside,
+    /// A number of prepared segments that a refused setting aside needs; 0 for none.
+    pub(crate) wanted_spares: usize,
     /// A batch has been placed.
     in_use: bool,
     /// Set once, when the log takes no further record.
@@ -137,6 +142,7 @@ impl Appender {
         floor: u64,
         segment: Arc<Segment>,
         handoff: Arc<Handoff>,
+        segment_bytes: u64,
     ) -> Self {
         let mut covered = Box::new([floor; 256]);
         covered[usize::from(log)] = u64::MAX;
@@ -165,6 +171,8 @@ impl Appender {
             refusals: 0,
             segments_reused: 0,
             wanted_bytes: 0,
+            aside: Aside::new(segment_bytes, logs),
+            wanted_spares: 0,
             in_use: false,
             refused: None,
         }
@@ -174,12 +182,24 @@ impl Appender {
     /// batch may have been sealed.
     #[inline]
     pub(crate) fn append(&mut self, entry: &Entry<'_>, closing: &Closing) -> Result<u64, Obstacle> {
+        let kept_back = self.aside.kept_back();
+        self.append_leaving(entry, closing, kept_back)
+    }
+
+    /// As [`append`](Self::append), leaving so many bytes of the segment's room.
+    #[inline]
+    pub(super) fn append_leaving(
+        &mut self,
+        entry: &Entry<'_>,
+        closing: &Closing,
+        kept_back: usize,
+    ) -> Result<u64, Obstacle> {
         let floor = self.name_dependencies(entry, closing)?;
         let gsn = self.last_gsn.max(floor).saturating_add(1);
         let head = RecordHead { gsn, epoch: entry.epoch, deps: &[] };
         loop {
             let before = self.open_batch().builder.bytes();
-            match self.encode(head, entry) {
+            match self.encode(head, entry, kept_back) {
                 Ok(()) => {
                     self.appended(gsn, entry.epoch, before);
                     return Ok(gsn);
@@ -244,7 +264,12 @@ impl Appender {
 
     /// Encodes the record into the open batch if its place has the room.
     #[inline]
-    fn encode(&mut self, head: RecordHead<'_>, entry: &Entry<'_>) -> Result<(), Full> {
+    fn encode(
+        &mut self,
+        head: RecordHead<'_>,
+        entry: &Entry<'_>,
+        kept_back: usize,
+    ) -> Result<(), Full> {
         let Some(batch) = self.open.as_mut() else {
             return Err(Full::Batch);
         };
@@ -254,7 +279,7 @@ impl Appender {
             + self.deps.len() * SUMMARY_ENTRY_BYTES
             + named.min(usize::from(LOG_NONE)) * SUMMARY_ENTRY_BYTES;
         let room = self.segment.bytes - CONTINUATION_BYTES as u64 - self.offset;
-        let room = usize::try_from(room).unwrap_or(usize::MAX);
+        let room = usize::try_from(room).unwrap_or(usize::MAX).saturating_sub(kept_back);
         let before = batch.builder.bytes();
         let mut needed = 0;
         let done = batch.builder.append_with(head, entry.kind, |buf| {
@@ -356,6 +381,13 @@ impl Appender {
         self.placed_bytes > 0 && !std::mem::replace(&mut self.in_use, true)
     }
 
+    /// Room of the present segment behind the open batch, in bytes.
+    pub(super) fn room_left(&self) -> u64 {
+        let open = self.open.as_ref().filter(|batch| !batch.builder.is_empty());
+        let taken = self.offset + open.map_or(0, Batch::padded_bytes);
+        (self.segment.bytes - CONTINUATION_BYTES as u64).saturating_sub(taken)
+    }
+
     /// The header of the segment that would follow.
     pub(crate) fn next_header(&self) -> SegmentHeader {
         SegmentHeader {
@@ -452,7 +484,7 @@ mod tests {
             spare: "spare".into(),
             path: "segment".into(),
         };
-        Appender::new(0, 1, BATCH_BYTES, 0, Arc::new(segment), Arc::default())
+        Appender::new(0, 1, BATCH_BYTES, 0, Arc::new(segment), Arc::default(), segment_bytes)
     }
 
     fn append(to: &mut Appender, bytes: usize) -> Result<u64, Obstacle> {

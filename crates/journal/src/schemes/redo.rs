@@ -247,6 +247,30 @@ impl Journal for Redo {
         core.log(log)?.append(entry, &background)
     }
 
+    fn set_aside(&self, log: u8, body_bytes: u64) -> Result<(), JournalError> {
+        self.core.log(log)?.set_aside(body_bytes)
+    }
+
+    fn append_aside(
+        &self,
+        log: u8,
+        entry: &Entry<'_>,
+        body_bytes: u64,
+    ) -> Result<Stamp, JournalError> {
+        let core = &*self.core;
+        let background = Background {
+            batch_full: &|| core.flusher.work(),
+            segment_taken: &|| core.preparer.work(),
+        };
+        core.log(log)?.append_aside(entry, body_bytes, &background)
+    }
+
+    fn give_back(&self, log: u8, body_bytes: u64) {
+        if let Ok(log) = self.core.log(log) {
+            log.give_back(body_bytes);
+        }
+    }
+
     fn admit(&self, log: u8) -> Result<(), JournalError> {
         self.core.log(log)?.admit(&|| self.core.preparer.work())
     }
