@@ -189,7 +189,8 @@ impl Log {
     fn pin_all(&self, state: &mut Appender) -> Result<(), JournalError> {
         let pinned = state.aside.pinned_for_all();
         if !self.stock.pin(pinned) {
-            state.wanted_spares = state.wanted_spares.max(pinned);
+            // One more for the record itself.
+            state.wanted_spares = state.wanted_spares.max(pinned + 1);
             // Relaxed: a hint for `Log::admit`, which looks under the lock.
             self.hindered.store(true, Ordering::Relaxed);
             return Err(JournalError::NoRoom { log: self.id });
@@ -271,6 +272,10 @@ impl Log {
         let needed = bytes.max(self.shared.config.segment_bytes);
         let Some(spare) = self.stock.take(needed, taker) else {
             state.wanted_bytes = state.wanted_bytes.max(needed);
+            if state.aside.pinned > 0 {
+                // Whoever set the room aside gives it back and tries again with as much.
+                state.wanted_spares = state.wanted_spares.max(state.aside.pinned + 1);
+            }
             // Relaxed: a hint for `Log::admit`, which looks under the lock.
             self.hindered.store(true, Ordering::Relaxed);
             return Err(JournalError::NoRoom { log: self.id });
