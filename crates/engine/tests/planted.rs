@@ -25,6 +25,7 @@
 //! | `LosersKept` | what a crash has cut off of a change in place stays |
 //! | `AbortKeepsChanges` | an abort leaves what it has changed in place |
 //! | `UndoesOldestFirst` | an abort undoes in the wrong order |
+//! | `UndoRoomNotKept` | other records take the room that an abort needs in the log |
 //! | `OpenTransactionsNotHeld` | a checkpoint frees what an open transaction needs to be undone |
 //! | `KindPositionTooLate` | what changes a table while its files are written is not replayed |
 //! | `PartStampsForgotten` | a commit does not rest on what it has read in a table of another kind |
@@ -58,6 +59,8 @@ mod published;
 mod settings;
 #[path = "crash/small.rs"]
 mod small;
+#[path = "kinds/space.rs"]
+mod space;
 #[path = "crash/stage.rs"]
 mod stage;
 #[path = "crash/workload.rs"]
@@ -70,7 +73,7 @@ use settings::{Setting, matrix};
 use stillpoint_sync::planted::{Bug, plant};
 
 /// Each bug shows in one of these situations. All but the last were made for one bug.
-const SCENARIOS: [(&str, fn()); 27] = [
+const SCENARIOS: [(&str, fn()); 28] = [
     ("a chain after a restart", chains::a_chain_goes_on_after_a_restart),
     ("a merge of changes", chains::a_merge_of_changes_keeps_deletions),
     ("a merge beside kept points", chains::a_merge_leaves_the_points_that_are_kept),
@@ -84,6 +87,7 @@ const SCENARIOS: [(&str, fn()); 27] = [
         "transactions beside a checkpoint",
         checkpoints::transactions_beside_a_checkpoint_are_in_it_or_replayed,
     ),
+    ("an abort in a full log", space::an_abort_finds_room_in_a_full_log),
     ("freed logs", checkpoints::logs_are_freed_behind_a_checkpoint_of_both_kinds),
     ("a flush of two kinds", checkpoints::a_flush_empties_tables_of_both_kinds),
     (
