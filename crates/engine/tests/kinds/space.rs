@@ -8,16 +8,20 @@ use stillpoint_io::SimDisk;
 
 use crate::world::{World, configure};
 
-fn open(disk: &SimDisk) -> World {
-    World::open_with(configure(disk, 1, 1), 1, 0).expect("opens")
+fn open(disk: &SimDisk, segment_bytes: u64) -> World {
+    let mut config = configure(disk, 1, 1);
+    config.log_segment_bytes = segment_bytes;
+    World::open_with(config, 1, 0).expect("opens")
 }
 
 /// Others fill the log and the disk while a transaction is open that has changed `operations` values in
-/// place. The abort is logged all the same, the store goes on, and a crash changes nothing.
+/// place. The abort is logged all the same, the store goes on, and a crash changes nothing. In a long
+/// segment all the room lies in the present one, in a short one in prepared ones.
 pub(crate) fn an_abort_finds_room_in_a_full_log() {
-    for operations in [1, 2, 7, 30] {
+    let cases = [(1, 16 << 10), (2, 16 << 10), (7, 16 << 10), (30, 16 << 10)];
+    for (operations, segment_bytes) in cases.into_iter().chain([(1, 64 << 10), (3, 64 << 10)]) {
         let disk = SimDisk::new(1);
-        let world = open(&disk);
+        let world = open(&disk, segment_bytes);
         let [memory, in_place] = world.tables;
         let mut session = world.engine.session().expect("a session");
         let mut other = world.engine.session().expect("a session");
@@ -43,13 +47,15 @@ pub(crate) fn an_abort_finds_room_in_a_full_log() {
             Err::<(), _>(TxError::abandon("as the test wants it"))
         });
         assert!(matches!(stopped, Err(Error::Transaction(TxError::Abandoned(_)))), "{stopped:?}");
-        let context = format!("{operations} operations, {others} commits of others");
+        let context = format!(
+            "{operations} operations, segments of {segment_bytes}, {others} commits of others"
+        );
         world.engine.health().unwrap_or_else(|why| panic!("{context}: {why}"));
         assert_eq!(world.kind.state(in_place), before, "{context}");
         // What is set aside for an operation counts, too: the log refuses the operation, not its undo.
         let mut most = 0;
         let stopped = session.transact(|tx| {
-            for n in 0..100 {
+            for n in 0..250 {
                 tx.put(in_place, b"more", &[n; 100])?;
                 most = most.max(n);
             }
@@ -60,7 +66,11 @@ pub(crate) fn an_abort_finds_room_in_a_full_log() {
         assert_eq!(world.kind.state(in_place), before, "{context}, {most} more");
         let image = Arc::new(disk.crash_image(1));
         image.set_capacity(None);
-        assert_eq!(open(&image).kind.state(in_place), before, "{context}, after a crash");
+        assert_eq!(
+            open(&image, segment_bytes).kind.state(in_place),
+            before,
+            "{context}, after a crash"
+        );
         disk.set_capacity(None);
         session.transact(|tx| tx.put(in_place, b"more", b"more")).expect("there is room again");
     }
