@@ -83,24 +83,39 @@ pub fn read(words: &[AtomicU64], at: usize, count: usize, out: &mut Vec<u8>) {
 /// Fills `out` with the bytes from byte offset `at` on.
 #[inline]
 pub fn read_into(words: &[AtomicU64], at: usize, out: &mut [u8]) {
-    let (mut index, shift) = (at / 8, at % 8);
-    let mut rest = out;
-    if shift != 0 && !rest.is_empty() {
-        let (head, tail) = rest.split_at_mut(rest.len().min(8 - shift));
-        let word = words[index].load(Relaxed).to_le_bytes();
-        head.copy_from_slice(&word[shift..shift + head.len()]);
-        rest = tail;
-        index += 1;
+    let (index, shift) = (at / 8, at % 8);
+    if out.len() < 8 {
+        return read_few(words, at, out);
     }
-    let whole = rest.len() / 8;
-    let (body, tail) = rest.split_at_mut(whole * 8);
+    // Both ends are eight bytes each, of which the whole words in between write some again.
+    let end = out.len() - 8;
+    out[..8].copy_from_slice(&eight_at(words, at));
+    out[end..].copy_from_slice(&eight_at(words, at + end));
+    let (index, skipped) = if shift == 0 { (index, 0) } else { (index + 1, 8 - shift) };
+    let body = &mut out[skipped..];
+    let whole = body.len() / 8;
     for (chunk, word) in body.chunks_exact_mut(8).zip(&words[index..index + whole]) {
         chunk.copy_from_slice(&word.load(Relaxed).to_le_bytes());
     }
-    if !tail.is_empty() {
-        let word = words[index + whole].load(Relaxed).to_le_bytes();
-        tail.copy_from_slice(&word[..tail.len()]);
+}
+
+/// The eight bytes from byte offset `at` on.
+#[inline]
+fn eight_at(words: &[AtomicU64], at: usize) -> [u8; 8] {
+    let (index, bits) = (at / 8, at % 8 * 8);
+    let low = words[index].load(Relaxed) >> bits;
+    let high = if bits == 0 { 0 } else { words[index + 1].load(Relaxed) << (64 - bits) };
+    (low | high).to_le_bytes()
+}
+
+/// Fills `out`, which has less than eight bytes, from byte offset `at` on.
+fn read_few(words: &[AtomicU64], at: usize, out: &mut [u8]) {
+    let (first, shift) = (at / 8, at % 8);
+    let mut bytes = [0; 16];
+    for (chunk, word) in bytes.chunks_exact_mut(8).zip(&words[first..words_for(at + out.len())]) {
+        chunk.copy_from_slice(&word.load(Relaxed).to_le_bytes());
     }
+    out.copy_from_slice(&bytes[shift..shift + out.len()]);
 }
 
 /// Whether the words' first bytes are `bytes`, with zeros as padding of the last word.

@@ -145,8 +145,7 @@ impl Participant {
     /// Whether the cell is the key's at this moment.
     #[inline]
     pub(crate) fn is_cell_of(&self, cell: u64, key: &[u8]) -> bool {
-        let cell = self.store.cell(cell);
-        cell.has_key(key) && !cell.is_dead()
+        self.store.cell(cell).is_of(key)
     }
 
     /// Drops a cell that never was in the index. A capture may still be reading the cell.

@@ -117,6 +117,12 @@ impl<'a> Cell<'a> {
         self.words[1].load(Acquire)
     }
 
+    /// Whether the cell is the key's at this moment.
+    #[inline]
+    pub(crate) fn is_of(self, key: &[u8]) -> bool {
+        self.has_key(key) && !self.is_dead()
+    }
+
     #[inline]
     pub(crate) fn is_dead(self) -> bool {
         self.stamp_word() & DEAD != 0

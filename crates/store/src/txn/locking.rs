@@ -16,6 +16,7 @@ use stillpoint_txn::{
 
 use crate::capture;
 use crate::memory::arena::{Allowance, Kind};
+use crate::memory::cell::Cell;
 use crate::memory::index::Inserted;
 use crate::memory::stamp::{ABSENT, DEAD};
 use crate::participant::Participant;
@@ -68,15 +69,17 @@ impl Transaction {
         keys: std::ops::Range<usize>,
     ) -> Result<(), TxError> {
         for index in keys.clone() {
-            let candidate = self.keys.declared()[index].candidate;
-            let cell = if candidate != 0 && local.is_cell_of(candidate, self.keys.key(index)) {
-                candidate
+            let DeclaredKey { candidate, mode, .. } = self.keys.declared()[index];
+            // The cell's place in memory is found once.
+            let found = local.store.cell(candidate);
+            let (number, cell) = if candidate != 0 && found.is_of(self.keys.key(index)) {
+                (candidate, found)
             } else {
-                self.resolve(local, index)?
+                let number = self.resolve(local, index)?;
+                (number, local.store.cell(number))
             };
-            let mode = self.keys.declared()[index].mode;
-            if self.take(local, cell, mode, Priority::DECLARED).is_err()
-                && !self.alias(local, cell, mode)
+            if self.take(local, (number, cell), mode, Priority::DECLARED).is_err()
+                && !self.alias(local, number, mode)
             {
                 return self.lock_in_order(local, keys);
             }
@@ -103,14 +106,14 @@ impl Transaction {
     fn take(
         &mut self,
         local: &Participant,
-        number: u64,
+        (number, cell): (u64, Cell<'_>),
         mode: Mode,
         priority: Priority,
     ) -> Result<(), Refused> {
-        let (state, stamp_word) = lock_cell(local, number, mode, priority)?;
+        let (state, stamp_word) = lock_cell(cell, mode, priority)?;
         self.locked_version = self.locked_version.min(local.tables.version);
         self.held.push(LockedKey {
-            place: local.store.cell(number).place(number, stamp_word),
+            place: cell.place(number, stamp_word),
             state,
             stamp_word,
             ..LockedKey::unlocked(number)
@@ -232,7 +235,7 @@ impl Transaction {
         let version = local.tables.version;
         let mut backoff = Backoff::new();
         loop {
-            match lock_cell(local, cell, mode, Priority::DECLARED) {
+            match lock_cell(local.store.cell(cell), mode, Priority::DECLARED) {
                 Ok((state, stamp_word)) => {
                     self.locked_version = self.locked_version.min(local.tables.version);
                     self.held[slot].place = local.store.cell(cell).place(cell, stamp_word);
@@ -319,7 +322,7 @@ impl Transaction {
             return Err(TxError::Conflict);
         }
         let cell = self.resolve(local, index)?;
-        match self.take(local, cell, mode, self.priority) {
+        match self.take(local, (cell, local.store.cell(cell)), mode, self.priority) {
             Ok(()) => Ok(Some(())),
             Err(Refused::Gone) => Ok(None),
             Err(Refused::Held(by)) => {
@@ -377,7 +380,7 @@ impl Transaction {
             }
             let taken = self.resolve(local, index).map(|cell| {
                 let priority = self.priority;
-                self.take(local, cell, mode, priority).is_ok()
+                self.take(local, (cell, local.store.cell(cell)), mode, priority).is_ok()
             });
             if enters {
                 local.exit();
@@ -493,20 +496,15 @@ impl Transaction {
             if !matches!(held.state, LockState::Shared | LockState::Exclusive) {
                 continue;
             }
-            let word = local.record(held.place).stamp_word();
-            let absent = word & ABSENT != 0;
-            if absent && self.remove_released(local, slot, word) {
+            let cell = local.record(held.place);
+            let word = cell.stamp_word();
+            if word & ABSENT != 0 {
+                self.release_absent(local, slot, word, claimable);
                 continue;
             }
-            let cell = local.record(held.place);
             match held.state {
                 LockState::Exclusive => capture::release_exclusive(cell.lock(), claimable),
                 state => release(cell.lock(), state),
-            }
-            if absent {
-                let table = self.keys.declared()[self.first_key + slot].table;
-                let owner = local.store.memory().arena.owner_of(held.cell);
-                local.reclaim.add(owner, table, held.cell);
             }
         }
         self.held.clear();
@@ -514,6 +512,24 @@ impl Transaction {
             self.slots_by_key.clear();
             self.slots_by_cell.clear();
         }
+    }
+
+    /// Gives back the lock of a key without a value, and has its cell reclaimed later. `word` is the
+    /// stamp word under the lock.
+    #[inline(never)]
+    fn release_absent(&mut self, local: &mut Participant, slot: usize, word: u64, claimable: bool) {
+        if self.remove_released(local, slot, word) {
+            return;
+        }
+        let held = self.held[slot];
+        let cell = local.record(held.place);
+        match held.state {
+            LockState::Exclusive => capture::release_exclusive(cell.lock(), claimable),
+            state => release(cell.lock(), state),
+        }
+        let table = self.keys.declared()[self.first_key + slot].table;
+        let owner = local.store.memory().arena.owner_of(held.cell);
+        local.reclaim.add(owner, table, held.cell);
     }
 
     /// Removes the cell of a key without a value instead of giving its lock back; true if the lock
@@ -558,13 +574,7 @@ fn release(lock: &AtomicU64, state: LockState) {
 }
 
 #[inline]
-fn lock_cell(
-    local: &Participant,
-    number: u64,
-    mode: Mode,
-    priority: Priority,
-) -> Result<(LockState, u64), Refused> {
-    let cell = local.store.cell(number);
+fn lock_cell(cell: Cell<'_>, mode: Mode, priority: Priority) -> Result<(LockState, u64), Refused> {
     let (locked, state) = match mode {
         Mode::Write => (lock_word::try_exclusive(cell.lock(), priority), LockState::Exclusive),
         Mode::Read => (lock_word::try_shared(cell.lock(), priority), LockState::Shared),

@@ -5,6 +5,7 @@ use stillpoint_txn::{Discipline, Mode, SCAN_MAX, Slot, TableId, TxError};
 
 use crate::memory::arena::Allowance;
 use crate::memory::blob::VALUE_BYTES_MAX;
+use crate::memory::cell::INLINE_VALUE_BYTES_MAX;
 use crate::memory::stamp::ABSENT;
 use crate::memory::value::ValueRef;
 use crate::participant::Participant;
@@ -162,6 +163,28 @@ impl<'w> Tx<'w> {
     /// else as [`put_slot_tagged`](Self::put_slot_tagged).
     #[inline]
     pub fn patch_slot(&mut self, slot: Slot, offset: usize, bytes: &[u8]) -> Result<(), TxError> {
+        // The first patch of a value in its cell. The rest is apart, so that a caller with a patch of
+        // constant length keeps that constant.
+        let at = self.writable(slot)?;
+        let transaction = &mut *self.transaction;
+        let held = &mut transaction.held[at];
+        if held.pending == NONE && transaction.pending.held_bytes() + bytes.len() <= UNCOUNTED_BYTES
+        {
+            let cell = self.local.record(held.place);
+            let fits = bytes.len() <= INLINE_VALUE_BYTES_MAX
+                && offset <= INLINE_VALUE_BYTES_MAX
+                && offset + bytes.len() <= cell.inline_capacity();
+            if fits && cell.value_len().is_some_and(|len| offset <= len) {
+                held.pending = transaction.pending.add(OpKind::Patch, 0, offset, bytes);
+                return Ok(());
+            }
+        }
+        self.patch_any(slot, offset, bytes)
+    }
+
+    /// As [`patch_slot`](Self::patch_slot), for any value with any patches.
+    #[inline(never)]
+    fn patch_any(&mut self, slot: Slot, offset: usize, bytes: &[u8]) -> Result<(), TxError> {
         let at = self.writable(slot)?;
         if self.transaction.pending.held_bytes() + bytes.len() > UNCOUNTED_BYTES {
             self.check_room(bytes.len())?;
