@@ -1,5 +1,5 @@
 //! What a first write after the point of consistency costs a commit, what the walk costs, how
-//! fast a checkpoint is written and loaded.
+//! fast a checkpoint is written and loaded, and what a checkpoint of changes costs of a full one.
 //!
 //! `cargo bench -p stillpoint-checkpoint -- [DIR] [RECORDS]`: DIR is on the device to measure
 //! (default: the system's directory for temporary files), RECORDS of 8 + 100 bytes (default: two
@@ -10,15 +10,15 @@
 use std::sync::Arc;
 
 use stillpoint_checkpoint::{
-    Cycle, LoadOptions, LoadedRecord, Pace, PartSink, Progress, Visit, VisitError, Wanted,
-    WriterConfig, load, registry, run_checkpoint, take_checkpoint, verify,
+    Cycle, LoadOptions, LoadedRecord, NoSchemeLog, Pace, PartSink, Progress, Visit, VisitError,
+    Wanted, WriterConfig, load, registry, run_checkpoint, take_checkpoint, verify,
 };
 use stillpoint_format::ident::StoreId;
 use stillpoint_format::names::CheckpointKind;
-use stillpoint_io::{Clock, Disk, RealClock, RealDisk, thread_cpu_ns};
+use stillpoint_io::{Clock, Disk, RealClock, RealDisk, process_cpu_ns, thread_cpu_ns};
 use stillpoint_store::{
-    Checkpointer, DeletedKey, KeyImage, KeySet, Lane, Loader, Mode, NoLog, Phase, Procedure,
-    RecordImage, Sink, Slot, Stamp, Store, StoreConfig, TableId, Tx, TxError, Worker,
+    Checkpointer, DeletedKey, KeyImage, KeySet, Lane, Loader, Mode, NoLog, Outcome, Phase,
+    Procedure, RecordImage, Sink, Slot, Stamp, Store, StoreConfig, TableId, Tx, TxError, Worker,
 };
 
 const TABLE: TableId = TableId(0);
@@ -67,8 +67,8 @@ struct Bed {
     records: u64,
 }
 
-fn empty_store() -> (Arc<Store>, Arc<dyn Checkpointer>) {
-    let row = registry::REGISTRY.find("calc").expect("it is in the table");
+fn empty_store(scheme: &str) -> (Arc<Store>, Arc<dyn Checkpointer>) {
+    let row = registry::REGISTRY.find(scheme).expect("it is in the table");
     let scheme = row.build();
     let config = StoreConfig { workers: WORKERS, hash_seed: HASH_SEED, ..StoreConfig::default() };
     let store = Arc::new(Store::new(&config, scheme.cells).expect("address space"));
@@ -77,8 +77,8 @@ fn empty_store() -> (Arc<Store>, Arc<dyn Checkpointer>) {
 }
 
 impl Bed {
-    fn new(dir: &str, records: u64) -> Self {
-        let (store, scheme) = empty_store();
+    fn new(scheme: &str, dir: &str, records: u64) -> Self {
+        let (store, scheme) = empty_store(scheme);
         let mut loader = Loader::new(store.clone()).expect("a free slot");
         for number in 0..records {
             let key = number.to_le_bytes();
@@ -117,6 +117,7 @@ impl Bed {
             threads,
             pace: Pace::Unpaced,
             progress: Arc::default(),
+            log: Arc::new(NoSchemeLog),
             observer: None,
         }
     }
@@ -171,6 +172,7 @@ impl Visit for Load {
             key: record.key,
             tag: record.tag,
             value: record.value,
+            gsn: 0,
         });
         Ok(self.0.load(TABLE, images)?)
     }
@@ -182,7 +184,7 @@ fn main() {
     let dir = args.next();
     let dir = dir.as_deref().or(temporary.path().to_str()).expect("UTF-8");
     let records = args.next().map_or(2_000_000, |count| count.parse().expect("a number"));
-    let bed = Bed::new(dir, records);
+    let bed = Bed::new("calc", dir, records);
 
     let null: Arc<dyn Sink> = Arc::new(NullSink);
     let (before, first) = bed.first_writes(&null);
@@ -216,6 +218,8 @@ fn main() {
         mib / wall_s
     );
     reads(&bed, &entry, mib);
+    drop(bed);
+    changes(&Bed::new("calc:partial", dir, records));
 }
 
 fn reads(bed: &Bed, entry: &stillpoint_format::manifest::CheckpointEntry, mib: f64) {
@@ -229,7 +233,7 @@ fn reads(bed: &Bed, entry: &stillpoint_format::manifest::CheckpointEntry, mib: f
     timed("verify, two threads, wall", &mut || {
         verify(&bed.disk, entry, &options, 2, &Arc::default()).expect("intact");
     });
-    let (store, _) = empty_store();
+    let (store, _) = empty_store("calc");
     store.reserve(TABLE, bed.records);
     timed("load, two threads, wall", &mut || {
         let loader = || Loader::new(store.clone()).expect("a free slot");
@@ -239,4 +243,38 @@ fn reads(bed: &Bed, entry: &stillpoint_format::manifest::CheckpointEntry, mib: f
         load(&bed.disk, entry, &options, visitors, &progress).expect("intact");
     });
     assert_eq!(store.record_count(TABLE), bed.records);
+}
+
+/// What a checkpoint of changes takes of a full one, in bytes of files and in CPU time of the process.
+fn changes(bed: &Bed) {
+    let take = |wanted| {
+        let cycle = Cycle { wanted, ..bed.cycle(1) };
+        let start_ns = process_cpu_ns();
+        let taken = take_checkpoint(&cycle, &bed.disk, &bed.config());
+        let cpu_ns = process_cpu_ns() - start_ns;
+        let (written, captured) = taken.expect("nothing in the way");
+        assert_eq!(written.kind == CheckpointKind::Partial, wanted != Wanted::Full);
+        bed.scheme.ended(captured.epoch, Outcome::Published);
+        (written.parts.iter().map(|part| part.bytes).sum::<u64>() as f64, cpu_ns as f64)
+    };
+    // The first full one settles the marks that the load has left.
+    take(Wanted::Full);
+    let (full_bytes, full_ns) = take(Wanted::Full);
+    println!(
+        "full checkpoint, CPU              {:>6.0} ns per record",
+        full_ns / bed.records as f64
+    );
+    let log = Box::new(NoLog::default());
+    let mut worker = Worker::new(bed.store.clone(), log).expect("a free slot");
+    for percent in [10, 1] {
+        let mut batches = bed.batches();
+        let some = batches.len() * percent / 100;
+        batches[..some].iter_mut().for_each(|batch| worker.execute(&mut batch[..]));
+        let (bytes, ns) = take(Wanted::Changes { percent_max: 100 });
+        println!(
+            "changes of {percent:>2} %: of a full one       {:>6.3} of the bytes, {:.3} of the CPU time",
+            bytes / full_bytes,
+            ns / full_ns
+        );
+    }
 }

@@ -13,13 +13,15 @@ use std::sync::{Arc, OnceLock};
 
 use stillpoint_format::names::CheckpointKind;
 use stillpoint_io::{Clock, Disk, catch_panic};
-use stillpoint_store::{Checkpointer, Outcome, Phase, PointOfConsistency, Settled, Sink, Store};
+use stillpoint_store::{
+    Checkpointer, LogRefused, Outcome, Phase, PointOfConsistency, SchemeLog, Sink, Stamp, Store,
+};
 
 use crate::error::CheckpointError;
 use crate::pace::{Meter, Pace};
 use crate::progress::Progress;
 use crate::writer::{PartSink, WriterConfig, Written};
-use walk::{CaptureScan, DiscardSink, Slots, finish_marks};
+use walk::{CaptureScan, DiscardSink, Slots, Work, finish_marks};
 
 /// What is told of each phase, after it was entered and its grace period has passed.
 pub type Observer = Arc<dyn Fn(Phase, u64) + Send + Sync>;
@@ -39,17 +41,26 @@ pub enum Wanted {
 }
 
 impl Wanted {
-    /// What is taken, if so many records have changed.
-    fn kind(self, settled: Settled) -> CheckpointKind {
+    /// What is taken, if `dirty` of so many records have changed.
+    fn kind(self, dirty: u64, records: u64) -> CheckpointKind {
         match self {
             Self::Changes { percent_max }
-                if settled.dirty.saturating_mul(100)
-                    <= settled.records.saturating_mul(percent_max) =>
+                if dirty.saturating_mul(100) <= records.saturating_mul(percent_max) =>
             {
                 CheckpointKind::Partial
             }
             Self::Full | Self::Changes { .. } => CheckpointKind::Full,
         }
+    }
+}
+
+/// No log: what a scheme notes is gone.
+#[derive(Clone, Copy, Debug)]
+pub struct NoSchemeLog;
+
+impl SchemeLog for NoSchemeLog {
+    fn append(&self, _: &[u8]) -> Result<Stamp, LogRefused> {
+        Ok(Stamp::NONE)
     }
 }
 
@@ -70,6 +81,8 @@ pub struct Cycle {
     pub pace: Pace,
     /// Numbers to watch, and the way to cancel.
     pub progress: Arc<Progress>,
+    /// The log, if the scheme has something to note there.
+    pub log: Arc<dyn SchemeLog + Send + Sync>,
     /// Told of every phase with the checkpoint's epoch: in [`Phase::Capture`] every commit of the
     /// epochs before it is in its log.
     pub observer: Option<Observer>,
@@ -142,11 +155,12 @@ pub fn take_checkpoint(
             return Err(if error.is_fatal() { error } else { earlier.unwrap_or(error) });
         }
     };
-    let written = caught(|| sink.finish()).inspect_err(|_| {
+    let mut written = caught(|| sink.finish()).inspect_err(|_| {
         // A panic may have come before the files were removed.
         let _ = caught(|| Ok(sink.abandon()));
         cycle.tell_abandoned(epoch);
     })?;
+    written.fuzzy = cycle.scheme.point_of_consistency() == PointOfConsistency::Fuzzy;
     Ok((written, captured))
 }
 
@@ -168,6 +182,26 @@ fn ran(f: impl FnOnce()) -> Result<(), CheckpointError> {
 pub fn run_checkpoint(cycle: &Cycle, sink: &Arc<dyn Sink>) -> Result<Captured, CheckpointError> {
     let _turn = cycle.store.driver().try_turn().ok_or(CheckpointError::Busy)?;
     run_phases(cycle, cycle.store.driver().now().epoch() + 1, &|_| Ok(sink.clone()))
+}
+
+/// Does what the scheme has left for after the capture, if anything: unit by unit in REST, at the pace
+/// and with the threads of the capture. The caller does so once the checkpoint has ended, published or
+/// not, and before the next one.
+///
+/// # Errors
+/// Another checkpoint is under way, there is no slot, it was cancelled, or a thread panicked. The next
+/// checkpoint makes up for it.
+pub fn work_after_capture(cycle: &Cycle) -> Result<(), CheckpointError> {
+    if !cycle.scheme.works_after_capture() {
+        return Ok(());
+    }
+    let driver = cycle.store.driver();
+    let _turn = driver.try_turn().ok_or(CheckpointError::Busy)?;
+    let slots = Slots::claim(&cycle.store, cycle.threads)?;
+    let (meter, epoch) = (Meter::new(cycle.pace, cycle.clock.clone()), driver.now().epoch());
+    let nothing: Arc<dyn Sink> = Arc::new(DiscardSink);
+    let scan = CaptureScan::new(cycle, epoch, &nothing, meter, Work::AfterCapture);
+    Arc::new(scan).run(&slots)
 }
 
 /// Makes the sink of a checkpoint of some kind.
@@ -229,16 +263,17 @@ impl Passage<'_> {
         cycle.store.set_sink(Some(Arc::new(DiscardSink)));
         driver.choose_changes(false);
         self.enter(Phase::Prepare);
-        let settled = self.settle(slots);
+        cycle.scheme.begin(epoch, &*cycle.log).map_err(CheckpointError::Log)?;
+        let dirty = self.settle(slots);
         let kind = match cycle.scheme.takes_changes() {
-            true => cycle.wanted.kind(settled),
+            true => cycle.wanted.kind(dirty, cycle.store.record_total()),
             false => CheckpointKind::Full,
         };
         driver.choose_changes(kind == CheckpointKind::Partial);
         let sink = (self.make_sink)(kind)?;
         cycle.store.set_sink(Some(sink.clone()));
         let mut quiesced = match point {
-            PointOfConsistency::Virtual => None,
+            PointOfConsistency::Virtual | PointOfConsistency::Fuzzy => None,
             PointOfConsistency::Physical | PointOfConsistency::PhysicalThroughout => {
                 Some(driver.quiesce())
             }
@@ -246,7 +281,7 @@ impl Passage<'_> {
         let pace = match point {
             // Whoever is stopped wants to go on.
             PointOfConsistency::PhysicalThroughout => Pace::Unpaced,
-            PointOfConsistency::Virtual | PointOfConsistency::Physical => cycle.pace,
+            _ => cycle.pace,
         };
         let meter = Meter::new(pace, cycle.clock.clone());
         if quiesced.is_some() {
@@ -260,7 +295,7 @@ impl Passage<'_> {
         }
         self.enter(Phase::Capture);
         let consistent_ns = cycle.clock.monotonic_ns();
-        let walk = Arc::new(CaptureScan::new(cycle, epoch, &sink, meter));
+        let walk = Arc::new(CaptureScan::new(cycle, epoch, &sink, meter, Work::Capture));
         let walked = walk.run(slots);
         drop(quiesced);
         let walked_ns = cycle.clock.monotonic_ns();
@@ -270,7 +305,7 @@ impl Passage<'_> {
         walked.map(|()| Captured {
             epoch,
             kind,
-            dirty: settled.dirty,
+            dirty,
             units: walk.units,
             threads: slots.len(),
             consistency_ns: consistent_ns - begin_ns,
@@ -279,18 +314,13 @@ impl Passage<'_> {
         })
     }
 
-    /// Settles the marks of the checkpoint before, and counts what has changed since.
-    fn settle(&self, slots: &Slots) -> Settled {
+    /// Settles what the checkpoint before has left, and counts what has changed since.
+    fn settle(&self, slots: &Slots) -> u64 {
         let Cycle { store, scheme, .. } = self.cycle;
-        let mut total = Settled::default();
-        if scheme.takes_changes() {
-            for unit in 0..store.slab_count() {
-                let Settled { records, dirty } = scheme.settle(store, unit, slots.own());
-                total.records += records;
-                total.dirty += dirty;
-            }
+        if !scheme.takes_changes() && !scheme.works_after_capture() {
+            return 0;
         }
-        total
+        (0..store.slab_count()).map(|unit| scheme.settle(store, unit, slots.own())).sum()
     }
 
     /// Enters a phase, and waits until nobody acts in the one before.

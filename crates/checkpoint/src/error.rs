@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use stillpoint_format::{DecodeError, EncodeError};
 use stillpoint_io::{DiskError, ThreadError};
+use stillpoint_store::LogRefused;
 
 /// Why a checkpoint was not taken. The previous one is untouched.
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +21,9 @@ pub enum CheckpointError {
     /// A record could not be encoded.
     #[error("the checkpoint was given up: {0}")]
     Encode(#[from] EncodeError),
+    /// The log refused the record with which the scheme begins.
+    #[error("the checkpoint was given up: {0}")]
+    Log(#[source] LogRefused),
     /// A thread could not be started, or panicked.
     #[error("the checkpoint was given up: {0}")]
     Thread(#[from] ThreadError),

@@ -26,7 +26,10 @@ pub mod registry;
 mod schemes;
 mod writer;
 
-pub use cycle::{Captured, Cycle, Observer, Wanted, run_checkpoint, take_checkpoint};
+pub use cycle::{
+    Captured, Cycle, NoSchemeLog, Observer, Wanted, run_checkpoint, take_checkpoint,
+    work_after_capture,
+};
 pub use error::{CheckpointError, Damage, DamageCause, LoadError};
 pub use merge::{MERGE_KEY_BYTES, Merge, MergeError};
 pub use pace::Pace;

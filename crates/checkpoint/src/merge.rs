@@ -324,7 +324,7 @@ mod tests {
     use super::*;
 
     fn record<'a>(hash: u64, generation: u32, key: &'a [u8]) -> LoadedRecord<'a> {
-        LoadedRecord { table: 1, generation, hash, key, tag: 0, value: None }
+        LoadedRecord { table: 1, generation, hash, key, tag: 0, value: None, gsn: 0 }
     }
 
     #[test]

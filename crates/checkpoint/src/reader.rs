@@ -57,8 +57,11 @@ pub struct LoadedRecord<'a> {
     pub key: &'a [u8],
     /// Tag kept with the value.
     pub tag: u8,
-    /// The value; `None` if the key was deleted since the checkpoint's base.
+    /// The value; `None` if the key was deleted since the checkpoint's base, or while a fuzzy one was
+    /// taken.
     pub value: Option<&'a [u8]>,
+    /// The gsn of the record's last writer; 0 if the checkpoint does not say.
+    pub gsn: u64,
 }
 
 /// What a visitor may answer with.

@@ -30,6 +30,11 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
+    /// True if its checkpoints need a log: they are no state of the store without what a replay adds.
+    pub fn needs_journal(&self) -> bool {
+        self.point == Some(PointOfConsistency::Fuzzy)
+    }
+
     /// True if it takes checkpoints at all.
     pub fn takes_checkpoints(&self) -> bool {
         self.point.is_some()

@@ -121,6 +121,8 @@ pub struct Written {
     pub started_ms: u64,
     /// Wall clock when the last part was durable.
     pub finished_ms: u64,
+    /// It has no point of consistency, and its records have stamps.
+    pub fuzzy: bool,
     /// Statistics of the writing.
     pub stats: SinkStats,
 }
@@ -143,6 +145,8 @@ impl Written {
             kind: self.kind,
             base,
             scheme: scheme.to_owned(),
+            private: None,
+            fuzzy: self.fuzzy,
             codec: self.codec,
             partitions_log2: self.partitions_log2,
             records: self.records,
@@ -294,6 +298,7 @@ impl PartSink {
             parts: parts.into_iter().map(|(part, _)| part).collect(),
             started_ms: self.started_ms,
             finished_ms: self.clock.wall_ms(),
+            fuzzy: false,
             stats: self.stats(),
         })
     }

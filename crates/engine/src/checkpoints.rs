@@ -11,6 +11,7 @@ mod attempt;
 mod backoff;
 mod chain;
 mod merge;
+mod publication;
 
 use std::sync::Arc;
 use std::time::Duration;

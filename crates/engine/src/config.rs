@@ -82,6 +82,8 @@ pub struct Environment {
     pub rng: Arc<dyn Rng>,
     /// Address space for records and indexes.
     pub space: Arc<AddressSpace>,
+    /// Checkpoint schemes besides those of the registry, for tests of schemes to come.
+    pub checkpoint_rows: &'static [stillpoint_checkpoint::Row],
     /// Whether the engine has background threads. Without them, for a simulation, the caller's
     /// thread runs a requested checkpoint or a needed flush.
     pub background: bool,
@@ -116,6 +118,7 @@ impl Config {
                 clock: Arc::new(RealClock),
                 rng: Arc::new(RealRng),
                 space: Arc::default(),
+                checkpoint_rows: &[],
                 background: true,
             },
         }
@@ -126,6 +129,16 @@ impl Config {
             Some(disk) => Ok(disk.clone()),
             None => Ok(Arc::new(RealDisk::new(&self.data)?)),
         }
+    }
+
+    /// The row of the checkpoint scheme.
+    pub(crate) fn checkpoint_row(&self) -> Result<&'static stillpoint_checkpoint::Row, Error> {
+        let further = self.environment.checkpoint_rows;
+        if let Some(row) = further.iter().find(|row| row.name == self.checkpoint) {
+            return Ok(row);
+        }
+        let row = stillpoint_checkpoint::registry::REGISTRY.find(&self.checkpoint);
+        row.map_err(|unknown| Error::Config { setting: "checkpoint", reason: unknown.to_string() })
     }
 
     /// Checks that the settings allow tables of other kinds than the memory store.
@@ -142,7 +155,15 @@ impl Config {
     pub(crate) fn check(&self) -> Result<(), Error> {
         let refuse = |setting, reason: String| Err(Error::Config { setting, reason });
         let journal = crate::journal_row(&self.journal)?;
-        crate::checkpoint_row(&self.checkpoint)?;
+        let scheme = self.checkpoint_row()?;
+        if scheme.capabilities.needs_journal() && !journal.capabilities.records_commits {
+            let (name, journal) = (scheme.name, journal.name);
+            let reason = format!(
+                "{name} needs a log, since a replay completes its checkpoints; journal {journal} keeps \
+                 no commits"
+            );
+            return refuse("checkpoint", reason);
+        }
         if !(1..=255).contains(&self.logs) {
             return refuse("logs", format!("{} is not between 1 and 255", self.logs));
         }

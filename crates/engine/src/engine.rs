@@ -166,7 +166,8 @@ impl Engine {
         Ok(Session::new(shared.clone(), worker, parts, log, seat))
     }
 
-    /// Takes a checkpoint, after the one under way if there is one. Returns when it is published.
+    /// Takes a checkpoint, after the one under way if there is one. Returns when it is published. If
+    /// the scheme takes none, publishes what tables of other kinds have.
     ///
     /// # Errors
     /// [`Error::InsideTransaction`] from inside a transaction. Otherwise the reason of the failure;

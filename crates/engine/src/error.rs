@@ -48,6 +48,17 @@ pub enum Error {
         /// The existing epochs.
         known: Vec<u64>,
     },
+    /// The checkpoint of that epoch is no state of the store without the log.
+    #[error(
+        "{} has checkpoint {epoch} without a point of consistency: only a start that replays the log \
+         makes a state of it; open the directory, or name another checkpoint", dir.display()
+    )]
+    NeedsLog {
+        /// The data directory.
+        dir: PathBuf,
+        /// The requested epoch.
+        epoch: u64,
+    },
     /// The target directory exists and is not empty.
     #[error("{} is not empty: name a directory that does not exist", .0.display())]
     NotEmpty(PathBuf),

@@ -95,12 +95,6 @@ pub fn codecs() -> impl Iterator<Item = (&'static str, &'static str)> {
     stillpoint_format::part::CODECS.help()
 }
 
-fn checkpoint_row(name: &str) -> Result<&'static stillpoint_checkpoint::Row, Error> {
-    stillpoint_checkpoint::registry::REGISTRY
-        .find(name)
-        .map_err(|unknown| Error::Config { setting: "checkpoint", reason: unknown.to_string() })
-}
-
 fn journal_row(name: &str) -> Result<&'static stillpoint_journal::registry::Row, Error> {
     stillpoint_journal::registry::REGISTRY
         .find(name)

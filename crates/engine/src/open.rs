@@ -36,7 +36,7 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     let owned = lock(&config, &cancel)?;
     let disk: Arc<dyn Disk> = owned.clone();
     let read: Arc<dyn Disk> = Arc::new(CancellableDisk::new(disk.clone(), cancel.clone()));
-    let scheme_row = crate::checkpoint_row(&config.checkpoint)?;
+    let scheme_row = config.checkpoint_row()?;
     let scheme = scheme_row.build();
     let environment = &config.environment;
     let plan = plan(&config, &read, &kinds.names(), progress)?;

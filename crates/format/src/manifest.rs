@@ -150,6 +150,13 @@ pub struct CheckpointEntry {
     pub base: Option<u64>,
     /// Name of the scheme that took the checkpoint.
     pub scheme: String,
+    /// The section of the scheme, a text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub private: Option<String>,
+    /// It has no point of consistency. The positions are those of its begin. Its records have stamps,
+    /// and may hold commits of any epoch. Replay leaves out what is not newer than a record.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fuzzy: bool,
     /// Requested codec.
     pub codec: Codec,
     /// The key hash has 2^this partitions.

@@ -79,7 +79,8 @@ impl ReplayStart {
         let taken_in = checkpoint.positions.iter().map(|of| of.incarnation).max();
         let taken_in = incarnations.iter().find(|entry| Some(entry.number) == taken_in);
         ReplayStart {
-            epoch: checkpoint.epoch,
+            // A fuzzy one may lack a commit of any epoch that is above its positions.
+            epoch: if checkpoint.fuzzy { 0 } else { checkpoint.epoch },
             floor: taken_in.map_or(0, |entry| entry.gsn_floor).max(checkpoint.gsn_floor),
             positions: checkpoint.positions.iter().flat_map(|of| of.logs.iter().copied()).collect(),
             flushed: checkpoint.positions.clone(),

@@ -504,6 +504,7 @@ impl Decoder<'_> {
                 }
                 end.writes
             }
+            RecordKind::Scheme => return Ok(()),
             RecordKind::Operation | RecordKind::Undo => {
                 let operation = OperationRecord::Operation(record.operation()?);
                 decoded.operations.push(ReplayOperation { gsn, log, record: operation });

@@ -22,6 +22,7 @@ impl Visit for Loading {
                 key: record.key,
                 tag: record.tag,
                 value: record.value,
+                gsn: record.gsn,
             });
             self.loader.load(TableId(table), images).map_err(|source| RecoveryError::Apply {
                 table,

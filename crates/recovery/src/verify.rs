@@ -129,6 +129,10 @@ impl Plan {
             hash_seed: self.manifest.hash_seed,
             generations: Some(self.manifest.tables.iter().map(generation).collect()),
         };
+        if self.manifest.newest_chain().iter().any(|entry| entry.fuzzy) {
+            // What it holds of a key may be newer than the patch, and of another length.
+            return Ok(());
+        }
         patched.retain(|_, length| matches!(length, Length::OfCheckpoint { .. }));
         let mut found: HashMap<(u16, Vec<u8>), Option<usize>> = HashMap::new();
         for entry in self.manifest.newest_chain() {

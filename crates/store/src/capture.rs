@@ -37,23 +37,29 @@
 #[cfg(all(test, loom))]
 mod models;
 
+use stillpoint_format::{LOG_NONE, Stamp};
 use stillpoint_sync::atomic::{
     AtomicU64,
     Ordering::{Acquire, Relaxed},
+    fence,
 };
-use stillpoint_sync::lock_word;
-use stillpoint_sync::mutant;
+use stillpoint_sync::{Backoff, lock_word, mutant};
 
 use crate::checkpointer::Capture;
+use crate::dirty::Cells;
 use crate::memory::arena::{CellCache, Kind};
 use crate::memory::blob;
 use crate::memory::cell::{Cell, Record, live_copy};
+use crate::memory::stamp::{ABSENT, BUSY, DEAD};
 use crate::memory::value::ValueRef;
 use crate::phase::PhaseWord;
 use crate::planted;
 use crate::record::Writing;
-use crate::rules::{Claim, WriteRule, copy_of, status::SHADOW};
-use crate::sink::{DeletedKey, Lane, RecordImage, Sink};
+use crate::rules::{
+    Claim, WriteRule, alternate_copy, copy_of,
+    status::{COPYING, SHADOW},
+};
+use crate::sink::{DeletedKey, Lane, NoSink, RecordImage, Sink};
 use crate::store::Store;
 use crate::table::Table;
 
@@ -122,13 +128,19 @@ pub(crate) fn save_before_images<'a>(
     let unemitted = Unemitted { store, epoch: phase.epoch() };
     let claim = Claim::of(phase);
     sink.with_lane(worker, &mut |lane| {
-        let claimed = records.clone().filter(|it| claim_locked(it.record.lock(), claim));
+        let claims = |it: &Overwritten<'_>| claim_locked(it.record.lock(), claim);
+        let claimed = records.clone().filter(|it| {
+            mutant!(
+                in store.driver();
+                claims(it), InsertWithoutMark => !it.record.is_absent() && claims(it)
+            )
+        });
         for Overwritten { record, table, hash, key } in claimed {
             let (table, generation) = (table.id.0, table.generation);
             if let Some(value) = record.value() {
                 lane.emit(&RecordImage::new(table, generation, hash, key, value));
             } else if claim.has_deletions {
-                let deleted = DeletedKey { table, generation, hash, key };
+                let deleted = DeletedKey { table, generation, hash, key, gsn: 0 };
                 mutant!(in store.driver(); lane.emit_deletion(&deleted), TombstoneDropped => ());
             }
         }
@@ -181,12 +193,31 @@ impl Store {
         self.memory().arena.slab_count()
     }
 
-    /// Emits every record of a slab that is not yet marked for the present epoch, and marks it.
-    /// In [`Phase::Capture`](crate::Phase) only. Waits for no lock.
+    /// Emits every record of a slab that is not yet marked for the present epoch, and marks it. For a
+    /// checkpoint of changes, visits the dirty cells only. In [`Phase::Capture`](crate::Phase) only.
+    /// Waits for no lock.
     pub fn capture_unmarked(&self, slab: usize, to: &mut dyn Capture) {
-        let by = Claim::of(self.driver().now());
+        let now = self.driver().now();
+        let by = Claim::of(now);
+        let cells = match now.is_of_changes() {
+            true => Cells::Marked(now.epoch() - 1),
+            false => Cells::All,
+        };
         let blind = mutant!(in self.driver(); false, MarksNotSeen => true);
-        self.scan(slab, to, &mut |scanned| capture(scanned.cell, by, blind, scanned));
+        self.scan_some((slab, cells), to, &mut |scanned| {
+            capture(scanned.cell, by, blind, scanned);
+        });
+    }
+
+    /// As [`scan_records`](Self::scan_records), where no checkpoint takes anything: in REST. The caller
+    /// owns read section slot `slot`.
+    pub fn visit_records(
+        &self,
+        slab: usize,
+        slot: usize,
+        visit: &mut dyn FnMut(&mut ScannedCell<'_>),
+    ) {
+        self.scan_records(slab, &mut AtRest(slot), visit);
     }
 
     /// Emits every record of a slab. The caller holds the store quiesced.
@@ -200,18 +231,17 @@ impl Store {
         });
     }
 
-    /// Emits copy `copy(status)` of every record of a slab whose copy of that number has a value.
-    /// Commits write none of these copies meanwhile.
-    pub fn capture_copy(&self, slab: usize, to: &mut dyn Capture, copy: impl Fn(u8) -> usize) {
+    /// Visits every record of a slab, a few dozen in each read section and each call of the lane. What
+    /// is emitted of a record, if anything, is up to the visitor.
+    pub fn scan_records(
+        &self,
+        slab: usize,
+        to: &mut dyn Capture,
+        visit: &mut dyn FnMut(&mut ScannedCell<'_>),
+    ) {
         self.scan(slab, to, &mut |scanned| {
-            let cell = scanned.cell;
-            if !cell.is_record() {
-                return;
-            }
-            // Acquire: the copy was written before the status named another one for the commits.
-            let status = lock_word::status(cell.lock().load(Acquire));
-            if let Some(value) = cell.copy(copy(status)).copy_value() {
-                Captured::emit(scanned, cell, value);
+            if scanned.cell.is_record() {
+                visit(scanned);
             }
         });
     }
@@ -238,7 +268,6 @@ impl Store {
     pub fn capture_merged(&self, slab: usize, to: &mut dyn Capture) {
         let now = self.driver().now();
         let (copy, dirty) = copy_of(now.epoch() - 1);
-        let mut cache = CellCache::default();
         self.scan(slab, to, &mut |scanned| {
             let (memory, cell) = (self.memory(), scanned.cell);
             if !cell.is_record() {
@@ -249,7 +278,7 @@ impl Store {
                 let rule = WriteRule::WriteBoth;
                 let merged = Writing { memory, number: scanned.number, rule, phase: now };
                 // Only scans read copy 3, so what it had is freed at once.
-                let mut free = |blob| blob::release(memory, &mut cache, blob);
+                let mut free = |blob| blob::release(memory, scanned.cache, blob);
                 merged.share_copy(copy, 3, &mut free);
                 lock_word::claim(cell.lock(), dirty, 0);
             }
@@ -257,112 +286,246 @@ impl Store {
                 Captured::emit(scanned, cell, value);
             }
         });
-        cache.drain(&self.memory().arena);
     }
 
     /// Changes the status of every record of a slab: `next` gives the new status for the present one
     /// and the number of the newest copy. The rules of the store allow that at this time. The caller
     /// owns read section slot `slot`.
     pub fn set_statuses(&self, slab: usize, slot: usize, next: impl Fn(u8, usize) -> u8) {
-        self.for_each_record(slab, slot, &mut |cell| {
+        self.for_each_record(slab, slot, Cells::All, &mut |cell, _| {
             let newest = live_copy(cell.stamp_word());
             lock_word::update_status(cell.lock(), |status| next(status, newest));
         });
     }
 
-    /// Visits every record of a slab, those without a value included. The caller owns read section
-    /// slot `slot`.
+    /// Visits records of a slab and their numbers, those without a value included. The caller owns
+    /// read section slot `slot`.
     pub(crate) fn for_each_record(
         &self,
         slab: usize,
         slot: usize,
-        visit: &mut dyn FnMut(Cell<'_>),
+        cells: Cells,
+        visit: &mut dyn FnMut(Cell<'_>, u64),
     ) {
-        for from in (0..).step_by(CELLS_PER_LANE) {
+        let mut next = Some(0);
+        while let Some(from) = next {
             // A quiesce holds commits back, but not the maintenance that frees slabs.
             let _read_section = self.driver().read_sections().read_section(slot);
-            let seen = self.scan_cells(slab, from..from + CELLS_PER_LANE, &mut |_, number| {
+            next = self.visit_cells((slab, cells), from, &mut |_, number| {
                 let cell = self.cell(number);
                 if cell.is_record() {
-                    visit(cell);
+                    visit(cell, number);
                 }
             });
-            if seen < CELLS_PER_LANE {
-                return;
-            }
         }
     }
 
-    /// Visits the cells of a slab, a few dozen in each read section and each call of the lane.
-    fn scan(&self, slab: usize, to: &mut dyn Capture, visit: &mut dyn FnMut(&mut Scanned<'_>)) {
-        let mut key = Vec::new();
-        for from in (0..).step_by(CELLS_PER_LANE) {
+    /// Visits every cell of a slab, a few dozen in each read section and each call of the lane.
+    fn scan(&self, slab: usize, to: &mut dyn Capture, visit: &mut dyn FnMut(&mut ScannedCell<'_>)) {
+        self.scan_some((slab, Cells::All), to, visit);
+    }
+
+    /// As [`scan`](Self::scan), of some cells.
+    fn scan_some(
+        &self,
+        cells: (usize, Cells),
+        to: &mut dyn Capture,
+        visit: &mut dyn FnMut(&mut ScannedCell<'_>),
+    ) {
+        let (mut key, mut cache) = (Vec::new(), CellCache::default());
+        let mut next = Some(0);
+        while let Some(from) = next {
             let read_section = self.driver().read_sections().read_section(to.slot());
-            let mut seen = 0;
+            let mut moved = 0;
             to.with_lane(&mut |lane| {
-                seen = self.scan_cells(slab, from..from + CELLS_PER_LANE, &mut |table, number| {
+                next = self.visit_cells(cells, from, &mut |table, number| {
                     let cell = self.cell(number);
-                    visit(&mut Scanned { store: self, table, number, cell, key: &mut key, lane });
+                    let (key, cache, moved) = (&mut key, &mut cache, &mut moved);
+                    let store = self;
+                    visit(&mut ScannedCell { store, table, number, cell, key, lane, cache, moved });
                 });
             });
             drop(read_section);
-            if seen < CELLS_PER_LANE {
-                return;
+            to.moved(moved);
+            if next.is_some() {
+                to.pause();
             }
-            to.pause();
         }
+        cache.drain(&self.memory().arena);
     }
 
-    fn scan_cells(
+    /// Visits a few dozen cells of a slab, from position `from` on. Gives the position to go on from,
+    /// `None` at the end.
+    fn visit_cells(
         &self,
-        slab: usize,
-        part: std::ops::Range<usize>,
+        (index, cells): (usize, Cells),
+        from: usize,
         visit: &mut dyn FnMut(&Table, u64),
-    ) -> usize {
-        let Some(slab) = self.memory().arena.slab(slab) else {
-            return 0;
-        };
+    ) -> Option<usize> {
+        let arena = &self.memory().arena;
+        let slab = arena.slab(index)?;
         if slab.kind != Kind::Record as u8 && slab.kind != Kind::Lock as u8 {
-            return 0;
+            return None;
         }
-        let Some(table) = self.catalog().owner(slab.owner) else {
-            return 0;
-        };
-        let mut seen = 0;
-        for number in slab.numbers(part) {
-            visit(&table, number);
-            seen += 1;
+        let table = self.catalog().owner(slab.owner)?;
+        if let (Cells::Marked(epoch), Some(marks)) = (cells, arena.marks()) {
+            let mut from = from as u64;
+            for _ in 0..CELLS_PER_LANE {
+                let unit = marks.next(index, epoch, from)?;
+                slab.number_at(unit).into_iter().for_each(|number| visit(&table, number));
+                from = unit + 1;
+            }
+            return Some(from as usize);
         }
-        seen
+        let numbers = slab.numbers(from..from + CELLS_PER_LANE);
+        let seen = numbers.map(|number| visit(&table, number)).count();
+        (seen == CELLS_PER_LANE).then_some(from + seen)
+    }
+}
+
+/// Who scans while no checkpoint is taken; owns this read section slot.
+struct AtRest(usize);
+
+impl Capture for AtRest {
+    fn slot(&self) -> usize {
+        self.0
+    }
+    fn with_lane(&mut self, with: &mut dyn FnMut(&mut dyn Lane)) {
+        NoSink.with_lane(self.0, with);
+    }
+    fn pause(&mut self) {}
+    fn is_abandoned(&self) -> bool {
+        false
     }
 }
 
 /// A cell that a scan has come to, and the lane of the scan.
-struct Scanned<'a> {
+pub struct ScannedCell<'a> {
     store: &'a Store,
     table: &'a Table,
     number: u64,
     cell: Cell<'a>,
     key: &'a mut Vec<u8>,
     lane: &'a mut dyn Lane,
+    cache: &'a mut CellCache,
+    /// Bytes of values that were moved in memory.
+    moved: &'a mut u64,
 }
 
-impl Captured for Scanned<'_> {
-    fn emit(&mut self, cell: Cell<'_>, value: ValueRef<'_>) {
-        cell.read_key(self.key);
-        let Table { id, generation, .. } = *self.table;
-        let hash = self.store.hash(id, self.key);
-        self.lane.emit(&RecordImage::new(id.0, generation, hash, self.key, value));
+impl std::fmt::Debug for ScannedCell<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ScannedCell").field("number", &self.number).finish_non_exhaustive()
     }
-    fn emit_deletion(&mut self, cell: Cell<'_>) {
-        cell.read_key(self.key);
+}
+
+impl ScannedCell<'_> {
+    /// The [status](crate::rules::status) of the cell.
+    pub fn status(&self) -> u8 {
+        // Acquire: what a copy has was written before the status told of it.
+        lock_word::status(self.cell.lock().load(Acquire))
+    }
+
+    /// Emits a copy, if it has a value. Commits do not write this copy meanwhile. Only for cells of
+    /// several copies.
+    pub fn emit_copy(&mut self, copy: usize) {
+        if let Some(value) = self.cell.copy(copy).copy_value() {
+            Captured::emit(self, self.cell, value);
+        }
+    }
+
+    /// Emits what the record has at this moment with the stamp of its last writer: its value, or the
+    /// news that a commit of this run has deleted it. Waits for a commit that is in the middle of its
+    /// writes.
+    pub fn emit_stamped(&mut self) {
+        let mut backoff = Backoff::new();
+        loop {
+            let before = self.cell.stamp_word();
+            let stamp = Stamp::from_bits(before);
+            let gsn = stamp.gsn();
+            // No commit has written a cell whose stamp names no log. It may be one of two that were
+            // made for a new key, of which the other is in the index.
+            if before & DEAD != 0 || (before & ABSENT != 0 && stamp.log() == LOG_NONE) {
+                return;
+            }
+            if before & BUSY != 0 {
+                backoff.wait();
+                continue;
+            }
+            let Some(value) = self.cell.record().value() else {
+                if before & ABSENT != 0 {
+                    return self.deletion(gsn);
+                }
+                // A commit has deleted the record since.
+                backoff.wait();
+                continue;
+            };
+            // A large value is read later, so its place must be right before it is given away.
+            let is_large = value.large_in().is_some();
+            if !is_large {
+                self.image(value, gsn);
+            }
+            fence(Acquire);
+            if self.cell.stamp_word() == before {
+                if is_large {
+                    self.image(value, gsn);
+                }
+                return;
+            }
+            if !is_large {
+                self.lane.take_back();
+            }
+        }
+    }
+
+    /// For [`WriteRule::AlternateCopies`], while no checkpoint captures: unless a commit of the present
+    /// epoch has written the record, makes the copy of the epoch's parity what the other copy is.
+    pub fn bring_over(&mut self) {
+        let (store, cell) = (self.store, self.cell);
+        let now = store.driver().now();
+        let (lock, epoch) = (cell.lock(), now.epoch());
+        // Whoever claims writes the copy: this thread, or the first commit.
+        if !Claim::of_all(now).claim(lock, COPYING) {
+            return;
+        }
+        let (from, to) = (alternate_copy(epoch + 1), alternate_copy(epoch));
+        let rule = WriteRule::AlternateCopies;
+        let writing = Writing { memory: store.memory(), number: self.number, rule, phase: now };
+        // The newest value is there if no commit of the epoch before has written the record.
+        if live_copy(cell.stamp_word()) != to {
+            // Nobody reads this copy: the capture before the last did.
+            let cache = &mut *self.cache;
+            writing.share_copy(from, to, &mut |blob| blob::release(store.memory(), cache, blob));
+            *self.moved += cell.copy(to).copy_value().map_or(0, |value| value.len() as u64);
+        }
+        lock_word::claim(lock, COPYING, 0);
+    }
+
+    fn image(&mut self, value: ValueRef<'_>, gsn: u64) {
+        self.cell.read_key(self.key);
         let Table { id, generation, .. } = *self.table;
         let hash = self.store.hash(id, self.key);
-        let deleted = DeletedKey { table: id.0, generation, hash, key: self.key };
+        let image = RecordImage::new(id.0, generation, hash, self.key, value);
+        self.lane.emit(&RecordImage { gsn, ..image });
+    }
+
+    fn deletion(&mut self, gsn: u64) {
+        self.cell.read_key(self.key);
+        let Table { id, generation, .. } = *self.table;
+        let hash = self.store.hash(id, self.key);
+        let deleted = DeletedKey { table: id.0, generation, hash, key: self.key, gsn };
         mutant!(
             in self.store.driver();
             self.lane.emit_deletion(&deleted), TombstoneDropped => ()
         );
+    }
+}
+
+impl Captured for ScannedCell<'_> {
+    fn emit(&mut self, _: Cell<'_>, value: ValueRef<'_>) {
+        self.image(value, 0);
+    }
+    fn emit_deletion(&mut self, _: Cell<'_>) {
+        self.deletion(0);
     }
     fn take_back(&mut self) {
         self.lane.take_back();

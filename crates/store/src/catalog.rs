@@ -208,6 +208,11 @@ impl Catalog {
         self.owners.lock().iter().for_each(|(_, table)| visit(table));
     }
 
+    /// Records with a value in the present tables.
+    pub(crate) fn record_total(&self) -> u64 {
+        self.tables.read().iter().flatten().map(|table| table.len()).sum()
+    }
+
     /// Present tables, and replaced ones whose slabs are not freed yet.
     pub(crate) fn generations_held(&self) -> usize {
         let present = self.tables.read().iter().flatten().count();

@@ -12,21 +12,24 @@
 //!  epoch 5   odd            even (4)         even (4)
 //! ```
 //! Replay marks what it applies, as commits of the epoch in which the store begins.
+//!
+//! Who sets the first mark of an epoch in a cell notes so beside the cells
+//! ([`Marks`](crate::memory::marks::Marks)). Passes and captures of changes go there.
 
 use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::{lock_word, mutant, planted};
 
-use crate::memory::stamp::ABSENT;
+use crate::memory::cell::Cell;
 use crate::rules::{DirtyRule, status};
 use crate::store::Store;
 
-/// What a pass over dirty marks has found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Settled {
-    /// Records with a value.
-    pub records: u64,
-    /// Keys that have changed since the last published checkpoint, deleted ones included.
-    pub dirty: u64,
+/// Which cells of a slab a pass visits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cells {
+    /// Every one.
+    All,
+    /// At least those with the dirty mark of this epoch; every one in a store that marks none.
+    Marked(u64),
 }
 
 impl Store {
@@ -34,7 +37,10 @@ impl Store {
     /// `claimable` says that others may change the status of the cell meanwhile.
     #[inline]
     pub(crate) fn mark_dirty(&self, cell: u64, epoch: u64, claimable: bool) {
-        lock_word::set_status_held(self.cell(cell).lock(), status::dirty_in(epoch), claimable);
+        let dirty = status::dirty_in(epoch);
+        if lock_word::set_status_held(self.cell(cell).lock(), dirty, claimable) {
+            self.note_mark(cell, epoch);
+        }
     }
 
     /// The status bits of a cell that replay writes.
@@ -50,25 +56,41 @@ impl Store {
 
     /// Settles the marks of the epoch before the present one in a slab: clears them if the checkpoint
     /// that has these records is `published`, and joins them to those of the present epoch if not.
-    /// In PREPARE. The caller owns read section slot `slot`.
-    pub fn settle_marks(&self, slab: usize, slot: usize, published: bool) -> Settled {
+    /// Gives the cells with a mark of the present epoch. In PREPARE. The caller owns read section slot
+    /// `slot`.
+    pub fn settle_marks(&self, slab: usize, slot: usize, published: bool) -> u64 {
         let epoch = self.driver().now().epoch();
-        let (ended, present) = (status::dirty_in(epoch.wrapping_sub(1)), status::dirty_in(epoch));
-        let mut settled = Settled::default();
-        self.for_each_record(slab, slot, &mut |cell| {
-            let next = |seen: u8| {
-                let joined = if seen & ended != 0 && !published { present } else { 0 };
-                (seen & !(ended | status::TAKEN)) | joined
-            };
+        let (before, marks) = (epoch.wrapping_sub(1), self.memory().arena.marks());
+        let (ended, present) = (status::dirty_in(before), status::dirty_in(epoch));
+        let next = |seen: u8| {
+            let joined = if seen & ended != 0 && !published { present } else { 0 };
+            (seen & !(ended | status::TAKEN)) | joined
+        };
+        let settle = |cell: Cell<'_>, number: u64| {
             // Relaxed: a mark of the epoch before is there since its last commit, for which the
             // grace period of PREPARE has waited.
             let seen = lock_word::status(cell.lock().load(Relaxed));
-            if next(seen) != seen {
+            let settled = next(seen);
+            if settled & present & !seen != 0 {
+                // First, so that a mark is never without its bit.
+                self.note_mark(number, epoch);
+            }
+            if settled != seen {
                 lock_word::update_status(cell.lock(), next);
             }
-            settled.records += u64::from(cell.stamp_word() & ABSENT == 0);
-            settled.dirty += u64::from(next(seen) & present != 0);
+            settled & present != 0
+        };
+        self.for_each_record(slab, slot, Cells::Marked(before), &mut |cell, number| {
+            settle(cell, number);
         });
-        settled
+        if let Some(marks) = marks {
+            marks.clear(slab, before);
+        }
+        // A pass that was cut off may have left bits to unset in cells of the present epoch.
+        let mut dirty = 0;
+        self.for_each_record(slab, slot, Cells::Marked(epoch), &mut |cell, number| {
+            dirty += u64::from(settle(cell, number));
+        });
+        dirty
     }
 }

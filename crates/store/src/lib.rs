@@ -41,9 +41,9 @@ mod table;
 mod txn;
 mod worker;
 
+pub use capture::ScannedCell;
 pub use catalog::{AddTableError, NewTable, Replaced};
-pub use checkpointer::{Capture, Checkpointer, Outcome, PointOfConsistency};
-pub use dirty::Settled;
+pub use checkpointer::{Capture, Checkpointer, Outcome, PointOfConsistency, SchemeLog};
 pub use load::{KeyImage, Loader, Replayed};
 pub use memory::value::ValueRef;
 pub use phase::{CheckpointPermit, Phase, PhaseDriver, PhaseWord, Quiesced};

@@ -8,6 +8,7 @@ use stillpoint_format::{LOG_NONE, Stamp};
 use stillpoint_sync::lock_word;
 use stillpoint_txn::{TableId, TxError};
 
+use crate::catalog::Absent;
 use crate::memory::arena::Kind;
 use crate::memory::cell::INLINE_VALUE_BYTES_MAX;
 use crate::memory::index::Inserted;
@@ -30,6 +31,9 @@ pub struct KeyImage<'a> {
     pub tag: u8,
     /// The value; `None` if the key has none.
     pub value: Option<&'a [u8]>,
+    /// The gsn of the record's last writer; 0 if the checkpoint does not say. Then a replay of any
+    /// change is newer.
+    pub gsn: u64,
 }
 
 /// Puts records into a store that is not served yet. One per thread.
@@ -44,6 +48,8 @@ pub struct Loader {
     cells: Vec<u64>,
     /// Absent cells of keys that were deleted: owner, table and cell.
     deleted: Vec<(u32, TableId, u64)>,
+    /// Absent cells whose stamps a replay needs. They stay until the store has a worker.
+    stamped: Vec<Absent>,
 }
 
 /// What is loaded has no log that could lose it.
@@ -55,8 +61,10 @@ const NO_CELL: u64 = 0;
 impl Loader {
     /// A loader; `None` if the store has as many workers as it has room for.
     pub fn new(store: Arc<Store>) -> Option<Self> {
-        let local = Participant::new(store, false)?;
-        Some(Self { local, cells: Vec::new(), deleted: Vec::new() })
+        let mut local = Participant::new(store, false)?;
+        // What another loader has left is needed still.
+        let stamped = local.reclaim.give_up_absent();
+        Some(Self { local, cells: Vec::new(), deleted: Vec::new(), stamped })
     }
 
     /// The store.
@@ -145,7 +153,7 @@ impl Loader {
     /// none where a cell has several copies, which the general way fills.
     #[inline]
     fn build_cell(&mut self, table: &Table, record: &KeyImage<'_>) -> Result<u64, TxError> {
-        let &KeyImage { hash, key, tag, value } = record;
+        let &KeyImage { hash, key, tag, value, gsn } = record;
         let has_one_copy = self.local.store.rules().copies == 1;
         let is_usual = |value: &&[u8]| has_one_copy && value.len() <= INLINE_VALUE_BYTES_MAX;
         let Some(value) = value.filter(is_usual) else {
@@ -154,7 +162,7 @@ impl Loader {
         let number = self.new_cell(table, hash, key, value.len())?;
         let cell = self.local.store.cell(number).record();
         cell.put_inline(tag, value);
-        cell.end_write(Stamp::new(0, LOG_NONE));
+        cell.end_write(Stamp::new(gsn, LOG_NONE));
         Ok(number)
     }
 
@@ -186,7 +194,7 @@ impl Loader {
     /// A large value or a deletion. The record is counted here.
     #[cold]
     fn load_unusual(&mut self, table: &Table, record: &KeyImage<'_>) -> Result<bool, TxError> {
-        let &KeyImage { hash, key, tag, value } = record;
+        let &KeyImage { hash, key, tag, value, gsn } = record;
         let is_key = |cell| self.local.store.cell(cell).has_key(key);
         if table.index.find(hash, is_key).is_some() {
             return Ok(false);
@@ -194,11 +202,17 @@ impl Loader {
         match value {
             Some(value) => {
                 let change = Replayed::Put { tag, value };
-                self.apply_in_window(table.id, hash, key, 0, change)?;
+                self.apply_in_window(table.id, hash, key, gsn, change)?;
             }
             None => {
                 let number = self.insert(table, hash, key, 0)?;
-                self.deleted.push((table.owner, table.id, number));
+                if gsn == 0 {
+                    self.deleted.push((table.owner, table.id, number));
+                } else {
+                    let stamp = Stamp::new(gsn, LOG_NONE);
+                    self.local.store.cell(number).record().end_delete(stamp);
+                    self.stamped.push(Absent { owner: table.owner, table: table.id, cell: number });
+                }
             }
         }
         Ok(false)
@@ -344,10 +358,16 @@ impl Loader {
         larger.status |= mark;
         let Participant { cache, store, reclaim, number: worker, .. } = &mut self.local;
         let place = (number, store.rules().write, store.driver().now());
-        if record::apply(store.memory(), cache, place, change, stamp, larger)? {
-            reclaim.retire_cell(table.owner, number);
-        } else if mark != 0 {
-            lock_word::claim(store.cell(number).lock(), mark, mark);
+        let replaced = record::apply(store.memory(), cache, place, change, stamp, larger)?;
+        let is_first = match replaced {
+            Some(_) => {
+                reclaim.retire_cell(table.owner, number);
+                mark != 0
+            }
+            None => mark != 0 && lock_word::claim(store.cell(number).lock(), mark, mark),
+        };
+        if is_first {
+            store.note_mark(replaced.unwrap_or(number), store.driver().now().epoch());
         }
         if matches!(change, Replayed::Delete) {
             reclaim.add(table.owner, table.id, number);
@@ -395,5 +415,6 @@ impl Drop for Loader {
             self.local.reclaim.add(owner, table, cell);
         }
         self.local.finish_reclaiming(&ALL_CLOSED);
+        self.local.store.catalog().leave_absent(self.stamped.drain(..));
     }
 }

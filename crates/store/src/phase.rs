@@ -169,14 +169,14 @@ impl PhaseDriver {
         self.planted.has(bug)
     }
 
-    /// True if a planted bug forgets the before-image of such a write.
-    #[inline]
-    pub(crate) fn forgets_before_image(
-        &self,
-        stamp_word: u64,
-        deletes: impl FnOnce() -> bool,
-    ) -> bool {
-        self.planted.forgets_before_image(stamp_word, deletes)
+    /// For a planted bug: the transaction of this worker that begins will commit in the present phase.
+    pub(crate) fn note_phase(&self, worker: usize) {
+        self.planted.note_phase(worker, self.now().0);
+    }
+
+    /// The phase that was noted last for this worker.
+    pub(crate) fn noted_phase(&self, worker: usize) -> PhaseWord {
+        PhaseWord(self.planted.noted_phase(worker))
     }
 
     /// The workers' read_sections.
@@ -188,11 +188,6 @@ impl PhaseDriver {
     #[inline]
     pub fn now(&self) -> PhaseWord {
         PhaseWord(self.word.load(Acquire))
-    }
-
-    /// Sets the epoch before any worker exists.
-    pub fn start_at(&self, epoch: u64) {
-        self.word.store(PhaseWord::new(Phase::Rest, epoch).0, SeqCst);
     }
 
     /// Says whether the checkpoint that is about to begin has only the records that have changed.

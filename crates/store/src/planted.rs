@@ -2,9 +2,9 @@
 //! `planted-bugs`, and outside of the models, nothing of this is left in the code.
 
 #[cfg(any(feature = "planted-bugs", all(test, shuttle)))]
+use stillpoint_sync::Mutex;
+#[cfg(any(feature = "planted-bugs", all(test, shuttle)))]
 use stillpoint_sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
-use crate::memory::stamp::ABSENT;
 
 /// A bug to plant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,15 +33,19 @@ pub enum Bug {
     CopyReused = 10,
     /// The dirty marks of a checkpoint that was not published are cleared.
     DirtyForgotten = 11,
-    /// A checkpoint of changes leaves out that a key was deleted.
+    /// A checkpoint of changes, or a fuzzy one, leaves out that a key was deleted.
     TombstoneDropped = 12,
     /// The cell of a deleted key is reused before a published checkpoint has the deletion.
     DirtyCellReused = 13,
+    /// Nobody brings over what no commit has written in an epoch.
+    NotBroughtOver = 14,
+    /// A dirty mark has no bit beside the cells, where passes over the changes look.
+    MarkNotNoted = 15,
 }
 
 impl Bug {
     /// Every one.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::PhaseReadBeforeLocks,
         Self::InsertWithoutMark,
         Self::DeleteWithoutBeforeImage,
@@ -55,6 +59,8 @@ impl Bug {
         Self::DirtyForgotten,
         Self::TombstoneDropped,
         Self::DirtyCellReused,
+        Self::NotBroughtOver,
+        Self::MarkNotNoted,
     ];
 }
 
@@ -63,6 +69,9 @@ impl Bug {
 pub(crate) struct Planted {
     #[cfg(any(feature = "planted-bugs", all(test, shuttle)))]
     bug: AtomicUsize,
+    /// For `PhaseReadBeforeLocks`: the phase word with which the transaction of each worker began.
+    #[cfg(any(feature = "planted-bugs", all(test, shuttle)))]
+    begun: Mutex<Vec<(usize, u64)>>,
 }
 
 impl Planted {
@@ -86,16 +95,29 @@ impl Planted {
         false
     }
 
-    /// True if the planted bug forgets the before-image of a write to a record with this stamp
-    /// word: it had no value, or is deleted.
-    #[inline]
-    pub(crate) fn forgets_before_image(
-        &self,
-        stamp_word: u64,
-        deletes: impl FnOnce() -> bool,
-    ) -> bool {
-        let was_absent = stamp_word & ABSENT != 0;
-        self.has(Bug::InsertWithoutMark) && was_absent
-            || self.has(Bug::DeleteWithoutBeforeImage) && deletes()
+    /// Notes the phase word with which a transaction of this worker begins.
+    #[cfg(any(feature = "planted-bugs", all(test, shuttle)))]
+    pub(crate) fn note_phase(&self, worker: usize, now: u64) {
+        let mut begun = self.begun.lock();
+        begun.retain(|(of, _)| *of != worker);
+        begun.push((worker, now));
+    }
+
+    /// The phase word with which the present transaction of this worker began.
+    #[cfg(any(feature = "planted-bugs", all(test, shuttle)))]
+    pub(crate) fn noted_phase(&self, worker: usize) -> u64 {
+        let begun = self.begun.lock();
+        begun.iter().find(|(of, _)| *of == worker).expect("it has begun").1
+    }
+
+    /// Nothing.
+    #[cfg(not(any(feature = "planted-bugs", all(test, shuttle))))]
+    #[inline(always)]
+    pub(crate) fn note_phase(&self, _: usize, _: u64) {}
+
+    /// Never called: no bug is planted.
+    #[cfg(not(any(feature = "planted-bugs", all(test, shuttle))))]
+    pub(crate) fn noted_phase(&self, _: usize) -> u64 {
+        unreachable!("without the feature no bug is planted")
     }
 }

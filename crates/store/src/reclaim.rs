@@ -125,6 +125,12 @@ impl Reclaim {
         self.absent.is_empty() && self.garbage.is_empty() && self.waiting.is_empty()
     }
 
+    /// Gives up what waits to be reclaimed.
+    pub(crate) fn give_up_absent(&mut self) -> Vec<Absent> {
+        self.added = 0;
+        std::mem::take(&mut self.absent).into()
+    }
+
     /// Takes over what a worker that is gone could not reclaim yet.
     pub(crate) fn adopt(&mut self, absent: Vec<Absent>) {
         self.absent.extend(absent);

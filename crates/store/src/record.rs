@@ -20,6 +20,7 @@
 //! larger one only if nobody needs its copies any more, since they stay behind.
 
 use stillpoint_format::Stamp;
+use stillpoint_sync::Backoff;
 use stillpoint_sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
     fence,
@@ -32,7 +33,7 @@ use crate::memory::arena::{CellCache, Kind};
 use crate::memory::blob::{self, Blob};
 use crate::memory::cell::{Cell, INLINE_VALUE_BYTES_MAX, Record, cell_bytes, live_copy};
 use crate::phase::PhaseWord;
-use crate::rules::{Claim, WriteRule, copy_of, status};
+use crate::rules::{Claim, WriteRule, alternate_copy, copy_of, status};
 use crate::table::Table;
 
 /// A change of one record. `R` gives the changed ranges of a patch.
@@ -268,6 +269,7 @@ impl<'a> Writing<'a> {
                 let status = lock_word::status(cell.lock().load(Relaxed));
                 usize::from(status & status::NEXT_COPY != 0)
             }
+            WriteRule::AlternateCopies => self.take_alternate(),
             _ => 0,
         };
         if self.rule == WriteRule::KeepShadow && self.phase.is_capturing() {
@@ -295,6 +297,20 @@ impl<'a> Writing<'a> {
             lock_word::claim(cell.lock(), dirty, dirty);
         }
         copy.end_in_copy(stamp, to, matches!(change, RecordChange::Delete));
+    }
+
+    /// The copy of the epoch's parity, once nobody else is about to write the copy.
+    fn take_alternate(&self) -> usize {
+        let lock = self.cell().lock();
+        let claim = Claim::of_all(self.phase);
+        if !claim.claim(lock, 0) {
+            let mut backoff = Backoff::new();
+            // Acquire: partner of the Release in `lock_word::claim`, by which the copier has ended.
+            while lock_word::status(lock.load(Acquire)) & status::COPYING != 0 {
+                backoff.wait();
+            }
+        }
+        alternate_copy(self.phase.epoch())
     }
 
     /// Copies the old value to copy 1, unless the checkpoint has the record.
@@ -350,8 +366,8 @@ pub(crate) fn install_in_new_cell<'a>(
 }
 
 /// Prepares and installs a change of the record in cell `number` while the store is not served.
-/// Nobody reads meanwhile, so old large values are freed at once. True if a larger cell has replaced
-/// the cell.
+/// Nobody reads meanwhile, so old large values are freed at once. Gives the number of the larger cell
+/// that has replaced the cell, if one has.
 pub(crate) fn apply<'a>(
     memory: &Memory,
     cache: &mut CellCache,
@@ -359,7 +375,7 @@ pub(crate) fn apply<'a>(
     change: RecordChange<'a, impl Ranges<'a>>,
     stamp: Stamp,
     larger: NewCell<'_>,
-) -> Result<bool, MemoryLimit> {
+) -> Result<Option<u64>, MemoryLimit> {
     let record = Cell::new(memory, number).record();
     let make =
         |cache: &mut CellCache, value_len| NewCell { value_len, ..larger }.make(memory, cache);
@@ -367,9 +383,9 @@ pub(crate) fn apply<'a>(
     let large = match prepared {
         Some(Prepared::Cell(new)) => {
             let place = (larger.table, larger.hash);
-            let new = Writing { memory, number: new, rule, phase };
-            install_in_new_cell(new, place, number, change, stamp);
-            return Ok(true);
+            let writing = Writing { memory, number: new, rule, phase };
+            install_in_new_cell(writing, place, number, change, stamp);
+            return Ok(Some(new));
         }
         Some(Prepared::Blocks(blob, tag)) => {
             let RecordChange::Put { value, .. } = change else {
@@ -388,5 +404,5 @@ pub(crate) fn apply<'a>(
     } else if let Some(old) = install(record, change, large, stamp) {
         left(old);
     }
-    Ok(false)
+    Ok(None)
 }

@@ -7,6 +7,8 @@
 //! | [`SHADOW`](status::SHADOW) | copy 1 is a before-image that the scan has not met | [`WriteRule::KeepShadow`] |
 //! | [`DIRTY_EVEN`](status::DIRTY_EVEN), [`DIRTY_ODD`](status::DIRTY_ODD) | the record was written in an epoch of this parity | [`WriteRule::WriteBoth`], [`DirtyRule::ByEpoch`] |
 //! | [`TAKEN`](status::TAKEN) | the present checkpoint has the dirty record | [`DirtyRule::ByEpoch`] |
+//! | [`CAPTURED`](status::CAPTURED) | the copy that commits of this epoch write has the newest value, or will have it once `COPYING` is gone; or neither: the meaning alternates | [`WriteRule::AlternateCopies`] |
+//! | [`COPYING`](status::COPYING) | a thread brings the newest value over to that copy | [`WriteRule::AlternateCopies`] |
 //! | [`NEXT_COPY`](status::NEXT_COPY) | number of the copy that the next commit writes | [`WriteRule::SwitchCopies`] |
 
 use stillpoint_sync::atomic::AtomicU64;
@@ -17,7 +19,9 @@ use crate::phase::PhaseWord;
 /// The status bits of a cell that the store gives a meaning.
 pub mod status {
     /// The latest full checkpoint has the record if this bit is that of the phase word. Each full
-    /// checkpoint gives the bit the opposite meaning.
+    /// checkpoint gives the bit the opposite meaning. Under
+    /// [`AlternateCopies`](super::WriteRule::AlternateCopies): a commit or a copier has claimed the copy
+    /// of the present epoch.
     pub const CAPTURED: u8 = 1;
     /// The next commit writes copy 1 if this bit is set, else copy 0. The scheme sets the bit.
     pub const NEXT_COPY: u8 = 1 << 1;
@@ -30,6 +34,9 @@ pub mod status {
     pub const DIRTY_ODD: u8 = 1 << 4;
     /// The checkpoint that is under way has the dirty record.
     pub const TAKEN: u8 = 1 << 5;
+    /// A thread is bringing the newest value over to the copy of the epoch's parity. A commit that
+    /// writes this copy waits until the bit is unset.
+    pub const COPYING: u8 = 1 << 6;
 
     /// The dirty bit of commits of `epoch`.
     pub const fn dirty_in(epoch: u64) -> u8 {
@@ -47,6 +54,10 @@ pub enum WriteRule {
     SaveBeforeImage,
     /// The new value goes to the copy that [`status::NEXT_COPY`] names. The other copy stays.
     SwitchCopies,
+    /// The new value goes to the copy of the epoch's parity: 0 or 1. The other copy stays. After each
+    /// capture the scheme brings over what no commit has written in the epoch. All checkpoints are
+    /// full.
+    AlternateCopies,
     /// As [`InPlace`](Self::InPlace), in copy 0. The first commit after a point of consistency that
     /// changes a record copies the old value to copy 1 before.
     KeepShadow,
@@ -76,6 +87,8 @@ pub enum StatusChanges {
     InCapture,
     /// In PREPARE and in CAPTURE: a plain store suffices in all other phases.
     InPrepareAndCapture,
+    /// At any time: locks are given back by an exchange.
+    AtAnyTime,
 }
 
 /// When the cell of a deleted key may be reused, once no crash can bring the key back.
@@ -85,6 +98,9 @@ pub enum Reuse {
     Always,
     /// Not from RESOLVE to COMPLETE, unless no copy has a value: a capture reads the other copies.
     OutsideOfCaptures,
+    /// Not from PREPARE to COMPLETE: a fuzzy capture tells of each key that has lost its value
+    /// meanwhile.
+    OutsideOfCheckpoints,
     /// When captures have merged all that commits wrote, or no copy has a value.
     WhenMerged,
     /// When a published checkpoint has the deletion: no dirty bit is set.
@@ -127,7 +143,9 @@ impl CellRules {
     #[inline]
     pub(crate) fn first_status(&self, now: PhaseWord) -> u8 {
         match self.write {
-            WriteRule::SaveBeforeImage | WriteRule::KeepShadow => now.captured(),
+            WriteRule::SaveBeforeImage | WriteRule::KeepShadow | WriteRule::AlternateCopies => {
+                now.captured()
+            }
             WriteRule::InPlace | WriteRule::SwitchCopies | WriteRule::WriteBoth => 0,
         }
     }
@@ -188,6 +206,12 @@ impl Claim {
         let unclaimed = (self.seen_mask, self.unclaimed);
         lock_word::claim_if(lock, unclaimed, self.mask | also, self.claimed | also)
     }
+}
+
+/// The copy that commits of `epoch` write. Only for [`WriteRule::AlternateCopies`].
+#[inline]
+pub const fn alternate_copy(epoch: u64) -> usize {
+    (epoch & 1) as usize
 }
 
 /// The copy that commits of `epoch` write besides copy 0, and its dirty bit. Only for

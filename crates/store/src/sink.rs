@@ -10,7 +10,7 @@ pub trait Lane {
     /// after one, whatever comes is dropped.
     fn emit(&mut self, record: &RecordImage<'_>);
 
-    /// Takes the news that a key has no value. Only in a checkpoint of changes.
+    /// Takes the news that a key has no value. Only in a checkpoint of changes, and in a fuzzy one.
     fn emit_deletion(&mut self, key: &DeletedKey<'_>);
 
     /// Forgets the record that was emitted last: another has captured it meanwhile, and what was
@@ -97,9 +97,11 @@ pub struct RecordImage<'a> {
     pub key: &'a [u8],
     /// Value.
     pub value: ValueRef<'a>,
+    /// The gsn of the commit that wrote the value; 0 unless the scheme wants it in the checkpoint.
+    pub gsn: u64,
 }
 
-/// A key that has no value, as it is in a checkpoint of changes.
+/// A key that has no value, as it is in a checkpoint of changes or in a fuzzy one.
 #[derive(Clone, Copy, Debug)]
 pub struct DeletedKey<'a> {
     /// Table.
@@ -110,6 +112,8 @@ pub struct DeletedKey<'a> {
     pub hash: u64,
     /// Key.
     pub key: &'a [u8],
+    /// The gsn of the deletion; 0 unless the scheme wants it in the checkpoint.
+    pub gsn: u64,
 }
 
 /// A large value kept beyond the moment in which the record was seen.
@@ -121,7 +125,7 @@ pub struct KeptValue {
 impl<'a> RecordImage<'a> {
     /// The image of a record whose value is held elsewhere than in a cell.
     pub fn new(table: u16, generation: u32, hash: u64, key: &'a [u8], value: ValueRef<'a>) -> Self {
-        Self { table, generation, hash, key, value }
+        Self { table, generation, hash, key, value, gsn: 0 }
     }
 
     /// Keeps a large value alive without copying it, so that it can be read after the record has

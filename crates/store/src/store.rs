@@ -17,7 +17,7 @@ use crate::memory::blob;
 use crate::memory::cell::Cell;
 use crate::phase::{Phase, PhaseDriver, Quiesced};
 use crate::planted;
-use crate::rules::{CellRules, Reuse, StatusChanges, status};
+use crate::rules::{CellRules, DirtyRule, Reuse, StatusChanges, status};
 use crate::sink::{KeptValue, Sink};
 
 /// How a store is made.
@@ -77,13 +77,13 @@ impl Store {
     pub fn new(config: &StoreConfig, rules: CellRules) -> Result<Self, RegionError> {
         let driver = PhaseDriver::new(config.workers, config.epoch);
         let read_sections = driver.read_sections().clone();
+        let space = &config.space;
+        let mut memory = Memory::new(config.max_memory_bytes, rules.copies, space, read_sections)?;
+        if rules.dirty == DirtyRule::ByEpoch {
+            memory.keep_marks(space);
+        }
         Ok(Self {
-            memory: Memory::new(
-                config.max_memory_bytes,
-                rules.copies,
-                &config.space,
-                read_sections,
-            )?,
+            memory,
             driver,
             hasher: KeyHasher::new(config.hash_seed),
             rules,
@@ -124,6 +124,7 @@ impl Store {
     pub(crate) fn status_may_change(&self, in_section: bool) -> bool {
         match self.rules.status_changes {
             StatusChanges::Never => false,
+            StatusChanges::AtAnyTime => true,
             StatusChanges::WhileQuiesced => !in_section,
             // CAPTURE begins after every read section has ended that may have seen the phase before.
             StatusChanges::InCapture => !in_section || self.driver.now().phase() == Phase::Capture,
@@ -146,6 +147,10 @@ impl Store {
                         in self.driver; cell.copies_with_value() == 0, CopyReused => true
                     )
             }
+            Reuse::OutsideOfCheckpoints => {
+                let is_at_rest = self.driver.now().phase() == Phase::Rest;
+                mutant!(in self.driver; is_at_rest, CopyReused => true)
+            }
             Reuse::WhenMerged | Reuse::WhenClean => {
                 // Relaxed: the holder of the lock sets the bits, and only a checkpoint clears them.
                 let status = lock_word::status(cell.lock().load(Relaxed));
@@ -153,6 +158,16 @@ impl Store {
                     || self.rules.reuse == Reuse::WhenMerged && cell.copies_with_value() == 0
                     || mutant!(in self.driver; false, DirtyCellReused => true)
             }
+        }
+    }
+
+    /// Notes beside the cells that a cell has the dirty mark of `epoch`, so that passes over the changes
+    /// find the cell.
+    #[inline(never)]
+    pub(crate) fn note_mark(&self, cell: u64, epoch: u64) {
+        mutant!(in self.driver; MarkNotNoted => return);
+        if let Some(marks) = self.memory.arena.marks() {
+            marks.set(cell, epoch);
         }
     }
 
@@ -192,19 +207,19 @@ impl Store {
         self.memory.arena.set_limit_bytes(bytes);
     }
 
-    /// Background work: touches memory ahead of its use, counts the indexes' bytes, frees table
+    /// Background work: touches memory ahead of its use, counts bytes beside the cells, frees table
     /// generations that nobody can reach. True if more can be done at once.
     pub fn maintain(&self) -> bool {
         // Acquire: partner of the Release in `replace_tables`; what was replaced is found below.
         let replacements = self.replacements.load(Acquire);
         self.catalog.drop_retired(&self.memory, &self.driver);
         let mut more = self.memory.arena.populate_ahead() | self.memory.arena.trim();
-        let mut index_bytes = 0;
+        let mut other_bytes = self.memory.arena.mark_bytes();
         self.catalog.for_each(|table| {
             more |= table.index.populate_ahead();
-            index_bytes += table.index.held_bytes();
+            other_bytes += table.index.held_bytes();
         });
-        self.memory.arena.set_other_bytes(index_bytes);
+        self.memory.arena.set_other_bytes(other_bytes);
         if !self.catalog.has_retired() {
             // Release: partner of the Acquire in `memory_returns`.
             self.returned.fetch_max(replacements, Release);
@@ -286,6 +301,11 @@ impl Store {
     /// Records with a value in a table.
     pub fn record_count(&self, id: TableId) -> u64 {
         self.catalog.table(id).map_or(0, |table| table.len())
+    }
+
+    /// Records with a value in all tables.
+    pub fn record_total(&self) -> u64 {
+        self.catalog.record_total()
     }
 
     /// Keys of a table that have a cell: those with a value, and absent ones not yet reclaimed.

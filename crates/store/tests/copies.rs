@@ -6,7 +6,7 @@ mod common;
 use common::{CheckingLog, Random, env_or, for_seeds, store_with};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use stillpoint_store::rules::status;
+use stillpoint_store::rules::{alternate_copy, status};
 use stillpoint_store::{
     Capture, CellRules, DeletedKey, DirtyRule, Lane, NoLog, Phase, RecordImage, Reuse,
     StatusChanges, Store, TableId, Worker, WriteRule,
@@ -39,6 +39,14 @@ const PING_PONG: CellRules = CellRules {
     status_changes: StatusChanges::InCapture,
     reuse: Reuse::WhenMerged,
 };
+const PIGGYBACK: CellRules = CellRules {
+    copies: 2,
+    write: WriteRule::AlternateCopies,
+    dirty: DirtyRule::None,
+    status_changes: StatusChanges::AtAnyTime,
+    reuse: Reuse::OutsideOfCaptures,
+};
+const RULES: [CellRules; 4] = [ZIGZAG, SHADOW, PING_PONG, PIGGYBACK];
 
 /// Keeps the keys that a capture emits, with the lengths of their values.
 struct Found {
@@ -76,6 +84,11 @@ fn checkpoint(store: &Store, rule: WriteRule, meanwhile: impl FnOnce()) -> Vec<(
     let driver = store.driver();
     let slot = driver.read_sections().claim().expect("a free slot");
     driver.advance(Phase::Prepare);
+    if rule == WriteRule::AlternateCopies {
+        for slab in 0..store.slab_count() {
+            store.visit_records(slab, slot, &mut |cell| cell.bring_over());
+        }
+    }
     let quiesced = driver.quiesce();
     if rule == WriteRule::SwitchCopies {
         let other = |_, newest| if newest == 0 { status::NEXT_COPY } else { 0 };
@@ -91,8 +104,13 @@ fn checkpoint(store: &Store, rule: WriteRule, meanwhile: impl FnOnce()) -> Vec<(
     for slab in 0..store.slab_count() {
         match rule {
             WriteRule::SwitchCopies => {
-                let stable = |bits: u8| usize::from(bits & status::NEXT_COPY == 0);
-                store.capture_copy(slab, &mut found, stable);
+                store.scan_records(slab, &mut found, &mut |cell| {
+                    cell.emit_copy(usize::from(cell.status() & status::NEXT_COPY == 0));
+                });
+            }
+            WriteRule::AlternateCopies => {
+                let stable = alternate_copy(driver.now().epoch() + 1);
+                store.scan_records(slab, &mut found, &mut |cell| cell.emit_copy(stable));
             }
             WriteRule::KeepShadow => store.capture_or_shadow(slab, &mut found),
             _ => store.capture_merged(slab, &mut found),
@@ -137,7 +155,7 @@ fn expected(lens: &[Option<usize>]) -> Vec<(Vec<u8>, usize)> {
 
 #[test]
 fn blocks_of_several_copies_are_freed() {
-    for rules in [ZIGZAG, SHADOW, PING_PONG] {
+    for rules in RULES {
         for_seeds(2, |seed| {
             let mut random = Random::new(seed);
             let store = store_with(LIMIT_BYTES, 4, seed, rules);
@@ -161,7 +179,7 @@ fn blocks_of_several_copies_are_freed() {
 /// Keys that come and go leave no cells behind, once captures have seen that they are gone.
 #[test]
 fn cells_of_deleted_keys_are_used_again() {
-    for rules in [ZIGZAG, SHADOW, PING_PONG] {
+    for rules in RULES {
         let store = store_with(LIMIT_BYTES, 4, 1, rules);
         let log = Box::new(NoLog::default());
         let mut worker = Worker::new(Arc::clone(&store), log).expect("a free slot");
@@ -189,7 +207,7 @@ fn cells_of_deleted_keys_are_used_again() {
 /// the capture still has to read are not.
 #[test]
 fn a_capture_does_not_hold_up_cells_that_it_does_not_need() {
-    for rules in [ZIGZAG, SHADOW, PING_PONG] {
+    for rules in RULES {
         let store = store_with(LIMIT_BYTES, 4, 1, rules);
         let (state, closed) = (Arc::default(), Arc::new(AtomicU64::new(u64::MAX)));
         let log = CheckingLog::new(0, &state, &closed);

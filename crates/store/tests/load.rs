@@ -26,6 +26,7 @@ fn load(loader: &mut Loader, records: &[Record]) -> Result<(), TxError> {
         key,
         tag: *tag,
         value: value.as_deref(),
+        gsn: 0,
     });
     loader.load(TABLE, images.collect::<Vec<_>>().into_iter())
 }

@@ -71,6 +71,13 @@ impl Drop for Slots {
     }
 }
 
+/// What is done with each unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    Capture,
+    AfterCapture,
+}
+
 /// What the capture threads share.
 pub(super) struct CaptureScan {
     store: Arc<Store>,
@@ -86,10 +93,19 @@ pub(super) struct CaptureScan {
     bursts: Option<u32>,
     /// Bytes that the capture threads have emitted themselves.
     walked_bytes: AtomicU64,
+    /// Bytes that they have moved in memory.
+    moved_bytes: AtomicU64,
+    work: Work,
 }
 
 impl CaptureScan {
-    pub(super) fn new(cycle: &Cycle, epoch: u64, sink: &Arc<dyn Sink>, meter: Meter) -> Self {
+    pub(super) fn new(
+        cycle: &Cycle,
+        epoch: u64,
+        sink: &Arc<dyn Sink>,
+        meter: Meter,
+        work: Work,
+    ) -> Self {
         let units = cycle.store.slab_count();
         Progress::set(&cycle.progress.units_total, units as u64);
         let bursts = match cycle.scheme.point_of_consistency() {
@@ -109,6 +125,8 @@ impl CaptureScan {
             abandoned: AtomicBool::new(false),
             bursts,
             walked_bytes: AtomicU64::new(0),
+            moved_bytes: AtomicU64::new(0),
+            work,
         }
     }
 
@@ -128,7 +146,9 @@ impl CaptureScan {
         }
         if let Some(panic) = panicked {
             // The units that a thread had begun are not finished.
-            finish_marks(&self.store, &*self.scheme, own)?;
+            if self.work == Work::Capture {
+                finish_marks(&self.store, &*self.scheme, own)?;
+            }
             return Err(panic);
         }
         match (self.is_abandoned(), self.progress.is_cancelled()) {
@@ -164,7 +184,10 @@ impl CaptureScan {
             }
             hand.pause();
             mutant!(in self.store.driver(); MarksForgotten => if self.is_abandoned() { break });
-            self.scheme.capture(&self.store, unit, &mut hand);
+            match self.work {
+                Work::Capture => self.scheme.capture(&self.store, unit, &mut hand),
+                Work::AfterCapture => self.scheme.after_capture(&self.store, unit, &mut hand),
+            }
             Progress::add(&self.progress.units_done, 1);
         }
         std::mem::forget(unfinished);
@@ -294,7 +317,9 @@ impl Capture for CaptureThread<'_> {
         }
         if self.walk.meter.is_paced() && self.unmetered >= METERED_BYTES {
             self.unmetered = 0;
-            let taken = || self.walk.sink.taken_bytes();
+            // Relaxed: a sum for the pace.
+            let moved = || self.walk.moved_bytes.load(Relaxed);
+            let taken = || self.walk.sink.taken_bytes() + moved();
             self.walk.meter.wait(taken, || self.should_stop());
         }
         if self.unseen >= GIVE_WAY_BYTES {
@@ -312,6 +337,13 @@ impl Capture for CaptureThread<'_> {
 
     fn is_abandoned(&self) -> bool {
         self.walk.is_abandoned()
+    }
+
+    fn moved(&mut self, bytes: u64) {
+        self.unmetered += bytes;
+        self.burst_bytes += bytes;
+        // Relaxed: as in `pause`.
+        self.walk.moved_bytes.fetch_add(bytes, Relaxed);
     }
 }
 
@@ -341,7 +373,7 @@ impl Lane for Metered<'_> {
     }
 }
 
-/// The sink of a checkpoint that is given up before it has another.
+/// The sink of a checkpoint that is given up before it has another, and of work after the capture.
 pub(super) struct DiscardSink;
 
 impl Sink for DiscardSink {

@@ -223,6 +223,7 @@ fn record<'a>(item: &Entry<'a>, hash: u64, value: Option<&'a [u8]>) -> LoadedRec
         key: item.key.key,
         tag: item.tag,
         value,
+        gsn: item.gsn,
     }
 }
 

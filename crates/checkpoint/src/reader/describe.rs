@@ -67,6 +67,8 @@ pub fn describe(
         kind,
         base: None,
         scheme: "unknown".to_owned(),
+        private: None,
+        fuzzy: false,
         codec: header.codec,
         partitions_log2: header.partitions_log2,
         records: parts.iter().map(|part| part.records).sum(),
@@ -82,12 +84,16 @@ pub fn describe(
     let (store, hash_seed) = (header.store, header.hash_seed);
     let options = LoadOptions { store, hash_seed, generations: None };
     let mut tables: BTreeMap<u16, (u64, u32)> = BTreeMap::new();
+    let mut is_fuzzy = false;
     for_each_record(&**disk, &entry, &options, &mut |record| {
         let (records, generation) = tables.entry(record.table).or_default();
         *records += 1;
         *generation = record.generation.max(*generation);
+        // Only a fuzzy one needs stamps.
+        is_fuzzy |= record.gsn > 0;
         Ok(())
     })?;
+    entry.fuzzy = is_fuzzy;
     for (table, (records, generation)) in tables {
         entry.table_records.push(TableRecords { table, records });
         entry.generations.push(TableGeneration { table, generation });

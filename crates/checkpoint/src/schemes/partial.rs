@@ -28,12 +28,13 @@
 //! 5. A full checkpoint marks every record, also if it fails, as that of [`calc`](super::calc) does. Its
 //!    marks have their own bit, which a checkpoint of changes leaves alone.
 //!
-//! Deviation from the paper: the dirty keys are found by a pass over the cells, whose bits they are,
-//! and not in a structure beside them.
+//! The paper's tracker is a bit vector beside the cells, in two copies by parity. Only the first mark
+//! of a cell in an epoch sets a bit there; the pass and the scan read these bits, and the cells that
+//! they name.
 
 use std::sync::Arc;
 
-use stillpoint_store::{Bug, Capture, Checkpointer, Outcome, PointOfConsistency, Settled, Store};
+use stillpoint_store::{Bug, Capture, Checkpointer, Outcome, PointOfConsistency, Store};
 use stillpoint_sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 #[derive(Debug, Default)]
@@ -55,7 +56,7 @@ impl Checkpointer for PartialCalc {
         true
     }
 
-    fn settle(&self, store: &Store, unit: usize, slot: usize) -> Settled {
+    fn settle(&self, store: &Store, unit: usize, slot: usize) -> u64 {
         // SeqCst: set by the thread that took the checkpoint before, or by another one before it.
         let is_published = self.published.load(SeqCst) == store.driver().now().epoch();
         let forgets = store.driver().has_planted(Bug::DirtyForgotten);

@@ -64,8 +64,10 @@ impl Checkpointer for Zigzag {
     fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
         // Nothing is marked, so a capture that was given up has nothing to finish.
         if !to.is_abandoned() {
-            let stable = |status: u8| usize::from(status & status::NEXT_COPY == 0);
-            store.capture_copy(unit, to, stable);
+            store.scan_records(unit, to, &mut |cell| {
+                let stable = usize::from(cell.status() & status::NEXT_COPY == 0);
+                cell.emit_copy(stable);
+            });
         }
     }
 }

@@ -134,7 +134,13 @@ impl Blocks {
             let before = block.mark();
             let (table, generation) = (record.table, record.generation);
             let tag = record.value.tag();
-            match block.reserve_value(table, generation, record.key.len(), tag, len) {
+            let reserved = if record.gsn == 0 {
+                block.reserve_value(table, generation, record.key.len(), tag, len)
+            } else {
+                let of = (table, generation);
+                block.reserve_stamped(of, record.key.len(), (tag, record.gsn), len)
+            };
+            match reserved {
                 Ok((key, value)) => {
                     key.copy_from_slice(record.key);
                     record.value.read_range(0, value);
@@ -149,7 +155,7 @@ impl Blocks {
     }
 
     fn emit_deletion(&mut self, deleted: &DeletedKey<'_>, queue: &Queue) {
-        let &DeletedKey { table, generation, hash, key } = deleted;
+        let &DeletedKey { table, generation, hash, key, gsn } = deleted;
         let partition = partition_of(hash, self.partitions_log2);
         self.count(table);
         self.taken_bytes += key.len() as u64;
@@ -158,7 +164,7 @@ impl Blocks {
                 Some(Some(block)) => block,
                 _ => self.begin_block(partition, queue),
             };
-            match block.push_tombstone(KeyRef { table, generation, key }) {
+            match block.push_stamped_tombstone(KeyRef { table, generation, key }, gsn) {
                 Ok(()) => return,
                 Err(EncodeError::BlockFull) => self.end_block(partition, queue),
                 Err(error) => return queue.fail(error.into()),

@@ -5,6 +5,7 @@ use std::io::IoSlice;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use stillpoint_format::EncodeError;
 use stillpoint_format::ident::Identity;
 use stillpoint_format::manifest::PartEntry;
 use stillpoint_format::names::part_name;
@@ -145,7 +146,7 @@ impl PartFile {
     /// The blocks of a large value follow each other directly.
     fn add_large(&mut self, large: &Large, queue: &Queue) -> Result<(), CheckpointError> {
         let key = KeyRef { table: large.table, generation: large.generation, key: &large.key };
-        let of = (large.partition, key, large.tag);
+        let of = (large.partition, key, (large.tag, large.gsn));
         let read = |offset, bytes: &mut [u8]| queue.store().read_kept(&large.value, offset, bytes);
         self.add_fragments(of, large.value.len(), read, queue.progress())
     }
@@ -162,13 +163,13 @@ impl PartFile {
         let read = |offset: usize, bytes: &mut [u8]| {
             bytes.copy_from_slice(&value[offset..offset + bytes.len()]);
         };
-        self.add_fragments((partition, key, tag), value.len(), read, progress)
+        self.add_fragments((partition, key, (tag, 0)), value.len(), read, progress)
     }
 
     /// Adds a value of `len` bytes, of which `read` gives those from an offset on.
     fn add_fragments(
         &mut self,
-        (partition, key, tag): (u32, KeyRef<'_>, u8),
+        (partition, key, (tag, gsn)): (u32, KeyRef<'_>, (u8, u64)),
         len: usize,
         read: impl Fn(usize, &mut [u8]),
         progress: &Progress,
@@ -178,10 +179,12 @@ impl PartFile {
             read(fragment.offset as usize, &mut self.value);
             let mut block = std::mem::replace(&mut self.large, BlockBuilder::with_target(0, 1));
             block.reset(partition);
-            let pushed = if len <= FRAGMENT_BYTES {
-                block.push_value(key, tag, &self.value)
+            let pushed = if len > FRAGMENT_BYTES {
+                block.push_fragment(key, (tag, gsn), fragment, &self.value)
+            } else if gsn > 0 {
+                push_stamped(&mut block, key, (tag, gsn), &self.value)
             } else {
-                block.push_fragment(key, tag, fragment, &self.value)
+                block.push_value(key, tag, &self.value)
             };
             let added = pushed
                 .map_err(CheckpointError::from)
@@ -230,4 +233,18 @@ impl PartFile {
         };
         Ok((entry, totals.value_bytes))
     }
+}
+
+/// Appends a value with the gsn of its last writer.
+fn push_stamped(
+    block: &mut BlockBuilder,
+    key: KeyRef<'_>,
+    (tag, gsn): (u8, u64),
+    bytes: &[u8],
+) -> Result<(), EncodeError> {
+    let of = (key.table, key.generation);
+    let (to, value) = block.reserve_stamped(of, key.key.len(), (tag, gsn), bytes.len())?;
+    to.copy_from_slice(key.key);
+    value.copy_from_slice(bytes);
+    Ok(())
 }

@@ -33,6 +33,7 @@ pub(super) struct Large {
     pub(super) generation: u32,
     pub(super) partition: u32,
     pub(super) tag: u8,
+    pub(super) gsn: u64,
     pub(super) key: Box<[u8]>,
     pub(super) value: KeptValue,
 }
@@ -44,6 +45,7 @@ impl Large {
             generation: record.generation,
             partition,
             tag: record.value.tag(),
+            gsn: record.gsn,
             key: record.key.into(),
             value,
         }

@@ -399,7 +399,7 @@ pub(crate) fn check(world: &World, plan: Plan, outcome: &Outcome) {
     world.history.check_epochs_follow_dependencies(seed);
     for (epoch, state) in &outcome.checkpoints {
         let context = format!("seed {seed}, checkpoint of epoch {epoch}");
-        assert_same(state, &world.history.state_before(*epoch), &context);
+        assert_same(state, &world.expected(*epoch), &context);
         assert_eq!(money(state), total, "{context}: money came or went");
     }
     assert_same(&world.live(), &world.history.state(), &format!("seed {seed}, live state"));

@@ -87,7 +87,7 @@ impl Busy {
             .world
             .take_with(&self.cycle())
             .unwrap_or_else(|error| panic!("{context}: {error}"));
-        let expected = self.world.history.state_before(written.epoch);
+        let expected = self.world.expected(written.epoch);
         let entry = entry(written);
         assert_same(&self.world.load(&entry), &expected, context);
         (entry, expected)
@@ -142,7 +142,7 @@ fn a_failed_call_costs_that_checkpoint_and_nothing_else() {
                         busy.world.sim.clear_faults();
                         let made = busy.calls() - before;
                         assert!(made < nth, "{context}: {made} calls, and it did not fail");
-                        expected = busy.world.history.state_before(written.epoch);
+                        expected = busy.world.expected(written.epoch);
                         previous = entry(written);
                         continue;
                     }

@@ -77,7 +77,7 @@ fn values_of_all_sizes_come_back_with_every_codec() {
             let mut worker = world.worker(0);
             fill(&mut worker, 3000);
             let (written, captured) = world.take().expect("no fault was injected");
-            let expected = world.history.state_before(captured.epoch);
+            let expected = world.expected(captured.epoch);
             assert_eq!(written.records, expected.len() as u64);
             let bytes: usize = expected.values().map(|(_, value)| value.len()).sum();
             assert_eq!(written.value_bytes, bytes as u64);
@@ -116,7 +116,7 @@ fn the_real_disk_serves_as_well() {
     let mut worker = world.worker(0);
     fill(&mut worker, 20_000);
     let (epoch, state) = world.take_and_load();
-    assert_same(&state, &world.history.state_before(epoch), "real disk");
+    assert_same(&state, &world.expected(epoch), "real disk");
 }
 
 /// Whatever a power loss takes, it takes nothing of a checkpoint that was finished.

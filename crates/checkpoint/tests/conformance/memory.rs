@@ -1,6 +1,7 @@
 //! A checkpoint in memory, and a hand that moves the phases one by one: for tests that place
 //! single transactions at exact points.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -18,6 +19,7 @@ use crate::world::World;
 #[derive(Default)]
 pub(crate) struct MemorySink {
     changes: Mutex<Changes>,
+    gsns: Mutex<BTreeMap<Key, u64>>,
     /// Generations other than the first.
     later: Mutex<Vec<(u32, Vec<u8>)>>,
     twice: Mutex<Vec<String>>,
@@ -36,6 +38,13 @@ impl MemorySink {
 }
 
 impl MemorySink {
+    /// The gsn that each record came with.
+    pub(crate) fn gsns(&self) -> BTreeMap<Key, u64> {
+        self.gsns.lock().clone()
+    }
+}
+
+impl MemorySink {
     /// Keys of table generations after the first, in order.
     pub(crate) fn later(&self) -> Vec<(u32, Vec<u8>)> {
         let mut later = self.later.lock().clone();
@@ -46,10 +55,11 @@ impl MemorySink {
 
 impl MemorySink {
     fn take(&self, record: Record) {
-        let Record { generation, key, value } = record;
+        let Record { generation, key, value, gsn } = record;
         if generation != 1 {
             return self.later.lock().push((generation, key.1));
         }
+        self.gsns.lock().insert(key.clone(), gsn);
         if self.changes.lock().insert(key.clone(), value).is_some() {
             self.twice.lock().push(String::from_utf8_lossy(&key.1).into_owned());
         }
@@ -68,6 +78,7 @@ struct Record {
     generation: u32,
     key: Key,
     value: Option<(u8, Vec<u8>)>,
+    gsn: u64,
 }
 
 /// Holds the last record, which may be taken back.
@@ -91,6 +102,7 @@ impl Lane for MemoryLane<'_> {
             generation: record.generation,
             key: (record.table, record.key.to_vec()),
             value: Some((record.value.tag(), record.value.to_vec())),
+            gsn: record.gsn,
         });
     }
     fn emit_deletion(&mut self, deleted: &DeletedKey<'_>) {
@@ -99,6 +111,7 @@ impl Lane for MemoryLane<'_> {
             generation: deleted.generation,
             key: (deleted.table, deleted.key.to_vec()),
             value: None,
+            gsn: deleted.gsn,
         });
     }
     fn take_back(&mut self) {
@@ -172,7 +185,10 @@ impl<'w> Steps<'w> {
                     driver.choose_changes(self.kind == CheckpointKind::Partial);
                     self.world.store.set_sink(Some(self.as_sink.clone()));
                     self.enter(Phase::Prepare);
-                    if self.world.scheme().takes_changes() {
+                    let scheme = self.world.scheme();
+                    let begun = scheme.begin(self.epoch, &*self.world.log());
+                    begun.expect("a log without limits");
+                    if scheme.takes_changes() || scheme.works_after_capture() {
                         self.pass(|scheme, store, unit, slot| {
                             scheme.settle(store, unit, slot);
                         });
@@ -203,7 +219,8 @@ impl<'w> Steps<'w> {
 
     fn pass_point_of_consistency(&self) {
         let (store, scheme) = (&self.world.store, self.world.scheme());
-        let stops = scheme.point_of_consistency() != PointOfConsistency::Virtual;
+        let point = scheme.point_of_consistency();
+        let stops = !matches!(point, PointOfConsistency::Virtual | PointOfConsistency::Fuzzy);
         let quiesced = stops.then(|| store.driver().quiesce());
         if quiesced.is_some() {
             self.pass(|scheme, store, unit, slot| {

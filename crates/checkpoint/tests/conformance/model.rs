@@ -70,6 +70,28 @@ impl History {
         replay(self.commits().iter().filter(|commit| commit.epoch < epoch))
     }
 
+    /// Commits so far.
+    pub(crate) fn count(&self) -> usize {
+        self.commits.lock().len()
+    }
+
+    /// Of each log, a gsn up to which all commits have been appended.
+    pub(crate) fn positions(&self) -> BTreeMap<u8, u64> {
+        self.last.lock().clone()
+    }
+
+    /// The first commits that were appended, by gsn.
+    pub(crate) fn first(&self, count: usize) -> Vec<Committed> {
+        let mut commits = self.commits.lock()[..count].to_vec();
+        commits.sort_by_key(|commit| (commit.stamp.gsn(), commit.stamp.log()));
+        commits
+    }
+
+    /// The state after the first commits that were appended.
+    pub(crate) fn state_after(&self, count: usize) -> State {
+        replay(self.first(count).iter())
+    }
+
     /// The state after all commits.
     pub(crate) fn state(&self) -> State {
         replay(self.commits().iter())

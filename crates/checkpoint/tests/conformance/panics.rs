@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use stillpoint_checkpoint::{Captured, CheckpointError, Cycle, Row, Scheme, run_checkpoint};
 use stillpoint_io::{Call, Clock, Fault, FaultPlan, Lasts, RealClock};
 use stillpoint_store::{
-    Capture, Checkpointer, DeletedKey, Demand, Lane, Outcome, Phase, PointOfConsistency,
-    RecordImage, Settled, Sink, Store, TableId, Worker,
+    Capture, Checkpointer, DeletedKey, Demand, Lane, LogRefused, Outcome, Phase,
+    PointOfConsistency, RecordImage, SchemeLog, Sink, Store, TableId, Worker,
 };
 
 use crate::bank::rows_that_take_checkpoints;
@@ -69,11 +69,23 @@ impl Checkpointer for FusedScheme {
     fn takes_changes(&self) -> bool {
         self.0.takes_changes()
     }
-    fn settle(&self, store: &Store, unit: usize, slot: usize) -> Settled {
+    fn settle(&self, store: &Store, unit: usize, slot: usize) -> u64 {
         self.1.burn();
         let settled = self.0.settle(store, unit, slot);
         self.1.burn();
         settled
+    }
+    fn begin(&self, epoch: u64, log: &dyn SchemeLog) -> Result<(), LogRefused> {
+        self.1.burn();
+        self.0.begin(epoch, log)
+    }
+    fn works_after_capture(&self) -> bool {
+        self.0.works_after_capture()
+    }
+    fn after_capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
+        self.1.burn();
+        self.0.after_capture(store, unit, to);
+        self.1.burn();
     }
     fn at_point_of_consistency(&self, store: &Store, unit: usize, slot: usize) {
         self.1.burn();
@@ -225,7 +237,7 @@ impl Fused {
             .world
             .take_with(&self.cycle())
             .unwrap_or_else(|error| panic!("{context}, the next one: {error}"));
-        let expected = self.world.history.state_before(written.epoch);
+        let expected = self.world.expected(written.epoch);
         let found = self.world.load(&crate::world::entry(written));
         assert_same(&found, &expected, context);
     }
@@ -248,8 +260,9 @@ fn a_panic_costs_at_most_that_checkpoint() {
             let calls = fused.fuse.calls.load(SeqCst);
             match taken {
                 Ok(captured) => {
-                    let expected = fused.world.history.state_before(captured.epoch);
-                    let found = fused.world.unpublished(&kept, captured.kind, &context);
+                    let expected = fused.world.expected(captured.epoch);
+                    let of = (captured.kind, captured.epoch);
+                    let found = fused.world.unpublished(&kept, of, &context);
                     assert_same(&found, &expected, &context);
                 }
                 Err(error) => {
@@ -287,7 +300,7 @@ fn a_panic_at_a_call_of_the_disk_costs_at_most_that_checkpoint() {
             match taken {
                 Ok((written, _)) => {
                     assert!(calls < nth, "{context}: it did not fail");
-                    let expected = fused.world.history.state_before(written.epoch);
+                    let expected = fused.world.expected(written.epoch);
                     let found = fused.world.load(&crate::world::entry(written));
                     assert_same(&found, &expected, &context);
                 }
@@ -337,6 +350,18 @@ struct PanicsOnce {
 impl Checkpointer for PanicsOnce {
     fn point_of_consistency(&self) -> PointOfConsistency {
         self.scheme.point_of_consistency()
+    }
+    fn begin(&self, epoch: u64, log: &dyn SchemeLog) -> Result<(), LogRefused> {
+        self.scheme.begin(epoch, log)
+    }
+    fn works_after_capture(&self) -> bool {
+        self.scheme.works_after_capture()
+    }
+    fn settle(&self, store: &Store, unit: usize, slot: usize) -> u64 {
+        self.scheme.settle(store, unit, slot)
+    }
+    fn after_capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
+        self.scheme.after_capture(store, unit, to);
     }
     fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
         if unit == self.unit && !self.panicked.swap(true, SeqCst) {

@@ -21,9 +21,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn schemes_with(bug: Bug) -> &'static [&'static str] {
     match bug {
         Bug::NextCopyKept => &["zigzag"],
-        Bug::CopyReused => &["zigzag", "cou"],
-        Bug::DirtyForgotten | Bug::TombstoneDropped | Bug::DirtyCellReused => &["calc:partial"],
-        Bug::WriteRuleForgotten => &["zigzag", "cou", "ping-pong"],
+        Bug::CopyReused => &["zigzag", "cou", "fuzzy", "piggyback"],
+        Bug::DirtyForgotten | Bug::DirtyCellReused | Bug::MarkNotNoted => &["calc:partial"],
+        Bug::TombstoneDropped => &["calc:partial", "fuzzy"],
+        Bug::NotBroughtOver => &["piggyback"],
+        Bug::WriteRuleForgotten => &["zigzag", "cou", "ping-pong", "piggyback"],
         _ => &["calc"],
     }
 }
@@ -97,7 +99,7 @@ fn passes(number: usize, scheme: &str, bug: &str) -> bool {
 
 #[test]
 fn every_planted_bug_is_caught() {
-    for scheme in ["calc", "zigzag", "cou", "ping-pong", "calc:partial"] {
+    for scheme in ["calc", "zigzag", "cou", "ping-pong", "calc:partial", "fuzzy", "piggyback"] {
         for number in 0..4 {
             let context = format!("check {number} of {scheme} fails without a bug");
             assert!(passes(number, scheme, "none"), "{context}");

@@ -118,7 +118,7 @@ fn one_checkpoint(
         .expect("memory");
     steps.to(Step::RestAgain);
     let context = format!("{deed:?} from {:?} to {:?}", span.0, span.1);
-    let expected = world.history.state_before(steps.epoch);
+    let expected = world.expected(steps.epoch);
     let found = world.published(&steps.sink, (steps.kind, steps.epoch), &context);
     assert_same(&found, &expected, &context);
     assert_same(&world.live(), &world.history.state(), &context);
@@ -206,7 +206,7 @@ fn one_under_way(world: &World, step: Step, deed: Action) {
         commit.join().expect("no panic");
     }
     steps.to(Step::RestAgain);
-    let expected = world.history.state_before(steps.epoch);
+    let expected = world.expected(steps.epoch);
     let found = world.published(&steps.sink, (steps.kind, steps.epoch), &context);
     assert_same(&found, &expected, &context);
     assert_same(&world.live(), &world.history.state(), &context);
@@ -253,7 +253,12 @@ fn a_flushed_table_keeps_its_generations_apart() {
             // Maintenance must not free what is still to be captured.
             world.store.maintain();
             steps.to(Step::Complete);
-            assert_eq!(steps.sink.later(), later, "{step:?}");
+            let found = steps.sink.later();
+            // A fuzzy scan may or may not have met the key.
+            assert!(
+                found == later || (world.is_fuzzy() && found.len() <= 1),
+                "{step:?}: {found:?}"
+            );
             let old = state_of(std::iter::once(&steps.sink.changes(row.name)));
             if step < Step::Resolve {
                 // Void by then: there or not, a load skips it.

@@ -5,20 +5,21 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use stillpoint_checkpoint::{
-    Captured, CheckpointError, Cycle, LoadOptions, LoadedRecord, Pace, Progress, Row, Scheme,
-    Visit, VisitError, Wanted, WriterConfig, Written, load, take_checkpoint,
+    Captured, CheckpointError, Cycle, LoadOptions, LoadedRecord, NoSchemeLog, Pace, Progress, Row,
+    Scheme, Visit, VisitError, Wanted, WriterConfig, Written, load, take_checkpoint,
+    work_after_capture,
 };
 use stillpoint_format::ident::StoreId;
 use stillpoint_format::manifest::CheckpointEntry;
 use stillpoint_format::names::CheckpointKind;
 use stillpoint_io::{Clock, Disk, RealClock, SimDisk};
 use stillpoint_store::{
-    Capture, Checkpointer, DeletedKey, Lane, Outcome, Phase, PointOfConsistency, RecordImage,
-    Store, StoreConfig, TableId, Worker, WriteRule,
+    Capture, Checkpointer, DeletedKey, Lane, LogRefused, Outcome, Phase, PointOfConsistency,
+    RecordImage, SchemeLog, Stamp, Store, StoreConfig, TableId, Worker, WriteRule,
 };
 
 use crate::memory::MemorySink;
-use crate::model::{Changes, History, RecordingLog, State, state_of};
+use crate::model::{Changes, History, Key, RecordingLog, State, apply, state_of};
 
 pub(crate) const STORE: StoreId = StoreId(*b"conformance-test");
 pub(crate) const HASH_SEED: u64 = 77;
@@ -29,7 +30,7 @@ pub(crate) const SLOTS: usize = 16;
 /// Whether an observer of this phase may commit under a scheme with this point of consistency.
 pub(crate) fn may_commit(point: Option<PointOfConsistency>, phase: Phase) -> bool {
     match point {
-        None | Some(PointOfConsistency::Virtual) => true,
+        None | Some(PointOfConsistency::Virtual | PointOfConsistency::Fuzzy) => true,
         Some(PointOfConsistency::Physical) => phase != Phase::Resolve,
         Some(PointOfConsistency::PhysicalThroughout) => {
             !matches!(phase, Phase::Resolve | Phase::Capture)
@@ -48,9 +49,63 @@ pub(crate) struct World {
     pub(crate) pace: Pace,
     pub(crate) progress: Arc<Progress>,
     pub(crate) clock: Arc<dyn Clock>,
+    /// Of a scheme without a point of consistency: where each checkpoint begins and ends.
+    fuzzy: Option<Arc<Spans>>,
     marks: bool,
     /// Published checkpoints, by epoch.
     published: Mutex<BTreeMap<u64, (CheckpointKind, Link)>>,
+}
+
+/// Where fuzzy checkpoints begin and end, by epoch.
+#[derive(Default)]
+struct Spans {
+    history: Arc<History>,
+    spans: Mutex<BTreeMap<u64, Span>>,
+}
+
+/// A fuzzy checkpoint: the logs' positions at its begin, and the commits that there were when it was
+/// published or first asked for.
+struct Span {
+    positions: BTreeMap<u8, u64>,
+    commits: Option<usize>,
+}
+
+impl Spans {
+    /// The commits that a recovery from this checkpoint is to have.
+    fn commits(&self, epoch: u64) -> usize {
+        let mut spans = self.spans.lock();
+        let span = spans.get_mut(&epoch).expect("it has begun");
+        *span.commits.get_or_insert_with(|| self.history.count())
+    }
+
+    /// The state that the images and the commits since the begin give.
+    fn recover(&self, epoch: u64, changes: &Changes, gsns: &BTreeMap<Key, u64>) -> State {
+        let mut state = state_of(std::iter::once(changes));
+        let commits = self.history.first(self.commits(epoch));
+        let spans = self.spans.lock();
+        let positions = &spans[&epoch].positions;
+        for commit in &commits {
+            let (log, gsn) = (commit.stamp.log(), commit.stamp.gsn());
+            if gsn <= positions.get(&log).copied().unwrap_or(0) {
+                continue;
+            }
+            let newer = |key: &Key| gsns.get(key).is_none_or(|&of| gsn > of);
+            for (key, op) in commit.writes.iter().filter(|(key, _)| newer(key)) {
+                apply(&mut state, key, op);
+            }
+        }
+        state
+    }
+}
+
+/// Notes where a fuzzy checkpoint begins, instead of keeping the scheme's record.
+impl SchemeLog for Spans {
+    fn append(&self, body: &[u8]) -> Result<Stamp, LogRefused> {
+        let epoch = u64::from_le_bytes(body.try_into().expect("the number of an epoch"));
+        let span = Span { positions: self.history.positions(), commits: None };
+        self.spans.lock().insert(epoch, span);
+        Ok(Stamp::NONE)
+    }
 }
 
 /// What a published checkpoint holds.
@@ -70,6 +125,10 @@ impl World {
     pub(crate) fn with_scheme(scheme: Scheme, seed: u64) -> Self {
         let marks =
             matches!(scheme.cells.write, WriteRule::SaveBeforeImage | WriteRule::KeepShadow);
+        let history = Arc::<History>::default();
+        let point = scheme.checkpointer.as_ref().map(|it| it.point_of_consistency());
+        let spans = || Arc::new(Spans { history: history.clone(), spans: Mutex::default() });
+        let fuzzy = (point == Some(PointOfConsistency::Fuzzy)).then(spans);
         let config = StoreConfig {
             max_memory_bytes: 1 << 30,
             workers: SLOTS,
@@ -91,7 +150,8 @@ impl World {
             scheme: scheme.checkpointer,
             disk: Arc::new(sim.clone()),
             sim,
-            history: Arc::default(),
+            history,
+            fuzzy,
             config,
             threads: 2,
             pace: Pace::Unpaced,
@@ -124,6 +184,7 @@ impl World {
             threads: self.threads,
             pace: self.pace,
             progress: self.progress.clone(),
+            log: self.log(),
             observer: None,
         }
     }
@@ -138,6 +199,27 @@ impl World {
         }
     }
 
+    /// The log of the scheme's own records.
+    pub(crate) fn log(&self) -> Arc<dyn SchemeLog + Send + Sync> {
+        match &self.fuzzy {
+            Some(spans) => spans.clone(),
+            None => Arc::new(NoSchemeLog),
+        }
+    }
+
+    pub(crate) fn is_fuzzy(&self) -> bool {
+        self.fuzzy.is_some()
+    }
+
+    /// What a recovery from the checkpoint that began this epoch gives: the state at its point of
+    /// consistency; without one, that of all commits until its publication.
+    pub(crate) fn expected(&self, epoch: u64) -> State {
+        match &self.fuzzy {
+            Some(spans) => self.history.state_after(spans.commits(epoch)),
+            None => self.history.state_before(epoch),
+        }
+    }
+
     pub(crate) fn take(&self) -> Result<(Written, Captured), CheckpointError> {
         self.take_with(&self.cycle())
     }
@@ -149,8 +231,15 @@ impl World {
         if let Ok((written, _)) = &taken {
             let link = Link::Files(Box::new(entry(written.clone())));
             self.published.lock().insert(written.epoch, (written.kind, link));
+            if let Some(spans) = &self.fuzzy {
+                spans.commits(written.epoch);
+            }
             assert_eq!(written.stats.pool_bytes, 0, "the pool is at rest");
             self.scheme().ended(written.epoch, Outcome::Published);
+            // Cut off now and then: the next checkpoint makes up for it.
+            if !cycle.progress.is_cancelled() {
+                work_after_capture(cycle).expect("nothing is in the way");
+            }
         }
         taken
     }
@@ -169,6 +258,9 @@ impl World {
         (kind, epoch): (CheckpointKind, u64),
         context: &str,
     ) -> State {
+        if let Some(spans) = &self.fuzzy {
+            return spans.recover(epoch, &sink.changes(context), &sink.gsns());
+        }
         let link = Link::Memory(sink.changes(context));
         self.published.lock().insert(epoch, (kind, link));
         state_of(self.chain_until(epoch).iter())
@@ -178,9 +270,12 @@ impl World {
     pub(crate) fn unpublished(
         &self,
         sink: &MemorySink,
-        kind: CheckpointKind,
+        (kind, epoch): (CheckpointKind, u64),
         context: &str,
     ) -> State {
+        if let Some(spans) = &self.fuzzy {
+            return spans.recover(epoch, &sink.changes(context), &sink.gsns());
+        }
         let mut chain = match kind {
             CheckpointKind::Full => Vec::new(),
             CheckpointKind::Partial => self.chain_until(u64::MAX),
@@ -195,7 +290,7 @@ impl World {
         let mut chain = Vec::new();
         for (_, (kind, link)) in published.range_mut(..=epoch).rev() {
             if let Link::Files(entry) = link {
-                let changes = load_changes(&self.disk, entry).expect("an intact checkpoint");
+                let (changes, _) = load_changes(&self.disk, entry).expect("an intact checkpoint");
                 *link = Link::Memory(changes);
             }
             let Link::Memory(changes) = link else { unreachable!("it was loaded") };
@@ -213,6 +308,10 @@ impl World {
 
     /// Loads a checkpoint with two threads, and those that it goes on from.
     pub(crate) fn load(&self, entry: &CheckpointEntry) -> State {
+        if let Some(spans) = &self.fuzzy {
+            let (changes, gsns) = load_changes(&self.disk, entry).expect("an intact checkpoint");
+            return spans.recover(entry.epoch, &changes, &gsns);
+        }
         match entry.kind {
             CheckpointKind::Full => load_state(&self.disk, entry).expect("an intact checkpoint"),
             CheckpointKind::Partial => state_of(self.chain_until(entry.epoch).iter()),
@@ -298,14 +397,15 @@ pub(crate) fn options() -> LoadOptions {
 
 /// Collects records; a key that comes twice is an error.
 #[derive(Clone, Default)]
-pub(crate) struct Collector(pub(crate) Arc<Mutex<Changes>>);
+pub(crate) struct Collector(Arc<Mutex<(Changes, BTreeMap<Key, u64>)>>);
 
 impl Visit for Collector {
     fn records(&mut self, batch: &[LoadedRecord<'_>]) -> Result<(), VisitError> {
-        let mut state = self.0.lock();
+        let (state, gsns) = &mut *self.0.lock();
         for record in batch {
             let key = (record.table, record.key.to_vec());
             let value = record.value.map(|value| (record.tag, value.to_vec()));
+            gsns.insert(key.clone(), record.gsn);
             if state.insert(key, value).is_some() {
                 let key = String::from_utf8_lossy(record.key);
                 return Err(format!("key {key:?} is in the checkpoint twice").into());
@@ -319,7 +419,7 @@ pub(crate) fn load_state(
     disk: &Arc<dyn Disk>,
     entry: &CheckpointEntry,
 ) -> Result<State, stillpoint_checkpoint::LoadError> {
-    let changes = load_changes(disk, entry)?;
+    let (changes, _) = load_changes(disk, entry)?;
     assert!(changes.values().all(Option::is_some), "a deletion in a full checkpoint");
     Ok(state_of(std::iter::once(&changes)))
 }
@@ -328,14 +428,14 @@ pub(crate) fn load_state(
 fn load_changes(
     disk: &Arc<dyn Disk>,
     entry: &CheckpointEntry,
-) -> Result<Changes, stillpoint_checkpoint::LoadError> {
+) -> Result<(Changes, BTreeMap<Key, u64>), stillpoint_checkpoint::LoadError> {
     let collector = Collector::default();
     let visitors: Vec<Box<dyn Visit>> =
         vec![Box::new(collector.clone()), Box::new(collector.clone())];
     let progress = Arc::new(Progress::default());
     let summary = load(disk, entry, &options(), visitors, &progress)?;
     let changes = std::mem::take(&mut *collector.0.lock());
-    assert_eq!(summary.records, changes.len() as u64);
+    assert_eq!(summary.records, changes.0.len() as u64);
     Ok(changes)
 }
 

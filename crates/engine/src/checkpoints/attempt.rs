@@ -8,20 +8,20 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use stillpoint_checkpoint::{
     Captured, CheckpointError, Cycle, Observer, Pace, Progress, WriterConfig, Written,
-    remove_checkpoint,
+    remove_checkpoint, work_after_capture,
 };
 use stillpoint_format::LogGsn;
-use stillpoint_format::manifest::{
-    CheckpointEntry, CheckpointKind, LogPositions, Manifest, TableGeneration,
-};
+use stillpoint_format::log::RecordKind;
+use stillpoint_format::manifest::{CheckpointKind, LogPositions, Manifest, TableGeneration};
 use stillpoint_io::Disk;
-use stillpoint_journal::Hold;
-use stillpoint_store::{Outcome, Phase, TableId};
+use stillpoint_journal::{Entry, Hold, Journal};
+use stillpoint_store::{LogRefused, Outcome, Phase, PointOfConsistency, SchemeLog, Stamp, TableId};
 use stillpoint_sync::{mutant, planted};
 
+use super::publication::{self, NewCheckpoint};
 use super::{CheckpointDone, LOG_HOLDER, chain};
 use crate::error::Error;
-use crate::kinds;
+use crate::log::refused;
 use crate::shared::Shared;
 
 /// Notes taken during the phases.
@@ -37,11 +37,14 @@ pub(super) fn take(
     pace: Pace,
     progress: &Arc<Progress>,
 ) -> Result<(CheckpointDone, Vec<LogGsn>), Error> {
+    let start_ns = shared.config.environment.clock.monotonic_ns();
     let Some(scheme) = &shared.scheme else {
+        if !shared.kinds.is_empty() {
+            return Ok((publish_kinds(shared, start_ns)?, Vec::new()));
+        }
         let reason = format!("scheme {} takes none", shared.config.checkpoint);
         return Err(Error::Config { setting: "checkpoint", reason });
     };
-    let start_ns = shared.config.environment.clock.monotonic_ns();
     let merging = shared.checkpoints.state.lock().merging.serial;
     match remove_strays(&*shared.disk, &shared.catalog.now(), merging) {
         Err(error) if error.is_fatal() => return Err(error.into()),
@@ -73,6 +76,7 @@ pub(super) fn take(
         threads: shared.config.checkpoint_threads,
         pace,
         progress: progress.clone(),
+        log: Arc::new(LogOfScheme(shared.journal.clone(), epoch - 1)),
         observer: Some(observer(shared, &noted)),
     };
     let manifest = shared.catalog.now();
@@ -89,14 +93,46 @@ pub(super) fn take(
     let published = publish(shared, written, captured, &noted, start_ns);
     let outcome = if published.is_ok() { Outcome::Published } else { Outcome::Abandoned };
     scheme.ended(captured.epoch, outcome);
+    if let Err(error) = work_after_capture(&cycle) {
+        // The next checkpoint makes up for it.
+        tracing::debug!(%error, "the work after a checkpoint was cut off");
+    }
     published.map(|done| (done, noted.positions))
+}
+
+/// The log of a scheme's own records, which are of this epoch.
+struct LogOfScheme(Arc<dyn Journal>, u64);
+
+impl SchemeLog for LogOfScheme {
+    fn append(&self, body: &[u8]) -> Result<Stamp, LogRefused> {
+        let append = |out: &mut Vec<u8>| {
+            out.extend_from_slice(body);
+            Ok(())
+        };
+        let (kind, epoch) = (RecordKind::Scheme, self.1);
+        let entry = Entry { kind, epoch, touched: &[], body: &append };
+        loop {
+            match self.0.append(0, &entry).map_err(refused) {
+                Err(LogRefused::NoRoom) => self.0.admit(0).map_err(refused)?,
+                appended => return appended,
+            }
+        }
+    }
 }
 
 /// Notes positions and generations, and keeps flushes of tables away from the point of consistency.
 fn observer(shared: &Arc<Shared>, noted: &Arc<Mutex<AtPointOfConsistency>>) -> Observer {
     let (shared, noted) = (shared.clone(), noted.clone());
+    let point = shared.scheme.as_ref().map(|scheme| scheme.point_of_consistency());
+    let is_fuzzy = point == Some(PointOfConsistency::Fuzzy);
     Arc::new(move |phase, epoch| match phase {
-        Phase::Prepare => shared.checkpoints.begin_passing(),
+        Phase::Prepare => {
+            shared.checkpoints.begin_passing();
+            if is_fuzzy {
+                // All that is in the logs by now is installed before the scan begins.
+                noted.lock().positions = shared.journal.positions_before_epoch(u64::MAX);
+            }
+        }
         Phase::Resolve => {
             let manifest = shared.catalog.now();
             let generation = |id: u16| shared.store.generation(TableId(id)).unwrap_or(1);
@@ -107,6 +143,7 @@ fn observer(shared: &Arc<Shared>, noted: &Arc<Mutex<AtPointOfConsistency>>) -> O
                 .collect();
             shared.checkpoints.end_passing();
         }
+        Phase::Capture if is_fuzzy => {}
         Phase::Capture => noted.lock().positions = shared.journal.positions_before_epoch(epoch),
         Phase::Complete | Phase::Rest => {}
     })
@@ -125,20 +162,20 @@ fn publish(
     noted: &AtPointOfConsistency,
     start_ns: u64,
 ) -> Result<CheckpointDone, Error> {
-    let (serial, kind) = (written.serial, written.kind);
-    let pool_bytes_max = written.stats.pool_bytes_peak;
+    let (kind, pool_bytes_max) = (written.kind, written.stats.pool_bytes_peak);
     let logs = mutant!(
         noted.positions.clone(),
         PositionsTooLate => shared.journal.positions_before_epoch(u64::MAX)
     );
     let positions = vec![LogPositions { incarnation: shared.incarnation, logs }];
-    let entry = written.into_entry(
+    let mut entry = written.into_entry(
         shared.scheme_name,
         base_of(shared, kind),
         noted.generations.clone(),
         positions,
         shared.floor,
     );
+    entry.private = shared.scheme.as_ref().and_then(|scheme| scheme.section());
     let done = CheckpointDone {
         epoch: captured.epoch,
         kind,
@@ -148,84 +185,24 @@ fn publish(
         pool_bytes_max,
         finished_ms: entry.finished_ms,
     };
-    let of_kinds = kinds::checkpoint::begin(shared)?;
-    // Recovery takes dependencies on records before the point of consistency as met. So these
-    // records must be flushed.
-    let flush_logs = || shared.journal.flush_all().map_err(|error| shared.note_failure(error));
-    let flushed = mutant!(flush_logs(), PublishesBeforeLogs => Ok(()));
-    flushed.inspect_err(|_| of_kinds.end(shared, false))?;
-    mutant!(RemovesBeforePublishing => remove_all(shared)?);
-    let published = shared.publish(|manifest| {
-        of_kinds.publish(manifest);
-        supersede(shared, manifest, entry, noted)
-    });
-    let dropped = match published {
-        Ok(dropped) => dropped,
-        Err(error) => {
-            // If the MANIFEST on disk is in doubt, neither checkpoint may be removed.
-            if shared.health().is_ok() {
-                of_kinds.end(shared, false);
-                let _ = remove_checkpoint(&*shared.disk, serial, kind);
-            }
-            return Err(error);
-        }
-    };
-    // The checkpoint is published. Files that cannot be removed now are removed by a later attempt,
-    // or at the next start.
-    for old in &dropped {
-        if let Err(error) = remove_checkpoint(&*shared.disk, old.serial, old.kind)
-            && error.is_fatal()
-        {
-            shared.fail(error.to_string());
-        }
-    }
-    of_kinds.end(shared, true);
     let hold = Hold { holder: LOG_HOLDER, floor: shared.floor, positions: noted.positions.clone() };
-    if let Err(error) = of_kinds.hold(shared).and_then(|()| shared.journal.hold(hold)) {
-        shared.note_failure(error);
-    }
+    publication::publish(shared, Some(NewCheckpoint { entry, hold }))?;
     Ok(done)
 }
 
-/// The planted bug `RemovesBeforePublishing`.
-fn remove_all(shared: &Shared) -> Result<(), CheckpointError> {
-    let now = shared.catalog.now();
-    now.checkpoints
-        .iter()
-        .try_for_each(|old| remove_checkpoint(&*shared.disk, old.serial, old.kind))
-}
-
-/// Adds a checkpoint to the MANIFEST and removes the excess ones from it. Returns the removed ones.
-fn supersede(
-    shared: &Shared,
-    manifest: &mut Manifest,
-    mut entry: CheckpointEntry,
-    noted: &AtPointOfConsistency,
-) -> Vec<CheckpointEntry> {
-    if !shared.records_commits {
-        // Without a journal a flush of tables becomes durable with the checkpoint after it.
-        for table in &mut manifest.tables {
-            if let Some(at) = noted.generations.iter().find(|g| g.table == table.id) {
-                table.generation = at.generation;
-            }
-        }
-    }
-    // A table that was emptied since the point of consistency freed its memory at once, captured or
-    // not. So the checkpoint names no generation of the table, and records of it in the parts are
-    // void.
-    entry.generations.retain(|then| {
-        manifest.table(then.table).is_some_and(|now| now.generation == then.generation)
-    });
-    manifest.checkpoints.push(entry);
-    // The checkpoint holds all that earlier incarnations did, but for tables of other kinds.
-    let needed: Vec<u32> = manifest
-        .incarnations
-        .iter()
-        .filter(|of| of.number >= shared.incarnation || kinds::checkpoint::needs(manifest, of))
-        .map(|of| of.number)
-        .collect();
-    manifest.incarnations.retain(|incarnation| needed.contains(&incarnation.number));
-    chain::drop_surplus(manifest, shared.config.keep_checkpoints)
+/// Publishes what the kinds of tables have, where the scheme takes no checkpoints.
+fn publish_kinds(shared: &Arc<Shared>, start_ns: u64) -> Result<CheckpointDone, Error> {
+    let clock = &shared.config.environment.clock;
+    publication::publish(shared, None)?;
+    Ok(CheckpointDone {
+        epoch: shared.store.driver().now().epoch(),
+        kind: CheckpointKind::Full,
+        records: 0,
+        bytes: 0,
+        duration: Duration::from_nanos(clock.monotonic_ns() - start_ns),
+        pool_bytes_max: 0,
+        finished_ms: clock.wall_ms(),
+    })
 }
 
 /// Removes directories of checkpoints that the MANIFEST does not name. A crash has ended these

@@ -10,14 +10,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use stillpoint_checkpoint::{
-    MERGE_KEY_BYTES, Merge, MergeError, Pace, Progress, WriterConfig, remove_checkpoint,
-};
+use stillpoint_checkpoint::{MERGE_KEY_BYTES, Merge, MergeError, Pace, Progress, WriterConfig};
 use stillpoint_format::manifest::CheckpointEntry;
 use stillpoint_io::catch_panic;
 use stillpoint_sync::atomic::Ordering::Acquire;
 
-use super::chain;
+use super::{chain, publication};
 use crate::error::Error;
 use crate::shared::Shared;
 
@@ -182,23 +180,10 @@ fn merge_run(
         bytes: chain::bytes_of(&entry),
     };
     let kind = entry.kind;
-    let published = shared.publish(|manifest| chain::replace_run(manifest, run, entry));
-    if !matches!(published, Ok(true)) {
-        // If it is not known which MANIFEST is on disk, none of the checkpoints may be removed.
-        if shared.health().is_ok() {
-            let _ = remove_checkpoint(&*shared.disk, serial, kind);
-        }
-        return published.map(|_| None);
-    }
-    // The merged one exists. What cannot be removed now goes with a checkpoint, or at the next start.
-    for old in run {
-        if let Err(error) = remove_checkpoint(&*shared.disk, old.serial, old.kind)
-            && error.is_fatal()
-        {
-            shared.fail(error.to_string());
-        }
-    }
-    Ok(Some(done))
+    let published = publication::exchange(shared, Some((serial, kind)), |manifest| {
+        chain::replace_run(manifest, run, entry).then(|| run.to_vec())
+    });
+    published.map(|is_published| is_published.then_some(done))
 }
 
 /// A merge that could not be written. It was for nothing if the run is not in the MANIFEST any more.

@@ -23,6 +23,7 @@ const COPY_BYTES: usize = 1 << 20;
 ///
 /// # Errors
 /// One of the directories is in use. The first is no store, is damaged, or has no such checkpoint.
+/// The checkpoint has no point of consistency.
 /// Or the new one exists and is not empty; files left by a killed restore do not count.
 pub fn restore(dir: &Path, epoch: u64, to: &Path) -> Result<(u64, u64), Error> {
     let directory = open(dir)?;
@@ -32,6 +33,9 @@ pub fn restore(dir: &Path, epoch: u64, to: &Path) -> Result<(u64, u64), Error> {
         let known: Vec<u64> = manifest.checkpoints.iter().map(|c| c.epoch).collect();
         return Err(Error::NoSuchCheckpoint { dir: dir.to_owned(), epoch, known });
     };
+    if entry.fuzzy {
+        return Err(Error::NeedsLog { dir: dir.to_owned(), epoch });
+    }
     let target: Arc<dyn Disk> = Arc::new(RealDisk::new(to)?);
     let _lock = target.lock(Path::new(names::LOCK))?.ok_or_else(|| Error::InUse(to.to_owned()))?;
     // A killed restore has left its copy.

@@ -7,7 +7,7 @@ use stillpoint_io::{Fault, ManualClock, Rng, SeededRng, SimDisk};
 use stillpoint_store::PointOfConsistency;
 
 use crate::history::{History, State};
-use crate::settings::Setting;
+use crate::settings::{SPIKES, Setting};
 use crate::stage::{StageClock, StageDisk};
 use crate::workload::{TABLES, Workload, scan_table};
 
@@ -77,10 +77,14 @@ pub(crate) fn configure(
         clock: Arc::new(StageClock {
             clock: ManualClock::self_advancing(1_700_000_000_000),
             // No session can act between the phases of a scheme that stops commits.
-            guests: setting.row().capabilities.point == Some(PointOfConsistency::Virtual),
+            guests: matches!(
+                setting.row().capabilities.point,
+                Some(PointOfConsistency::Virtual | PointOfConsistency::Fuzzy)
+            ),
         }),
         rng: Arc::new(SeededRng::new(rng.next_u64())),
         space: Arc::default(),
+        checkpoint_rows: SPIKES,
         background: false,
     };
     config

@@ -6,7 +6,8 @@
 //! recovery, and the next life. `history` records and judges, and `workload` acts. `stage` is a
 //! disk and a clock that let commits happen in the middle of a checkpoint.
 //!
-//! 1,000 crash states for each scheme, journal and durability:  `cargo test -p stillpoint --test crash`
+//! 1,000 crash states for each scheme, journal and durability, and 200 for each scheme to come:
+//! `cargo test -p stillpoint --test crash`
 //! 10,000:  `STILLPOINT_CRASH_STATES=10000 cargo test -p stillpoint --test crash`
 //! One seed again:  `STILLPOINT_CRASH_SEED=<seed> cargo test -p stillpoint --test crash <durability>`
 
@@ -26,7 +27,7 @@ mod starts;
 mod workload;
 
 use lives::run_seed;
-use settings::matrix;
+use settings::{SPIKES, matrix, settings_of};
 use stillpoint::Durability;
 
 #[test]
@@ -159,12 +160,15 @@ fn a_merge_that_fails_is_made_again() {
     merging::a_merge_that_fails_is_made_again();
 }
 
-/// Runs seeds on every scheme and journal of this durability.
+/// Runs seeds on every scheme and journal of this durability; fewer on schemes to come.
 fn campaign(durability: Durability) {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let wanted = number("STILLPOINT_CRASH_STATES").unwrap_or(1000);
     let only = number("STILLPOINT_CRASH_SEED");
-    for setting in matrix().into_iter().filter(|setting| setting.durability == durability) {
+    let products = matrix().into_iter().map(|setting| (setting, wanted));
+    let spikes = settings_of(SPIKES.iter()).into_iter().map(|setting| (setting, wanted / 5));
+    let settings = products.chain(spikes);
+    for (setting, wanted) in settings.filter(|(setting, _)| setting.durability == durability) {
         let (mut states, mut seed) = (0, only.unwrap_or(0));
         while states < wanted {
             let ran = std::panic::catch_unwind(|| run_seed(seed, &setting));

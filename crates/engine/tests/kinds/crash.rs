@@ -213,13 +213,9 @@ impl Life {
     }
 }
 
-/// Takes a checkpoint, if the scheme takes any. On a thread of its own, since the caller may be inside
-/// a transaction; it waits for the end.
+/// Takes a checkpoint, of the in-place tables alone if the scheme takes none. Does so on a thread of
+/// its own, since the caller may be inside a transaction. Waits for the end.
 fn take_checkpoint(world: &Arc<World>) {
-    let config = world.engine.config();
-    if config.checkpoint == "none" {
-        return;
-    }
     let world = world.clone();
     let take = move || world.engine.checkpoint().expect("a sound disk");
     stillpoint_io::spawn("checkpoint", take).expect("a thread").join().expect("no panic");

@@ -27,6 +27,8 @@ pub enum RecordKind {
     Undo = 7,
     /// The end of a transaction with operations, and its writes ([`super::LoggedEnd`]).
     End = 8,
+    /// What a checkpoint scheme noted: bytes that the scheme interprets. Replay passes them by.
+    Scheme = 10,
 }
 
 impl RecordKind {
@@ -41,6 +43,7 @@ impl RecordKind {
             4 => Ok(RecordKind::Operation),
             7 => Ok(RecordKind::Undo),
             8 => Ok(RecordKind::End),
+            10 => Ok(RecordKind::Scheme),
             _ => Err(DecodeCause::Unknown { field: "record kind", value: u64::from(code) }),
         }
     }

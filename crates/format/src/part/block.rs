@@ -2,8 +2,8 @@
 
 use super::codec::{Codec, Compressor};
 use super::entry::{
-    ENTRY_HEAD_BYTES, FLAG_FRAGMENT, FLAG_TOMBSTONE, FLAG_VALUE, FRAGMENT_BYTES,
-    FRAGMENT_HEAD_BYTES, Fragment,
+    ENTRY_HEAD_BYTES, FLAG_FRAGMENT, FLAG_STAMP, FLAG_TOMBSTONE, FLAG_VALUE, FRAGMENT_BYTES,
+    FRAGMENT_HEAD_BYTES, Fragment, STAMP_BYTES,
 };
 use super::index::BlockEntry;
 use crate::bytes::put;
@@ -184,28 +184,57 @@ impl BlockBuilder {
         Ok(body.split_at_mut(key_len))
     }
 
+    /// As [`reserve_value`](Self::reserve_value), with the gsn of the value's last writer.
+    ///
+    /// # Errors
+    /// As [`push_value`](Self::push_value).
+    pub fn reserve_stamped(
+        &mut self,
+        (table, generation): (u16, u32),
+        key_len: usize,
+        (tag, gsn): (u8, u64),
+        value_len: usize,
+    ) -> Result<(&mut [u8], &mut [u8]), EncodeError> {
+        let head = Head { table, generation, flags: FLAG_VALUE | FLAG_STAMP, tag };
+        let body = self.reserve(head, STAMP_BYTES, key_len, value_len)?;
+        put(body, 0, &gsn.to_le_bytes());
+        Ok(body[STAMP_BYTES..].split_at_mut(key_len))
+    }
+
     /// Appends a tombstone.
     ///
     /// # Errors
     /// As [`push_value`](Self::push_value).
     #[inline]
     pub fn push_tombstone(&mut self, key: KeyRef<'_>) -> Result<(), EncodeError> {
+        self.push_stamped_tombstone(key, 0)
+    }
+
+    /// As [`push_tombstone`](Self::push_tombstone), with the gsn of the deletion; 0 for none.
+    ///
+    /// # Errors
+    /// As [`push_value`](Self::push_value).
+    pub fn push_stamped_tombstone(&mut self, key: KeyRef<'_>, gsn: u64) -> Result<(), EncodeError> {
         let KeyRef { table, generation, key } = key;
-        let head = Head { table, generation, flags: FLAG_TOMBSTONE, tag: 0 };
-        self.reserve(head, 0, key.len(), 0)?.copy_from_slice(key);
+        let (flag, extra) = stamped(gsn);
+        let head = Head { table, generation, flags: FLAG_TOMBSTONE | flag, tag: 0 };
+        let body = self.reserve(head, extra, key.len(), 0)?;
+        put(body, 0, &gsn.to_le_bytes()[..extra]);
+        put(body, extra, key);
         self.counts.tombstones += 1;
         Ok(())
     }
 
     /// Appends a fragment of a large value (see [`fragments`](super::fragments)). The fragments of
-    /// a value go into adjacent blocks of one part.
+    /// a value go into adjacent blocks of one part. `gsn` is that of the value's last writer, 0 for
+    /// none.
     ///
     /// # Errors
     /// As [`push_value`](Self::push_value).
     pub fn push_fragment(
         &mut self,
         key: KeyRef<'_>,
-        tag: u8,
+        (tag, gsn): (u8, u64),
         fragment: Fragment,
         bytes: &[u8],
     ) -> Result<(), EncodeError> {
@@ -214,12 +243,15 @@ impl BlockBuilder {
             return Err(EncodeError::ValueTooLong { bytes: end });
         }
         let KeyRef { table, generation, key } = key;
-        let head = Head { table, generation, flags: FLAG_FRAGMENT, tag };
-        let body = self.reserve(head, FRAGMENT_HEAD_BYTES, key.len(), bytes.len())?;
+        let (flag, extra) = stamped(gsn);
+        let head = Head { table, generation, flags: FLAG_FRAGMENT | flag, tag };
+        let before_key = FRAGMENT_HEAD_BYTES + extra;
+        let body = self.reserve(head, before_key, key.len(), bytes.len())?;
         put(body, 0, &fragment.offset.to_le_bytes());
         put(body, 4, &fragment.total.to_le_bytes());
-        put(body, FRAGMENT_HEAD_BYTES, key);
-        put(body, FRAGMENT_HEAD_BYTES + key.len(), bytes);
+        put(body, FRAGMENT_HEAD_BYTES, &gsn.to_le_bytes()[..extra]);
+        put(body, before_key, key);
+        put(body, before_key + key.len(), bytes);
         self.counts.continuations += u16::from(fragment.offset > 0);
         Ok(())
     }
@@ -360,6 +392,11 @@ impl BlockBuilder {
         *self = Self::with_room(self.partition, self.target, need);
         Ok(())
     }
+}
+
+/// The flag and the bytes of a stamp; none for gsn 0.
+fn stamped(gsn: u64) -> (u8, usize) {
+    if gsn == 0 { (0, 0) } else { (FLAG_STAMP, STAMP_BYTES) }
 }
 
 /// The fields of an entry's head that are not lengths.

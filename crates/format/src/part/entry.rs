@@ -3,7 +3,7 @@
 use super::block::KeyRef;
 use crate::bytes::{Cursor, u32_at};
 use crate::error::{DecodeCause, DecodeError};
-use crate::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::{GSN_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// Longest value that is stored whole (1 MiB). Longer values are cut into fragments of this length.
 pub const FRAGMENT_BYTES: usize = 1 << 20;
@@ -13,10 +13,14 @@ pub(super) const ENTRY_HEAD_BYTES: usize = 16;
 /// Bytes between head and key of a fragment: offset u32, total u32.
 pub(super) const FRAGMENT_HEAD_BYTES: usize = 8;
 
-/// Flags of an entry: exactly one is set.
+/// Flags of an entry: exactly one of these is set.
 pub(super) const FLAG_VALUE: u8 = 1;
 pub(super) const FLAG_TOMBSTONE: u8 = 2;
 pub(super) const FLAG_FRAGMENT: u8 = 4;
+/// Besides: the gsn of the record's last writer precedes the key.
+pub(super) const FLAG_STAMP: u8 = 16;
+/// Bytes of a stamp.
+pub(super) const STAMP_BYTES: usize = 8;
 
 const WHAT: &str = "checkpoint entry";
 
@@ -44,6 +48,8 @@ pub struct Entry<'a> {
     pub key: KeyRef<'a>,
     /// Eight bits that the store keeps with the value; 0 for a tombstone.
     pub tag: u8,
+    /// The gsn of the commit that wrote or removed the value; 0 if the checkpoint does not say.
+    pub gsn: u64,
     /// The key's state in the checkpoint.
     pub content: Content<'a>,
 }
@@ -77,7 +83,8 @@ impl<'a> EntryIter<'a> {
         let start = self.rest.clone();
         let rest = &mut self.rest;
         let head = rest.array::<ENTRY_HEAD_BYTES>()?;
-        let (flags, tag) = (head[2], head[3]);
+        let (flags, tag) = (head[2] & !FLAG_STAMP, head[3]);
+        let is_stamped = head[2] & FLAG_STAMP != 0;
         let (key_len, value_len) = (u32_at(&head, 8) as usize, u32_at(&head, 12) as usize);
         let range = |field, value: usize, max: usize| {
             let (value, max) = (value as u64, max as u64);
@@ -100,6 +107,10 @@ impl<'a> EntryIter<'a> {
         } else {
             None
         };
+        let gsn = if is_stamped { rest.u64()? } else { 0 };
+        if is_stamped && !(1..=GSN_MAX).contains(&gsn) {
+            return Err(start.error(DecodeCause::Inconsistent("an impossible stamp")));
+        }
         let key = KeyRef {
             table: u16::from_le_bytes([head[0], head[1]]),
             generation: u32_at(&head, 4),
@@ -115,7 +126,7 @@ impl<'a> EntryIter<'a> {
                 return Err(start.error(DecodeCause::Unknown { field: "entry flags", value }));
             }
         };
-        Ok(Entry { key, tag, content })
+        Ok(Entry { key, tag, gsn, content })
     }
 }
 

@@ -119,6 +119,7 @@ fn joiner_refuses_gaps_repeats_and_strangers() {
     let piece = |key, offset, bytes: &'static [u8]| Entry {
         key,
         tag: 1,
+        gsn: 0,
         content: Content::Fragment(Fragment { offset, total: 4 }, bytes),
     };
     let (a, b) = (piece(KEY, 0, b"ab"), piece(KEY, 2, b"cd"));
@@ -157,7 +158,7 @@ fn builder_fills_rolls_back_and_refuses() {
     let bytes = FRAGMENT_BYTES + 1;
     assert_eq!(block.push_value(KEY, 0, &big), Err(EncodeError::ValueTooLong { bytes }));
     let outside = Fragment { offset: 3, total: 4 };
-    let error = block.push_fragment(KEY, 0, outside, b"xy");
+    let error = block.push_fragment(KEY, (0, 0), outside, b"xy");
     assert_eq!(error, Err(EncodeError::ValueTooLong { bytes: 5 }));
     assert!(block.is_empty());
 
@@ -186,8 +187,46 @@ fn builder_fills_rolls_back_and_refuses() {
     let read = reader.open_indexed(&entry, &bytes).expect("own block");
     let read: Vec<_> = read.entries().map(|entry| entry.expect("own entry")).collect();
     let expected = [(1, Content::Value(b"first")), (8, Content::Value(b"second"))]
-        .map(|(tag, content)| Entry { key: KEY, tag, content });
+        .map(|(tag, content)| Entry { key: KEY, tag, gsn: 0, content });
     assert_eq!(read, expected);
+}
+
+/// Stamps take eight bytes of the entries that have one.
+#[test]
+fn stamps_come_back_and_others_pay_nothing() {
+    let mut block = BlockBuilder::new(0);
+    let (key, value) = block.reserve_stamped((3, 9), 3, (8, 41), 6).expect("room");
+    key.copy_from_slice(KEY.key);
+    value.copy_from_slice(b"second");
+    let with = block.bytes();
+    block.push_value(KEY, 8, b"second").expect("room");
+    assert_eq!(with, block.bytes() - with + 8);
+    block.push_stamped_tombstone(KEY, 42).expect("room");
+    let fragment = Fragment { offset: 2, total: 8 };
+    block.push_fragment(KEY, (7, 43), fragment, b"middle").expect("room");
+    let mut bytes = Vec::new();
+    let mut compressor = Compressor::new(Codec::None, 0).expect("no codec");
+    let identity = part_header(Codec::None).identity();
+    let entry = block.seal(&mut compressor, identity, 4096, &mut bytes).expect("no codec");
+    let mut reader = BlockReader::new(identity);
+    let read = reader.open_indexed(&entry, &bytes).expect("own block");
+    let read: Vec<_> = read.entries().map(|entry| entry.expect("own entry")).collect();
+    let expected = [
+        (8, 41, Content::Value(b"second")),
+        (8, 0, Content::Value(b"second")),
+        (0, 42, Content::Tombstone),
+        (7, 43, Content::Fragment(fragment, b"middle")),
+    ];
+    assert_eq!(read, expected.map(|(tag, gsn, content)| Entry { key: KEY, tag, gsn, content }));
+    // The stamp of the first entry lies behind the head of 16 bytes. No gsn is 0 or so great.
+    for gsn in [0, 1 << 52] {
+        let mut forged = bytes.clone();
+        forged[56..64].copy_from_slice(&u64::to_le_bytes(gsn));
+        forge_block(identity, 4096, &mut forged);
+        let read = reader.open(&forged, 4096).expect("right checksums");
+        let error = read.entries().find_map(Result::err).expect("an impossible stamp");
+        assert!(error.to_string().contains("impossible stamp"), "{error}");
+    }
 }
 
 /// A part with several blocks, compressed and plain ones, without fragments.
@@ -315,7 +354,7 @@ fn forged_entries_are_refused() {
     let identity = part_header(Codec::None).identity();
     let mut block = BlockBuilder::new(0);
     let fragment = Fragment { offset: 4, total: 8 };
-    block.push_fragment(KEY, 7, fragment, b"tail").expect("room");
+    block.push_fragment(KEY, (7, 0), fragment, b"tail").expect("room");
     let mut bytes = Vec::new();
     let mut compressor = Compressor::new(Codec::None, 0).expect("no codec");
     block.seal(&mut compressor, identity, 4096, &mut bytes).expect("no codec");

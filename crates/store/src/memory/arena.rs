@@ -24,10 +24,12 @@ use stillpoint_sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use stillpoint_sync::{GracePeriod, Mutex, ReadSections};
 use stillpoint_txn::MemoryLimit;
 
+use super::marks::Marks;
+
 /// Bytes of a slab.
 pub(crate) const SLAB_BYTES: usize = HUGE_PAGE_BYTES;
 const UNIT_BYTES: usize = 16;
-const UNITS_PER_SLAB: u64 = (SLAB_BYTES / UNIT_BYTES) as u64;
+pub(super) const UNITS_PER_SLAB: u64 = (SLAB_BYTES / UNIT_BYTES) as u64;
 /// Cell numbers fit in this many bits.
 pub(crate) const NUMBER_BITS: u32 = 36;
 const REGION_BYTES_MAX: usize = 1 << 40;
@@ -136,6 +138,8 @@ pub(crate) struct Arena {
     pools: Mutex<Pools>,
     /// Read sections, which may still reach a slab that has become empty.
     read_sections: ReadSections,
+    /// Which cells have dirty marks, if the store marks cells.
+    marks: Option<Marks>,
 }
 
 #[derive(Debug, Default)]
@@ -219,6 +223,13 @@ impl Slab {
         let at = |position: usize| self.first + (position.min(self.cells) * self.cell_units) as u64;
         (at(part.start)..at(part.end)).step_by(self.cell_units)
     }
+
+    /// The number of the cell that begins at a unit of the slab, if one does.
+    pub(crate) fn number_at(&self, unit: u64) -> Option<u64> {
+        let (unit, units) = (unit as usize, self.cell_units);
+        let is_cell = unit.is_multiple_of(units) && unit / units < self.cells;
+        is_cell.then(|| self.first + unit as u64)
+    }
 }
 
 impl Arena {
@@ -242,7 +253,22 @@ impl Arena {
             other_bytes: AtomicUsize::new(0),
             pools: Mutex::default(),
             read_sections,
+            marks: None,
         })
+    }
+
+    pub(super) fn keep_marks(&mut self, space: Arc<AddressSpace>) {
+        self.marks = Some(Marks::new(space));
+    }
+
+    /// Which cells have dirty marks, if the store marks cells.
+    pub(crate) fn marks(&self) -> Option<&Marks> {
+        self.marks.as_ref()
+    }
+
+    /// Bytes of the bits for marked cells, if every page of them is in use.
+    pub(crate) fn mark_bytes(&self) -> usize {
+        self.marks.as_ref().map_or(0, |_| self.slab_count() * Marks::SLAB_BYTES)
     }
 
     /// The words of a cell. A stale or invented number yields some words or none, never a fault.
@@ -303,9 +329,7 @@ impl Arena {
         let index = (number / UNITS_PER_SLAB) as usize;
         self.slab(index).is_some_and(|slab| {
             let kind_fits = slab.kind == Kind::Record as u8 || slab.kind == Kind::Lock as u8;
-            let offset = (number % UNITS_PER_SLAB) as usize;
-            let is_cell =
-                offset.is_multiple_of(slab.cell_units) && offset / slab.cell_units < slab.cells;
+            let is_cell = slab.number_at(number % UNITS_PER_SLAB).is_some();
             kind_fits && slab.owner == owner && is_cell
         })
     }
@@ -444,6 +468,9 @@ impl Arena {
     fn first_slab(&self) -> Option<usize> {
         let index = self.slabs_taken.load(Relaxed);
         if index == self.slabs.len() || !self.grow_to(index) {
+            return None;
+        }
+        if self.marks.as_ref().is_some_and(|marks| marks.reserve(index).is_err()) {
             return None;
         }
         // Relaxed: as in `take_slab`, whose caller holds the pools' mutex.

@@ -5,6 +5,7 @@ pub(crate) mod arena;
 pub(crate) mod blob;
 pub(crate) mod cell;
 pub(crate) mod index;
+pub(crate) mod marks;
 pub(crate) mod stamp;
 pub(crate) mod value;
 pub(crate) use stillpoint_mem::words;
@@ -36,6 +37,11 @@ impl Memory {
     ) -> Result<Self, RegionError> {
         let arena = Arena::new(limit_bytes, space, read_sections)?;
         Ok(Self { arena, copies, pinned: Mutex::default() })
+    }
+
+    /// Keeps a bit for each marked cell from now on. Before the first cell is made.
+    pub(crate) fn keep_marks(&mut self, space: &Arc<AddressSpace>) {
+        self.arena.keep_marks(space.clone());
     }
 
     /// Counts one large value of `owner` as pinned by a checkpoint. The caller is inside a read

@@ -120,6 +120,7 @@ fn load(
         key: &keys[at],
         tag: keys[at][0],
         value: Some(&values[at]).filter(|value| !value.is_empty()).map(|value| &**value),
+        gsn: 0,
     });
     loader.load(TABLE, images)
 }

@@ -91,7 +91,8 @@ impl<'t> CommitSteps<'t> {
         log: &'t mut Box<dyn CommitLog>,
         leaves: bool,
     ) -> Self {
-        let phase = transaction.begun;
+        // Each preparation reads the phase anew.
+        let phase = local.store.driver().now();
         Self {
             transaction,
             local,
@@ -281,7 +282,10 @@ impl Transaction {
     #[inline]
     fn read_phase(&mut self, local: &Participant) -> Result<PhaseWord, TxError> {
         let driver = local.store.driver();
-        let phase = mutant!(in driver; driver.now(), PhaseReadBeforeLocks => self.begun);
+        let phase = mutant!(
+            in driver; driver.now(),
+            PhaseReadBeforeLocks => driver.noted_phase(local.number)
+        );
         step(Step::PhaseRead);
         self.note_touched();
         if local.tables.version > self.locked_version {
@@ -619,9 +623,14 @@ impl Transaction {
         has_waited: bool,
     ) -> bool {
         let claim = Claim::of(phase);
-        let is_unmarked = |&(key, _): &(usize, u32)| {
+        let is_unmarked = |&(key, first): &(usize, u32)| {
             let lock = local.record(self.held[key - self.first_key].place).lock();
-            capture::is_unmarked(lock, claim)
+            let deletes = || matches!(Change::of(&self.pending, first), Change::Delete);
+            let is_unmarked = capture::is_unmarked(lock, claim);
+            mutant!(
+                in local.store.driver();
+                is_unmarked, DeleteWithoutBeforeImage => is_unmarked && !deletes()
+            )
         };
         match self.written.iter().position(is_unmarked) {
             Some(first) => self.save_before_images_from(local, first, phase, has_waited),
@@ -644,11 +653,6 @@ impl Transaction {
         if !has_waited && !sink.has_room() {
             return false;
         }
-        let saved = |&&(key, first): &&(usize, u32)| {
-            let stamp_word = self.held[key - self.first_key].stamp_word;
-            let deletes = || matches!(Change::of(&self.pending, first), Change::Delete);
-            !local.store.driver().forgets_before_image(stamp_word, deletes)
-        };
         let overwritten = |&(key, _): &(usize, u32)| {
             let declared = &self.keys.declared()[key];
             Overwritten {
@@ -658,7 +662,7 @@ impl Transaction {
                 key: self.keys.key(key),
             }
         };
-        let records = self.written[from..].iter().filter(saved).map(overwritten);
+        let records = self.written[from..].iter().map(overwritten);
         capture::save_before_images(&local.store, sink, (local.number, phase), records);
         true
     }

@@ -9,12 +9,9 @@ pub(crate) mod tx;
 use stillpoint_format::Stamp;
 use stillpoint_format::hash::KeyHasher;
 use stillpoint_sync::lock_word::Priority;
-use stillpoint_sync::mutant;
 use stillpoint_txn::{Discipline, KeySet, Lookup, Remembered};
 
 use crate::memory::cell::CellAddress;
-use crate::phase::{PhaseDriver, PhaseWord};
-use crate::planted;
 use crate::record::Prepared;
 use pending::Pending;
 
@@ -85,8 +82,6 @@ pub(crate) struct Transaction {
     /// Keys of earlier runs of the transaction that conflicted.
     pub(crate) remembered: Remembered,
     pub(crate) pending: Pending,
-    /// The phase in which the transaction began, if a planted bug asks for it.
-    pub(crate) begun: PhaseWord,
     /// For the commit: key number and first pending operation of every written key.
     written: Vec<(usize, u32)>,
     /// For the commit: the stamps of every record read or overwritten.
@@ -98,7 +93,7 @@ pub(crate) struct Transaction {
 }
 
 impl Transaction {
-    pub(crate) fn new(hasher: KeyHasher, begun: PhaseWord) -> Self {
+    pub(crate) fn new(hasher: KeyHasher) -> Self {
         Self {
             keys: KeySet::new(hasher),
             first_key: 0,
@@ -112,7 +107,6 @@ impl Transaction {
             slots_by_cell: Lookup::default(),
             remembered: Remembered::new(hasher),
             pending: Pending::default(),
-            begun,
             written: Vec::new(),
             touched: Vec::new(),
             prepared: Vec::new(),
@@ -136,12 +130,6 @@ impl Transaction {
         self.first_key = first_key;
         self.priority = Priority::DECLARED;
         self.discipline = Discipline::Declared;
-    }
-
-    /// Notes the phase in which a transaction begins, for a planted bug that commits in that phase.
-    #[inline]
-    pub(crate) fn note_phase(&mut self, driver: &PhaseDriver) {
-        mutant!(in driver; PhaseReadBeforeLocks => self.begun = driver.now());
     }
 
     /// Adds the keys of a rolled-back run to the remembered ones.

@@ -7,9 +7,11 @@ mod scan;
 use std::sync::Arc;
 
 use stillpoint_format::Stamp;
+use stillpoint_sync::mutant;
 use stillpoint_txn::{DeclaredKey, KeySet, Mode, TableId, TxError};
 
 use crate::participant::Participant;
+use crate::planted;
 use crate::store::Store;
 use crate::txn::Transaction;
 use crate::txn::commit_log::CommitLog;
@@ -107,7 +109,7 @@ impl std::fmt::Debug for Worker {
 impl Worker {
     /// A worker that commits to `log`. `None` if all of the store's workers are taken.
     pub fn new(store: Arc<Store>, log: Box<dyn CommitLog>) -> Option<Self> {
-        let transaction = Transaction::new(store.hasher(), store.driver().now());
+        let transaction = Transaction::new(store.hasher());
         let local = Participant::new(store, log.wants_dependencies())?;
         Some(Self { local, transaction, log, ends: Vec::new() })
     }
@@ -221,7 +223,8 @@ impl Worker {
         index: usize,
     ) -> Result<Option<Stamp>, TxError> {
         let Self { local, transaction, log, .. } = self;
-        transaction.note_phase(local.store.driver());
+        let driver = local.store.driver();
+        mutant!(in driver; PhaseReadBeforeLocks => driver.note_phase(local.number));
         transaction.begin_declared(keys.start);
         transaction.keys.check(keys.clone())?;
         let reads_one =

@@ -2,8 +2,10 @@
 
 use stillpoint_sync::Backoff;
 use stillpoint_sync::atomic::Ordering::Relaxed;
+use stillpoint_sync::mutant;
 use stillpoint_txn::{Discipline, KeySet, Run, Runs, TxError};
 
+use crate::planted;
 use crate::worker::Worker;
 use crate::worker::open::OpenTransaction;
 
@@ -71,7 +73,8 @@ impl Worker {
         declare(&mut transaction.keys);
         transaction.begin_declared(0);
         transaction.has_conflicted = false;
-        transaction.note_phase(local.store.driver());
+        let driver = local.store.driver();
+        mutant!(in driver; PhaseReadBeforeLocks => driver.note_phase(local.number));
         let keys = 0..transaction.keys.declared().len();
         transaction.keys.check(keys.clone())?;
         local.enter_to_begin();
@@ -122,7 +125,8 @@ impl Worker {
     ) -> Result<R, TxError> {
         let Self { local, transaction, .. } = self;
         transaction.begin_undeclared(next.priority, next.discipline);
-        transaction.note_phase(local.store.driver());
+        let driver = local.store.driver();
+        mutant!(in driver; PhaseReadBeforeLocks => driver.note_phase(local.number));
         local.store.catalog().begin_transaction(local.number, local.tables.version);
         let locked = match next.discipline {
             Discipline::Remembered => self.lock_remembered(),

@@ -63,7 +63,7 @@ fn push(block: &mut BlockBuilder, put: &Put) {
         Item::Value => block.push_value(key, 7, b"value"),
         Item::Tombstone => block.push_tombstone(key),
         Item::Piece(offset, bytes, total) => {
-            block.push_fragment(key, 7, Fragment { offset, total }, &vec![1; bytes as usize])
+            block.push_fragment(key, (7, 0), Fragment { offset, total }, &vec![1; bytes as usize])
         }
     };
     pushed.expect("it fits");
@@ -83,6 +83,8 @@ fn checkpoint(parts: &[Blocks]) -> (Arc<dyn Disk>, CheckpointEntry) {
         kind,
         base: None,
         scheme: "test".into(),
+        private: None,
+        fuzzy: false,
         codec: Codec::None,
         partitions_log2: PARTITIONS_LOG2,
         records: 0,

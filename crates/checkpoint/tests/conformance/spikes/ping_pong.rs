@@ -20,7 +20,7 @@ use stillpoint_store::{
     WriteRule,
 };
 
-pub(super) const ROW: Row = Row {
+pub(crate) const ROW: Row = Row {
     name: "ping-pong",
     aliases: &[],
     about: "every write goes to two copies; the capture merges one of them into an image",

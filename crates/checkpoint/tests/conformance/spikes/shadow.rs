@@ -17,7 +17,7 @@ use stillpoint_store::{
     WriteRule,
 };
 
-pub(super) const ROW: Row = Row {
+pub(crate) const ROW: Row = Row {
     name: "cou",
     aliases: &[],
     about: "the first write after a stop copies the old value to a shadow in the cell",

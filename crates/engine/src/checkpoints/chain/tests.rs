@@ -12,6 +12,8 @@ fn entry(epoch: u64, base: Option<u64>, bytes: u64) -> CheckpointEntry {
         kind: if base.is_some() { CheckpointKind::Partial } else { CheckpointKind::Full },
         base,
         scheme: "calc:partial".to_owned(),
+        private: None,
+        fuzzy: false,
         codec: Codec::None,
         partitions_log2: 4,
         records: 0,

@@ -57,6 +57,8 @@ pub(crate) fn checkpoint(epoch: u64, base: Option<u64>) -> CheckpointEntry {
         kind: if base.is_some() { CheckpointKind::Partial } else { CheckpointKind::Full },
         base,
         scheme: "calc".into(),
+        private: None,
+        fuzzy: false,
         codec: Codec::Lz4,
         partitions_log2: 6,
         records: 100,

@@ -50,7 +50,7 @@ pub(crate) fn part_file(header: &PartHeader, target: usize, rows: &[(u32, Row)])
                 for (fragment, len) in fragments(value.len() as u32) {
                     writer.flush(&mut block, *partition);
                     let bytes = &value[at..at + len];
-                    block.push_fragment(key, *tag, fragment, bytes).expect("empty block");
+                    block.push_fragment(key, (*tag, 0), fragment, bytes).expect("empty block");
                     at += len;
                 }
                 assert_eq!(at, value.len());

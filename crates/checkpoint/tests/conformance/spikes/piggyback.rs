@@ -1,0 +1,85 @@
+//! Piggyback (Li, Wang, Chen, Liu, Zhang, Zhou: *Consistent Snapshot Algorithms for In-Memory Database
+//! Systems: Experiments and Analysis*, ICDE 2018, §III-B), for records: full by nature.
+//!
+//! Each cell has two copies. Commits of an epoch write the copy of its parity, so at the point of
+//! consistency nothing changes but the epoch, and no pass over the cells is needed. The capture reads
+//! the other copy, which no commit writes any more. After the capture, a copier brings over what no
+//! commit has written in the new epoch. So at its end the copy of the epoch's parity has every record.
+//!
+//! ```text
+//!  epoch      e          │ e + 1                                │ e + 2
+//!  copy 0   commits      │ scan ─ read by the copier            │ commits
+//!  copy 1                │ commits ──────── copier ──▶ whole    │ scan
+//! ```
+//! Invariants:
+//! 1. At the end of epoch e, copy *e mod 2* of each record is its newest value: a commit of e wrote it,
+//!    or the copier has brought it over.
+//! 2. Whoever claims a record in an epoch writes the copy: the first commit, or the copier. A commit
+//!    that comes second waits for the copier, for the length of one copy.
+//! 3. The copier is done before the next point of consistency: `settle` makes up for what was cut off.
+//!
+//! Deviations: the paper has one mutator and a physical point of consistency. Here it is a place in
+//! commit order, since the epoch of a commit says which copy it writes.
+
+use std::sync::Arc;
+
+use stillpoint_checkpoint::{Capabilities, Row};
+use stillpoint_store::rules::alternate_copy;
+use stillpoint_store::{
+    Bug, Capture, CellRules, Checkpointer, DirtyRule, PointOfConsistency, Reuse, StatusChanges,
+    Store, WriteRule,
+};
+
+pub(crate) const ROW: Row = Row {
+    name: "piggyback",
+    aliases: &[],
+    about: "commits write the copy of their epoch; a copier brings the rest over after the capture",
+    source: "Li et al., ICDE 2018, §III-B",
+    capabilities: Capabilities {
+        point: Some(PointOfConsistency::Virtual),
+        cells: CellRules {
+            copies: 2,
+            write: WriteRule::AlternateCopies,
+            dirty: DirtyRule::None,
+            status_changes: StatusChanges::AtAnyTime,
+            reuse: Reuse::OutsideOfCaptures,
+        },
+    },
+    checkpointer: || Some(Arc::new(Piggyback)),
+};
+
+struct Piggyback;
+
+fn is_forgotten(store: &Store) -> bool {
+    store.driver().has_planted(Bug::NotBroughtOver)
+}
+
+impl Checkpointer for Piggyback {
+    fn point_of_consistency(&self) -> PointOfConsistency {
+        PointOfConsistency::Virtual
+    }
+
+    fn settle(&self, store: &Store, unit: usize, slot: usize) -> u64 {
+        if !is_forgotten(store) {
+            store.visit_records(unit, slot, &mut |cell| cell.bring_over());
+        }
+        0
+    }
+
+    fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
+        if !to.is_abandoned() {
+            let stable = alternate_copy(store.driver().now().epoch() + 1);
+            store.scan_records(unit, to, &mut |cell| cell.emit_copy(stable));
+        }
+    }
+
+    fn works_after_capture(&self) -> bool {
+        true
+    }
+
+    fn after_capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
+        if !to.is_abandoned() && !is_forgotten(store) {
+            store.scan_records(unit, to, &mut |cell| cell.bring_over());
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Publication: of a checkpoint, of what kinds of tables have, of both, or of a merge.
+//!
+//! ```text
+//! files durable ─▶ all logs flushed ─▶ MANIFEST names the files ─▶ files that it does not name any
+//!   more are removed ─▶ the logs are held from the new places on
+//! ```
+
+use std::sync::Arc;
+
+use stillpoint_checkpoint::{CheckpointError, remove_checkpoint};
+use stillpoint_format::manifest::{CheckpointEntry, CheckpointKind, Manifest, TableGeneration};
+use stillpoint_journal::Hold;
+use stillpoint_sync::{mutant, planted};
+
+use super::chain;
+use crate::error::Error;
+use crate::kinds;
+use crate::shared::Shared;
+
+/// A checkpoint whose files are durable, and what it needs of the logs once it is published.
+#[derive(Debug)]
+pub(super) struct NewCheckpoint {
+    pub(super) entry: CheckpointEntry,
+    pub(super) hold: Hold,
+}
+
+/// Publishes a checkpoint, if there is one, and what the kinds of tables give. One caller at a time.
+///
+/// # Errors
+/// The files of a kind or the MANIFEST could not be written, or the logs could not be flushed. What
+/// was published before stays.
+pub(super) fn publish(shared: &Arc<Shared>, new: Option<NewCheckpoint>) -> Result<(), Error> {
+    let of_kinds = kinds::checkpoint::begin(shared)?;
+    let (entry, hold) = new.map(|new| (new.entry, new.hold)).unzip();
+    let made = entry.as_ref().map(|entry: &CheckpointEntry| (entry.serial, entry.kind));
+    // Recovery takes dependencies on records before the point of consistency as met. So these
+    // records must be flushed. Nor may a published file hold a commit that a crash takes away.
+    let flush_logs = || shared.journal.flush_all().map_err(|error| shared.note_failure(error));
+    let flushed = mutant!(flush_logs(), PublishesBeforeLogs => Ok(()));
+    flushed.inspect_err(|_| of_kinds.end(shared, false))?;
+    mutant!(RemovesBeforePublishing => remove_all(shared)?);
+    let published = exchange(shared, made, |manifest| {
+        of_kinds.publish(manifest);
+        Some(entry.map(|entry| supersede(shared, manifest, entry)).unwrap_or_default())
+    });
+    if let Err(error) = published {
+        // If the MANIFEST on disk is in doubt, no file may be removed.
+        if shared.health().is_ok() {
+            of_kinds.end(shared, false);
+        }
+        return Err(error);
+    }
+    of_kinds.end(shared, true);
+    let hold = || hold.map_or(Ok(()), |hold| shared.journal.hold(hold));
+    if let Err(error) = of_kinds.hold(shared).and_then(|()| hold()) {
+        shared.note_failure(error);
+    }
+    Ok(())
+}
+
+/// Publishes a MANIFEST that `change` has changed, and removes the files of the checkpoints that
+/// `change` returns: the MANIFEST names them no more. `made` says which files are new. If `change`
+/// returns `None`, it has no use for the new files: they are removed, and the answer is false.
+///
+/// # Errors
+/// The MANIFEST could not be written. The new files are removed, unless it is in doubt which MANIFEST
+/// is on disk.
+pub(super) fn exchange(
+    shared: &Shared,
+    made: Option<(u64, CheckpointKind)>,
+    change: impl FnOnce(&mut Manifest) -> Option<Vec<CheckpointEntry>>,
+) -> Result<bool, Error> {
+    let published = shared.publish(change);
+    let Ok(Some(dropped)) = published else {
+        // If the MANIFEST on disk is in doubt, neither the old files nor the new ones may be removed.
+        if let Some((serial, kind)) = made
+            && shared.health().is_ok()
+        {
+            let _ = remove_checkpoint(&*shared.disk, serial, kind);
+        }
+        return published.map(|_| false);
+    };
+    // Files that cannot be removed now are removed by a later attempt, or at the next start.
+    for old in &dropped {
+        if let Err(error) = remove_checkpoint(&*shared.disk, old.serial, old.kind)
+            && error.is_fatal()
+        {
+            shared.fail(error.to_string());
+        }
+    }
+    Ok(true)
+}
+
+/// The planted bug `RemovesBeforePublishing`.
+fn remove_all(shared: &Shared) -> Result<(), CheckpointError> {
+    let now = shared.catalog.now();
+    now.checkpoints
+        .iter()
+        .try_for_each(|old| remove_checkpoint(&*shared.disk, old.serial, old.kind))
+}
+
+/// Adds a checkpoint to the MANIFEST and removes the excess ones from it. Returns the removed ones.
+fn supersede(
+    shared: &Shared,
+    manifest: &mut Manifest,
+    mut entry: CheckpointEntry,
+) -> Vec<CheckpointEntry> {
+    if !shared.records_commits {
+        // Without a journal a flush of tables becomes durable with the checkpoint after it.
+        for table in &mut manifest.tables {
+            let at_point = |of: &&TableGeneration| of.table == table.id;
+            if let Some(at) = entry.generations.iter().find(at_point) {
+                table.generation = at.generation;
+            }
+        }
+    }
+    // A table that was emptied since the point of consistency freed its memory at once, captured or
+    // not. So the checkpoint names no generation of the table, and records of it in the parts are
+    // void.
+    entry.generations.retain(|then| {
+        manifest.table(then.table).is_some_and(|now| now.generation == then.generation)
+    });
+    manifest.checkpoints.push(entry);
+    // The checkpoint holds all that earlier incarnations did, but for tables of other kinds.
+    let needed: Vec<u32> = manifest
+        .incarnations
+        .iter()
+        .filter(|of| of.number >= shared.incarnation || kinds::checkpoint::needs(manifest, of))
+        .map(|of| of.number)
+        .collect();
+    manifest.incarnations.retain(|incarnation| needed.contains(&incarnation.number));
+    chain::drop_surplus(manifest, shared.config.keep_checkpoints)
+}

@@ -1,0 +1,124 @@
+//! Which cells have dirty marks: one bit for each unit of the arena, beside the cells, in two copies by
+//! the parity of the epoch.
+//!
+//! ```text
+//! commit of epoch e: cell marked for e already? ── no ─▶ marks the cell ─▶ sets the bit of e's parity
+//! pass over changes: each bit that is set ─▶ is a cell there, with the mark? ─▶ visits the cell
+//! ```
+//! Only the first mark of a cell in an epoch sets a bit. So a pass over the changes of an epoch reads
+//! these bits and the cells that were marked. It does not read the store.
+//!
+//! A bit says where to look, and the status of the cell decides. A bit leads nowhere once its cell was
+//! freed, or once its slab has cells of another size. Every marked cell has its bit.
+
+use std::sync::Arc;
+
+use stillpoint_mem::{AddressSpace, RegionError, Segments};
+use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::arena::UNITS_PER_SLAB;
+
+/// Words of bits of one slab and one parity.
+const WORDS: usize = (UNITS_PER_SLAB / 64) as usize;
+
+/// The bits of all slabs.
+pub(crate) struct Marks {
+    /// Of slab n, the words of even epochs and those of odd ones.
+    words: Segments,
+}
+
+impl std::fmt::Debug for Marks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Marks").finish_non_exhaustive()
+    }
+}
+
+impl Marks {
+    pub(crate) fn new(space: Arc<AddressSpace>) -> Self {
+        Self { words: Segments::new(space, 2 * WORDS) }
+    }
+
+    /// Bytes of bits of one slab.
+    pub(crate) const SLAB_BYTES: usize = 2 * WORDS * 8;
+
+    /// Makes the bits of a slab usable, all unset if the slab is a new one.
+    ///
+    /// # Errors
+    /// The system refuses the address space.
+    pub(crate) fn reserve(&self, slab: usize) -> Result<(), RegionError> {
+        self.words.reserve_up_to((slab + 1) * 2 * WORDS - 1)
+    }
+
+    /// `None` if the slab has never had a cell.
+    fn of(&self, slab: usize, epoch: u64) -> Option<&[AtomicU64; WORDS]> {
+        let line = 2 * slab + (epoch & 1) as usize;
+        self.words.is_reserved(line * WORDS).then(|| self.words.line(line))
+    }
+
+    /// Notes that the cell of this number has the mark of `epoch`.
+    pub(crate) fn set(&self, number: u64, epoch: u64) {
+        let (slab, unit) = ((number / UNITS_PER_SLAB) as usize, number % UNITS_PER_SLAB);
+        let words = self.of(slab, epoch).expect("the slab has this cell");
+        // Relaxed: a grace period lies between the commits of an epoch and the passes over its marks.
+        words[(unit / 64) as usize].fetch_or(1 << (unit % 64), Relaxed);
+    }
+
+    /// The first unit of a slab, from unit `from` on, whose bit is set for `epoch`.
+    pub(crate) fn next(&self, slab: usize, epoch: u64, from: u64) -> Option<u64> {
+        let words = self.of(slab, epoch)?;
+        let mut word = (from / 64) as usize;
+        // Relaxed: as in `set`.
+        let mut bits = words.get(word)?.load(Relaxed) & (u64::MAX << (from % 64));
+        while bits == 0 {
+            word += 1;
+            bits = words.get(word)?.load(Relaxed);
+        }
+        Some(word as u64 * 64 + u64::from(bits.trailing_zeros()))
+    }
+
+    /// Unsets the bits of a slab for `epoch`. Nobody sets one meanwhile.
+    pub(crate) fn clear(&self, slab: usize, epoch: u64) {
+        for word in self.of(slab, epoch).into_iter().flatten() {
+            // Relaxed: commits of the next epoch of this parity see the phase of a later point of
+            // consistency first. Words without bits stay untouched, so their pages cost nothing.
+            if word.load(Relaxed) != 0 {
+                word.store(0, Relaxed);
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    fn units(marks: &Marks, slab: usize, epoch: u64) -> Vec<u64> {
+        let mut from = 0;
+        std::iter::from_fn(|| {
+            let unit = marks.next(slab, epoch, from)?;
+            from = unit + 1;
+            Some(unit)
+        })
+        .collect()
+    }
+
+    #[test]
+    fn bits_are_found_in_order_and_by_parity() {
+        let marks = Marks::new(Arc::default());
+        (0..4).for_each(|slab| marks.reserve(slab).expect("address space"));
+        let last = UNITS_PER_SLAB - 1;
+        for unit in [63, 0, 64, last, 4_000, 63] {
+            marks.set(3 * UNITS_PER_SLAB + unit, 7);
+        }
+        marks.set(2 * UNITS_PER_SLAB + last, 7);
+        marks.set(3 * UNITS_PER_SLAB + 5, 8);
+        assert_eq!(units(&marks, 3, 7), [0, 63, 64, 4_000, last]);
+        assert_eq!(units(&marks, 3, 9), units(&marks, 3, 7), "of the same parity");
+        assert_eq!((units(&marks, 3, 8), units(&marks, 2, 7)), (vec![5], vec![last]));
+        assert_eq!(marks.next(3, 7, 4_001), Some(last));
+        assert_eq!(marks.next(3, 7, UNITS_PER_SLAB), None);
+        marks.clear(3, 7);
+        assert_eq!((units(&marks, 3, 7), units(&marks, 3, 8)), (vec![], vec![5]));
+        assert_eq!(units(&marks, 2, 7), [last], "of another slab");
+    }
+}
