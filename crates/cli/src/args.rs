@@ -51,10 +51,16 @@ An option stands before the environment variable of its name, and that before th
         json: bool,
     },
     /// Say what a data directory holds
-    #[command(after_help = "Example:\n  stillpoint inspect ./data")]
+    #[command(after_help = "\
+Examples:
+  stillpoint inspect ./data
+  stillpoint inspect ./data --calls      the commands in the logs, if the server ran with --log-calls")]
     Inspect {
         /// The data directory
         dir: PathBuf,
+        /// List the calls that the logs name, as JSON lines
+        #[arg(long)]
+        calls: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -226,6 +232,10 @@ pub(crate) struct ServeArgs {
         help = choices("Journal", "redo", stillpoint::journal_schemes()),
         long_help = choices_told("Journal", "redo", stillpoint::journal_schemes()))]
     pub(crate) journal: Option<String>,
+    /// Whether the log names the command beside what it wrote, for `inspect --calls` [default: no]
+    #[arg(long, env = "STILLPOINT_LOG_CALLS", num_args = 0..=1, default_missing_value = "true",
+        value_name = "BOOL")]
+    pub(crate) log_calls: Option<bool>,
     /// When a commit is acknowledged [default: relaxed]
     #[arg(long, env = "STILLPOINT_DURABILITY", value_enum)]
     pub(crate) durability: Option<DurabilityArg>,

@@ -30,7 +30,8 @@ fn main() -> ExitCode {
     let result = match &cli.command {
         Command::Serve(args) => serve::run(args).map(|()| ExitCode::SUCCESS),
         Command::Check { dir, json } => offline::check(dir, *json, &mut output),
-        Command::Inspect { dir, json } => offline::inspect(dir, *json, &mut output),
+        Command::Inspect { dir, calls: true, .. } => offline::calls(dir, &mut output),
+        Command::Inspect { dir, json, .. } => offline::inspect(dir, *json, &mut output),
         Command::Dump { dir, table } => offline::dump(dir, table.as_deref(), &mut output),
         Command::Load { dir, add, max_memory, json } => {
             load::run(dir, *add, *max_memory, *json, std::io::stdin().lock(), &mut output)

@@ -152,6 +152,24 @@ pub(crate) fn inspect(dir: &Path, as_json: bool, out: &mut dyn Write) -> Done {
     Ok(exit_of(&inspection))
 }
 
+/// Writes the calls that the logs name, one JSON line each.
+pub(crate) fn calls(dir: &Path, out: &mut dyn Write) -> Done {
+    let mut out = BufWriter::new(out);
+    offline::calls(dir, &mut |call| {
+        let line = json!({
+            "gsn": call.gsn,
+            "log": call.log,
+            "name": call.name,
+            "version": call.version,
+            "arguments": Bytes(call.arguments.into()),
+            "inputs": Bytes(call.inputs.into()),
+        });
+        writeln!(out, "{line}")
+    })?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
 fn exit_of(inspection: &offline::Inspection) -> ExitCode {
     if inspection.damage.is_some() { ExitCode::from(DAMAGED) } else { ExitCode::SUCCESS }
 }

@@ -2,12 +2,15 @@
 
 use stillpoint_store::{KeySet, Stamp, TxError};
 
+use crate::call::Call;
 use crate::tx::Tx;
 
 /// A transaction with declared keys.
 pub trait Procedure {
     /// Names the keys of the transaction. Called once per execution, with an empty set.
     fn declare(&mut self, keys: &mut KeySet);
+    /// As [`Batch::call`].
+    fn call(&mut self, _call: &mut Call) {}
     /// Reads and writes the declared keys. An error rolls back.
     ///
     /// # Errors
@@ -36,6 +39,10 @@ pub trait Batch {
     fn begins(&mut self, _index: usize, _large_bytes: &dyn Fn() -> usize) -> bool {
         true
     }
+    /// Fills in the call that transaction `index` is, before it runs. Asked if
+    /// [`Config::log_calls`](crate::Config::log_calls) says so. A transaction without a call is logged
+    /// by its writes alone.
+    fn call(&mut self, _index: usize, _call: &mut Call) {}
     /// As [`Procedure::run`].
     ///
     /// # Errors
@@ -53,6 +60,9 @@ impl<P: Procedure> Batch for [P] {
     fn declare(&mut self, index: usize, keys: &mut KeySet) {
         self[index].declare(keys);
     }
+    fn call(&mut self, index: usize, call: &mut Call) {
+        self[index].call(call);
+    }
     #[inline]
     fn run(&mut self, index: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
         self[index].run(tx)
@@ -64,27 +74,53 @@ impl<P: Procedure> Batch for [P] {
 }
 
 /// A batch whose keys are all the memory store's.
-pub(crate) struct InMemory<'b, B: ?Sized>(pub(crate) &'b mut B);
+pub(crate) struct InMemory<'b, B: ?Sized> {
+    pub(crate) batch: &'b mut B,
+    /// A buffer for calls, if they are logged.
+    pub(crate) call: Option<&'b mut Call>,
+}
+
+/// Runs transaction `index` of a batch, which carries its call to the log.
+///
+/// # Errors
+/// Those of the body, or the call does not fit a record.
+#[cold]
+#[inline(never)]
+pub(crate) fn run_called<B: Batch + ?Sized>(
+    batch: &mut B,
+    index: usize,
+    call: &mut Call,
+    tx: &mut Tx<'_>,
+) -> Result<(), TxError> {
+    call.clear();
+    batch.call(index, call);
+    tx.carry(call)?;
+    batch.run(index, tx)
+}
 
 impl<B: Batch + ?Sized> stillpoint_store::Batch for InMemory<'_, B> {
     #[inline]
     fn len(&self) -> usize {
-        self.0.len()
+        self.batch.len()
     }
     #[inline]
     fn declare(&mut self, index: usize, keys: &mut KeySet) {
-        self.0.declare(index, keys);
+        self.batch.declare(index, keys);
     }
     #[inline]
     fn begins(&mut self, index: usize, large_bytes: &dyn Fn() -> usize) -> bool {
-        self.0.begins(index, large_bytes)
+        self.batch.begins(index, large_bytes)
     }
     #[inline]
     fn run(&mut self, index: usize, tx: &mut stillpoint_store::Tx<'_>) -> Result<(), TxError> {
-        self.0.run(index, &mut Tx::new(tx.reborrow()))
+        let tx = &mut Tx::new(tx.reborrow());
+        match &mut self.call {
+            None => self.batch.run(index, tx),
+            Some(call) => run_called(self.batch, index, call, tx),
+        }
     }
     #[inline]
     fn ended(&mut self, index: usize, result: Result<Option<Stamp>, TxError>) {
-        self.0.ended(index, result);
+        self.batch.ended(index, result);
     }
 }

@@ -52,6 +52,10 @@ pub struct Config {
     pub journal: String,
     /// Durability of commits. A journal that keeps nothing ignores it.
     pub durability: Durability,
+    /// Whether a record of the log names the call of the procedure or command that wrote it, with its
+    /// arguments and inputs. [`offline::calls`](crate::offline::calls) lists them. The log is longer
+    /// by as much. For a journal that keeps nothing it changes nothing.
+    pub log_calls: bool,
     /// Greatest age of an unflushed commit in relaxed durability.
     pub flush_interval: Duration,
     /// Bytes that records, large values and indexes may hold. Beyond this limit writes get a typed
@@ -107,6 +111,7 @@ impl Config {
             merge_after: Some(8),
             journal: "redo".to_owned(),
             durability: Durability::Relaxed,
+            log_calls: false,
             flush_interval: Duration::from_secs(1),
             max_memory_bytes: (stillpoint_io::total_memory_bytes() as usize / 4 * 3).max(64 << 20),
             sessions: 128,

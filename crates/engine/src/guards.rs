@@ -60,6 +60,9 @@ thread_local! {
 /// A worker and the count of its session. The session stays counted until the worker has ended.
 type Seated = (Worker, Seat);
 
+/// Why a session has no worker.
+const LENT: &str = "an open transaction of this session was leaked, so the session cannot be used";
+
 /// A session's worker. A worker that ends waits for all read sections. Inside a transaction it
 /// might wait for the thread's own read section. So the worker is kept until the thread has left
 /// the transaction.
@@ -69,6 +72,16 @@ impl SessionWorker {
     pub(crate) fn new(worker: Worker, seat: Seat) -> Self {
         Self(Some((worker, seat)))
     }
+
+    /// The place of a worker that an open transaction has.
+    pub(crate) fn lent() -> Self {
+        Self(None)
+    }
+
+    /// Whether an open transaction has the worker.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.0.is_none()
+    }
 }
 
 impl Deref for SessionWorker {
@@ -76,14 +89,14 @@ impl Deref for SessionWorker {
 
     #[inline]
     fn deref(&self) -> &Worker {
-        &self.0.as_ref().expect("there until the drop").0
+        &self.0.as_ref().expect(LENT).0
     }
 }
 
 impl DerefMut for SessionWorker {
     #[inline]
     fn deref_mut(&mut self) -> &mut Worker {
-        &mut self.0.as_mut().expect("there until the drop").0
+        &mut self.0.as_mut().expect(LENT).0
     }
 }
 

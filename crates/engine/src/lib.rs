@@ -38,6 +38,7 @@
 
 mod batch;
 mod builder;
+mod call;
 mod catalog;
 mod checkpoints;
 mod config;
@@ -54,10 +55,12 @@ mod session;
 mod shared;
 mod stats;
 mod tables;
+mod transaction;
 mod tx;
 
 pub use batch::{Batch, Procedure};
 pub use builder::{EngineBuilder, Tables};
+pub use call::{Call, FoundCall};
 pub use checkpoints::{CheckpointDone, CheckpointStatus, CheckpointsMerged};
 pub use config::{Codec, Config, Durability, Environment};
 pub use engine::Engine;
@@ -77,6 +80,7 @@ pub use stillpoint_txn::{
     Arrival, Discipline, KindKey, KindPart, KindTable, LockedTables, LogRefused, Operation,
     OperationLog, Presence, Sections, TableKind,
 };
+pub use transaction::Transaction;
 pub use tx::Tx;
 
 /// Names of the checkpoint schemes and a line about each, for help texts.

@@ -53,13 +53,21 @@ pub(crate) struct SessionLog {
 
 impl CommitLog for SessionLog {
     fn append(&mut self, commit: &Commit<'_>) -> Result<Stamp, LogRefused> {
-        let entry = Entry {
-            kind: RecordKind::Writes,
-            epoch: commit.epoch,
-            touched: commit.touched,
-            body: &|body| encode_writes(&mut WritesEncoder::new(body), &commit.writes),
+        let &Commit { epoch, touched, call, .. } = commit;
+        let stamp = if call.is_empty() {
+            let body =
+                &|body: &mut Vec<u8>| encode_writes(&mut WritesEncoder::new(body), &commit.writes);
+            let entry = Entry { kind: RecordKind::Writes, epoch, touched, body };
+            self.journal.append(self.log, &entry)
+        } else {
+            let body = &|body: &mut Vec<u8>| {
+                body.extend_from_slice(call);
+                encode_writes(&mut WritesEncoder::new(body), &commit.writes)
+            };
+            let entry = Entry { kind: RecordKind::Command, epoch, touched, body };
+            self.journal.append(self.log, &entry)
         };
-        let stamp = self.journal.append(self.log, &entry).map_err(refused)?;
+        let stamp = stamp.map_err(refused)?;
         // Relaxed: a statistic with one writer.
         self.commits.store(self.commits.load(Relaxed) + 1, Relaxed);
         Ok(stamp)

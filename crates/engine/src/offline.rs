@@ -1,5 +1,6 @@
-//! Work on data directories that are not open: check, inspect, dump, load, merge, restore, repair.
+//! Work on data directories that are not open: check, inspect, calls, dump, load, merge, restore, repair.
 
+mod calls;
 mod load;
 mod look;
 mod merge;
@@ -18,6 +19,7 @@ use stillpoint_recovery::Plan;
 use crate::catalog;
 use crate::error::Error;
 
+pub use calls::calls;
 pub use load::Loader;
 pub use look::{
     Checked, DumpVisit, Dumped, Extent, InspectedLogs, Inspection, check, dump, inspect,

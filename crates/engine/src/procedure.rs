@@ -108,6 +108,9 @@ impl Arguments for () {
 /// A deterministic procedure: the same arguments and records give the same result. Time and random
 /// numbers are arguments.
 pub trait StoredProcedure: Send + Sync + 'static {
+    /// Version of the procedure, for logs that name calls: another one for each change after which
+    /// the same arguments and records give another result.
+    const VERSION: u32 = 1;
     /// Arguments of the procedure.
     type Input: Arguments;
     /// Result of the procedure.
@@ -124,6 +127,7 @@ pub trait StoredProcedure: Send + Sync + 'static {
 
 /// A procedure with its types erased.
 pub(crate) trait ErasedProcedure: Send + Sync {
+    fn version(&self) -> u32;
     fn prepare<'a>(&'a self, input: &[u8]) -> Option<Box<dyn PreparedCall + 'a>>;
 }
 
@@ -150,6 +154,9 @@ impl<P: StoredProcedure> PreparedCall for Call<'_, P> {
 }
 
 impl<P: StoredProcedure> ErasedProcedure for P {
+    fn version(&self) -> u32 {
+        P::VERSION
+    }
     fn prepare<'a>(&'a self, input: &[u8]) -> Option<Box<dyn PreparedCall + 'a>> {
         let mut rest = input;
         let input = P::Input::decode(&mut rest)?;

@@ -8,11 +8,13 @@ use stillpoint_sync::{mutant, planted};
 use stillpoint_txn::Arrival;
 
 use crate::batch::{Batch, InMemory, Procedure};
+use crate::call::Call;
 use crate::error::Error;
 use crate::guards::{Inside, Seat, SessionWorker};
 use crate::kinds::{self, Absent, Parts};
 use crate::procedure::PreparedCall;
 use crate::shared::Shared;
+use crate::transaction::Transaction;
 use crate::tx::Tx;
 
 /// A session runs one thread's transactions, one at a time.
@@ -27,6 +29,8 @@ pub struct Session {
     worker: SessionWorker,
     /// The parts of other kinds of tables in the session's transactions, if there are such kinds.
     parts: Option<Parts>,
+    /// A buffer for the calls of transactions, if the log names them.
+    call: Option<Call>,
     log: u8,
 }
 
@@ -44,7 +48,8 @@ impl Session {
         log: u8,
         seat: Seat,
     ) -> Self {
-        Self { shared, worker: SessionWorker::new(worker, seat), parts, log }
+        let call = (shared.config.log_calls && shared.records_commits).then(Call::default);
+        Self { shared, worker: SessionWorker::new(worker, seat), parts, call, log }
     }
 
     /// Runs and commits a transaction that finds its keys on the way. In strict durability it
@@ -98,6 +103,37 @@ impl Session {
         Ok(result?)
     }
 
+    /// Begins a transaction that stays open across calls, until it is committed or dropped. Meanwhile
+    /// the session does nothing else. Unlike [`transact`](Self::transact), nobody tries it again
+    /// after a conflict.
+    ///
+    /// # Errors
+    /// As [`transact`](Self::transact), before anything has happened.
+    pub fn begin(&mut self) -> Result<Transaction<'_>, Error> {
+        Inside::refuse_in_batch("begin")?;
+        self.admit()?;
+        Ok(Transaction::begin(self))
+    }
+
+    /// Gives worker and parts to a transaction that stays open.
+    pub(crate) fn lend_worker(&mut self) -> (SessionWorker, Option<Parts>) {
+        (std::mem::replace(&mut self.worker, SessionWorker::lent()), self.parts.take())
+    }
+
+    /// Takes worker and parts back from such a transaction, which has ended.
+    pub(crate) fn take_back(&mut self, worker: SessionWorker, parts: Option<Parts>) {
+        (self.worker, self.parts) = (worker, parts);
+        if let Some(parts) = &mut self.parts {
+            parts.give_dependencies(&mut self.worker);
+        }
+        self.note_failure();
+    }
+
+    /// Refuses a commit once the store has failed or ended.
+    pub(crate) fn refuse_commits(&self) -> Result<(), Error> {
+        self.shared.life.check()
+    }
+
     /// Runs transactions with declared keys, one after the other. Their index lines and records are
     /// prefetched together before the first runs. No transaction is ever aborted for a lock. Does
     /// *not* wait for durability: call [`flush`](Self::flush) before acknowledging.
@@ -105,7 +141,7 @@ impl Session {
         let inside = Inside::batch("execute");
         match inside.and_then(|inside| self.admit().map(|()| inside)) {
             Ok(_inside) => {
-                run_batch(&mut self.worker, &mut self.parts, batch);
+                run_batch(&mut self.worker, &mut self.parts, &mut self.call, batch);
                 self.note_failure();
             }
             Err(refused) => refuse_all(batch, 0, &refused),
@@ -130,12 +166,13 @@ impl Session {
                 return Executed::All;
             }
         };
+        let call = self.call.as_mut();
         let Some(parts) = &mut self.parts else {
-            self.worker.execute(&mut InMemory(&mut Rest { batch, from }));
+            self.worker.execute(&mut InMemory { batch: &mut Rest { batch, from }, call });
             return Executed::All;
         };
         parts.must_not_wait = true;
-        let executed = kinds::execute(&mut self.worker, parts, batch, from);
+        let executed = kinds::execute(&mut self.worker, parts, (batch, call), from);
         parts.must_not_wait = false;
         self.note_failure();
         match executed {
@@ -214,9 +251,10 @@ impl Session {
         let (output, result) = {
             let procedure = self.shared.procedures.find(name)?;
             let call = procedure.prepare(input).ok_or_else(|| Error::Arguments(name.to_owned()))?;
-            let mut running = Running { call: &*call, output: Vec::new(), result: Ok(()) };
+            let named = (name, procedure.version(), input);
+            let mut running = Running { named, call: &*call, output: Vec::new(), result: Ok(()) };
             let batch = std::slice::from_mut(&mut running);
-            run_batch(&mut self.worker, &mut self.parts, batch);
+            run_batch(&mut self.worker, &mut self.parts, &mut self.call, batch);
             (running.output, running.result)
         };
         drop(inside);
@@ -400,7 +438,7 @@ impl Session {
     }
 
     #[inline]
-    fn acknowledge(&mut self) -> Result<(), Error> {
+    pub(crate) fn acknowledge(&mut self) -> Result<(), Error> {
         self.shared.life.check_read()?;
         let unflushed = self.unflushed();
         self.shared.make_durable(&unflushed.stamps)
@@ -408,11 +446,17 @@ impl Session {
 }
 
 #[inline]
-fn run_batch<B: Batch + ?Sized>(worker: &mut Worker, parts: &mut Option<Parts>, batch: &mut B) {
+fn run_batch<B: Batch + ?Sized>(
+    worker: &mut Worker,
+    parts: &mut Option<Parts>,
+    call: &mut Option<Call>,
+    batch: &mut B,
+) {
+    let call = call.as_mut();
     match parts {
-        None => worker.execute(&mut InMemory(batch)),
+        None => worker.execute(&mut InMemory { batch, call }),
         Some(parts) => {
-            kinds::execute(worker, parts, batch, 0)
+            kinds::execute(worker, parts, (batch, call), 0)
                 .expect("who may wait gets all that is asked for");
         }
     }
@@ -458,6 +502,9 @@ impl<B: Batch + ?Sized> Batch for Rest<'_, B> {
     fn begins(&mut self, index: usize, large_bytes: &dyn Fn() -> usize) -> bool {
         self.batch.begins(self.from + index, large_bytes)
     }
+    fn call(&mut self, index: usize, call: &mut Call) {
+        self.batch.call(self.from + index, call);
+    }
     fn run(&mut self, index: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
         self.batch.run(self.from + index, tx)
     }
@@ -493,6 +540,8 @@ impl Unflushed {
 }
 
 struct Running<'a> {
+    /// Name, version and encoded arguments.
+    named: (&'a str, u32, &'a [u8]),
     call: &'a dyn PreparedCall,
     output: Vec<u8>,
     result: Result<(), TxError>,
@@ -501,6 +550,11 @@ struct Running<'a> {
 impl Procedure for Running<'_> {
     fn declare(&mut self, keys: &mut KeySet) {
         self.call.declare(keys);
+    }
+    fn call(&mut self, call: &mut Call) {
+        let (name, version, arguments) = self.named;
+        call.set(name, version);
+        call.arguments.extend_from_slice(arguments);
     }
     fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
         self.call.run(tx, &mut self.output)

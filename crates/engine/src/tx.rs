@@ -3,6 +3,7 @@
 use stillpoint_store::{Mode, Slot, Stamp, TableId, TxError, ValueRef};
 use stillpoint_txn::KindPart;
 
+use crate::call::Call;
 use crate::kinds::{Parts, Place};
 
 /// A running transaction. Reads see its own writes; nobody else sees them before it commits.
@@ -27,6 +28,14 @@ impl<'t> Tx<'t> {
     /// A transaction that may touch tables of all kinds.
     pub(crate) fn on_all(memory: stillpoint_store::Tx<'t>, parts: &'t mut Parts) -> Self {
         Self { memory, parts: Some(parts) }
+    }
+
+    /// Has the log name this call beside the transaction's writes.
+    pub(crate) fn carry(&mut self, call: &Call) -> Result<(), TxError> {
+        let encoded = self.memory.call();
+        // A run of the transaction may have failed before.
+        encoded.clear();
+        call.encode(encoded)
     }
 
     /// Lets this transaction use memory beyond the limit, from here to its end. This is for small

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use stillpoint::{
-    Config, Durability, Engine, EngineBuilder, Error, KeySet, Mode, Slot, StoredProcedure, TableId,
-    Tx, TxError,
+    Arguments, Call, Config, Durability, Engine, EngineBuilder, Error, KeySet, Mode, Procedure,
+    Slot, Stamp, StoredProcedure, TableId, Tx, TxError, offline,
 };
 use stillpoint_io::{ManualClock, SeededRng, SimDisk};
 
@@ -115,4 +115,144 @@ fn an_opening_whose_procedures_are_refused_changes_no_table() {
     let mut session = engine.session().expect("a session");
     let unknown = session.call::<_, u64>("add", &("n".to_owned(), 1_u64)).expect_err("not given");
     assert!(matches!(unknown, Error::NoSuchProcedure(_)), "{unknown}");
+}
+
+/// A call as a test compares it: name, version, arguments, inputs.
+type Logged = (String, u32, Vec<u8>, Vec<u8>);
+
+fn logged(dir: &std::path::Path) -> Vec<Logged> {
+    let (mut found, mut last) = (Vec::new(), 0);
+    let listed = offline::calls(dir, &mut |call| {
+        assert!(call.gsn > last, "in the order of their commits");
+        last = call.gsn;
+        let (arguments, inputs) = (call.arguments.to_vec(), call.inputs.to_vec());
+        found.push((call.name.to_owned(), call.version, arguments, inputs));
+        Ok(())
+    });
+    listed.expect("a sound directory");
+    found
+}
+
+fn on_disk(dir: &std::path::Path, log_calls: bool) -> Engine {
+    let mut config = Config::new(dir);
+    config.durability = Durability::Strict;
+    config.log_segment_bytes = 128 << 10;
+    config.max_memory_bytes = 256 << 20;
+    // Gsns of one log are the order of the calls.
+    config.logs = 1;
+    config.log_calls = log_calls;
+    Engine::builder(config)
+        .procedure("add", |tables| Ok(Add { numbers: tables.table("numbers")? }))
+        .open()
+        .expect("opens")
+}
+
+/// Names itself, or not, when it is asked for its call.
+struct Named {
+    table: TableId,
+    name: Option<&'static str>,
+    was_asked: bool,
+}
+
+impl Procedure for Named {
+    fn declare(&mut self, keys: &mut KeySet) {
+        keys.push(self.table, b"named", Mode::Write, 1);
+    }
+    fn call(&mut self, call: &mut Call) {
+        self.was_asked = true;
+        if let Some(name) = self.name {
+            call.set(name, 9);
+            call.inputs.extend_from_slice(b"noon");
+        }
+    }
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        tx.put_slot(Slot(0), b"1")
+    }
+    fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
+        assert_eq!(result.is_err(), self.name.is_some_and(|name| name.len() > 255), "{result:?}");
+    }
+}
+
+#[test]
+fn the_log_names_the_call_of_each_transaction_that_has_one() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let engine = on_disk(dir.path(), true);
+    let table = engine.table("others").expect("a table");
+    let mut session = engine.session().expect("a session");
+    let call = |session: &mut stillpoint::Session, key: &str, more: u64| {
+        session.call::<_, u64>("add", &(key.to_owned(), more)).expect("commits")
+    };
+    assert_eq!(call(&mut session, "a", 3), 3);
+    // Without a call: one that declares no keys, and one that gives none.
+    session.transact(|tx| tx.put(table, b"key", b"value")).expect("commits");
+    let named = |name| Named { table, name, was_asked: false };
+    session.execute(&mut [named(None), named(Some("given")), named(None)][..]);
+    let long: &str = "n".repeat(256).leak();
+    session.execute(&mut [named(Some(long))][..]);
+    assert_eq!(call(&mut session, "b", 4), 4);
+    // A call that writes nothing has no record.
+    let read = session.transact(|tx| Ok(tx.get(table, b"named")?.map(|value| value.to_vec())));
+    assert_eq!(read.expect("commits").as_deref(), Some(&b"1"[..]));
+    session.flush().expect("flushes");
+    drop(session);
+    assert!(matches!(offline::calls(dir.path(), &mut |_| Ok(())), Err(Error::InUse(_))));
+    engine.close().expect("closes");
+
+    let add = |key: &str, more: u64| -> Logged {
+        let mut arguments = Vec::new();
+        (key.to_owned(), more).encode(&mut arguments);
+        ("add".to_owned(), 1, arguments, Vec::new())
+    };
+    let given = ("given".to_owned(), 9, Vec::new(), b"noon".to_vec());
+    assert_eq!(logged(dir.path()), [add("a", 3), given, add("b", 4)]);
+
+    // What the calls have written is recovered, as from any record.
+    let engine = on_disk(dir.path(), false);
+    let mut session = engine.session().expect("a session");
+    assert_eq!(call(&mut session, "a", 1), 4);
+    let mut quiet = [named(Some("not logged"))];
+    session.execute(&mut quiet[..]);
+    assert!(!quiet[0].was_asked, "nobody asks for a call that is not logged");
+    session.flush().expect("flushes");
+    drop(session);
+    engine.close().expect("closes");
+    assert_eq!(logged(dir.path()).len(), 3);
+}
+
+/// The calls of the logs, made again on an empty engine, leave the same records. A call depends on
+/// nothing but name, version and arguments.
+#[test]
+fn calls_that_are_made_again_leave_the_same_records() {
+    let dirs = [0, 1].map(|_| tempfile::tempdir().expect("a directory"));
+    let engine = on_disk(dirs[0].path(), true);
+    let mut session = engine.session().expect("a session");
+    for round in 0..200_u64 {
+        let key = format!("key {}", round * 7 % 13);
+        session.call::<_, u64>("add", &(key, round * round)).expect("commits");
+    }
+    let records = |engine: &Engine| {
+        let mut session = engine.session().expect("a session");
+        let table = engine.table("numbers").expect("a table");
+        let (mut records, mut cursor) = (std::collections::BTreeMap::new(), 0);
+        loop {
+            let next = session.scan(table, cursor, 100, &mut |key, value| {
+                records.insert(key.to_vec(), value.to_vec());
+            });
+            cursor = next.expect("a sound store");
+            if cursor == 0 {
+                return records;
+            }
+        }
+    };
+    let expected = records(&engine);
+    assert_eq!(expected.len(), 13);
+    drop(session);
+    engine.close().expect("closes");
+    let again = on_disk(dirs[1].path(), false);
+    let mut session = again.session().expect("a session");
+    for (name, version, arguments, _) in logged(dirs[0].path()) {
+        assert_eq!(version, <Add as StoredProcedure>::VERSION);
+        session.call_encoded(&name, &arguments).expect("commits");
+    }
+    assert_eq!(records(&again), expected);
 }

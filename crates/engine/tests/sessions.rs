@@ -388,3 +388,70 @@ fn statistics_say_who_holds_the_log_and_how_much() {
     engine.checkpoint().expect("a checkpoint");
     assert_eq!(held(&engine), 0);
 }
+
+/// Who needs the keys of an open transaction takes the permit of the store in the end. The open
+/// transaction goes on all the same, with further keys.
+#[test]
+fn an_open_transaction_goes_on_while_others_wait_for_it() {
+    let engine = open(&SimDisk::new(1), 8);
+    let table = engine.table("table").expect("a table");
+    let mut session = engine.session().expect("a session");
+    let mut transaction = session.begin().expect("begins");
+    transaction.tx().put(table, b"wanted", b"1").expect("no conflict");
+    let mut waiting = engine.session().expect("a session");
+    let waiter = spawn("waiter", move || {
+        waiting.transact(|tx| {
+            let found = tx.get(table, b"wanted")?.map(|value| value.to_vec());
+            tx.put(table, b"seen", found.as_deref().unwrap_or(b"none"))
+        })
+    });
+    let waiter = waiter.expect("a thread");
+    for round in 0..50_u8 {
+        RealClock.sleep(Duration::from_millis(2));
+        transaction.tx().put(table, &[round], b"more").expect("nobody else has these keys");
+    }
+    transaction.commit().expect("commits");
+    waiter.join().expect("no panic").expect("commits");
+    let seen = session.transact(|tx| Ok(tx.get(table, b"seen")?.map(|value| value.to_vec())));
+    assert_eq!(seen.expect("commits").as_deref(), Some(&b"1"[..]));
+    assert_eq!(engine.len(table), 52);
+}
+
+/// A table that is emptied meanwhile conflicts with the transaction that has read it.
+#[test]
+fn an_open_transaction_does_not_outlive_its_table() {
+    let engine = open(&SimDisk::new(1), 3);
+    let table = engine.table("table").expect("a table");
+    let mut session = engine.session().expect("a session");
+    let mut transaction = session.begin().expect("begins");
+    transaction.tx().put(table, b"key", b"value").expect("no conflict");
+    engine.flush_tables(&[table]).expect("flushes");
+    let ended = transaction.commit();
+    assert!(matches!(ended, Err(Error::Transaction(TxError::Conflict))), "{ended:?}");
+    assert_eq!(engine.len(table), 0);
+    session.transact(|tx| tx.put(table, b"key", b"value")).expect("the session goes on");
+}
+
+/// A body that panics, and a transaction that is leaked.
+#[test]
+fn a_panic_rolls_an_open_transaction_back_and_a_leak_ends_its_session() {
+    let engine = open(&SimDisk::new(1), 3);
+    let table = engine.table("table").expect("a table");
+    let mut session = engine.session().expect("a session");
+    let panicked = stillpoint_io::catch_panic("test", || {
+        let mut transaction = session.begin().expect("begins");
+        transaction.tx().put(table, b"key", b"value").expect("no conflict");
+        panic!("in the middle");
+    });
+    assert!(panicked.is_err());
+    session.transact(|tx| tx.put(table, b"key", b"free")).expect("its locks are given back");
+    let mut leaked = session.begin().expect("begins");
+    leaked.tx().put(table, b"other", b"value").expect("no conflict");
+    std::mem::forget(leaked);
+    let used = stillpoint_io::catch_panic("test", || {
+        let _ = session.transact(|tx| tx.put(table, b"third", b"value"));
+    });
+    assert!(used.is_err_and(|panic| panic.to_string().contains("leaked")));
+    let mut another = engine.session().expect("a session");
+    another.transact(|tx| tx.put(table, b"third", b"value")).expect("other keys are free");
+}

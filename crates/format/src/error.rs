@@ -117,6 +117,12 @@ pub enum EncodeError {
         /// Length of the value, in bytes.
         bytes: usize,
     },
+    /// The name, the arguments or the inputs of a call do not fit their lengths, or it has no name.
+    #[error("call of {bytes} bytes: a name has 1 to 255 bytes, arguments less than 4 GiB")]
+    CallTooLong {
+        /// Length of name, arguments and inputs, in bytes.
+        bytes: usize,
+    },
     /// One transaction writes more than a log record can hold.
     #[error("log record of {bytes} bytes: at most {max} are allowed; write less per transaction")]
     RecordTooLong {

@@ -12,6 +12,7 @@
 //! batch. [`classify_tail`] then tells a torn tail from damage.
 
 mod batch;
+mod call;
 mod continuation;
 mod operation;
 mod read;
@@ -21,6 +22,7 @@ mod tail;
 mod write;
 
 pub use batch::{BATCH_ALIGN, BATCH_HEADER_BYTES, BatchBuilder, BatchPlace, RecordHead};
+pub use call::{CALL_NAME_BYTES_MAX, LoggedCall};
 pub use continuation::{CONTINUATION_BYTES, Continuation};
 pub use operation::{LoggedEnd, LoggedOperation, TransactionEnd};
 pub use read::{Batch, BatchReader, EndCause, Record, RecordIter, SegmentEnd, Step};

@@ -13,10 +13,10 @@ use std::path::PathBuf;
 
 use parking_lot::Mutex;
 use stillpoint_format::log::{
-    Batch, BatchReader, EndCause, LoggedOperation, Record, RecordKind, Step, TransactionEnd, Write,
-    WriteIter,
+    Batch, BatchReader, EndCause, LoggedCall, LoggedOperation, Record, RecordKind, Step,
+    TransactionEnd, Write, WriteIter,
 };
-use stillpoint_format::{DecodeCause, DecodeError, LogGsn};
+use stillpoint_format::{DecodeError, LogGsn};
 use stillpoint_io::in_parallel;
 
 use crate::reader::{Chain, LogOffset, Logs, ReadBuffer, ScanError, SegmentFile, Walked, after};
@@ -36,6 +36,8 @@ pub struct ReplayOptions {
     pub round_bytes: usize,
     /// Threads that read and decode.
     pub threads: usize,
+    /// Whether the calls that records name are among the [operations](Round::operations).
+    pub with_calls: bool,
 }
 
 /// The partition of a key: table and key to a number below the number of partitions.
@@ -54,7 +56,7 @@ pub struct ReplayWrite<'a> {
     pub write: Write<'a>,
 }
 
-/// A kept record of a transaction that changes tables in place.
+/// A kept record that holds more than writes to the memory store.
 #[derive(Clone, Debug)]
 pub struct ReplayOperation<'a> {
     /// The record's gsn.
@@ -65,13 +67,15 @@ pub struct ReplayOperation<'a> {
     pub record: OperationRecord<'a>,
 }
 
-/// Content of a record of a transaction that changes tables in place.
+/// Content of such a record.
 #[derive(Clone, Debug)]
 pub enum OperationRecord<'a> {
     /// An operation, or the undo of one.
     Operation(LoggedOperation<'a>),
     /// The end of the transaction that began with this record.
     End(LogGsn, TransactionEnd),
+    /// The call that a transaction was. Its writes are among those of the round.
+    Call(LoggedCall<'a>),
 }
 
 /// Yields rounds until all kept records have been replayed.
@@ -140,8 +144,9 @@ impl<'r> Round<'r> {
         Merge::new(lanes.collect())
     }
 
-    /// The operations on tables of other kinds in this round, and the ends of their transactions, in
-    /// gsn order. Those of a later round, and of a later incarnation, have greater gsns.
+    /// The operations on tables of other kinds in this round and the ends of their transactions, in gsn
+    /// order. The calls are among them if they were [asked for](ReplayOptions::with_calls). Those of
+    /// a later round, and of a later incarnation, have greater gsns.
     pub fn operations(&self) -> &[ReplayOperation<'r>] {
         &self.operations
     }
@@ -258,6 +263,7 @@ impl Replay<'_> {
             partitions: self.options.partitions,
             partition_of: self.partition_of,
             start_epoch: self.start_epoch,
+            with_calls: self.options.with_calls,
         };
         let lanes = run(threads, pieces, |piece| decoder.decode(&piece))?;
         let mut decoded = Decoded::default();
@@ -451,6 +457,7 @@ struct Decoder<'a> {
     partitions: usize,
     partition_of: &'a PartitionOf<'a>,
     start_epoch: u64,
+    with_calls: bool,
 }
 
 /// Decoded content of a piece.
@@ -510,10 +517,17 @@ impl Decoder<'_> {
                 decoded.operations.push(ReplayOperation { gsn, log, record: operation });
                 return Ok(());
             }
+            RecordKind::Command if is_loaded && !self.with_calls => return Ok(()),
             RecordKind::Command => {
-                let (field, value) = ("record kind for replay by key", record.kind as u64);
-                let cause = DecodeCause::Unknown { field, value };
-                return Err(DecodeError { what: "log record", offset: record.body_offset, cause });
+                let (call, writes) = record.command()?;
+                if self.with_calls {
+                    let record = OperationRecord::Call(call);
+                    decoded.operations.push(ReplayOperation { gsn, log, record });
+                }
+                if is_loaded {
+                    return Ok(());
+                }
+                writes
             }
         };
         decoded.records += 1;

@@ -24,10 +24,11 @@ use stillpoint_format::manifest::{
 };
 use stillpoint_format::names;
 use stillpoint_io::{Caching, Disk, DiskError, OpenMode};
-use stillpoint_journal::{ReplayOptions, ReplayStart, ScanInput, scan_accepting_loss};
+use stillpoint_journal::{ReplayStart, ScanInput, scan_accepting_loss};
 
 use crate::error::RecoveryError;
-use crate::run::{ROUND_BYTES, unknown_kind};
+use crate::run::unknown_kind;
+use crate::verify::read_all;
 
 /// A rebuilt manifest.
 #[derive(Clone, Debug)]
@@ -341,8 +342,7 @@ fn find_tables(
     }
     let start = start_of(manifest);
     let (logs, _) = scan_accepting_loss(disk, &input(manifest, &start, threads), &[])?;
-    let options = ReplayOptions { partitions: 1, round_bytes: ROUND_BYTES, threads };
-    let mut rounds = logs.replay(options, &|_, _| 0);
+    let mut rounds = logs.replay(read_all(threads), &|_, _| 0);
     while let Some(round) = rounds.next_round()? {
         if let Some(record) = round.operations().first() {
             return Err(unknown_kind(record));

@@ -229,7 +229,8 @@ fn replay(
         // index.
         store.hash(TableId(table), key) as usize % threads
     };
-    let options = ReplayOptions { partitions: threads, round_bytes: ROUND_BYTES, threads };
+    let options =
+        ReplayOptions { partitions: threads, round_bytes: ROUND_BYTES, threads, with_calls: false };
     let mut rounds = plan.logs.replay(options, &partition_of);
     while let Some(round) = rounds.next_round()? {
         let jobs: Vec<_> = (0..threads)

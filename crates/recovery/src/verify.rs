@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use stillpoint_checkpoint::{LoadOptions, for_each_record};
-use stillpoint_format::log::WriteOp;
+use stillpoint_format::log::{LoggedCall, WriteOp};
 use stillpoint_format::manifest::{Manifest, TableEntry, TableGeneration};
 use stillpoint_io::Disk;
-use stillpoint_journal::{ReplayOptions, ReplayWrite};
+use stillpoint_journal::{OperationRecord, ReplayOperation, ReplayOptions, ReplayWrite};
 use stillpoint_store::TxError;
 
 use crate::error::RecoveryError;
@@ -49,6 +49,11 @@ impl Length {
     }
 }
 
+/// Options of a replay that reads every write, in one partition.
+pub(crate) fn read_all(threads: usize) -> ReplayOptions {
+    ReplayOptions { partitions: 1, round_bytes: ROUND_BYTES, threads, with_calls: false }
+}
+
 impl Plan {
     /// Reads every record that replay would apply. The record must decode, the manifest must know
     /// its tables, and changed bytes of a value must lie inside it. Takes memory for the keys whose
@@ -80,13 +85,33 @@ impl Plan {
         self.look_up(&**disk, patched)
     }
 
+    /// Visits the calls that the kept records name, in gsn order: log, gsn and call.
+    ///
+    /// # Errors
+    /// Damage, or a disk that refuses.
+    pub fn each_call(
+        &self,
+        threads: usize,
+        visit: &mut dyn FnMut(u8, u64, &LoggedCall<'_>),
+    ) -> Result<(), RecoveryError> {
+        let options = ReplayOptions { with_calls: true, ..read_all(threads) };
+        let mut rounds = self.logs.replay(options, &|_, _| 0);
+        while let Some(round) = rounds.next_round()? {
+            for ReplayOperation { log, gsn, record } in round.operations() {
+                if let OperationRecord::Call(call) = record {
+                    visit(*log, *gsn, call);
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn each_write(
         &self,
         threads: usize,
         mut visit: impl FnMut(&ReplayWrite<'_>) -> Result<(), RecoveryError>,
     ) -> Result<(), RecoveryError> {
-        let options = ReplayOptions { partitions: 1, round_bytes: ROUND_BYTES, threads };
-        let mut rounds = self.logs.replay(options, &|_, _| 0);
+        let mut rounds = self.logs.replay(read_all(threads), &|_, _| 0);
         while let Some(round) = rounds.next_round()? {
             if let Some(record) = round.operations().first() {
                 return Err(unknown_kind(record));
@@ -163,7 +188,7 @@ fn is_known(manifest: &Manifest, write: &ReplayWrite<'_>) -> bool {
     table.is_some_and(|table| write.write.generation <= table.generation)
 }
 
-/// Whether the table has not been emptied since.
+/// Whether a write is of the table's present generation. A table that is emptied gets a new one.
 fn is_current(manifest: &Manifest, write: &ReplayWrite<'_>) -> bool {
     let table = manifest.table(write.write.table);
     table.is_some_and(|table| write.write.generation == table.generation)

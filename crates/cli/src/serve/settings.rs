@@ -50,6 +50,7 @@ struct File {
     merge_after: Option<usize>,
     log_limit: Written<u64>,
     journal: Option<String>,
+    log_calls: Option<bool>,
     durability: Option<DurabilityArg>,
     max_memory: Written<u64>,
     requirepass: Option<String>,
@@ -206,6 +207,7 @@ fn engine_settings(args: &ServeArgs, file: File, threads: usize) -> Result<Confi
     if let Some(journal) = args.journal.clone().or(file.journal) {
         config.journal = journal;
     }
+    config.log_calls = args.log_calls.or(file.log_calls).unwrap_or(false);
     let durability = args.durability.or(file.durability);
     config.durability = match durability.unwrap_or(DurabilityArg::Relaxed) {
         DurabilityArg::Relaxed => Durability::Relaxed,

@@ -147,3 +147,40 @@ fn a_dump_names_the_moment_at_which_a_key_expires() {
     assert_eq!((&of("t")["value"], &of("t")["tag"]), (&"hello".into(), &0.into()));
     assert_eq!((&of("a")["value"], of("a").get("expires_ms")), (&"1".into(), None));
 }
+
+#[test]
+fn the_commands_in_the_logs_are_listed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let serving = Serving::start(dir.path(), &["--log-calls", "--checkpoint-every", "never"]);
+    let mut client = serving.client();
+    assert_eq!(client.ask(&["SET", "a", "1"]), "OK");
+    assert_eq!(client.ask(&["GET", "a"]), "1");
+    assert_eq!(client.ask(&["MULTI"]), "OK");
+    assert_eq!(client.ask(&["INCR", "a"]), "QUEUED");
+    assert_eq!(client.ask(&["LPUSH", "list", "x", "y"]), "QUEUED");
+    client.ask(&["EXEC"]);
+    serving.signal("TERM");
+    assert!(serving.ended().0.success());
+    let (code, said) = run("inspect", dir.path(), &["--calls"]);
+    assert_eq!(code, Some(0), "{said}");
+    let calls: Vec<serde_json::Value> =
+        said.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let named: Vec<_> = calls.iter().map(|call| (&call["name"], &call["arguments"])).collect();
+    let exec =
+        "*2\r\n$4\r\nINCR\r\n$1\r\na\r\n*4\r\n$5\r\nLPUSH\r\n$4\r\nlist\r\n$1\r\nx\r\n$1\r\ny\r\n";
+    let expected = [("SET", "*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\n1\r\n"), ("EXEC", exec)];
+    assert_eq!(named.len(), 2, "a read has no record: {said}");
+    for ((name, arguments), (command, request)) in named.iter().zip(expected) {
+        assert!(name.as_str().is_some_and(|name| name.eq_ignore_ascii_case(command)), "{said}");
+        assert_eq!(arguments.as_str(), Some(request), "{said}");
+    }
+    // The time and the database.
+    let bytes = |call: &serde_json::Value| match &call["inputs"] {
+        serde_json::Value::String(text) => text.len(),
+        other => other["base16"].as_str().expect("bytes").len() / 2,
+    };
+    assert!(calls.iter().all(|call| bytes(call) == 12 && call["version"] == 1), "{said}");
+    let without = served();
+    let (code, said) = run("inspect", without.path(), &["--calls"]);
+    assert_eq!((code, &*said), (Some(0), ""));
+}

@@ -55,6 +55,15 @@ pub(crate) fn run<R>(
     ended
 }
 
+/// Commits a transaction that was begun elsewhere. Rolls its parts back after an error.
+pub(crate) fn commit_or_roll_back(
+    open: &mut OpenTransaction<'_>,
+    parts: &mut Parts,
+) -> Result<Option<Stamp>, TxError> {
+    let running = Run(parts);
+    commit(open, running.0)
+}
+
 /// Commits; gives the stamp, `None` if nothing was written. After an error the parts are rolled back.
 fn commit(open: &mut OpenTransaction<'_>, parts: &mut Parts) -> Result<Option<Stamp>, TxError> {
     if parts.has_conflicted || parts.absent.is_some() {

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use stillpoint_store::{KeySet, Stamp, TableId, TxError, Worker};
 use stillpoint_txn::Arrival;
 
-use crate::batch::Batch;
+use crate::batch::{Batch, run_called};
+use crate::call::Call;
 use crate::kinds::Parts;
 use crate::kinds::commit;
 use crate::tx::Tx;
@@ -80,14 +81,14 @@ pub(crate) struct Absent {
 pub(crate) fn execute<B: Batch + ?Sized>(
     worker: &mut Worker,
     parts: &mut Parts,
-    batch: &mut B,
+    (batch, mut call): (&mut B, Option<&mut Call>),
     from: usize,
 ) -> Result<(), Absent> {
     let mut chunk = Chunk { keys: KeySet::new(worker.store().hasher()), ends: Vec::new() };
     let mut next = from;
     while next < batch.len() {
         chunk.declare(batch, next);
-        let ran = execute_chunk(worker, parts, batch, (&chunk, next));
+        let ran = execute_chunk(worker, parts, (batch, call.as_deref_mut()), (&chunk, next));
         parts.give_dependencies(worker);
         ran?;
         next += chunk.ends.len();
@@ -99,7 +100,7 @@ pub(crate) fn execute<B: Batch + ?Sized>(
 fn execute_chunk<B: Batch + ?Sized>(
     worker: &mut Worker,
     parts: &mut Parts,
-    batch: &mut B,
+    (batch, mut call): (&mut B, Option<&mut Call>),
     (chunk, next): (&Chunk, usize),
 ) -> Result<(), Absent> {
     let (first, arrivals) = parts.ask_for_all(&chunk.keys);
@@ -109,10 +110,11 @@ fn execute_chunk<B: Batch + ?Sized>(
     while at < end {
         let count = (at..end).take_while(|&at| chunk.is_in_memory(at, parts)).count();
         if count > 0 {
-            worker.execute(&mut InMemoryOnly { batch, chunk, next, at, count });
+            let call = call.as_deref_mut();
+            worker.execute(&mut InMemoryOnly { batch, call, chunk, next, at, count });
             at += count;
         } else {
-            execute_mixed(worker, parts, batch, (chunk, at), next + at)?;
+            execute_mixed(worker, parts, (batch, call.as_deref_mut()), (chunk, at), next + at)?;
             at += 1;
         }
     }
@@ -123,7 +125,7 @@ fn execute_chunk<B: Batch + ?Sized>(
 fn execute_mixed<B: Batch + ?Sized>(
     worker: &mut Worker,
     parts: &mut Parts,
-    batch: &mut B,
+    (batch, mut call): (&mut B, Option<&mut Call>),
     (chunk, at): (&Chunk, usize),
     index: usize,
 ) -> Result<(), Absent> {
@@ -138,7 +140,10 @@ fn execute_mixed<B: Batch + ?Sized>(
             |keys| chunk.copy(range.clone(), keys, |table| kinds.of(table).is_none()),
             |open| {
                 let lock = |parts: &mut Parts| parts.lock_declared(&chunk.keys, range.clone());
-                commit::run(open, parts, lock, |tx| batch.run(index, tx))
+                commit::run(open, parts, lock, |tx| match call.as_deref_mut() {
+                    None => batch.run(index, tx),
+                    Some(call) => run_called(batch, index, call, tx),
+                })
             },
         )
     });
@@ -152,6 +157,7 @@ fn execute_mixed<B: Batch + ?Sized>(
 /// Transactions of a chunk that are on the memory store alone.
 struct InMemoryOnly<'b, B: ?Sized> {
     batch: &'b mut B,
+    call: Option<&'b mut Call>,
     chunk: &'b Chunk,
     /// The number in the batch of the first transaction of the chunk.
     next: usize,
@@ -171,7 +177,11 @@ impl<B: Batch + ?Sized> stillpoint_store::Batch for InMemoryOnly<'_, B> {
         self.batch.begins(self.next + self.at + index, large_bytes)
     }
     fn run(&mut self, index: usize, tx: &mut stillpoint_store::Tx<'_>) -> Result<(), TxError> {
-        self.batch.run(self.next + self.at + index, &mut Tx::new(tx.reborrow()))
+        let (index, tx) = (self.next + self.at + index, &mut Tx::new(tx.reborrow()));
+        match &mut self.call {
+            None => self.batch.run(index, tx),
+            Some(call) => run_called(self.batch, index, call, tx),
+        }
     }
     fn ended(&mut self, index: usize, result: Result<Option<Stamp>, TxError>) {
         self.batch.ended(self.next + self.at + index, result);

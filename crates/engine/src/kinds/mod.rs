@@ -35,6 +35,7 @@ use stillpoint_txn::{KindTable, LockedTables, Presence, TableKind, TxError};
 use crate::error::Error;
 use crate::tx::Tx;
 
+pub(crate) use commit::commit_or_roll_back;
 pub(crate) use mixed::{Absent, execute};
 pub(crate) use open::OpenTransactions;
 pub(crate) use operations::Operations;

@@ -101,6 +101,11 @@ impl Operations {
         self.first.is_some()
     }
 
+    /// The place of the transaction's first record, which names the transaction. `None` before it.
+    pub(crate) fn first_record(&self) -> Option<LogGsn> {
+        self.first
+    }
+
     /// Takes the operation that is to be undone next; what is appended from here on undoes it.
     pub(crate) fn undo_next(&mut self) -> Option<Done> {
         mutant!(UndoesOldestFirst => self.done.reverse());
@@ -125,13 +130,18 @@ impl Operations {
         self.touched.push(self.last);
         let first = self.first;
         let body = |body: &mut Vec<u8>| {
-            if let Some(first) = first {
-                LoggedEnd::encode_head(first, TransactionEnd::Committed, body);
+            match first {
+                Some(first) => LoggedEnd::encode_head(first, TransactionEnd::Committed, body),
+                None => body.extend_from_slice(commit.call),
             }
             mutant!(MemoryWritesLeftOut => return Ok(()));
             encode_writes(&mut WritesEncoder::new(body), &commit.writes)
         };
-        let kind = if first.is_some() { RecordKind::End } else { RecordKind::Writes };
+        let kind = match first {
+            Some(_) => RecordKind::End,
+            None if commit.call.is_empty() => RecordKind::Writes,
+            None => RecordKind::Command,
+        };
         let entry = Entry { kind, epoch: commit.epoch, touched: &self.touched, body: &body };
         let stamp = self.journal.append(self.log, &entry).map_err(refused)?;
         self.has_ended();

@@ -35,13 +35,13 @@ pub enum Extent {
 }
 
 /// A data directory under examination.
-struct Looked {
-    directory: Directory,
+pub(super) struct Looked {
+    pub(super) directory: Directory,
     /// Whether a process has the directory open.
-    is_open: bool,
+    pub(super) is_open: bool,
 }
 
-fn open(dir: &Path) -> Result<Looked, Error> {
+pub(super) fn open(dir: &Path) -> Result<Looked, Error> {
     if !dir.is_dir() {
         return Err(Error::NoStore(dir.to_owned()));
     }

@@ -415,3 +415,88 @@ fn an_unknown_kind_is_refused() {
     let opened = World::open_with(config, 1, 0).map(|_| ());
     assert!(matches!(opened, Err(Error::Config { setting: "journal", .. })), "{opened:?}");
 }
+
+/// A transaction stays open across calls. It has a name once it has changed anything in place, and ends
+/// by a commit, a drop or a conflict.
+#[test]
+fn a_transaction_lives_across_calls() {
+    for (kinds, absences) in KINDS.iter().flat_map(|kinds| [(kinds, 0), (kinds, 40)]) {
+        let world = world(absences);
+        let [a, b] = kinds.map(|kind| world.tables[kind]);
+        let mut session = world.engine.session().expect("a session");
+        let mut other = world.engine.session().expect("a session");
+        let mut transaction = session.begin().expect("begins");
+        assert_eq!(transaction.first_record(), None);
+        transaction.tx().put(a, b"one", b"first").expect("no conflict");
+        transaction.tx().put(b, b"two", b"second").expect("no conflict");
+        let name = transaction.first_record();
+        assert_eq!(name.is_some(), kinds != &[0, 0], "{kinds:?}");
+        // Others go on, and so does a checkpoint.
+        other.transact(|tx| tx.put(world.tables[0], b"other", b"other")).expect("commits");
+        let taken = world.engine.checkpoint();
+        assert!(taken.is_ok() || world.engine.config().checkpoint == "none", "{taken:?}");
+        transaction.tx().put(a, b"one", b"again").expect("no conflict");
+        assert_eq!(transaction.first_record(), name, "the name stays");
+        let one = transaction.tx().get(a, b"one").expect("no conflict").map(|v| v.to_vec());
+        assert_eq!(one.as_deref(), Some(&b"again"[..]), "it sees its own writes");
+        transaction.commit().expect("commits");
+        assert_eq!(get(&mut session, a, b"one"), Some((0, b"again".to_vec())));
+        assert_eq!(get(&mut session, b, b"two"), Some((0, b"second".to_vec())));
+        let mut dropped = session.begin().expect("begins");
+        dropped.tx().put(a, b"one", b"never").expect("no conflict");
+        dropped.tx().delete(b, b"two").expect("no conflict");
+        drop(dropped);
+        assert_eq!(get(&mut session, a, b"one"), Some((0, b"again".to_vec())));
+        assert_eq!(get(&mut session, b, b"two"), Some((0, b"second".to_vec())));
+        assert!(world.kind.is_unlocked());
+        // The younger one may not wait for the older one.
+        let mut older = session.begin().expect("begins");
+        older.tx().put(a, b"one", b"older").expect("no conflict");
+        let mut younger = other.begin().expect("begins");
+        let met = younger.tx().put(a, b"one", b"younger");
+        assert!(matches!(met, Err(TxError::Conflict)), "{met:?}");
+        let ended = younger.commit();
+        assert!(matches!(ended, Err(Error::Transaction(TxError::Conflict))), "{ended:?}");
+        older.commit().expect("commits");
+        assert_eq!(get(&mut other, a, b"one"), Some((0, b"older".to_vec())));
+        assert!(world.kind.is_unlocked());
+    }
+}
+
+/// A crash, and the end of the engine, leave nothing of a transaction that was open.
+#[test]
+fn what_was_open_at_the_end_has_not_happened() {
+    for (kinds, closes) in KINDS.iter().flat_map(|kinds| [(kinds, false), (kinds, true)]) {
+        let disk = SimDisk::new(1);
+        let world = World::open(&disk, 1, 2, 0).expect("opens");
+        let [a, b] = kinds.map(|kind| world.tables[kind]);
+        let mut session = world.engine.session().expect("a session");
+        session.transact(|tx| tx.put(a, b"one", b"before")).expect("commits");
+        let mut open = session.begin().expect("begins");
+        open.tx().put(a, b"one", b"open").expect("no conflict");
+        open.tx().put(b, b"two", b"open").expect("no conflict");
+        let other = world.engine.session().expect("a session").transact(|tx| {
+            // Its flush takes the operations of the open one along.
+            tx.put(world.tables[0], b"other", b"other")
+        });
+        other.expect("commits");
+        let after = if closes {
+            let World { engine, .. } = world;
+            engine.close().expect("closes");
+            let ended = open.commit();
+            assert!(matches!(ended, Err(Error::Ended)), "{ended:?}");
+            assert!(matches!(session.begin().map(drop), Err(Error::Ended)));
+            drop(session);
+            disk.kill()
+        } else {
+            disk.crash(7)
+        };
+        let world = World::open(&after, 1, 2, 0).expect("opens again");
+        let [a, b] = kinds.map(|kind| world.tables[kind]);
+        let mut session = world.engine.session().expect("a session");
+        assert_eq!(get(&mut session, a, b"one"), Some((0, b"before".to_vec())), "{kinds:?}");
+        assert_eq!(get(&mut session, b, b"two"), None, "{kinds:?}, closed: {closes}");
+        assert!(get(&mut session, world.tables[0], b"other").is_some());
+        assert!(world.kind.is_unlocked());
+    }
+}

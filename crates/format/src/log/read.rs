@@ -3,6 +3,7 @@
 use super::batch::{
     BATCH_ALIGN, BATCH_HEADER_BYTES, BATCH_MAGIC, HEADER_CRC_FROM, UNFLUSHED_UNKNOWN, at,
 };
+use super::call::LoggedCall;
 use super::continuation::Continuation;
 use super::operation::{LoggedEnd, LoggedOperation};
 use super::record::{DEP_BYTES, DepIter, RECORD_HEAD_BYTES, RecordKind};
@@ -426,6 +427,14 @@ impl<'a> Record<'a> {
     /// The writes in the body, if the kind is [`RecordKind::Writes`].
     pub fn writes(&self) -> WriteIter<'a> {
         WriteIter::new(self.body, self.body_offset)
+    }
+
+    /// The call and the writes in the body, if the kind is [`RecordKind::Command`].
+    ///
+    /// # Errors
+    /// The body is none.
+    pub fn command(&self) -> Result<(LoggedCall<'a>, WriteIter<'a>), DecodeError> {
+        LoggedCall::decode(self)
     }
 
     /// The operation in the body, if the kind is [`RecordKind::Operation`] or [`RecordKind::Undo`].

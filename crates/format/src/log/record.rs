@@ -19,7 +19,8 @@ pub(crate) const DEP_BYTES: usize = 8;
 pub enum RecordKind {
     /// The writes of one transaction: after-images and changed ranges ([`super::WriteIter`]).
     Writes = 1,
-    /// The call of one procedure: bytes that the engine interprets.
+    /// The call of a procedure or of a command, and the writes of its transaction
+    /// ([`super::LoggedCall`]).
     Command = 2,
     /// An operation on a table whose kind writes in place ([`super::LoggedOperation`]).
     Operation = 4,

@@ -1,10 +1,10 @@
 //! Tests of records of transactions that change tables in place.
 
 use stillpoint_format::log::{
-    BatchBuilder, BatchPlace, LoggedEnd, LoggedOperation, RecordHead, RecordKind, TransactionEnd,
-    WriteOp, WritesEncoder,
+    BatchBuilder, BatchPlace, CALL_NAME_BYTES_MAX, LoggedCall, LoggedEnd, LoggedOperation,
+    RecordHead, RecordKind, TransactionEnd, WriteOp, WritesEncoder,
 };
-use stillpoint_format::{DecodeError, LogGsn};
+use stillpoint_format::{DecodeError, EncodeError, LogGsn};
 
 use crate::common::segment_header;
 use crate::log::read_all;
@@ -73,6 +73,41 @@ fn ends_are_read_as_they_were_written() {
         );
         assert!(matches!(write.op, WriteOp::Put { tag: 3, value: b"value" }));
     });
+}
+
+#[test]
+fn calls_are_read_as_they_were_written() {
+    let call = LoggedCall { name: "transfer", version: 7, arguments: b"1 2 30", inputs: b"" };
+    let mut body = Vec::new();
+    call.encode_head(&mut body).expect("it fits");
+    let head = body.len();
+    WritesEncoder::new(&mut body).put(1, 2, b"key", 3, b"value").expect("legal");
+    with_record(RecordKind::Command, &body, |record| {
+        let (found, writes) = record.command().expect("a call");
+        assert_eq!(found, call);
+        let keys: Vec<_> = writes.map(|write| write.expect("legal").key).collect();
+        assert_eq!(keys, [b"key"]);
+    });
+    for len in 0..head {
+        let read =
+            with_record(RecordKind::Command, &body[..len], |record| record.command().is_ok());
+        assert!(!read, "{len} bytes of {head}");
+    }
+    // Without a name, and with a name that is no text.
+    body[1] = 0xff;
+    for body in [&body[..head], &[&[0][..], &body[9..head]].concat()] {
+        with_record(RecordKind::Command, body, |record| {
+            record.command().map(drop).expect_err("refused");
+        });
+    }
+    let mut out = Vec::new();
+    for name in ["", &*"n".repeat(CALL_NAME_BYTES_MAX + 1)] {
+        let refused = LoggedCall { name, ..call }.encode_head(&mut out);
+        let bytes = name.len() + call.arguments.len();
+        assert_eq!((refused, out.len()), (Err(EncodeError::CallTooLong { bytes }), 0));
+    }
+    let name = &*"n".repeat(CALL_NAME_BYTES_MAX);
+    LoggedCall { name, ..call }.encode_head(&mut out).expect("the longest name");
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! Tests of commits, dependencies, segments, epochs and incarnations.
 
-use stillpoint_format::log::RecordKind;
+use stillpoint_format::log::{LoggedCall, RecordKind, WriteOp, WritesEncoder};
 use stillpoint_format::{LogGsn, Stamp, names};
 use stillpoint_io::{Disk, SimDisk};
 use stillpoint_journal::{
-    Config, EarlierSegment, Entry, Hold, Holder, Journal, JournalError, ReplayOptions, ReplayStart,
+    Config, EarlierSegment, Entry, Hold, Holder, Journal, JournalError, OperationRecord,
+    ReplayOperation, ReplayOptions, ReplayStart, ReplayWrite,
 };
 
 use crate::support::{World, entry, open, put, replay, scan_first, scan_with, small};
@@ -277,14 +278,16 @@ fn segments_of_logs_that_are_gone_stay_while_a_holder_needs_them() {
     assert_eq!(journal.bytes_since(&none), 0);
 }
 
+/// A call is read back when it is asked for, and its writes like those of any commit.
 #[test]
-fn an_entry_of_any_kind_has_its_place_in_the_log() {
+fn a_call_is_replayed_by_what_it_wrote() {
     let disk = SimDisk::new(1);
     let journal = open(&disk, &small(1, 0, 1));
     let first = put(&*journal, 0, 1, &[], b"k", b"v").expect("appends");
+    let call = LoggedCall { name: "transfer", version: 3, arguments: b"1 2 30", inputs: b"noon" };
     let body = |to: &mut Vec<u8>| {
-        to.extend_from_slice(b"transfer 1 2 30");
-        Ok(())
+        call.encode_head(to)?;
+        WritesEncoder::new(to).put(0, 0, b"k", 0, b"called")
     };
     let entry = Entry { kind: RecordKind::Command, epoch: 1, touched: &[first], body: &body };
     let second = journal.append(0, &entry).expect("appends");
@@ -292,10 +295,25 @@ fn an_entry_of_any_kind_has_its_place_in_the_log() {
     journal.flush_all().expect("flushes");
     let logs = scan_first(&disk.crash(1)).expect("sound");
     assert_eq!(logs.cut(), [LogGsn { log: 0, gsn: 2 }]);
-    // Replay by key does not know what a call would write.
-    let options = ReplayOptions { partitions: 1, round_bytes: 1 << 20, threads: 1 };
-    let refused = logs.replay(options, &|_, _| 0).next_round().expect_err("a call");
-    assert!(refused.to_string().contains("record kind for replay by key"), "{refused}");
+    for with_calls in [false, true] {
+        let options = ReplayOptions { partitions: 1, round_bytes: 1 << 20, threads: 1, with_calls };
+        let mut replay = logs.replay(options, &|_, _| 0);
+        let round = replay.next_round().expect("sound").expect("a round");
+        let written = |of: &ReplayWrite<'_>| match of.write.op {
+            WriteOp::Put { value, .. } => (of.gsn, value.to_vec()),
+            _ => panic!("a put"),
+        };
+        let writes: Vec<_> = round.partition(0).map(written).collect();
+        assert_eq!(writes, [(1, b"v".to_vec()), (2, b"called".to_vec())]);
+        let calls: Vec<_> = round.operations().iter().collect();
+        match calls[..] {
+            [] => assert!(!with_calls),
+            [ReplayOperation { gsn: 2, log: 0, record: OperationRecord::Call(found) }] => {
+                assert!(with_calls && *found == call, "{found:?}");
+            }
+            _ => panic!("{calls:?}"),
+        }
+    }
 }
 
 #[test]

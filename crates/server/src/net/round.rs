@@ -17,6 +17,9 @@ use crate::session::spec::{Flags, Handler, Spec};
 use crate::shared::Shared;
 use crate::shared::registry::RELAXED;
 
+/// Version of all commands in logs that name calls.
+const COMMANDS_VERSION: u32 = 1;
+
 /// After a reply of this length the round asks whether the clients hold too much.
 const LARGE_REPLY_BYTES: usize = 64 << 10;
 /// A request of this length is dropped as soon as it has run, before its commit.
@@ -154,6 +157,24 @@ impl Batch for Round<'_> {
             self.plan.postponed.push(i as u32);
         }
         begins
+    }
+
+    /// A command is called by its name. Its arguments are its request, and those of `EXEC` are the
+    /// queued requests. Its inputs are the time and the number of the database.
+    fn call(&mut self, i: usize, to: &mut stillpoint::Call) {
+        let call = self.plan.calls[i];
+        let Some(conn) = self.conns.get_mut(call.conn as usize) else {
+            return;
+        };
+        to.set(call.spec.name, COMMANDS_VERSION);
+        if matches!(call.spec.handler, Handler::Exec) {
+            let queue = conn.client.multi.iter();
+            queue.for_each(|multi| multi.encode(&mut to.arguments));
+        } else {
+            self.plan.args(&call, &conn.input).encode(&mut to.arguments);
+        }
+        to.inputs.extend_from_slice(&self.local.keys.now_ms.to_le_bytes());
+        to.inputs.extend_from_slice(&u32::from(conn.client.db).to_le_bytes());
     }
 
     fn run(&mut self, i: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {

@@ -60,6 +60,16 @@ impl<'a> Args<'a> {
         self.spans.iter().map(|s| s.len as usize).sum()
     }
 
+    /// Appends the request, as a client would send it.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(format!("*{}\r\n", self.len()).as_bytes());
+        for arg in self.from(0) {
+            out.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
+            out.extend_from_slice(arg);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+
     /// The last argument.
     pub fn last(&self) -> &'a [u8] {
         self.at(self.spans.len() - 1)

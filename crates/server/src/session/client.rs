@@ -58,6 +58,11 @@ impl Multi {
         (q.spec, Args::new(&self.bytes, spans))
     }
 
+    /// Appends the requests of the queue, as a client would send them.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        (0..self.len()).for_each(|i| self.command(i).1.encode(out));
+    }
+
     pub(crate) fn specs(&self) -> impl Iterator<Item = &'static Spec> {
         self.queued.iter().map(|q| q.spec)
     }

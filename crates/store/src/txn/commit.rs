@@ -321,9 +321,9 @@ impl Transaction {
     /// What a log takes of the transaction.
     #[inline]
     fn entry<'a>(&'a self, local: &'a Participant, phase: PhaseWord) -> Commit<'a> {
-        let Self { keys, written, pending, touched, .. } = self;
+        let Self { keys, written, pending, touched, call, .. } = self;
         let writes = WriteSet { keys, written, pending, tables: &local.tables };
-        Commit { epoch: phase.epoch(), touched, writes }
+        Commit { epoch: phase.epoch(), touched, call, writes }
     }
 
     /// Puts the writes into their cells.

@@ -14,6 +14,8 @@ pub struct Commit<'a> {
     pub epoch: u64,
     /// Stamps of every record read or overwritten. The commit's own gsn must exceed them all.
     pub touched: &'a [Stamp],
+    /// The call that the transaction is, as [`Tx::call`](crate::Tx::call) got it. Empty for none.
+    pub call: &'a [u8],
     /// The writes of the commit.
     pub writes: WriteSet<'a>,
 }

@@ -82,6 +82,8 @@ pub(crate) struct Transaction {
     /// Keys of earlier runs of the transaction that conflicted.
     pub(crate) remembered: Remembered,
     pub(crate) pending: Pending,
+    /// The call that the transaction is, encoded by its caller. Empty if it has none.
+    pub(crate) call: Vec<u8>,
     /// For the commit: key number and first pending operation of every written key.
     written: Vec<(usize, u32)>,
     /// For the commit: the stamps of every record read or overwritten.
@@ -107,6 +109,7 @@ impl Transaction {
             slots_by_cell: Lookup::default(),
             remembered: Remembered::new(hasher),
             pending: Pending::default(),
+            call: Vec::new(),
             written: Vec::new(),
             touched: Vec::new(),
             prepared: Vec::new(),
@@ -122,6 +125,7 @@ impl Transaction {
         self.discipline = discipline;
         self.has_conflicted = false;
         self.holds_elsewhere = false;
+        self.call.clear();
     }
 
     /// Begins a transaction of a batch, whose first key is number `first_key`.
@@ -130,6 +134,7 @@ impl Transaction {
         self.first_key = first_key;
         self.priority = Priority::DECLARED;
         self.discipline = Discipline::Declared;
+        self.call.clear();
     }
 
     /// Adds the keys of a rolled-back run to the remembered ones.

@@ -43,6 +43,12 @@ impl<'w> Tx<'w> {
         self.transaction.holds_elsewhere = true;
     }
 
+    /// The call that the transaction is: bytes that the log of the commit gets beside the writes. The
+    /// caller encodes them; empty for none.
+    pub fn call(&mut self) -> &mut Vec<u8> {
+        &mut self.transaction.call
+    }
+
     /// Lets this transaction use memory beyond the limit, from here to its end. This is for small
     /// writes that must go on at full memory, such as an expiry or a rename. They are refused only
     /// when the reserve is used up, too. The reserve is a sixteenth of the limit, but at least 16

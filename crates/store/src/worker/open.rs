@@ -26,6 +26,11 @@ impl<'w> OpenTransaction<'w> {
         Tx::new(&mut self.worker.transaction, &mut self.worker.local)
     }
 
+    /// The transaction in its body's view, for as long as the worker is borrowed.
+    pub fn into_tx(self) -> Tx<'w> {
+        Tx::new(&mut self.worker.transaction, &mut self.worker.local)
+    }
+
     /// The priority of the transaction's locks.
     pub fn priority(&self) -> Priority {
         self.worker.transaction.priority

@@ -6,8 +6,8 @@ use stillpoint_sync::mutant;
 use stillpoint_txn::{Discipline, KeySet, Run, Runs, TxError};
 
 use crate::planted;
-use crate::worker::Worker;
 use crate::worker::open::OpenTransaction;
+use crate::worker::{Unwinding, Worker};
 
 impl Worker {
     /// Runs a transaction that finds its keys on the way, as [`transact`](Self::transact) does.
@@ -61,6 +61,39 @@ impl Worker {
                 }
             }
         })
+    }
+
+    /// Begins a transaction that finds its keys on the way and stays open across calls: outside of
+    /// any read section, until [`end`](Self::end). Nobody tries it again after a conflict.
+    pub fn begin(&mut self) {
+        // Relaxed: only the number counts.
+        let age = self.local.store.ages.fetch_add(1, Relaxed);
+        let first = Runs::new(age).next().expect("a transaction has a first run");
+        let Self { local, transaction, .. } = self;
+        transaction.remembered.clear();
+        transaction.begin_undeclared(first.priority, first.discipline);
+        let driver = local.store.driver();
+        mutant!(in driver; PhaseReadBeforeLocks => driver.note_phase(local.number));
+        local.store.catalog().begin_transaction(local.number, local.tables.version);
+    }
+
+    /// The transaction that [`begin`](Self::begin) has begun.
+    pub fn open(&mut self) -> OpenTransaction<'_> {
+        OpenTransaction::new(self)
+    }
+
+    /// Ends the transaction that [`begin`](Self::begin) has begun, and rolls it back after an error.
+    ///
+    /// # Errors
+    /// The given one.
+    pub fn end<R>(&mut self, ended: Result<R, TxError>) -> Result<R, TxError> {
+        self.guarded(|worker| worker.end_run(ended))
+    }
+
+    /// Rolls back the transaction that [`begin`](Self::begin) has begun, also after a panic in the
+    /// middle of one of its calls.
+    pub fn abandon(&mut self) {
+        drop(Unwinding(self));
     }
 
     fn run_declared_once<R>(

@@ -24,8 +24,11 @@ pub(crate) fn read_segment(header: &SegmentHeader, segment: &[u8]) -> usize {
                     let Ok(record) = record else { break };
                     let _ = record.deps().count();
                     let _ = record.operation();
+                    let called = record.command().ok().map(|(_, writes)| writes);
                     let ended = record.end().ok().map(|end| end.writes);
-                    for write in record.writes().chain(ended.into_iter().flatten()) {
+                    for write in
+                        [called, ended].into_iter().flatten().flatten().chain(record.writes())
+                    {
                         let Ok(write) = write else { break };
                         if let WriteOp::Patch(ranges) = write.op {
                             let count = ranges.len();

@@ -1,0 +1,85 @@
+//! The call that a transaction is: what a log names beside the writes.
+
+use stillpoint_format::EncodeError;
+use stillpoint_format::log::LoggedCall;
+use stillpoint_store::TxError;
+use stillpoint_txn::LogRefused;
+
+/// The call of a procedure or of a command, with all that its result depends on beside the records.
+/// [`Batch::call`](crate::Batch::call) fills it.
+#[derive(Debug, Default)]
+pub struct Call {
+    name: String,
+    version: u32,
+    /// Arguments of the call, in the encoding of the procedure or command.
+    pub arguments: Vec<u8>,
+    /// What the call reads of its surroundings, such as the time, in an encoding of its own.
+    pub inputs: Vec<u8>,
+}
+
+impl Call {
+    /// Names the procedure or command, and its version. A name has at most 255 bytes.
+    pub fn set(&mut self, name: &str, version: u32) {
+        self.clear();
+        self.name.push_str(name);
+        self.version = version;
+    }
+
+    /// Forgets the call.
+    pub(crate) fn clear(&mut self) {
+        self.name.clear();
+        self.arguments.clear();
+        self.inputs.clear();
+    }
+
+    /// Encodes the call for the log. Nothing for a call without a name.
+    ///
+    /// # Errors
+    /// The name or the arguments are too long for a record.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) -> Result<(), TxError> {
+        let Call { name, version, arguments, inputs } = self;
+        if name.is_empty() {
+            return Ok(());
+        }
+        let call = LoggedCall { name, version: *version, arguments, inputs };
+        let refused = |error: EncodeError| LogRefused::Refused(Box::new(error));
+        call.encode_head(out).map_err(|error| refused(error).into())
+    }
+}
+
+/// A call that the logs hold. [`offline::calls`](crate::offline::calls) finds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundCall<'a> {
+    /// Log that holds the record.
+    pub log: u8,
+    /// Gsn of the commit. Calls come in its order.
+    pub gsn: u64,
+    /// Name of the procedure or command.
+    pub name: &'a str,
+    /// Version of the procedure or command.
+    pub version: u32,
+    /// Encoded arguments.
+    pub arguments: &'a [u8],
+    /// Encoded inputs.
+    pub inputs: &'a [u8],
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_without_a_name_is_no_call() {
+        let (mut call, mut out) = (Call::default(), Vec::new());
+        call.set("add", 2);
+        call.arguments.push(1);
+        call.encode(&mut out).expect("short");
+        assert!(out.starts_with(b"\x03add\x02"), "{out:?}");
+        call.clear();
+        out.clear();
+        call.encode(&mut out).expect("none");
+        assert_eq!(out, b"");
+        call.set(&"n".repeat(256), 1);
+        assert!(call.encode(&mut out).is_err_and(|e| e.to_string().contains("call of 256 bytes")));
+    }
+}

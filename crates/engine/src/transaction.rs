@@ -1,0 +1,129 @@
+//! A transaction as an object that stays open across calls.
+
+use stillpoint_format::LogGsn;
+
+use crate::error::Error;
+use crate::guards::SessionWorker;
+use crate::kinds::{self, Parts};
+use crate::session::Session;
+use crate::tx::Tx;
+
+/// A transaction that stays open across calls. [`Session::begin`] makes one. If it is dropped without
+/// [`commit`](Self::commit), it is rolled back.
+///
+/// Until its end it holds the locks of the keys that it has read and written, so end it soon. Others
+/// that want these keys wait for it or are tried again. After some conflicts another transaction takes
+/// the permit of the store and waits for the locks. No further transaction begins until then.
+///
+/// The thread must not run a transaction of another session on the same keys meanwhile. It would wait
+/// for itself.
+///
+/// ```
+/// # let directory = tempfile::tempdir()?;
+/// let engine = stillpoint::Engine::open(stillpoint::Config::new(directory.path()))?;
+/// let pets = engine.table("pets")?;
+/// let mut session = engine.session()?;
+///
+/// let mut transaction = session.begin()?;
+/// transaction.tx().put(pets, b"rex", b"dog")?;
+/// // Other calls of the program may come here.
+/// transaction.tx().put(pets, b"tom", b"cat")?;
+/// transaction.commit()?;
+///
+/// let mut dropped = session.begin()?;
+/// dropped.tx().delete(pets, b"rex")?;
+/// drop(dropped);
+/// let rex = session.transact(|tx| Ok(tx.get(pets, b"rex")?.map(|pet| pet.to_vec())))?;
+/// assert_eq!(rex.as_deref(), Some(&b"dog"[..]));
+/// # drop(session);
+/// # engine.close()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "a transaction that is dropped is rolled back"]
+pub struct Transaction<'s> {
+    session: &'s mut Session,
+    /// The session's worker, which has the transaction. It is not in the session until the end, so a
+    /// leaked transaction leaves a session that cannot be used.
+    worker: SessionWorker,
+    /// The parts of other kinds of tables, if there are such kinds.
+    parts: Option<Parts>,
+}
+
+impl std::fmt::Debug for Transaction<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transaction")
+            .field("first_record", &self.first_record())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'s> Transaction<'s> {
+    pub(crate) fn begin(session: &'s mut Session) -> Self {
+        let (mut worker, mut parts) = session.lend_worker();
+        worker.begin();
+        if let Some(parts) = &mut parts {
+            parts.forget_keys();
+            parts.begin(&worker.open());
+        }
+        Self { session, worker, parts }
+    }
+
+    /// The transaction in its body's view. A [conflict](stillpoint_store::TxError::Conflict) ends the
+    /// transaction: it cannot commit any more, and nobody tries it again.
+    pub fn tx(&mut self) -> Tx<'_> {
+        let memory = self.worker.open().into_tx();
+        match &mut self.parts {
+            None => Tx::new(memory),
+            Some(parts) => Tx::on_all(memory, parts),
+        }
+    }
+
+    /// Log and gsn of the transaction's first record, by which the log and the table of open
+    /// transactions name it. `None` until it changes a table in place. Writes to memory are logged
+    /// at the commit.
+    pub fn first_record(&self) -> Option<(u8, u64)> {
+        let first = self.parts.as_ref()?.operations.first_record();
+        first.map(|LogGsn { log, gsn }| (log, gsn))
+    }
+
+    /// Commits. In strict durability it returns once all its writes and reads survive any crash.
+    ///
+    /// # Errors
+    /// As [`Session::transact`]. [`Conflict`](stillpoint_store::TxError::Conflict) if the transaction
+    /// has met a lock for which it may not wait, or if a table was emptied meanwhile. Nothing of
+    /// the transaction remains then, and the caller may begin again.
+    pub fn commit(mut self) -> Result<(), Error> {
+        // The drop rolls back.
+        self.session.refuse_commits()?;
+        let committed = match &mut self.parts {
+            None => self.worker.open().commit(),
+            Some(parts) => kinds::commit_or_roll_back(&mut self.worker.open(), parts),
+        };
+        let ended = self.worker.end(committed);
+        let acknowledged = self.give_back().acknowledge();
+        // As in `Session::transact`.
+        acknowledged?;
+        ended?;
+        Ok(())
+    }
+
+    /// Gives the worker back to the session. The transaction has ended.
+    fn give_back(&mut self) -> &mut Session {
+        let worker = std::mem::replace(&mut self.worker, SessionWorker::lent());
+        self.session.take_back(worker, self.parts.take());
+        self.session
+    }
+}
+
+impl Drop for Transaction<'_> {
+    fn drop(&mut self) {
+        if self.worker.is_lent() {
+            return;
+        }
+        if let Some(parts) = &mut self.parts {
+            parts.roll_back();
+        }
+        self.worker.abandon();
+        self.give_back();
+    }
+}
