@@ -243,7 +243,8 @@ pub struct IncarnationEntry {
     /// that is not listed keeps nothing. Absent for the present incarnation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cut: Option<Vec<LogGsn>>,
-    /// Written with the cut: logs whose end is in another file.
+    /// The logs whose kept end lies in a file of its own. The recovery that writes the cut writes
+    /// these.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tails: Vec<LogTail>,
 }

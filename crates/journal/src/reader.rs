@@ -144,7 +144,8 @@ pub struct LogEnd {
     pub log: u8,
     /// The last valid gsn. The floor of the incarnation if the log has no record.
     pub valid_gsn: u64,
-    /// The last kept gsn, smaller if a dependency of a later record is lost.
+    /// The gsn of the last record that recovery keeps. It is below `valid_gsn` if the records behind it
+    /// depend on a record that another log has lost.
     pub kept_gsn: u64,
     /// The segment with the last valid record, the offset behind that record, and why reading stopped
     /// there. `None` if recovery needs no segment of this log.

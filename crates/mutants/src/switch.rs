@@ -12,7 +12,8 @@ use syn::visit::{self, Visit};
 
 use crate::list::{Genre, Mutant, Position};
 
-/// The module that holds the questions, in the crate that all mutated crates know.
+/// The module whose functions say at run time which mutant is chosen. All mutated crates depend on
+/// its crate.
 const MODULE: &str = "::stillpoint_sync::mutant";
 
 /// Text to be put into `stillpoint-sync`: the questions.

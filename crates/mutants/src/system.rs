@@ -17,7 +17,7 @@ const RESIDENT_BYTES_MAX: u64 = 3 << 30;
 pub(crate) struct Limits {
     /// Limit of processor time, so that other work of the machine does not count.
     pub cpu_ms: u64,
-    /// Limit of wall time in which the program does not use the processor.
+    /// Longest wall time without any use of the processor, after which the program counts as hung.
     pub stall_ms: u64,
 }
 

@@ -70,7 +70,8 @@ fn circles(files: &[TextFile], dir: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// `[txn, keys]` of `txn/keys.rs`, `[txn]` of `txn/mod.rs`, `[]` of `lib.rs`.
+/// The path of the module in a file: `[txn, keys]` for `txn/keys.rs`, `[txn]` for `txn/mod.rs`, and `[]`
+/// for `lib.rs`.
 fn module_of(path: &str) -> Vec<&str> {
     let mut parts: Vec<&str> = path.strip_suffix(".rs").unwrap_or(path).split('/').collect();
     if matches!(parts.last(), Some(&("mod" | "lib" | "main"))) {

@@ -65,7 +65,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // Relaxed: partner of the load in the thread.
+        // Relaxed: its partner is the load in `start`, and no other memory is published.
         self.over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             // A panic of the thread was reported already and has no other effect.
