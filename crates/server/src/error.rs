@@ -94,6 +94,10 @@ impl CmdError {
     /// The transaction runs again, with the locks of its keys.
     const NOT_LOCKED: Self = Self::Store(Cow::Borrowed("ERR the transaction needs a lock"));
 
+    /// The command runs again, with further keys.
+    pub(crate) const NEEDS_KEYS: Self =
+        Self::Store(Cow::Borrowed("ERR the command needs further keys"));
+
     /// The error of a write that finds no memory.
     const FULL: Self =
         Self::Store(Cow::Borrowed("OOM command not allowed when used memory > 'maxmemory'."));
@@ -106,6 +110,11 @@ impl CmdError {
     /// True if the transaction is to run again, with the locks of its keys.
     pub(crate) fn is_not_locked(&self) -> bool {
         *self == Self::NOT_LOCKED
+    }
+
+    /// True if the command is to run again, with further keys.
+    pub(crate) fn needs_keys(&self) -> bool {
+        *self == Self::NEEDS_KEYS
     }
 
     /// An error whose text is known when compiling.

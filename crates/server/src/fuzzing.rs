@@ -2,6 +2,8 @@
 //! parser and to whole connections, and checks the results.
 
 mod alone;
+#[cfg(test)]
+mod crash;
 mod replies;
 mod samples;
 #[cfg(test)]

@@ -36,6 +36,8 @@ mod shared;
 
 pub use config::{DATABASES, DebugCommand, ServerConfig};
 pub use error::ServerError;
-pub use keyspace::StoredValue;
+pub use keyspace::{
+    CollectionCheck, CollectionFault, DamagedCollection, StoredValue, VerifiedCollections,
+};
 pub use log::LogLevel;
 pub use server::{Bound, Loading, Server, serve};

@@ -89,6 +89,11 @@ fn setbit(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let old = at.first().copied().unwrap_or(0);
     let bit = 1 << (7 - offset % 8);
     let new = if on { old | bit } else { old & !bit };
+    if new == old && !at.is_empty() {
+        // As in Redis, this is no change for those who watch the key.
+        ctx.reply.int(i64::from(old & bit != 0));
+        return Ok(());
+    }
     // The bytes between the end of the string and the bit become zeros.
     let from = byte.min(len.unwrap_or(0));
     tx.check_room(byte - from)?;
@@ -215,33 +220,80 @@ fn declare_bitop(args: Args<'_>, db: Db, keyspace: &Keyspace, keys: &mut KeySet)
     }
 }
 
-fn bitop(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
-    let combine: fn(u8, u8) -> u8 = match args.at(1) {
-        word if is(word, "AND") => |a, b| a & b,
-        word if is(word, "OR") => |a, b| a | b,
-        word if is(word, "XOR") => |a, b| a ^ b,
-        word if is(word, "NOT") => |a, _| !a,
-        _ => return Err(CmdError::SYNTAX),
-    };
-    if is(args.at(1), "NOT") && args.len() != 4 {
-        return Err(CmdError::fixed("ERR BITOP NOT must be called with a single source key."));
+/// How `BITOP` combines the bits of the first source with those of the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BitOp {
+    And,
+    Or,
+    Xor,
+    Not,
+    /// In the first, and in no other.
+    Diff,
+    /// In any other, and not in the first.
+    Diff1,
+    /// In the first, and in any other.
+    AndOr,
+    /// In exactly one.
+    One,
+}
+
+impl BitOp {
+    fn parse(word: &[u8], sources: usize) -> Result<Self, CmdError> {
+        let all = [
+            ("AND", Self::And),
+            ("OR", Self::Or),
+            ("XOR", Self::Xor),
+            ("NOT", Self::Not),
+            ("DIFF", Self::Diff),
+            ("DIFF1", Self::Diff1),
+            ("ANDOR", Self::AndOr),
+            ("ONE", Self::One),
+        ];
+        let found = all.into_iter().find(|(name, _)| is(word, name));
+        let (name, op) = found.ok_or(CmdError::SYNTAX)?;
+        let needed = match op {
+            Self::Not if sources != 1 => "a single source key",
+            Self::Diff | Self::Diff1 | Self::AndOr if sources < 2 => "at least two source keys",
+            _ => return Ok(op),
+        };
+        Err(CmdError::text(format!("ERR BITOP {name} must be called with {needed}.")))
     }
+
+    /// One byte of the result, of that byte of the first source and of the others.
+    fn combine(self, first: u8, others: impl Iterator<Item = u8>) -> u8 {
+        match self {
+            Self::And => others.fold(first, |a, b| a & b),
+            Self::Or => others.fold(first, |a, b| a | b),
+            Self::Xor => others.fold(first, |a, b| a ^ b),
+            Self::Not => !first,
+            Self::Diff => others.fold(first, |a, b| a & !b),
+            Self::Diff1 => others.fold(0, |a, b| a | b) & !first,
+            Self::AndOr => others.fold(0, |a, b| a | b) & first,
+            Self::One => {
+                let several = |(once, more): (u8, u8), b: u8| ((once ^ b) & !more, more | once & b);
+                let (once, more) = others.fold((first, 0), several);
+                once & !more
+            }
+        }
+    }
+}
+
+fn bitop(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let op = BitOp::parse(args.at(1), args.len() - 3)?;
     let mut sources = Vec::with_capacity(args.len() - 3);
     for (slot, key) in (1..).zip(args.from(3)) {
         sources.push(bytes_of(ctx, tx, slot, key)?.unwrap_or_default());
     }
     let len = sources.iter().map(Vec::len).max().unwrap_or(0);
     tx.check_room(len)?;
-    let mut sources = sources.into_iter();
-    let mut result = sources.next().unwrap_or_default();
+    let (mut result, others) = match &mut sources[..] {
+        [first, others @ ..] => (std::mem::take(first), &*others),
+        [] => return Err(CmdError::SYNTAX),
+    };
     result.resize(len, 0);
-    if is(args.at(1), "NOT") {
-        result.iter_mut().for_each(|byte| *byte = combine(*byte, 0));
-    }
-    for source in sources {
-        for (i, byte) in result.iter_mut().enumerate() {
-            *byte = combine(*byte, source.get(i).copied().unwrap_or(0));
-        }
+    for (i, byte) in result.iter_mut().enumerate() {
+        let others = others.iter().map(|source| source.get(i).copied().unwrap_or(0));
+        *byte = op.combine(*byte, others);
     }
     if result.is_empty() {
         ctx.keys().delete(tx, 0)?;
@@ -402,6 +454,8 @@ fn run_fields(
     let old = bytes_of(ctx, tx, 0, args.at(1))?;
     let is_there = old.is_some();
     let mut bytes = old.unwrap_or_default();
+    let old_len = bytes.len();
+    let mut has_changed = false;
     let writes = || ops.iter().filter(|(_, op, _)| !matches!(op, FieldOp::Get));
     let needed = writes().map(|(field, ..)| field.end()).max();
     if let Some(needed) = needed.filter(|&needed| needed > bytes.len()) {
@@ -424,6 +478,7 @@ fn run_fields(
             }
         };
         if let Some(new) = new {
+            has_changed |= new != old;
             field.put(&mut bytes, new);
         }
         match answer {
@@ -431,11 +486,13 @@ fn run_fields(
             None => ctx.reply.null(),
         }
     }
+    if !has_changed && bytes.len() == old_len {
+        return Ok(());
+    }
     let first = writes().map(|(field, ..)| (field.offset / 8) as usize).min();
     if let (Some(first), Some(end)) = (first, needed) {
         let from = if is_there { first } else { 0 };
         // The bytes before the first field are as they were, or zeros behind the old end.
-        let old_len = ctx.keys().lookup(tx, 0, args.at(1)).map_or(0, |entry| entry.len());
         let from = from.min(old_len);
         write_range(ctx, tx, (from, is_there), &bytes[from..end])?;
     }
@@ -445,6 +502,29 @@ fn run_fields(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn operations_on_bits_are_those_of_redis_8() {
+        let of = |op: &str, bytes: &[u8]| {
+            let op = BitOp::parse(op.as_bytes(), bytes.len()).expect("an operation");
+            op.combine(bytes[0], bytes[1..].iter().copied())
+        };
+        let bytes = [0b1111_0000, 0b1100_1100, 0b1010_1010];
+        assert_eq!(of("and", &bytes), 0b1000_0000);
+        assert_eq!(of("or", &bytes), 0b1111_1110);
+        assert_eq!(of("xor", &bytes), 0b1001_0110);
+        assert_eq!(of("diff", &bytes), 0b0001_0000);
+        assert_eq!(of("diff1", &bytes), 0b0000_1110);
+        assert_eq!(of("andor", &bytes), 0b1110_0000);
+        assert_eq!(of("one", &bytes), 0b0001_0110);
+        assert_eq!(of("one", &[1, 1, 1]), 0);
+        assert_eq!(of("not", &bytes[..1]), 0b0000_1111);
+        let refused = |op: &str, sources| BitOp::parse(op.as_bytes(), sources).expect_err("none");
+        let text = "ERR BITOP DIFF must be called with at least two source keys.";
+        assert_eq!(refused("diff", 1).message(), text);
+        let text = "ERR BITOP NOT must be called with a single source key.";
+        assert_eq!(refused("not", 2).message(), text);
+    }
 
     #[test]
     fn masks_cut_bytes_at_the_bounds() {

@@ -8,7 +8,7 @@ use stillpoint::Tx;
 use super::lists::{End, answer_popped, move_between, pop_first, pop_options};
 use super::sorted_sets;
 use crate::error::{CmdError, CmdResult};
-use crate::resp::{Args, parse_f64};
+use crate::resp::{Args, parse_bound};
 use crate::session::context::Context;
 use crate::session::row::{
     COUNTED_THIRD, Keyed, LIST, SORTED_SET, TIMED, TWO, W, WF, WM, blocking, row,
@@ -29,8 +29,11 @@ pub(super) const ROWS: &[Spec] = &[
 
 /// Reads a timeout in seconds; gives milliseconds.
 fn timeout(ctx: &Context<'_>, arg: &[u8]) -> Result<u64, CmdError> {
-    let seconds =
-        parse_f64(arg).ok_or(CmdError::fixed("ERR timeout is not a float or out of range"))?;
+    // A longer number than 64 bits hold is one to Redis, and too large.
+    let is_number = arg.first().is_some_and(|byte| !byte.is_ascii_whitespace());
+    let seconds = parse_bound(arg)
+        .filter(|_| is_number)
+        .ok_or(CmdError::fixed("ERR timeout is not a float or out of range"))?;
     let ms = (seconds * 1000.0).ceil();
     // To Redis, a number beyond 64 bits is negative.
     if ms < 0.0 || ms >= i64::MAX as f64 {

@@ -12,10 +12,10 @@ use crate::config::{DATABASES, Db};
 use crate::error::{CmdError, CmdResult};
 use crate::glob::{COMMAND_BUDGET, matches};
 use crate::keyspace::{Entry, Keyspace, ListedKeys};
-use crate::resp::{Args, parse_u64};
+use crate::resp::{Args, parse_i64, parse_u64};
 use crate::session::context::Context;
-use crate::session::row::{GENERIC, NONE, R, RF, SERVER, Store, W, row, weighed_by};
-use crate::session::spec::{Lists, Spec, Whole};
+use crate::session::row::{F, GENERIC, NONE, R, RF, SERVER, Store, W, row, weighed_by};
+use crate::session::spec::{Flags, Lists, Spec, Whole};
 
 const fn whole(lists: Lists, run: crate::session::spec::ListedFn) -> Whole {
     Whole { lists, run }
@@ -29,6 +29,7 @@ pub(super) const ROWS: &[Spec] = &[
     weighed_by(row("keys", 2, R, NONE, GENERIC, "1.0.0", Store(keys, whole(Lists::Own, keys_listed)), "Returns the keys that match a pattern."), keys_weight),
     row("randomkey", 1, R, NONE, GENERIC, "1.0.0", Store(randomkey, whole(Lists::Own, randomkey_listed)), "Returns a random key."),
     weighed_by(row("scan", -2, R, NONE, GENERIC, "2.8.0", Store(scan, whole(Lists::Own, scan_listed)), "Walks over the keys, some at a time."), scan_weight),
+    row("swapdb", 3, W.or(F).or(Flags::ALONE).or(Flags::OUTSIDE_MULTI), NONE, SERVER, "4.0.0", Store(swapdb, whole(Lists::Nothing, swapdb_listed)), "Exchanges two databases."),
 ];
 
 /// Records that one step looks at. The output limit is checked after each step.
@@ -87,10 +88,35 @@ fn name_fits(pattern: &[u8], key: &[u8], budget: &mut u64) -> Result<bool, CmdEr
     matches(pattern, key, budget).map_err(|_| CmdError::PATTERN)
 }
 
-/// A cursor. As in Redis, a negative number stands for its two's complement.
+/// A database that an argument of `SWAPDB` names.
+fn database(arg: &[u8], error: &'static str) -> Result<Db, CmdError> {
+    let index = parse_i64(arg).and_then(|index| i32::try_from(index).ok());
+    let index = index.ok_or(CmdError::fixed(error))?;
+    Db::try_from(index).ok().filter(|&db| db < DATABASES).ok_or(CmdError::DB_INDEX)
+}
+
+fn swapdb(ctx: &mut Context<'_>, args: Args<'_>, session: &mut Session) -> CmdResult {
+    let a = database(args.at(1), "ERR invalid first DB index")?;
+    let b = database(args.at(2), "ERR invalid second DB index")?;
+    if a != b {
+        ctx.shared.keyspace.swap(session, a, b)?;
+        ctx.shared.wake_all();
+    }
+    ctx.reply.ok();
+    Ok(())
+}
+
+/// A queue never holds the command.
+fn swapdb_listed(_: &mut Context<'_>, _: Args<'_>, _: &ListedKeys, _: &mut Tx<'_>) -> CmdResult {
+    Err(CmdError::fixed("ERR SWAPDB inside MULTI is not allowed"))
+}
+
+/// A cursor. As in Redis, a negative number stands for its two's complement, and nothing for 0.
 pub(super) fn cursor(arg: &[u8]) -> Result<u64, CmdError> {
     let cursor = match arg {
+        [] => Some(0),
         [b'-', digits @ ..] => parse_u64(digits).map(u64::wrapping_neg),
+        [b'+', digits @ ..] => parse_u64(digits),
         _ => parse_u64(arg),
     };
     cursor.ok_or(CmdError::fixed("ERR invalid cursor"))

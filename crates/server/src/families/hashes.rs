@@ -5,7 +5,7 @@ use stillpoint::Tx;
 use super::elements::{random_pairs, scan};
 use super::long_double::LongDouble;
 use super::numbers::NOT_FINITE;
-use crate::args::integer;
+use crate::args::{integer, is};
 use crate::error::{CmdError, CmdResult};
 use crate::keyspace::{Elements, Kind, put_string, string_at};
 use crate::resp::{Args, Reply, parse_i64, push_i64};
@@ -19,6 +19,7 @@ pub(super) const ROWS: &[Spec] = &[
     row("hexists", 3, RF, ONE, HASH, "2.0.0", Keyed(hexists), "Returns whether a hash has a field."),
     row("hget", 3, RF, ONE, HASH, "2.0.0", Keyed(hget), "Returns the value of a field of a hash."),
     row("hgetall", 2, R, ONE, HASH, "2.0.0", Keyed(hgetall), "Returns the fields of a hash with their values."),
+    row("hgetdel", -5, WF, ONE, HASH, "8.0.0", Keyed(hgetdel), "Returns the values of fields and deletes the fields."),
     row("hincrby", 4, WMF, ONE, HASH, "2.0.0", Keyed(hincrby), "Adds to an integer in a field, which is 0 if it is missing."),
     row("hincrbyfloat", 4, WMF, ONE, HASH, "2.6.0", Keyed(hincrbyfloat), "Adds to a number in a field, which is 0 if it is missing."),
     row("hkeys", 2, R, ONE, HASH, "2.0.0", Keyed(hkeys), "Returns the fields of a hash."),
@@ -79,6 +80,8 @@ fn put_pairs(
     for i in (2..args.len()).step_by(2) {
         new += i64::from(hash.put(tx, &content(args.at(i), args.at(i + 1)))?.is_none());
     }
+    // Redis takes the same value for a change, too.
+    hash.touch();
     ctx.keys().save(tx, 0, &hash)?;
     Ok(new)
 }
@@ -162,6 +165,45 @@ fn hdel(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     Ok(())
 }
 
+/// The fields behind argument `at`, which is the word FIELDS and their number.
+fn named_fields(args: Args<'_>, at: usize) -> Result<usize, CmdError> {
+    if !is(args.at(at), "FIELDS") {
+        return Err(CmdError::fixed(
+            "ERR Mandatory argument FIELDS is missing or not at the right position",
+        ));
+    }
+    let count = parse_i64(args.at(at + 1)).and_then(|count| usize::try_from(count).ok());
+    let count = count
+        .filter(|&count| count > 0)
+        .ok_or(CmdError::fixed("ERR Number of fields must be a positive integer"))?;
+    if count != args.len() - at - 2 {
+        return Err(CmdError::fixed(
+            "ERR The `numfields` parameter must match the number of arguments",
+        ));
+    }
+    Ok(at + 2)
+}
+
+fn hgetdel(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let mut hash = ctx.keys().open(tx, 0, args.at(1), Kind::HASH)?;
+    let first = named_fields(args, 2)?;
+    ctx.reply.array(args.len() - first);
+    for field in args.from(first) {
+        let removed = match &mut hash {
+            Some(hash) => hash.remove(tx, field)?,
+            None => None,
+        };
+        match removed {
+            Some(content) => ctx.reply.bulk(pair(&content).1),
+            None => ctx.reply.null(),
+        }
+    }
+    if let Some(hash) = hash {
+        ctx.keys().save(tx, 0, &hash)?;
+    }
+    Ok(())
+}
+
 fn hgetall(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let Some(mut hash) = open_read(ctx, args, tx)? else {
         ctx.reply.map(0);
@@ -212,6 +254,7 @@ fn hincrby(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult 
     let mut text = Vec::with_capacity(20);
     push_i64(&mut text, new);
     hash.put(tx, &content(args.at(2), &text))?;
+    hash.touch();
     ctx.keys().save(tx, 0, &hash)?;
     ctx.reply.int(new);
     Ok(())
@@ -228,6 +271,7 @@ fn hincrbyfloat(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdRe
     let old = LongDouble::parse(old).ok_or(CmdError::fixed("ERR hash value is not a float"))?;
     let sum = old.plus(by).ok_or(NOT_FINITE)?.to_string();
     hash.put(tx, &content(args.at(2), sum.as_bytes()))?;
+    hash.touch();
     ctx.keys().save(tx, 0, &hash)?;
     ctx.reply.bulk(sum.as_bytes());
     Ok(())

@@ -5,7 +5,7 @@ use stillpoint::Tx;
 use super::elements::{Popped, bulks, clip, clip_count, numkeys, open_waiting};
 use crate::args::{integer, is};
 use crate::error::{CmdError, CmdResult};
-use crate::keyspace::{Elements, Kind};
+use crate::keyspace::{Elements, Kind, ranges_of};
 use crate::resp::{Args, parse_i64};
 use crate::session::context::Context;
 use crate::session::row::{COUNTED, Keyed, LIST, ONE, R, RF, TWO, W, WF, WM, WMF, row};
@@ -67,7 +67,10 @@ fn take_some(
     end: End,
     count: u64,
 ) -> Result<Vec<Vec<u8>>, CmdError> {
-    (0..count.min(list.len())).map(|_| take(list, tx, end)).collect()
+    if count == 1 && list.len() > 0 {
+        return Ok(vec![take(list, tx, end)?]);
+    }
+    Ok(list.take_end(tx, end == End::Right, count)?)
 }
 
 fn push(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>, end: End) -> CmdResult {
@@ -199,13 +202,11 @@ fn ltrim(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
         if from == to {
             ctx.keys().delete(tx, 0)?;
         } else {
-            let behind = list.len() - to;
-            for _ in 0..behind {
-                take(&mut list, tx, End::Right)?;
-            }
-            for _ in 0..from {
-                take(&mut list, tx, End::Left)?;
-            }
+            let outside = [0..from, to..list.len()];
+            let outside: Vec<_> = outside.into_iter().filter(|range| !range.is_empty()).collect();
+            list.remove_ranges(tx, &outside, None)?;
+            // Redis takes any LTRIM for a change.
+            list.touch();
             ctx.keys().save(tx, 0, &list)?;
         }
     }
@@ -243,9 +244,7 @@ fn lrem(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
         found.truncate(usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX));
     }
     found.sort_unstable();
-    for position in found.iter().rev() {
-        list.remove_at(tx, *position)?;
-    }
+    list.remove_ranges(tx, &ranges_of(&found), None)?;
     ctx.keys().save(tx, 0, &list)?;
     ctx.reply.int(found.len() as i64);
     Ok(())
@@ -292,7 +291,8 @@ impl PosOptions {
             if is(arg, "RANK") {
                 options.rank = integer(value)?;
                 match options.rank {
-                    i64::MIN => return Err(RANK_RANGE),
+                    // Redis 7.0 negates this number in vain, and finds the last.
+                    i64::MIN => options.rank = -1,
                     0 => return Err(RANK_ZERO),
                     _ => {}
                 }
@@ -310,9 +310,6 @@ impl PosOptions {
     }
 }
 
-const RANK_RANGE: CmdError = CmdError::fixed(
-    "ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807",
-);
 const RANK_ZERO: CmdError = CmdError::fixed(
     "ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... or use \
      negative to start from the end of the list",

@@ -10,15 +10,19 @@ mod acl;
 mod bits;
 mod blocking;
 mod client;
+mod conditions;
 mod config;
 mod connection;
 mod databases;
 mod debug;
 mod docs;
+mod dump;
 mod elements;
 mod expiry;
+mod geo;
 mod hashes;
 mod help;
+mod hyperloglog;
 mod info;
 mod keys;
 mod lists;
@@ -29,6 +33,7 @@ mod numbers;
 mod pubsub;
 mod server;
 mod sets;
+mod sort;
 mod sorted_sets;
 mod strings;
 mod transactions;
@@ -44,13 +49,18 @@ pub(crate) static COMMANDS: LazyLock<Commands> = LazyLock::new(|| {
         bits::ROWS,
         blocking::ROWS,
         client::ROWS,
+        conditions::ROWS,
         config::ROWS,
         connection::ROWS,
         databases::ROWS,
         debug::ROWS,
         docs::ROWS,
+        dump::ROWS,
         expiry::ROWS,
+        geo::ROWS,
+        geo::search::ROWS,
         hashes::ROWS,
+        hyperloglog::ROWS,
         info::ROWS,
         keys::ROWS,
         lists::ROWS,
@@ -60,6 +70,7 @@ pub(crate) static COMMANDS: LazyLock<Commands> = LazyLock::new(|| {
         pubsub::ROWS,
         server::ROWS,
         sets::ROWS,
+        sort::ROWS,
         sorted_sets::ROWS,
         sorted_sets::combine::ROWS,
         sorted_sets::range::ROWS,

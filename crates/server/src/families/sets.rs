@@ -1,6 +1,6 @@
 //! Sets: strings that are there or not.
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use stillpoint::{KeySet, Mode, Tx};
@@ -9,7 +9,7 @@ use super::elements::{clip_count, distinct, numkeys, random_count, scan};
 use crate::args::is;
 use crate::config::Db;
 use crate::error::{CmdError, CmdResult};
-use crate::keyspace::{Elements, Keyspace, Kind};
+use crate::keyspace::{Contents, Elements, Keyspace, Kind, ranges_of};
 use crate::resp::Args;
 use crate::session::context::Context;
 use crate::session::row::{
@@ -149,10 +149,10 @@ fn spop(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     };
     let count = count.min(set.len());
     ctx.reply.set(count as usize);
-    for _ in 0..count {
-        let member = set.remove_at(tx, rng.below(set.len()))?;
-        ctx.reply.bulk(&member.unwrap_or_default());
-    }
+    let mut positions = distinct(&*rng, set.len(), count);
+    positions.sort_unstable();
+    let reply = &mut *ctx.reply;
+    set.remove_ranges(tx, &ranges_of(&positions), Some(&mut |member| reply.bulk(member)))?;
     ctx.keys().save(tx, 0, &set)?;
     Ok(())
 }
@@ -214,7 +214,8 @@ fn open_all(
         .collect()
 }
 
-type Members = Vec<Vec<u8>>;
+/// Members that differ from each other.
+type Members = Contents;
 
 /// Members that all sets have, at most `limit`.
 fn intersection(
@@ -223,16 +224,16 @@ fn intersection(
     limit: usize,
 ) -> Result<Members, CmdError> {
     let Some(mut sets) = sets.into_iter().collect::<Option<Vec<Elements>>>() else {
-        return Ok(Vec::new());
+        return Ok(Contents::default());
     };
     sets.sort_by_key(Elements::len);
-    let (mut found, mut all) = (Vec::new(), Vec::new());
+    let (mut found, mut all) = (Contents::default(), Contents::default());
     let Some((smallest, others)) = sets.split_first_mut() else { return Ok(found) };
-    smallest.visit_all(tx, &mut |member| all.push(member.to_vec()))?;
-    for member in all {
+    smallest.visit_all(tx, &mut |member| all.push(member))?;
+    for member in all.iter() {
         let mut in_all = true;
         for other in &mut *others {
-            in_all = in_all && other.get(tx, &member)?.is_some();
+            in_all = in_all && other.get(tx, member)?.is_some();
         }
         if in_all {
             found.push(member);
@@ -247,14 +248,14 @@ fn intersection(
 /// Members of the first set that no other has.
 fn difference(sets: Vec<Option<Elements>>, tx: &mut Tx<'_>) -> Result<Members, CmdError> {
     let mut sets = sets.into_iter();
-    let (mut found, mut all) = (Vec::new(), Vec::new());
+    let (mut found, mut all) = (Contents::default(), Contents::default());
     let Some(Some(mut first)) = sets.next() else { return Ok(found) };
-    first.visit_all(tx, &mut |member| all.push(member.to_vec()))?;
+    first.visit_all(tx, &mut |member| all.push(member))?;
     let mut others: Vec<Elements> = sets.flatten().collect();
-    for member in all {
+    for member in all.iter() {
         let mut in_any = false;
         for other in &mut others {
-            in_any = in_any || other.get(tx, &member)?.is_some();
+            in_any = in_any || other.get(tx, member)?.is_some();
         }
         if !in_any {
             found.push(member);
@@ -265,11 +266,13 @@ fn difference(sets: Vec<Option<Elements>>, tx: &mut Tx<'_>) -> Result<Members, C
 
 /// Members that any set has.
 fn union(sets: Vec<Option<Elements>>, tx: &mut Tx<'_>) -> Result<Members, CmdError> {
-    let mut all = BTreeSet::new();
+    let mut all = Contents::default();
     for mut set in sets.into_iter().flatten() {
-        set.visit_all(tx, &mut |member| all.extend([member.to_vec()]))?;
+        set.visit_all(tx, &mut |member| all.push(member))?;
     }
-    Ok(all.into_iter().collect())
+    let (mut seen, mut found) = (HashSet::with_capacity(all.len()), Contents::default());
+    all.iter().filter(|member| seen.insert(*member)).for_each(|member| found.push(member));
+    Ok(found)
 }
 
 /// An operation on sets.
@@ -298,9 +301,7 @@ fn store(
     let members = operation(sets, tx)?;
     ctx.keys().delete(tx, 0)?;
     let mut target = ctx.keys().new_elements(0, Kind::SET)?;
-    for member in &members {
-        target.put(tx, member)?;
-    }
+    target.fill(tx, members.iter().collect())?;
     ctx.keys().save(tx, 0, &target)?;
     ctx.reply.int(members.len() as i64);
     Ok(())

@@ -2,6 +2,7 @@
 
 use stillpoint::Tx;
 
+use super::conditions::Condition;
 use super::expiry::{Unit, deadline};
 use crate::args::{integer, is};
 use crate::config::Db;
@@ -46,8 +47,7 @@ fn get(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
 /// Options of `SET` and of `GETEX`.
 #[derive(Default)]
 struct Options<'a> {
-    only_if_missing: bool,
-    only_if_there: bool,
+    condition: Condition<'a>,
     keep_ttl: bool,
     get: bool,
     persist: bool,
@@ -60,10 +60,9 @@ impl<'a> Options<'a> {
         let mut o = Self::default();
         while let Some(arg) = args.get(i) {
             let other_unit = |unit| o.expire.is_some_and(|(given, _)| given != unit);
-            if for_set && is(arg, "NX") && !o.only_if_there {
-                o.only_if_missing = true;
-            } else if for_set && is(arg, "XX") && !o.only_if_missing {
-                o.only_if_there = true;
+            if for_set && let Some(condition) = Condition::parse(args, i, o.condition)? {
+                i += usize::from(condition.has_operand());
+                o.condition = condition;
             } else if for_set && is(arg, "GET") {
                 o.get = true;
             } else if for_set && is(arg, "KEEPTTL") && o.expire.is_none() {
@@ -101,7 +100,10 @@ fn set(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let mark = ctx.reply.mark();
     let old = ctx.keys().lookup(tx, 0, args.at(1));
     let kept_expiry = old.and_then(|e| e.expire_at_ms);
-    let there = old.is_some();
+    if options.condition.compares() && old.is_some_and(|old| old.kind() != Kind::STRING) {
+        return Err(CmdError::WRONG_TYPE);
+    }
+    let holds = options.condition.holds(old.as_ref());
     if options.get {
         match old {
             None => ctx.reply.null(),
@@ -109,7 +111,7 @@ fn set(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
             Some(entry) => ctx.reply.bulk_with(entry.len(), |out| entry.copy_to(out)),
         }
     }
-    if (options.only_if_missing && there) || (options.only_if_there && !there) {
+    if !holds {
         if !options.get {
             ctx.reply.truncate(mark);
             ctx.reply.null();

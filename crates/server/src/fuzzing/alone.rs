@@ -35,7 +35,7 @@ const STARTED_MS: u64 = 1_790_000_000_000;
 /// thread, with local sockets and a clock that only the caller moves.
 #[derive(Debug)]
 pub struct Alone {
-    engine: Arc<Engine>,
+    pub(super) engine: Arc<Engine>,
     clock: Arc<ManualClock>,
     keyspace: Keyspace,
 }
@@ -47,13 +47,18 @@ impl Alone {
     /// If the engine cannot be opened.
     #[expect(clippy::new_without_default, reason = "it makes an engine, and may panic")]
     pub fn new() -> Self {
-        let clock = Arc::new(ManualClock::self_advancing(STARTED_MS));
         let mut config = Config::new("unused");
         config.checkpoint = "none".to_owned();
         config.journal = "none".to_owned();
-        // One session for the present server, one for the next.
-        config.sessions = 2;
-        config.environment.disk = Some(Arc::new(SimDisk::new(1)));
+        Self::over(config, SimDisk::new(1))
+    }
+
+    /// Servers over what a simulated disk holds, without threads.
+    pub(super) fn over(mut config: Config, disk: SimDisk) -> Self {
+        let clock = Arc::new(ManualClock::self_advancing(STARTED_MS));
+        // One session for the present server, one for the next, one for the caller.
+        config.sessions = 3;
+        config.environment.disk = Some(Arc::new(disk));
         config.environment.clock = Arc::clone(&clock) as Arc<_>;
         config.environment.rng = Arc::new(SeededRng::new(1));
         config.environment.background = false;
@@ -94,13 +99,13 @@ impl Alone {
 }
 
 /// The caller's side of a connection.
-struct Client {
+pub(super) struct Client {
     stream: UnixStream,
-    replies: Vec<u8>,
+    pub(super) replies: Vec<u8>,
 }
 
 impl Client {
-    fn send(&mut self, bytes: &[u8]) {
+    pub(super) fn send(&mut self, bytes: &[u8]) {
         // The next read shows a connection that the server has closed. The caller's bytes fit into
         // the socket; further bytes are dropped.
         let _ = self.stream.write(bytes);
@@ -117,16 +122,16 @@ impl Client {
     }
 }
 
-struct Server {
+pub(super) struct Server {
     shared: Arc<Shared>,
     worker: Worker,
     events: Events,
-    clock: Arc<ManualClock>,
+    pub(super) clock: Arc<ManualClock>,
     ended: bool,
 }
 
 impl Server {
-    fn new(alone: &Alone) -> Self {
+    pub(super) fn new(alone: &Alone) -> Self {
         let mut config =
             ServerConfig::new(Arc::clone(&alone.clock) as Arc<_>, Arc::new(SeededRng::new(1)));
         config.threads = 1;
@@ -149,7 +154,7 @@ impl Server {
         Self { shared, worker, events: Events::with_capacity(8), clock, ended: false }
     }
 
-    fn connect(&self) -> Client {
+    pub(super) fn connect(&self) -> Client {
         let (mine, its) = UnixStream::pair().expect("a pair of sockets");
         mine.set_nonblocking(true).expect("a socket");
         its.set_nonblocking(true).expect("a socket");
@@ -165,7 +170,7 @@ impl Server {
     }
 
     /// Runs one turn of the event loop. The turn does not wait, since the loop is woken before.
-    fn turn(&mut self, clients: &mut [Client]) {
+    pub(super) fn turn(&mut self, clients: &mut [Client]) {
         self.clock.advance(Duration::from_millis(1));
         self.shared.wake_all();
         if !self.ended {

@@ -6,8 +6,8 @@ use stillpoint::{Batch, KeySet, Mode, Session, Slot, Stamp, TableId, Tx, TxError
 
 use super::counts::KeyCounters;
 use super::databases::Keyspace;
+use super::elements::{Remains, bury};
 use super::kinds::Kind;
-use super::open::bury_at;
 use super::value::{EXPIRY_BYTES, Entry, HAS_EXPIRY, has_expiry};
 use super::waiters::{WaiterId, Waiting};
 use super::watch::Watched;
@@ -111,7 +111,8 @@ impl Batch for Deletions<'_> {
     fn run(&mut self, i: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
         let is_expired = tx.value(Slot(0)).is_some_and(|v| Entry::new(v).is_expired(self.now_ms));
         if is_expired {
-            bury_at(tx, Slot(0), self.keys[i].0, self.keyspace.graves)?;
+            tx.use_reserve();
+            bury(tx, Slot(0), self.keyspace.remains(self.keys[i].0))?;
             tx.delete_slot(Slot(0))?;
         }
         Ok(())
@@ -165,19 +166,14 @@ impl<'a> Keys<'a> {
         self.local.give_scratch(buffer);
     }
 
-    /// The database of the keys.
-    pub(super) fn db(&self) -> Db {
-        self.db
-    }
-
     /// The table with the nodes of the collections of the keys.
     pub(super) fn nodes_table(&self) -> TableId {
         self.keyspace.nodes_table(self.db)
     }
 
-    /// The table of what is left of collections.
-    pub(super) fn graves(&self) -> TableId {
-        self.keyspace.graves
+    /// Where the nodes of collections go that lose their key.
+    pub(super) fn remains(&self) -> Remains {
+        self.keyspace.remains(self.db)
     }
 
     /// An incarnation that no other collection has.

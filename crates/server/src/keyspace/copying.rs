@@ -3,6 +3,7 @@
 use stillpoint::{Tx, TxError};
 
 use super::access::Keys;
+use super::elements::Contents;
 use crate::config::Db;
 use crate::error::CmdError;
 
@@ -20,8 +21,8 @@ impl Keys<'_> {
     ) -> Result<(), CmdError> {
         let second = self.slot(1);
         if let Some(mut source) = self.open_any(tx, 0, first)? {
-            let mut all = Vec::new();
-            source.visit_all(tx, &mut |content| all.push(content.to_vec()))?;
+            let mut all = Contents::default();
+            source.visit_all(tx, &mut |content| all.push(content))?;
             let mut keys = self.of(target, second);
             let mut copy = keys.new_elements(0, source.kind())?;
             copy.copy_from(tx, &source, &all)?;

@@ -83,6 +83,18 @@ impl Counts {
         self.expiring_base[usize::from(db)].store(base, Ordering::Relaxed);
     }
 
+    /// Exchanges what is counted of two databases. No event loop counts meanwhile.
+    pub(super) fn swap(&self, a: Db, b: Db) {
+        let (of_a, of_b) = (self.expiring(a), self.expiring(b));
+        for (db, count) in [(a, of_b), (b, of_a)] {
+            self.restart_expiring(db, count);
+            // The scan for expired keys looks again.
+            if let Some(counters) = self.loops.first() {
+                counters.expiring_set[usize::from(db)].add(1);
+            }
+        }
+    }
+
     /// How often a key of the database got an expiry since the start.
     pub(super) fn expiring_set(&self, db: Db) -> u64 {
         self.sum(|counters| counters.expiring_set[usize::from(db)].get())

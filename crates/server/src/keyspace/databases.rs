@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{
-    AtomicU64,
-    Ordering::{Acquire, Release},
+    AtomicU8, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
 };
 
 use stillpoint::{Engine, KeySet, Mode, Session, Slot, TableId};
@@ -11,6 +11,7 @@ use stillpoint_io::Rng;
 
 use super::access::LoopKeys;
 use super::counts::Counts;
+use super::elements::Remains;
 use super::lock::KeyspaceLock;
 use super::value::{EXPIRY_BYTES, Entry, nodes_table_name, table_name};
 use super::waiters::Waiters;
@@ -19,7 +20,10 @@ use crate::config::{DATABASES, Db};
 use crate::error::{CmdError, ServerError};
 
 /// The table of what is left of collections that are gone.
-const GRAVES: &str = "graves";
+pub(super) const GRAVES: &str = "graves";
+/// The table that says which table each database has, and its only key.
+const PLACES: &str = "databases";
+const PLACES_KEY: &[u8] = b"places";
 /// Records that one step of a scan over a whole database looks at.
 const STEP: usize = 1024;
 /// Random places that [`Keyspace::random_key`] tries before it scans the database.
@@ -31,9 +35,13 @@ const CANDIDATES_MAX: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Keyspace {
     pub(crate) engine: Arc<Engine>,
+    /// Tables by their place, which is the number in the name.
     tables: [TableId; DATABASES as usize],
-    /// Of each database, the nodes of its collections.
+    /// Of each place, the nodes of its collections.
     nodes_tables: [TableId; DATABASES as usize],
+    /// The place of each database. Relaxed: whoever changes it has the keyspace lock alone.
+    places: [AtomicU8; DATABASES as usize],
+    places_table: TableId,
     /// What is left of collections that are gone.
     pub(super) graves: TableId,
     pub(crate) lock: KeyspaceLock,
@@ -82,6 +90,23 @@ pub(crate) struct Scanned {
     pub(crate) records: usize,
 }
 
+/// The places of the databases, as the last exchange has left them.
+fn stored_places(
+    engine: &Arc<Engine>,
+    table: TableId,
+) -> Result<[u8; DATABASES as usize], stillpoint::Error> {
+    let places = std::array::from_fn(|db| db as u8);
+    if engine.len(table) == 0 {
+        return Ok(places);
+    }
+    let mut stored = Vec::new();
+    engine.session()?.read(table, PLACES_KEY, &mut stored)?;
+    let mut sorted = stored.clone();
+    sorted.sort_unstable();
+    let is_sound = sorted.iter().copied().eq(places.iter().copied());
+    Ok(if is_sound { stored.try_into().unwrap_or(places) } else { places })
+}
+
 impl Keyspace {
     /// Finds the tables of the databases, and makes the missing ones. `workers` event loops will
     /// use them.
@@ -90,12 +115,19 @@ impl Keyspace {
     /// The engine refuses a table.
     pub(crate) fn open(engine: Arc<Engine>, workers: usize) -> Result<Self, ServerError> {
         let nodes = (0..DATABASES).map(nodes_table_name);
-        let names: Vec<String> =
-            (0..DATABASES).map(table_name).chain(nodes).chain([GRAVES.to_owned()]).collect();
+        let names: Vec<String> = (0..DATABASES)
+            .map(table_name)
+            .chain(nodes)
+            .chain([GRAVES.to_owned(), PLACES.to_owned()])
+            .collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let ids = engine.tables_named(&names).map_err(ServerError::engine)?;
+        let places_table = ids[2 * usize::from(DATABASES) + 1];
+        let places = stored_places(&engine, places_table).map_err(ServerError::engine)?;
         Ok(Self {
             engine,
+            places: places.map(AtomicU8::new),
+            places_table,
             tables: std::array::from_fn(|db| ids[db]),
             nodes_tables: std::array::from_fn(|db| ids[usize::from(DATABASES) + db]),
             graves: ids[2 * usize::from(DATABASES)],
@@ -110,17 +142,52 @@ impl Keyspace {
     /// The table of a database.
     #[inline]
     pub(super) fn table(&self, db: Db) -> TableId {
-        self.tables[usize::from(db)]
+        self.tables[self.place(db)]
+    }
+
+    #[inline]
+    fn place(&self, db: Db) -> usize {
+        // Relaxed: see the field.
+        usize::from(self.places[usize::from(db)].load(Relaxed))
     }
 
     /// The table with the nodes of the collections of a database.
     pub(super) fn nodes_table(&self, db: Db) -> TableId {
-        self.nodes_tables[usize::from(db)]
+        self.nodes_tables[self.place(db)]
     }
 
-    /// As [`nodes_table`](Self::nodes_table), of a database that may not exist.
-    pub(super) fn nodes_table_of(&self, db: Db) -> Option<TableId> {
-        self.nodes_tables.get(usize::from(db)).copied()
+    /// Exchanges two databases. The caller has the keyspace lock alone.
+    ///
+    /// # Errors
+    /// The engine cannot log it, or cannot make it durable.
+    pub(crate) fn swap(&self, session: &mut Session, a: Db, b: Db) -> Result<(), CmdError> {
+        let mut places: [u8; DATABASES as usize] =
+            std::array::from_fn(|db| self.place(db as Db) as u8);
+        places.swap(usize::from(a), usize::from(b));
+        session.transact(|tx| {
+            tx.use_reserve();
+            tx.put(self.places_table, PLACES_KEY, &places)
+        })?;
+        // Later commits do not read this record, so a crash must not lose it and keep them.
+        session.flush()?;
+        self.flushes.count(|| {
+            for (place, new) in self.places.iter().zip(places) {
+                place.store(new, Relaxed);
+            }
+        });
+        self.counts.swap(a, b);
+        self.waiters.start_again();
+        Ok(())
+    }
+
+    /// Where the nodes of the collections of a database go when they lose their key.
+    pub(super) fn remains(&self, db: Db) -> Remains {
+        Remains { place: self.place(db) as Db, nodes: self.nodes_table(db), graves: self.graves }
+    }
+
+    /// The table with the nodes of a place, which may not exist.
+    pub(super) fn nodes_table_at(&self, place: Db) -> Option<TableId> {
+        self.nodes_tables.get(usize::from(place)).copied()
     }
 
     /// The database of a table.

@@ -34,7 +34,8 @@ mod watch;
 
 pub(crate) use access::{Keys, LoopKeys};
 pub(crate) use databases::Keyspace;
-pub(crate) use elements::{Elements, Reclaimer, put_string, string_at};
+pub use elements::{CollectionCheck, CollectionFault, DamagedCollection, VerifiedCollections};
+pub(crate) use elements::{Contents, Elements, Reclaimer, put_string, ranges_of, string_at};
 pub(crate) use expire::ExpiryCycle;
 pub(crate) use kinds::{Kind, SCORE_BYTES};
 pub(crate) use listed::{ListedKeys, ListedNames};

@@ -3,7 +3,7 @@
 use stillpoint::{Tx, TxError};
 
 use super::access::Keys;
-use super::elements::{Elements, Save, grave_of};
+use super::elements::{Elements, Save, bury};
 use super::kinds::Kind;
 use super::value::Entry;
 use crate::error::CmdError;
@@ -123,32 +123,18 @@ impl Keys<'_> {
         }
     }
 
-    /// Remembers the nodes of the collection that the `i`-th key has, if it has one with nodes. They
-    /// are removed in the background once the key has lost the collection.
+    /// Removes the nodes of the collection that the `i`-th key has and is about to lose, now or in the
+    /// background.
     ///
     /// # Errors
     /// The store refuses the write.
     pub(super) fn bury(&mut self, tx: &mut Tx<'_>, i: u32) -> Result<(), TxError> {
         let slot = self.slot(i);
-        let Some(value) = tx.value(slot) else { return Ok(()) };
-        if value.tag() & 0x0f == Kind::STRING.tag() {
-            return Ok(());
+        match tx.value(slot) {
+            Some(value) if Kind::of(value.tag()) != Kind::STRING => bury(tx, slot, self.remains()),
+            _ => Ok(()),
         }
-        bury_at(tx, slot, self.db(), self.graves())
     }
-}
-
-/// Puts the header of the collection at a slot into its grave, if it has nodes.
-pub(super) fn bury_at(
-    tx: &mut Tx<'_>,
-    slot: stillpoint::Slot,
-    db: crate::config::Db,
-    graves: stillpoint::TableId,
-) -> Result<(), TxError> {
-    let grave = tx.value(slot).and_then(|value| grave_of(db, &Entry::new(value)));
-    let Some((incarnation, grave)) = grave else { return Ok(()) };
-    let at = tx.key_under(slot, graves, &incarnation.to_be_bytes(), grave.len())?;
-    tx.put_slot(at, &grave)
 }
 
 /// The bytes of a value, and its expiry.

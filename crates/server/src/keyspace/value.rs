@@ -26,10 +26,20 @@ pub(super) fn nodes_table_name(db: Db) -> String {
     format!("db{db}.nodes")
 }
 
+/// The database that a table of that name is.
+pub(super) fn database_of(table: &str) -> Option<Db> {
+    let db = table.strip_prefix("db").and_then(|number| number.parse::<Db>().ok());
+    db.filter(|&db| db < DATABASES && table_name(db) == table)
+}
+
+/// The database whose nodes a table of that name holds.
+pub(super) fn nodes_database_of(table: &str) -> Option<Db> {
+    database_of(table.strip_suffix(".nodes")?)
+}
+
 /// Whether a table of that name is a database.
 fn is_database(table: &str) -> bool {
-    let db = table.strip_prefix("db").and_then(|number| number.parse::<Db>().ok());
-    db.is_some_and(|db| db < DATABASES && table_name(db) == table)
+    database_of(table).is_some()
 }
 
 /// A value, with its expiry set apart.

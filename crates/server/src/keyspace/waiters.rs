@@ -35,6 +35,8 @@ struct Queues {
     unblocked: HashMap<u64, bool>,
     /// Waiters that came so far.
     last: u64,
+    /// How often keys have moved to other tables, so that their hashes are others.
+    moves: u64,
 }
 
 /// All waiters.
@@ -79,8 +81,18 @@ impl Waiters {
             queues.by_key.entry(hash).or_default().insert(place, id);
         }
         queues.clients.insert(id.client, (place, id.worker));
+        let moves = queues.moves;
         drop(queues);
-        Waiting { place, client: id.client, keys, of: Arc::clone(self) }
+        Waiting { place, client: id.client, keys, moves, of: Arc::clone(self) }
+    }
+
+    /// Lets all commands that wait run again, since keys have moved. The caller wakes the event loops.
+    pub(super) fn start_again(&self) {
+        let mut queues = self.queues.lock();
+        queues.moves += 1;
+        for (client, (_, worker)) in &queues.clients {
+            self.inboxes[*worker].lock().push(*client);
+        }
     }
 
     /// Wakes the first waiter of a key, behind place `after`, that has not been woken yet. Gives its
@@ -122,6 +134,7 @@ pub(crate) struct Waiting {
     place: u64,
     client: u64,
     keys: Vec<u64>,
+    moves: u64,
     of: Arc<Waiters>,
 }
 
@@ -132,6 +145,11 @@ impl Waiting {
         let mut queues = self.of.queues.lock();
         queues.woken.remove(&self.place);
         queues.unblocked.remove(&self.client)
+    }
+
+    /// Whether keys have moved since the wait began, so that it waits for others.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.of.queues.lock().moves != self.moves
     }
 
     /// The place in the order in which waiters came.
@@ -190,6 +208,16 @@ mod tests {
         assert!(!waiters.may_wait(7) && !waiters.may_wait(9));
         let queues = waiters.queues.lock();
         assert!(queues.by_key.is_empty() && queues.woken.is_empty() && queues.clients.is_empty());
+    }
+
+    #[test]
+    fn waiters_start_again_when_keys_move() {
+        let waiters = Arc::new(Waiters::new(2));
+        let first = waiters.enter(id(1), vec![7]);
+        assert!(!first.is_stale());
+        waiters.start_again();
+        assert_eq!((waiters.take_woken(1), first.is_stale()), (vec![1], true));
+        assert!(!waiters.enter(id(2), vec![7]).is_stale());
     }
 
     #[test]

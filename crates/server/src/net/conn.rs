@@ -57,6 +57,8 @@ pub(crate) struct Conn {
     pub(crate) broken: bool,
     /// Work of the next request, if a round gave it back because it leaves the event loop; else 0.
     pub(crate) leaves_with: usize,
+    /// A call of the round runs again after the round: those behind it wait.
+    pub(crate) runs_again: bool,
     /// The next request found no memory, and some is on its way back.
     pub(crate) needs_room: bool,
     /// A reply was written since replies were last sent.
@@ -111,6 +113,7 @@ impl Conn {
             end_of_input: false,
             broken: false,
             leaves_with: 0,
+            runs_again: false,
             needs_room: false,
             replied: false,
             pending: 0,

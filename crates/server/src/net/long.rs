@@ -260,7 +260,15 @@ impl LongThread {
         let Some(conn) = conns.get_mut(id) else { return };
         let args = Args::new(&conn.input[call.base..call.base + call.used], &call.spans);
         let (client, reply) = (&mut conn.client, &mut conn.reply);
-        let mut ctx = Context { client, reply, shared, local, first_slot: 0, may_wait: false };
+        let mut ctx = Context {
+            client,
+            reply,
+            shared,
+            local,
+            first_slot: 0,
+            may_wait: false,
+            may_derive: false,
+        };
         run_now(&mut ctx, Route::Now(call.spec), args, session);
     }
 

@@ -168,6 +168,7 @@ impl Plan {
             let spans = self.spans[spans].into();
             let used = conn.start - call.base as usize;
             conn.start = call.base as usize;
+            conn.runs_again = false;
             conn.postponed.push_front(Postponed { used, spans, spec: call.spec });
             conn.wants_input = false;
             if !again.contains(&id) {
@@ -307,7 +308,15 @@ impl Plan {
         }
         conn.replied = true;
         let (client, reply) = (&mut conn.client, &mut conn.reply);
-        let mut ctx = Context { client, reply, shared, local, first_slot: 0, may_wait: false };
+        let mut ctx = Context {
+            client,
+            reply,
+            shared,
+            local,
+            first_slot: 0,
+            may_wait: false,
+            may_derive: false,
+        };
         let before = ctx.reply.pending();
         let ended_ns = run_now(&mut ctx, route, args, session);
         let moved_bytes = used + conn.reply.pending().saturating_sub(before);

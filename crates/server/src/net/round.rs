@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stillpoint::{Batch, KeySet, Session, Stamp, Tx, TxError};
+use stillpoint::{Batch, KeySet, Mode, Session, Stamp, Tx, TxError};
 
 use super::conn::Conn;
 use super::connections::Connections;
@@ -41,6 +41,8 @@ pub(crate) struct Round<'a> {
     has_error: bool,
     /// The call that has run is to run again, since memory is on its way back.
     runs_again: bool,
+    /// The call that has run is to run again, with further keys.
+    derives: bool,
     /// The call that has run waits for keys.
     waits: bool,
     /// Work of the calls and their replies so far.
@@ -66,6 +68,7 @@ impl<'a> Round<'a> {
             mark: None,
             has_error: false,
             runs_again: false,
+            derives: false,
             waits: false,
             work: 0,
             is_over: false,
@@ -118,6 +121,14 @@ fn waits_for_room(shared: &Shared, diverts: bool, spec: &Spec) -> bool {
     diverts && matches!(spec.handler, Handler::Keyed(_)) && shared.keyspace.engine.memory_returns()
 }
 
+/// Whether call `i` is the last of its client, and few bytes came behind it.
+fn is_last(plan: &Plan, i: usize, conn: &Conn) -> bool {
+    let call = &plan.calls[i];
+    conn.input.len() - conn.start <= MOVED_BYTES_MAX
+        && conn.postponed.is_empty()
+        && plan.calls[i + 1..].iter().all(|other| other.conn != call.conn)
+}
+
 impl Batch for Round<'_> {
     fn len(&self) -> usize {
         self.plan.calls.len()
@@ -132,7 +143,15 @@ impl Batch for Round<'_> {
             declare_exec(&mut conn.client, &self.shared.keyspace, keys);
         } else {
             let args = self.plan.args(call, &conn.input);
-            call.spec.declare_keys(args, conn.client.db, &self.shared.keyspace, keys);
+            let (db, keyspace) = (conn.client.db, &self.shared.keyspace);
+            call.spec.declare_keys(args, db, keyspace, keys);
+            if call.spec.flags.has(Flags::DERIVES_KEYS)
+                && let Some(derived) = &conn.client.derived
+            {
+                derived.keys.iter().for_each(|key| {
+                    keyspace.declare(keys, db, key, Mode::Read, 0);
+                });
+            }
         }
     }
 
@@ -143,7 +162,11 @@ impl Batch for Round<'_> {
         let copies = spec.flags.has(Flags::COPIES) || matches!(spec.handler, Handler::Exec);
         let may_run = |conn: &mut Conn| {
             let is_waiting = conn.client.waits_for_keys();
-            if is_waiting || conn.leaves_with > 0 || conn.is_blocked(self.plan.allowance) {
+            if is_waiting
+                || conn.runs_again
+                || conn.leaves_with > 0
+                || conn.is_blocked(self.plan.allowance)
+            {
                 return false;
             }
             if self.plan.diverts && copies {
@@ -196,6 +219,7 @@ impl Batch for Round<'_> {
             first_slot: 0,
             // A thread for long commands keeps no client.
             may_wait: self.plan.diverts && matches!(call.spec.handler, Handler::Keyed(_)),
+            may_derive: matches!(call.spec.handler, Handler::Keyed(_)),
         };
         ctx.count_call(call.spec);
         if call.spec.flags.may_use_reserve() {
@@ -210,6 +234,11 @@ impl Batch for Round<'_> {
             self.local.stats.uncount_call(call.spec.id);
             return Err(TxError::NotLocked);
         }
+        if result.as_ref().is_err_and(CmdError::needs_keys) {
+            (self.derives, conn.runs_again) = (true, true);
+            return Err(answered());
+        }
+        ctx.client.derived = None;
         if ctx.client.waits_for_keys() {
             self.waits = true;
             return Err(answered());
@@ -234,13 +263,8 @@ impl Batch for Round<'_> {
         conn.load.add(work + args.total_len() / UNIT_BYTES, self.plan.now_ms);
         // The transaction has copied the long argument, and the log will copy it again. So the input
         // goes first.
-        let is_last = |call: &Call| {
-            conn.input.len() - conn.start <= MOVED_BYTES_MAX
-                && conn.postponed.is_empty()
-                && self.plan.calls[i + 1..].iter().all(|other| other.conn != call.conn)
-        };
         let base = call.base as usize;
-        if conn.start.saturating_sub(base) >= LONG_REQUEST_BYTES && is_last(&call) {
+        if conn.start.saturating_sub(base) >= LONG_REQUEST_BYTES && is_last(self.plan, i, conn) {
             conn.drop_request(base);
         }
         self.note_work(work, replied);
@@ -259,6 +283,16 @@ impl Batch for Round<'_> {
             conn.reply.truncate(mark);
             self.local.stats.uncount_call(call.spec.id);
             self.plan.blocked.push(call.conn as usize);
+            self.plan.postponed.push(i as u32);
+            return;
+        }
+        if std::mem::take(&mut self.derives) {
+            conn.reply.truncate(mark);
+            let keys = conn.client.derived.as_ref().map_or(0, |derived| derived.keys.len());
+            if self.plan.diverts && keys >= LONG_WORK {
+                conn.leaves_with = keys;
+            }
+            self.local.stats.uncount_call(call.spec.id);
             self.plan.postponed.push(i as u32);
             return;
         }

@@ -33,6 +33,8 @@ pub(crate) const MAILBOX: Token = Token(usize::MAX - 1);
 
 /// Time that the first event loop gives to the reclaim of collections, of every 100 ms.
 const RECLAIM_NS: u64 = 2_000_000;
+/// The same while memory is nearly full, and writes are refused or soon will be.
+const FULL_RECLAIM_NS: u64 = 25_000_000;
 /// Time between two looks at timeouts, expiry and the like.
 const TICK_MS: u64 = 100;
 /// Bytes read from one client in one pass.
@@ -605,10 +607,18 @@ impl Worker {
     fn reclaim(&mut self) {
         let Self { shared, session, reclaimer, number, .. } = self;
         let (keyspace, clock) = (&shared.keyspace, &*shared.config.clock);
+        if *number > 0 {
+            return;
+        }
+        let limit = shared.max_memory_bytes();
+        let is_nearly_full = || limit > 0 && shared.used_memory() > limit - limit / 16;
         let start_ns = clock.monotonic_ns();
-        while *number == 0
-            && reclaimer.step(session, keyspace)
-            && clock.monotonic_ns() - start_ns < RECLAIM_NS
+        let mut budget_ns = None;
+        while reclaimer.step(session, keyspace)
+            && clock.monotonic_ns() - start_ns
+                < *budget_ns.get_or_insert_with(|| {
+                    if is_nearly_full() { FULL_RECLAIM_NS } else { RECLAIM_NS }
+                })
         {}
     }
 

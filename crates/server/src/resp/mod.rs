@@ -10,7 +10,9 @@ mod parse;
 mod reply;
 mod request;
 
-pub use number::{format_f64, parse_f64, parse_i64, parse_u64, push_i64};
+pub use number::{
+    format_f64, parse_bound, parse_f64, parse_i64, parse_number, parse_u64, push_i64,
+};
 pub use parse::{Limits, Parser, ProtocolError};
 pub use reply::{Mark, PIECE_BYTES, Reply, Room};
 pub use request::{Args, Span};

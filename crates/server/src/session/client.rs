@@ -115,6 +115,15 @@ pub(crate) enum BlockedState {
     Unblocked,
 }
 
+/// Keys whose names follow from what a command has read, in ascending order. The command declares them
+/// behind its own, for reading, when it runs again.
+#[derive(Debug)]
+pub(crate) struct DerivedKeys {
+    /// The number of the first among the keys of the command.
+    pub(crate) first: u32,
+    pub(crate) keys: Vec<Vec<u8>>,
+}
+
 /// The state of one client.
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -130,6 +139,8 @@ pub(crate) struct Client {
     pub(crate) silent_until_ms: u64,
     /// The command that waits for keys.
     pub(crate) blocked: Option<Box<Blocked>>,
+    /// Further keys of the command that runs next.
+    pub(crate) derived: Option<Box<DerivedKeys>>,
     /// The connection is closed once the replies so far are sent.
     pub(crate) closing: bool,
     /// What other threads see of the client.
@@ -147,6 +158,7 @@ impl Client {
             awaited_save: None,
             silent_until_ms: 0,
             blocked: None,
+            derived: None,
             closing: false,
             info,
         }
@@ -181,7 +193,9 @@ impl Client {
 
     /// Bytes of memory of the queue and of the watched keys.
     pub(crate) fn memory(&self) -> usize {
+        let derived = self.derived.as_ref().map_or(&[][..], |derived| &derived.keys);
         self.multi.as_ref().map_or(0, |multi| multi.memory())
+            + derived.iter().map(|key| key.len() + size_of::<Vec<u8>>()).sum::<usize>()
             + self.watched.iter().map(Watched::memory).sum::<usize>()
     }
 }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use stillpoint::Tx;
 
-use super::client::{Blocked, BlockedState, Client};
+use super::client::{Blocked, BlockedState, Client, DerivedKeys};
 use super::commands::Commands;
 use super::spec::Spec;
 use crate::config::{Db, ServerConfig};
-use crate::error::CmdError;
+use crate::error::{CmdError, CmdResult};
 use crate::keyspace::{Keys, LoopKeys, WaiterId};
 use crate::resp::{Mark, Reply};
 use crate::shared::Shared;
@@ -49,6 +49,8 @@ pub(crate) struct Context<'a> {
     pub(crate) first_slot: u32,
     /// Whether the command may wait for keys.
     pub(crate) may_wait: bool,
+    /// Whether the command may run again with further keys.
+    pub(crate) may_derive: bool,
 }
 
 impl Context<'_> {
@@ -86,6 +88,13 @@ impl Context<'_> {
         keys: (u32, u32),
         timeout_ms: u64,
     ) -> Result<bool, CmdError> {
+        let is_stale =
+            |blocked: &Blocked| blocked.state == BlockedState::Runs && blocked.waiting.is_stale();
+        if let Some(mut blocked) = self.client.blocked.take_if(|blocked| is_stale(blocked)) {
+            let id = WaiterId { worker: self.local.worker, client: self.client.info.id };
+            blocked.waiting = self.keys().wait_for(tx, keys, id);
+            self.client.blocked = Some(blocked);
+        }
         if let Some(blocked) = &mut self.client.blocked {
             let state = std::mem::replace(&mut blocked.state, BlockedState::Waits);
             if matches!(state, BlockedState::TimedOut | BlockedState::Unblocked) {
@@ -108,6 +117,34 @@ impl Context<'_> {
         let state = BlockedState::Waits;
         self.client.blocked = Some(Box::new(Blocked { waiting, until_ms, state }));
         Ok(true)
+    }
+
+    /// Says which keys a command needs behind its own `own` keys. Goes on if the command has declared
+    /// them.
+    ///
+    /// # Errors
+    /// The command is to run again, and must pass this on. Inside `EXEC` it cannot.
+    pub(crate) fn derive_keys(&mut self, own: u32, mut keys: Vec<Vec<u8>>) -> CmdResult {
+        keys.sort_unstable();
+        keys.dedup();
+        let declared = self.client.derived.as_ref().map_or(&[][..], |derived| &derived.keys);
+        if keys.iter().all(|key| declared.binary_search(key).is_ok()) {
+            return Ok(());
+        }
+        if !self.may_derive {
+            return Err(CmdError::fixed(
+                "ERR BY and GET patterns with keys of their own are not supported inside MULTI",
+            ));
+        }
+        self.client.derived = Some(Box::new(DerivedKeys { first: own, keys }));
+        Err(CmdError::NEEDS_KEYS)
+    }
+
+    /// The number of a key that [`derive_keys`](Self::derive_keys) has named.
+    pub(crate) fn derived_slot(&self, key: &[u8]) -> Option<u32> {
+        let derived = self.client.derived.as_ref()?;
+        let at = derived.keys.binary_search_by(|other| other.as_slice().cmp(key)).ok()?;
+        Some(derived.first + at as u32)
     }
 
     /// Counts a call of a command.

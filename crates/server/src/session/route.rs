@@ -189,6 +189,10 @@ fn dispatch(
     let shared = Arc::clone(ctx.shared);
     match spec.handler {
         Handler::Pure(run) => run(ctx, args),
+        Handler::Store(run, _) if spec.flags.has(Flags::ALONE) => {
+            let _stripes = shared.keyspace.lock.alone();
+            run(ctx, args, session)
+        }
         Handler::Store(run, _) => {
             let _stripe = shared.keyspace.lock.enter(ctx.local.worker);
             run(ctx, args, session)

@@ -113,6 +113,12 @@ pub(crate) const fn copying(mut spec: Spec) -> Spec {
     spec
 }
 
+/// A command that reads keys whose names follow from what it has read.
+pub(crate) const fn deriving(mut spec: Spec) -> Spec {
+    spec.flags = spec.flags.or(Flags::DERIVES_KEYS);
+    spec
+}
+
 /// A command that may wait for keys.
 pub(crate) const fn blocking(mut spec: Spec) -> Spec {
     spec.flags = spec.flags.or(Flags::BLOCKING).or(Flags::NOSCRIPT);

@@ -46,6 +46,7 @@ const HASHES: &[&str] = with_keys![
     "HSCAN a|b|c|s 0 COUNT 100000 MATCH f*|*1|m?",
     "HSCAN a|b|c|s 0|x COUNT 0|x",
     "HSCAN a|b|c 0 JUNK 1",
+    "HSCAN a|b|c|s +0|-|+|18446744073709551616 COUNT 100000",
 ];
 
 const SETS: &[&str] = with_keys![
@@ -85,7 +86,7 @@ const LISTS: &[&str] = with_keys![
     "LREM a|b|c|s 0|1|-1|2|-2|x <field>",
     "LINSERT a|b|c|s BEFORE|AFTER|JUNK <field> <value>",
     "LPOS a|b|c|s <field>",
-    "LPOS a|b|c|s <field> RANK 1|-1|2|-2|0|x COUNT 0|1|2|-1 MAXLEN 0|5|100|-1",
+    "LPOS a|b|c|s <field> RANK 1|-1|2|-2|0|x|-9223372036854775808 COUNT 0|1|2|-1 MAXLEN 0|5|100|-1",
     "LPOS a|b|c <field> COUNT 0|JUNK",
     "LMOVE a|b|c|s a|b|c|s LEFT|RIGHT|JUNK LEFT|RIGHT",
     "RPOPLPUSH a|b|c|s a|b|c|s",
@@ -105,6 +106,12 @@ const SORTED_SETS: &[&str] = with_keys![
     "ZREM a|b|c|s <field> <many>",
     "ZCARD a|b|c|s",
     "ZSCORE|ZRANK|ZREVRANK a|b|c|s <field>",
+    "ZADD a|b|c 1e400|1e-400|0x10|-0x1.8p1|.5|5.|+7|1e <field>",
+    "ZADD a|b|c infinity|-Infinity|4e-320|0x|e5 <field>",
+    "ZCOUNT a|b|c|s (|0x2|1e400|(0x1p1|nan|1e-400 (5|(|+inf|infinity",
+    "ZRANGE|ZREVRANGE a|b|c|s 0|1 -1|2 LIMIT 0|1 2|-1",
+    "ZRANGESTORE a|b|c a|b|c 0|1 -1|3 LIMIT 0|1 1|-1",
+    "ZUNION 2 a|b|c a|b|c WEIGHTS 0x2|1e400 1e-400|.5 WITHSCORES",
     "ZMSCORE a|b|c|s <field> <many>",
     "ZRANGE|ZREVRANGE a|b|c|s <number> <number>",
     "ZRANGE|ZREVRANGE a|b|c|s 0|1|-3 -1|2 WITHSCORES|JUNK",
@@ -148,6 +155,101 @@ const RANGES_OF_MEMBERS: &[&str] = with_keys![
     "ZREMRANGEBYLEX a|b|c|s [f1|(f2|x [f3|(m1",
 ];
 
+/// Places between two degrees of longitude and latitude.
+const PLACES: &[&str] = with_keys![
+    "GEOADD a|b|c|s <place> <field>",
+    "GEOADD a|b|c <place> <many> <place> <many> <place> <field>",
+    "GEOADD a|b|c <place> <many> <place> <many> <place> <field>",
+    "GEOADD a|b|c NX|XX|CH NX|XX|CH <place> <field>",
+    "GEOADD a|b|c CH XX NX <place>",
+    "GEOPOS|GEOHASH a|b|c|s <field> <many> <field>",
+    "GEOPOS|GEOHASH a|b|c|s",
+    "GEODIST a|b|c|s <field> <field>|<many> m|km|ft|mi|x|<nothing>",
+    "GEORADIUS|GEORADIUS_RO a|b|c|s <place> 10|300|5000|0|-1|x m|km|ft|mi ASC|DESC",
+    "GEORADIUS a|b|c|s <place> 300|3000 km WITHDIST WITHCOORD|WITHHASH ASC",
+    "GEORADIUS a|b|c|s <place> 300|3000 km COUNT 2|0|x|-1 DESC|WITHDIST",
+    "GEORADIUS a|b|c|s <place> 300 km ANY|COUNT",
+    "GEORADIUS|GEORADIUS_RO a|b|c|s <place> 300 km ASC STORE|STOREDIST a|b|c|d",
+    "GEORADIUS a|b|c|s <place> 300 km STORE d WITHDIST",
+    "GEORADIUSBYMEMBER|GEORADIUSBYMEMBER_RO a|b|c|s <field> 100|1000 km|mi ASC WITHDIST",
+    "GEORADIUSBYMEMBER a|b|c|s <field> 1000 km ASC COUNT 3 STORE|STOREDIST|JUNK d|a",
+    "GEOSEARCH a|b|c|s FROMMEMBER <field> BYBOX 100|900|x 500|-1 km ASC WITHDIST|WITHHASH",
+    "GEOSEARCH a|b|c|s FROMLONLAT <place> BYRADIUS 500|0 km DESC COUNT 3 WITHCOORD",
+    "GEOSEARCH a|b|c|s FROMLONLAT <place> BYBOX 900 900 km ASC",
+    "GEOSEARCH a|b|c FROMMEMBER|JUNK <field> FROMLONLAT <place> BYRADIUS 100 km",
+    "GEOSEARCH a|b|c FROMMEMBER <field> BYRADIUS 10 km BYBOX 1 1 km",
+    "GEOSEARCH a|b|c|s FROMMEMBER <field> ASC COUNT 1 WITHDIST",
+    "GEOSEARCH a|b|c|s BYRADIUS 10 km ASC COUNT 1",
+    "GEOSEARCHSTORE a|b|c|d|s a|b|c|s FROMLONLAT <place> BYBOX 900 900 km ASC COUNT 4",
+    "GEOSEARCHSTORE a|b|c|d a|b|c FROMLONLAT <place> BYRADIUS 500 km STOREDIST|WITHDIST",
+    "ZRANGE a|b|c|d 0 -1 WITHSCORES",
+    "ZREM a|b|c <many> <field>",
+];
+
+/// Without `WATCH`: to Redis, `PFCOUNT` is a change.
+const HYPERLOGLOGS: &[&str] = &[
+    "DEL|UNLINK|PERSIST|STRLEN a|b|c",
+    "RENAME|RENAMENX|COPY a|b|c a|b|c",
+    "COPY a|b|c a|b|c REPLACE",
+    "EXPIRE a|b|c 1000",
+    "PEXPIREAT a|b|c 1",
+    "SET s|a <value>",
+    "MULTI|EXEC|EXEC",
+    "PFADD a|b|c|s <any> <any> <any> <any> <any> <any> <any> <any>",
+    "PFADD a|b|c <any> <any> <any> <any> <any> <any> <any> <any> <any> <any> <any>",
+    "PFADD a|b|c <field> <field>",
+    "PFADD a|b|c|s",
+    "PFCOUNT a|b|c|s",
+    "PFCOUNT a|b|c|s a|b|c|d",
+    "PFMERGE a|b|c|s a|b|c|s a|b|c|d",
+    "PFMERGE a|b|c|s",
+    "PFDEBUG ENCODING|DECODE|TODENSE|GETREG|JUNK a|b|c|s",
+    "PFDEBUG ENCODING|DECODE a|b|c",
+    "GET a|b|c",
+    "GETRANGE a|b|c 0 7",
+];
+
+/// Lists and sorted sets are at a, b and c, sets at d and e. What else decides the order differs.
+const SORTED: &[&str] = &[
+    "RPUSH a|b|c 1|2|3|4|5 1|2|3|4|5 1|2|3|4|5",
+    "RPUSH a|b|c 10|-7|1.5|0x3|1e2 1|2|3",
+    "ZADD a|b|c <score> 1|2|3|4|5|6 <score> 7|8|9",
+    "SADD d|e 1|2|3|4|5 1|2|3|4|5 20",
+    "SADD d|e 1|3|x",
+    "LPOP|DEL a|b|c",
+    "SREM d|e x",
+    "LTRIM a|b|c 0 9",
+    "SET w1|w2|w3|w4|w5|w6 <score>",
+    "SET w1|w2|w3|w4|w5|w6 1|2|3|4.5|-1",
+    "SET w7|w8|w9 hello|10",
+    "HSET h1|h2|h3|h4|h5 f 1|2|3.5|-1|9",
+    "HSET h1|h2|h3 g->x 7|text",
+    "DEL w1|w2|h3|h4",
+    "SET h1 1",
+    "SORT|SORT_RO a|b|c|d|e|w1",
+    "SORT|SORT_RO a|b|c|d|e ASC|DESC",
+    "SORT|SORT_RO a|b|c|d|e ALPHA ASC|DESC LIMIT 0|1|-1|x 2|-1|0|100",
+    "SORT a|b|c|d|e BY w*|h*->f|h*->g->x DESC|ASC",
+    "SORT a|b|c|d|e BY w*|h*->f GET # GET w*|h*->f|h*->g->x|*|x LIMIT 0|2 3",
+    "SORT_RO a|b|c|d|e BY w*|nothing* GET w*->f|h*|h*-> GET #",
+    "SORT a|b|c BY nosort|w->x GET #|w* DESC|ASC LIMIT 0|1 2|3|-1",
+    "SORT a|b|c|d|e BY w*|nosort GET w*|# STORE a|b|c|f",
+    "SORT|SORT_RO a|b|c|d|e STORE a|b|f",
+    "SORT a|b BY|GET|LIMIT|STORE|JUNK",
+    "LRANGE a|b|c|f 0 -1",
+    "TYPE a|b|c|f",
+];
+
+const PAYLOADS: &[&str] = with_keys![
+    "RESTORE a|b|c|s 0|-1|x|100000 junk",
+    "RESTORE a|b|c 0|1 <value> REPLACE|JUNK",
+    "RESTORE a|b|c 0 junk REPLACE ABSTTL IDLETIME 5|-1|x",
+    "RESTORE a|b|c 0 junk FREQ 5|-1|256|x REPLACE",
+    "RESTORE a|b|c 0 junk IDLETIME 5 FREQ 5",
+    "DUMP d|e",
+    "SADD a|b 1",
+];
+
 fn compare_both(templates: &'static [&'static str], first: u64) {
     for seed in first..first + 3 {
         compare(seed, seed % 2 == 1, templates, COMMANDS);
@@ -177,6 +279,26 @@ fn sorted_sets_answer_as_those_of_redis() {
 #[test]
 fn ranges_of_members_answer_as_those_of_redis() {
     compare_both(RANGES_OF_MEMBERS, 500);
+}
+
+#[test]
+fn places_answer_as_those_of_redis() {
+    compare_both(PLACES, 600);
+}
+
+#[test]
+fn hyperloglogs_answer_as_those_of_redis() {
+    compare_both(HYPERLOGLOGS, 700);
+}
+
+#[test]
+fn sorts_answer_as_those_of_redis() {
+    compare_both(SORTED, 800);
+}
+
+#[test]
+fn payloads_that_are_none_are_refused_as_by_redis() {
+    compare_both(PAYLOADS, 900);
 }
 
 #[test]

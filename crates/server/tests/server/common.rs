@@ -3,8 +3,8 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use stillpoint::{Config as EngineConfig, Engine};
@@ -17,6 +17,7 @@ pub(crate) struct TestServer {
     pub(crate) port: u16,
     stopping: Arc<AtomicBool>,
     directory: Option<Arc<tempfile::TempDir>>,
+    engine: Weak<Engine>,
 }
 
 pub(crate) fn config() -> ServerConfig {
@@ -51,8 +52,9 @@ impl TestServer {
     ) -> Self {
         let stopping = Arc::new(AtomicBool::new(false));
         let engine = Arc::new(engine);
+        let weak = Arc::downgrade(&engine);
         let server = Server::start(config, engine, Arc::clone(&stopping)).expect("server starts");
-        Self { port: server.port(), server: Some(server), stopping, directory }
+        Self { port: server.port(), server: Some(server), stopping, directory, engine: weak }
     }
 
     /// The server that takes over the clients of `loading`.
@@ -62,8 +64,11 @@ impl TestServer {
         directory: Arc<tempfile::TempDir>,
     ) -> Self {
         let stopping = Arc::new(AtomicBool::new(false));
-        let server = loading.start(Arc::new(engine), Arc::clone(&stopping)).expect("it starts");
-        Self { port: server.port(), server: Some(server), stopping, directory: Some(directory) }
+        let engine = Arc::new(engine);
+        let weak = Arc::downgrade(&engine);
+        let server = loading.start(engine, Arc::clone(&stopping)).expect("it starts");
+        let directory = Some(directory);
+        Self { port: server.port(), server: Some(server), stopping, directory, engine: weak }
     }
 
     /// Ends the server as a crash would, without closing the engine, and starts it again.
@@ -75,6 +80,12 @@ impl TestServer {
         ended.expect("server ends cleanly");
         let engine = Engine::open(engine).expect("the engine opens again");
         Self::around(config, engine, Some(directory))
+    }
+
+    /// Records of a table.
+    pub(crate) fn records(&self, table: &str) -> u64 {
+        let engine = self.engine.upgrade().expect("the server runs");
+        engine.table(table).map_or(0, |table| engine.len(table))
     }
 
     pub(crate) fn client(&self) -> Client {

@@ -8,7 +8,7 @@ use stillpoint::{Config as EngineConfig, Durability, Engine};
 use stillpoint_io::{Call, Clock, Disk, Fault, FaultPlan, Lasts, RealClock, SimDisk};
 use stillpoint_server::{Server, ServerError};
 
-use crate::common::{Client, TestServer, Value, config, eventually};
+use crate::common::{Client, TestServer, Value, config, eventually, field};
 
 fn on(disk: &SimDisk, durability: Durability) -> EngineConfig {
     let mut config = EngineConfig::new("simulated");
@@ -278,4 +278,65 @@ fn a_restart_brings_back_values_expiries_and_databases() {
     let server = server.restart(config(), EngineConfig::new("unused"));
     assert_eq!(server.client().call(&["DBSIZE"]), Value::Int(0));
     assert!(server.client().call(&["LASTSAVE"]).int() > 1_600_000_000);
+}
+
+/// Databases that were exchanged, with small values, trees, expiries and clients that wait, also after
+/// a restart.
+#[test]
+fn databases_are_exchanged_and_stay_so() {
+    let mut engine = EngineConfig::new("unused");
+    engine.durability = Durability::Strict;
+    let server = TestServer::over(config(), engine.clone());
+    let mut c = server.client();
+    let names: Vec<String> = (0..400).map(|i| format!("member {i}")).collect();
+    let mut words = vec!["SADD", "set"];
+    words.extend(names.iter().map(String::as_str));
+    assert_eq!(c.call(&words), Value::Int(400));
+    c.call(&["SET", "k", "zero", "EX", "1000"]);
+    c.call(&["SELECT", "3"]);
+    c.call(&["SET", "k", "three"]);
+    let mut waits = server.client();
+    waits.call(&["SELECT", "0"]);
+    waits.send(&[b"BLPOP", b"list", b"20"]);
+    let waiting = |c: &mut Client| field(&c.call(&["INFO", "clients"]).text(), "blocked_clients");
+    eventually("a client waits", || waiting(&mut c) == 1);
+    for (words, error) in [
+        (["SWAPDB", "x", "1"], "ERR invalid first DB index"),
+        (["SWAPDB", "0", "x"], "ERR invalid second DB index"),
+        (["SWAPDB", "0", "16"], "ERR DB index is out of range"),
+    ] {
+        assert_eq!(c.call(&words), Value::Error(error.to_owned()));
+    }
+    // The key is there in the other database, but another one.
+    let mut watches = server.client();
+    watches.call(&["WATCH", "k"]);
+    watches.call(&["MULTI"]);
+    assert_eq!(c.call(&["SWAPDB", "0", "3"]), Value::ok());
+    assert_eq!(watches.call(&["EXEC"]), Value::Null);
+    let look = |c: &mut Client| {
+        let three = [c.call(&["GET", "k"]), c.call(&["SCARD", "set"])];
+        c.call(&["SELECT", "0"]);
+        let zero = [c.call(&["GET", "k"]), c.call(&["SCARD", "set"])];
+        c.call(&["SELECT", "3"]);
+        let expected =
+            [[Value::bulk("zero"), Value::Int(400)], [Value::bulk("three"), Value::Int(0)]];
+        assert_eq!([three, zero], expected);
+    };
+    look(&mut c);
+    let keyspace = c.call(&["INFO", "keyspace"]).text();
+    assert!(keyspace.contains("db3:keys=2,expires=1"), "{keyspace}");
+    // The client waits for the list of database 0, which has another table now.
+    c.call(&["RPUSH", "list", "of three"]);
+    c.call(&["SELECT", "0"]);
+    c.call(&["RPUSH", "list", "of zero"]);
+    let taken = Value::Array(vec![Value::bulk("list"), Value::bulk("of zero")]);
+    assert_eq!(waits.read(), taken);
+    c.call(&["SELECT", "3"]);
+    assert_eq!(c.call(&["DEL", "list"]), Value::Int(1));
+    let server = server.restart(config(), engine);
+    let mut c = server.client();
+    c.call(&["SELECT", "3"]);
+    look(&mut c);
+    assert_eq!(c.call(&["SWAPDB", "3", "0"]), Value::ok());
+    assert_eq!(c.call(&["GET", "k"]), Value::bulk("three"));
 }

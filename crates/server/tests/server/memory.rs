@@ -99,3 +99,52 @@ fn a_write_after_a_flush_at_full_memory_is_not_refused() {
     let stats = c.call(&["INFO", "commandstats"]).text();
     assert!(stats.contains("cmdstat_incr:calls=40,"), "{stats}");
 }
+
+/// Fills memory with hashes of `fields` fields of 100 bytes; gives how many fit.
+fn fill_hashes(c: &mut Client, fields: usize) -> usize {
+    let value = "v".repeat(100);
+    let names: Vec<String> = (0..fields).map(|field| format!("field {field}")).collect();
+    let made = (0..1_000_000).find(|number| {
+        let name = key(*number);
+        let mut words = vec!["HSET", &name];
+        names.iter().for_each(|field| words.extend([field.as_str(), &value]));
+        match c.call(&words) {
+            Value::Int(_) => false,
+            Value::Error(error) => {
+                assert!(error.starts_with("OOM "), "{error}");
+                true
+            }
+            other => panic!("{other:?}"),
+        }
+    });
+    made.expect("the limit")
+}
+
+/// Collections that are trees, of a few nodes and of hundreds, at full memory: none of the commands
+/// that delete is refused, and what they free is there for others.
+#[test]
+fn collections_are_deleted_at_full_memory() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    c.call(&["CONFIG", "SET", "maxmemory", "24mb"]);
+    for fields in [12, 60, 3_000, 20] {
+        let mut made = 0;
+        eventually("room for collections", || {
+            made = made.max(fill_hashes(&mut c, fields));
+            made * fields * 100 > 4_000_000
+        });
+        // Commands that may go on have taken what they may of the reserve.
+        for number in 0..made {
+            match number % 4 {
+                0 => assert_eq!(c.call(&["DEL", &key(number)]), Value::Int(1), "{number}"),
+                1 => assert_eq!(c.call(&["UNLINK", &key(number)]), Value::Int(1), "{number}"),
+                2 => assert_eq!(c.call(&["PEXPIRE", &key(number), "0"]), Value::Int(1)),
+                _ => assert_eq!(c.call(&["RENAME", &key(number), "one"]), Value::ok(), "{number}"),
+            }
+        }
+        assert_eq!(c.call(&["DEL", "one"]), Value::Int(i64::from(made > 3)));
+        assert_eq!(c.call(&["DBSIZE"]), Value::Int(0));
+        eventually("nodes are gone", || server.records("db0.nodes") == 0);
+        assert_eq!(server.records("graves"), 0);
+    }
+}

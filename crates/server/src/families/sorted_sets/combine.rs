@@ -1,15 +1,16 @@
 //! Unions, intersections and differences of sorted sets, and of sets, whose members have score 1.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 
 use stillpoint::{KeySet, Mode, Tx};
 
 use super::answer_score;
-use super::score::{content, parts, score_bytes};
+use super::score::{parts, score_bytes};
 use crate::args::{integer, is};
 use crate::config::Db;
 use crate::error::{CmdError, CmdResult};
-use crate::keyspace::{Keyspace, Kind};
+use crate::keyspace::{Contents, Keyspace, Kind};
 use crate::resp::{Args, parse_f64, parse_i64, parse_u64};
 use crate::session::context::Context;
 use crate::session::row::{COUNTED, Keyed, ONE, R, SORTED_SET, WM, declared_by, row};
@@ -118,16 +119,16 @@ impl Options {
 
 const NOT_WEIGHT: CmdError = CmdError::fixed("ERR weight value is not a float");
 
-/// Members with their scores, lowest score first.
-type Scored = Vec<(f64, Vec<u8>)>;
+/// Members with their scores.
+type Scored<'a> = Vec<(f64, &'a [u8])>;
 
-/// Reads the keys and options, and combines the sets.
-fn combine(
+/// Reads the keys and options. Each input is a sorted set's elements.
+fn read(
     ctx: &mut Context<'_>,
     args: Args<'_>,
     tx: &mut Tx<'_>,
     form: Form,
-) -> Result<(Scored, Options), CmdError> {
+) -> Result<(Vec<Contents>, Options), CmdError> {
     let count = integer(args.at(form.count_at))?;
     let count = usize::try_from(count).ok().filter(|&count| count > 0).ok_or_else(|| {
         CmdError::text(format!("ERR at least 1 input key is needed for '{}' command", form.command))
@@ -141,15 +142,19 @@ fn combine(
         let slot = (form.count_at - 1 + i) as u32;
         inputs.push(read_input(ctx, tx, slot, args.at(first + i))?);
     }
-    let options = Options::parse(args, first + count, count, form)?;
-    let combined = match form.operation {
-        Operation::Union => union(inputs, &options),
-        Operation::Intersection => intersection(inputs, &options),
+    Ok((inputs, Options::parse(args, first + count, count, form)?))
+}
+
+/// Combines inputs, lowest score first.
+fn combine<'a>(inputs: &'a [Contents], options: &Options, operation: Operation) -> Scored<'a> {
+    let mut scored = match operation {
+        Operation::Union => union(inputs, options),
+        Operation::Intersection => intersection(inputs, options),
         Operation::Difference => difference(inputs),
     };
-    let mut scored: Scored = combined.into_iter().map(|(member, score)| (score, member)).collect();
-    scored.sort_by_cached_key(|(score, member)| (score_bytes(*score), member.clone()));
-    Ok((scored, options))
+    // Inputs are sorted already, so most of this is a merge.
+    scored.sort_by(|a, b| (score_bytes(a.0), a.1).cmp(&(score_bytes(b.0), b.1)));
+    scored
 }
 
 /// The members of a sorted set or a set, with their scores.
@@ -158,76 +163,86 @@ fn read_input(
     tx: &mut Tx<'_>,
     slot: u32,
     key: &[u8],
-) -> Result<Vec<(Vec<u8>, f64)>, CmdError> {
-    let mut input = Vec::new();
+) -> Result<Contents, CmdError> {
+    let mut input = Contents::default();
     let kind = ctx.keys().lookup(tx, slot, key).map(|entry| entry.kind());
     match kind {
         None => {}
         Some(Kind::SET) => {
+            let score = score_bytes(1.0);
             if let Some(mut set) = ctx.keys().open_read(tx, slot, key, Kind::SET)? {
-                set.visit_all(tx, &mut |member| input.push((member.to_vec(), 1.0)))?;
+                set.visit_all(tx, &mut |member| input.push_parts(&[&score, member]))?;
             }
         }
         Some(_) => {
             if let Some(mut set) = ctx.keys().open_read(tx, slot, key, Kind::SORTED_SET)? {
-                set.visit_all(tx, &mut |element| {
-                    let (score, member) = parts(element);
-                    input.push((member.to_vec(), score));
-                })?;
+                set.visit_all(tx, &mut |element| input.push(element))?;
             }
         }
     }
     Ok(input)
 }
 
-fn weighted(score: f64, weight: f64) -> f64 {
-    Some(score * weight).filter(|score| !score.is_nan()).unwrap_or(0.0)
+/// The elements of an input, with their scores times a weight.
+fn weighted(input: &Contents, weight: f64) -> impl Iterator<Item = (f64, &[u8])> {
+    input.iter().map(parts).map(move |(score, member)| {
+        (Some(score * weight).filter(|score| !score.is_nan()).unwrap_or(0.0), member)
+    })
 }
 
-fn union(inputs: Vec<Vec<(Vec<u8>, f64)>>, options: &Options) -> BTreeMap<Vec<u8>, f64> {
-    let mut all: BTreeMap<Vec<u8>, f64> = BTreeMap::new();
-    for (input, weight) in inputs.into_iter().zip(&options.weights) {
-        for (member, score) in input {
-            let score = weighted(score, *weight);
-            let both = |old: &mut f64| *old = options.aggregate.of(*old, score);
-            all.entry(member).and_modify(both).or_insert(score);
+fn union<'a>(inputs: &'a [Contents], options: &Options) -> Scored<'a> {
+    let weights = options.weights.iter().copied();
+    if let [only] = inputs {
+        return weighted(only, options.weights[0]).collect();
+    }
+    let most = inputs.iter().map(Contents::len).max().unwrap_or(0);
+    let (mut all, mut places): (Scored<'_>, _) = (Vec::new(), HashMap::with_capacity(most));
+    for (input, weight) in inputs.iter().zip(weights) {
+        for (score, member) in weighted(input, weight) {
+            match places.entry(member) {
+                Entry::Vacant(place) => {
+                    place.insert(all.len());
+                    all.push((score, member));
+                }
+                Entry::Occupied(place) => {
+                    let old = &mut all[*place.get()].0;
+                    *old = options.aggregate.of(*old, score);
+                }
+            }
         }
     }
     all
 }
 
-fn intersection(mut inputs: Vec<Vec<(Vec<u8>, f64)>>, options: &Options) -> BTreeMap<Vec<u8>, f64> {
+fn intersection<'a>(inputs: &'a [Contents], options: &Options) -> Scored<'a> {
     // Scores are combined from the smallest set on, as Redis does.
     let mut order: Vec<usize> = (0..inputs.len()).collect();
     order.sort_by_key(|&i| inputs[i].len());
-    let mut common: Option<BTreeMap<Vec<u8>, f64>> = None;
+    let mut common: Option<Scored<'_>> = None;
     for i in order {
-        let weight = options.weights[i];
-        let input: HashMap<Vec<u8>, f64> = std::mem::take(&mut inputs[i])
-            .into_iter()
-            .map(|(member, score)| (member, weighted(score, weight)))
-            .collect();
+        let input = weighted(&inputs[i], options.weights[i]);
         common = Some(match common {
-            None => input.into_iter().collect(),
-            Some(so_far) => so_far
-                .into_iter()
-                .filter_map(|(member, score)| {
-                    let other = *input.get(&member)?;
-                    Some((member, options.aggregate.of(score, other)))
-                })
-                .collect(),
+            None => input.collect(),
+            Some(so_far) if so_far.is_empty() => so_far,
+            Some(so_far) => {
+                let input: HashMap<&[u8], f64> =
+                    input.map(|(score, member)| (member, score)).collect();
+                let both = |(score, member)| {
+                    let other = *input.get(member)?;
+                    Some((options.aggregate.of(score, other), member))
+                };
+                so_far.into_iter().filter_map(both).collect()
+            }
         });
     }
     common.unwrap_or_default()
 }
 
-fn difference(inputs: Vec<Vec<(Vec<u8>, f64)>>) -> BTreeMap<Vec<u8>, f64> {
-    let mut inputs = inputs.into_iter();
-    let mut left: BTreeMap<Vec<u8>, f64> = inputs.next().unwrap_or_default().into_iter().collect();
-    for (member, _) in inputs.flatten() {
-        left.remove(&member);
-    }
-    left
+fn difference(inputs: &[Contents]) -> Scored<'_> {
+    let Some((first, others)) = inputs.split_first() else { return Vec::new() };
+    let others: HashSet<&[u8]> =
+        others.iter().flat_map(|input| input.iter().map(|element| parts(element).1)).collect();
+    first.iter().map(parts).filter(|(_, member)| !others.contains(member)).collect()
 }
 
 fn answer(
@@ -237,7 +252,8 @@ fn answer(
     (operation, command): (Operation, &'static str),
 ) -> CmdResult {
     let form = Form { operation, command, count_at: 1, only_counts: false };
-    let (scored, options) = combine(ctx, args, tx, form)?;
+    let (inputs, options) = read(ctx, args, tx, form)?;
+    let scored = combine(&inputs, &options, operation);
     let nested = options.with_scores && ctx.reply.is_resp3();
     let flat = options.with_scores && !nested;
     ctx.reply.array(if flat { 2 * scored.len() } else { scored.len() });
@@ -260,12 +276,13 @@ fn store(
     (operation, command): (Operation, &'static str),
 ) -> CmdResult {
     let form = Form { operation, command, count_at: 2, only_counts: false };
-    let (scored, _) = combine(ctx, args, tx, form)?;
+    let (inputs, options) = read(ctx, args, tx, form)?;
+    let scored = combine(&inputs, &options, operation);
     ctx.keys().delete(tx, 0)?;
     let mut target = ctx.keys().new_elements(0, Kind::SORTED_SET)?;
-    for (score, member) in &scored {
-        target.put(tx, &content(*score, member))?;
-    }
+    let mut contents = Contents::default();
+    scored.iter().for_each(|(score, member)| contents.push_parts(&[&score_bytes(*score), member]));
+    target.fill(tx, contents.iter().collect())?;
     ctx.keys().save(tx, 0, &target)?;
     ctx.reply.int(scored.len() as i64);
     Ok(())
@@ -298,8 +315,8 @@ fn zdiffstore(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResu
 fn zintercard(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let operation = Operation::Intersection;
     let form = Form { operation, command: "zintercard", count_at: 1, only_counts: true };
-    let (scored, options) = combine(ctx, args, tx, form)?;
-    let len = scored.len();
+    let (inputs, options) = read(ctx, args, tx, form)?;
+    let len = combine(&inputs, &options, operation).len();
     ctx.reply.int((if options.limit == 0 { len } else { len.min(options.limit) }) as i64);
     Ok(())
 }

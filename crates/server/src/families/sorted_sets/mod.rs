@@ -2,7 +2,7 @@
 
 pub(super) mod combine;
 pub(super) mod range;
-mod score;
+pub(super) mod score;
 
 use stillpoint::{Tx, TxError};
 
@@ -27,9 +27,9 @@ pub(super) const ROWS: &[Spec] = &[
     row("zpopmax", -2, WF, ONE, SORTED_SET, "5.0.0", Keyed(zpopmax), "Removes the members with the highest scores and returns them."),
     row("zpopmin", -2, WF, ONE, SORTED_SET, "5.0.0", Keyed(zpopmin), "Removes the members with the lowest scores and returns them."),
     row("zrandmember", -2, R, ONE, SORTED_SET, "6.2.0", Keyed(zrandmember), "Returns random members of a sorted set."),
-    row("zrank", 3, RF, ONE, SORTED_SET, "2.0.0", Keyed(zrank), "Returns the position of a member, lowest score first."),
+    row("zrank", -3, RF, ONE, SORTED_SET, "2.0.0", Keyed(zrank), "Returns the position of a member, lowest score first."),
     row("zrem", -3, WF, ONE, SORTED_SET, "1.2.0", Keyed(zrem), "Removes members of a sorted set."),
-    row("zrevrank", 3, RF, ONE, SORTED_SET, "2.0.0", Keyed(zrevrank), "Returns the position of a member, highest score first."),
+    row("zrevrank", -3, RF, ONE, SORTED_SET, "2.0.0", Keyed(zrevrank), "Returns the position of a member, highest score first."),
     row("zscan", -3, R, ONE, SORTED_SET, "2.8.0", Keyed(zscan), "Walks over the members of a sorted set, some at a time."),
     row("zscore", 3, RF, ONE, SORTED_SET, "1.2.0", Keyed(zscore), "Returns the score of a member."),
 ];
@@ -39,18 +39,22 @@ fn answer_score(reply: &mut Reply, score: f64) {
     reply.double_text(&score_text(score));
 }
 
-fn score_of(set: &mut Elements, tx: &mut Tx<'_>, member: &[u8]) -> Result<Option<f64>, TxError> {
+pub(super) fn score_of(
+    set: &mut Elements,
+    tx: &mut Tx<'_>,
+    member: &[u8],
+) -> Result<Option<f64>, TxError> {
     Ok(set.get(tx, member)?.map(|content| parts(&content).0))
 }
 
 /// Options of `ZADD`.
 #[derive(Default)]
-struct AddOptions {
-    only_if_missing: bool,
-    only_if_there: bool,
+pub(super) struct AddOptions {
+    pub(super) only_if_missing: bool,
+    pub(super) only_if_there: bool,
     only_greater: bool,
     only_less: bool,
-    counts_changes: bool,
+    pub(super) counts_changes: bool,
     adds_to: bool,
 }
 
@@ -129,7 +133,18 @@ fn add(
     let pairs: Vec<(f64, &[u8])> = pairs
         .map(|i| Ok((parse_score(args.at(i))?, args.at(i + 1))))
         .collect::<Result<_, CmdError>>()?;
-    let mut set = ctx.keys().open_or_new(tx, 0, args.at(1), Kind::SORTED_SET)?;
+    add_pairs(ctx, args.at(1), tx, options, pairs)
+}
+
+/// Adds pairs of score and member to the first key's sorted set.
+pub(super) fn add_pairs(
+    ctx: &mut Context<'_>,
+    key: &[u8],
+    tx: &mut Tx<'_>,
+    options: &AddOptions,
+    pairs: Vec<(f64, &[u8])>,
+) -> CmdResult {
+    let mut set = ctx.keys().open_or_new(tx, 0, key, Kind::SORTED_SET)?;
     let (mut added, mut changed, mut last) = (0, 0, None);
     for (score, member) in pairs {
         let old = score_of(&mut set, tx, member)?;
@@ -201,30 +216,47 @@ fn zmscore(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult 
     Ok(())
 }
 
-fn rank(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>, back: bool) -> CmdResult {
-    let set = ctx.keys().open_read(tx, 0, args.at(1), Kind::SORTED_SET)?;
-    let Some(mut set) = set else {
-        ctx.reply.null();
-        return Ok(());
-    };
-    let position = match set.get(tx, args.at(2))? {
-        Some(content) => set.position_of(tx, &content)?,
-        None => None,
-    };
-    match position {
-        Some(position) if back => ctx.reply.int((set.len() - 1 - position) as i64),
-        Some(position) => ctx.reply.int(position as i64),
+fn rank(
+    ctx: &mut Context<'_>,
+    args: Args<'_>,
+    tx: &mut Tx<'_>,
+    (back, command): (bool, &str),
+) -> CmdResult {
+    if args.len() > 4 {
+        let text = format!("ERR wrong number of arguments for '{command}' command");
+        return Err(CmdError::text(text));
+    }
+    let with_score = args.get(3).is_some();
+    if args.get(3).is_some_and(|arg| !is(arg, "WITHSCORE")) {
+        return Err(CmdError::SYNTAX);
+    }
+    let mut found = None;
+    if let Some(mut set) = ctx.keys().open_read(tx, 0, args.at(1), Kind::SORTED_SET)?
+        && let Some(content) = set.get(tx, args.at(2))?
+    {
+        let position = set.position_of(tx, &content)?.unwrap_or(0);
+        let position = if back { set.len() - 1 - position } else { position };
+        found = Some((position as i64, parts(&content).0));
+    }
+    match found {
+        Some((position, score)) if with_score => {
+            ctx.reply.array(2);
+            ctx.reply.int(position);
+            answer_score(ctx.reply, score);
+        }
+        Some((position, _)) => ctx.reply.int(position),
+        None if with_score => ctx.reply.null_array(),
         None => ctx.reply.null(),
     }
     Ok(())
 }
 
 fn zrank(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
-    rank(ctx, args, tx, false)
+    rank(ctx, args, tx, (false, "zrank"))
 }
 
 fn zrevrank(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
-    rank(ctx, args, tx, true)
+    rank(ctx, args, tx, (true, "zrevrank"))
 }
 
 /// Removes up to `count` members with the lowest scores, or the highest.
@@ -234,12 +266,7 @@ fn take(
     highest: bool,
     count: u64,
 ) -> Result<Vec<Vec<u8>>, TxError> {
-    let mut taken = Vec::new();
-    for _ in 0..count.min(set.len()) {
-        let position = if highest { set.len() - 1 } else { 0 };
-        taken.extend(set.remove_at(tx, position)?);
-    }
-    Ok(taken)
+    set.take_end(tx, highest, count)
 }
 
 pub(super) fn answer_pair(reply: &mut Reply, element: &[u8]) {

@@ -8,7 +8,7 @@ use crate::args::{integer, is};
 use crate::config::Db;
 use crate::error::{CmdError, CmdResult};
 use crate::families::elements::clip;
-use crate::keyspace::{Elements, Keyspace, Kind};
+use crate::keyspace::{Contents, Elements, Keyspace, Kind};
 use crate::resp::Args;
 use crate::session::context::Context;
 use crate::session::row::{Keyed, ONE, R, RF, SORTED_SET, TWO, W, WM, declared_by, row};
@@ -93,7 +93,7 @@ impl<'a> Range<'a> {
             i += 1;
         }
         let (by, back) = (by.unwrap_or(By::Position), back.unwrap_or(false));
-        if limit.is_some() && by == By::Position {
+        if limit.is_some_and(|(_, most)| most != -1) && by == By::Position {
             return Err(CmdError::fixed(
                 "ERR syntax error, LIMIT is only supported in combination with either BYSCORE or \
                  BYLEX",
@@ -111,7 +111,7 @@ impl<'a> Range<'a> {
             By::Score => Chosen::Within(Bounds::of_scores(from, to)?),
             By::Member => Chosen::Within(Bounds::of_members(from, to)?),
         };
-        let (skip, most) = limit.unwrap_or((0, -1));
+        let (skip, most) = limit.filter(|_| by != By::Position).unwrap_or((0, -1));
         Ok(Self { chosen, back, with_scores, skip, most })
     }
 
@@ -189,17 +189,15 @@ fn zrevrangebylex(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> Cmd
 
 fn zrangestore(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let range = Range::parse(args, 3, Form { by: None, back: None, stores: true })?;
-    let mut found = Vec::new();
+    let mut found = Contents::default();
     if let Some(mut set) = ctx.keys().open_read(tx, 1, args.at(2), Kind::SORTED_SET)? {
         let (first, count) = range.find(&mut set, tx)?;
-        let mut keep = |element: &[u8]| found.push(element.to_vec());
+        let mut keep = |element: &[u8]| found.push(element);
         set.visit(tx, (first, count), range.back, &mut keep)?;
     }
     ctx.keys().delete(tx, 0)?;
     let mut target = ctx.keys().new_elements(0, Kind::SORTED_SET)?;
-    for element in &found {
-        target.put(tx, element)?;
-    }
+    target.fill(tx, found.iter().collect())?;
     ctx.keys().save(tx, 0, &target)?;
     ctx.reply.int(found.len() as i64);
     Ok(())
@@ -232,8 +230,9 @@ fn remove(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>, chosen: Chosen
     let mut removed = 0;
     if let Some(mut set) = ctx.keys().open(tx, 0, args.at(1), Kind::SORTED_SET)? {
         let (first, count) = range.find(&mut set, tx)?;
-        for _ in 0..count {
-            removed += i64::from(set.remove_at(tx, first)?.is_some());
+        if count > 0 {
+            let range = first..first + count;
+            removed = set.remove_ranges(tx, &[range], None)? as i64;
         }
         ctx.keys().save(tx, 0, &set)?;
     }

@@ -2,10 +2,10 @@
 
 use crate::error::CmdError;
 use crate::keyspace::SCORE_BYTES;
-use crate::resp::parse_f64;
+use crate::resp::{parse_bound, parse_f64};
 
 /// The bytes of a score, so that the order of the bytes is that of the scores.
-pub(super) fn score_bytes(score: f64) -> [u8; SCORE_BYTES] {
+pub(in crate::families) fn score_bytes(score: f64) -> [u8; SCORE_BYTES] {
     // Zero has one form.
     let bits = if score == 0.0 { 0 } else { score.to_bits() };
     let sign = 1 << 63;
@@ -13,7 +13,7 @@ pub(super) fn score_bytes(score: f64) -> [u8; SCORE_BYTES] {
 }
 
 /// The score and the member of an element.
-pub(super) fn parts(content: &[u8]) -> (f64, &[u8]) {
+pub(in crate::families) fn parts(content: &[u8]) -> (f64, &[u8]) {
     let Some((score, member)) = content.split_first_chunk::<SCORE_BYTES>() else {
         return (0.0, &[]);
     };
@@ -22,27 +22,27 @@ pub(super) fn parts(content: &[u8]) -> (f64, &[u8]) {
 }
 
 /// The content of an element.
-pub(super) fn content(score: f64, member: &[u8]) -> Vec<u8> {
+pub(in crate::families) fn content(score: f64, member: &[u8]) -> Vec<u8> {
     let mut content = score_bytes(score).to_vec();
     content.extend_from_slice(member);
     content
 }
 
 /// Reads a score.
-pub(super) fn parse_score(arg: &[u8]) -> Result<f64, CmdError> {
+pub(in crate::families) fn parse_score(arg: &[u8]) -> Result<f64, CmdError> {
     parse_f64(arg).ok_or(CmdError::NOT_FLOAT)
 }
 
 /// A range of scores or of members of one score.
 #[derive(Debug)]
-pub(super) enum Bounds<'a> {
+pub(in crate::families) enum Bounds<'a> {
     Scores { from: (f64, bool), to: (f64, bool) },
     Members { from: Bound<'a>, to: Bound<'a> },
 }
 
 /// A bound of a range of members.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Bound<'a> {
+pub(in crate::families) enum Bound<'a> {
     Lowest,
     Highest,
     Member(&'a [u8], bool),
@@ -57,7 +57,7 @@ fn score_bound(arg: &[u8]) -> Result<(f64, bool), CmdError> {
         [b'(', rest @ ..] => (rest, true),
         _ => (arg, false),
     };
-    parse_f64(text).map(|score| (score, is_outside)).ok_or(NOT_SCORES)
+    parse_bound(text).map(|score| (score, is_outside)).ok_or(NOT_SCORES)
 }
 
 fn member_bound(arg: &[u8]) -> Result<Bound<'_>, CmdError> {
@@ -72,17 +72,17 @@ fn member_bound(arg: &[u8]) -> Result<Bound<'_>, CmdError> {
 
 impl<'a> Bounds<'a> {
     /// A range of scores.
-    pub(super) fn of_scores(from: &'a [u8], to: &'a [u8]) -> Result<Self, CmdError> {
+    pub(in crate::families) fn of_scores(from: &'a [u8], to: &'a [u8]) -> Result<Self, CmdError> {
         Ok(Self::Scores { from: score_bound(from)?, to: score_bound(to)? })
     }
 
     /// A range of members of one score.
-    pub(super) fn of_members(from: &'a [u8], to: &'a [u8]) -> Result<Self, CmdError> {
+    pub(in crate::families) fn of_members(from: &'a [u8], to: &'a [u8]) -> Result<Self, CmdError> {
         Ok(Self::Members { from: member_bound(from)?, to: member_bound(to)? })
     }
 
     /// Whether an element is before the range.
-    pub(super) fn is_before(&self, content: &[u8]) -> bool {
+    pub(in crate::families) fn is_before(&self, content: &[u8]) -> bool {
         let (score, member) = parts(content);
         match self {
             Self::Scores { from: (from, is_outside), .. } => {
@@ -99,7 +99,7 @@ impl<'a> Bounds<'a> {
     }
 
     /// Whether an element is not behind the range.
-    pub(super) fn is_not_behind(&self, content: &[u8]) -> bool {
+    pub(in crate::families) fn is_not_behind(&self, content: &[u8]) -> bool {
         let (score, member) = parts(content);
         match self {
             Self::Scores { to: (to, is_outside), .. } => {
@@ -115,7 +115,7 @@ impl<'a> Bounds<'a> {
 }
 
 /// A score as Redis 7.0 prints it: 17 significant digits, as `%.17g` of C does.
-pub(super) fn score_text(score: f64) -> String {
+pub(in crate::families) fn score_text(score: f64) -> String {
     if score.is_infinite() {
         return if score > 0.0 { "inf".to_owned() } else { "-inf".to_owned() };
     }

@@ -14,15 +14,19 @@
 //!
 //! A sorted set that has grown has an index beside its tree: the same elements by their members.
 
+mod bulk;
 mod node;
 mod reclaim;
 mod tree;
+mod verify;
 
 use stillpoint::{KeyHasher, Slot, TableId, Tx, TxError};
 
+pub(crate) use bulk::{Contents, ranges_of};
 pub(crate) use node::{put_string, string_at};
 pub(crate) use reclaim::Reclaimer;
-pub(super) use reclaim::grave_of;
+pub(super) use reclaim::{Remains, bury};
+pub use verify::{CollectionCheck, CollectionFault, DamagedCollection, VerifiedCollections};
 
 use super::kinds::{ElementRules, Kind, Order};
 use super::value::RECORD_OVERHEAD;
@@ -160,6 +164,12 @@ impl Elements {
         })
     }
 
+    /// A stored value outside of a transaction, without its expiry; `None` if it is damaged.
+    fn stored(kind: Kind, value: Vec<u8>) -> Option<Self> {
+        let mut collection = Self::new(kind, (Slot(0), TableId(0)), 0)?;
+        collection.read(value).then_some(collection)
+    }
+
     /// Reads a stored value, without its expiry; false if it is damaged.
     pub(super) fn read(&mut self, value: Vec<u8>) -> bool {
         self.old = value;
@@ -211,14 +221,9 @@ impl Elements {
         &mut self,
         tx: &mut Tx<'_>,
         source: &Self,
-        contents: &[Vec<u8>],
+        contents: &Contents,
     ) -> Result<(), TxError> {
-        for (position, content) in (0..).zip(contents) {
-            match self.rules.order {
-                Order::Position => self.insert_at(tx, position, content)?,
-                _ => drop(self.put(tx, content)?),
-            }
-        }
+        self.fill(tx, contents.iter().collect())?;
         self.flags |= source.flags & IS_LARGE;
         self.expire_at_ms = source.expire_at_ms;
         Ok(())
@@ -259,8 +264,13 @@ impl Elements {
     }
 
     /// The kind of the collection.
-    pub(super) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> Kind {
         self.kind
+    }
+
+    /// Says that the collection, which has elements, counts as changed for those who watch its key.
+    pub(crate) fn touch(&mut self) {
+        self.has_changed = true;
     }
 
     /// The number of elements.

@@ -64,6 +64,12 @@ pub(crate) fn put_string(out: &mut Vec<u8>, string: &[u8]) {
     out.extend_from_slice(string);
 }
 
+/// Bytes that [`put_string`] appends for a string of `len` bytes.
+pub(super) fn string_bytes(len: usize) -> usize {
+    let bits = usize::BITS - (len | 1).leading_zeros();
+    len + bits.div_ceil(7) as usize
+}
+
 /// The string at `at`, and where it ends.
 pub(crate) fn string_at(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
     let (len, start) = number_at(bytes, at)?;
@@ -123,6 +129,7 @@ mod tests {
             put_number(&mut bytes, number);
             assert_eq!(number_at(&bytes, 0), Some((number, bytes.len())));
             assert_eq!(number_at(&bytes[..bytes.len() - 1], 0), None);
+            assert_eq!(string_bytes(number as usize), number as usize + bytes.len());
         }
         bytes.clear();
         put_string(&mut bytes, b"abc");

@@ -1,9 +1,9 @@
 //! What is left of collections that are gone: their nodes, which nobody needs to wait for.
 //!
 //! A command that deletes or overwrites a collection that is a tree changes the record of its key. In
-//! the same transaction it puts the header into the table of graves, under the incarnation. One event
-//! loop looks at the graves in the background, and removes the nodes below each, a few in a
-//! transaction.
+//! the same transaction it removes the nodes, if these are few. Otherwise it puts the header into the
+//! table of graves, under the incarnation. One event loop looks at the graves in the background, and
+//! removes the nodes below each, a few in a transaction.
 //!
 //! The transactions of this event loop go to the log of one session. A grave is found only after the
 //! commit that made it. The reclaim of its nodes depends on that commit, by the stamp of the grave: no
@@ -21,6 +21,10 @@ use crate::keyspace::value::Entry;
 
 /// Nodes that one transaction removes.
 const STEP: usize = 64;
+/// Nodes that whoever deletes a collection removes.
+const NODES_AT_ONCE: usize = 32;
+/// Bytes of a grave before the header: the number of the database's table, and the kind.
+pub(super) const GRAVE_HEAD: usize = 3;
 /// Graves that one step of a scan looks at.
 const SCAN: usize = 16;
 /// Bytes of a grave that are read: a header is shorter.
@@ -37,18 +41,66 @@ enum Left {
     Grave,
 }
 
+/// The tables of what a database's collections leave.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::keyspace) struct Remains {
+    /// The number in the name of the database's table.
+    pub(in crate::keyspace) place: Db,
+    /// The table of the database's nodes.
+    pub(in crate::keyspace) nodes: TableId,
+    pub(in crate::keyspace) graves: TableId,
+}
+
+/// Removes the nodes of the collection at a slot, if it has nodes: a few at once, and more of them in
+/// the background, by a grave. So the graves of a full store take a small part of what they stand for,
+/// and fit into the reserve of memory.
+pub(in crate::keyspace) fn bury(
+    tx: &mut Tx<'_>,
+    slot: Slot,
+    remains: Remains,
+) -> Result<(), TxError> {
+    let Some(value) = tx.value(slot) else { return Ok(()) };
+    let Some((incarnation, grave)) = grave_of(remains.place, &Entry::new(value)) else {
+        return Ok(());
+    };
+    let kind = Kind::of(grave[GRAVE_HEAD - 1]);
+    let collection = Elements::stored(kind, grave[GRAVE_HEAD..].to_vec());
+    if let Some(few) = collection.and_then(|collection| few_nodes(&collection)) {
+        for node in few {
+            let node = tx.key_under(slot, remains.nodes, &node_key(incarnation, node), 0)?;
+            tx.delete_slot(node)?;
+        }
+        return Ok(());
+    }
+    let at = tx.key_under(slot, remains.graves, &incarnation.to_be_bytes(), grave.len())?;
+    tx.put_slot(at, &grave)
+}
+
+/// All nodes of a collection, if these are few leaves.
+fn few_nodes(collection: &Elements) -> Option<Vec<u64>> {
+    let mut few = Vec::new();
+    for tree in [&collection.tree, &collection.index] {
+        match tree.height {
+            0 => {}
+            1 => few.extend(entries(&tree.root, 0).map(|entry| entry.child)),
+            _ => return None,
+        }
+    }
+    (few.len() <= NODES_AT_ONCE).then_some(few)
+}
+
 /// The header of a collection for its grave, if it has nodes beside it.
-pub(in crate::keyspace) fn grave_of(db: Db, entry: &Entry<'_>) -> Option<(u64, Vec<u8>)> {
+fn grave_of(place: Db, entry: &Entry<'_>) -> Option<(u64, Vec<u8>)> {
     entry.kind().elements()?;
     let mut flags = Vec::with_capacity(8);
     entry.copy_range_to(0, entry.len().min(1), &mut flags);
     if flags.first()? & IS_TREE == 0 {
         return None;
     }
-    let [low, high] = db.to_le_bytes();
+    let [low, high] = place.to_le_bytes();
     let mut grave = vec![low, high, entry.kind().tag()];
     entry.copy_to(&mut grave);
-    let incarnation = u64::from_le_bytes(*grave.get(3 + SMALL_BYTES..)?.first_chunk()?);
+    let incarnation = u64::from_le_bytes(*grave.get(GRAVE_HEAD + SMALL_BYTES..)?.first_chunk()?);
     Some((incarnation, grave))
 }
 
@@ -69,12 +121,13 @@ impl Burial {
             graves: keyspace.graves,
             left: vec![Left::Grave],
         };
-        let parsed = grave.split_first_chunk::<3>().and_then(|(&[low, high, tag], header)| {
-            let db = Db::from_le_bytes([low, high]);
-            let place = (Slot(0), keyspace.nodes_table_of(db)?);
-            let mut elements = Elements::new(Kind::of(tag), place, 0)?;
-            elements.read(header.to_vec()).then_some(elements)
-        });
+        let parsed =
+            grave.split_first_chunk::<GRAVE_HEAD>().and_then(|(&[low, high, tag], header)| {
+                let place = Db::from_le_bytes([low, high]);
+                let place = (Slot(0), keyspace.nodes_table_at(place)?);
+                let mut elements = Elements::new(Kind::of(tag), place, 0)?;
+                elements.read(header.to_vec()).then_some(elements)
+            });
         if let Some(Elements { keys, tree, index, .. }) = parsed {
             burial.nodes = keys.table;
             for tree in [tree, index].iter().filter(|tree| tree.height > 0) {

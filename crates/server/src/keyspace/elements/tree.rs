@@ -642,5 +642,6 @@ fn halve_inner(inner: &[u8]) -> Option<Halves> {
     })
 }
 
+pub(super) mod bulk;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

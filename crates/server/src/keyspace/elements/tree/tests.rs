@@ -8,8 +8,8 @@ use super::*;
 
 /// Nodes in a map.
 #[derive(Default)]
-struct MapNodes {
-    nodes: HashMap<u64, Vec<u8>>,
+pub(in crate::keyspace::elements) struct MapNodes {
+    pub(in crate::keyspace::elements) nodes: HashMap<u64, Vec<u8>>,
     last: u64,
     /// The tree may be damaged.
     forgives: bool,
@@ -250,5 +250,110 @@ fn damaged_nodes_end_in_an_error_or_a_short_answer() {
         if let Ok(place) = tree.place_of(&mut nodes, b"x") {
             let _ = tree.insert(&mut nodes, &Sorting::Contents, place, &[1; 1200]);
         }
+    }
+}
+
+/// Ranges of positions below `len`, which neither touch nor overlap each other.
+fn ranges(rng: &SeededRng, len: u64) -> Vec<std::ops::Range<u64>> {
+    let mut doomed = vec![false; len as usize];
+    for _ in 0..rng.below(6) {
+        let from = rng.below(len + 1) as usize;
+        let most = if rng.below(2) == 0 { 3 } else { len };
+        let to = (from + rng.below(most + 1) as usize).min(doomed.len());
+        doomed[from..to].fill(true);
+    }
+    let all: Vec<u64> = (0..len).filter(|at| doomed[*at as usize]).collect();
+    super::super::bulk::ranges_of(&all)
+}
+
+/// Trees that are filled, changed one by one, and cut by ranges.
+#[test]
+fn filled_trees_are_cut_as_vectors_are() {
+    for seed in 0..40 {
+        let rng = SeededRng::new(seed);
+        let len = [0, 1, 5, 40, 900, 6000][seed as usize % 6];
+        let sorting = if seed % 2 == 0 { Sorting::Positions } else { Sorting::Contents };
+        let mut model: Vec<Vec<u8>> = (0..len).map(|_| content(&rng, 1 << 40)).collect();
+        if seed % 2 == 1 {
+            model.sort();
+        }
+        let (mut tree, mut nodes) = (Tree::default(), MapNodes::default());
+        let contents: Vec<&[u8]> = model.iter().map(|content| &content[..]).collect();
+        tree.fill(&mut nodes, &sorting, &contents).expect("nodes");
+        check_all(&tree, &nodes, &sorting);
+        assert_eq!(all(&tree, &mut nodes, false), model);
+        for _ in 0..12 {
+            for _ in 0..rng.below(60) {
+                let new = content(&rng, 1 << 40);
+                let (at, place) = if seed % 2 == 0 {
+                    let at = rng.below(model.len() as u64 + 1);
+                    (at, tree.place_at(&mut nodes, at).expect("nodes"))
+                } else {
+                    let at = model.partition_point(|old| *old < new) as u64;
+                    (at, tree.place_of(&mut nodes, &new).expect("nodes"))
+                };
+                assert_eq!(place.position, at);
+                tree.insert(&mut nodes, &sorting, place, &new).expect("nodes");
+                model.insert(at as usize, new);
+            }
+            let (ranges, mut gone) = (ranges(&rng, tree.len), Vec::new());
+            let doomed = bulk::Doomed::Positions(&ranges);
+            let wants = rng.below(2) == 0;
+            let mut keep = |content: &[u8]| gone.push(content.to_vec());
+            let visit: bulk::Gone<'_> = if wants { Some(&mut keep) } else { None };
+            let removed = tree.remove_all(&mut nodes, doomed, visit).expect("nodes");
+            let mut taken = Vec::new();
+            for range in ranges.iter().rev() {
+                let part = model.splice(range.start as usize..range.end as usize, []);
+                taken.splice(0..0, part.collect::<Vec<_>>());
+            }
+            assert_eq!(removed, taken.len() as u64);
+            assert!(!wants || gone == taken);
+            check_all(&tree, &nodes, &sorting);
+            assert_eq!(all(&tree, &mut nodes, false), model);
+        }
+    }
+}
+
+/// Many names of a tree in the order of hashes go at once.
+#[test]
+fn names_go_at_once() {
+    for seed in 0..20 {
+        let rng = SeededRng::new(seed);
+        let hasher = KeyHasher::new(seed);
+        let sorting = Sorting::Hashes { hasher, name };
+        let mut model: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
+        for _ in 0..[3, 60, 4000][seed as usize % 3] {
+            let new = content(&rng, 1 << 40);
+            model.insert(name(&new).to_vec(), new);
+        }
+        let hash = |content: &[u8]| hasher.hash(0, name(content));
+        let mut contents: Vec<&[u8]> = model.values().map(|content| &content[..]).collect();
+        contents.sort_by_key(|content| hash(content));
+        let (mut tree, mut nodes) = (Tree::default(), MapNodes::default());
+        tree.fill(&mut nodes, &sorting, &contents).expect("nodes");
+        check_all(&tree, &nodes, &sorting);
+        while !model.is_empty() {
+            let share = 1 + rng.below(9);
+            let mut names: Vec<Vec<u8>> =
+                model.keys().filter(|_| rng.below(10) < share).cloned().collect();
+            // Names that are not there change nothing.
+            names.push(rng.below(1 << 40).to_be_bytes().to_vec());
+            let mut hashed: Vec<(u64, &[u8])> =
+                names.iter().map(|name| (hasher.hash(0, name), &name[..])).collect();
+            hashed.sort_by_key(|(hash, _)| *hash);
+            let there = names.iter().filter(|name| model.contains_key(*name)).count() as u64;
+            let doomed = bulk::Doomed::Names { hasher, name, names: &hashed };
+            let removed = tree.remove_all(&mut nodes, doomed, None).expect("nodes");
+            assert_eq!(removed, there);
+            names.iter().for_each(|name| drop(model.remove(name)));
+            check_all(&tree, &nodes, &sorting);
+            let mut have = all(&tree, &mut nodes, false);
+            let mut want: Vec<_> = model.values().cloned().collect();
+            have.sort();
+            want.sort();
+            assert_eq!(have, want);
+        }
+        assert!(nodes.nodes.is_empty());
     }
 }

@@ -1,0 +1,32 @@
+//! The CRC64 of RDB: polynomial of Jones, reflected, from 0 and without a final inversion.
+
+const POLYNOMIAL: u64 = 0x95ac_9329_ac4b_c9b5;
+
+const TABLE: [u64; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut crc = byte as u64;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = crc >> 1 ^ if crc & 1 == 1 { POLYNOMIAL } else { 0 };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};
+
+/// The checksum of some bytes.
+pub(super) fn crc64(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |crc, byte| TABLE[usize::from(crc as u8 ^ byte)] ^ crc >> 8)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_checksum_is_that_of_redis() {
+        assert_eq!(super::crc64(b"123456789"), 0xe9c6_d914_c4b8_d9ca);
+    }
+}

@@ -1,0 +1,151 @@
+//! The packed forms of small collections in RDB: listpack, ziplist, intset, zipmap.
+
+type Strings = Vec<Vec<u8>>;
+
+fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..)?.first_chunk().copied()
+}
+
+fn text(number: i64) -> Vec<u8> {
+    number.to_string().into_bytes()
+}
+
+/// A signed number of so many low bytes.
+fn signed(bytes: &[u8]) -> i64 {
+    let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
+    let mut all = [if negative { 0xff } else { 0 }; 8];
+    all[..bytes.len()].copy_from_slice(bytes);
+    i64::from_le_bytes(all)
+}
+
+/// Elements of a listpack: length in bytes (u32), elements (u16), and each element with its own length
+/// behind it.
+pub(super) fn listpack(bytes: &[u8]) -> Option<Strings> {
+    if u32::from_le_bytes(array(bytes, 0)?) as usize != bytes.len() {
+        return None;
+    }
+    let mut elements = Vec::new();
+    let mut at = 6;
+    loop {
+        let first = *bytes.get(at)?;
+        if first == 0xff {
+            return (at + 1 == bytes.len()).then_some(elements);
+        }
+        let (element, len) = listpack_element(bytes, at, first)?;
+        elements.push(element);
+        at += len + back_bytes(len);
+    }
+}
+
+/// An element, and its bytes without those of its length behind it.
+fn listpack_element(bytes: &[u8], at: usize, first: u8) -> Option<(Vec<u8>, usize)> {
+    let string = |head: usize, len: usize| {
+        let start = at + head;
+        Some((bytes.get(start..start.checked_add(len)?)?.to_vec(), head + len))
+    };
+    let integer = |len: usize| Some((text(signed(bytes.get(at + 1..at + 1 + len)?)), 1 + len));
+    match first {
+        0..0x80 => Some((text(i64::from(first)), 1)),
+        0x80..0xc0 => string(1, usize::from(first & 0x3f)),
+        0xc0..0xe0 => {
+            let number = i64::from(first & 0x1f) << 8 | i64::from(*bytes.get(at + 1)?);
+            Some((text(if number < 0x1000 { number } else { number - 0x2000 }), 2))
+        }
+        0xe0..0xf0 => string(2, usize::from(first & 0xf) << 8 | usize::from(*bytes.get(at + 1)?)),
+        0xf0 => string(5, u32::from_le_bytes(array(bytes, at + 1)?) as usize),
+        0xf1 => integer(2),
+        0xf2 => integer(3),
+        0xf3 => integer(4),
+        0xf4 => integer(8),
+        _ => None,
+    }
+}
+
+/// Bytes of the length behind an element of `len` bytes.
+fn back_bytes(len: usize) -> usize {
+    match len {
+        0..=127 => 1,
+        128..16_383 => 2,
+        16_383..2_097_151 => 3,
+        2_097_151..268_435_455 => 4,
+        _ => 5,
+    }
+}
+
+/// Elements of a ziplist: length in bytes (u32), offset of the last (u32), elements (u16), and each
+/// element with the length of the one before it.
+pub(super) fn ziplist(bytes: &[u8]) -> Option<Strings> {
+    if u32::from_le_bytes(array(bytes, 0)?) as usize != bytes.len() {
+        return None;
+    }
+    let mut elements = Vec::new();
+    let mut at = 10;
+    loop {
+        let before = *bytes.get(at)?;
+        if before == 0xff {
+            return (at + 1 == bytes.len()).then_some(elements);
+        }
+        at += if before == 0xfe { 5 } else { 1 };
+        let (element, len) = ziplist_element(bytes, at)?;
+        elements.push(element);
+        at += len;
+    }
+}
+
+fn ziplist_element(bytes: &[u8], at: usize) -> Option<(Vec<u8>, usize)> {
+    let first = *bytes.get(at)?;
+    let string = |head: usize, len: usize| {
+        let start = at + head;
+        Some((bytes.get(start..start.checked_add(len)?)?.to_vec(), head + len))
+    };
+    let integer = |len: usize| Some((text(signed(bytes.get(at + 1..at + 1 + len)?)), 1 + len));
+    match first {
+        0..0x40 => string(1, usize::from(first)),
+        0x40..0x80 => string(2, usize::from(first & 0x3f) << 8 | usize::from(*bytes.get(at + 1)?)),
+        0x80..0xc0 => string(5, u32::from_be_bytes(array(bytes, at + 1)?) as usize),
+        0xc0 => integer(2),
+        0xd0 => integer(4),
+        0xe0 => integer(8),
+        0xf0 => integer(3),
+        0xfe => integer(1),
+        0xf1..=0xfd => Some((text(i64::from(first & 0xf) - 1), 1)),
+        _ => None,
+    }
+}
+
+/// Members of an intset: bytes of a number (u32), numbers (u32), and these.
+pub(super) fn intset(bytes: &[u8]) -> Option<Strings> {
+    let width = u32::from_le_bytes(array(bytes, 0)?) as usize;
+    let count = u32::from_le_bytes(array(bytes, 4)?) as usize;
+    let numbers = bytes.get(8..)?;
+    if ![2, 4, 8].contains(&width) || numbers.len() != count.checked_mul(width)? {
+        return None;
+    }
+    Some(numbers.chunks(width).map(|number| text(signed(number))).collect())
+}
+
+/// Fields and values of a zipmap: fields (u8), and each string with its length; one byte behind the
+/// length of a value tells how many bytes behind the value are free.
+pub(super) fn zipmap(bytes: &[u8]) -> Option<Strings> {
+    let mut strings = Vec::new();
+    let mut at = 1;
+    while *bytes.get(at)? != 0xff {
+        let is_value = strings.len() % 2 == 1;
+        let len = match bytes[at] {
+            0xfe => {
+                at += 5;
+                u32::from_le_bytes(array(bytes, at - 4)?) as usize
+            }
+            len => {
+                at += 1;
+                usize::from(len)
+            }
+        };
+        let free = if is_value { usize::from(*bytes.get(at)?) } else { 0 };
+        at += usize::from(is_value);
+        let end = at.checked_add(len)?;
+        strings.push(bytes.get(at..end)?.to_vec());
+        at = end + free;
+    }
+    (at + 1 == bytes.len()).then_some(strings)
+}

@@ -1,0 +1,322 @@
+//! Verification of stored collections: every count, order, level and owner.
+
+use std::collections::HashMap;
+
+use stillpoint::{KeyHasher, ValueRef};
+
+use super::node::{elements, entries};
+use super::reclaim::GRAVE_HEAD;
+use super::{Elements, IS_TREE, NODE_KEY_BYTES};
+use crate::config::Db;
+use crate::keyspace::kinds::{Kind, Order};
+use crate::keyspace::value::{Entry, database_of, nodes_database_of};
+
+/// What is wrong with a stored collection.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CollectionFault {
+    /// The record of the key is no collection of its kind.
+    #[error("its record of {bytes} bytes is no {kind}")]
+    Header {
+        /// The kind, as `TYPE` names it.
+        kind: &'static str,
+        /// Bytes of the record.
+        bytes: usize,
+    },
+    /// A node is missing, or two parents have it.
+    #[error("node {node} is missing, or has two parents")]
+    NodeMissing {
+        /// The number of the node.
+        node: u64,
+    },
+    /// The bytes of a node are no node of its level.
+    #[error("node {node} (0: the root) does not hold what its level must")]
+    NodeDamaged {
+        /// The number of the node; 0 is the root.
+        node: u64,
+    },
+    /// A count is not the number of elements.
+    #[error("{counted} elements are counted below node {node} (0: all), and {found} are there")]
+    Count {
+        /// The node below the entry with the count; 0 for the header.
+        node: u64,
+        /// The count.
+        counted: u64,
+        /// Elements that are there.
+        found: u64,
+    },
+    /// An element is not where its order puts it.
+    #[error("an element of node {node} (0: the root) is not where its order puts it")]
+    Order {
+        /// The node with the element; 0 is the root.
+        node: u64,
+    },
+    /// The index of a sorted set does not hold its elements.
+    #[error("the index by member does not hold the elements of the tree")]
+    Index,
+    /// Another collection or grave has the same incarnation.
+    #[error("another collection has its incarnation {incarnation:016x}, too")]
+    SharedIncarnation {
+        /// The incarnation.
+        incarnation: u64,
+    },
+    /// Nodes that belong to no collection and to no grave.
+    #[error("{nodes} nodes of incarnation {incarnation:016x} belong to no collection")]
+    LostNodes {
+        /// The incarnation.
+        incarnation: u64,
+        /// The nodes.
+        nodes: u64,
+    },
+}
+
+/// A fault, with the place where it is.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("table {table}, key {key:?}: {fault}; delete the key, or restore an older checkpoint")]
+pub struct DamagedCollection {
+    /// The table.
+    pub table: String,
+    /// The key, as far as it is text.
+    pub key: String,
+    /// What is wrong.
+    pub fault: CollectionFault,
+}
+
+type NodesById = HashMap<u64, Box<[u8]>>;
+
+/// A collection that has nodes.
+#[derive(Debug)]
+struct Owner {
+    table: String,
+    key: String,
+    db: Db,
+    collection: Elements,
+}
+
+/// Verifies all collections of a directory, whose records it is given one by one.
+#[derive(Debug, Default)]
+pub struct CollectionCheck {
+    nodes: HashMap<(Db, u64), NodesById>,
+    owners: Vec<Owner>,
+    damage: Vec<DamagedCollection>,
+    collections: u64,
+    graves: u64,
+}
+
+/// What a verification found.
+#[derive(Debug, Default)]
+pub struct VerifiedCollections {
+    /// Collections, small ones included.
+    pub collections: u64,
+    /// Collections that are gone, and whose nodes have not been removed yet.
+    pub graves: u64,
+    /// Nodes.
+    pub nodes: u64,
+    /// What is wrong.
+    pub damage: Vec<DamagedCollection>,
+}
+
+impl CollectionCheck {
+    /// Takes a record: of a database, of the nodes of one, or a grave. Others are ignored.
+    pub fn add(&mut self, table: &str, key: &[u8], value: ValueRef<'_>) {
+        if let Some(db) = nodes_database_of(table) {
+            let parts = key.split_first_chunk::<8>();
+            let node = parts.and_then(|(head, rest)| Some((head, rest.first_chunk::<8>()?)));
+            let Some((incarnation, node)) = node.filter(|_| key.len() == NODE_KEY_BYTES) else {
+                return;
+            };
+            let (incarnation, node) = (u64::from_be_bytes(*incarnation), u64::from_be_bytes(*node));
+            let of = self.nodes.entry((db, incarnation)).or_default();
+            of.insert(node, value.to_vec().into());
+            return;
+        }
+        if table == super::super::databases::GRAVES {
+            self.graves += 1;
+            let grave = value.to_vec();
+            if let Some((&[low, high, kind], header)) = grave.split_first_chunk::<GRAVE_HEAD>() {
+                let db = Db::from_le_bytes([low, high]);
+                self.header((table, key), db, Kind::of(kind), header.to_vec());
+            }
+            return;
+        }
+        let Some(db) = database_of(table) else { return };
+        let entry = Entry::new(value);
+        if entry.kind().elements().is_some() {
+            self.collections += 1;
+            let mut header = Vec::with_capacity(entry.len());
+            entry.copy_to(&mut header);
+            self.header((table, key), db, entry.kind(), header);
+        }
+    }
+
+    fn header(&mut self, (table, key): (&str, &[u8]), db: Db, kind: Kind, header: Vec<u8>) {
+        let bytes = header.len();
+        let is_tree = header.first().is_some_and(|flags| flags & IS_TREE != 0);
+        let (table, key) = (table.to_owned(), String::from_utf8_lossy(key).into_owned());
+        let Some(collection) = Elements::stored(kind, header) else {
+            let fault = CollectionFault::Header { kind: kind.name(), bytes };
+            return self.damage.push(DamagedCollection { table, key, fault });
+        };
+        let owner = Owner { table, key, db, collection };
+        if is_tree {
+            self.owners.push(owner);
+        } else if let Err(fault) = verify(&owner.collection, &mut NodesById::new()) {
+            self.damage.push(DamagedCollection { table: owner.table, key: owner.key, fault });
+        }
+    }
+
+    /// Verifies what was given.
+    pub fn finish(mut self) -> VerifiedCollections {
+        let nodes = self.nodes.values().map(|nodes| nodes.len() as u64).sum();
+        let mut seen = std::collections::HashSet::new();
+        for owner in std::mem::take(&mut self.owners) {
+            let Owner { table, key, db, collection } = owner;
+            let incarnation = collection.keys.incarnation;
+            let is_grave = table == super::super::databases::GRAVES;
+            let mut own = self.nodes.remove(&(db, incarnation)).unwrap_or_default();
+            let fault = if !seen.insert((db, incarnation)) {
+                Some(CollectionFault::SharedIncarnation { incarnation })
+            } else if is_grave {
+                // Some of its nodes are removed already.
+                own.clear();
+                None
+            } else {
+                verify(&collection, &mut own).err()
+            };
+            if let Some(fault) = fault {
+                self.damage.push(DamagedCollection { table, key, fault });
+            } else if !own.is_empty() {
+                let fault = CollectionFault::LostNodes { incarnation, nodes: own.len() as u64 };
+                self.damage.push(DamagedCollection { table, key, fault });
+            }
+        }
+        for ((db, incarnation), lost) in self.nodes {
+            let fault = CollectionFault::LostNodes { incarnation, nodes: lost.len() as u64 };
+            let table = crate::keyspace::value::nodes_table_name(db);
+            self.damage.push(DamagedCollection { table, key: String::new(), fault });
+        }
+        let Self { collections, graves, damage, .. } = self;
+        VerifiedCollections { collections, graves, nodes, damage }
+    }
+}
+
+/// Verifies a collection, and takes its nodes out of `nodes`.
+fn verify(collection: &Elements, nodes: &mut NodesById) -> Result<(), CollectionFault> {
+    let (hasher, name) = (KeyHasher::new(collection.keys.incarnation), collection.rules.name);
+    let by_hash = |content: &[u8]| hasher.hash(0, name(content)).to_be_bytes().to_vec();
+    let order = collection.rules.order;
+    let tree = &collection.tree;
+    let mut contents = Vec::new();
+    let mut walk = Walk {
+        nodes,
+        separator: &|content| match order {
+            Order::Position => None,
+            Order::Contents => Some(content.to_vec()),
+            Order::Names if tree.height == 0 => None,
+            Order::Names => Some(by_hash(content)),
+        },
+        is_sorted: order == Order::Contents,
+        visit: &mut |content| contents.push(content.to_vec()),
+    };
+    let found = walk.node((0, &tree.root), tree.height, (&[], None))?;
+    if found != tree.len || found == 0 {
+        return Err(CollectionFault::Count { node: 0, counted: tree.len, found });
+    }
+    if order == Order::Position {
+        return Ok(());
+    }
+    if !differ(contents.iter().map(|content| name(content))) {
+        return Err(CollectionFault::Order { node: 0 });
+    }
+    if order != Order::Contents || tree.height == 0 {
+        return Ok(());
+    }
+    let index = &collection.index;
+    let mut indexed = Vec::with_capacity(contents.len());
+    let mut walk = Walk {
+        nodes,
+        separator: &|content| (index.height > 0).then(|| by_hash(content)),
+        is_sorted: false,
+        visit: &mut |content| indexed.push(content.to_vec()),
+    };
+    walk.node((0, &index.root), index.height, (&[], None))?;
+    indexed.sort_unstable();
+    if indexed == contents { Ok(()) } else { Err(CollectionFault::Index) }
+}
+
+fn differ<'a>(mut names: impl Iterator<Item = &'a [u8]>) -> bool {
+    let mut seen = std::collections::HashSet::new();
+    names.all(|name| seen.insert(name))
+}
+
+/// A walk over a tree.
+struct Walk<'a> {
+    nodes: &'a mut NodesById,
+    /// By what the elements are in order, if they are.
+    separator: &'a dyn Fn(&[u8]) -> Option<Vec<u8>>,
+    /// Whether the elements of one leaf are in order, too.
+    is_sorted: bool,
+    visit: &'a mut dyn FnMut(&[u8]),
+}
+
+impl Walk<'_> {
+    /// Verifies a subtree, whose elements are from the first bound on and before the second. Gives how
+    /// many elements it has.
+    fn node(
+        &mut self,
+        (node, bytes): (u64, &[u8]),
+        height: u8,
+        (from, to): (&[u8], Option<&[u8]>),
+    ) -> Result<u64, CollectionFault> {
+        if height == 0 {
+            return self.leaf((node, bytes), (from, to));
+        }
+        let all: Vec<_> = entries(bytes, 0).collect();
+        if all.last().is_none_or(|last| last.end != bytes.len()) {
+            return Err(CollectionFault::NodeDamaged { node });
+        }
+        let mut found = 0;
+        for (i, entry) in all.iter().enumerate() {
+            let from = if i == 0 { from } else { entry.separator };
+            let to = all.get(i + 1).map_or(to, |next| Some(next.separator));
+            if to.is_some_and(|to| from > to) {
+                return Err(CollectionFault::Order { node });
+            }
+            let missing = CollectionFault::NodeMissing { node: entry.child };
+            let child = self.nodes.remove(&entry.child).ok_or(missing)?;
+            let below = self.node((entry.child, &child), height - 1, (from, to))?;
+            if below != entry.below || below == 0 {
+                let (node, counted) = (entry.child, entry.below);
+                return Err(CollectionFault::Count { node, counted, found: below });
+            }
+            found += below;
+        }
+        Ok(found)
+    }
+
+    fn leaf(
+        &mut self,
+        (node, bytes): (u64, &[u8]),
+        (from, to): (&[u8], Option<&[u8]>),
+    ) -> Result<u64, CollectionFault> {
+        let (mut found, mut end, mut last) = (0, 0, None);
+        for element in elements(bytes, 0) {
+            (found, end) = (found + 1, element.end);
+            (self.visit)(element.content);
+            let Some(place) = (self.separator)(element.content) else { continue };
+            let is_behind = to.is_some_and(|to| *place >= *to);
+            let is_unsorted = self.is_sorted && last.as_ref().is_some_and(|last| *last >= place);
+            if *place < *from || is_behind || is_unsorted {
+                return Err(CollectionFault::Order { node });
+            }
+            last = Some(place);
+        }
+        if end != bytes.len() {
+            return Err(CollectionFault::NodeDamaged { node });
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests;

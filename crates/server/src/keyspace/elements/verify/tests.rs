@@ -1,0 +1,115 @@
+use stillpoint_io::{Rng, SeededRng};
+
+use super::super::node::{put_string, set_below};
+use super::super::tree::Sorting;
+use super::super::tree::tests::MapNodes;
+use super::*;
+
+/// A sorted set of random members, its nodes, and the bytes of its record.
+fn sorted_set(elements: u64) -> (Vec<u8>, HashMap<u64, Vec<u8>>) {
+    let rng = SeededRng::new(elements);
+    let mut contents: Vec<Vec<u8>> = (0..elements)
+        .map(|i| [&(i / 3).to_be_bytes()[..], &rng.next_u64().to_be_bytes()].concat())
+        .collect();
+    contents.sort();
+    let mut set = Elements::stored(Kind::SORTED_SET, vec![0, 0, 0, 0, 0]).expect("an empty one");
+    set.keys.incarnation = 77;
+    let mut nodes = MapNodes::default();
+    let mut all: Vec<&[u8]> = contents.iter().map(|content| &content[..]).collect();
+    set.tree.fill(&mut nodes, &Sorting::Contents, &all).expect("nodes");
+    let by_name = set.by_name();
+    let hasher = KeyHasher::new(77);
+    all.sort_by_key(|content| hasher.hash(0, &content[8..]));
+    set.index.fill(&mut nodes, &by_name, &all).expect("nodes");
+    (set.value(), nodes.nodes)
+}
+
+fn fault(header: &[u8], nodes: &HashMap<u64, Vec<u8>>) -> Option<CollectionFault> {
+    let mut check = CollectionCheck::default();
+    check.add("db3", b"key", ValueRef::from_bytes(Kind::SORTED_SET.tag(), header));
+    for (node, bytes) in nodes {
+        let key = super::super::node_key(77, *node);
+        check.add("db3.nodes", &key, ValueRef::from_bytes(0, bytes));
+    }
+    let found = check.finish();
+    assert_eq!((found.collections, found.nodes), (1, nodes.len() as u64));
+    assert!(found.damage.len() < 2, "{:?}", found.damage);
+    found.damage.into_iter().next().map(|damage| {
+        assert!(damage.table == "db3" && damage.key == "key", "{damage}");
+        damage.fault
+    })
+}
+
+#[test]
+fn a_sound_tree_has_no_fault_and_each_kind_of_damage_is_told() {
+    let (header, nodes) = sorted_set(3000);
+    assert!(nodes.len() > 100);
+    assert_eq!(fault(&header, &nodes), None);
+    // A node is gone.
+    let mut damaged = nodes.clone();
+    damaged.remove(&1);
+    assert_eq!(fault(&header, &damaged), Some(CollectionFault::NodeMissing { node: 1 }));
+    // A node nobody has.
+    let mut damaged = nodes.clone();
+    damaged.insert(99_999, vec![1, b'x']);
+    let lost = CollectionFault::LostNodes { incarnation: 77, nodes: 1 };
+    assert_eq!(fault(&header, &damaged), Some(lost));
+    // An element is gone, and nobody has counted.
+    let mut damaged = nodes.clone();
+    let first = damaged.get_mut(&1).expect("a leaf");
+    let end = elements(first, 0).next().map_or(0, |element| element.end);
+    first.drain(..end);
+    assert!(matches!(fault(&header, &damaged), Some(CollectionFault::Count { node: 1, .. })));
+    // An element is in the wrong place.
+    let mut damaged = nodes.clone();
+    let first = damaged.get_mut(&1).expect("a leaf");
+    let mut element = Vec::new();
+    put_string(&mut element, &[0xff; 16]);
+    first[..element.len()].copy_from_slice(&element);
+    assert_eq!(fault(&header, &damaged), Some(CollectionFault::Order { node: 1 }));
+    // Bytes that are no node.
+    let mut damaged = nodes.clone();
+    damaged.get_mut(&1).expect("a leaf").push(9);
+    assert_eq!(fault(&header, &damaged), Some(CollectionFault::NodeDamaged { node: 1 }));
+    // The header counts one more.
+    let mut wrong = header.clone();
+    wrong[1] += 1;
+    assert!(matches!(fault(&wrong, &nodes), Some(CollectionFault::Count { node: 0, .. })));
+    // The root has another count for a subtree, which is found first.
+    let mut wrong = header.clone();
+    set_below(&mut wrong[27..], 0, 7);
+    assert!(matches!(fault(&wrong, &nodes), Some(CollectionFault::Count { counted: 7, .. })));
+    // A level more than there is.
+    let mut wrong = header.clone();
+    wrong[21] += 1;
+    assert!(fault(&wrong, &nodes).is_some());
+    // A record that is too short: its nodes are lost, too.
+    let mut check = CollectionCheck::default();
+    check.add("db3", b"key", ValueRef::from_bytes(Kind::SORTED_SET.tag(), &header[..20]));
+    let damage = check.finish().damage;
+    assert!(matches!(damage[0].fault, CollectionFault::Header { kind: "zset", bytes: 20 }));
+}
+
+#[test]
+fn whatever_byte_changes_is_found_or_harmless_but_never_a_panic() {
+    let (header, nodes) = sorted_set(400);
+    let rng = SeededRng::new(5);
+    let mut found = 0;
+    for _ in 0..2000 {
+        let (mut header, mut nodes) = (header.clone(), nodes.clone());
+        let at = 1 + rng.below(nodes.len() as u64 + 1);
+        let bytes = nodes.get_mut(&at).unwrap_or(&mut header);
+        let byte = rng.below(bytes.len() as u64) as usize;
+        bytes[byte] ^= 1 << rng.below(8);
+        let mut check = CollectionCheck::default();
+        check.add("db0", b"k", ValueRef::from_bytes(Kind::SORTED_SET.tag(), &header));
+        for (node, bytes) in &nodes {
+            let key = super::super::node_key(77, *node);
+            check.add("db0.nodes", &key, ValueRef::from_bytes(0, bytes));
+        }
+        found += usize::from(!check.finish().damage.is_empty());
+    }
+    // The flag for a large collection, the last number of a node, and the separator of a first entry
+    // may be anything.
+    assert!(found > 1800, "{found} of 2000");
+}
