@@ -46,6 +46,9 @@ An option stands before the environment variable of its name, and that before th
     Check {
         /// The data directory
         dir: PathBuf,
+        /// Recover the data into memory, too, and verify every hash, list, set and sorted set
+        #[arg(long)]
+        collections: bool,
         /// Print the result as JSON
         #[arg(long)]
         json: bool,

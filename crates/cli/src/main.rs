@@ -29,7 +29,9 @@ fn main() -> ExitCode {
     let mut output = std::io::stdout().lock();
     let result = match &cli.command {
         Command::Serve(args) => serve::run(args).map(|()| ExitCode::SUCCESS),
-        Command::Check { dir, json } => offline::check(dir, *json, &mut output),
+        Command::Check { dir, collections, json } => {
+            offline::check(dir, *collections, *json, &mut output)
+        }
         Command::Inspect { dir, calls: true, .. } => offline::calls(dir, &mut output),
         Command::Inspect { dir, json, .. } => offline::inspect(dir, *json, &mut output),
         Command::Dump { dir, table } => offline::dump(dir, table.as_deref(), &mut output),

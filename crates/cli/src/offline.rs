@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 use stillpoint::offline::{self, Extent};
-use stillpoint_server::StoredValue;
+use stillpoint_server::{CollectionCheck, StoredValue, VerifiedCollections};
 
 use crate::DAMAGED;
 use crate::dump::{Bytes, Dump, Record};
@@ -15,8 +15,26 @@ use crate::units::show_size;
 
 type Done = Result<ExitCode, CliError>;
 
-pub(crate) fn check(dir: &Path, as_json: bool, out: &mut dyn Write) -> Done {
-    let checked = match offline::check(dir) {
+/// Places that `check` shows of damaged collections.
+const SHOWN: usize = 20;
+
+/// Recovers a sound directory into memory and verifies its collections.
+fn verify_collections(dir: &Path) -> Result<VerifiedCollections, CliError> {
+    let mut check = CollectionCheck::default();
+    offline::dump(dir, None, &mut |table, key, value| {
+        check.add(table, key, value);
+        Ok(())
+    })?;
+    Ok(check.finish())
+}
+
+pub(crate) fn check(
+    dir: &Path,
+    with_collections: bool,
+    as_json: bool,
+    out: &mut dyn Write,
+) -> Done {
+    let mut checked = match offline::check(dir) {
         Ok(checked) => checked,
         // Without a MANIFEST nothing can be verified. The command reports just that.
         Err(error) if error.is_damage() => {
@@ -24,6 +42,14 @@ pub(crate) fn check(dir: &Path, as_json: bool, out: &mut dyn Write) -> Done {
         }
         Err(error) => return Err(error.into()),
     };
+    let mut collections = None;
+    if with_collections && checked.damage.is_empty() {
+        let verified = verify_collections(dir)?;
+        let shown = verified.damage.iter().take(SHOWN);
+        checked.damage.extend(shown.map(ToString::to_string));
+        checked.damage_more += verified.damage.len().saturating_sub(SHOWN) as u64;
+        collections = Some(verified);
+    }
     let sound = checked.damage.is_empty();
     if as_json {
         let checkpoints: Vec<Value> = checked
@@ -38,35 +64,59 @@ pub(crate) fn check(dir: &Path, as_json: bool, out: &mut dyn Write) -> Done {
             "extent": extent_json(checked.extent),
             "checkpoints": checkpoints,
             "log_bytes": checked.replay_bytes,
+            "collections": collections.map(|found| {
+                json!({
+                    "verified": found.collections,
+                    "nodes": found.nodes,
+                    "being_removed": found.graves,
+                })
+            }),
             "damage": checked.damage,
             "damage_more": checked.damage_more,
         });
         writeln!(out, "{all}")?;
     } else {
-        for (epoch, records, bytes) in &checked.checkpoints {
-            let size = show_size(*bytes);
-            writeln!(
-                out,
-                "checkpoint {epoch}: {records} records, {size}, every checksum right, every key once"
-            )?;
-        }
-        for damage in &checked.damage {
-            writeln!(out, "damaged: {damage}")?;
-        }
-        if checked.damage_more > 0 {
-            writeln!(out, "and {} more damaged places", checked.damage_more)?;
-        }
-        if let Some(said) = said_of(checked.extent) {
-            writeln!(out, "{said}")?;
-        }
-        if let Some(bytes) = checked.replay_bytes.filter(|_| sound) {
-            writeln!(out, "logs: {} to replay", show_size(bytes))?;
-        }
-        if sound {
-            writeln!(out, "sound")?;
-        }
+        show_checked(&checked, collections.as_ref(), out)?;
     }
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
+}
+
+/// Says what `check` found.
+fn show_checked(
+    checked: &offline::Checked,
+    collections: Option<&VerifiedCollections>,
+    out: &mut dyn Write,
+) -> std::io::Result<()> {
+    let sound = checked.damage.is_empty();
+    for (epoch, records, bytes) in &checked.checkpoints {
+        let size = show_size(*bytes);
+        writeln!(
+            out,
+            "checkpoint {epoch}: {records} records, {size}, every checksum right, every key once"
+        )?;
+    }
+    for damage in &checked.damage {
+        writeln!(out, "damaged: {damage}")?;
+    }
+    if checked.damage_more > 0 {
+        writeln!(out, "and {} more damaged places", checked.damage_more)?;
+    }
+    if let Some(said) = said_of(checked.extent) {
+        writeln!(out, "{said}")?;
+    }
+    if let Some(bytes) = checked.replay_bytes.filter(|_| sound) {
+        writeln!(out, "logs: {} to replay", show_size(bytes))?;
+    }
+    if let Some(VerifiedCollections { collections, nodes, graves, .. }) = collections {
+        writeln!(
+            out,
+            "collections: {collections} verified, with {nodes} nodes; {graves} being removed"
+        )?;
+    }
+    if sound {
+        writeln!(out, "sound")?;
+    }
+    Ok(())
 }
 
 /// The examined part of the directory, if it is not all.

@@ -5,6 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use stillpoint::{Config, Engine, ValueRef};
 use stillpoint_io::{Caching, Disk, OpenMode, RealDisk, read_all};
 
 use crate::common::{Serving, stillpoint};
@@ -183,4 +184,44 @@ fn the_commands_in_the_logs_are_listed() {
     let without = served();
     let (code, said) = run("inspect", without.path(), &["--calls"]);
     assert_eq!((code, &*said), (Some(0), ""));
+}
+
+/// `check --collections` finds a tree that lacks a node, which no checksum tells.
+#[test]
+fn damaged_collections_are_found() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let serving = Serving::start(dir.path(), &[]);
+    let mut client = serving.client();
+    let names: Vec<String> = (0..600).map(|i| format!("member {i}")).collect();
+    let mut words = vec!["SADD", "large"];
+    words.extend(names.iter().map(String::as_str));
+    assert_eq!(client.ask(&words), ":600");
+    assert_eq!(client.ask(&["RPUSH", "small", "a", "b"]), ":2");
+    serving.signal("TERM");
+    assert!(serving.ended().0.success());
+    let (code, said) = run("check", dir.path(), &["--collections"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        said.contains("collections: 2 verified, with ") && said.contains("; 0 being"),
+        "{said}"
+    );
+    let engine = Engine::open(Config::new(dir.path())).expect("it opens");
+    let table = engine.table("db0.nodes").expect("a table");
+    let mut session = engine.session().expect("a session");
+    let (mut node, mut cursor) = (None, 0);
+    while node.is_none() {
+        let visit = &mut |key: &[u8], _: ValueRef<'_>| node = Some(key.to_vec());
+        cursor = session.scan_heads(table, cursor, 1, 0, visit).expect("a step");
+    }
+    let node = node.expect("a node");
+    session.transact(|tx| tx.delete(table, &node)).expect("deleted");
+    drop(session);
+    engine.close().expect("closed");
+    assert_eq!(run("check", dir.path(), &[]).0, Some(0), "every record is sound");
+    let (code, said) = run("check", dir.path(), &["--collections"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("damaged: table db0, key \"large\": node "), "{said}");
+    let (code, said) = run("check", dir.path(), &["--collections", "--json"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("\"sound\":false") && said.contains("\"verified\":2"), "{said}");
 }
