@@ -1,10 +1,10 @@
-//! What a write costs while the copier of a scheme is at work, beside what it costs once it is done,
-//! and how long the copier takes.
+//! What a write costs while the copier of a scheme is at work, and what it costs once the copier is done.
+//! How long the copier takes.
 //!
 //! `cargo bench -p stillpoint-state --bench copier -- [CELLS] [NAME…]`: so many cells (default
 //! 50,000,000) of 4 bytes, then of 8; the schemes of those names (default: pb). Before each capture as
-//! many random cells are written as half of what there are blocks of 64 bytes, so that some 40 % of
-//! the blocks are to be brought over, and in the last rounds four times as many. CPU time of each
+//! many random cells are written as half of what there are blocks of 64 bytes. So some 40 % of
+//! the blocks are to be brought over. In the last rounds it is four times as many. CPU time of each
 //! thread, and in wall time the worst batch of 64 writes, in microseconds; medians of the rounds.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]

@@ -1,9 +1,9 @@
-//! What a write, a read, and a tick at which a capture begins cost in each scheme and layout, and
-//! what the writer spends on an image before the disk.
+//! What a write, a read, and a tick at which a capture begins cost in each scheme and layout. What the
+//! writer spends on an image before the disk.
 //!
 //! `cargo bench -p stillpoint-state -- [MIB] [NAME…]`: MIB of state (default 256), the schemes of
 //! those names (default: all). CPU time of the thread that works. Writes go to random words of 4
-//! bytes, then to random pages of 4 KiB (8 bytes of each, and whole); `begun` are writes after a
+//! bytes, then to random pages of 4 KiB (8 bytes of each, and whole). `begun` are writes after a
 //! capture has begun, before the writer has done anything.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]

@@ -1,11 +1,19 @@
-//! What a write of a random word costs beside a bare loop that makes the same memory accesses: the
+//! What a write of a random word costs beside a bare loop that makes the same memory accesses. The
 //! schemes must cost what their accesses cost.
 //!
 //! `cargo bench -p stillpoint-state --bench words -- [CELLS] [NAME…]`: so many cells of 4 bytes (default
-//! 50,000,000); the schemes of those names (default: all with a bare loop). `first` is a pass in which most
-//! writes are the first to their cell in a period, with piggyback's copier done; `then` is the fastest of the
-//! passes after it, `ahead` the same with prefetches 24 writes ahead. In nanoseconds of CPU per write; the
-//! scheme and its bare loop run in turns. The last columns are the scheme ÷ its bare loop.
+//! 50,000,000); the schemes of those names (default: all with a bare loop). In nanoseconds of CPU per write;
+//! the scheme and its bare loop run in turns. The last columns are the scheme ÷ its bare loop.
+//!
+//! | column | a pass of writes |
+//! |---|---|
+//! | `before` | nearly all the first to their cell in a period, before piggyback's copier has begun |
+//! | `first` | most of them the first to their cell in a period, with the copier done |
+//! | `then` | the fastest of those after it |
+//! | `ahead` | the same with prefetches 24 writes ahead |
+//!
+//! Every cell was written in the period before. So the bare loop of piggyback's `before` copies a block of 64
+//! bytes at the first write to it.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
@@ -13,10 +21,12 @@ use std::hint::black_box;
 
 use stillpoint_io::{huge_zeros, thread_cpu_ns};
 use stillpoint_mem::prefetch;
-use stillpoint_state::{ArrayMut, Arrays, Intent, Scheme, registry};
+use stillpoint_state::{ArrayMut, Arrays, Capture, Intent, Scheme, registry};
 
 /// Writes of a pass.
 const WRITES: usize = 8 << 20;
+/// Writes of a pass of first writes, of which few meet again.
+const FIRST_WRITES: usize = 1 << 20;
 /// Passes after the first.
 const PASSES: usize = 5;
 /// Writes between a prefetch and its use.
@@ -42,12 +52,12 @@ trait Words {
 }
 
 /// Nanoseconds per write of a pass.
-fn pass(words: &mut impl Words, cells: usize, seed: u64, has_prefetch: bool) -> f64 {
+fn pass(words: &mut impl Words, cells: usize, writes: usize, seed: u64, has_prefetch: bool) -> f64 {
     let mut mix = Mix(seed);
     let start_ns = thread_cpu_ns();
     if has_prefetch {
         let mut ahead: [usize; 32] = std::array::from_fn(|_| mix.below(cells));
-        for number in 0..WRITES {
+        for number in 0..writes {
             let next = mix.below(cells);
             ahead[(number + AHEAD) % 32] = next;
             words.prefetch(next);
@@ -55,12 +65,12 @@ fn pass(words: &mut impl Words, cells: usize, seed: u64, has_prefetch: bool) -> 
             words.write(index, index as u32);
         }
     } else {
-        for _ in 0..WRITES {
+        for _ in 0..writes {
             let index = mix.below(cells);
             words.write(index, index as u32);
         }
     }
-    (thread_cpu_ns() - start_ns) as f64 / WRITES as f64
+    (thread_cpu_ns() - start_ns) as f64 / writes as f64
 }
 
 /// The bare loop of a scheme: plain stores to memory of the scheme's shape.
@@ -80,8 +90,8 @@ enum Shape {
     Row,
     /// Lines of six words in two copies, and a stamp for each.
     Line,
-    /// The word, and a mark for each 64 bytes elsewhere.
-    WordAndMark { marks_at: usize },
+    /// The word, and a mark for each 64 bytes elsewhere. Another copy lies behind the marks.
+    WordAndMark { marks_at: usize, other_at: usize },
 }
 
 impl Shape {
@@ -90,7 +100,11 @@ impl Shape {
             "none" => (Self::Word, cells * 4),
             "ipp" => (Self::Row, cells * 16),
             "hg" => (Self::Line, cells.div_ceil(6) * 64),
-            "pb" => (Self::WordAndMark { marks_at: cells * 4 }, cells * 4 + cells / 16 + 1),
+            "pb" => {
+                let marks_at = (cells * 4).next_multiple_of(64);
+                let other_at = (marks_at + cells / 16 + 1).next_multiple_of(64);
+                (Self::WordAndMark { marks_at, other_at }, other_at + marks_at)
+            }
             _ => return None,
         })
     }
@@ -106,7 +120,10 @@ impl Bare {
 }
 
 /// One kind of bare loop, known at compile time.
-struct BareOf<'a, const KIND: usize>(&'a mut [u8], usize);
+struct BareOf<'a, const KIND: usize>(&'a mut [u8], usize, usize);
+
+/// The mark of a block that was written in the period.
+const WRITTEN: u8 = 2;
 
 impl<const KIND: usize> BareOf<'_, KIND> {
     #[inline(always)]
@@ -128,6 +145,13 @@ impl<const KIND: usize> Words for BareOf<'_, KIND> {
     #[inline(always)]
     fn write(&mut self, index: usize, value: u32) {
         let at = Self::place(index);
+        if KIND == 4 {
+            let block = index / 16;
+            if std::mem::replace(&mut self.0[self.1 + block], WRITTEN) != WRITTEN {
+                let (words, other) = self.0.split_at_mut(self.2);
+                words[block * 64..][..64].copy_from_slice(&other[block * 64..][..64]);
+            }
+        }
         self.put(at, value);
         match KIND {
             1 => {
@@ -143,7 +167,7 @@ impl<const KIND: usize> Words for BareOf<'_, KIND> {
     #[inline(always)]
     fn prefetch(&self, index: usize) {
         prefetch(&self.0[Self::place(index)]);
-        if KIND == 3 {
+        if KIND >= 3 {
             prefetch(&self.0[self.1 + index / 16]);
         }
     }
@@ -153,11 +177,28 @@ impl Bare {
     fn pass(&mut self, cells: usize, seed: u64, has_prefetch: bool) -> f64 {
         let bytes = &mut self.bytes[self.start..];
         let ns = match self.shape {
-            Shape::Word => pass(&mut BareOf::<0>(bytes, 0), cells, seed, has_prefetch),
-            Shape::Row => pass(&mut BareOf::<1>(bytes, 0), cells, seed, has_prefetch),
-            Shape::Line => pass(&mut BareOf::<2>(bytes, 0), cells, seed, has_prefetch),
-            Shape::WordAndMark { marks_at } => {
-                pass(&mut BareOf::<3>(bytes, marks_at), cells, seed, has_prefetch)
+            Shape::Word => pass(&mut BareOf::<0>(bytes, 0, 0), cells, WRITES, seed, has_prefetch),
+            Shape::Row => pass(&mut BareOf::<1>(bytes, 0, 0), cells, WRITES, seed, has_prefetch),
+            Shape::Line => pass(&mut BareOf::<2>(bytes, 0, 0), cells, WRITES, seed, has_prefetch),
+            Shape::WordAndMark { marks_at, .. } => {
+                let mut words = BareOf::<3>(bytes, marks_at, 0);
+                pass(&mut words, cells, WRITES, seed, has_prefetch)
+            }
+        };
+        black_box(&self.bytes);
+        ns
+    }
+
+    /// First writes, before a copier has begun.
+    fn first_writes(&mut self, cells: usize, seed: u64) -> f64 {
+        let bytes = &mut self.bytes[self.start..];
+        let ns = match self.shape {
+            Shape::Word => pass(&mut BareOf::<0>(bytes, 0, 0), cells, FIRST_WRITES, seed, false),
+            Shape::Row => pass(&mut BareOf::<1>(bytes, 0, 0), cells, FIRST_WRITES, seed, false),
+            Shape::Line => pass(&mut BareOf::<2>(bytes, 0, 0), cells, FIRST_WRITES, seed, false),
+            Shape::WordAndMark { marks_at, other_at } => {
+                bytes[marks_at..other_at].fill(1);
+                pass(&mut BareOf::<4>(bytes, marks_at, other_at), cells, FIRST_WRITES, seed, false)
             }
         };
         black_box(&self.bytes);
@@ -184,9 +225,10 @@ struct Bench<'a> {
     cells: usize,
 }
 
-/// The first pass, the fastest of the others, and the fastest with prefetches.
+/// First writes before a copier, the first pass, the fastest of the others, and the fastest with prefetches.
 #[derive(Clone, Copy)]
 struct Figures {
+    before: f64,
     first: f64,
     then: f64,
     ahead: f64,
@@ -205,25 +247,36 @@ impl registry::Program for Bench<'_> {
         let array = builder.array::<u32>("words", cells);
         let mut arrays = builder.build().expect("memory");
         arrays.fill(array, |index| index as u32).expect("no tick has ended");
-        // The first capture is full. The writes are of the period after the second.
-        for _ in 0..2 {
+        let none = Figures { before: f64::MAX, first: f64::MAX, then: f64::MAX, ahead: f64::MAX };
+        let mut found = [none; 2];
+        let mut capture = None;
+        // The first capture is full. The fastest of a few periods counts, each after one with writes to
+        // every cell.
+        for period in 0..5 {
+            if let Some(capture) = capture.take() {
+                Capture::durable(capture);
+            }
+            (0..cells).for_each(|index| arrays.write(array, index, index as u32));
             arrays.end_tick();
-            if let Some(capture) = arrays.point_of_consistency() {
-                capture.durable();
+            capture = arrays.point_of_consistency();
+            if period > 0 {
+                let mut words = OfScheme(arrays.array_mut(array));
+                let ours = pass(&mut words, cells, FIRST_WRITES, period, false);
+                found[0].before = found[0].before.min(ours);
+                found[1].before = found[1].before.min(bare.first_writes(cells, period));
             }
         }
-        arrays.end_tick();
-        let capture = arrays.point_of_consistency();
         if let Some(capture) = &capture {
             capture.copy_over();
         }
         let mut words = OfScheme(arrays.array_mut(array));
-        let none = Figures { first: f64::MAX, then: f64::MAX, ahead: f64::MAX };
-        let mut found = [none; 2];
         for number in 0..=PASSES {
             let seed = 1 + number as u64;
             let of_both = |has_prefetch: bool, words: &mut OfScheme<'_, S>, bare: &mut Bare| {
-                [pass(words, cells, seed, has_prefetch), bare.pass(cells, seed, has_prefetch)]
+                [
+                    pass(words, cells, WRITES, seed, has_prefetch),
+                    bare.pass(cells, seed, has_prefetch),
+                ]
             };
             let without = of_both(false, &mut words, &mut bare);
             for (found, ns) in found.iter_mut().zip(without) {
@@ -241,13 +294,16 @@ impl registry::Program for Bench<'_> {
         drop(capture);
         let [ours, bare] = found;
         println!(
-            "{name:<8} | {:>6.2} {:>6.2} {:>6.2} | {:>6.2} {:>6.2} {:>6.2} | {:>6.2} {:>6.2} {:>6.2}",
+            "{name:<8} | {:>6.2} {:>6.2} {:>6.2} {:>6.2} | {:>6.2} {:>6.2} {:>6.2} {:>6.2} | {:>6.2} {:>6.2} {:>6.2} {:>6.2}",
+            ours.before,
             ours.first,
             ours.then,
             ours.ahead,
+            bare.before,
             bare.first,
             bare.then,
             bare.ahead,
+            ours.before / bare.before,
             ours.first / bare.first,
             ours.then / bare.then,
             ours.ahead / bare.ahead,
@@ -264,8 +320,20 @@ fn main() {
     }
     println!("{cells} words; ns of CPU per write of a random one");
     println!(
-        "{:<8} | {:>6} {:>6} {:>6} | {:>6} {:>6} {:>6} | {:>6} {:>6} {:>6}",
-        "", "first", "then", "ahead", "bare", "then", "ahead", "\u{f7}", "then", "ahead"
+        "{:<8} | {:>6} {:>6} {:>6} {:>6} | {:>6} {:>6} {:>6} {:>6} | {:>6} {:>6} {:>6} {:>6}",
+        "",
+        "before",
+        "first",
+        "then",
+        "ahead",
+        "bare",
+        "first",
+        "then",
+        "ahead",
+        "\u{f7}",
+        "first",
+        "then",
+        "ahead"
     );
     for name in &names {
         registry::run(name, Bench { name, cells }).expect("a known scheme");

@@ -16,25 +16,32 @@ use std::io::BufRead;
 
 use stillpoint_state::schemes::Hourglass;
 use stillpoint_state::{
-    Actions, Array, Arrays, Cells, Config, Environment, Packed, State, StateBuilder, StateError,
-    plain_enum, plain_record,
+    Actions, Array, Arrays, Cells, Config, Environment, Packed, Plain, State, StateBuilder,
+    StateError,
 };
 
 type Scheme = Hourglass<Packed>;
 
-plain_enum! {
-    /// What lies on a place of the map.
-    enum Tile { Floor, Wall, Coin }
+/// What lies on a place of the map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Plain)]
+enum Tile {
+    Floor,
+    Wall,
+    Coin,
 }
 
-plain_record! {
-    /// One who walks: the player is number 0, the others are ghosts.
-    struct Walker { x: i32, y: i32 }
+/// One who walks: the player is number 0, the others are ghosts.
+#[derive(Clone, Copy, Debug, PartialEq, Plain)]
+struct Walker {
+    x: i32,
+    y: i32,
 }
 
-plain_record! {
-    /// How the player does.
-    struct Score { coins: u32, deaths: u32 }
+/// How the player does.
+#[derive(Clone, Copy, Debug, PartialEq, Plain)]
+struct Score {
+    coins: u32,
+    deaths: u32,
 }
 
 const WIDTH: i32 = 48;

@@ -4,7 +4,7 @@
 //!
 //! Agents walk about on a torus, are drawn to food, grow hungry, and are born again where they die.
 //! Meteors, which fall at random, are the actions from outside: they are logged. Kill it in any way
-//! (Ctrl-C, `kill -9`, the plug): started again it goes on at the tick that was durable, with every
+//! (Ctrl-C, `kill -9`, the plug). Started again it goes on at the tick that was durable, with every
 //! agent where it was. DIR defaults to `world`, AGENTS to 200,000, SCHEME to `hg`; SECONDS ends it by
 //! itself.
 
@@ -14,28 +14,34 @@ use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use stillpoint_state::{
-    Actions, Array, Cells, Clock, Config, Environment, Every, RealClock, RealRng, Recovered, Rng,
-    Scheme, State, StateError, registry,
+    Actions, Array, Cells, Clock, Config, Environment, Every, Plain, RealClock, RealRng, Recovered,
+    Rng, Scheme, State, StateError, registry,
 };
 
-stillpoint_state::plain_record! {
-    /// One who walks about.
-    pub struct Agent {
-        /// Place, in cells of the map.
-        pub x: f32 => X,
-        /// Place, in cells of the map.
-        pub y: f32 => Y,
-        /// Direction, in radians.
-        pub heading: f32 => HEADING,
-        /// Hunger kills at 0.
-        pub energy: f32 => ENERGY,
-        /// Ticks lived.
-        pub age: u32 => AGE,
-        /// Lives before this one.
-        pub lives: u32 => LIVES,
-        /// Meals of all lives.
-        pub meals: u64 => MEALS,
-    }
+/// One who walks about.
+#[derive(Clone, Copy, Debug, PartialEq, Plain)]
+pub struct Agent {
+    /// Place, in cells of the map.
+    #[field(X)]
+    pub x: f32,
+    /// Place, in cells of the map.
+    #[field(Y)]
+    pub y: f32,
+    /// Direction, in radians.
+    #[field(HEADING)]
+    pub heading: f32,
+    /// Hunger kills at 0.
+    #[field(ENERGY)]
+    pub energy: f32,
+    /// Ticks lived.
+    #[field(AGE)]
+    pub age: u32,
+    /// Lives before this one.
+    #[field(LIVES)]
+    pub lives: u32,
+    /// Meals of all lives.
+    #[field(MEALS)]
+    pub meals: u64,
 }
 
 /// Cells of the map, in each direction.

@@ -505,10 +505,10 @@ impl<S: Scheme> Arrays<S> {
         self.0.ticks += 1;
     }
 
-    /// A point of consistency, between two steps: if no capture is under way, one begins here, and
-    /// its image will be what the arrays hold now; or, if the last one was of changes and failed,
-    /// what they held then ([`Capture::tick`] says when). `None` while one is under way, or if the
-    /// scheme takes none.
+    /// A point of consistency, between two steps. If no capture is under way, one begins here, and its
+    /// image will be what the arrays hold now. If the last one was of changes and failed, its image will
+    /// be what they held then ([`Capture::tick`] says when). `None` while a capture is under way, or if
+    /// the scheme takes none.
     pub fn point_of_consistency(&mut self) -> Option<Capture<S>> {
         let point = S::point_of_consistency(self)?;
         Some(Capture::new(self.shared.clone(), point))
@@ -539,6 +539,6 @@ impl<S: Scheme> Arrays<S> {
     }
 }
 
-/// The atomics of records, for [`plain_record!`](crate::plain_record).
+/// The atomics of records, for the derive macro.
 #[doc(hidden)]
 pub type RecordGrain = AtomicU64;

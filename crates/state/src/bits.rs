@@ -1,7 +1,7 @@
 //! Marks of one or two bits, packed into words.
 //!
-//! The columns of marks share each cache line (SIGMOD 2011, §4.2, BAZZ: the first half of a line for
-//! the bits of MR, the second for those of MW), so that one line tells all about some cells; no word
+//! The columns of marks share each cache line, so that one line tells all about some cells. In BAZZ
+//! (SIGMOD 2011, §4.2) the first half of a line is for the bits of MR, the second for those of MW. No word
 //! holds bits of two columns, so that each column may belong to another thread.
 
 use std::ops::Range;

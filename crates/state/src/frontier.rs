@@ -14,9 +14,8 @@
 //!
 //! - done: only the mutator changes the piece until the next period. The mutator need not store
 //!   `writing`.
-//! - not reached: the mutator may write. If the copier announces the stretch meanwhile, the copier
-//!   finds the mutator in `writing` when it comes to the piece, and waits for the end of this one
-//!   write.
+//! - not reached: the mutator may write. If the copier announces the stretch meanwhile, it finds
+//!   the mutator in `writing` when it comes to the piece. It waits for the end of this one write.
 //! - in the stretch: the mutator loads the piece under way. If that is its own piece, the mutator
 //!   withdraws and waits until the copier has left the piece.
 //!
@@ -28,8 +27,12 @@
 //!
 //! A period ends with all marks done. The next period, in which the other copy collects updates, begins
 //! with no mark done. Every other period stores the limits as complements. So the two limits of the
-//! last period already mean 0 in the next one, and a point of consistency stores nothing in the
-//! copier's line.
+//! last period already mean 0 in the next one. A point of consistency stores nothing in the copier's
+//! line.
+//!
+//! Several threads that write side by side have no `writing` each. They *hold* the copier off instead: the
+//! mutator stores `is_held` and waits until the copier is in no piece. The copier stores its place, loads
+//! `is_held`, and leaves again while that is set. Each side has an ordinary fence between the two.
 //!
 //! The copier cannot overlook a write:
 //!
@@ -42,7 +45,7 @@
 use std::ops::Range;
 
 use stillpoint_sync::atomic::{
-    AtomicUsize,
+    AtomicBool, AtomicUsize,
     Ordering::{self, Acquire, Relaxed, Release, SeqCst},
     fence,
 };
@@ -82,7 +85,8 @@ pub struct Frontier {
     piece_log2: u32,
     /// Marks of a stretch: whole pieces.
     stretch: usize,
-    /// The mutator loads the limits at every write, and the copier stores them once per stretch.
+    /// The mutator loads the limits at every write, and the copier stores them once per stretch. The
+    /// mutator holds the copier off at most once for each array that its threads divide.
     limits: CachePadded<Limits>,
     /// The piece that the copier is at, while it is inside a stretch.
     copying: CachePadded<AtomicUsize>,
@@ -97,6 +101,7 @@ pub struct Frontier {
 struct Limits {
     done: Limit,
     announced: Limit,
+    is_held: AtomicBool,
 }
 
 /// A limit that goes from 0 to [`END`] in each period. In every other period the limit is stored as its
@@ -122,13 +127,27 @@ impl Limit {
 /// The mutator is writing. The copier stays away from the piece until this value is dropped.
 #[derive(Debug)]
 #[must_use]
-pub struct Writing<'a>(&'a Frontier);
+pub struct Writing<'a>(Option<&'a Frontier>);
 
 impl Drop for Writing<'_> {
     #[inline(always)]
     fn drop(&mut self) {
+        if let Some(frontier) = self.0 {
+            // Release: pairs with the Acquire in `come_to`, which sees what was written.
+            frontier.writing.store(NOWHERE, Release);
+        }
+    }
+}
+
+/// Threads are writing. The copier stays away from all pieces until this value is dropped.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Held<'a>(&'a Frontier);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
         // Release: pairs with the Acquire in `come_to`, which sees what was written.
-        self.0.writing.store(NOWHERE, Release);
+        self.0.limits.is_held.store(false, Release);
     }
 }
 
@@ -139,7 +158,7 @@ impl Frontier {
         let piece = piece_marks.max(1).next_power_of_two();
         let stretch = marks.div_ceil(STRETCHES).max(1).next_multiple_of(piece);
         let done = || Limit(AtomicUsize::new(Limit::kept(LiveCopy::FIRST, END)));
-        let limits = Limits { done: done(), announced: done() };
+        let limits = Limits { done: done(), announced: done(), is_held: AtomicBool::new(false) };
         Self {
             fences: AsymmetricFences::new(),
             marks,
@@ -176,6 +195,10 @@ impl Frontier {
     /// away from the mark's piece, and waits while the copier is in that piece.
     #[inline(always)]
     pub fn enter(&self, turn: LiveCopy, mark: usize) -> Writing<'_> {
+        // Relaxed: this thread has called `hold`, or was started by the one that has.
+        if self.limits.is_held.load(Relaxed) {
+            return Writing(None);
+        }
         let piece = mark >> self.piece_log2;
         // Release: the copier may see this instead of the end of the write before.
         self.writing.store(piece, Release);
@@ -185,7 +208,22 @@ impl Frontier {
             self.enter_stretch(piece);
         }
         mutant!(PiggybackOverlooksTheWriter => write_for_long());
-        Writing(self)
+        Writing(Some(self))
+    }
+
+    /// Keeps the copier out of all pieces until the value is dropped, so that several threads may write.
+    /// Waits while the copier is in a piece. The mutator calls this, and once at a time.
+    pub(crate) fn hold(&self) -> Held<'_> {
+        // Relaxed: the fence orders it, partner of the one in `come_to`.
+        self.limits.is_held.store(true, Relaxed);
+        fence(SeqCst); // partner of the one in `come_to`
+        mutant!(ChunksIgnoreTheCopier => return Held(self));
+        let mut backoff = Backoff::new();
+        // Acquire: pairs with the Release of the store that has left the last piece.
+        while self.copying.load(Acquire) != NOWHERE {
+            backoff.wait();
+        }
+        Held(self)
     }
 
     /// The rest of `enter` for the stretch under way.
@@ -241,11 +279,21 @@ impl Frontier {
     }
 
     /// Leaves the piece before, says that the copier is at this one, and waits for the end of a write
-    /// in it.
+    /// in it. Waits outside of all pieces while the copier is held off.
     fn come_to(&self, piece: usize) {
-        // Release: as the store that leaves the last piece.
-        self.copying.store(piece, Release);
-        fence(SeqCst); // partner of the one in `enter_stretch`
+        let mut held = Backoff::new();
+        loop {
+            // Release: as the store that leaves the last piece.
+            self.copying.store(piece, Release);
+            fence(SeqCst); // partner of those in `enter_stretch` and `hold`
+            mutant!(ChunksIgnoreTheCopier => break);
+            // Acquire: pairs with the Release in the drop of `Held`.
+            if !self.limits.is_held.load(Acquire) {
+                break;
+            }
+            self.copying.store(NOWHERE, Release); // pairs with the Acquire in `hold`
+            held.wait();
+        }
         mutant!(PiggybackOverlooksTheWriter => return);
         let mut backoff = Backoff::new();
         // Acquire: pairs with the Release in every store to `writing`.
@@ -256,8 +304,8 @@ impl Frontier {
 }
 
 /// Every schedule of a mutator and a copier over a few marks, and every value that their loads may see.
-/// Both of the asymmetric fences are ordinary ones here; so the write that is known to be in the stretch
-/// goes without the light one, as far as that one is of no use to it. With LOOM_MAX_PREEMPTIONS=3, as in
+/// Both of the asymmetric fences are ordinary ones here. So the write that is known to be in the stretch
+/// goes without the light one, where that one is of no use to it. With LOOM_MAX_PREEMPTIONS=3, as in
 /// `.ci/run`, they take seconds.
 #[cfg(all(test, loom))]
 mod models {
@@ -284,6 +332,25 @@ mod models {
     }
 
     impl Period {
+        fn new(marks: usize) -> Self {
+            Self {
+                frontier: Frontier::new(marks, 1),
+                marks: (0..marks).map(|_| AtomicUsize::new(DOWN)).collect(),
+                up: (0..marks).map(|_| [AtomicUsize::new(0), AtomicUsize::new(0)]).collect(),
+            }
+        }
+
+        /// The copier has come to the end, and each mark has its last write or what was there.
+        fn check(&self, writes: &[usize]) {
+            assert!(self.frontier.is_all_done(TURN));
+            for mark in 0..self.marks.len() {
+                let last = writes.iter().rposition(|write| *write == mark);
+                let wanted = last.map_or(down(mark)[0], |nth| 100 + nth);
+                let found = [0, 1].map(|at| self.up[mark][at].load(Relaxed));
+                assert_eq!(found, [wanted, down(mark)[1]], "mark {mark}");
+            }
+        }
+
         fn bring_over(&self, mark: usize) {
             for (cell, value) in self.up[mark].iter().zip(down(mark)) {
                 cell.store(value, Relaxed);
@@ -297,7 +364,7 @@ mod models {
                 }
                 self.frontier.writing.store(mark, Release);
                 self.frontier.enter_stretch(mark);
-                Writing(&self.frontier)
+                Writing(Some(&self.frontier))
             });
             if writing.is_some() && self.marks[mark].load(Relaxed) == DOWN {
                 self.bring_over(mark);
@@ -323,11 +390,7 @@ mod models {
 
     fn side_by_side(marks: usize, writes: &'static [usize], is_announced: bool) {
         loom::model(move || {
-            let period = Arc::new(Period {
-                frontier: Frontier::new(marks, 1),
-                marks: (0..marks).map(|_| AtomicUsize::new(DOWN)).collect(),
-                up: (0..marks).map(|_| [AtomicUsize::new(0), AtomicUsize::new(0)]).collect(),
-            });
+            let period = Arc::new(Period::new(marks));
             if is_announced {
                 period.frontier.announce(TURN, END);
             }
@@ -340,14 +403,36 @@ mod models {
                 assert_eq!(period.marks[*mark].load(Relaxed), UP);
             }
             copier.join().expect("no panic");
-            assert!(period.frontier.is_all_done(TURN));
-            for mark in 0..marks {
-                let last = writes.iter().rposition(|write| *write == mark);
-                let wanted = last.map_or(down(mark)[0], |nth| 100 + nth);
-                let found = [0, 1].map(|at| period.up[mark][at].load(Relaxed));
-                assert_eq!(found, [wanted, down(mark)[1]], "mark {mark}");
-            }
+            period.check(writes);
         });
+    }
+
+    /// A mutator that holds the copier off, writes without a word, and lets go.
+    fn held_off(marks: usize, writes: &'static [usize]) {
+        loom::model(move || {
+            let period = Arc::new(Period::new(marks));
+            let copier = {
+                let period = period.clone();
+                thread::spawn(move || period.copy())
+            };
+            let held = period.frontier.hold();
+            for (nth, mark) in writes.iter().enumerate() {
+                period.write(*mark, 100 + nth, false);
+            }
+            drop(held);
+            copier.join().expect("no panic");
+            period.check(writes);
+        });
+    }
+
+    #[test]
+    fn one_piece_held_off() {
+        held_off(1, &[0]);
+    }
+
+    #[test]
+    fn two_stretches_held_off() {
+        held_off(2, &[0, 1]);
     }
 
     #[test]

@@ -32,12 +32,12 @@ pub struct Grid<G: Grain, L: Layout> {
     layout: PhantomData<L>,
 }
 
-/// Bytes of a line of a cell, as long as a cache line. A scheme may mark the lines of long cells one by one,
-/// so that a first write to a part of a cell brings over a line and not the cell.
+/// Bytes of a line of a cell, as long as a cache line. A scheme may mark the lines of long cells one by one.
+/// Then a first write to a part of a cell brings over a line and not the cell.
 pub const LINE_BYTES: usize = 64;
 
-/// Bytes of cells that a copier keeps for itself at a time: some microseconds of copying, which a
-/// write at that place must wait for, and enough to pay for an ordinary fence.
+/// Bytes of cells that a copier keeps for itself at a time. A write at that place waits for some
+/// microseconds of copying, which is enough to pay for an ordinary fence.
 #[cfg(not(any(loom, shuttle)))]
 const PIECE_BYTES: usize = 16 << 10;
 /// In models each mark is a piece.
@@ -189,6 +189,13 @@ impl<G: Grain, L: Layout> Grid<G, L> {
     #[inline]
     pub fn cells_per_mark(&self) -> usize {
         1 << self.cells_per_mark_log2
+    }
+
+    /// At every multiple of this number an array may be divided between threads. The cells of the two sides
+    /// share neither a mark nor a word of marks.
+    pub(crate) fn cells_apart(&self) -> usize {
+        let marks = if L::BITS { MARKS_PER_WORD_MAX } else { 1 };
+        mutant!(marks * self.cells_per_mark(), ChunksShareMarks => 1)
     }
 
     /// The number of a cell's only mark.
@@ -668,8 +675,8 @@ impl<G: Grain, L: Layout> Grid<G, L> {
     }
 
     /// Calls `each` with ranges of marks among `marks` that are all of this value, in order, until
-    /// none is left. The column was handed to this thread, or others may change marks to and from
-    /// other values meanwhile: then a range may be out of date.
+    /// none is left. The column was handed to this thread. Or others may change marks to and from other
+    /// values meanwhile, and a range may be out of date.
     #[inline]
     pub fn for_each_run(
         &self,

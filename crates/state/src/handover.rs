@@ -10,8 +10,8 @@
 //! ended     the newest tick: Release by the mutator, Acquire by the logger
 //! ```
 //!
-//! A tick is one word of length, with the highest bit set if a new segment begins with the tick, and
-//! the words of its actions, padded with zeros. Ticks follow each other without gaps. The mutator may
+//! A tick is one word of length and the words of its actions, padded with zeros. The highest bit of the
+//! length is set if a new segment begins with the tick. Ticks follow each other without gaps. The mutator may
 //! write the words of a tick before the tick has ended: nobody reads them before they are published.
 //!
 //! A chunk has a mutex for the pointer to the next chunk. The mutator takes that mutex once per chunk:
@@ -152,8 +152,28 @@ impl<const WORDS: usize> TickSender<WORDS> {
     ///
     /// # Panics
     /// If the tick is not the one after the last.
+    #[inline]
     pub(crate) fn send(&mut self, tick: u64, actions: &[u8]) {
-        assert_eq!(tick, self.last + 1, "ticks come in order");
+        assert!(tick == self.last + 1, "ticks come in order");
+        if actions.is_empty() && self.open.is_none() && self.at < WORDS {
+            self.chunk.words[self.at].store(self.length_word(0), Relaxed); // as in `put`
+            self.at += 1;
+        } else {
+            self.put_tick(actions);
+        }
+        (self.last, self.begins_segment) = (tick, false);
+        self.ended.store(tick, Release); // pairs with the Acquire in `published`
+    }
+
+    /// The word of length of a tick with so many bytes of actions.
+    #[inline]
+    fn length_word(&self, bytes: usize) -> u64 {
+        bytes as u64 | if self.begins_segment { BEGINS_SEGMENT } else { 0 }
+    }
+
+    /// Writes the rest of the actions, and the length.
+    #[inline(never)]
+    fn put_tick(&mut self, actions: &[u8]) {
         self.write_ahead(actions);
         let rest = actions.as_chunks::<8>().1;
         if !rest.is_empty() {
@@ -162,12 +182,9 @@ impl<const WORDS: usize> TickSender<WORDS> {
             self.put(u64::from_le_bytes(word));
         }
         let open = self.open.take().expect("it was begun");
-        let flag = if self.begins_segment { BEGINS_SEGMENT } else { 0 };
         let length_chunk = open.length_chunk.as_ref().unwrap_or(&self.chunk);
         // Relaxed: as in `put`.
-        length_chunk.words[open.length_at].store(actions.len() as u64 | flag, Relaxed);
-        (self.last, self.begins_segment) = (tick, false);
-        self.ended.store(tick, Release); // pairs with the Acquire in `published`
+        length_chunk.words[open.length_at].store(self.length_word(actions.len()), Relaxed);
     }
 
     /// Has a new segment begin with the next tick.
@@ -187,14 +204,20 @@ impl<const WORDS: usize> TickSender<WORDS> {
     #[inline]
     fn room(&mut self) -> usize {
         if self.at == WORDS {
-            let next = self.chunk.next();
-            let full = std::mem::replace(&mut self.chunk, next);
-            self.at = 0;
-            if let Some(open) = &mut self.open {
-                open.length_chunk.get_or_insert(full);
-            }
+            self.begin_chunk();
         }
         self.at
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn begin_chunk(&mut self) {
+        let next = self.chunk.next();
+        let full = std::mem::replace(&mut self.chunk, next);
+        self.at = 0;
+        if let Some(open) = &mut self.open {
+            open.length_chunk.get_or_insert(full);
+        }
     }
 }
 

@@ -6,8 +6,8 @@
 //! | "Fast Checkpoint Recovery Algorithms for Frequently Consistent Applications", SIGMOD 2011 | naive snapshot, copy-on-update, wait-free zigzag, wait-free ping-pong |
 //! | "Consistent Snapshot Algorithms for In-Memory Database Systems", ICDE 2018 | hourglass, piggyback |
 //!
-//! [`State`] is the whole: arrays on a disk, with a writer that takes images in two files in turn, a
-//! logger for the actions between them, and recovery.
+//! [`State`] is the whole: arrays on a disk, and recovery. A writer takes images in two files in turn, and
+//! a logger keeps the actions between them.
 //!
 //! [`Arrays`] is the memory alone: cells that one thread reads and writes, and whose image as of a tick
 //! another thread takes meanwhile ([`Capture`]). A [`Scheme`] says how, a [`Layout`] where copies
@@ -17,12 +17,15 @@
 //!
 //! ```
 //! use stillpoint_state::{Actions, Array, Cells, Config, Environment, Interleaved, State};
-//! use stillpoint_state::{StateError, plain_enum, plain_record, schemes::Piggyback};
+//! use stillpoint_state::{Plain, StateError, schemes::Piggyback};
 //!
 //! type Scheme = Piggyback<Interleaved>;
 //!
-//! plain_enum! { enum Mood { Idle, Running } }
-//! plain_record! { struct Player { at: [f32; 3], speed: [f32; 3], mood: Mood, lives: bool } }
+//! #[derive(Clone, Copy, Debug, Plain)]
+//! enum Mood { Idle, Running, Hunting { prey: u16 } }
+//!
+//! #[derive(Clone, Copy, Debug, Plain)]
+//! struct Player { at: [f32; 3], speed: [f32; 3], mood: Mood, lives: bool }
 //!
 //! #[derive(Clone, Copy)]
 //! struct Game {
@@ -69,6 +72,7 @@ mod arrays;
 mod background;
 mod bits;
 mod capture;
+mod chunks;
 mod config;
 mod error;
 mod files;
@@ -95,6 +99,7 @@ mod writer;
 pub use actions::{ActionIter, Actions};
 pub use arrays::{ARRAYS_MAX, Array, ArrayInfo, Arrays, ArraysBuilder, Cells, NAME_BYTES_MAX};
 pub use capture::{Capture, PointOfConsistency};
+pub use chunks::{ChunkMut, ChunksMut};
 pub use config::{Background, Config, Every, Merge, Pace};
 pub use error::{ArraysError, StateError};
 pub use files::Environment;
@@ -111,6 +116,59 @@ pub use stillpoint_io::{
     Clock, Disk, DiskError, ManualClock, RealClock, RealDisk, RealRng, Rng, SeededRng, SimDisk,
 };
 pub use stillpoint_mem::PageSize;
+/// Makes a structure or an enumeration a cell of arrays, and a field of cells. The type has `Clone`, `Copy`
+/// and `Debug`, too, and neither type parameters nor lifetimes.
+///
+/// The fields of a structure follow each other without gaps, little-endian. A field is a number, a `bool`,
+/// an array of what may be a field, or another type with this derive. With `#[field(NAME)]` a field gets an
+/// associated constant of that name. By the constant the field is read and written alone.
+///
+/// A structure as a cell takes a multiple of 8 bytes, with zeros behind the last field. It takes 4096 at
+/// most, or the compiler says which structure is too long.
+///
+/// An enumeration takes one byte for the number of its variant, and behind it room for the fields of the
+/// longest variant. Variants are numbered from 0 in their order. So the cells of a new array hold the first
+/// one, with zeros in its fields. A number that no variant has, left by a program that knew more of them, is
+/// read as the first. An enumeration without any field is a cell of 4 bytes.
+///
+/// ```
+/// use stillpoint_state::{Arrays, Interleaved, Plain, schemes::Hourglass};
+/// /// What somebody does.
+/// #[derive(Clone, Copy, Debug, PartialEq, Plain)]
+/// enum Mood {
+///     Idle,
+///     Hunting { prey: u32 },
+/// }
+/// #[derive(Clone, Copy, Debug, PartialEq, Plain)]
+/// struct Point(f32, f32);
+/// /// One who walks about.
+/// #[derive(Clone, Copy, Debug, PartialEq, Plain)]
+/// struct Walker {
+///     at: Point,
+///     trail: [Point; 3],
+///     health: u16,
+///     #[field(MOOD)]
+///     mood: Mood,
+///     lives: bool,
+/// }
+/// let mut builder = Arrays::<Hourglass<Interleaved>>::builder();
+/// let walkers = builder.array::<Walker>("walkers", 10);
+/// let mut arrays = builder.build()?;
+/// let at = Point(1.0, 2.0);
+/// let walker = Walker { at, trail: [at; 3], health: 100, mood: Mood::Idle, lives: true };
+/// arrays.write(walkers, 3, walker);
+/// arrays.write_field(walkers, 3, Walker::MOOD, Mood::Hunting { prey: 7 });
+/// arrays.update(walkers, 3, |walker| walker.health -= 1);
+/// let wanted = Walker { health: 99, mood: Mood::Hunting { prey: 7 }, ..walker };
+/// assert_eq!(arrays.read(walkers, 3), wanted);
+/// # Ok::<(), stillpoint_state::ArraysError>(())
+/// ```
+///
+/// ```compile_fail
+/// #[derive(Clone, Copy, Debug, stillpoint_state::Plain)]
+/// struct Atlas { pages: [u8; 5000] } // record `Atlas` has more than 4096 bytes
+/// ```
+pub use stillpoint_state_derive::Plain;
 pub use views::{ArrayMut, ArrayRef, ArraySet, CellMut};
 pub use writer::Advance;
 

@@ -18,7 +18,7 @@ use stillpoint_sync::atomic::{
 };
 use stillpoint_sync::{CachePadded, mutant};
 
-use crate::config::Config;
+use crate::config::{Background, Config};
 use crate::error::StateError;
 use crate::files::Files;
 use crate::handover::{self, ReceivedTick, TickReceiver, TickSender, stream_bytes};
@@ -70,6 +70,8 @@ impl Failure {
 pub(crate) struct LogSender {
     queue: Arc<LogQueue>,
     ticks: TickSender,
+    /// Somebody else flushes.
+    may_wait: bool,
     bytes_max: u64,
     sent_bytes: u64,
     /// The newest known value of the queue's counter.
@@ -84,56 +86,55 @@ impl LogSender {
         prefetch(&*self.queue.has_failed);
     }
 
-    /// Puts the actions of the tick that has not ended where the logger will find them, so that the end
-    /// of the tick has less to do.
+    /// Puts the actions of the tick that has not ended where the logger will find them. So the end of the
+    /// tick has less to do.
     pub(crate) fn write_ahead(&mut self, actions: &[u8]) {
         self.ticks.write_ahead(actions);
     }
 
-    /// Adds an ended tick. Waits for room if `may_wait`. Takes no lock while there is room.
+    /// Adds an ended tick. Waits for room if it may. Takes no lock while there is room.
+    ///
+    /// After a long step neither data nor code are near, so the usual way is short and all others are calls.
     ///
     /// # Errors
     /// The log has failed; or there is no room, since the disk is full. Nothing was added then.
-    pub(crate) fn push(
-        &mut self,
-        tick: u64,
-        actions: &[u8],
-        may_wait: bool,
-    ) -> Result<(), StateError> {
+    #[inline]
+    pub(crate) fn push(&mut self, tick: u64, actions: &[u8]) -> Result<(), StateError> {
         let bytes = stream_bytes(actions.len());
         // Acquire: pairs with the Release in `set_failure`.
-        if self.queue.has_failed.load(Acquire) || !self.has_room(bytes) {
-            self.wait_for_room(bytes, may_wait)?;
+        if self.queue.has_failed.load(Acquire) || !self.fits(bytes) {
+            self.wait_for_room(bytes)?;
         }
         self.ticks.send(tick, actions);
         self.sent_bytes += bytes;
         Ok(())
     }
 
-    /// True if so many more bytes may wait for a flush. An empty queue has room for any tick.
-    fn has_room(&mut self, bytes: u64) -> bool {
-        let fits = |flushed_bytes: u64| {
-            let waiting = self.sent_bytes - flushed_bytes;
-            waiting == 0 || waiting + bytes <= self.bytes_max
-        };
-        if fits(self.flushed_bytes) {
-            return true;
-        }
-        let flushed_bytes = self.queue.flushed_bytes();
-        let has_room = fits(flushed_bytes);
-        self.flushed_bytes = flushed_bytes;
-        has_room
+    /// True if, as far as is known, so many more bytes may wait for a flush. An empty queue has room for any
+    /// tick.
+    #[inline]
+    fn fits(&self, bytes: u64) -> bool {
+        let waiting = self.sent_bytes - self.flushed_bytes;
+        waiting == 0 || waiting + bytes <= self.bytes_max
     }
 
-    fn wait_for_room(&mut self, bytes: u64, may_wait: bool) -> Result<(), StateError> {
+    #[cold]
+    #[inline(never)]
+    fn wait_for_room(&mut self, bytes: u64) -> Result<(), StateError> {
+        self.flushed_bytes = self.queue.flushed_bytes();
+        // Acquire: as in `push`.
+        if !self.queue.has_failed.load(Acquire) && self.fits(bytes) {
+            return Ok(());
+        }
         let queue = self.queue.clone();
         let mut control = queue.control.lock();
         loop {
+            self.flushed_bytes = queue.flushed_bytes();
             match &control.failure {
                 Some(failure @ Failure::Dead(_)) => return Err(failure.error()),
-                _ if self.has_room(bytes) => return Ok(()),
+                _ if self.fits(bytes) => return Ok(()),
                 Some(failure) => return Err(failure.error()),
-                None if !may_wait => return Ok(()),
+                None if !self.may_wait => return Ok(()),
                 None => queue.hurry(&mut control),
             }
         }
@@ -306,6 +307,7 @@ pub(crate) fn open_log(
     let sender = LogSender {
         queue: queue.clone(),
         ticks: sender,
+        may_wait: config.background == Background::Threads,
         bytes_max: config.queue_bytes_max as u64,
         sent_bytes: 0,
         flushed_bytes: 0,

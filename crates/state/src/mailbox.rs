@@ -216,8 +216,8 @@ mod tests {
     }
 }
 
-/// Every schedule of a mutator that leaves two points of consistency, the second after the first capture
-/// has ended, and of a writer that looks a few times.
+/// Every schedule of a mutator that leaves two points of consistency, and of a writer that looks a few
+/// times. The mutator leaves the second one after the first capture has ended.
 #[cfg(all(test, loom))]
 mod models {
     use super::*;

@@ -16,14 +16,13 @@ pub const CELL_BYTES_MAX: usize = 4096;
 
 /// Plain data of a fixed length: a cell of an array.
 ///
-/// Implemented for the numbers of 4 and 8 bytes, for `bool` and enumerations made by
-/// [`plain_enum!`](crate::plain_enum), which take 4 bytes, for arrays of numbers and `bool`s, and for
-/// structures made by [`plain_record!`](crate::plain_record). Arrays and structures take a multiple
-/// of 8 bytes, with zeros behind them: `[f32; 3]` takes 16.
+/// Numbers of 4 and 8 bytes are cells, and so are arrays of numbers and of `bool`s. A `bool` takes 4 bytes.
+/// Structures and enumerations become cells by `#[derive(Plain)]`: see the [macro](macro@crate::Plain).
+/// Arrays and structures take a multiple of 8 bytes, with zeros behind them: `[f32; 3]` takes 16.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a cell of an array",
     label = "no plain data of a fixed length",
-    note = "cells are u32, i32, f32, u64, i64, f64, bool, arrays of numbers, and what `plain_record!` and `plain_enum!` make"
+    note = "cells are u32, i32, f32, u64, i64, f64, bool, arrays of numbers, and what has `#[derive(Plain)]`"
 )]
 pub trait Plain: Copy + Debug + Send + Sync + 'static {
     /// The atomics that hold the cell.
@@ -37,13 +36,11 @@ pub trait Plain: Copy + Debug + Send + Sync + 'static {
     fn store(self, cell: &[Self::Grain]);
 }
 
-/// A value inside a cell: a number, a `bool`, an array of values, a structure made by
-/// [`plain_record!`](crate::plain_record), or an enumeration made by
-/// [`plain_enum!`](crate::plain_enum).
+/// A value inside a cell: a number, a `bool`, an array of values, or what has `#[derive(Plain)]`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a field of a plain record",
     label = "no plain data of a fixed length",
-    note = "fields are numbers, bool, arrays of them, and what `plain_record!` and `plain_enum!` make"
+    note = "fields are numbers, bool, arrays of them, and what has `#[derive(Plain)]`"
 )]
 pub trait FieldValue: Copy + Debug + Send + Sync + 'static {
     /// The value's length in bytes, without padding.
@@ -64,8 +61,7 @@ pub trait FieldValue: Copy + Debug + Send + Sync + 'static {
     fn write_array<const N: usize>(values: [Self; N], write: impl FnOnce(&[u8]));
 }
 
-/// Where a value of type `F` lies in a cell of type `T`; made by
-/// [`plain_record!`](crate::plain_record).
+/// Where a value of type `F` lies in a cell of type `T`. `#[field(NAME)]` makes one.
 #[derive(Debug)]
 pub struct Field<T, F> {
     offset: usize,

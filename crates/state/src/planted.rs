@@ -41,6 +41,10 @@ stillpoint_sync::planted_bugs! {
         PiggybackAnnouncesTooLate,
         /// Piggyback: the copier begins a piece in which the mutator is writing.
         PiggybackOverlooksTheWriter,
+        /// Piggyback: threads write chunks while the copier is at work.
+        ChunksIgnoreTheCopier,
+        /// Chunks of different threads share marks and words of marks.
+        ChunksShareMarks,
         /// Marks are cleared although the image did not become durable.
         MarksClearedBeforeDurable,
         /// The trailer of an image is written before its blocks are flushed.

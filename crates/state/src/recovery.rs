@@ -406,8 +406,8 @@ fn replay_segment<S: Scheme>(
     let cure = "actions that were durable are lost: restore the file from a copy";
     let header = match ActionSegmentHeader::decode(&bytes) {
         Ok(header) => header,
-        // Its header is flushed with its first batch: it was being begun, and holds nothing that
-        // was ever durable, unless a second batch follows, which is written only after that.
+        // The header is flushed with the first batch, and a second batch is written after that. So without a
+        // second one the segment was being begun, and nothing in it was ever durable.
         Err(_) if next.is_none() && !has_second_batch(&bytes) => return Ok(None),
         Err(error) => return Err(damaged(described, cure)(error)),
     };

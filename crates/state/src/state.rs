@@ -40,9 +40,9 @@ impl<S: Scheme> StateBuilder<S> {
         self
     }
 
-    /// Opens the state, or makes it. `first` gives the cells their first values, if
-    /// there is no image; `step` runs a tick again, with its actions: it must do what the program
-    /// did when that tick ran first, down to the bit.
+    /// Opens the state, or makes it. `first` gives the cells their first values, if there is no image.
+    /// `step` runs a tick again, with its actions. It must do what the program did when that tick ran
+    /// first, down to the bit.
     ///
     /// # Errors
     /// See [`StateError`]; a state that cannot be read is never taken for a new one.
@@ -321,6 +321,7 @@ impl<S: Scheme> State<S> {
         self.tick()
     }
 
+    #[inline]
     fn check_step(&self) -> Result<(), StateError> {
         if self.step == Step::HasPanicked {
             return Err(StateError::StepPanicked { tick: self.arrays.ticks() + 1 });
@@ -344,8 +345,7 @@ impl<S: Scheme> State<S> {
         self.mailbox.prefetch();
         if let Some(log) = &mut self.log {
             log.prefetch();
-            let may_wait = matches!(self.background, BackgroundWork::Threads { .. });
-            log.push(self.arrays.ticks() + 1, self.actions.encoded(), may_wait)?;
+            log.push(self.arrays.ticks() + 1, self.actions.encoded())?;
         }
         self.actions.clear();
         self.arrays.end_tick();
@@ -361,6 +361,7 @@ impl<S: Scheme> State<S> {
         Ok(self.arrays.ticks())
     }
 
+    #[inline]
     fn begin_capture(&mut self) {
         if self.mailbox.is_dead() {
             return;
@@ -376,6 +377,8 @@ impl<S: Scheme> State<S> {
     }
 
     /// Tells, once, that so many images in a row have failed. Who moves the writer knows it.
+    #[cold]
+    #[inline(never)]
     fn tell_failures(&mut self, failures_min: u64) -> Result<(), StateError> {
         if matches!(self.background, BackgroundWork::Own { .. }) {
             return Ok(());
@@ -402,8 +405,8 @@ impl<S: Scheme> State<S> {
         Some(StateError::ImagesFail { failures, source })
     }
 
-    /// Asks for an image as of the end of the next tick at which none is under way; or, if one of
-    /// changes has failed, for that one again.
+    /// Asks for an image as of the end of the next tick at which none is under way. If one of changes has
+    /// failed, asks for that one again.
     pub fn checkpoint(&self) {
         if S::CONTENT != Content::Nothing {
             self.mailbox.want(true);

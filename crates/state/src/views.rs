@@ -6,6 +6,7 @@ use std::ops::Range;
 use stillpoint_mem::{Grain, copy_grains};
 
 use crate::arrays::{Array, Cells};
+use crate::chunks::ChunksMut;
 use crate::grid::{Grid, LINE_BYTES, load_part, store_part};
 use crate::plain::{CELL_BYTES_MAX, Field, FieldValue, Plain};
 use crate::scheme::{Extent, Intent, LiveCopy, Scheme};
@@ -171,11 +172,55 @@ impl<'a, T: Plain, S: Scheme> ArrayMut<'a, T, S> {
         ArrayMut { grid: self.grid, turn: self.turn }.into_cells()
     }
 
+    /// The array divided into chunks of at least so many cells, for threads that write side by side inside
+    /// a tick. A chunk is a little longer where its cells share marks with those behind it. Until the
+    /// chunks are given back, a scheme's copier waits; if it is at work, it first ends some KiB.
+    ///
+    /// The step must come to the same result in whatever order the threads run, since it runs again after
+    /// a crash.
+    ///
+    /// ```
+    /// # use stillpoint_state::{Arrays, Interleaved, schemes::Piggyback};
+    /// # let mut builder = Arrays::<Piggyback<Interleaved>>::builder();
+    /// let places = builder.array::<[f32; 3]>("places", 10_000);
+    /// let speeds = builder.array::<[f32; 3]>("speeds", 10_000);
+    /// # let mut arrays = builder.build()?;
+    /// # arrays.write(speeds, 7, [1.0; 3]);
+    /// let (mut places, speeds) = arrays.arrays_mut((places, speeds));
+    /// let speeds = speeds.as_ref();
+    /// let mut chunks = places.chunks_mut(2_500);
+    /// std::thread::scope(|threads| {
+    ///     for mut chunk in chunks.iter_mut() {
+    ///         let speeds = &speeds;
+    ///         threads.spawn(move || {
+    ///             for mut place in chunk.iter_mut() {
+    ///                 let speed = speeds.read(place.index());
+    ///                 place.update(|place| (0..3).for_each(|n| place[n] += speed[n]));
+    ///             }
+    ///         });
+    ///     }
+    /// });
+    /// drop(chunks);
+    /// assert_eq!(places.read(7), [1.0; 3]);
+    /// # Ok::<(), stillpoint_state::ArraysError>(())
+    /// ```
+    pub fn chunks_mut(&mut self, cells: usize) -> ChunksMut<'_, T, S> {
+        ChunksMut::new(ArrayMut { grid: self.grid, turn: self.turn }, cells)
+    }
+
     pub(crate) fn into_cells(
         self,
     ) -> impl ExactSizeIterator<Item = CellMut<'a, T, S>> + use<'a, T, S> {
+        let cells = 0..self.grid.cells();
+        self.into_cells_of(cells)
+    }
+
+    pub(crate) fn into_cells_of(
+        self,
+        cells: Range<usize>,
+    ) -> impl ExactSizeIterator<Item = CellMut<'a, T, S>> + use<'a, T, S> {
         let (grid, turn) = (self.grid, self.turn);
-        (0..grid.cells()).map(move |index| CellMut {
+        cells.map(move |index| CellMut {
             array: ArrayMut { grid, turn },
             index,
             one_thread: PhantomData,

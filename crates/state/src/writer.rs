@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The writer never touches the newest image. A writer that lays changes over the newest image on the
-//! disk keeps the image before it, too, since the newest may prove damaged while the writer reads it.
+//! disk keeps the image before it, too. The newest may prove damaged while the writer reads it.
 //! After such damage the next capture is whole and needs no image ([`Capture::base_is_lost`]).
 //!
 //! After any failure the writer removes the file under way, and the capture has failed. The writer does

@@ -3,30 +3,52 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use stillpoint_state::schemes::{CopyOnUpdate, Hourglass, PingPong};
-use stillpoint_state::{
-    Array, Arrays, FieldValue, Interleaved, Packed, Plain, Scheme, plain_enum, plain_record,
-};
+use stillpoint_state::{Array, Arrays, FieldValue, Interleaved, Packed, Plain, Scheme};
 
-plain_enum! {
-    /// Three values.
-    enum Kind { A, B, C }
+/// Three values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Plain)]
+enum Kind {
+    A,
+    B,
+    C,
 }
 
-plain_record! {
-    /// Seven bytes.
-    struct Inner { x: f32 => X, kind: Kind => KIND, flags: [bool; 2] => FLAGS }
+/// Seven bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Plain)]
+struct Inner {
+    #[field(X)]
+    x: f32,
+    #[field(KIND)]
+    kind: Kind,
+    #[field(FLAGS)]
+    flags: [bool; 2],
 }
 
-plain_record! {
-    /// 4 + 21 + 6 + 12 + 1 bytes: 44, and 48 as a cell.
-    struct Outer {
-        id: u32,
-        inner: [Inner; 3] => INNER,
-        grid: [[u16; 1]; 3] => GRID,
-        place: [f32; 3] => PLACE,
-        last: u8 => LAST,
-    }
+/// 4 + 21 + 6 + 12 + 1 bytes: 44, and 48 as a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Plain)]
+struct Outer {
+    id: u32,
+    #[field(INNER)]
+    inner: [Inner; 3],
+    #[field(GRID)]
+    grid: [[u16; 1]; 3],
+    #[field(PLACE)]
+    place: [f32; 3],
+    #[field(LAST)]
+    last: u8,
 }
+
+/// 1 + 12 bytes: 13, and 16 as a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Plain)]
+enum Order {
+    Wait,
+    Walk([f32; 3]),
+    Hit { whom: u16, with: Kind },
+}
+
+/// 1 + 13 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Plain)]
+struct Unit(bool, #[field(ORDER)] Order);
 
 fn inner(x: f32) -> Inner {
     Inner { x, kind: Kind::C, flags: [true, false] }
@@ -41,6 +63,8 @@ fn outer(id: u32) -> Outer {
 fn lengths_are_rounded_up_where_cells_are_and_only_there() {
     assert_eq!((<Inner as FieldValue>::PACKED_BYTES, <Inner as Plain>::BYTES), (7, 8));
     assert_eq!((<Outer as FieldValue>::PACKED_BYTES, <Outer as Plain>::BYTES), (44, 48));
+    assert_eq!((<Order as FieldValue>::PACKED_BYTES, <Order as Plain>::BYTES), (13, 16));
+    assert_eq!((<Unit as FieldValue>::PACKED_BYTES, <Unit as Plain>::BYTES), (14, 16));
     let arrays = [
         <[f32; 3] as FieldValue>::PACKED_BYTES,
         <[f32; 5] as FieldValue>::PACKED_BYTES,
@@ -66,6 +90,7 @@ fn cells_of_every_kind<S: Scheme>() {
     let bytes = builder.array::<[u8; 28]>("bytes", 50);
     let kinds = builder.array::<Kind>("kinds", 50);
     let flags = builder.array::<bool>("flags", 50);
+    let units = builder.array::<Unit>("units", 50);
     let mut arrays = builder.build().expect("memory");
     assert_eq!(arrays.read(outers, 3), Outer::ZERO);
     for index in [3, 49] {
@@ -80,6 +105,11 @@ fn cells_of_every_kind<S: Scheme>() {
         assert_eq!((arrays.read(kinds, index), arrays.read(flags, index)), (Kind::B, true));
     }
     assert_eq!((arrays.read(kinds, 48), arrays.read(flags, 48)), (Kind::A, false));
+
+    assert_eq!(arrays.read(units, 3), Unit(false, Order::Wait));
+    arrays.write(units, 3, Unit(true, Order::Walk([0.5; 3])));
+    arrays.write_field(units, 3, Unit::ORDER, Order::Hit { whom: 9, with: Kind::C });
+    assert_eq!(arrays.read(units, 3), Unit(true, Order::Hit { whom: 9, with: Kind::C }));
 
     let mut changed = outer(3);
     changed.inner[1] = inner(7.0);
@@ -123,7 +153,25 @@ fn cells_are_read_and_written_whole_and_in_part() {
 }
 
 #[test]
+fn a_variant_takes_the_bytes_of_its_fields_and_zeros_behind_them() {
+    let bytes = |order: Order| {
+        let mut bytes = [7; 13];
+        order.into_bytes(&mut bytes);
+        assert_eq!(Order::from_bytes(&bytes), order);
+        bytes
+    };
+    assert_eq!(bytes(Order::Wait), [0; 13]);
+    assert_eq!(bytes(Order::Hit { whom: 0x102, with: Kind::B })[..5], [2, 2, 1, 1, 0]);
+    let walk = bytes(Order::Walk([1.0, 0.0, -2.0]));
+    assert_eq!(
+        (walk[0], &walk[1..5], &walk[9..]),
+        (1, &1f32.to_le_bytes()[..], &(-2f32).to_le_bytes()[..])
+    );
+}
+
+#[test]
 fn a_number_that_no_value_has_is_read_as_the_first() {
+    assert_eq!(Order::from_bytes(&[3; 13]), Order::Wait);
     assert_eq!(Kind::from_bytes(&[2]), Kind::C);
     assert_eq!(Kind::from_bytes(&[3]), Kind::A);
     assert!(bool::from_bytes(&[2]));

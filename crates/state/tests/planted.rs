@@ -51,6 +51,8 @@ fn scheme_of(bug: Bug) -> Option<(&'static [&'static str], bool)> {
         Bug::PiggybackIgnoresThePieceUnderWay | Bug::PiggybackAnnouncesTooLate => {
             (&["pb", "pb-interleaved"], true)
         }
+        Bug::ChunksShareMarks => (&["bazz", "pb-bits"], true),
+        Bug::ChunksIgnoreTheCopier => (&["pb", "pb-bits"], true),
         // Cell by cell it takes a model (shuttle) to meet it.
         Bug::PiggybackOverlooksTheWriter => (&["pb"], true),
         // Hourglass clears no marks.

@@ -1,5 +1,5 @@
-//! Random schedules of a mutator and a writer over a few cells, for every scheme and layout: each
-//! image is the state at its point of consistency, each read the newest value.
+//! Random schedules of a mutator and a writer over a few cells, for every scheme and layout. Each image
+//! is the state at its point of consistency, each read the newest value.
 //!
 //! `RUSTFLAGS="--cfg shuttle" cargo test -p stillpoint-state --release --test shuttle_schemes`; with
 //! `--features planted-bugs` the models must catch the bugs of the copier, too.
@@ -7,7 +7,7 @@
 
 use shuttle::sync::{Arc, Mutex};
 use shuttle::thread;
-use stillpoint_state::{Arrays, Capture, Content, Scheme, registry};
+use stillpoint_state::{Array, Arrays, Capture, Content, Field, Scheme, registry};
 
 const CELLS: usize = 5;
 const PERIODS: usize = 3;
@@ -58,6 +58,9 @@ fn side_by_side<S: Scheme>() {
             }
             assert_eq!(arrays.read(pages, index), model[index]);
         }
+        if period == 1 {
+            write_in_chunks(&mut arrays, pages, &mut model);
+        }
         arrays.end_tick();
         if let Some(capture) = arrays.point_of_consistency() {
             // Of changes, one that failed is taken again.
@@ -70,6 +73,28 @@ fn side_by_side<S: Scheme>() {
     is_over.store(true, shuttle::sync::atomic::Ordering::SeqCst);
     writer.join().expect("no panic");
     assert!(arrays.iter(pages).eq(model));
+}
+
+/// A thread for each chunk writes a part of its first cell.
+fn write_in_chunks<S: Scheme>(
+    arrays: &mut Arrays<S>,
+    pages: Array<Page>,
+    model: &mut [[u32; 2]; CELLS],
+) {
+    let mut pages = arrays.array_mut(pages);
+    let mut chunks = pages.chunks_mut(1);
+    let firsts: Vec<usize> = chunks.iter_mut().map(|chunk| chunk.range().start).collect();
+    thread::scope(|threads| {
+        for mut chunk in chunks.iter_mut() {
+            threads.spawn(move || {
+                let index = chunk.range().start;
+                chunk.write_field(index, Field::at(4), 100 + index as u32);
+            });
+        }
+    });
+    for index in firsts {
+        model[index][1] = 100 + index as u32;
+    }
 }
 
 fn write_images<S: Scheme>(job: &Job<S>, is_over: &shuttle::sync::atomic::AtomicBool) {
@@ -118,6 +143,7 @@ fn planted_bugs_are_caught() {
         Bug::PiggybackIgnoresThePieceUnderWay,
         Bug::PiggybackAnnouncesTooLate,
         Bug::PiggybackOverlooksTheWriter,
+        Bug::ChunksIgnoreTheCopier,
     ] {
         plant(Some(bug));
         for name in ["pb", "pb-interleaved", "pb-packed"] {

@@ -65,8 +65,15 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ),
     (
         "stillpoint-state",
-        &["stillpoint-format", "stillpoint-io", "stillpoint-mem", "stillpoint-sync"],
+        &[
+            "stillpoint-state-derive",
+            "stillpoint-format",
+            "stillpoint-io",
+            "stillpoint-mem",
+            "stillpoint-sync",
+        ],
     ),
+    ("stillpoint-state-derive", &[]),
     ("stillpoint", PARTS),
     // The server uses the clock and threads of io. `forbidden` checks that it uses no file from
     // there.

@@ -6,8 +6,8 @@
 //!
 //! The paper has a dirty bit for each copy, and a location bit for the copy with the newest value.
 //! Here each copy of a block has a *stamp* instead: the low eight bits of the period in which the
-//! mutator last wrote that copy. The stamps S0 and S1 tell what the three bits tell:
-//! a block is dirty in period k if S\[u\] = k, and the copy with the younger stamp is the newest.
+//! mutator last wrote that copy. The stamps S0 and S1 tell what the three bits tell.
+//! A block is dirty in period k if S\[u\] = k. The copy with the younger stamp is the newest.
 //!
 //! ```text
 //!            period k                 PoC            period k+1
@@ -19,7 +19,7 @@
 //! cache line. A partial write to a block whose newest values are in D\[d\] first copies the block to
 //! D\[u\]. Where marks lie beside their cells, a block is one cell. Elsewhere a block is one cache line
 //! of cells, so that the stamps are few enough for the processor's caches. Of a cell longer than a cache
-//! line each line is a block, and a read of the whole cell gathers it where its lines lie in both copies.
+//! line each line is a block. Where its lines lie in both copies, a read of the whole cell gathers it.
 //!
 //! Invariants:
 //! 1. The mutator does not write D\[d\] and S\[d\] in a period, nor the writer D\[u\] and S\[u\].
@@ -34,7 +34,7 @@
 //! if the mutator sets S\[u\] to k meanwhile.
 //!
 //! Deviations from the paper, which leaves its code out: the stamps. In a new array all stamps are the
-//! first period's, 0, so that the first capture is full and begins at a tick like any other. A failed
+//! first period's, 0. So the first capture is full and begins at a tick like any other. A failed
 //! capture does not end its period: the writer takes that capture again. (The published code reads
 //! without looking at the location, from a third copy.)
 

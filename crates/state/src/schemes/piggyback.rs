@@ -1,7 +1,7 @@
 //! Piggyback (PB): ICDE 2018, §II-B.2, Example 2.
 //!
-//! Two copies D0 and D1, of which u collects updates; in each period a copier takes everything that
-//! was newest in the other, d, over to u. So D[u] is complete at the end of the period, and after the
+//! Two copies D0 and D1, of which u collects updates. In each period a copier takes everything that was
+//! newest in the other, d, over to u. So D[u] is complete at the end of the period, and after the
 //! swap D[d] is a full snapshot. A tick can swap once both the capture and the copier are done.
 //!
 //! ```text
@@ -12,25 +12,28 @@
 //! ```
 //!
 //! The paper has these three states and no code, and its published copy loop races with writers. Here
-//! the copier goes over the blocks in order, and a [`Frontier`](crate::Frontier) keeps the two apart:
-//! the mutator and the copier are never at work in the same *piece*, some KiB of blocks, so neither
+//! the copier goes over the blocks in order, and a [`Frontier`](crate::Frontier) keeps the two apart.
+//! The mutator and the copier are never at work in the same *piece*, some KiB of blocks. So neither
 //! has to claim a block, and a mark is a plain store for both. A writer that comes to the piece which
 //! is being copied waits for its end. Behind the copier a write looks at no mark, before it a write
 //! brings its block over by itself, and the copier passes it by.
 //!
-//! Invariants: D[d] is not written in a period; NEWEST u and EQUAL blocks are up to date in D[u], EQUAL
-//! and NEWEST d blocks in D[d]; at the swap no block is NEWEST d. So a reader needs no frontier: what it
-//! finds in a mark tells a copy that is right, whether or not the copier has passed meanwhile. A
-//! failed capture costs nothing, the copier goes to its end all the same: the next image is full.
+//! Invariants:
+//! 1. D[d] is not written in a period.
+//! 2. NEWEST u and EQUAL blocks are up to date in D[u], EQUAL and NEWEST d blocks in D[d].
+//! 3. At the swap no block is NEWEST d.
 //!
-//! The copier goes first, and is done soon; from then on, which is most of the time, D[u] is complete:
-//! reads go there without a look at any mark, and a write stores the cell and the mark without one,
-//! partial or whole. A store that waits for its cache line holds nobody up; a load does.
+//! So a reader needs no frontier: a mark tells a copy that is right, whether or not the copier has passed
+//! meanwhile. A failed capture costs nothing, and the copier goes to its end all the same: the next image
+//! is full.
 //!
-//! A block is 64 bytes of words, or a cache line, with a mark of a byte (or two bits) in an
-//! array of marks that is small enough to stay in the cache: where marks lie beside their cells
-//! instead (`interleaved`, `packed`), each cell has its own. Of a cell longer than a cache line each line is a
-//! block.
+//! The copier goes first, and is done soon. From then on, which is most of the time, D[u] is complete.
+//! Reads go there without a look at any mark. A write, partial or whole, stores the cell and the mark
+//! without a look. A store that waits for its cache line holds nobody up; a load does.
+//!
+//! A block is 64 bytes of words, or a cache line. Its mark is a byte (or two bits) in an array of marks
+//! that is small enough to stay in the cache. Where marks lie beside their cells instead (`interleaved`,
+//! `packed`), each cell has its own. Of a cell longer than a cache line each line is a block.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -50,8 +53,8 @@ const STATE: usize = 0;
 
 const EQUAL: u8 = 0;
 
-/// From this part of a piece on, one of so many blocks, all of it is copied: what lies side by side
-/// is copied faster than what does not.
+/// If one of so many blocks of a piece is to be copied, all of the piece is. What lies side by side is
+/// copied faster than what does not.
 const DENSE: usize = 8;
 
 /// The state of a block whose newest value is in this copy.

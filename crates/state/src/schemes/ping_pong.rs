@@ -10,13 +10,13 @@
 //! writer     Even where marked       │      │ Odd where marked
 //! ```
 //!
-//! Invariants: a cell that is marked in the copy of the period has its newest value there; the other
+//! Invariants: a cell that is marked in the copy of the period has its newest value there. The other
 //! copy is not written in the period. The image is made full by laying the changes over the last
 //! one, in memory (Copy) or from the disk (Merge).
 //!
 //! Beyond the paper: the first partial write to a cell in a period takes the whole cell over into
 //! the copy of the period. The writer clears marks once the image is durable, not one by one while it
-//! writes the image, and stores only where a mark is set. A failed capture does not end its period:
+//! writes the image. It stores only where a mark is set. A failed capture does not end its period:
 //! the writer takes that capture again.
 
 use std::marker::PhantomData;

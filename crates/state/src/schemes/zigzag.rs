@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Invariant: ¬MW of each cell is its value at the point of consistency. Whoever writes a part of a
-//! cell whose newest value is in the other copy (MR ≠ MW) brings the whole cell over first; the
+//! cell whose newest value is in the other copy (MR ≠ MW) brings the whole cell over first. The
 //! paper has words only, which are written whole. A failed capture costs nothing: the next image is
 //! full.
 

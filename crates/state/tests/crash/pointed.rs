@@ -257,8 +257,8 @@ fn capture(disk: &SimDisk, name: &str) -> Option<u64> {
     Some(stillpoint_format::state::ImageHeader::decode(&bytes).ok()?.capture)
 }
 
-/// Without a log, nothing leads to the tick of a damaged image: the state does not go on from an
-/// older one, or from the beginning, unless somebody removes the file.
+/// Without a log, nothing leads to the tick of a damaged image. The state does not go on from an older
+/// one, or from the beginning, unless somebody removes the file.
 fn an_image_is_not_passed_over() {
     let disk = SimDisk::new(1);
     let config = Config { logs_actions: false, ..manual() };

@@ -1,5 +1,5 @@
-//! Every scheme, layout and cell size against a sequential model: each read equals the model's,
-//! each image equals the model at its point of consistency; captures that fail included.
+//! Every scheme, layout and cell size against a sequential model, captures that fail included. Each read
+//! equals the model's, and each image equals the model at its point of consistency.
 //!
 //! `STILLPOINT_STATE_STEPS=10000000` runs so many steps of each scheme, layout and cell size.
 //! `STILLPOINT_STATE_SEED` begins at another seed; `STILLPOINT_STATE_SCHEME=piggyback` takes the

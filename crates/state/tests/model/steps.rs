@@ -16,28 +16,30 @@ pub(crate) struct Seen {
     pub(crate) failures: u64,
 }
 
-stillpoint_state::plain_enum! {
-    enum Kind { First, Second, Third }
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Plain)]
+enum Kind {
+    First,
+    Second { since: u16 },
+    Third,
 }
 
-stillpoint_state::plain_record! {
-    /// A part of a cell.
-    struct Part {
-        c: i16,
-        d: f32,
-        is_there: bool,
-    }
+/// A part of a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Plain)]
+struct Part {
+    c: i16,
+    d: f32,
+    is_there: bool,
 }
 
-stillpoint_state::plain_record! {
-    /// A cell of an odd number of grains, not all of whose bytes are fields.
-    struct Odd {
-        a: u32,
-        b: [u8; 3],
-        parts: [Part; 2] => PARTS,
-        kind: Kind,
-        e: [[i8; 2]; 2],
-    }
+/// A cell of an odd number of grains, not all of whose bytes are fields.
+#[derive(Clone, Copy, Debug, PartialEq, Plain)]
+struct Odd {
+    a: u32,
+    b: [u8; 3],
+    #[field(PARTS)]
+    parts: [Part; 2],
+    kind: Kind,
+    e: [[i8; 2]; 2],
 }
 
 /// A cell that the model knows by its bytes.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 use stillpoint_io::{Rng, SeededRng};
-use stillpoint_state::{Arrays, Capture, Content, Scheme, registry};
+use stillpoint_state::{Array, Arrays, Capture, Content, Scheme, registry};
 
 const PAGES: usize = 500;
 const WORDS: usize = 9000;
@@ -70,6 +70,7 @@ impl registry::Program for Side {
                 arrays.write(words, index, value);
                 model[at..][..4].copy_from_slice(&value.to_le_bytes());
             }
+            write_in_chunks(&mut arrays, words, value, &mut model[PAGES * 256..]);
             arrays.end_tick();
             if let Some(capture) = arrays.point_of_consistency() {
                 begun += 1;
@@ -93,6 +94,38 @@ impl registry::Program for Side {
             let bytes: Vec<u8> = page.iter().flat_map(|word| word.to_le_bytes()).collect();
             assert_eq!(bytes, model[index * 256..][..256], "{}: page {index}", self.name);
         }
+    }
+}
+
+/// Two threads write words of every other chunk each, and read them again.
+fn write_in_chunks<S: Scheme>(
+    arrays: &mut Arrays<S>,
+    words: Array<u32>,
+    seed: u32,
+    model: &mut [u8],
+) {
+    let value = |index: usize| seed ^ (index as u32).wrapping_mul(0x9E37_79B9);
+    let is_written = |index: usize| value(index).is_multiple_of(7);
+    let mut words = arrays.array_mut(words);
+    let mut chunks = words.chunks_mut(100);
+    let (mut even, mut odd) = (Vec::new(), Vec::new());
+    for (number, chunk) in chunks.iter_mut().enumerate() {
+        if number % 2 == 0 { &mut even } else { &mut odd }.push(chunk);
+    }
+    std::thread::scope(|threads| {
+        for mine in [even, odd] {
+            threads.spawn(move || {
+                for mut chunk in mine {
+                    for index in chunk.range().filter(|index| is_written(*index)) {
+                        chunk.write(index, value(index));
+                        assert_eq!(chunk.read(index), value(index));
+                    }
+                }
+            });
+        }
+    });
+    for index in (0..WORDS).filter(|index| is_written(*index)) {
+        model[index * 4..][..4].copy_from_slice(&value(index).to_le_bytes());
     }
 }
 

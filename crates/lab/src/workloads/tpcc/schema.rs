@@ -111,10 +111,9 @@ macro_rules! tables {
         }
     )+) => {
         $(
-            stillpoint_state::plain_record! {
-                $(#[$doc])*
-                pub(crate) struct $row { $( $(#[$field_doc])* pub $field: $type => $constant, )+ }
-            }
+            $(#[$doc])*
+            #[derive(Clone, Copy, Debug, PartialEq, Plain)]
+            pub(crate) struct $row { $( $(#[$field_doc])* #[field($constant)] pub(crate) $field: $type, )+ }
 
             impl Row for $row {
                 const TABLE: u8 = TableNumber::$row as u8;
