@@ -29,6 +29,15 @@ fn experiments_of_state_arrays_run_in_quick_mode() {
         assert!(said.contains(&format!("{id}: State arrays")), "{said}");
         assert!(dir.path().join(format!("{id}.json")).is_file());
     }
+    let (status, said, progress) =
+        lab(&["run", "snap-table1", "--quick", "--processes", "2", "--out", &out]);
+    assert_eq!(status, Some(0), "{said}{progress}");
+    let result = json(&dir.path().join("snap-table1.json"));
+    assert_eq!(result["parameters"]["processes"], 2);
+    let claims = result["claims"].as_array().expect("claims");
+    assert!(claims.iter().all(|claim| claim["samples"] == "processes"), "{result}");
+    assert_eq!(claims[0]["spread"]["runs"], 2);
+
     let (_, said, _) = lab(&["run", "fc-words", "--quick", "--part", "sizes", "--out", &out]);
     assert!(said.contains("report: "), "{said}");
     let result = json(&dir.path().join("fc-words.json"));

@@ -35,6 +35,7 @@ enum LabCommand {
     /// Run an experiment, or all: JSON, figures and a row in the report.
     #[command(after_help = "Examples:\n  stillpoint lab run peers-redis --quick\n  \
                             stillpoint lab run peers-redis --part saving --runs 3\n  \
+                            stillpoint lab run snap-fig3 --part rates --seconds 5 --processes 5\n  \
                             stillpoint lab run all --out results")]
     Run {
         /// The experiment's name, or `all`.
@@ -55,6 +56,9 @@ enum LabCommand {
         /// One part of the experiment instead of all, where it has parts.
         #[arg(long)]
         part: Option<String>,
+        /// Run all of it in so many processes, one after the other, and take the medians.
+        #[arg(long)]
+        processes: Option<usize>,
     },
     /// Measure a load on this machine and recommend a scheme for it. Exit status 1 if none keeps the
     /// limits.
@@ -166,7 +170,7 @@ pub fn run(args: &LabArgs, commit: &str, output: &mut dyn Write) -> LabResult<bo
             }
             Ok(true)
         }
-        LabCommand::Run { id, quick, out, runs, seconds, part } => {
+        LabCommand::Run { id, quick, out, runs, seconds, part, processes } => {
             let chosen = experiments::find(id)?;
             let binary = std::env::current_exe()
                 .map_err(|e| LabError::process("the path of this program", e))?;
@@ -175,6 +179,7 @@ pub fn run(args: &LabArgs, commit: &str, output: &mut dyn Write) -> LabResult<bo
             context.runs = *runs;
             context.seconds = *seconds;
             context.part.clone_from(part);
+            context.processes = *processes;
             let mut met = true;
             for experiment in chosen {
                 let result = experiment.run_and_save(&context)?;

@@ -28,6 +28,8 @@ pub(crate) struct Context {
     pub(crate) seconds: Option<f64>,
     /// The one part to run, for an experiment with parts. `None` runs all parts.
     pub(crate) part: Option<String>,
+    /// Processes that run the experiment one after the other. `None` runs it in this process.
+    pub(crate) processes: Option<usize>,
     /// The data directory of engines and servers under test. The lab empties it afterwards.
     pub(crate) work: PathBuf,
     progress: Mutex<Box<dyn Write + Send>>,
@@ -56,6 +58,7 @@ impl Context {
             runs: None,
             seconds: None,
             part: None,
+            processes: None,
             work: out.join("work"),
             progress: Mutex::new(progress),
             huge_page_bytes_max: AtomicU64::new(0),
@@ -98,21 +101,25 @@ impl Context {
         Ok(dir)
     }
 
+    /// The arguments after `stillpoint` that run this experiment, but for the folder of results and the
+    /// number of processes.
+    pub(crate) fn arguments(&self, id: &str) -> Vec<String> {
+        let mut arguments: Vec<String> = ["lab", "run", id].map(String::from).to_vec();
+        if self.quick {
+            arguments.push("--quick".into());
+        }
+        let runs = self.runs.map(|runs| ("--runs", runs.to_string()));
+        let seconds = self.seconds.map(|seconds| ("--seconds", seconds.to_string()));
+        let part = self.part.clone().map(|part| ("--part", part));
+        for (name, value) in [runs, seconds, part].into_iter().flatten() {
+            arguments.extend([name.to_owned(), value]);
+        }
+        arguments
+    }
+
     /// A result with its head filled in: machine, commit, command, time.
     pub(crate) fn result(&self, id: &str, title: &str, paper: &str) -> ExperimentResult {
-        let mut command = format!("stillpoint lab run {id}");
-        if self.quick {
-            command.push_str(" --quick");
-        }
-        if let Some(runs) = self.runs {
-            command.push_str(&format!(" --runs {runs}"));
-        }
-        if let Some(seconds) = self.seconds {
-            command.push_str(&format!(" --seconds {seconds}"));
-        }
-        if let Some(part) = &self.part {
-            command.push_str(&format!(" --part {part}"));
-        }
+        let command = format!("stillpoint {}", self.arguments(id).join(" "));
         ExperimentResult {
             id: id.to_owned(),
             title: title.to_owned(),

@@ -21,7 +21,7 @@ use std::hint::black_box;
 
 use stillpoint_io::{huge_zeros, thread_cpu_ns};
 use stillpoint_mem::prefetch;
-use stillpoint_state::{ArrayMut, Arrays, Capture, Intent, Scheme, registry};
+use stillpoint_state::{Array, ArrayMut, Arrays, Capture, Intent, Scheme, registry};
 
 /// Writes of a pass.
 const WRITES: usize = 8 << 20;
@@ -234,6 +234,32 @@ struct Figures {
     ahead: f64,
 }
 
+/// First writes before a copier, of the scheme and of its bare loop: the fastest of a few periods. The
+/// capture of the last period is open.
+fn first_writes<S: Scheme>(
+    arrays: &mut Arrays<S>,
+    array: Array<u32>,
+    cells: usize,
+    bare: &mut Bare,
+) -> ([f64; 2], Option<Capture<S>>) {
+    let (mut found, mut capture) = ([f64::MAX; 2], None);
+    // The first capture is full. Every cell is written in the period before.
+    for period in 0..5 {
+        if let Some(capture) = capture.take() {
+            Capture::durable(capture);
+        }
+        (0..cells).for_each(|index| arrays.write(array, index, index as u32));
+        arrays.end_tick();
+        capture = arrays.point_of_consistency();
+        if period > 0 {
+            let mut words = OfScheme(arrays.array_mut(array));
+            found[0] = found[0].min(pass(&mut words, cells, FIRST_WRITES, period, false));
+            found[1] = found[1].min(bare.first_writes(cells, period));
+        }
+    }
+    (found, capture)
+}
+
 impl registry::Program for Bench<'_> {
     type Output = ();
 
@@ -249,22 +275,9 @@ impl registry::Program for Bench<'_> {
         arrays.fill(array, |index| index as u32).expect("no tick has ended");
         let none = Figures { before: f64::MAX, first: f64::MAX, then: f64::MAX, ahead: f64::MAX };
         let mut found = [none; 2];
-        let mut capture = None;
-        // The first capture is full. The fastest of a few periods counts, each after one with writes to
-        // every cell.
-        for period in 0..5 {
-            if let Some(capture) = capture.take() {
-                Capture::durable(capture);
-            }
-            (0..cells).for_each(|index| arrays.write(array, index, index as u32));
-            arrays.end_tick();
-            capture = arrays.point_of_consistency();
-            if period > 0 {
-                let mut words = OfScheme(arrays.array_mut(array));
-                let ours = pass(&mut words, cells, FIRST_WRITES, period, false);
-                found[0].before = found[0].before.min(ours);
-                found[1].before = found[1].before.min(bare.first_writes(cells, period));
-            }
+        let (before, capture) = first_writes(&mut arrays, array, cells, &mut bare);
+        for (found, before) in found.iter_mut().zip(before) {
+            found.before = before;
         }
         if let Some(capture) = &capture {
             capture.copy_over();

@@ -277,7 +277,7 @@ fn live(dir: &str, seconds: u64) -> Result<(), StateError> {
             state.log(&RealRng.next_u64().to_le_bytes())?;
         }
         state.step(|cells, tick, actions| sea.step(stored, cells, tick, actions))?;
-        if state.ticks() % 5 == 0 {
+        if state.ticks().is_multiple_of(5) {
             sea.show(state.ticks(), state.durable_tick());
         }
         RealClock.sleep(Duration::from_millis(33));
@@ -314,7 +314,7 @@ mod tests {
     fn run(state: &mut State<Scheme>, stored: Stored, sea: &mut Sea, until: u64) {
         while state.ticks() < until {
             let tick = state.ticks() + 1;
-            if tick % 100 == 0 {
+            if tick.is_multiple_of(100) {
                 state.log(&tick.to_le_bytes()).expect("it is short");
             }
             let stepped = state.step(|cells, tick, actions| sea.step(stored, cells, tick, actions));

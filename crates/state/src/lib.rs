@@ -72,7 +72,6 @@ mod arrays;
 mod background;
 mod bits;
 mod capture;
-mod chunks;
 mod config;
 mod error;
 mod files;
@@ -99,7 +98,6 @@ mod writer;
 pub use actions::{ActionIter, Actions};
 pub use arrays::{ARRAYS_MAX, Array, ArrayInfo, Arrays, ArraysBuilder, Cells, NAME_BYTES_MAX};
 pub use capture::{Capture, PointOfConsistency};
-pub use chunks::{ChunkMut, ChunksMut};
 pub use config::{Background, Config, Every, Merge, Pace};
 pub use error::{ArraysError, StateError};
 pub use files::Environment;
@@ -169,7 +167,7 @@ pub use stillpoint_mem::PageSize;
 /// struct Atlas { pages: [u8; 5000] } // record `Atlas` has more than 4096 bytes
 /// ```
 pub use stillpoint_state_derive::Plain;
-pub use views::{ArrayMut, ArrayRef, ArraySet, CellMut};
+pub use views::{ArrayMut, ArrayRef, ArraySet, CellMut, ChunkMut, ChunksMut};
 pub use writer::Advance;
 
 #[doc(hidden)]

@@ -92,6 +92,11 @@ impl Cost {
         middle(&rest) * 1e6 / self.updates as f64
     }
 
+    /// The mutator's time ÷ the baseline's, of each period.
+    pub(crate) fn times_of_raw(&self) -> Vec<f64> {
+        self.overhead_ms.iter().zip(&self.raw_ms).map(|(more, raw)| (raw + more) / raw).collect()
+    }
+
     /// Cost of an update in the baseline, in nanoseconds.
     pub(crate) fn raw_update_ns(&self) -> f64 {
         middle(&self.raw_ms) * 1e6 / self.updates as f64

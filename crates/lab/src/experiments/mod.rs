@@ -15,8 +15,11 @@ mod peers_clients;
 mod peers_redis;
 mod redo_cost;
 mod snap_fig3;
+mod snap_table1;
 mod tpcc;
 mod ycsb;
+
+use std::process::{Command, Stdio};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -26,7 +29,7 @@ use crate::context::Context;
 use crate::error::{LabError, LabResult};
 use crate::harness::Harness;
 use crate::measure::conditions::Meter;
-use crate::report::result::ExperimentResult;
+use crate::report::result::{ExperimentResult, joined};
 use crate::subjects;
 use crate::sys;
 
@@ -94,6 +97,7 @@ pub(crate) static EXPERIMENTS: Registry<Registered> = Registry::new(
         row::<redo_cost::RedoCost>(),
         row::<fc_words::FcWords>(),
         row::<snap_fig3::SnapFig3>(),
+        row::<snap_table1::SnapTable1>(),
         row::<game::FcFig10>(),
         row::<game::FcFig11>(),
         row::<tpcc::FcFig12>(),
@@ -169,9 +173,15 @@ impl Registered {
         sys::create_dir_all(&context.out)?;
         let earlier = self.earlier(context)?;
         let (began_ns, meter) = (sys::now_ns(), Meter::start());
-        let mut result = (self.run)(context)?;
-        result.seconds = (sys::now_ns() - began_ns) as f64 / 1e9;
-        result.conditions = meter.finish(context.huge_page_bytes_max());
+        let mut result = match context.processes {
+            Some(processes) => self.run_in_processes(context, processes)?,
+            None => {
+                let mut result = (self.run)(context)?;
+                result.seconds = (sys::now_ns() - began_ns) as f64 / 1e9;
+                result.conditions = meter.finish(context.huge_page_bytes_max());
+                result
+            }
+        };
         if context.quick {
             // A quick run is too short to be judged.
             result.claims.iter_mut().for_each(|claim| claim.met = None);
@@ -188,6 +198,31 @@ impl Registered {
 }
 
 impl Registered {
+    /// Runs the experiment in processes of its own, one after the other, and joins their results.
+    fn run_in_processes(&self, context: &Context, processes: usize) -> LabResult<ExperimentResult> {
+        let mut runs = Vec::new();
+        for number in 1..=processes {
+            context.note(format!("{}: process {number} of {processes}", self.id));
+            let out = context.fresh_dir("process")?;
+            let mut command = Command::new(&context.binary);
+            command.args(context.arguments(self.id)).arg("--out").arg(&out);
+            // It ends with 1 where a claim was missed, which is for all of them to say.
+            let status = command.stdout(Stdio::null()).status();
+            let status = status.map_err(|e| LabError::process(format!("{command:?}"), e))?;
+            let path = ExperimentResult::path_in(&out, self.id);
+            if !path.is_file() {
+                return Err(LabError::process(format!("{command:?}"), status));
+            }
+            runs.push(ExperimentResult::load(&path)?);
+        }
+        sys::remove_dir_all(&context.work)?;
+        let none = || LabError::process("processes", "at least one is needed");
+        let mut result = joined(&runs).ok_or_else(none)?;
+        result.command.push_str(&format!(" --processes {processes}"));
+        result.parts.clear();
+        Ok(result)
+    }
+
     /// The result that the run of a part goes into.
     fn earlier(&self, context: &Context) -> LabResult<Option<ExperimentResult>> {
         let path = ExperimentResult::path_in(&context.out, self.id);

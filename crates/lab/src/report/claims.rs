@@ -110,6 +110,7 @@ fn spread(claim: &Claim) -> String {
     let (low, high, count) = (significant(spread.low), significant(spread.high), spread.runs);
     match claim.samples {
         Samples::Runs => format!("<small>{low} – {high}, {count} runs</small>"),
+        Samples::Processes => format!("<small>{low} – {high}, {count} processes</small>"),
         Samples::Periods => format!("<small>{low} – {high}, {count} periods of one run</small>"),
     }
 }

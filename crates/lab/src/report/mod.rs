@@ -9,6 +9,7 @@ mod claims;
 mod date;
 pub(crate) mod draw;
 pub(crate) mod figure;
+mod papers;
 mod repeat;
 pub(crate) mod result;
 
@@ -44,6 +45,7 @@ pub(crate) fn page(results: &[ExperimentResult]) -> String {
     );
     head(&mut html, results);
     overview(&mut html, results);
+    papers::tables(&mut html, results);
     for result in results {
         experiment(&mut html, result);
     }

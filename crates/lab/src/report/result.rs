@@ -5,6 +5,7 @@
 
 mod agreement;
 mod claim;
+mod joined;
 mod merge;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use agreement::Agreement;
 pub(crate) use claim::{Bound, Claim, Comparison, Paper, Samples};
+pub(crate) use joined::joined;
 
 use crate::error::{LabError, LabResult};
 use crate::measure::conditions::Conditions;

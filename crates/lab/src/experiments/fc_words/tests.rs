@@ -31,7 +31,7 @@ fn the_quick_mode_goes_through_all_parts() -> LabResult<()> {
     }
     let measured = result.claims.iter().filter(|claim| claim.measured.is_some()).count();
     assert!(
-        measured + 16 >= result.claims.len(),
+        measured + 24 >= result.claims.len(),
         "all but crossovers, pages and what drowns: {:#?}",
         result.claims
     );
@@ -45,7 +45,7 @@ fn one_part_leaves_the_others_out() -> LabResult<()> {
     let mut context = context(dir.path());
     context.part = Some("sizes".into());
     let result = run(&context)?;
-    assert_eq!((result.figures.len(), result.tables.len(), result.claims.len()), (2, 0, 4));
+    assert_eq!((result.figures.len(), result.tables.len(), result.claims.len()), (2, 0, 8));
     Ok(())
 }
 

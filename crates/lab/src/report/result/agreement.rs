@@ -35,6 +35,15 @@ impl fmt::Display for Agreement {
 }
 
 impl Agreement {
+    /// All of them, the best first.
+    pub(crate) const ALL: [Agreement; 5] = [
+        Agreement::Reproduced,
+        Agreement::Beaten,
+        Agreement::Weaker,
+        Agreement::Reversed,
+        Agreement::NotComparable,
+    ];
+
     /// The agreement of a claim with its paper. `None` if the paper says nothing of it or nothing was
     /// measured.
     pub(crate) fn of(claim: &Claim) -> Option<Agreement> {

@@ -81,6 +81,8 @@ pub(crate) enum Samples {
     /// Runs, each with freshly opened engines or arrays.
     #[default]
     Runs,
+    /// Processes, one after the other, each with one run.
+    Processes,
     /// Successive checkpoint periods of one run: one process, one placement in memory.
     Periods,
 }

@@ -1,0 +1,197 @@
+//! The two papers on state arrays, figure by figure: which claims answer to each figure and table, and how
+//! far the results agree.
+
+use std::fmt::Write;
+
+use crate::report::figure::escape;
+use crate::report::result::{Agreement, Claim, ExperimentResult};
+
+/// A figure, table or finding of a paper.
+struct Item {
+    /// The figure or table, as the sources of claims name it.
+    name: &'static str,
+    says: &'static str,
+    /// The experiments that measure it.
+    measured_by: Measured,
+}
+
+enum Measured {
+    /// By this experiment, whose claims name the item in their source.
+    By(&'static str),
+    /// Not comparable, for this reason.
+    Not(&'static str),
+}
+
+use Measured::{By, Not};
+
+struct PaperOf {
+    /// How the sources of claims begin.
+    name: &'static str,
+    title: &'static str,
+    items: &'static [Item],
+}
+
+const fn item(name: &'static str, says: &'static str, measured_by: Measured) -> Item {
+    Item { name, says, measured_by }
+}
+
+const NO_REDIS: Measured = Not(
+    "the paper changed Redis; the server here has other schemes, and peers-redis and ycsb compare those",
+);
+
+const PAPERS: [PaperOf; 2] = [
+    PaperOf {
+        name: "SIGMOD 2011",
+        title: "Cao et al.: Fast Checkpoint Recovery Algorithms for Frequently Consistent Applications",
+        items: &[
+            item("Figure 3", "the bit array is the best layout of zigzag", By("fc-words")),
+            item("Figure 4", "interleaving is six times better for ping-pong", By("fc-words")),
+            item("Table 2", "ipp costs 43 % more than the raw mutator, npp 258 %", By("fc-words")),
+            item(
+                "Figure 5",
+                "ipp has the lowest overhead but at the highest rates",
+                By("fc-words"),
+            ),
+            item("Figure 6", "ipp is ten times below ns at every size", By("fc-words")),
+            item("Figure 7", "ns is below all others at a high rate", By("fc-words")),
+            item("Figure 8", "ns has peaks of 29 ms, ipp has none", By("fc-words")),
+            item("Figure 9", "at a high rate ns has the same peaks, ipp none", By("fc-words")),
+            item("Figure 10", "a game: ipp has a seventh of ns's overhead", By("fc-fig10")),
+            item("Figure 11", "a game: ipp's ticks are almost uniform", By("fc-fig11")),
+            item("Figure 12", "TPC-C: ipp is ahead of ns, and ns of ARIES", By("fc-fig12")),
+            item("Figure 13", "TPC-C: ns has large peaks, ARIES more and larger", By("fc-fig13")),
+            item("§5.4, recovery", "8.1 s after a crash at worst", By("fc-fig10")),
+            item("Figure 14", "large pages save ipp 80 % and zigzag half", By("fc-words")),
+        ],
+    },
+    PaperOf {
+        name: "ICDE 2018",
+        title: "Li et al.: Consistent Snapshot Algorithms for In-Memory Database Systems",
+        items: &[
+            item("Table I", "latency, throughput, complexity, memory in words", By("snap-table1")),
+            item("Figure 3", "hg, pb and ipp have no peaks", By("snap-fig3")),
+            item("Figure 4", "the peaks of hg and pb do not grow with the state", By("snap-fig3")),
+            item("finding 1", "fork is ahead of ns, cou, zigzag and ping-pong", By("snap-fig3")),
+            item("Figure 5", "Redis with hg and pb has the throughput of Redis", NO_REDIS),
+            item("Figure 6", "Redis's worst latency grows, that of hg and pb does not", NO_REDIS),
+        ],
+    },
+];
+
+/// True if a claim's source is this figure or table of this paper. `Figures 8 and 9` are two.
+fn is_of(claim: &Claim, paper: &str, item: &str) -> bool {
+    let Some(rest) = claim.source.strip_prefix(paper) else { return false };
+    let names = |text: &str, name: &str| {
+        text.match_indices(name).any(|(at, _)| {
+            !text[at + name.len()..].starts_with(|next: char| next.is_alphanumeric())
+        })
+    };
+    match item.strip_prefix("Figure ") {
+        Some(number) if rest.contains("Figures ") => names(rest, number),
+        _ => names(rest, item),
+    }
+}
+
+/// A table for each paper of which a result measures something.
+pub(super) fn tables(html: &mut String, results: &[ExperimentResult]) {
+    let measured: Vec<&ExperimentResult> = results.iter().filter(|result| !result.quick).collect();
+    for paper in &PAPERS {
+        let is_measured = |by: &str| measured.iter().any(|result| result.id == by);
+        let mut items = paper.items.iter().map(|item| &item.measured_by);
+        if items.any(|by| matches!(by, By(id) if is_measured(id))) {
+            table(html, paper, &measured);
+        }
+    }
+}
+
+fn table(html: &mut String, paper: &PaperOf, results: &[&ExperimentResult]) {
+    let _ = write!(
+        html,
+        "<section><p class=\"eyebrow\">{}</p><h2>{}</h2><div class=\"wide\"><table class=\"data\">\
+         <thead><tr><th>figure</th><th>what the paper shows</th><th>here</th><th>agreement</th></tr></thead><tbody>",
+        escape(paper.name),
+        escape(paper.title),
+    );
+    for item in paper.items {
+        let (here, agreement) = match item.measured_by {
+            By(id) => (
+                format!("<a href=\"#{0}\">{0}</a>", escape(id)),
+                of_claims(paper.name, item, id, results),
+            ),
+            Not(why) => ("—".to_owned(), format!("{}: {}", Agreement::NotComparable, escape(why))),
+        };
+        let _ = write!(
+            html,
+            "<tr><td>{}</td><td>{}</td><td>{here}</td><td>{agreement}</td></tr>",
+            escape(item.name),
+            escape(item.says),
+        );
+    }
+    html.push_str("</tbody></table></div></section>");
+}
+
+/// How many claims of an item came out how.
+fn of_claims(paper: &str, item: &Item, id: &str, results: &[&ExperimentResult]) -> String {
+    let claims = results.iter().filter(|result| result.id == id).flat_map(|result| &result.claims);
+    let claims: Vec<&Claim> = claims.filter(|claim| is_of(claim, paper, item.name)).collect();
+    let mut words = Vec::new();
+    for agreement in Agreement::ALL {
+        let count = claims.iter().filter(|claim| Agreement::of(claim) == Some(agreement)).count();
+        if count > 0 {
+            words.push(format!("{count} {agreement}"));
+        }
+    }
+    if words.is_empty() { "not measured".to_owned() } else { words.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiments;
+    use crate::report::result::Bound;
+
+    fn claim(source: &str, measured: f64) -> Claim {
+        let claim = Claim::new("c", source, Bound::AtLeast(1.0)).paper_ratio("2 ×", 2.0);
+        claim.measured(measured)
+    }
+
+    #[test]
+    fn a_source_is_that_of_its_figures_and_of_no_others() {
+        let of = |source: &str, item: &str| is_of(&claim(source, 1.0), "SIGMOD 2011", item);
+        assert!(of("SIGMOD 2011, §5.3, Figure 5", "Figure 5"));
+        assert!(of("SIGMOD 2011, §5.3, Figures 8 and 9", "Figure 9"));
+        assert!(of("SIGMOD 2011, §5.2, Table 2", "Table 2"));
+        assert!(!of("SIGMOD 2011, §5.4, Figure 10", "Figure 1"));
+        assert!(!of("SIGMOD 2011, §5.4, Figure 14", "Figure 4"));
+        assert!(!of("ICDE 2018, §III-B, Figure 4", "Figure 4"));
+    }
+
+    #[test]
+    fn every_item_has_a_row_with_its_verdict() {
+        let result = ExperimentResult {
+            id: "fc-words".into(),
+            claims: vec![
+                claim("SIGMOD 2011, §5.3, Figure 5", 2.0),
+                claim("SIGMOD 2011, §5.3, Figure 5", 3.0),
+                claim("SIGMOD 2011, §5.3, Figure 5", 0.5),
+            ],
+            ..crate::report::tests::sample()
+        };
+        let mut html = String::new();
+        tables(&mut html, std::slice::from_ref(&result));
+        assert!(html.contains("1 reproduced, 1 beaten, 1 reversed"), "{html}");
+        assert_eq!(html.matches("<tr><td>").count(), PAPERS[0].items.len(), "only that paper");
+        let mut html = String::new();
+        tables(&mut html, &[ExperimentResult { quick: true, ..result }]);
+        assert_eq!(html, "");
+    }
+
+    #[test]
+    fn the_experiments_are_there() {
+        for item in PAPERS.iter().flat_map(|paper| paper.items) {
+            if let By(id) = item.measured_by {
+                assert!(experiments::find(id).is_ok(), "{id}");
+            }
+        }
+    }
+}
