@@ -24,6 +24,7 @@ use stillpoint_io::catch_panic;
 use stillpoint_journal::Shortage;
 use stillpoint_sync::atomic::Ordering::Acquire;
 
+use crate::config::CheckpointPolicy;
 use crate::error::Error;
 use crate::shared::Shared;
 use backoff::Backoff;
@@ -52,10 +53,32 @@ pub struct CheckpointDone {
     pub bytes: u64,
     /// Time from the request to the publication.
     pub duration: Duration,
+    /// Records that had changed since the one before when this one began. 0 for schemes that do not
+    /// mark changes.
+    pub changed: u64,
+    /// Time from its begin to the end of its phase RESOLVE. Its point of consistency lies within.
+    pub consistency: Duration,
+    /// Time of the capture scan.
+    pub capture: Duration,
+    /// Time from the end of the scan until the files were written.
+    pub drain: Duration,
     /// Peak of the before-images that waited for the disk, in bytes.
     pub pool_bytes_max: u64,
     /// Time of the publication, in milliseconds since the Unix epoch.
     pub finished_ms: u64,
+}
+
+/// Status of merges of checkpoints.
+#[derive(Clone, Debug, Default)]
+pub struct MergeStatus {
+    /// Progress of the merge under way.
+    pub running: Option<ProgressSnapshot>,
+    /// Merges of this run.
+    pub done: u64,
+    /// Merges that failed in this run.
+    pub failures: u64,
+    /// The reason why the last merge failed, if it did.
+    pub last_error: Option<String>,
 }
 
 /// Status of checkpoints.
@@ -82,19 +105,34 @@ pub struct CheckpointStatus {
     /// Remaining pause after failed attempts. A request ends the pause, and so does new space on a
     /// disk that was full.
     pub next_attempt: Option<Duration>,
+    /// Whether there are commits older than [three periods](CheckpointPolicy::every) that no
+    /// checkpoint has.
+    pub is_overdue: bool,
+    /// Checkpoints that a start would load: a full one, and those of changes since.
+    pub chain_links: usize,
+    /// Bytes of their files.
+    pub chain_bytes: u64,
+    /// Merges.
+    pub merging: MergeStatus,
 }
+
+/// Periods without a checkpoint, after which one is overdue.
+const OVERDUE_PERIODS: u32 = 3;
 
 #[derive(Debug)]
 struct State {
-    requested: bool,
+    /// The checkpoint that was asked for: a full one, or of the kind that is due.
+    requested: Option<Wish>,
     /// Whether the store is being closed.
     is_stopping: bool,
     /// The checkpoint under way.
     running: Option<Arc<Progress>>,
     merging: merge::Merging,
-    /// After so many checkpoints of changes they are merged; `None` for never.
-    merge_after: Option<usize>,
-    every: Option<Duration>,
+    policy: CheckpointPolicy,
+    /// Monotonic time at which commits were first seen that no checkpoint has.
+    unsaved_since_ns: Option<u64>,
+    /// Whether the log says already that a checkpoint is overdue.
+    has_warned: bool,
     /// Monotonic time of the last success, and the number of commits at its begin.
     last_ns: u64,
     last_commits: u64,
@@ -141,20 +179,20 @@ impl Drop for HeldPoint<'_> {
 impl Checkpoints {
     pub(crate) fn new(
         manifest: &Manifest,
-        every: Option<Duration>,
-        merge_after: Option<usize>,
+        policy: CheckpointPolicy,
         log_bytes: u64,
         now_ns: u64,
     ) -> Self {
         let last_finished_ms = manifest.checkpoints.iter().map(|c| c.finished_ms).max();
         Self {
             state: Mutex::new(State {
-                requested: false,
+                requested: None,
                 is_stopping: false,
                 running: None,
                 merging: merge::Merging::default(),
-                merge_after,
-                every,
+                policy,
+                unsaved_since_ns: None,
+                has_warned: false,
                 last_ns: now_ns,
                 last_commits: 0,
                 positions: Vec::new(),
@@ -202,34 +240,30 @@ impl Checkpoints {
         let mut state = self.state.lock();
         if let Some(running) = &state.running {
             running.cancel();
-            state.requested = true;
+            state.requested.get_or_insert(Wish::Due);
             self.changed.notify_all();
         }
     }
 
     /// Asks the background thread for a checkpoint. Returns false if one is under way or requested
     /// already.
-    pub(crate) fn request(&self) -> bool {
+    pub(crate) fn request(&self, wish: Wish) -> bool {
         let mut state = self.state.lock();
-        if state.requested || state.running.is_some() {
+        if state.requested.is_some() || state.running.is_some() {
             return false;
         }
-        state.requested = true;
+        state.requested = Some(wish);
         self.changed.notify_all();
         true
     }
 
-    pub(crate) fn set_every(&self, every: Option<Duration>) {
-        self.state.lock().every = every;
+    pub(crate) fn policy(&self) -> CheckpointPolicy {
+        self.state.lock().policy
     }
 
-    pub(crate) fn set_merge_after(&self, links: Option<usize>) {
-        self.state.lock().merge_after = links;
-    }
-
-    /// After how many checkpoints of changes they are merged.
-    fn merge_after(&self) -> Option<usize> {
-        self.state.lock().merge_after
+    pub(crate) fn set_policy(&self, policy: CheckpointPolicy) {
+        self.state.lock().policy = policy;
+        self.changed.notify_all();
     }
 
     /// Gives up the checkpoint under way, since the store is being closed. The background thread
@@ -244,8 +278,13 @@ impl Checkpoints {
         self.changed.notify_all();
     }
 
-    pub(crate) fn status(&self, commits: u64, now_ns: u64) -> CheckpointStatus {
-        let state = self.state.lock();
+    pub(crate) fn status(
+        &self,
+        manifest: &Manifest,
+        commits: u64,
+        now_ns: u64,
+    ) -> CheckpointStatus {
+        let mut state = self.state.lock();
         CheckpointStatus {
             running: state.running.as_ref().map(|progress| progress.snapshot()),
             last: state.last.clone(),
@@ -257,6 +296,10 @@ impl Checkpoints {
             since_success: Duration::from_nanos(now_ns.saturating_sub(state.last_ns)),
             failures_since: state.retry.failures(),
             next_attempt: state.retry.left(now_ns),
+            is_overdue: state.is_overdue(commits, now_ns),
+            chain_links: manifest.newest_chain().len(),
+            chain_bytes: chain::newest_bytes(manifest),
+            merging: state.merging.status(),
         }
     }
 
@@ -264,17 +307,18 @@ impl Checkpoints {
     fn is_due(&self, shared: &Shared) -> bool {
         let commits = shared.commit_count();
         let now_ns = shared.config.environment.clock.monotonic_ns();
-        let (retry, by_time, positions, earlier_log_bytes) = {
+        let (retry, policy, by_time, positions, earlier_log_bytes) = {
             let state = self.state.lock();
-            if state.requested {
+            if state.requested.is_some() {
                 return true;
             }
             if commits == state.last_commits && state.earlier_log_bytes == 0 {
                 return false;
             }
             let waited = Duration::from_nanos(now_ns.saturating_sub(state.last_ns));
-            let by_time = state.every.is_some_and(|every| waited >= every);
-            (state.retry, by_time, state.positions.clone(), state.earlier_log_bytes)
+            let by_time = state.policy.every.is_some_and(|every| waited >= every);
+            let policy = state.policy;
+            (state.retry, policy, by_time, state.positions.clone(), state.earlier_log_bytes)
         };
         if !retry.may_try(now_ns, || shared.free_bytes()) {
             return false;
@@ -285,7 +329,7 @@ impl Checkpoints {
             Shortage::NoSegmentAhead => log_bytes >= shared.journal.headroom_bytes(),
             Shortage::Refuses => true,
         };
-        by_time || frees_log || log_bytes >= shared.config.log_limit_bytes
+        by_time || frees_log || log_bytes >= policy.log_limit_bytes
     }
 
     /// Bytes of the disk that the next checkpoint needs, or that the one under way still needs. A
@@ -314,9 +358,57 @@ impl Checkpoints {
         let progress = Arc::<Progress>::default();
         state.running = Some(progress.clone());
         // This attempt answers all requests made so far.
-        state.requested = false;
-        Some(Running { checkpoints: self, progress })
+        let wish = state.requested.take().unwrap_or(Wish::Due);
+        Some(Running { checkpoints: self, progress, wish })
     }
+
+    /// Warns once in the log when a checkpoint is overdue.
+    fn warn_if_overdue(&self, shared: &Shared) {
+        let commits = shared.commit_count();
+        let now_ns = shared.config.environment.clock.monotonic_ns();
+        let mut state = self.state.lock();
+        if state.has_warned || !state.is_overdue(commits, now_ns) {
+            return;
+        }
+        state.has_warned = true;
+        let since_ns = state.unsaved_since_ns.unwrap_or(now_ns);
+        let since_s = Duration::from_nanos(now_ns.saturating_sub(since_ns)).as_secs();
+        let every_s = state.policy.every.map_or(0, |every| every.as_secs());
+        let error = state.last_error.clone().unwrap_or_default();
+        drop(state);
+        tracing::warn!(
+            since_s,
+            every_s,
+            last_error = error,
+            "commits of three periods ago are in no checkpoint; the log grows until one is published"
+        );
+    }
+}
+
+impl State {
+    fn is_overdue(&mut self, commits: u64, now_ns: u64) -> bool {
+        if commits == self.last_commits && self.earlier_log_bytes == 0 {
+            self.unsaved_since_ns = None;
+            return false;
+        }
+        let since_ns = *self.unsaved_since_ns.get_or_insert(now_ns);
+        let waited = Duration::from_nanos(now_ns.saturating_sub(since_ns));
+        let most = self.policy.every.map(|every| every.saturating_mul(OVERDUE_PERIODS));
+        most.is_some_and(|most| waited > most)
+    }
+}
+
+fn pace_of(policy: &CheckpointPolicy) -> Pace {
+    policy.pace.map_or(Pace::Unpaced, Pace::BytesPerSecond)
+}
+
+/// Which checkpoint somebody asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// One of changes if the scheme and the chain allow it.
+    Due,
+    /// One with every record.
+    Full,
 }
 
 /// An attempt under way. A drop, also after a failure, lets the next attempt begin and releases the
@@ -324,6 +416,7 @@ impl Checkpoints {
 struct Running<'a> {
     checkpoints: &'a Checkpoints,
     progress: Arc<Progress>,
+    wish: Wish,
 }
 
 impl Drop for Running<'_> {
@@ -343,29 +436,28 @@ pub(crate) fn run_in_background(shared: &Arc<Shared>) {
             let _ = take(shared);
             continue;
         }
+        if shared.scheme.is_some() {
+            checkpoints.warn_if_overdue(shared);
+        }
         let mut state = checkpoints.state.lock();
-        if !state.requested && !shared.stopping.load(Acquire) {
+        if state.requested.is_none() && !shared.stopping.load(Acquire) {
             checkpoints.changed.wait_for(&mut state, TICK);
         }
         if shared.scheme.is_none() {
-            state.requested = false;
+            state.requested = None;
         }
     }
     // A caller that waits for a requested checkpoint must not wait for ever.
-    shared.checkpoints.state.lock().requested = false;
+    shared.checkpoints.state.lock().requested = None;
 }
 
-/// Takes a checkpoint at the pace of the settings and publishes it. One that is
+/// Takes a checkpoint at the pace of the policy and publishes it. One that is
 /// [abandoned](Checkpoints::abandon) is begun anew.
 ///
 /// # Errors
 /// The reason of the failure. A cancellation if the store is being closed.
 pub(crate) fn take(shared: &Arc<Shared>) -> Result<CheckpointDone, Error> {
-    let pace = match shared.config.checkpoint_pace {
-        Some(bytes_per_s) => Pace::BytesPerSecond(bytes_per_s),
-        None => Pace::Unpaced,
-    };
-    take_at(shared, pace, false)
+    take_at(shared, pace_of(&shared.checkpoints.policy()), false)
 }
 
 /// Takes the last checkpoint of a store that is being closed, without a pace.
@@ -382,9 +474,10 @@ fn take_at(shared: &Arc<Shared>, pace: Pace, is_last: bool) -> Result<Checkpoint
         shared.health()?;
         let commits = shared.commit_count();
         tracing::info!("a checkpoint begins");
+        let (wish, progress) = (running.wish, &running.progress);
         // A panic of the capture has become an error already. Any other panic may have interrupted
         // a publication.
-        let taken = catch_panic("checkpoint", || attempt::take(shared, pace, &running.progress))
+        let taken = catch_panic("checkpoint", || attempt::take(shared, wish, pace, progress))
             .unwrap_or_else(|panic| Err(shared.fail_by_panic(panic)));
         match taken {
             Err(Error::Checkpoint(CheckpointError::Cancelled)) => continue,
@@ -410,6 +503,7 @@ impl Checkpoints {
                 kind = done.kind.as_str(),
                 records = done.records,
                 bytes = done.bytes,
+                changed = done.changed,
                 ms = done.duration.as_millis() as u64,
                 "a checkpoint is published"
             );
@@ -427,6 +521,8 @@ impl Checkpoints {
                 state.last = Some(done.clone());
                 state.last_error = None;
                 state.retry = Backoff::default();
+                state.unsaved_since_ns = None;
+                state.has_warned = false;
                 state.published += 1;
                 Ok(done)
             }

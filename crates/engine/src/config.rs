@@ -75,6 +75,19 @@ pub struct Config {
     pub environment: Environment,
 }
 
+/// When checkpoints are taken and merged. May be changed while the store is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckpointPolicy {
+    /// Time from one checkpoint to the next, if anything was committed since. `None` means never.
+    pub every: Option<Duration>,
+    /// Bytes of log for recovery at which a checkpoint begins.
+    pub log_limit_bytes: u64,
+    /// Most bytes per second that a checkpoint or a merge writes. `None` means as fast as the disk.
+    pub pace: Option<u64>,
+    /// After so many checkpoints of changes they are merged; `None` for never.
+    pub merge_after: Option<usize>,
+}
+
 /// The environment of an engine.
 #[derive(Clone, Debug)]
 pub struct Environment {
@@ -126,6 +139,16 @@ impl Config {
                 checkpoint_rows: &[],
                 background: true,
             },
+        }
+    }
+
+    /// When checkpoints are taken and merged, as these settings say.
+    pub(crate) fn checkpoint_policy(&self) -> CheckpointPolicy {
+        CheckpointPolicy {
+            every: self.checkpoint_every,
+            log_limit_bytes: self.log_limit_bytes,
+            pace: self.checkpoint_pace,
+            merge_after: self.merge_after,
         }
     }
 

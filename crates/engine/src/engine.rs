@@ -11,7 +11,8 @@ use stillpoint_store::{CommitLog, NoLog, Worker};
 use stillpoint_sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use crate::builder::EngineBuilder;
-use crate::config::Config;
+use crate::checkpoints::Wish;
+use crate::config::{CheckpointPolicy, Config};
 use crate::error::Error;
 use crate::guards::Inside;
 use crate::kinds::{Operations, Parts};
@@ -196,9 +197,15 @@ impl Engine {
     }
 
     /// Asks the background thread for a checkpoint and returns at once. Returns false if one is
-    /// under way.
+    /// under way. The scheme and the chain decide whether it holds every record, or what has changed.
     pub fn checkpoint_in_background(&self) -> bool {
-        self.shared.checkpoints.request()
+        self.shared.checkpoints.request(Wish::Due)
+    }
+
+    /// Asks the background thread for a checkpoint of every record and returns at once. Returns false
+    /// if one is under way.
+    pub fn full_checkpoint_in_background(&self) -> bool {
+        self.shared.checkpoints.request(Wish::Full)
     }
 
     /// Statistics of the store.
@@ -216,14 +223,14 @@ impl Engine {
         self.shared.store.set_max_memory_bytes(bytes);
     }
 
-    /// Changes the time between automatic checkpoints. `None` means never.
-    pub fn set_checkpoint_every(&self, every: Option<Duration>) {
-        self.shared.checkpoints.set_every(every);
+    /// When checkpoints are taken and merged.
+    pub fn checkpoint_policy(&self) -> CheckpointPolicy {
+        self.shared.checkpoints.policy()
     }
 
-    /// Changes after how many checkpoints of changes they are merged; `None` for never.
-    pub fn set_merge_after(&self, links: Option<usize>) {
-        self.shared.checkpoints.set_merge_after(links);
+    /// Changes when checkpoints are taken and merged. A checkpoint or merge under way keeps its pace.
+    pub fn set_checkpoint_policy(&self, policy: CheckpointPolicy) {
+        self.shared.checkpoints.set_policy(policy);
     }
 
     /// The health of the store. An error says why nothing may be acknowledged any more.

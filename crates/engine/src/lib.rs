@@ -61,8 +61,8 @@ mod tx;
 pub use batch::{Batch, Procedure};
 pub use builder::{EngineBuilder, Tables};
 pub use call::{Call, FoundCall};
-pub use checkpoints::{CheckpointDone, CheckpointStatus, CheckpointsMerged};
-pub use config::{Codec, Config, Durability, Environment};
+pub use checkpoints::{CheckpointDone, CheckpointStatus, CheckpointsMerged, MergeStatus};
+pub use config::{CheckpointPolicy, Codec, Config, Durability, Environment};
 pub use engine::Engine;
 pub use error::Error;
 pub use procedure::{Arguments, StoredProcedure};
@@ -74,7 +74,7 @@ pub use stillpoint_io::{Cancel, NotOwner, ask_for_short_slices};
 pub use stillpoint_journal::{Holder, JournalStats};
 pub use stillpoint_recovery::{Progress, RecoverySummary, Stage};
 pub use stillpoint_store::{
-    AddressSpace, KeySet, MemoryLimit, Mode, Seen, Slot, Stamp, TableId, TxError, ValueRef,
+    AddressSpace, KeySet, MemoryLimit, Mode, Phase, Seen, Slot, Stamp, TableId, TxError, ValueRef,
 };
 pub use stillpoint_txn::{
     Arrival, Discipline, KindKey, KindPart, KindTable, LockedTables, LogRefused, Operation,

@@ -80,8 +80,7 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
         procedures,
         checkpoints: Checkpoints::new(
             &plan.manifest,
-            config.checkpoint_every,
-            config.merge_after,
+            config.checkpoint_policy(),
             recovered.log_bytes,
             environment.clock.monotonic_ns(),
         ),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use stillpoint::{Config, Durability, Engine, Error, Session, TableId};
+use stillpoint::{CheckpointPolicy, Config, Durability, Engine, Error, Session, TableId};
 use stillpoint_format::manifest::Manifest;
 use stillpoint_io::{
     Call, Clock, Disk, Fault, FaultPlan, Lasts, ManualClock, RealClock, SeededRng, SimDisk,
@@ -166,6 +166,36 @@ fn a_small_disk_is_freed_by_checkpoints() {
     engine.close().expect("closed");
 }
 
+/// The status says so when commits of three periods ago are in no checkpoint, and takes it back with
+/// the next one.
+#[test]
+fn a_checkpoint_that_does_not_come_is_overdue() {
+    let disk = SimDisk::new(1);
+    let clock = Arc::new(TestClock::default());
+    let engine = Engine::open(config(&disk, clock.clone())).expect("an empty disk");
+    let table = engine.table("t").expect("a name");
+    let mut session = engine.session().expect("a seat");
+    let every = Some(Duration::from_secs(60));
+    let policy = engine.checkpoint_policy();
+    engine.set_checkpoint_policy(CheckpointPolicy { every, ..policy });
+    let pass = |seconds: u64| clock.0.fetch_add(seconds * 1_000_000_000, SeqCst);
+    let is_overdue = || engine.stats().checkpoints.is_overdue;
+    pass(300);
+    assert!(!is_overdue(), "nothing was committed");
+    (0..100).for_each(|key| put(&mut session, table, key, &[7; 20_000]).expect("commits"));
+    disk.set_capacity(Some(disk.used_bytes() + (1 << 20)));
+    assert!(!is_overdue(), "these commits are new");
+    pass(181);
+    assert!(is_overdue(), "{:?}", engine.stats().checkpoints);
+    engine.checkpoint().expect_err("two megabytes do not fit");
+    assert!(is_overdue(), "{:?}", engine.stats().checkpoints);
+    disk.set_capacity(Some(64 << 20));
+    engine.checkpoint().expect("there is space");
+    assert!(!is_overdue(), "one was published");
+    drop(session);
+    engine.close().expect("closed");
+}
+
 /// Another program fills the disk. The checkpoint fails with a full disk, leaves no part, and takes
 /// no byte that the log needs. Once there is space, a checkpoint is taken soon.
 #[test]
@@ -185,7 +215,8 @@ fn a_checkpoint_leaves_the_log_its_space() {
     assert!(disk.used_bytes() <= before, "{} before, {} now", before, disk.used_bytes());
     disk.set_capacity(Some(64 << 20));
     wait_until("writes resume", || put(&mut session, table, 1, &[8; 20_000]).is_ok());
-    engine.set_checkpoint_every(Some(Duration::ZERO));
+    let policy = engine.checkpoint_policy();
+    engine.set_checkpoint_policy(CheckpointPolicy { every: Some(Duration::ZERO), ..policy });
     clock.0.fetch_add(1_000_000_000, SeqCst);
     wait_until("space has appeared", || engine.stats().checkpoints.published > 0);
     drop(session);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use stillpoint_checkpoint::{
-    Captured, CheckpointError, Cycle, Observer, Pace, Progress, WriterConfig, Written,
+    Captured, CheckpointError, Cycle, Observer, Pace, Progress, Wanted, WriterConfig, Written,
     remove_checkpoint, work_after_capture,
 };
 use stillpoint_format::LogGsn;
@@ -19,7 +19,7 @@ use stillpoint_store::{LogRefused, Outcome, Phase, PointOfConsistency, SchemeLog
 use stillpoint_sync::{mutant, planted};
 
 use super::publication::{self, NewCheckpoint};
-use super::{CheckpointDone, LOG_HOLDER, chain};
+use super::{CheckpointDone, LOG_HOLDER, Wish, chain};
 use crate::error::Error;
 use crate::log::refused;
 use crate::shared::Shared;
@@ -34,6 +34,7 @@ struct AtPointOfConsistency {
 /// Takes a checkpoint and publishes it. Returns the logs' positions at its point of consistency.
 pub(super) fn take(
     shared: &Arc<Shared>,
+    wish: Wish,
     pace: Pace,
     progress: &Arc<Progress>,
 ) -> Result<(CheckpointDone, Vec<LogGsn>), Error> {
@@ -67,11 +68,7 @@ pub(super) fn take(
     let cycle = Cycle {
         store: shared.store.clone(),
         scheme: scheme.clone(),
-        wanted: chain::wanted(
-            &shared.catalog.now(),
-            shared.scheme_name,
-            (shared.config.changed_percent_max, shared.checkpoints.merge_after().is_some()),
-        ),
+        wanted: wanted(shared, wish),
         clock: shared.config.environment.clock.clone(),
         threads: shared.config.checkpoint_threads,
         pace,
@@ -149,6 +146,18 @@ fn observer(shared: &Arc<Shared>, noted: &Arc<Mutex<AtPointOfConsistency>>) -> O
     })
 }
 
+/// What the checkpoint should hold.
+fn wanted(shared: &Shared, wish: Wish) -> Wanted {
+    let percent_max = shared.config.changed_percent_max;
+    let merges = shared.checkpoints.policy().merge_after.is_some();
+    match wish {
+        Wish::Full => Wanted::Full,
+        Wish::Due => {
+            chain::wanted(&shared.catalog.now(), shared.scheme_name, (percent_max, merges))
+        }
+    }
+}
+
 /// Epoch of the checkpoint that one of changes goes on from. No other checkpoint is published meanwhile.
 fn base_of(shared: &Shared, kind: CheckpointKind) -> Option<u64> {
     let newest = shared.catalog.now().checkpoints.last().map(|newest| newest.epoch);
@@ -182,6 +191,10 @@ fn publish(
         records: entry.records,
         bytes: chain::bytes_of(&entry),
         duration: Duration::from_nanos(shared.config.environment.clock.monotonic_ns() - start_ns),
+        changed: captured.dirty,
+        consistency: Duration::from_nanos(captured.consistency_ns),
+        capture: Duration::from_nanos(captured.capture_ns),
+        drain: Duration::from_nanos(captured.drain_ns),
         pool_bytes_max,
         finished_ms: entry.finished_ms,
     };
@@ -199,7 +212,11 @@ fn publish_kinds(shared: &Arc<Shared>, start_ns: u64) -> Result<CheckpointDone, 
         kind: CheckpointKind::Full,
         records: 0,
         bytes: 0,
+        changed: 0,
         duration: Duration::from_nanos(clock.monotonic_ns() - start_ns),
+        consistency: Duration::ZERO,
+        capture: Duration::ZERO,
+        drain: Duration::ZERO,
         pool_bytes_max: 0,
         finished_ms: clock.wall_ms(),
     })

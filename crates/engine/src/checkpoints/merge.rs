@@ -10,12 +10,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use stillpoint_checkpoint::{MERGE_KEY_BYTES, Merge, MergeError, Pace, Progress, WriterConfig};
+use stillpoint_checkpoint::{MERGE_KEY_BYTES, Merge, MergeError, Progress, WriterConfig};
 use stillpoint_format::manifest::CheckpointEntry;
 use stillpoint_io::catch_panic;
 use stillpoint_sync::atomic::Ordering::Acquire;
 
-use super::{chain, publication};
+use super::{MergeStatus, chain, pace_of, publication};
 use crate::error::Error;
 use crate::shared::Shared;
 
@@ -44,9 +44,9 @@ pub(super) struct Merging {
     pub(super) serial: Option<u64>,
     progress: Option<Arc<Progress>>,
     /// Merges of this run, and those that failed.
-    pub(super) done: u64,
-    pub(super) failures: u64,
-    pub(super) last_error: Option<String>,
+    done: u64,
+    failures: u64,
+    last_error: Option<String>,
     /// Monotonic clock before which none begins by itself.
     not_before_ns: u64,
 }
@@ -56,6 +56,15 @@ impl Merging {
     pub(super) fn cancel(&self) {
         if let Some(progress) = &self.progress {
             progress.cancel();
+        }
+    }
+
+    pub(super) fn status(&self) -> MergeStatus {
+        MergeStatus {
+            running: self.progress.as_ref().map(|progress| progress.snapshot()),
+            done: self.done,
+            failures: self.failures,
+            last_error: self.last_error.clone(),
         }
     }
 }
@@ -84,7 +93,7 @@ fn is_allowed(shared: &Shared) -> bool {
 pub(crate) fn merge(shared: &Arc<Shared>, all: bool) -> Result<Option<CheckpointsMerged>, Error> {
     let manifest = shared.catalog.now();
     let keep = shared.config.keep_checkpoints;
-    let run = match (all, shared.checkpoints.merge_after()) {
+    let run = match (all, shared.checkpoints.policy().merge_after) {
         (true, _) => chain::whole_run(&manifest, keep),
         (false, Some(links)) => chain::due_run(&manifest, keep, links),
         (false, None) => Vec::new(),
@@ -161,10 +170,7 @@ fn merge_run(
     let merge = Merge {
         writer,
         clock: shared.config.environment.clock.clone(),
-        pace: match shared.config.checkpoint_pace {
-            Some(bytes_per_s) => Pace::BytesPerSecond(bytes_per_s),
-            None => Pace::Unpaced,
-        },
+        pace: pace_of(&shared.checkpoints.policy()),
         key_bytes_max: MERGE_KEY_BYTES,
         progress: turn.progress.clone(),
     };

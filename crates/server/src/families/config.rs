@@ -1,6 +1,9 @@
 //! CONFIG: parameters as a table of rows, some of which may be changed.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use stillpoint::CheckpointPolicy;
 
 use super::help::HELP;
 use crate::args::is;
@@ -117,6 +120,26 @@ static PARAMS: &[Param] = &[
         s.config.output_buffer_bytes
     )),
     at_start!("client-query-buffer-limit", |s| s.config.query_buffer_bytes.to_string()),
+    at_start!("checkpoint", |s| s.keyspace.engine.config().checkpoint.clone()),
+    Param {
+        name: "checkpoint-every",
+        get: |s| seconds(policy(s).every).to_string(),
+        set: Some(|_, v| {
+            let every = number(v, 0, i32::MAX as u64)?;
+            // Zero means never.
+            let every = (every > 0).then(|| Duration::from_secs(every));
+            change(move |s| set_policy(s, |policy| policy.every = every))
+        }),
+    },
+    Param {
+        name: "checkpoint-pace",
+        get: |s| policy(s).pace.unwrap_or(0).to_string(),
+        set: Some(|_, v| {
+            // Zero means as fast as the disk.
+            let pace = Some(size(v)?).filter(|&bytes_per_s| bytes_per_s > 0);
+            change(move |s| set_policy(s, |policy| policy.pace = pace))
+        }),
+    },
     fixed!("cluster-enabled", "no"),
     fixed!("daemonize", "no"),
     at_start!("databases", |_| DATABASES.to_string()),
@@ -134,6 +157,14 @@ static PARAMS: &[Param] = &[
         }),
     },
     fixed!("lazyfree-lazy-user-flush", "yes"),
+    Param {
+        name: "log-limit",
+        get: |s| policy(s).log_limit_bytes.to_string(),
+        set: Some(|_, v| {
+            let bytes = size(v)?;
+            change(move |s| set_policy(s, |policy| policy.log_limit_bytes = bytes))
+        }),
+    },
     Param {
         name: "loglevel",
         get: |s| s.config.log_level.name().to_owned(),
@@ -175,6 +206,15 @@ static PARAMS: &[Param] = &[
         }),
     },
     fixed!("maxmemory-policy", "noeviction"),
+    Param {
+        name: "merge-after",
+        get: |s| policy(s).merge_after.unwrap_or(0).to_string(),
+        set: Some(|_, v| {
+            // Zero means never.
+            let links = Some(number(v, 0, 1 << 20)? as usize).filter(|&links| links > 0);
+            change(move |s| set_policy(s, |policy| policy.merge_after = links))
+        }),
+    },
     fixed!("notify-keyspace-events", ""),
     at_start!("port", |s| s.port.to_string()),
     Param {
@@ -202,10 +242,17 @@ static PARAMS: &[Param] = &[
         get: |s| if s.auth.is_required() { "(hidden)" } else { "" }.to_owned(),
         set: Some(|_, v| change(move |s| s.auth.set_password(v))),
     },
-    at_start!("save", |s| match s.keyspace.engine.config().checkpoint_every {
-        None => String::new(),
-        Some(every) => format!("{} 1", every.as_secs()),
-    }),
+    Param {
+        name: "save",
+        get: |s| match policy(s).every {
+            None => String::new(),
+            Some(every) => format!("{} 1", seconds(Some(every))),
+        },
+        set: Some(|_, v| {
+            let every = save_points(v)?;
+            change(move |s| set_policy(s, |policy| policy.every = every))
+        }),
+    },
     Param {
         name: "slowlog-log-slower-than",
         get: |s| s.params.slowlog_slower_us.load(RELAXED).to_string(),
@@ -234,6 +281,38 @@ static PARAMS: &[Param] = &[
     },
     fixed!("unixsocket", ""),
 ];
+
+fn policy(shared: &Shared) -> CheckpointPolicy {
+    shared.keyspace.engine.checkpoint_policy()
+}
+
+fn set_policy(shared: &Shared, change: impl FnOnce(&mut CheckpointPolicy)) {
+    let mut policy = policy(shared);
+    change(&mut policy);
+    shared.keyspace.engine.set_checkpoint_policy(policy);
+}
+
+/// Whole seconds, rounded up, so that a period shorter than a second is not shown as zero. Zero for
+/// never.
+fn seconds(every: Option<Duration>) -> u64 {
+    every.map_or(0, |every| every.as_secs_f64().ceil() as u64)
+}
+
+/// The period that Redis's `save` asks for: pairs of seconds and changes. Redis saves when one of the
+/// pairs holds. Here the shortest time counts, and one change is enough.
+fn save_points(value: &[u8]) -> Result<Option<Duration>, String> {
+    let words: Vec<&[u8]> =
+        value.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).collect();
+    let numbers: Option<Vec<u64>> = words.iter().map(|word| parse_u64(word)).collect();
+    let pairs = numbers.filter(|numbers| numbers.len().is_multiple_of(2));
+    let pairs = pairs.ok_or("Invalid save parameters")?;
+    let times = pairs.chunks(2).map(|pair| pair[0]);
+    let in_range = |&s: &u64| (1..=i32::MAX as u64).contains(&s);
+    if !times.clone().all(|s| in_range(&s)) {
+        return Err("Invalid save parameters".to_owned());
+    }
+    Ok(times.min().map(Duration::from_secs))
+}
 
 fn get(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     let mut budget = COMMAND_BUDGET;
@@ -323,6 +402,15 @@ mod tests {
         assert!(size(b"x").is_err());
         assert!(size(b"1zb").is_err());
         assert!(size(b"99999999999999999999gb").is_err());
+    }
+
+    #[test]
+    fn the_shortest_time_of_save_counts() {
+        assert_eq!(save_points(b""), Ok(None));
+        assert_eq!(save_points(b"3600 1 300 100 60 10000"), Ok(Some(Duration::from_secs(60))));
+        for wrong in ["60", "60 1 5", "0 1", "x 1", "60 y", "99999999999 1"] {
+            assert!(save_points(wrong.as_bytes()).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use stillpoint::{CheckpointDone, CheckpointStatus, Phase};
+
 use super::connection::REDIS_VERSION;
 use crate::args::is;
 use crate::config::DATABASES;
@@ -279,6 +281,8 @@ fn persistence(out: &mut String, ctx: &Context<'_>) {
     let age_s = shared.config.clock.wall_ms().saturating_sub(last_ms) / 1000;
     field(out, "checkpoint_age_seconds", age_s);
     field(out, "checkpoint_last_error", state.last_error.as_deref().unwrap_or(""));
+    field(out, "checkpoint_overdue", u8::from(state.is_overdue));
+    checkpoints(out, state);
     field(out, "journal", &stats.journal_scheme);
     field(out, "log_waits", stats.journal.waits);
     field(out, "log_refusals", stats.journal.refusals);
@@ -287,6 +291,37 @@ fn persistence(out: &mut String, ctx: &Context<'_>) {
     field(out, "log_holders", holders.join(","));
     field(out, "epoch", stats.epoch);
     field(out, "incarnation", stats.incarnation);
+}
+
+/// Writes what the checkpoint under way has done, what the last one took, and the chain's state.
+fn checkpoints(out: &mut String, state: &CheckpointStatus) {
+    let ms = |duration: std::time::Duration| format!("{:.3}", duration.as_secs_f64() * 1000.0);
+    let running = state.running.as_ref();
+    let phase = running.map_or(Phase::Rest, |now| now.phase);
+    field(out, "checkpoint_phase", format!("{phase:?}").to_lowercase());
+    field(out, "checkpoint_written_bytes", running.map_or(0, |now| now.written_bytes));
+    let last = state.last.as_ref();
+    field(out, "checkpoint_last_kind", last.map_or("", |done| done.kind.as_str()));
+    field(out, "checkpoint_last_epoch", last.map_or(0, |done| done.epoch));
+    field(out, "checkpoint_last_records", last.map_or(0, |done| done.records));
+    field(out, "checkpoint_last_changed_records", last.map_or(0, |done| done.changed));
+    field(out, "checkpoint_last_bytes", last.map_or(0, |done| done.bytes));
+    field(out, "checkpoint_last_waiting_bytes_max", last.map_or(0, |done| done.pool_bytes_max));
+    let of_last = |time: fn(&CheckpointDone) -> std::time::Duration| {
+        last.map_or_else(|| "-1".to_owned(), |done| ms(time(done)))
+    };
+    field(out, "checkpoint_last_consistency_ms", of_last(|done| done.consistency));
+    field(out, "checkpoint_last_capture_ms", of_last(|done| done.capture));
+    field(out, "checkpoint_last_drain_ms", of_last(|done| done.drain));
+    field(out, "checkpoint_last_ms", of_last(|done| done.duration));
+    field(out, "checkpoint_chain_links", state.chain_links);
+    field(out, "checkpoint_chain_bytes", state.chain_bytes);
+    let merging = &state.merging;
+    field(out, "merge_in_progress", u8::from(merging.running.is_some()));
+    field(out, "merge_written_bytes", merging.running.map_or(0, |now| now.written_bytes));
+    field(out, "merges", merging.done);
+    field(out, "merge_failures", merging.failures);
+    field(out, "merge_last_error", merging.last_error.as_deref().unwrap_or(""));
 }
 
 /// Writes numbers of commands and of bytes received and sent.

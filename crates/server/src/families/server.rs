@@ -16,7 +16,7 @@ pub(super) const ROWS: &[Spec] = &[
     row("lolwut", -1, RF, NONE, SERVER, "5.0.0", Pure(lolwut), "Shows the version."),
     row("replicaof", 3, ADM.or(Flags::STALE), NONE, SERVER, "5.0.0", Pure(replicaof), "Makes the server a replica."),
     row("role", 1, CONN.or(F), NONE, SERVER, "2.8.12", Pure(role), "Returns the role in replication."),
-    row("save", 1, ADM.or(Flags::NO_MULTI), NONE, SERVER, "1.0.0", Pure(save), "Makes a checkpoint and waits for it."),
+    row("save", -1, ADM.or(Flags::NO_MULTI), NONE, SERVER, "1.0.0", Pure(save), "Makes a checkpoint and waits for it."),
     row("shutdown", -1, ADM.or(ANY).or(Flags::NO_MULTI), NONE, SERVER, "1.0.0", Pure(shutdown), "Ends the server."),
     row("slaveof", 3, ADM.or(Flags::STALE), NONE, SERVER, "1.0.0", Pure(replicaof), "Makes the server a replica."),
     row("time", 1, ANY.or(F), NONE, SERVER, "2.6.0", Pure(time), "Returns the server's time."),
@@ -42,29 +42,42 @@ fn check_scheme(ctx: &Context<'_>) -> CmdResult {
     Ok(())
 }
 
-/// Asks for a checkpoint. This client waits for its end, and no other client does.
-fn save(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
+/// Asks for a checkpoint: with FULL for one of every record, otherwise for the kind that is due.
+fn request_checkpoint(ctx: &Context<'_>, is_full: bool) -> CmdResult {
     check_scheme(ctx)?;
     let engine = &ctx.shared.keyspace.engine;
-    let now = engine.stats().checkpoints;
-    if !engine.checkpoint_in_background() {
-        return Err(CmdError::fixed("ERR Background save already in progress"));
+    let has_begun = match is_full {
+        true => engine.full_checkpoint_in_background(),
+        false => engine.checkpoint_in_background(),
+    };
+    match has_begun {
+        true => Ok(()),
+        false => Err(CmdError::fixed("ERR Background save already in progress")),
     }
+}
+
+/// Asks for a checkpoint. This client waits for its end, and no other client does.
+fn save(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
+    let is_full = match args.get(1) {
+        None => false,
+        Some(option) if args.len() == 2 && is(option, "FULL") => true,
+        Some(_) => return Err(CmdError::SYNTAX),
+    };
+    let now = ctx.shared.keyspace.engine.stats().checkpoints;
+    request_checkpoint(ctx, is_full)?;
     ctx.client.awaited_save =
         Some(AwaitedSave { published: now.published, failures: now.failures });
     Ok(())
 }
 
 fn bgsave(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
-    match args.get(1) {
-        None => {}
-        Some(option) if args.len() == 2 && is(option, "SCHEDULE") => {}
+    let is_full = match args.get(1) {
+        None => false,
+        Some(option) if args.len() == 2 && is(option, "SCHEDULE") => false,
+        Some(option) if args.len() == 2 && is(option, "FULL") => true,
         Some(_) => return Err(CmdError::SYNTAX),
-    }
-    check_scheme(ctx)?;
-    if !ctx.shared.keyspace.engine.checkpoint_in_background() {
-        return Err(CmdError::fixed("ERR Background save already in progress"));
-    }
+    };
+    request_checkpoint(ctx, is_full)?;
     ctx.reply.simple("Background saving started");
     Ok(())
 }

@@ -340,3 +340,74 @@ fn databases_are_exchanged_and_stay_so() {
     assert_eq!(c.call(&["SWAPDB", "3", "0"]), Value::ok());
     assert_eq!(c.call(&["GET", "k"]), Value::bulk("three"));
 }
+
+/// The field of `INFO persistence`.
+fn shown_as(client: &mut Client, name: &str) -> String {
+    let info = client.call(&["INFO", "persistence"]).text();
+    let start = format!("{name}:");
+    let line = info.lines().find(|line| line.starts_with(&start)).expect("a field");
+    line[start.len()..].trim().to_owned()
+}
+
+#[test]
+fn clients_see_the_chain_and_control_it() {
+    let disk = SimDisk::new(1);
+    let mut settings = on(&disk, Durability::Strict);
+    settings.checkpoint = "calc:partial".to_owned();
+    settings.merge_after = None;
+    let engine = Engine::open(settings).expect("the engine opens");
+    let server = TestServer::around(config(), engine, None);
+    let mut c = server.client();
+    for key in 0..100 {
+        c.call(&["SET", &format!("k{key}"), "v"]);
+    }
+    let save = |c: &mut Client, words: &[&str]| {
+        assert_eq!(c.call(words), Value::ok());
+        let shown = ["checkpoint_last_kind", "checkpoint_last_records", "checkpoint_chain_links"];
+        shown.map(|name| shown_as(c, name)).join(" ")
+    };
+    assert_eq!(save(&mut c, &["SAVE"]), "full 100 1");
+    for links in 2..=4 {
+        c.call(&["SET", "k1", "w"]);
+        c.call(&["DEL", &format!("k{links}")]);
+        assert_eq!(save(&mut c, &["SAVE"]), format!("partial 2 {links}"));
+        assert_eq!(shown_as(&mut c, "checkpoint_last_changed_records"), "2");
+    }
+    assert_ne!(shown_as(&mut c, "checkpoint_last_consistency_ms"), "-1");
+    assert_eq!(shown_as(&mut c, "checkpoint_phase"), "rest");
+    assert_eq!(c.call(&["CONFIG", "SET", "merge-after", "2"]), Value::ok());
+    eventually("the changes are merged", || shown_as(&mut c, "checkpoint_chain_links") == "2");
+    assert_eq!(shown_as(&mut c, "merges"), "1");
+    c.call(&["SET", "k1", "x"]);
+    assert_eq!(save(&mut c, &["save", "full"]), "full 97 1");
+    assert!(c.call(&["SAVE", "PARTIAL"]).text().starts_with("ERR syntax"));
+    c.call(&["SET", "k1", "y"]);
+    assert_eq!(c.call(&["BGSAVE", "FULL"]).text(), "Background saving started");
+    eventually("it is published", || shown_as(&mut c, "rdb_saves") == "6");
+    assert_eq!(shown_as(&mut c, "checkpoint_last_kind"), "full");
+}
+
+#[test]
+fn periods_paces_and_limits_of_checkpoints_are_parameters() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    for (name, value, shown) in [
+        ("save", "3600 1 300 100", "300 1"),
+        ("save", "", ""),
+        ("checkpoint-every", "30", "30"),
+        ("checkpoint-pace", "100mb", "104857600"),
+        ("checkpoint-pace", "0", "0"),
+        ("log-limit", "1gb", "1073741824"),
+        ("merge-after", "0", "0"),
+        ("merge-after", "4", "4"),
+    ] {
+        assert_eq!(c.call(&["CONFIG", "SET", name, value]), Value::ok(), "{name} {value}");
+        let found = c.call(&["CONFIG", "GET", name]);
+        assert_eq!(found.items()[1], Value::bulk(shown), "{name} {value}");
+    }
+    assert_eq!(c.call(&["CONFIG", "GET", "save"]).items()[1], Value::bulk("30 1"));
+    for (name, value) in [("save", "60"), ("checkpoint-every", "-1"), ("checkpoint-pace", "x")] {
+        let refused = c.call(&["CONFIG", "SET", name, value]).text();
+        assert!(refused.contains(name), "{refused}");
+    }
+}
