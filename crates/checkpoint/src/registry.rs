@@ -35,6 +35,11 @@ impl Capabilities {
         self.point == Some(PointOfConsistency::Fuzzy)
     }
 
+    /// True if the memory of deleted keys is free only when a published checkpoint has the deletion.
+    pub fn keeps_deleted_keys(&self) -> bool {
+        self.cells.reuse == Reuse::WhenClean
+    }
+
     /// True if it takes checkpoints at all.
     pub fn takes_checkpoints(&self) -> bool {
         self.point.is_some()

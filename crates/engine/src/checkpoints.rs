@@ -30,7 +30,7 @@ use crate::shared::Shared;
 use backoff::Backoff;
 
 pub(crate) use attempt::remove_strays;
-pub(crate) use chain::{replace_run, whole_run};
+pub(crate) use chain::{goes_on, replace_run, whole_run};
 pub use merge::CheckpointsMerged;
 pub(crate) use merge::{merge, run_in_background as merge_in_background};
 
@@ -116,6 +116,8 @@ pub struct CheckpointStatus {
     pub merging: MergeStatus,
 }
 
+/// Shortest time between two checkpoints that are taken for the memory of deleted keys.
+const FREES_MEMORY_EVERY: Duration = Duration::from_secs(1);
 /// Periods without a checkpoint, after which one is overdue.
 const OVERDUE_PERIODS: u32 = 3;
 
@@ -138,7 +140,9 @@ struct State {
     last_commits: u64,
     /// Positions of the logs at the newest point of consistency.
     positions: Vec<LogGsn>,
-    /// Bytes of the newest checkpoint and of those that it goes on from.
+    /// How many checkpoints a start would load, and the bytes of their files. A copy of what the
+    /// MANIFEST says, since a status must not wait while a MANIFEST is written.
+    chain_links: usize,
     chain_bytes: u64,
     /// Bytes of log from earlier runs that recovery would read again.
     earlier_log_bytes: u64,
@@ -196,6 +200,7 @@ impl Checkpoints {
                 last_ns: now_ns,
                 last_commits: 0,
                 positions: Vec::new(),
+                chain_links: manifest.newest_chain().len(),
                 chain_bytes: chain::newest_bytes(manifest),
                 earlier_log_bytes: log_bytes,
                 last: None,
@@ -278,12 +283,14 @@ impl Checkpoints {
         self.changed.notify_all();
     }
 
-    pub(crate) fn status(
-        &self,
-        manifest: &Manifest,
-        commits: u64,
-        now_ns: u64,
-    ) -> CheckpointStatus {
+    /// Notes the chain of a MANIFEST that was published.
+    fn note_chain(&self, manifest: &Manifest) {
+        let mut state = self.state.lock();
+        state.chain_links = manifest.newest_chain().len();
+        state.chain_bytes = chain::newest_bytes(manifest);
+    }
+
+    pub(crate) fn status(&self, commits: u64, now_ns: u64) -> CheckpointStatus {
         let mut state = self.state.lock();
         CheckpointStatus {
             running: state.running.as_ref().map(|progress| progress.snapshot()),
@@ -297,8 +304,8 @@ impl Checkpoints {
             failures_since: state.retry.failures(),
             next_attempt: state.retry.left(now_ns),
             is_overdue: state.is_overdue(commits, now_ns),
-            chain_links: manifest.newest_chain().len(),
-            chain_bytes: chain::newest_bytes(manifest),
+            chain_links: state.chain_links,
+            chain_bytes: state.chain_bytes,
             merging: state.merging.status(),
         }
     }
@@ -312,11 +319,12 @@ impl Checkpoints {
             if state.requested.is_some() {
                 return true;
             }
-            if commits == state.last_commits && state.earlier_log_bytes == 0 {
+            let waited = Duration::from_nanos(now_ns.saturating_sub(state.last_ns));
+            let frees_memory = state.frees_memory(shared, commits, waited);
+            if commits == state.last_commits && state.earlier_log_bytes == 0 && !frees_memory {
                 return false;
             }
-            let waited = Duration::from_nanos(now_ns.saturating_sub(state.last_ns));
-            let by_time = state.policy.every.is_some_and(|every| waited >= every);
+            let by_time = state.policy.every.is_some_and(|every| waited >= every) || frees_memory;
             let policy = state.policy;
             (state.retry, policy, by_time, state.positions.clone(), state.earlier_log_bytes)
         };
@@ -386,6 +394,18 @@ impl Checkpoints {
 }
 
 impl State {
+    /// Whether memory is nearly used up and a checkpoint frees that of deleted keys. The passes of a
+    /// checkpoint free what the one before has published, so one more is taken after the last.
+    fn frees_memory(&self, shared: &Shared, commits: u64, waited: Duration) -> bool {
+        let last = self.last.as_ref();
+        let last_took = last.map_or(Duration::ZERO, |done| done.duration);
+        let (held, most) = (shared.store.held_bytes(), shared.store.max_memory_bytes());
+        shared.keeps_deleted_keys
+            && held >= most - most / 16
+            && waited >= FREES_MEMORY_EVERY.max(last_took * 4)
+            && (commits != self.last_commits || last.is_some_and(|done| done.changed > 0))
+    }
+
     fn is_overdue(&mut self, commits: u64, now_ns: u64) -> bool {
         if commits == self.last_commits && self.earlier_log_bytes == 0 {
             self.unsaved_since_ns = None;
@@ -508,7 +528,7 @@ impl Checkpoints {
                 "a checkpoint is published"
             );
         }
-        let chain_bytes = chain::newest_bytes(&shared.catalog.now());
+        self.note_chain(&shared.catalog.now());
         let mut state = self.state.lock();
         match taken {
             Ok((done, positions)) => {
@@ -516,7 +536,6 @@ impl Checkpoints {
                 state.last_commits = commits;
                 state.positions = positions;
                 state.earlier_log_bytes = 0;
-                state.chain_bytes = chain_bytes;
                 state.last_finished_ms = Some(done.finished_ms);
                 state.last = Some(done.clone());
                 state.last_error = None;

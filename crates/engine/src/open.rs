@@ -59,7 +59,7 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     let tables = wanted.tables;
     catalog.publish(|manifest| *manifest = Manifest { tables, ..plan.successor(logs, &ends) })?;
     plan.trim(&ends)?;
-    crate::checkpoints::remove_strays(&*disk, &plan.manifest, None)?;
+    crate::checkpoints::remove_strays(&*disk, &plan.manifest)?;
     let records_commits = journal_row.capabilities.records_commits;
     let open = Arc::new(OpenTransactions::new(journal.clone(), config.logs));
     kind_replay.undo_losers(&journal, &open, store.driver().now().epoch())?;
@@ -73,6 +73,7 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
         store,
         scheme: scheme.checkpointer,
         scheme_name: scheme_row.name,
+        keeps_deleted_keys: scheme_row.capabilities.keeps_deleted_keys(),
         journal,
         catalog,
         incarnation: plan.incarnation,
@@ -184,7 +185,7 @@ fn new_store(
     tables: &[TableEntry],
     cells: CellRules,
 ) -> Result<Arc<Store>, Error> {
-    let store = Arc::new(Store::new(
+    let mut store = Store::new(
         &StoreConfig {
             max_memory_bytes: config.max_memory_bytes,
             workers: workers(config),
@@ -193,7 +194,11 @@ fn new_store(
             space: config.environment.space.clone(),
         },
         cells,
-    )?);
+    )?;
+    if !crate::checkpoints::goes_on(&plan.manifest, config.checkpoint_row()?.name) {
+        store.leave_replayed_unmarked();
+    }
+    let store = Arc::new(store);
     for table in tables.iter().filter(|table| table.kind == TableKind::Memory) {
         store.add_table(TableId(table.id), table.generation)?;
     }

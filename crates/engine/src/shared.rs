@@ -34,6 +34,8 @@ pub(crate) struct Shared {
     pub(crate) scheme: Option<Arc<dyn Checkpointer>>,
     /// Name of the scheme in the MANIFEST.
     pub(crate) scheme_name: &'static str,
+    /// Whether the memory of deleted keys is free only when a published checkpoint has the deletion.
+    pub(crate) keeps_deleted_keys: bool,
     pub(crate) journal: Arc<dyn Journal>,
     pub(crate) records_commits: bool,
     pub(crate) acknowledges_closed: bool,

@@ -39,11 +39,9 @@ pub(crate) fn gather(shared: &Shared) -> Stats {
         memory_bytes: shared.store.held_bytes(),
         max_memory_bytes: shared.store.max_memory_bytes(),
         commits,
-        checkpoints: shared.checkpoints.status(
-            &shared.catalog.now(),
-            commits,
-            shared.config.environment.clock.monotonic_ns(),
-        ),
+        checkpoints: shared
+            .checkpoints
+            .status(commits, shared.config.environment.clock.monotonic_ns()),
         journal: shared.journal.stats(),
         log_holders: shared.journal.holders(),
         recovered: shared.recovered.clone(),

@@ -466,3 +466,68 @@ fn a_disk_that_hangs_for_space_holds_up_no_checkpoint() {
     session.read(table, &2u32.to_be_bytes(), &mut value).expect("a read").expect("acknowledged");
     assert_eq!(value.len(), 300 << 10);
 }
+
+/// Keys that were deleted keep their memory until a published checkpoint has the deletions. So a
+/// checkpoint is taken when memory is nearly used up, although the period is long.
+#[test]
+fn deleted_keys_give_their_memory_back_before_it_runs_out() {
+    let disk = SimDisk::new(1);
+    let clock = Arc::new(TestClock::default());
+    let mut config = config(&disk, clock.clone());
+    config.checkpoint = "calc:partial".to_owned();
+    config.checkpoint_every = Some(Duration::from_secs(3600));
+    config.max_memory_bytes = 64 << 20;
+    disk.set_capacity(None);
+    let engine = Engine::open(config).expect("an empty disk");
+    let table = engine.table("t").expect("a name");
+    let mut session = engine.session().expect("a seat");
+    let is_refused = |error: &Error| error.to_string().contains("memory");
+    let mut keys = 0..;
+    let full = keys.find_map(|key| put(&mut session, table, key, &[7; 900]).err());
+    assert!(full.as_ref().is_some_and(is_refused), "{full:?}");
+    for key in 10..keys.start {
+        let deleted = session.transact(|tx| tx.delete(table, &key.to_be_bytes()));
+        assert!(deleted.is_ok() || deleted.as_ref().is_err_and(|error| is_refused(error)));
+    }
+    wait_until("memory has come back", || {
+        clock.0.fetch_add(1_000_000_000, SeqCst);
+        put(&mut session, table, 1_000_000, &[8; 900]).is_ok()
+    });
+    drop(session);
+    engine.close().expect("closed");
+}
+
+/// A link of the chain cannot be read any more. The merge that finds out asks for a checkpoint of
+/// every record, which memory still has.
+#[test]
+fn a_chain_that_cannot_be_read_is_replaced() {
+    let disk = SimDisk::new(1);
+    let clock = Arc::new(TestClock::default());
+    let mut config = config(&disk, clock.clone());
+    config.checkpoint = "calc:partial".to_owned();
+    config.merge_after = None;
+    let engine = Engine::open(config).expect("an empty disk");
+    let table = engine.table("t").expect("a name");
+    let mut session = engine.session().expect("a seat");
+    (0..100).for_each(|key| put(&mut session, table, key, &[7; 100]).expect("commits"));
+    for key in 0..4 {
+        engine.checkpoint().expect("published");
+        put(&mut session, table, key, &[8; 100]).expect("commits");
+    }
+    let status = || engine.stats().checkpoints;
+    assert_eq!(status().chain_links, 4);
+    let manifest = manifest(&disk);
+    let link = &manifest.checkpoints[2];
+    let dir = stillpoint_format::names::checkpoint_dir(link.serial, link.kind);
+    disk.remove(&Path::new(&dir).join(&link.parts[0].file)).expect("removed");
+    let policy = engine.checkpoint_policy();
+    engine.set_checkpoint_policy(CheckpointPolicy { merge_after: Some(2), ..policy });
+    wait_until("a full one replaces the chain", || {
+        clock.0.fetch_add(1_000_000_000, SeqCst);
+        status().chain_links == 1
+    });
+    let merging = status().merging;
+    assert!(merging.failures > 0 && merging.last_error.is_some(), "{merging:?}");
+    drop(session);
+    engine.close().expect("closed");
+}

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | store, seed of the key hash | header of a checkpoint's part; the store also in a segment's |
 //! | checkpoints | their directories, each part read from end to end |
-//! | what a checkpoint of changes goes on from | the one before it, unless a damaged one lies between |
+//! | what a checkpoint of changes goes on from | the one before it, unless a damaged one may lie between |
 //! | where replay begins | a record carries its epoch, and a checkpoint holds all epochs before its own |
 //! | incarnations, logs, floors | names of the segments |
 //! | cuts | found again for one incarnation after the other, as the starts had found them |
@@ -47,8 +47,8 @@ struct Found {
     /// By epoch.
     checkpoints: Vec<CheckpointEntry>,
     next_serial: u64,
-    /// Serials of directories that hold no whole checkpoint.
-    damaged: Vec<u64>,
+    /// Whether a directory holds no whole checkpoint.
+    has_damaged: bool,
     /// By incarnation: log and first gsn of each segment.
     segments: BTreeMap<u32, Vec<(u8, u64)>>,
     /// Copied ends of logs, each with the incarnation whose log it ends.
@@ -143,7 +143,7 @@ impl Found {
                     gives_up.push(format!("{}/{name}: of another store", names::CHECKPOINT_DIR))
                 }
                 Err(LoadError::Damaged(damage)) => {
-                    self.damaged.push(serial);
+                    self.has_damaged = true;
                     gives_up.push(damage.to_string());
                 }
                 Err(error) => return Err(error.into()),
@@ -153,7 +153,9 @@ impl Found {
     }
 
     /// Says which checkpoint each one of changes goes on from: the one before it. One that may go on
-    /// from a damaged one is given up, and so are those that go on from it.
+    /// from a damaged one is given up, and so are those that go on from it. The epoch of a damaged one
+    /// is unknown, and a merged one has a serial above those of later epochs. So only the checkpoint
+    /// of the epoch before certainly has no damaged one behind it.
     fn find_bases(&mut self, gives_up: &mut Vec<String>) {
         let mut kept: Vec<CheckpointEntry> = Vec::new();
         let mut is_broken = false;
@@ -163,9 +165,8 @@ impl Found {
                 kept.push(entry);
                 continue;
             }
-            let between = |before: &CheckpointEntry| {
-                self.damaged.iter().any(|of| (before.serial..entry.serial).contains(of))
-            };
+            let between =
+                |before: &CheckpointEntry| self.has_damaged && before.epoch + 1 != entry.epoch;
             is_broken |= kept.last().is_none_or(between);
             let epoch = entry.epoch;
             if is_broken {

@@ -47,6 +47,7 @@ impl Store {
     pub(crate) fn replayed_status(&self) -> u8 {
         match self.rules().dirty {
             DirtyRule::None => 0,
+            DirtyRule::ByEpoch if !self.marks_replayed() => 0,
             DirtyRule::ByEpoch => {
                 let dirty = status::dirty_in(self.driver().now().epoch());
                 mutant!(dirty, ReplaysWithoutMarks => 0)

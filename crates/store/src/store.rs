@@ -59,6 +59,8 @@ pub struct Store {
     /// How often tables were replaced, and how many of these times their memory is back.
     replacements: AtomicU64,
     returned: AtomicU64,
+    /// Whether replay marks what it applies, for schemes that mark changes.
+    marks_replayed: bool,
     /// Ages of undeclared transactions, for wait-die.
     pub(crate) ages: CachePadded<AtomicU64>,
 }
@@ -91,8 +93,19 @@ impl Store {
             catalog: Catalog::new(config.space.clone(), config.workers),
             replacements: AtomicU64::new(0),
             returned: AtomicU64::new(0),
+            marks_replayed: true,
             ages: CachePadded::new(AtomicU64::new(0)),
         })
+    }
+
+    /// Has a replay mark nothing, and so reuse the cells of keys that it deletes. For a store whose
+    /// next checkpoint has every record in any case.
+    pub fn leave_replayed_unmarked(&mut self) {
+        self.marks_replayed = false;
+    }
+
+    pub(crate) fn marks_replayed(&self) -> bool {
+        self.marks_replayed
     }
 
     pub(crate) fn catalog(&self) -> &Catalog {

@@ -46,8 +46,7 @@ pub(super) fn take(
         let reason = format!("scheme {} takes none", shared.config.checkpoint);
         return Err(Error::Config { setting: "checkpoint", reason });
     };
-    let merging = shared.checkpoints.state.lock().merging.serial;
-    match remove_strays(&*shared.disk, &shared.catalog.now(), merging) {
+    match remove_strays_while_open(shared) {
         Err(error) if error.is_fatal() => return Err(error.into()),
         // Files that cannot be removed now are removed by a later attempt, or at the next start.
         Ok(()) | Err(_) => {}
@@ -223,20 +222,39 @@ fn publish_kinds(shared: &Arc<Shared>, start_ns: u64) -> Result<CheckpointDone, 
 }
 
 /// Removes directories of checkpoints that the MANIFEST does not name. A crash has ended these
-/// attempts. The directory of a merge under way stays: `merging` is its serial.
-pub(crate) fn remove_strays(
+/// attempts.
+pub(crate) fn remove_strays(disk: &dyn Disk, manifest: &Manifest) -> Result<(), CheckpointError> {
+    remove_unnamed(disk, &directories(disk)?, manifest, None)
+}
+
+/// Removes strays, but not the directory of a merge under way. A merge names its directory before it
+/// makes it, and the MANIFEST names it before the merge ends. So the directories are listed first.
+fn remove_strays_while_open(shared: &Shared) -> Result<(), CheckpointError> {
+    let found = directories(&*shared.disk)?;
+    let merging = shared.checkpoints.state.lock().merging.serial;
+    remove_unnamed(&*shared.disk, &found, &shared.catalog.now(), merging)
+}
+
+/// Serials and kinds of the directories of checkpoints.
+fn directories(disk: &dyn Disk) -> Result<Vec<(u64, CheckpointKind)>, CheckpointError> {
+    let dir = Path::new(stillpoint_format::names::CHECKPOINT_DIR);
+    if !disk.exists(dir)? {
+        return Ok(Vec::new());
+    }
+    let names = disk.list(dir)?;
+    Ok(names
+        .iter()
+        .filter_map(|name| stillpoint_format::names::parse_checkpoint_name(name))
+        .collect())
+}
+
+fn remove_unnamed(
     disk: &dyn Disk,
+    found: &[(u64, CheckpointKind)],
     manifest: &Manifest,
     merging: Option<u64>,
 ) -> Result<(), CheckpointError> {
-    let dir = Path::new(stillpoint_format::names::CHECKPOINT_DIR);
-    if !disk.exists(dir)? {
-        return Ok(());
-    }
-    for name in disk.list(dir)? {
-        let Some((serial, kind)) = stillpoint_format::names::parse_checkpoint_name(&name) else {
-            continue;
-        };
+    for &(serial, kind) in found {
         let is_named = manifest.checkpoints.iter().any(|c| (c.serial, c.kind) == (serial, kind));
         if !is_named && merging != Some(serial) {
             remove_checkpoint(disk, serial, kind)?;

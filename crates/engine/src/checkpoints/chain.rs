@@ -17,6 +17,13 @@ const LINKS_MAX: usize = 16;
 /// A chain whose checkpoints of changes have fewer bytes is not worth a merge for its bytes alone.
 const LINK_BYTES_MIN: u64 = 1 << 20;
 
+/// Whether a checkpoint of changes may go on from the newest one: if the same scheme has taken the
+/// whole chain.
+pub(crate) fn goes_on(manifest: &Manifest, scheme: &str) -> bool {
+    let chain = manifest.newest_chain();
+    !chain.is_empty() && chain.iter().all(|checkpoint| checkpoint.scheme == scheme)
+}
+
 /// What the next checkpoint of a scheme should hold. `merges` says that chains are merged.
 ///
 /// One of changes is wanted if no more than `percent_max` percent of the records have changed.
@@ -27,9 +34,11 @@ pub(super) fn wanted(
 ) -> Wanted {
     let chain = manifest.newest_chain();
     let Some((full, links)) = chain.split_first() else { return Wanted::Full };
-    let goes_on = chain.iter().all(|checkpoint| checkpoint.scheme == scheme);
     let is_long = links.len() >= LINKS_MAX && !merges;
-    if !goes_on || is_long || sum_bytes(links) > bytes_of(full).max(LINK_BYTES_MIN) {
+    if !goes_on(manifest, scheme)
+        || is_long
+        || sum_bytes(links) > bytes_of(full).max(LINK_BYTES_MIN)
+    {
         return Wanted::Full;
     }
     Wanted::Changes { percent_max }

@@ -15,7 +15,7 @@ use stillpoint_format::manifest::CheckpointEntry;
 use stillpoint_io::catch_panic;
 use stillpoint_sync::atomic::Ordering::Acquire;
 
-use super::{MergeStatus, chain, pace_of, publication};
+use super::{MergeStatus, Wish, chain, pace_of, publication};
 use crate::error::Error;
 use crate::shared::Shared;
 
@@ -106,6 +106,7 @@ pub(crate) fn merge(shared: &Arc<Shared>, all: bool) -> Result<Option<Checkpoint
     let merged = catch_panic("merge", || merge_run(shared, &turn, &run))
         .unwrap_or_else(|panic| Err(shared.fail_by_panic(panic)));
     let now_ns = shared.config.environment.clock.monotonic_ns();
+    shared.checkpoints.note_chain(&shared.catalog.now());
     let mut state = shared.checkpoints.state.lock();
     match &merged {
         Ok(Some(done)) => {
@@ -119,6 +120,10 @@ pub(crate) fn merge(shared: &Arc<Shared>, all: bool) -> Result<Option<Checkpoint
             state.merging.failures += 1;
             state.merging.last_error = Some(error.to_string());
             state.merging.not_before_ns = now_ns + RETRY_AFTER.as_nanos() as u64;
+            if matches!(error, Error::Merge(MergeError::Read(_))) {
+                // Memory has what cannot be read. A full checkpoint needs nothing of the chain.
+                state.requested = Some(Wish::Full);
+            }
             tracing::warn!(%error, "checkpoints could not be merged; they are kept");
         }
     }

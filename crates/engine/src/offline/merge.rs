@@ -7,7 +7,7 @@ use stillpoint_checkpoint::{MERGE_KEY_BYTES, Merge, Pace, WriterConfig, remove_c
 use stillpoint_format::manifest::CheckpointEntry;
 use stillpoint_io::RealClock;
 
-use super::{Directory, open};
+use super::{Directory, open, plan};
 use crate::catalog::Catalog;
 use crate::checkpoints::{CheckpointsMerged, remove_strays, replace_run, whole_run};
 use crate::error::Error;
@@ -17,15 +17,19 @@ use crate::error::Error;
 /// nothing to merge.
 ///
 /// # Errors
-/// The directory is in use, is no store or is damaged, or the disk refuses. The checkpoints are kept
-/// as they were.
+/// The directory is in use, is no store, or is one that a start refuses; or the disk refuses. The
+/// checkpoints are kept as they were.
 pub fn merge(dir: &Path, keep: usize) -> Result<Option<CheckpointsMerged>, Error> {
-    let Directory { disk, manifest, _lock } = open(dir)?;
+    let directory = open(dir)?;
+    // What a start refuses, a merge refuses too. It would remove the only checkpoint that shows that
+    // the MANIFEST is older than the other files.
+    plan(&directory)?;
+    let Directory { disk, manifest, _lock } = directory;
     let run = whole_run(&manifest, keep);
     if run.is_empty() {
         return Ok(None);
     }
-    remove_strays(&*disk, &manifest, None)?;
+    remove_strays(&*disk, &manifest)?;
     let catalog = Catalog::new(disk.clone(), manifest);
     let serial = catalog.publish(|manifest| {
         manifest.next_serial += 1;

@@ -174,5 +174,5 @@ fn publish(disk: &Arc<dyn Disk>, before: &Manifest, plan: &Plan) -> Result<(), E
     }
     Catalog::new(disk.clone(), before.clone()).publish(|manifest| *manifest = next.clone())?;
     plan.trim(&ends)?;
-    Ok(crate::checkpoints::remove_strays(&**disk, &next, None)?)
+    Ok(crate::checkpoints::remove_strays(&**disk, &next)?)
 }

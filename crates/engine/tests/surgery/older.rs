@@ -130,3 +130,37 @@ fn is_refused_although_no_log_holds_a_batch() {
         assert!(kept.values().any(|kept| kept == bytes), "{context}: a start removes it");
     }
 }
+
+/// A merge would remove the only checkpoint that shows that the MANIFEST is older.
+#[test]
+fn a_merge_refuses_what_a_start_refuses() {
+    for journal in ["redo", "none"] {
+        let home = tempfile::tempdir().expect("a directory");
+        let dir = home.path();
+        let mut config = config(dir, 1);
+        config.journal = journal.to_owned();
+        config.checkpoint = "calc:partial".to_owned();
+        config.merge_after = None;
+        let engine = Engine::open(config).expect("opens");
+        let table = engine.table("keys").expect("a table");
+        let mut session = engine.session().expect("a session");
+        let mut seen = Vec::new();
+        for n in 0..40u8 {
+            session.transact(|tx| tx.put(table, &[n], &[n; 100])).expect("commits");
+            if n >= 37 {
+                engine.checkpoint().expect("a checkpoint");
+                note(dir, &mut seen);
+            }
+        }
+        drop(session);
+        engine.close().expect("closes");
+        let mut all = files(dir);
+        all.insert("MANIFEST".into(), seen[1].clone());
+        let older = directory(&all);
+        let error = stillpoint::offline::merge(older.path(), 1).expect_err("it is older");
+        assert!(error.to_string().contains("older than the checkpoint"), "{error}");
+        assert!(files(older.path()) == all, "{journal}: a refused merge changes nothing");
+        let merged = stillpoint::offline::merge(dir, 1).expect("the newest is sound");
+        assert_eq!(merged.expect("a chain").merged, 3, "{journal}");
+    }
+}
