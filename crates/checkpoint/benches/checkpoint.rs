@@ -1,5 +1,5 @@
-//! What a first write after the point of consistency costs a commit, what the walk costs, how
-//! fast a checkpoint is written and loaded, and what a checkpoint of changes costs of a full one.
+//! Four costs of a checkpoint: a commit's first write to a record after the point of consistency, the
+//! capture scan, writing and loading. The last one compares a checkpoint of changes with a full one.
 //!
 //! `cargo bench -p stillpoint-checkpoint -- [DIR] [RECORDS]`: DIR is on the device to measure
 //! (default: the system's directory for temporary files), RECORDS of 8 + 100 bytes (default: two

@@ -4,8 +4,8 @@
 //! claim slots ─ PREPARE: marks settled, kind chosen ─ (quiesce) ─ RESOLVE ─ (go on, if physical) ─ CAPTURE: threads walk units
 //!   ─ (go on, if quiesced throughout) ─ COMPLETE: the sink is drained ─ REST
 //! ```
-//! Every way out passes through all phases: a checkpoint that fails, panics or is cancelled is walked
-//! to its end without output, so that the scheme's marks are as the next one needs them.
+//! Every way out passes through all phases. A checkpoint that fails, panics or is cancelled still
+//! scans every record, without output: the next checkpoint needs the marks that this leaves.
 
 mod walk;
 
@@ -31,11 +31,10 @@ pub type Observer = Arc<dyn Fn(Phase, u64) + Send + Sync>;
 pub enum Wanted {
     /// Every record.
     Full,
-    /// What has changed since the newest published checkpoint, if the scheme
-    /// [takes changes](Checkpointer::takes_changes) and no more than so many percent of the records
-    /// have changed; else every record.
+    /// What has changed since the newest published checkpoint. It is every record instead if the
+    /// scheme does not [take changes](Checkpointer::takes_changes), or if too many have changed.
     Changes {
-        /// A bound, in percent of the records with a value.
+        /// The most records that may have changed, in percent of the records with a value.
         percent_max: u64,
     },
 }
@@ -184,9 +183,9 @@ pub fn run_checkpoint(cycle: &Cycle, sink: &Arc<dyn Sink>) -> Result<Captured, C
     run_phases(cycle, cycle.store.driver().now().epoch() + 1, &|_| Ok(sink.clone()))
 }
 
-/// Does what the scheme has left for after the capture, if anything: unit by unit in REST, at the pace
-/// and with the threads of the capture. The caller does so once the checkpoint has ended, published or
-/// not, and before the next one.
+/// Does the work that the scheme has left for after the capture, if any. It goes unit by unit, in
+/// REST, at the pace and with the threads of the capture. The caller calls this between the end of a
+/// checkpoint, published or not, and the begin of the next.
 ///
 /// # Errors
 /// Another checkpoint is under way, there is no slot, it was cancelled, or a thread panicked. The next

@@ -7,11 +7,13 @@
 //! ```
 //! The run is read newest first, some partitions at a time. The keys of its newer checkpoints are
 //! remembered, exactly and not by their hashes alone; a record whose key was seen is superseded. The
-//! oldest checkpoint is only compared. Where the keys of a partition might take more memory than is
-//! allowed, the partition is read several times, each time for a part of the hashes.
+//! keys of the oldest checkpoint are compared and not remembered. The keys of a partition might take
+//! more memory than is allowed. Then the partition is read several times, each time for a part of the
+//! hashes.
 //!
-//! Deletions, and records of generations that a flush of their table has ended, are left out if the
-//! full checkpoint is in the run, and only then: what they hide is gone with it.
+//! Deletions hide older records of their keys. A flush of a table hides the records of its older
+//! generations. If the full checkpoint is in the run, what is hidden goes with it, and so do the
+//! deletions and the records of older generations. Otherwise all of them stay.
 //!
 //! The merged checkpoint exists when a manifest names it in place of the run. Until then a crash
 //! leaves a directory that no manifest names.

@@ -4,9 +4,10 @@
 //! part files ─► read threads: ranges of whole blocks, past the page cache ─► bounded buffers
 //!   ─► load threads: checksums, decompression, batches of records ─► one visitor per thread
 //! ```
-//! Nothing is given to a visitor before the checksum of its block, seeded with the file's identity
-//! and the block's place, was verified; the file's header and index were checked against the
-//! manifest before. A large value comes whole: its fragments lie side by side in one part.
+//! A visitor gets no record before the checksum of the record's block was verified. The checksum is
+//! seeded with the file's identity and the block's place. Before any block, the file's header and
+//! index are checked against the manifest. A large value comes whole: its fragments lie side by side
+//! in one part.
 
 mod decode;
 mod describe;
@@ -118,9 +119,9 @@ pub fn load(
     load_chain(disk, &[entry], options, visitors, progress)
 }
 
-/// Loads a chain of checkpoints, given oldest first, with a thread for each visitor. The newest one is
-/// loaded first: the first record of a key is the one that counts, and those that come later are to
-/// be ignored. The summary counts those, too.
+/// Loads a chain of checkpoints, given oldest first, with a thread for each visitor. The newest
+/// checkpoint is loaded first. So the first record of a key is the one that counts, and the visitor
+/// ignores records of the key that come later. The summary counts all of them.
 ///
 /// # Errors
 /// As [`load`].

@@ -10,12 +10,13 @@
 //! ```
 //! A commit emits into its own lane, which it takes once: two copies and no I/O. Plain blocks are
 //! written from where they were filled. What is queued is the *pool* of the CALC paper under another
-//! name (docs/decisions/0002). The order when the device is slower than the records come: before-images
-//! go first and at the device's speed, whatever the pace; once a few writes per part are queued
-//! (half of the pool's limit at most) the capture walk waits; above three quarters of the limit
-//! commits that would save before-images wait, which is counted and shown, before they change anything, so
-//! that reads without locks go on; at the limit whoever emits waits, in the middle of a long commit
-//! if need be. Large values are queued by reference and read when their turn comes.
+//! name (docs/decisions/0002). Large values are queued by reference and read when their turn comes.
+//!
+//! If records come faster than the device writes, before-images go first, whatever the pace:
+//! - Once a few writes per part are queued, half of the pool's limit at most, the capture scan waits.
+//! - Above three quarters of the limit a commit that would save before-images waits. It has changed
+//!   nothing yet, so reads without locks go on. These waits are counted and shown.
+//! - At the limit whoever emits waits, if need be in the middle of a long commit.
 //!
 //! Nothing here is durable before [`PartSink::finish`] has returned, and nothing is published:
 //! parts flushed, their directory flushed, its parents flushed, in this order.
@@ -128,9 +129,9 @@ pub struct Written {
 }
 
 impl Written {
-    /// Its entry in the manifest, with what the engine knows of it: the scheme's name, for a checkpoint
-    /// of changes the epoch of its base, the tables' generations at the point of consistency, and the
-    /// logs' positions there.
+    /// The checkpoint's entry in the manifest. The engine adds the scheme's name, and for a checkpoint
+    /// of changes the epoch of its base. It also adds the tables' generations and the logs' positions,
+    /// both at the point of consistency.
     pub fn into_entry(
         self,
         scheme: &str,

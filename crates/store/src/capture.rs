@@ -1,5 +1,5 @@
-//! The capture of a checkpoint: the scans, and for schemes that save before-images the marks, the
-//! claims and the before-images that commits save.
+//! The capture of a checkpoint: the scans. For schemes that save before-images also the marks, the
+//! claims, and the before-images that commits save.
 //!
 //! ```text
 //! commit, locked:  marked? ── no ─▶ claim ─ won ─▶ emit      then busy ▶ words ▶ stamp ▶ release
@@ -10,8 +10,8 @@
 //! every cell must be marked by every full one, also by a capture that is given up.
 //!
 //! A checkpoint of changes has the cells with the dirty bit of the ended epoch, and marks those by a
-//! bit of its own. The pass before the next one clears both bits, or joins the dirty bit to that of
-//! the present epoch if the checkpoint was not published ([`Store::settle_marks`]).
+//! bit of its own. The pass before the next checkpoint clears both bits. If the checkpoint was not
+//! published, the pass sets the dirty bit of the present epoch instead ([`Store::settle_marks`]).
 //!
 //! **Claims.** Whoever sets the mark emits the record. A commit holds the record's lock, so the
 //! value cannot change: the commit claims first, and emits if it has won. The scan holds no lock and
@@ -19,8 +19,8 @@
 //!
 //! **Proof** that a copy whose claim the scan has won is the value at the point of consistency:
 //! 1. The copy is not older. Every commit of the old epoch has left its read section before the scan
-//!    begins ([`PhaseDriver::advance`](crate::PhaseDriver::advance) waits for a grace period), so
-//!    its writes happen before the reads of the scan.
+//!    begins, since [`PhaseDriver::advance`](crate::PhaseDriver::advance) waits for a grace period.
+//!    So the writes of these commits happen before the reads of the scan.
 //! 2. The copy is not newer, and not torn. Suppose that a commit T of the new epoch overwrites the
 //!    record during the copy. T overwrites only after it has seen the mark set.
 //!    - T has set the mark itself. Then the scan loses its claim, since no mark is unset within an
@@ -263,8 +263,8 @@ impl Store {
         });
     }
 
-    /// For [`WriteRule::WriteBoth`]: merges the copies that commits of the epoch before have written
-    /// into copy 3, and emits copy 3 of every record that has a value there.
+    /// For [`WriteRule::WriteBoth`]: merges into copy 3 what commits of the epoch before have written.
+    /// Then emits copy 3 of every record that has a value there.
     pub fn capture_merged(&self, slab: usize, to: &mut dyn Capture) {
         let now = self.driver().now();
         let (copy, dirty) = copy_of(now.epoch() - 1);
@@ -433,9 +433,9 @@ impl ScannedCell<'_> {
         }
     }
 
-    /// Emits what the record has at this moment with the stamp of its last writer: its value, or the
-    /// news that a commit of this run has deleted it. Waits for a commit that is in the middle of its
-    /// writes.
+    /// Emits what the record has at this moment, with the stamp of its last writer. That is its value,
+    /// or its deletion if a commit of this run has deleted it. Waits for a commit that is in the middle
+    /// of its writes.
     pub fn emit_stamped(&mut self) {
         let mut backoff = Backoff::new();
         loop {
@@ -477,8 +477,9 @@ impl ScannedCell<'_> {
         }
     }
 
-    /// For [`WriteRule::AlternateCopies`], while no checkpoint captures: unless a commit of the present
-    /// epoch has written the record, makes the copy of the epoch's parity what the other copy is.
+    /// For [`WriteRule::AlternateCopies`], while no checkpoint captures: makes the copy of the present
+    /// epoch's parity equal to the other copy. Does nothing if a commit of this epoch has written the
+    /// record.
     pub fn bring_over(&mut self) {
         let (store, cell) = (self.store, self.cell);
         let now = store.driver().now();

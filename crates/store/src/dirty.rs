@@ -55,10 +55,11 @@ impl Store {
         }
     }
 
-    /// Settles the marks of the epoch before the present one in a slab: clears them if the checkpoint
-    /// that has these records is `published`, and joins them to those of the present epoch if not.
-    /// Gives the cells with a mark of the present epoch. In PREPARE. The caller owns read section slot
-    /// `slot`.
+    /// Settles the marks that the epoch before the present one has left in a slab. If the checkpoint
+    /// that has these records is `published`, this clears them. Otherwise it turns them into marks of
+    /// the present epoch. Returns how many cells have a mark of the present epoch.
+    ///
+    /// Called in PREPARE. The caller owns read section slot `slot`.
     pub fn settle_marks(&self, slab: usize, slot: usize, published: bool) -> u64 {
         let epoch = self.driver().now().epoch();
         let (before, marks) = (epoch.wrapping_sub(1), self.memory().arena.marks());

@@ -1,9 +1,12 @@
 //! Records, indexes, transactions and the phase driver. Knows no checkpoint algorithm's name and
 //! no journal.
 //!
-//! A [`Store`] holds tables of records in memory. A [`Worker`] runs transactions on it: with
-//! declared keys ([`Worker::execute`]: prefetched in batches, locked in a global order, never
-//! aborted) or with keys found on the way ([`Worker::transact`]: wait-die, tried again by itself).
+//! A [`Store`] holds tables of records in memory. A [`Worker`] runs transactions on it, of two kinds:
+//! - [`Worker::execute`] with declared keys, which are prefetched in batches and locked in a global
+//!   order. Such a transaction is never aborted.
+//! - [`Worker::transact`] with keys found on the way, under wait-die. The worker tries such a
+//!   transaction again by itself.
+//!
 //! Both are strict two-phase locked and serializable, and both keep their writes to themselves
 //! until they commit.
 //!

@@ -149,8 +149,9 @@ impl Loader {
         entered.and(built)
     }
 
-    /// A cell with the record in it, not in the index yet; none for what has no inline value, and
-    /// none where a cell has several copies, which the general way fills.
+    /// Makes a cell with the record in it, not in the index yet; [`NO_CELL`] for a record without an
+    /// inline value. Where cells have several copies it is always [`NO_CELL`]: then
+    /// [`load_unusual`](Self::load_unusual) makes the cell.
     #[inline]
     fn build_cell(&mut self, table: &Table, record: &KeyImage<'_>) -> Result<u64, TxError> {
         let &KeyImage { hash, key, tag, value, gsn } = record;
@@ -244,8 +245,8 @@ impl Loader {
         self.apply(table, hash, key, 0, Replayed::Put { tag, value })
     }
 
-    /// Applies a change with its gsn. Changes of one key must come in the order of their gsns;
-    /// one that is not newer than what the key has is skipped, unless its gsn is 0.
+    /// Applies a change with its gsn. Changes of one key must come in the order of their gsns. A
+    /// change that is not newer than what the key has is skipped, unless its gsn is 0.
     ///
     /// # Errors
     /// [`TxError::NoSuchTable`], [`TxError::Memory`], [`TxError::IndexFull`]; a key or value that

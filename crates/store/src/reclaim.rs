@@ -1,19 +1,18 @@
 //! Reclaiming: absent cells whose deletion is durable, and what waits for a grace period.
 //!
 //! An absent cell may be reclaimed once its stamp is closed: a key inserted later then need not
-//! depend on the deletion. Its gsn raises the floor of its part of the key space, so that a key
-//! inserted again never gets a smaller gsn than its deletion had. The floor is raised and the cell
-//! killed before the index lets it go, under the lock of the index bucket that an insertion of the
-//! same key must take.
+//! depend on the deletion. The cell's gsn raises the floor of its part of the key space. So a key
+//! inserted again never gets a smaller gsn than its deletion had. The index bucket of the key has a
+//! lock, which an insertion of the same key must take. Under this lock the floor is raised and the
+//! cell killed, and only then does the index let the cell go.
 //!
 //! A cell that no log wrote, made for the lock of a missing key for instance, is reclaimed by the
-//! transaction that releases it last. Other releases of an absent cell's lock make an entry each.
-//! A worker looks at twice as many entries as it has made since it last looked, so that what waits
-//! is bounded by what was deleted in the time that closing takes.
+//! transaction that releases it last. Each other release of an absent cell's lock makes an entry in
+//! the worker's queue. A worker looks at twice as many entries as it has made since it last looked. So
+//! the queue is no longer than the deletions in the time that closing takes.
 //!
-//! Every such release makes an entry, so the queues may name a cell twice, and
-//! one that was reclaimed and belongs to another key now, or is no cell any more. So an entry is only
-//! a hint where to look.
+//! Queues may name a cell twice. They may also name a cell that was reclaimed and belongs to another
+//! key now, or is no cell any more. So an entry is only a hint where to look.
 
 use std::collections::VecDeque;
 

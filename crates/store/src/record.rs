@@ -151,8 +151,9 @@ pub(crate) fn is_enough<R>(
 }
 
 /// Finds the memory that a change needs beyond its cell; `None` if the cell suffices. The caller
-/// keeps all others from changing the record. `larger` is called with a length in bytes and makes a
-/// cell of the same key with room for a value of that length; `None` if the cell must not be replaced.
+/// keeps all others from changing the record. `larger` is called with a length in bytes, and makes a
+/// cell of the same key with room for a value of that length. `larger` is `None` if the cell must not
+/// be replaced.
 pub(crate) fn prepare<'a>(
     memory: &Memory,
     cache: &mut CellCache,

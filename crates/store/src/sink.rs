@@ -13,9 +13,9 @@ pub trait Lane {
     /// Takes the news that a key has no value. Only in a checkpoint of changes, and in a fuzzy one.
     fn emit_deletion(&mut self, key: &DeletedKey<'_>);
 
-    /// Forgets the record that was emitted last: another has captured it meanwhile, and what was
-    /// read of it may be neither the old value nor the new one. Called directly after
-    /// [`emit`](Self::emit), by a walk only, and never for a large value.
+    /// Forgets the record that was emitted last. A commit has captured the record meanwhile, so the
+    /// value that was read may be neither the old one nor the new one. Called directly after
+    /// [`emit`](Self::emit), by a capture scan only, and never for a large value.
     fn take_back(&mut self);
 }
 
@@ -129,7 +129,7 @@ impl<'a> RecordImage<'a> {
     }
 
     /// Keeps a large value alive without copying it, so that it can be read after the record has
-    /// changed; `None` for a value that lives in its cell. Give it back with
+    /// changed. `None` for a value that lives in its cell. Give the value back with
     /// [`Store::release_kept`](crate::Store::release_kept).
     pub fn keep_large(&self) -> Option<KeptValue> {
         let (memory, blob) = self.value.large_in()?;

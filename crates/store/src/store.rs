@@ -297,8 +297,8 @@ impl Store {
         self.replacements.fetch_add(1, Release);
     }
 
-    /// True while the memory of replaced tables is on its way back: it waits for a grace period, or
-    /// for a checkpoint that may need it. Takes no lock.
+    /// True while memory of replaced tables is not free yet. It waits for a grace period, or for a
+    /// checkpoint that may need it. Takes no lock.
     pub fn memory_returns(&self) -> bool {
         // Acquire: partner of the Release in `replace_tables`; then of the one in `maintain`, so that
         // whoever sees the memory as returned can have it.

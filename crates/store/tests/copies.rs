@@ -1,5 +1,5 @@
-//! Cells of several copies: the blocks of large values that copies share are freed, cells of deleted
-//! keys are used again, and what captures read is what commits left to them.
+//! Cells of several copies. The blocks of large values that copies share are freed, and cells of
+//! deleted keys are used again. What captures read is what commits left to them.
 
 mod common;
 
@@ -203,8 +203,8 @@ fn cells_of_deleted_keys_are_used_again() {
     }
 }
 
-/// During a capture, cells of keys that come and go are used again, although the cells of keys that
-/// the capture still has to read are not.
+/// During a capture, cells of keys that are inserted and deleted are used again. Only cells that the
+/// capture still has to read are not.
 #[test]
 fn a_capture_does_not_hold_up_cells_that_it_does_not_need() {
     for rules in RULES {

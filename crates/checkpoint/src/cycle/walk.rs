@@ -24,14 +24,16 @@ const METERED_BYTES: u64 = 16 << 10;
 /// a nap is near what a device takes.
 const GIVE_WAY_BYTES: u64 = 256 << 10;
 
-/// A capture thread rests after so many pauses, each of dozens of records, or so many bytes: less than
-/// a quarter of a millisecond of work. Whoever wakes up on its core meanwhile waits that long; without
-/// rests, until the scheduler's next tick, which is milliseconds. Each rest costs the walk its turn.
+/// A capture thread rests after so many pauses, or after [`BURST_BYTES`]. A pause comes every few
+/// dozen records, so both are less than a quarter of a millisecond of work. A thread that wakes up on
+/// this core meanwhile waits that long. Without rests it waits for the scheduler's next tick, which is
+/// milliseconds. Each rest costs the capture thread its turn on the core.
 const BURST_PAUSES: u32 = 40;
+/// A capture thread rests after it has emitted so many bytes, or after [`BURST_PAUSES`].
 const BURST_BYTES: u64 = 512 << 10;
-/// Where the scheduler [interrupts](is_interrupted_soon) it sooner by itself, it works for so many
-/// times as long. Saves under load then take two thirds of the time; without any rest they take half of
-/// it, and one answer in a thousand waits longer.
+/// Where the scheduler [interrupts](is_interrupted_soon) a capture thread sooner by itself, the thread
+/// works for so many times as long. A checkpoint under load then takes two thirds of the time.
+/// Without any rest it takes half of the time, and one answer in a thousand waits longer.
 const BURSTS_WHERE_INTERRUPTED: u32 = 5;
 
 /// ReadSection slots, given back when dropped.
@@ -271,8 +273,8 @@ impl CaptureThread<'_> {
         }
     }
 
-    /// Stands back while the transactions save as much as the walk would emit: they do its
-    /// work as they go, and have better use for the core than to meet it there.
+    /// Rests while transactions save before-images as fast as the scan would emit records. Each
+    /// before-image is one record less for the scan, so the transactions use the core better.
     fn give_way(&mut self) {
         // Relaxed: sums for a rule of thumb.
         self.walk.walked_bytes.fetch_add(std::mem::take(&mut self.unseen), Relaxed);

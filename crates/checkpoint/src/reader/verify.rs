@@ -1,9 +1,9 @@
 //! Verifying: whatever a load would believe, and that each key comes once.
 //!
-//! A load trusts the writer that a checkpoint holds each key once; checking it takes memory for
-//! every key. So the blocks are read some partitions at a time, as many as have [`PASS_RECORDS`]
-//! together (a partition with more is taken alone), each block once in all. Of each record its hash
-//! and its place are kept; keys are compared only where two hashes are equal.
+//! A load trusts the writer that a checkpoint holds each key once; to check that takes memory for
+//! every key. So the blocks are read some partitions at a time, each block once in all. A pass takes
+//! as many partitions as have [`PASS_RECORDS`] together, and a partition with more alone. Of each
+//! record its hash and its place are kept; keys are compared only where two hashes are equal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -86,10 +86,15 @@ impl Verified {
     }
 }
 
-/// Reads a checkpoint from end to end, with `threads` threads, and checks every byte of it: all
-/// checksums, that each key lies in its partition and comes once, that large values are whole, that
-/// a full checkpoint holds no deletions, and that the numbers of records are those of the manifest.
-/// Behind a damaged block or file it goes on; the numbers are compared if there is none.
+/// Reads a checkpoint from end to end, with `threads` threads, and checks every byte of it:
+///
+/// - all checksums are right;
+/// - each key lies in its partition and comes once;
+/// - large values are whole;
+/// - a full checkpoint holds no deletions;
+/// - the numbers of records are those of the manifest, if no block and no file is damaged.
+///
+/// Verifying goes on behind a damaged block or file.
 ///
 /// Memory grows with the records of the largest partition (24 to 48 bytes each), not with those of
 /// the checkpoint. Records of all generations are verified, whatever the options say.

@@ -3,13 +3,14 @@
 //!
 //! The idea: nothing stops. The point of consistency is a place in commit order, the moment in
 //! which the phase becomes RESOLVE. A commit reads the phase while it holds all its locks. One
-//! that reads PREPARE or earlier belongs to the checkpoint. The first one after it that meets a
-//! record not captured yet saves the record's old value: here it *hands it out*, that is, encodes
-//! it into the checkpoint's output (semi-fuzzy output, SIREN, ICDE 2006, §3) and marks the record
-//! captured. Meanwhile a walk over all records emits and marks those that nobody has saved.
+//! that reads PREPARE or earlier belongs to the checkpoint. The first later commit that changes a
+//! record not captured yet saves the before-image: the value that the record had until then. The
+//! commit encodes the value into the checkpoint's output (semi-fuzzy output, SIREN, ICDE 2006, §3)
+//! and marks the record as captured. Meanwhile the capture scan emits and marks all other records.
 //! Whoever sets the mark emits, so each record is in the checkpoint once, with the value that it
 //! had at the point of consistency. What "marked" means alternates with the epoch, so no pass
-//! resets anything. Nobody waits for anybody there: setting the mark is one exchange, the *claim*.
+//! resets anything. Commits and scan never wait for each other: one exchange, the *claim*, sets the
+//! mark.
 //!
 //! ```text
 //!            REST ───► PREPARE ───►│ RESOLVE ───► CAPTURE ───► COMPLETE ───► REST
@@ -17,32 +18,34 @@
 //!                                  └ virtual PoC
 //!  commit:   plain       plain        saves the before-image   plain (all is marked)
 //!                                     of an unmarked record
-//!  walk:                              –            emits the    –
+//!  scan:                              –            emits the    –
 //!                                                  unmarked
-//!  waits for:       read sections       read sections of     walk, sink   read sections of
-//!                   of REST       PREPARE                     CAPTURE, queue
+//!  waits for:       read sections    read sections    scan, sink   read sections
+//!                   of REST          of PREPARE                    of CAPTURE, queue
 //! ```
-//! "ReadSections" are commit sections of microseconds; no phase waits for a transaction.
+//! A read section here is a commit of microseconds; no phase waits for an open transaction.
 //!
 //! Invariants:
 //! 1. The phase is read with all locks held: if T2 saw T1's write, T1's epoch ≤ T2's.
-//! 2. A commit of the new epoch changes a record after its mark was set, by itself or by the walk.
-//!    Whoever sets it emits. A commit claims the mark first, since its lock keeps the value from
-//!    changing. The walk, which has no lock, copies the value first and claims then: if the mark was
-//!    set meanwhile, the copy may be torn, and is taken back; if not, nobody has changed the record
-//!    before the claim. (The proof, down to the orderings, is at `Store::capture_cell`.) A record
-//!    that a commit of the new epoch inserts is born marked; one that it inserts again after a
-//!    deletion is claimed, with nothing to emit.
-//! 3. The walk begins after every read section that could commit in the old epoch has closed, so an
-//!    unmarked record that it meets is in the state of the point of consistency.
-//! 4. When the epoch ends every record is marked, even if the checkpoint failed: the walk is
+//! 2. A commit of the new epoch changes a record after its mark was set, by the commit or by the
+//!    scan. Whoever sets the mark emits.
+//!    - A commit claims the mark first and emits then, since its lock keeps the value from changing.
+//!    - The scan has no lock: it copies the value first and claims then. If the mark was set
+//!      meanwhile, the copy may be torn, and the scan takes it back. If not, nobody has changed the
+//!      record before the claim. The proof, down to the orderings, is in `crates/store/src/capture.rs`.
+//!    - A record that a commit of the new epoch inserts is born marked. A record that the commit
+//!      inserts again after a deletion is claimed, with nothing to emit.
+//! 3. The scan begins after the end of every read section that could commit in the old epoch. So an
+//!    unmarked record that the scan meets is in the state of the point of consistency.
+//! 4. When the epoch ends every record is marked, even if the checkpoint failed: the scan is
 //!    finished without output. Otherwise a record left unmarked would look captured to the next
 //!    checkpoint and be missing from it.
 //!
-//! Deviations from the paper, whose reasons are in docs/decisions/0001 and 0002: no stable
-//! versions in the records (they are saved to the sink), hence no add and delete status bits either; no
-//! private copies in PREPARE (a commit knows its phase before its first write); no phase waits for
-//! open transactions (they have changed nothing).
+//! Deviations from the paper, whose reasons are in docs/decisions/0001 and 0002:
+//! - Records have no stable versions, since before-images go to the sink. So they need no add and
+//!   delete status bits either.
+//! - PREPARE makes no private copies, since a commit knows its phase before its first write.
+//! - No phase waits for open transactions, since they have changed nothing.
 
 use std::sync::Arc;
 

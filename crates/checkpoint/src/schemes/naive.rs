@@ -1,7 +1,7 @@
 //! Naive snapshot (CALC, SIGMOD 2016, §4.1.1): stop, copy everything, go on.
 //!
-//! The oldest way to a consistent image, and the yardstick for what the others save: between the
-//! point of consistency and the end of the capture nothing commits. At rest it costs nothing, the
+//! The oldest way to a consistent image, and the baseline of the other schemes. From the point of
+//! consistency to the end of the capture nothing commits. At rest the scheme costs nothing. The
 //! capture is as fast as memory and device allow, and the stop grows with the database.
 //!
 //! ```text
@@ -11,15 +11,15 @@
 //! ```
 //!
 //! Invariants:
-//! 1. The store is quiesced from before RESOLVE to after CAPTURE, so the walk needs no claim, no
+//! 1. The store is quiesced from before RESOLVE to after CAPTURE, so the scan needs no claim, no
 //!    mark and no read section.
-//! 2. What the walk emits by reference (large values) is kept alive by that reference, so commits
-//!    may go on while it is still being written.
+//! 2. The scan emits large values by reference, and that reference keeps them alive. So commits may
+//!    go on while large values are still being written.
 //!
 //! Deviation: the paper takes an exclusive lock on the database, which waits for open
 //! transactions. With deferred updates (docs/decisions/0001) an open transaction has changed
-//! nothing, so only commits under way are waited for, and a long transaction stays open across
-//! the whole checkpoint.
+//! nothing. So the checkpoint waits only for commits under way, and a long transaction stays open
+//! across the whole checkpoint.
 
 use std::sync::Arc;
 

@@ -1,10 +1,10 @@
 //! CALC with partial checkpoints (Ren, Diamond, Abadi, Thomson: *Low-Overhead Asynchronous
 //! Checkpointing in Main-Memory Database Systems*, SIGMOD 2016, §2.3), by before-image.
 //!
-//! The idea: a checkpoint of changes has the records that were written since the point of consistency
-//! of the one before, and the news that others were deleted. It goes on from a published checkpoint,
-//! its base; a full one and those that go on from it are a chain. Point of consistency, before-images
-//! and scan are those of [`calc`](super::calc).
+//! The idea: a checkpoint of changes covers the time since the point of consistency of its base, a
+//! published checkpoint. It has the records that were written in that time, and a note of each key
+//! that was deleted. A full checkpoint and those that go on from it are a chain. Point of consistency,
+//! before-images and scan are those of [`calc`](super::calc).
 //!
 //! ```text
 //!             full 5          changes 6            changes 7
@@ -14,8 +14,8 @@
 //!  has        every record    dirty in 5 (odd)     dirty in 6 (even)
 //! ```
 //! Each commit sets the dirty bit of its epoch in the records that it writes, in every phase. The
-//! checkpoint that begins epoch E has the records that are dirty in E − 1: the scan and the commits
-//! claim each by the bit TAKEN, and whoever wins emits the value, or the news that there is none.
+//! checkpoint that begins epoch E has the records that are dirty in E − 1. The scan and the commits
+//! claim each record by the bit TAKEN. Whoever wins emits the value, or the deletion if there is none.
 //!
 //! Invariants:
 //! 1. A dirty bit is cleared only after a checkpoint that has the record was published. The pass in
@@ -28,9 +28,9 @@
 //! 5. A full checkpoint marks every record, also if it fails, as that of [`calc`](super::calc) does. Its
 //!    marks have their own bit, which a checkpoint of changes leaves alone.
 //!
-//! The paper's tracker is a bit vector beside the cells, in two copies by parity. Only the first mark
-//! of a cell in an epoch sets a bit there; the pass and the scan read these bits, and the cells that
-//! they name.
+//! The paper's tracker is a bit vector beside the cells, in two copies by parity of the epoch. Only
+//! the first mark of a cell in an epoch sets a bit there. The pass in PREPARE and the scan read these
+//! bits, and visit only the cells whose bits are set.
 
 use std::sync::Arc;
 

@@ -11,8 +11,8 @@
 //!  copy 1             │  v2 ── v2' : commits           │  v2', read by the scan
 //!  NEXT_COPY          1                                0
 //! ```
-//! The paper's bit MR, the copy to read, is flag SECOND of a cell's stamp word, so readers without a
-//! lock see it change together with the version. The paper's bit MW, the copy to write, is
+//! The paper's bit MR, the copy to read, is flag SECOND of a cell's stamp word. So readers without a
+//! lock see the flag change together with the stamp. The paper's bit MW, the copy to write, is
 //! [`status::NEXT_COPY`]. The paper's step *MW := not MR* is the pass at the point of consistency.
 //!
 //! Invariants:
@@ -25,8 +25,8 @@
 //! 4. A capture that fails owes nothing: the next pass sets NEXT_COPY of every cell.
 //!
 //! Deviations: the paper has one mutator thread and words of one size. Here copies have lengths, tags
-//! and blocks of their own, and a copy may have no value. The paper negates bit vectors word by word;
-//! the bits of a cell are in the cell here, so the pass visits every cell while commits wait. With
+//! and blocks of their own, and a copy may have no value. The paper negates bit vectors word by word.
+//! Here the bits of a cell are in the cell, so the pass visits every cell while commits wait. With
 //! deferred updates (docs/decisions/0001) it waits for commits under way, not for open transactions.
 
 use std::sync::Arc;

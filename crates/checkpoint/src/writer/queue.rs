@@ -93,8 +93,8 @@ pub(super) struct Queue {
     limit_bytes: usize,
     /// Above this the walk waits: enough to keep the writers busy, and no more.
     walk_bytes: usize,
-    /// A writer sleeps until so much is queued and takes that, since it writes so much at a time:
-    /// to be woken for every block costs commits more than the blocks.
+    /// A writer sleeps until so much is queued, since it writes so much at a time. A writer that is
+    /// woken for every block costs commits more than the blocks do.
     batch_bytes: usize,
     state: Mutex<State>,
     /// There is an item, or there will be no more.

@@ -1,6 +1,7 @@
-//! Concurrent bank: transfers with declared and with undeclared keys, accounts opened, closed and
-//! reopened, aborts, long transactions that hold locks across phases, large values, reads; and
-//! checkpoints all the while, each of which must equal the sequential model at its point.
+//! A bank on several threads: transfers with declared and with undeclared keys, accounts opened,
+//! closed and reopened, aborts, large values and reads. Long transactions hold locks across phases.
+//! Checkpoints run all the while. Each of them must equal the sequential model at its point of
+//! consistency.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //! `spikes`, which are schemes to come.
 //!
 //! Concurrent runs are compared with the sequential model (`model`), whose only input is what the
-//! commits gave to their logs; scripted runs place single transactions at exact points of a
+//! commits gave to their logs. Scripted runs place single transactions at exact points of a
 //! checkpoint. Everything follows from seeds, which a failure prints.
 
 mod bank;

@@ -314,8 +314,8 @@ fn a_panic_at_a_call_of_the_disk_costs_at_most_that_checkpoint() {
     }
 }
 
-/// A walk that panics whenever it comes to a record: no checkpoint may be taken any more, since
-/// records without their marks would be missing from it.
+/// The scan panics at each record. No checkpoint may be taken any more, since it would lack the
+/// records that were left without their marks.
 #[test]
 fn a_walk_that_always_panics_is_the_last() {
     for row in rows_that_take_checkpoints() {

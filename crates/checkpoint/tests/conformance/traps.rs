@@ -1,5 +1,5 @@
-//! Traps that a correct CALC must survive, one by one, on one thread: a transaction begins at one
-//! point of a checkpoint and ends at another, doing each thing that a transaction can do.
+//! Traps that a correct CALC must survive, one by one, on one thread. A transaction begins at one
+//! point of a checkpoint and ends at another. The tests try every pair of points with every action.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -89,8 +89,8 @@ fn run(tx: &mut Tx<'_>, key: &[u8], deed: Action) -> Result<(), TxError> {
     }
 }
 
-/// One checkpoint during which a transaction begins at one step and ends at another; a second
-/// transaction deletes or reinserts what it left, at the next step.
+/// One checkpoint during which a transaction begins at one step and ends at another. At the next step
+/// a second transaction deletes the key, or inserts it if the first one has deleted it.
 fn one_checkpoint(
     world: &World,
     worker: &mut Worker,
@@ -226,8 +226,8 @@ fn phases_wait_for_commits_under_way_and_the_walk_does_not() {
     }
 }
 
-/// A table that is flushed at each point of a checkpoint: what was in it is captured under its old
-/// generation or not at all, and what comes after the flush belongs to the new one.
+/// A table is flushed at each point of a checkpoint. Its records of before the flush are captured
+/// under the old generation or not at all. Those of after the flush belong to the new generation.
 #[test]
 fn a_flushed_table_keeps_its_generations_apart() {
     for row in rows_that_capture_beside_commits() {

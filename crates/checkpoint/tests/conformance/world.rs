@@ -211,8 +211,9 @@ impl World {
         self.fuzzy.is_some()
     }
 
-    /// What a recovery from the checkpoint that began this epoch gives: the state at its point of
-    /// consistency; without one, that of all commits until its publication.
+    /// The state that a recovery from the checkpoint of this epoch gives: the one at its point of
+    /// consistency. A fuzzy checkpoint has none, and gives the state of all commits until its
+    /// publication.
     pub(crate) fn expected(&self, epoch: u64) -> State {
         match &self.fuzzy {
             Some(spans) => self.history.state_after(spans.commits(epoch)),

@@ -1,5 +1,5 @@
-//! Crashes in the middle of work on collections: after each recovery, the collections are as they were
-//! after one of the commands, every tree is sound, and no node is lost.
+//! Crashes in the middle of work on collections. After each recovery the collections are as one of the
+//! commands had left them, every tree is sound, and no node is lost.
 
 use std::time::Duration;
 

@@ -44,8 +44,8 @@ pub fn parse_f64(text: &[u8]) -> Option<f64> {
     (end == text.len() && !number.value.is_nan() && number.is_in_range()).then_some(number.value)
 }
 
-/// Reads a bound of a range of scores: as [`parse_f64`], but an empty text is 0, white space may come
-/// first, and what is too large is infinite.
+/// Reads a bound of a range of scores, with three differences from [`parse_f64`]. An empty text is 0,
+/// white space may come first, and a number that is too large is infinite.
 pub fn parse_bound(text: &[u8]) -> Option<f64> {
     // The text is a string of C.
     let text = text.split(|&byte| byte == 0).next().unwrap_or_default();

@@ -120,8 +120,8 @@ fn fill_hashes(c: &mut Client, fields: usize) -> usize {
     made.expect("the limit")
 }
 
-/// Collections that are trees, of a few nodes and of hundreds, at full memory: none of the commands
-/// that delete is refused, and what they free is there for others.
+/// Collections that are trees, of a few nodes and of hundreds, fill the memory. None of the commands
+/// that delete is refused, and others can use the memory that these free.
 #[test]
 fn collections_are_deleted_at_full_memory() {
     let server = TestServer::start();

@@ -1,5 +1,6 @@
-//! Every order of the accesses to one or two cells, under loom: the store's own cells, lock words,
-//! read sections and phases; commits that write or only lock, a walk, and a reader without a lock.
+//! Every order of the accesses to one or two cells, under loom. Cells, lock words, read sections and
+//! phases are the store's own. Commits that write or only lock, a scan, and a reader without a lock
+//! use them.
 //!
 //! Each commit adds one to a record, in both words of its value; a commit from after the point of
 //! consistency adds a hundred. What goes to the checkpoint must be below a hundred, whole, hold
@@ -92,8 +93,8 @@ impl World {
         true
     }
 
-    /// A commit that writes the cells, as `Transaction::commit` does: true if it was one from before the
-    /// point of consistency, `None` if it did not get its locks.
+    /// A commit that writes the cells, as `Transaction::commit` does. True if the commit is from before
+    /// the point of consistency, `None` if it did not get its locks.
     fn commit(&self, slot: usize, cells: &[usize], writes: bool) -> Option<bool> {
         self.driver.enter(slot);
         if !self.lock(cells) {

@@ -1,8 +1,9 @@
-//! A capture by before-image (CALC's protocol) while others commit: whatever the schedule, the
-//! checkpoint holds exactly the commits of the epochs before its own, each record once, and leaves
-//! every mark equal, given up midway or not. A checkpoint of changes does so with those that it goes on
-//! from. The same holds where commits write the copy of their epoch, beside a copier. A checkpoint
-//! without a point of consistency gives the state of all commits, once a replay has completed it.
+//! A capture by before-image (CALC's protocol) while others commit. Whatever the schedule, the
+//! checkpoint holds exactly the commits of the epochs before its own, and each record once. It leaves
+//! the marks of all cells equal, even if it is given up midway. A checkpoint of changes holds these
+//! commits together with the checkpoints that it goes on from. The same holds where commits write the
+//! copy of their epoch, beside a copier. A checkpoint without a point of consistency gives the state
+//! of all commits, once a replay has completed it.
 //!
 //! ```text
 //! two committers:  insert, overwrite, patch, grow, delete, reinsert, abort; wait-die; reclaiming

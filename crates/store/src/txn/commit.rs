@@ -52,14 +52,14 @@ const NO_EPOCH: u64 = 0;
 ///    ▲  no room  │
 ///    └── wait ◀──┘
 /// ```
-/// Whoever takes the steps may append an entry of its own that holds [`entry`](Self::entry) among
-/// other things, and may take steps of its own between: another kind of table then commits with the
-/// same stamp. Until a log has taken the entry nothing has changed, and dropping the steps leaves a
-/// transaction that is to be rolled back.
+/// The caller may append an entry of its own that holds [`entry`](Self::entry) among other things, and
+/// may do work of its own between the steps. That is how another kind of table commits with the same
+/// stamp. Until a log has taken the entry nothing has changed. If the steps are dropped before that,
+/// the transaction is to be rolled back.
 ///
-/// A commit that finds no room waits outside of the read section and keeps its locks, so that
-/// neither a grace period nor a phase waits for a stalled disk. Tables are not replaced meanwhile,
-/// since a quiesce waits for the commit.
+/// A commit that finds no room waits outside of the read section and keeps its locks. So neither a
+/// grace period nor a phase waits for a stalled disk. Tables are not replaced meanwhile, since a
+/// quiesce waits for the commit.
 pub struct CommitSteps<'t> {
     transaction: &'t mut Transaction,
     local: &'t mut Participant,
@@ -139,9 +139,9 @@ impl<'t> CommitSteps<'t> {
         Ok(None)
     }
 
-    /// Reads the phase and does whatever can fail: finds memory, saves before-images. Gives what has
-    /// no room, if anything: then nothing has changed but the marks of records whose before-images
-    /// were saved, and the commit [waits](Self::wait) and prepares anew.
+    /// Reads the phase and does whatever can fail: finds memory, saves before-images. Returns what has
+    /// no room, if anything. Then only the marks of records whose before-images were saved have
+    /// changed, and the commit [waits](Self::wait) and prepares anew.
     ///
     /// # Errors
     /// [`TxError::Conflict`] if a table was flushed under the transaction. [`TxError::Memory`],
@@ -294,8 +294,9 @@ impl Transaction {
         Ok(phase)
     }
 
-    /// Does what can fail of a commit in this phase. A commit that has waited for the sink of epoch
-    /// `waited_in` does not wait for that sink again, so that others cannot take its room for ever.
+    /// Does what can fail of a commit in this phase. The commit has already waited for the sink of
+    /// epoch `waited_in`, and does not wait for that sink again. Otherwise other commits could take
+    /// the room for ever.
     #[inline]
     fn prepare(
         &mut self,
@@ -371,8 +372,8 @@ impl Transaction {
         }
     }
 
-    /// Refuses a transaction that locked records of a table generation that was replaced: what the
-    /// transaction read there does not hold any more, and what it writes there would be lost.
+    /// Refuses a transaction that locked records of a table generation that was replaced. What the
+    /// transaction read there is not true any more, and what it writes there would be lost.
     #[cold]
     fn check_tables(&mut self, local: &Participant) -> Result<(), TxError> {
         for (slot, held) in self.held.iter().enumerate().filter(|(_, held)| held.is_locked()) {
@@ -612,9 +613,9 @@ impl Transaction {
         }
     }
 
-    /// Gives the checkpoint the old values of the records that this commit is the first to change
-    /// after the point of consistency, unless the scan has captured them before. False if the sink
-    /// has no room and the commit has not waited for room: nothing was saved.
+    /// Saves the before-images of the records that this commit is the first to change after the point
+    /// of consistency. Records that the scan has captured before need none. False if the sink has no
+    /// room and the commit has not waited for room. Then nothing was saved.
     #[inline]
     fn save_before_images(
         &mut self,

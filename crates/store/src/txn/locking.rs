@@ -2,8 +2,8 @@
 //!
 //! - **Declared keys** are first tried in the order of their declaration, which nearly always succeeds
 //!   and sorts nothing. If another transaction holds one of the locks, the transaction gives all its
-//!   locks back and takes them in the order of cell numbers, waiting for each. All waits go up in one
-//!   order, so no cycle can close, and a declared transaction is never aborted.
+//!   locks back. Then it takes them in the order of cell numbers, and waits for each. All waits go up
+//!   in one order, so no cycle can close, and a declared transaction is never aborted.
 //! - **Undeclared keys** are locked one by one under wait-die.
 
 use stillpoint_format::Stamp;
@@ -154,9 +154,9 @@ impl Transaction {
 
     /// Gives all locks back and takes them in the order of cell numbers.
     ///
-    /// A cell that was found in one read section may belong to another key in a later one, unless its
-    /// lock is held: the cell may have been reclaimed in between. After each wait outside of the read
-    /// section the keys that are not locked yet are therefore looked up again.
+    /// A cell may be reclaimed between two read sections, unless its lock is held. In the later one it
+    /// may belong to another key. So the keys that are not locked yet are looked up again after each
+    /// wait outside of the read section.
     #[cold]
     fn lock_in_order(
         &mut self,

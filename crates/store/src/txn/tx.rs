@@ -14,8 +14,8 @@ use crate::txn::{LockState, Transaction};
 
 /// Bytes of private writes that do not count against the memory limit.
 const UNCOUNTED_BYTES: usize = 1 << 20;
-/// Values up to this length are written as a whole after many patches, so that a transaction which
-/// patches and reads one key again and again takes linear time.
+/// Values up to this length, in bytes, are written as a whole after many patches. So a transaction
+/// that patches and reads one key again and again takes linear time.
 const REWRITTEN_BYTES: usize = 4096;
 
 /// A running transaction. Reads see its own writes; nobody else sees them before it commits.

@@ -1,5 +1,5 @@
-//! A fuzzy checkpoint with redo only (Hagmann, *A Crash Recovery Scheme for a Memory-Resident Database
-//! System*, IEEE ToC 1986, §3; Lomet et al. call it an inconsistent snapshot).
+//! A fuzzy checkpoint with redo only. Source: Hagmann, *A Crash Recovery Scheme for a Memory-Resident
+//! Database System*, IEEE ToC 1986, §3. Lomet et al. call it an inconsistent snapshot.
 //!
 //! Nothing stops and nothing is saved: the scan takes each record as it meets it, with the stamp of its
 //! last writer. The image is no state of the store. A recovery replays all that was committed since the
@@ -12,8 +12,8 @@
 //! Invariants:
 //! 1. Each commit that a log has at the positions is installed before the scan begins: a grace period
 //!    lies between.
-//! 2. The publication waits until all logs are closed past the highest stamp that the scan has met, so
-//!    no record holds a commit that a crash takes away.
+//! 2. The publication waits until all logs are closed past the highest stamp that the scan has met.
+//!    So no record holds the value of a commit that a crash takes away.
 //! 3. A key that has lost its value since PREPARE keeps its cell until COMPLETE, and the scan tells of
 //!    the deletion with its stamp. Otherwise a patch from before the deletion would find no value.
 //! 4. A capture that is given up owes nothing.

@@ -4,12 +4,12 @@
 //! Every commit writes twice: the application state (copy 0), and the copy of the epoch's parity
 //! (even 1, odd 2), which it marks as dirty. At the point of consistency the parity changes and
 //! nothing else. The capture merges the dirty copies of the ended epoch into the last consistent
-//! image (copy 3), which nobody else reads or writes, and emits that image.
+//! image (copy 3), and emits that image. Nobody else reads or writes copy 3.
 //!
 //! Invariants:
 //! 1. Commits of an epoch write copy 0 and the copy of its parity only, and readers read copy 0 only.
-//! 2. After a capture, given up or not, no bit of the ended epoch's parity is set, so the next epoch
-//!    of that parity begins clean: a capture that is given up is walked to its end.
+//! 2. After a capture no bit of the ended epoch's parity is set, so the next epoch of that parity
+//!    begins clean. A capture that is given up also visits every cell.
 //! 3. Copy 3 with all dirty copies merged is the state of the point of consistency.
 
 use std::sync::Arc;

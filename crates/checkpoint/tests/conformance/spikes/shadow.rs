@@ -1,11 +1,12 @@
 //! Copy-on-update (CALC, SIGMOD 2016, §5; Cao et al., SIGMOD 2011, §2.3) with a physical point of
-//! consistency: each cell has room for a shadow. The first commit after the point of consistency that
-//! changes a record copies the old value there, and the scan emits the shadow instead of the record.
+//! consistency. Each cell has room for a shadow, a copy of its value. The first commit after the point
+//! of consistency that changes a record copies the old value into the shadow. The scan then emits the
+//! shadow instead of the record.
 //!
 //! Invariants:
 //! 1. A commit writes the shadow before it marks the record as captured, in one exchange with the bit
 //!    SHADOW. So a scan that finds a record marked finds its shadow whole, and waits for nobody.
-//! 2. A scan visits every cell in every epoch, also in a capture that is given up: afterwards every
+//! 2. A scan visits every cell in every epoch, also in a capture that is given up. Afterwards every
 //!    record is marked and no bit SHADOW is set.
 //! 3. A commit of a later epoch writes the shadow of a cell only after this capture.
 

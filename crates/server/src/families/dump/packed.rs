@@ -72,8 +72,8 @@ fn back_bytes(len: usize) -> usize {
     }
 }
 
-/// Elements of a ziplist: length in bytes (u32), offset of the last (u32), elements (u16), and each
-/// element with the length of the one before it.
+/// Elements of a ziplist. Its head is the length in bytes (u32), the offset of the last element (u32)
+/// and the number of elements (u16). Before each element stands the length of the previous one.
 pub(super) fn ziplist(bytes: &[u8]) -> Option<Strings> {
     if u32::from_le_bytes(array(bytes, 0)?) as usize != bytes.len() {
         return None;
@@ -124,8 +124,8 @@ pub(super) fn intset(bytes: &[u8]) -> Option<Strings> {
     Some(numbers.chunks(width).map(|number| text(signed(number))).collect())
 }
 
-/// Fields and values of a zipmap: fields (u8), and each string with its length; one byte behind the
-/// length of a value tells how many bytes behind the value are free.
+/// Fields and values of a zipmap: the number of fields (u8), then each string behind its length. One
+/// more byte behind the length of a value tells how many bytes behind the value are free.
 pub(super) fn zipmap(bytes: &[u8]) -> Option<Strings> {
     let mut strings = Vec::new();
     let mut at = 1;

@@ -180,8 +180,8 @@ fn pfdebug(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult 
 /// Elements that the test adds at most.
 const TESTED_ELEMENTS: u64 = 100_000;
 
-/// Adds random elements to a sketch that becomes dense by itself and to one that is dense, and compares
-/// both with each other and with the true number.
+/// Adds random elements to two sketches: one that is dense, and one that becomes dense by itself.
+/// Compares both with each other and with the true number.
 fn pfselftest(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     let rng = std::sync::Arc::clone(&ctx.shared.config.rng);
     if let Some(what) = fault(&*rng)? {

@@ -51,9 +51,9 @@ pub(in crate::keyspace) struct Remains {
     pub(in crate::keyspace) graves: TableId,
 }
 
-/// Removes the nodes of the collection at a slot, if it has nodes: a few at once, and more of them in
-/// the background, by a grave. So the graves of a full store take a small part of what they stand for,
-/// and fit into the reserve of memory.
+/// Removes the nodes of the collection at a slot, if it has nodes. A few nodes are removed at once.
+/// For more nodes this writes a grave, and they are removed in the background. So a grave is small
+/// beside the nodes that it stands for, and the graves of a full store fit into the reserve of memory.
 pub(in crate::keyspace) fn bury(
     tx: &mut Tx<'_>,
     slot: Slot,
