@@ -1,4 +1,5 @@
-//! Transactions with declared keys, and their form for the memory store.
+//! Transactions with declared keys: the traits that a program implements, and their adapter to
+//! those of the memory store.
 
 use stillpoint_store::{KeySet, Stamp, TxError};
 

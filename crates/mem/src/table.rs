@@ -267,7 +267,8 @@ impl<G: Grain> Table<G> {
         self.backing.marks(&self.places, column, first, count)
     }
 
-    /// Prefetches a grain of one copy of a cell. Does nothing if the table has no such grain.
+    /// Prefetches a grain, that is one atomic word, of one copy of a cell. Does nothing if the
+    /// table has no such grain.
     #[inline(always)]
     pub fn prefetch(&self, copy: usize, index: usize, grain: usize) {
         let shape = &self.shape;
@@ -286,7 +287,7 @@ impl<G: Grain> Table<G> {
     }
 }
 
-/// Copies the grains of `from` to `to`.
+/// Copies the grains, that is the atomic words, of `from` to `to`.
 ///
 /// # Panics
 /// If the two lengths differ.

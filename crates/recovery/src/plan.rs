@@ -94,7 +94,7 @@ pub fn plan_accepting_loss(
                 limits.push(LogGsn { log, gsn });
             }
             Err(RecoveryError::Apply { gsn, .. }) => {
-                // Some unknown log lacks a dependency of this record.
+                // A log lacks a record that this one depends on, and nothing tells which log.
                 let logs = manifest.incarnations.iter().map(|of| of.logs).max().unwrap_or(0);
                 limits = (0..logs).map(|log| LogGsn { log, gsn }).collect();
             }

@@ -75,7 +75,7 @@ pub fn rebuild(
     found.find_segments(&**disk)?;
     let Some(store) = found.store else { return Ok(None) };
     found.checkpoints.sort_by_key(|entry| (entry.epoch, entry.serial));
-    // Of two attempts at an epoch a manifest may have named the later one.
+    // Two checkpoints of one epoch are two attempts. A manifest may have named the later one only.
     found.checkpoints.reverse();
     found.checkpoints.dedup_by_key(|entry| entry.epoch);
     found.checkpoints.reverse();
@@ -152,10 +152,11 @@ impl Found {
         Ok(())
     }
 
-    /// Says which checkpoint each one of changes goes on from: the one before it. One that may go on
-    /// from a damaged one is given up, and so are those that go on from it. The epoch of a damaged one
-    /// is unknown, and a merged one has a serial above those of later epochs. So only the checkpoint
-    /// of the epoch before certainly has no damaged one behind it.
+    /// Finds the base of each checkpoint of changes: the checkpoint before it. A checkpoint of
+    /// changes is given up if its base may be a damaged checkpoint, or one that is given up. The
+    /// epoch of a damaged checkpoint is unknown, and a merged checkpoint has a serial above those
+    /// of later epochs. So if any checkpoint is damaged, only the checkpoint of the epoch before is
+    /// certainly the base.
     fn find_bases(&mut self, gives_up: &mut Vec<String>) {
         let mut kept: Vec<CheckpointEntry> = Vec::new();
         let mut is_broken = false;

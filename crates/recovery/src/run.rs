@@ -27,7 +27,8 @@ const REPORT_EVERY: Duration = Duration::from_millis(100);
 pub struct RecoverySummary {
     /// Epoch of the newest checkpoint loaded, if there was one.
     pub checkpoint: Option<u64>,
-    /// Records read from checkpoints, those that a newer one of the chain has included.
+    /// Records read from checkpoints, including those that a newer checkpoint of the chain
+    /// replaces.
     pub records_loaded: u64,
     /// Bytes of the checkpoints' files.
     pub checkpoint_bytes: u64,
@@ -188,8 +189,9 @@ fn load_chain(
     Ok(())
 }
 
-/// Makes the tables' indexes large enough for the records of a chain. Those of the full checkpoint
-/// are most of them; what the others add is made room for as it comes.
+/// Makes the tables' indexes large enough for the records of a chain. Room is made for the most
+/// records that one checkpoint has of a table. The index grows by itself if the other checkpoints
+/// add more.
 fn reserve(store: &Arc<Store>, manifest: &Manifest, chain: &[CheckpointEntry]) {
     let mut most: BTreeMap<u16, u64> = BTreeMap::new();
     for entry in chain {

@@ -155,7 +155,7 @@ impl Plan {
             generations: Some(self.manifest.tables.iter().map(generation).collect()),
         };
         if self.manifest.newest_chain().iter().any(|entry| entry.fuzzy) {
-            // What it holds of a key may be newer than the patch, and of another length.
+            // A value in a fuzzy checkpoint may be newer than the patch, and of another length.
             return Ok(());
         }
         patched.retain(|_, length| matches!(length, Length::OfCheckpoint { .. }));

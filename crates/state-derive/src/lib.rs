@@ -33,7 +33,7 @@ fn expand(input: &DeriveInput) -> Result<TokenStream, Error> {
     }
 }
 
-/// What both macros say of a cell that holds a value as bytes.
+/// The code that makes a structure or an enumeration a cell, which holds the value as bytes.
 fn record_cell(input: &DeriveInput, kind: &str) -> TokenStream {
     let name = &input.ident;
     let too_long =

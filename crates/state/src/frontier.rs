@@ -237,8 +237,9 @@ impl Frontier {
         if self.copying.load(Acquire) != piece {
             return;
         }
-        // The copier may be waiting for this write. It has not begun the piece, or comes to the piece's
-        // end. It does not come back in this period, so what follows needs no `writing`.
+        // The copier may be waiting until `writing` leaves this piece. It either has not begun the
+        // piece or is about to end it, and does not return to it in this period. So the mutator may
+        // write the piece without `writing` once `copying` has left the piece.
         self.writing.store(NOWHERE, Release); // as in `enter`
         let mut backoff = Backoff::new();
         while self.copying.load(Acquire) == piece {

@@ -5,17 +5,18 @@
 //! commit, locked:  marked? ── no ─▶ claim ─ won ─▶ emit      then busy ▶ words ▶ stamp ▶ release
 //! scan, no lock:   marked? ── no ─▶ emit ─▶ claim ─ lost ─▶ take back
 //! ```
-//! **Marks.** One bit of a cell's status says whether the latest full checkpoint has the record. The
-//! meaning of the bit alternates with every full checkpoint, so nothing is reset. It follows that
-//! every cell must be marked by every full one, also by a capture that is given up.
+//! **Marks.** One bit of a cell's status says whether the latest full checkpoint has the record.
+//! The meaning of the bit alternates with every full checkpoint, so nothing is reset. So every full
+//! checkpoint must mark every cell, even if its capture is given up.
 //!
 //! A checkpoint of changes has the cells with the dirty bit of the ended epoch, and marks those by a
 //! bit of its own. The pass before the next checkpoint clears both bits. If the checkpoint was not
 //! published, the pass sets the dirty bit of the present epoch instead ([`Store::settle_marks`]).
 //!
-//! **Claims.** Whoever sets the mark emits the record. A commit holds the record's lock, so the
-//! value cannot change: the commit claims first, and emits if it has won. The scan holds no lock and
-//! keeps nobody out: it copies the value first, claims then, and takes the copy back if it has lost.
+//! **Claims.** The thread that sets the mark emits the record. A commit holds the record's lock, so
+//! the value cannot change: the commit claims first, and emits if it has won. The scan holds no
+//! lock and keeps nobody out: it copies the value first, claims then, and takes the copy back if it
+//! has lost.
 //!
 //! **Proof** that a copy whose claim the scan has won is the value at the point of consistency:
 //! 1. The copy is not older. Every commit of the old epoch has left its read section before the scan
@@ -76,8 +77,8 @@ pub(crate) fn is_unmarked(lock: &AtomicU64, claim: Claim) -> bool {
     claim.is_open(lock_word::status(lock.load(Acquire)))
 }
 
-/// Sets the mark; true for the one thread that gives the record to the checkpoint. The caller holds
-/// the record's lock, so that the value stays and nothing need be taken back.
+/// Sets the mark. True for the one thread that emits the record into the checkpoint. The caller
+/// holds the record's lock, so that the value stays and nothing need be taken back.
 #[inline]
 pub(crate) fn claim_locked(lock: &AtomicU64, claim: Claim) -> bool {
     claim.claim(lock, 0)
@@ -116,7 +117,7 @@ impl Drop for Unemitted<'_> {
     }
 }
 
-/// Gives the checkpoint the values of those records that it lacks, within one call of the lane of
+/// Emits the values of those records that the checkpoint lacks, within one call of the lane of
 /// worker `worker`. The caller commits in `phase`: RESOLVE or CAPTURE. Afterwards, and until the
 /// next point of consistency, every record is marked.
 pub(crate) fn save_before_images<'a>(
@@ -150,18 +151,18 @@ pub(crate) fn save_before_images<'a>(
 
 // ── the side of the scan ──
 
-/// What takes the records of a scan.
+/// Takes the records of a scan.
 pub(crate) trait Captured {
     /// Takes a value, which may be taken back again.
     fn emit(&mut self, cell: Cell<'_>, value: ValueRef<'_>);
-    /// Takes the news that the key has no value.
+    /// Takes the deletion of the cell's key.
     fn emit_deletion(&mut self, cell: Cell<'_>);
     /// Drops the last value.
     fn take_back(&mut self);
 }
 
-/// Emits the record of a cell, unless a commit of the new epoch saves the before-image. `blind` is a
-/// planted bug: marks are not seen.
+/// Emits the record of a cell, unless a commit of the new epoch saves the before-image. `blind`
+/// plants the bug that marks are not seen.
 pub(crate) fn capture(cell: Cell<'_>, by: Claim, blind: bool, to: &mut impl Captured) {
     // Relaxed: a marked record is left alone. If a record only looks unmarked, the claim tells.
     let is_open = by.is_open(lock_word::status(cell.lock().load(Relaxed)));
@@ -209,8 +210,8 @@ impl Store {
         });
     }
 
-    /// As [`scan_records`](Self::scan_records), where no checkpoint takes anything: in REST. The caller
-    /// owns read section slot `slot`.
+    /// As [`scan_records`](Self::scan_records), in REST, when nothing is emitted. The caller owns
+    /// read section slot `slot`.
     pub fn visit_records(
         &self,
         slab: usize,
@@ -231,8 +232,8 @@ impl Store {
         });
     }
 
-    /// Visits every record of a slab, a few dozen in each read section and each call of the lane. What
-    /// is emitted of a record, if anything, is up to the visitor.
+    /// Visits every record of a slab, a few dozen in each read section and each call of the lane.
+    /// The visitor decides what it emits of a record.
     pub fn scan_records(
         &self,
         slab: usize,
@@ -246,8 +247,8 @@ impl Store {
         });
     }
 
-    /// As [`capture_unmarked`](Self::capture_unmarked), for [`WriteRule::KeepShadow`]: a record whose
-    /// old value a commit has kept in copy 1 is emitted from there.
+    /// As [`capture_unmarked`](Self::capture_unmarked), for [`WriteRule::KeepShadow`]: if a commit
+    /// has kept a record's old value in copy 1, this emits copy 1.
     pub fn capture_or_shadow(&self, slab: usize, to: &mut dyn Capture) {
         let by = Claim::of_all(self.driver().now());
         self.scan(slab, to, &mut |scanned| {
@@ -277,7 +278,7 @@ impl Store {
             if lock_word::status(cell.lock().load(Acquire)) & dirty != 0 {
                 let rule = WriteRule::WriteBoth;
                 let merged = Writing { memory, number: scanned.number, rule, phase: now };
-                // Only scans read copy 3, so what it had is freed at once.
+                // Only scans read copy 3, so the blocks of its old value are freed at once.
                 let mut free = |blob| blob::release(memory, scanned.cache, blob);
                 merged.share_copy(copy, 3, &mut free);
                 lock_word::claim(cell.lock(), dirty, 0);
@@ -383,7 +384,7 @@ impl Store {
     }
 }
 
-/// Who scans while no checkpoint is taken; owns this read section slot.
+/// A scan while no checkpoint is taken. It owns this read section slot.
 struct AtRest(usize);
 
 impl Capture for AtRest {
@@ -399,7 +400,7 @@ impl Capture for AtRest {
     }
 }
 
-/// A cell that a scan has come to, and the lane of the scan.
+/// The cell that a scan visits at present, and the lane of the scan.
 pub struct ScannedCell<'a> {
     store: &'a Store,
     table: &'a Table,
@@ -421,7 +422,7 @@ impl std::fmt::Debug for ScannedCell<'_> {
 impl ScannedCell<'_> {
     /// The [status](crate::rules::status) of the cell.
     pub fn status(&self) -> u8 {
-        // Acquire: what a copy has was written before the status told of it.
+        // Acquire: a commit writes a copy before it sets the status bit for the copy.
         lock_word::status(self.cell.lock().load(Acquire))
     }
 
@@ -455,11 +456,12 @@ impl ScannedCell<'_> {
                 if before & ABSENT != 0 {
                     return self.deletion(gsn);
                 }
-                // A commit has deleted the record since.
+                // A commit has deleted the record since the stamp was read.
                 backoff.wait();
                 continue;
             };
-            // A large value is read later, so its place must be right before it is given away.
+            // A large value is read later, so the reference to it must be valid before it is
+            // emitted.
             let is_large = value.large_in().is_some();
             if !is_large {
                 self.image(value, gsn);
@@ -484,7 +486,7 @@ impl ScannedCell<'_> {
         let (store, cell) = (self.store, self.cell);
         let now = store.driver().now();
         let (lock, epoch) = (cell.lock(), now.epoch());
-        // Whoever claims writes the copy: this thread, or the first commit.
+        // The thread that wins the claim writes the copy: this one, or the first commit.
         if !Claim::of_all(now).claim(lock, COPYING) {
             return;
         }

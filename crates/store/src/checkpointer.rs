@@ -1,4 +1,4 @@
-//! What a checkpoint scheme is to the driver of the phases.
+//! The interface of a checkpoint scheme to the driver of the phases.
 
 use stillpoint_format::Stamp;
 use stillpoint_txn::LogRefused;
@@ -9,14 +9,15 @@ use crate::store::Store;
 /// How a scheme's point of consistency comes about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PointOfConsistency {
-    /// A place in commit order; nothing stops.
+    /// A place in commit order; no commit waits.
     Virtual,
     /// A moment without commits under way, as short as possible.
     Physical,
     /// No commit from the point of consistency to the end of the capture.
     PhysicalThroughout,
-    /// There is none. Each record is as the scan meets it, with the stamp of its last writer. A start
-    /// replays what was committed since the begin of the checkpoint, where it is newer than the record.
+    /// No point of consistency. Each record is as the scan meets it, with the stamp of its last
+    /// writer. A start replays the commits since the begin of the checkpoint that are newer than
+    /// the record.
     Fuzzy,
 }
 
@@ -35,25 +36,26 @@ pub trait Checkpointer: Send + Sync {
     /// How its point of consistency comes about.
     fn point_of_consistency(&self) -> PointOfConsistency;
 
-    /// Whether it takes checkpoints of what has changed, besides full ones.
+    /// Whether the scheme takes checkpoints of changes, besides full ones.
     fn takes_changes(&self) -> bool {
         false
     }
 
-    /// Passes one unit in PREPARE, before any checkpoint of a scheme that
-    /// [takes changes](Self::takes_changes) or [works after the capture](Self::works_after_capture): a
-    /// slab of the store, once. Settles what the marks of the checkpoint before mean now, or does what
-    /// was left undone. Commits go on. `slot` is a read section slot that the caller owns. The pass of a
-    /// checkpoint that fails may end anywhere; the next one passes all units again. Gives the keys that
-    /// have changed since the last published checkpoint, deleted ones included.
+    /// Called in PREPARE, once for each unit, which is a slab of the store. Only for a scheme that
+    /// [takes changes](Self::takes_changes) or [works after the
+    /// capture](Self::works_after_capture). Settles the marks of the checkpoint before, or finishes
+    /// the work after its capture. Commits go on. `slot` is a read section slot that the caller
+    /// owns. If a checkpoint fails, its calls may end at any unit, and the next checkpoint calls
+    /// this for all units again. Returns how many keys of the unit have changed since the last
+    /// published checkpoint, deleted ones included.
     fn settle(&self, store: &Store, unit: usize, slot: usize) -> u64 {
         let _ = (store, unit, slot);
         0
     }
 
-    /// PREPARE has begun, and every commit sees it. The positions of the logs have been noted, if the
-    /// scheme is [fuzzy](PointOfConsistency::Fuzzy). The scheme may put a record of its own into the
-    /// log.
+    /// Called once PREPARE has begun and every commit sees it. If the scheme is
+    /// [fuzzy](PointOfConsistency::Fuzzy), the positions of the logs have been noted. The scheme
+    /// may put a record of its own into the log.
     ///
     /// # Errors
     /// The log refuses the record: the checkpoint is given up.
@@ -62,14 +64,14 @@ pub trait Checkpointer: Send + Sync {
         Ok(())
     }
 
-    /// True if the scheme has work for after the capture, unit by unit.
+    /// Whether the scheme works on each unit after the capture.
     fn works_after_capture(&self) -> bool {
         false
     }
 
-    /// Works on one unit after the capture, in REST, beside commits: at the pace and in parallel, as
-    /// captures are. Nothing is emitted. The next checkpoint begins after the last unit.
-    /// [`settle`](Self::settle) makes up for work that was cut off.
+    /// Works on one unit after the capture, in REST, while commits go on. Like a capture, it keeps
+    /// the pace, and several threads call it. Nothing is emitted. The next checkpoint begins after
+    /// the last unit. [`settle`](Self::settle) makes up for work that was cut off.
     fn after_capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
         let _ = (store, unit, to);
     }
@@ -80,23 +82,23 @@ pub trait Checkpointer: Send + Sync {
         None
     }
 
-    /// Passes one unit at a physical point of consistency, while nothing commits: a slab of the
-    /// store, once. `slot` is a read section slot that the caller owns. Commits wait meanwhile. The
-    /// pass of a checkpoint that fails may end anywhere; the next one passes all units again.
+    /// Called at a physical point of consistency, once for each unit, which is a slab of the store.
+    /// Commits wait meanwhile. `slot` is a read section slot that the caller owns. If a checkpoint
+    /// fails, its calls may end at any unit, and the next checkpoint calls this for all units
+    /// again.
     fn at_point_of_consistency(&self, store: &Store, unit: usize, slot: usize) {
         let _ = (store, unit, slot);
     }
 
-    /// Captures one unit: a slab of the store, of those that there are when
-    /// [`Phase::Capture`](crate::Phase) has been entered. Several threads call this, each unit once,
-    /// in that phase. A capture
-    /// that was [abandoned](Capture::is_abandoned) is walked to its end all the same, if the next
-    /// one needs the marks that the walk leaves.
+    /// Captures one unit, which is a slab of the store. Units are the slabs that exist when
+    /// [`Phase::Capture`](crate::Phase) begins. Several threads call this in that phase, once for
+    /// each unit. If a capture was [abandoned](Capture::is_abandoned), the scheme still visits all
+    /// cells if the next capture needs their marks.
     fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture);
 
-    /// How the checkpoint ended; after [`Phase::Rest`](crate::Phase), and if it was published, once that is
-    /// durable. Whatever says "not captured yet" for a later checkpoint is cleared here and not
-    /// before.
+    /// Tells the scheme how the checkpoint ended. Called after [`Phase::Rest`](crate::Phase), and
+    /// after a publication is durable. A scheme that notes "not captured yet" for later checkpoints
+    /// clears these notes here and not before.
     fn ended(&self, epoch: u64, outcome: Outcome) {
         let _ = (epoch, outcome);
     }
@@ -107,11 +109,11 @@ pub trait Checkpointer: Send + Sync {
 pub enum Outcome {
     /// It exists, durably.
     Published,
-    /// It failed or was cancelled; the previous one stays.
+    /// The checkpoint failed or was cancelled. The previous checkpoint stays.
     Abandoned,
 }
 
-/// A capture thread, as the scheme that it walks for sees it.
+/// A capture thread, in the view of its scheme.
 pub trait Capture {
     /// The read section slot that the thread has claimed.
     fn slot(&self) -> usize;
@@ -120,11 +122,11 @@ pub trait Capture {
     /// time.
     fn with_lane(&mut self, with: &mut dyn FnMut(&mut dyn Lane));
 
-    /// Called between read sections and with no lane in hand, every few dozen records: waits as the pace
-    /// and the sink ask.
+    /// Waits as long as the pace and the sink require. Called every few dozen records, outside of
+    /// read sections and of calls of the lane.
     fn pause(&mut self);
 
-    /// True if the checkpoint is given up: what is emitted goes nowhere.
+    /// Whether the checkpoint is given up. Emitted records are then discarded.
     fn is_abandoned(&self) -> bool;
 
     /// Notes that so many bytes were moved in memory. The pace counts them like emitted bytes.

@@ -1,20 +1,21 @@
 //! Which records have changed since the last checkpoint, for stores whose rules ask for it
 //! ([`DirtyRule::ByEpoch`]).
 //!
-//! A commit of epoch E sets the dirty bit of E in the cells that it writes, with their locks held. The
-//! checkpoint that begins epoch E + 1 has the cells with that bit. The bits of two epochs are in use
-//! at a time, and an epoch gives its bit to the next but one. So a pass in PREPARE settles the bit of
-//! the epoch before:
+//! A commit of epoch E sets the dirty bit of E in the cells that it writes, with their locks held.
+//! The checkpoint that begins epoch E + 1 has the cells with that bit. There are two dirty bits,
+//! for odd and for even epochs. So before an epoch ends, a pass in PREPARE settles the bit of the
+//! epoch before, which the next epoch will use:
 //!
 //! ```text
 //!            commits mark   checkpoint has   pass settles
 //!  epoch 4   even           odd (3)          odd (3): published → cleared; failed → joined to even
 //!  epoch 5   odd            even (4)         even (4)
 //! ```
-//! Replay marks what it applies, as commits of the epoch in which the store begins.
+//! Replay marks the cells that it writes, like commits of the epoch in which the store begins.
 //!
-//! Who sets the first mark of an epoch in a cell notes so beside the cells
-//! ([`Marks`](crate::memory::marks::Marks)). Passes and captures of changes go there.
+//! The first mark of a cell in an epoch is also noted beside the cells, in
+//! [`Marks`](crate::memory::marks::Marks). Passes and captures of changes find the marked cells
+//! there.
 
 use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::{lock_word, mutant, planted};
@@ -28,13 +29,14 @@ use crate::store::Store;
 pub(crate) enum Cells {
     /// Every one.
     All,
-    /// At least those with the dirty mark of this epoch; every one in a store that marks none.
+    /// At least the cells with the dirty mark of this epoch. Every cell if the store sets no marks.
     Marked(u64),
 }
 
 impl Store {
-    /// Marks the cell as written in `epoch`. The caller holds the lock of the cell, or is alone.
-    /// `claimable` says that others may change the status of the cell meanwhile.
+    /// Marks the cell as written in `epoch`. The caller holds the lock of the cell, or no other
+    /// thread uses the store. `claimable` says that others may change the status of the cell
+    /// meanwhile.
     #[inline]
     pub(crate) fn mark_dirty(&self, cell: u64, epoch: u64, claimable: bool) {
         let dirty = status::dirty_in(epoch);
@@ -74,7 +76,7 @@ impl Store {
             let seen = lock_word::status(cell.lock().load(Relaxed));
             let settled = next(seen);
             if settled & present & !seen != 0 {
-                // First, so that a mark is never without its bit.
+                // The bit comes before the mark, so that no mark is ever without its bit.
                 self.note_mark(number, epoch);
             }
             if settled != seen {
@@ -88,7 +90,8 @@ impl Store {
         if let Some(marks) = marks {
             marks.clear(slab, before);
         }
-        // A pass that was cut off may have left bits to unset in cells of the present epoch.
+        // An earlier pass that was cut off may have left bits of the ended epoch in cells with a
+        // mark of the present one.
         let mut dirty = 0;
         self.for_each_record(slab, slot, Cells::Marked(epoch), &mut |cell, number| {
             dirty += u64::from(settle(cell, number));

@@ -39,8 +39,8 @@ pub struct KeyImage<'a> {
 /// Puts records into a store that is not served yet. One per thread.
 ///
 /// A chain of checkpoints is loaded newest first, so the first record of a key is the one that
-/// counts. A key that was deleted keeps an absent cell until the loader is dropped: older checkpoints
-/// may have a value of it.
+/// counts. A key that was deleted keeps an absent cell until the loader is dropped, since older
+/// checkpoints may have a value of the key.
 #[derive(Debug)]
 pub struct Loader {
     local: Participant,
@@ -52,17 +52,17 @@ pub struct Loader {
     stamped: Vec<Absent>,
 }
 
-/// What is loaded has no log that could lose it.
+/// Loaded records are closed: no log can lose them.
 const ALL_CLOSED: fn(Stamp) -> bool = |_| true;
 
-/// In [`Loader::cells`], for a record that does without.
+/// In [`Loader::cells`], for a record without a prepared cell.
 const NO_CELL: u64 = 0;
 
 impl Loader {
-    /// A loader; `None` if the store has as many workers as it has room for.
+    /// A loader. `None` if all of the store's workers are taken.
     pub fn new(store: Arc<Store>) -> Option<Self> {
         let mut local = Participant::new(store, false)?;
-        // What another loader has left is needed still.
+        // Absent cells that another loader has left must stay.
         let stamped = local.reclaim.give_up_absent();
         Some(Self { local, cells: Vec::new(), deleted: Vec::new(), stamped })
     }
@@ -82,7 +82,7 @@ impl Loader {
         self.local.tables.get(table).map(|table| table.generation)
     }
 
-    /// Brings the index line of a key nearer that will be changed soon.
+    /// Prefetches the index line of a key that will be changed soon.
     #[inline]
     pub fn prefetch(&self, table: TableId, hash: u64) {
         if let Some(table) = self.local.tables.get(table) {
@@ -90,12 +90,14 @@ impl Loader {
         }
     }
 
-    /// Loads records of a checkpoint into a table. A key that is there already stays as it is: of a
-    /// chain of checkpoints, the newest is loaded first. All index lines are asked for and all cells
-    /// written before the first enters the index, so some dozens at a time go fastest.
+    /// Loads records of a checkpoint into a table. A key that the table has already stays as it is,
+    /// since the newest checkpoint of a chain is loaded first. Before the first cell enters the
+    /// index, all index lines are prefetched and all cells written. So a few dozen records in each
+    /// call are fastest.
     ///
     /// # Errors
-    /// There is no such table, or too little memory. Some records may have been loaded then.
+    /// There is no such table, or too little memory. Some records may have been loaded before the
+    /// error.
     pub fn load<'a>(
         &mut self,
         table: TableId,
@@ -118,8 +120,8 @@ impl Loader {
         for record in records.clone() {
             table.index.prefetch(record.hash);
         }
-        // An index entry is made by a locked instruction, which waits until the stores before it
-        // are done. So the cells, whose lines are new to the cache, are all written before.
+        // A locked instruction makes an index entry, and waits for all earlier stores. The cells'
+        // lines are not in the cache. So all cells are written before the first index entry.
         let mut cells = std::mem::take(&mut self.cells);
         cells.clear();
         let mut built = Ok(());
@@ -134,7 +136,8 @@ impl Loader {
         }
         let mut added = 0;
         let mut at = 0;
-        // After an error no cell is left over: what was built goes in, or is given back.
+        // After an error no cell is left over: each cell that was built enters the index or is
+        // given back.
         let entered = records.zip(&cells).try_for_each(|(record, &cell)| {
             at += 1;
             added += u32::from(self.enter_cell(&table, &record, cell)?);
@@ -219,7 +222,7 @@ impl Loader {
         Ok(false)
     }
 
-    /// Gives back a cell that never was in the index, so that nobody else has met it.
+    /// Gives back a cell that never was in the index. So no other thread has met it.
     fn drop_cell(&mut self, number: u64) {
         let Participant { cache, store, .. } = &mut self.local;
         let cell = store.cell(number);
@@ -319,7 +322,7 @@ impl Loader {
         }
     }
 
-    /// What a new cell of a key is made from.
+    /// Describes a new cell for a key.
     fn describe<'a>(
         &self,
         table: &'a Table,
@@ -380,7 +383,7 @@ impl Loader {
         Ok(())
     }
 
-    /// The whole value after a patch, with its tag, if the value outgrows its cell by it.
+    /// The whole value after a patch, with its tag, if the patched value does not fit its cell.
     ///
     /// # Errors
     /// A range begins outside the value, or the key has none.

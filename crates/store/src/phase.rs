@@ -28,9 +28,9 @@ pub enum Phase {
     Rest = 0,
     /// A checkpoint is about to begin.
     Prepare = 1,
-    /// The point of consistency has passed; commits from before it may still be under way.
+    /// The point of consistency has passed, and earlier commits may still be under way.
     Resolve = 2,
-    /// All commits from before the point of consistency are done; the capture walks.
+    /// All commits from before the point of consistency have ended. The capture scan runs.
     Capture = 3,
     /// Every record is captured.
     Complete = 4,
@@ -43,7 +43,7 @@ pub struct PhaseWord(u64);
 const GATE: u64 = 1 << 3;
 /// One transaction has the permit of the whole store.
 const PERMIT: u64 = 1 << 4;
-/// The checkpoint under way has the records that have changed, and no others.
+/// The checkpoint under way is one of changes.
 const CHANGES: u64 = 1 << 5;
 /// The status of records that the latest full checkpoint has.
 const CAPTURED: u64 = 1 << 6;
@@ -84,7 +84,7 @@ impl PhaseWord {
         self.0 & PERMIT != 0
     }
 
-    /// True if the checkpoint under way has only the records that have changed since the one before.
+    /// Whether the checkpoint under way is one of changes.
     #[inline]
     pub fn is_of_changes(self) -> bool {
         self.0 & CHANGES != 0
@@ -97,14 +97,14 @@ impl PhaseWord {
         if self.0 & CAPTURED != 0 { status::CAPTURED } else { 0 }
     }
 
-    /// True while a record that is not marked must be given to the checkpoint before it changes.
+    /// Whether a commit must save the before-image of a record that is not marked.
     #[inline]
     pub(crate) fn is_capturing(self) -> bool {
         matches!(self.phase(), Phase::Resolve | Phase::Capture)
     }
 }
 
-/// The phase, the read_sections, and the one who moves the phase on.
+/// The phase, the read sections, and the right to change the phase.
 #[derive(Debug)]
 pub struct PhaseDriver {
     word: CachePadded<AtomicU64>,
@@ -120,7 +120,7 @@ pub struct PhaseDriver {
     planted: Planted,
 }
 
-/// The right to move the phases, from rest to rest.
+/// The right to change the phase, from REST to REST.
 #[derive(Debug)]
 pub struct CheckpointPermit<'a> {
     _held: MutexGuard<'a, ()>,
@@ -140,13 +140,14 @@ impl PhaseDriver {
         }
     }
 
-    /// The right to take a checkpoint, held until it is over; `None` while another has it.
+    /// Takes the right to change the phase, which is held until the checkpoint has ended. `None`
+    /// while another thread has it.
     pub fn try_turn(&self) -> Option<CheckpointPermit<'_>> {
         self.turn.try_lock().map(|held| CheckpointPermit { _held: held })
     }
 
-    /// Notes that the checkpoint which began `epoch` lacks a record, so that it is given up. For
-    /// `u64::MAX`, that no checkpoint can be taken any more.
+    /// Notes that the checkpoint which began `epoch` lacks a record, so that the checkpoint is
+    /// given up. `u64::MAX` means that no checkpoint can be taken any more.
     pub fn spoil(&self, epoch: u64) {
         // Release: partner of the Acquire in `is_spoilt`.
         self.spoilt.fetch_max(epoch, Release);
@@ -158,7 +159,7 @@ impl PhaseDriver {
         self.spoilt.load(Acquire) >= epoch
     }
 
-    /// Plants a bug, for a test that shows that it is found.
+    /// Plants a bug, so that a test can show that the checkers see it.
     #[cfg(any(feature = "planted-bugs", all(test, shuttle)))]
     pub fn plant(&self, bug: Bug) {
         self.planted.plant(bug);
@@ -170,7 +171,8 @@ impl PhaseDriver {
         self.planted.has(bug)
     }
 
-    /// For a planted bug: the transaction of this worker that begins will commit in the present phase.
+    /// For the planted bug `PhaseReadBeforeLocks`: this worker's transaction, which begins now,
+    /// will commit in the present phase.
     pub(crate) fn note_phase(&self, worker: usize) {
         self.planted.note_phase(worker, self.now().0);
     }
@@ -191,8 +193,8 @@ impl PhaseDriver {
         PhaseWord(self.word.load(Acquire))
     }
 
-    /// Says whether the checkpoint that is about to begin has only the records that have changed.
-    /// Before its point of consistency, by whoever moves the phases.
+    /// Decides whether the checkpoint that is about to begin is one of changes. Called before its
+    /// point of consistency, by the thread that changes the phase.
     pub fn choose_changes(&self, changes: bool) {
         let _moving = self.moving.lock();
         assert!(self.now().phase() <= Phase::Prepare, "the checkpoint has begun");
@@ -213,7 +215,7 @@ impl PhaseDriver {
         assert!(legal, "no way from {:?} to {phase:?}", now.phase());
         let begins = phase == Phase::Resolve;
         let kept = now.0 & (CHANGES | CAPTURED);
-        // Every full checkpoint gives the marks of the last one the opposite meaning.
+        // With every full checkpoint the marks change their meaning.
         let flipped = if begins && !now.is_of_changes() { CAPTURED } else { 0 };
         let next =
             PhaseWord(PhaseWord::new(phase, now.epoch() + u64::from(begins)).0 | (kept ^ flipped));
@@ -252,9 +254,10 @@ impl PhaseDriver {
 
     /// Waits until no commit is under way, neither inside of a read section nor waiting outside.
     ///
-    /// A commit announces its wait inside of a read section that was open before the gate closed. The
-    /// announcement stands until the commit has ended and has left the read section that it entered
-    /// in spite of the gate. So with no announcement after a grace period no read section is open.
+    /// A commit announces its wait inside of a read section that was open before the gate closed.
+    /// The commit takes its announcement back after it has ended and has left the read section that
+    /// it entered in spite of the gate. So with no announcement after a grace period no read
+    /// section is open.
     fn wait_for_commits(&self) {
         let mut backoff = stillpoint_sync::Backoff::new();
         loop {
@@ -267,8 +270,8 @@ impl PhaseDriver {
         }
     }
 
-    /// Announces that a commit leaves its read section with its locks held, until it has
-    /// [ended](Self::end_wait). Inside of that section.
+    /// Announces that a commit leaves its read section with its locks held. The announcement counts
+    /// until [`end_wait`](Self::end_wait). Called inside of that section.
     pub(crate) fn announce_wait(&self) {
         // Relaxed: the end of the read section publishes the count; partner: the grace period in
         // `wait_for_commits`.
@@ -281,30 +284,31 @@ impl PhaseDriver {
         self.waiting_commits.fetch_sub(1, Release);
     }
 
-    /// Enters the read section of a commit that has announced its wait, also while the store is being
-    /// quiesced: the quiesce waits for the commit.
+    /// Enters the read section of a commit that has announced its wait, even while the store is
+    /// being quiesced. The quiesce waits for the commit.
     pub(crate) fn enter_to_end(&self, slot: usize) {
         self.read_sections.enter(slot);
     }
 
-    /// Takes the permit of the whole store, waiting for who has it. While it is held, no other
-    /// transaction [begins](Self::enter_to_begin): those that hold locks end, and no new ones come.
+    /// Takes the permit of the whole store, after a wait for its holder. While the permit is held,
+    /// no other transaction [begins](Self::enter_to_begin). So those that hold locks end, and no
+    /// new ones come.
     pub(crate) fn take_permit(&self) -> Permit<'_> {
         let turn = self.permit.lock();
-        // SeqCst: with the phase, as in `advance`. Whoever enters later sees it; who does not is
-        // waited for by its locks.
+        // SeqCst: with the phase, as in `advance`. A transaction that begins later sees the permit.
+        // The holder waits for the locks of one that began earlier.
         self.word.fetch_or(PERMIT, SeqCst);
         Permit { driver: self, _turn: turn }
     }
 
-    /// Opens a worker's read section, waiting while the store is quiesced.
+    /// Opens a worker's read section. Waits while the store is quiesced.
     #[inline]
     pub(crate) fn enter(&self, slot: usize) -> PhaseWord {
         self.enter_unless(slot, GATE)
     }
 
-    /// As [`enter`](Self::enter), for who holds no locks and is about to take some: waits for the
-    /// one who has the permit, too.
+    /// As [`enter`](Self::enter), for a worker that holds no locks and is about to take some. Also
+    /// waits while a transaction has the permit.
     #[inline]
     pub(crate) fn enter_to_begin(&self, slot: usize) -> PhaseWord {
         self.enter_unless(slot, GATE | PERMIT)
@@ -337,8 +341,8 @@ impl PhaseDriver {
     }
 }
 
-/// The right of one transaction to wait for any lock: others that hold some give them back rather
-/// than wait, and nobody begins.
+/// The right of one transaction to wait for any lock. Meanwhile other transactions give their locks
+/// back rather than wait, and none begins.
 #[derive(Debug)]
 pub(crate) struct Permit<'a> {
     driver: &'a PhaseDriver,
@@ -351,14 +355,14 @@ impl Drop for Permit<'_> {
     }
 }
 
-/// No worker is in its read section while this lives.
+/// While this value lives, no worker is in its read section.
 #[derive(Debug)]
 pub struct Quiesced<'a> {
     driver: &'a PhaseDriver,
 }
 
 impl Quiesced<'_> {
-    /// True if it is this driver's store that is quiesced.
+    /// Whether the quiesced store is that of this driver.
     pub(crate) fn is_of(&self, driver: &PhaseDriver) -> bool {
         std::ptr::eq(self.driver, driver)
     }

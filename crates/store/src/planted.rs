@@ -21,9 +21,9 @@ pub enum Bug {
     BeforeImageAfterInstall = 4,
     /// The capture does not wait for the commits from before the point of consistency.
     NoGracePeriod = 5,
-    /// The walk does not look whether a record is marked.
+    /// The scan does not look whether a record is marked.
     MarksNotSeen = 6,
-    /// A capture that is given up does not finish its marks.
+    /// A capture that is given up leaves cells unmarked.
     MarksForgotten = 7,
     /// The point of consistency does not change which copy of a record commits write.
     NextCopyKept = 8,
@@ -33,11 +33,11 @@ pub enum Bug {
     CopyReused = 10,
     /// The dirty marks of a checkpoint that was not published are cleared.
     DirtyForgotten = 11,
-    /// A checkpoint of changes, or a fuzzy one, leaves out that a key was deleted.
+    /// A checkpoint of changes, or a fuzzy one, leaves deletions out.
     TombstoneDropped = 12,
     /// The cell of a deleted key is reused before a published checkpoint has the deletion.
     DirtyCellReused = 13,
-    /// Nobody brings over what no commit has written in an epoch.
+    /// The copier does not bring over the records that no commit has written in an epoch.
     NotBroughtOver = 14,
     /// A dirty mark has no bit beside the cells, where passes over the changes look.
     MarkNotNoted = 15,

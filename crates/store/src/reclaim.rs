@@ -1,4 +1,4 @@
-//! Reclaiming: absent cells whose deletion is durable, and what waits for a grace period.
+//! Reclaiming: absent cells whose deletion is durable, and garbage that waits for a grace period.
 //!
 //! An absent cell may be reclaimed once its stamp is closed: a key inserted later then need not
 //! depend on the deletion. The cell's gsn raises the floor of its part of the key space. So a key
@@ -50,36 +50,37 @@ impl Garbage {
     }
 }
 
-/// So much garbage waits for one grace period together, in pieces or in bytes of large values.
+/// Garbage is collected up to this number of pieces, or up to a number of bytes of large values. It
+/// then waits for one grace period together.
 const PER_GRACE: usize = 64;
 const BYTES_PER_GRACE: usize = 1 << 20;
 /// Absent cells looked at per round, at least.
 const PER_ROUND: usize = 128;
-/// And at most by a worker with nothing else to do.
+/// Absent cells that an idle worker looks at per round, at most.
 const PER_IDLE_ROUND: usize = 8192;
 
-/// A round ends after a share of as many looks that met a cell which a capture needs.
+/// A round of n looks ends early after n / 16 looks at cells that a capture needs.
 const LOOKS_PER_NEEDED: usize = 16;
 
-/// What became of an entry.
+/// The result of a look at an entry.
 #[derive(Clone, Copy, Debug)]
 enum Looked {
     /// The cell was reclaimed, or is not absent any more.
     Done,
-    /// Its deletion is not closed.
+    /// The deletion of the cell's key is not closed.
     NotClosed,
-    /// A capture needs one of its copies.
+    /// A capture needs one of the cell's copies.
     Needed,
 }
 
-/// What a worker has to reclaim.
+/// The cells and large values that a worker has to reclaim.
 #[derive(Debug, Default)]
 pub(crate) struct Reclaim {
     absent: VecDeque<Absent>,
     /// Entries made since the last round.
     added: usize,
     garbage: Vec<Garbage>,
-    /// Of the large values in `garbage`.
+    /// Bytes of the large values in `garbage`.
     garbage_bytes: usize,
     waiting: VecDeque<(GracePeriod, Vec<Garbage>)>,
     /// The key of the absent cell that is looked at.
@@ -104,8 +105,8 @@ impl Reclaim {
         self.garbage_bytes += blob.len;
     }
 
-    /// Cells and large values of an owner that is gone are freed with its slabs, which may have
-    /// another owner already.
+    /// Forgets the cells and large values of a dropped owner. They were freed with the owner's
+    /// slabs, which may belong to another owner already.
     pub(crate) fn forget_owner(&mut self, owner: u32) {
         self.absent.retain(|absent| absent.owner != owner);
         self.garbage.retain(|garbage| garbage.owner() != owner);
@@ -124,20 +125,20 @@ impl Reclaim {
         self.absent.is_empty() && self.garbage.is_empty() && self.waiting.is_empty()
     }
 
-    /// Gives up what waits to be reclaimed.
+    /// Gives up the absent cells that wait to be reclaimed, and returns them.
     pub(crate) fn give_up_absent(&mut self) -> Vec<Absent> {
         self.added = 0;
         std::mem::take(&mut self.absent).into()
     }
 
-    /// Takes over what a worker that is gone could not reclaim yet.
+    /// Takes over the absent cells that an ended worker could not reclaim.
     pub(crate) fn adopt(&mut self, absent: Vec<Absent>) {
         self.absent.extend(absent);
     }
 }
 
 impl Participant {
-    /// Reclaims what can be reclaimed by now. Inside a read section.
+    /// Reclaims the cells and frees the garbage whose time has come. Inside a read section.
     #[inline]
     pub(crate) fn collect_garbage(&mut self, is_closed: IsClosed<'_>) {
         if !self.reclaim.absent.is_empty() {
@@ -153,7 +154,7 @@ impl Participant {
         }
     }
 
-    /// Memory was refused: nothing is kept back that may help to empty a slab.
+    /// Called after memory was refused: returns all spare cells, which may empty a slab.
     #[cold]
     fn make_room(&mut self) {
         self.pass_grace(true);
@@ -161,16 +162,16 @@ impl Participant {
         cache.drain(&store.memory().arena);
     }
 
-    /// As [`collect_garbage`](Self::collect_garbage), for a worker that has the time: more, and
-    /// nothing is kept back until there is more of its kind.
+    /// As [`collect_garbage`](Self::collect_garbage), for an idle worker: looks at more cells, and
+    /// frees garbage at once instead of collecting it.
     pub(crate) fn collect_all_garbage(&mut self, is_closed: IsClosed<'_>) {
         self.reclaim.added = 0;
         self.reclaim_absent(PER_IDLE_ROUND, is_closed);
         self.make_room();
     }
 
-    /// Looks at the `most` oldest entries, up to the first whose deletion is not closed yet: those
-    /// behind it are hardly older. True if there may be more that can be reclaimed.
+    /// Looks at the `most` oldest entries, up to the first whose deletion is not closed yet, since
+    /// those behind it are hardly older. True if more cells might be reclaimed at once.
     #[cold]
     fn reclaim_absent(&mut self, most: usize, is_closed: IsClosed<'_>) -> bool {
         let (mut done, mut needed) = (0, 0);
@@ -182,7 +183,7 @@ impl Participant {
                 Looked::NotClosed => return false,
                 Looked::Done => done += 1,
                 Looked::Needed => {
-                    // Those behind it may be of keys that no capture has met.
+                    // No capture may need the cells behind this one.
                     self.reclaim.absent.push_back(absent);
                     needed += 1;
                 }
@@ -192,8 +193,8 @@ impl Participant {
         done > 0
     }
 
-    /// Takes an absent cell out of the index, whose lock is held exclusively; false if it is not
-    /// there.
+    /// Takes an absent cell out of the index, whose lock is held exclusively; false if the index
+    /// does not have the cell.
     pub(crate) fn remove_cell(&self, table: &Table, hash: u64, number: u64, stamp: Stamp) -> bool {
         table.index.remove(self.number, hash, number, || {
             mutant!(table.raise_floor(hash, stamp.gsn()), FloorNotRaised => ());
@@ -201,13 +202,14 @@ impl Participant {
         })
     }
 
-    /// Reclaims a cell, if that may be.
+    /// Reclaims a cell, if nothing forbids it.
     fn try_reclaim(&mut self, absent: Absent, is_closed: IsClosed<'_>) -> Looked {
         let Some(table) = self.tables.get(absent.table).filter(|table| table.owner == absent.owner)
         else {
             return Looked::Done;
         };
-        // The entry may be older than what is there now: a cell of another size, or a large value.
+        // The entry may be outdated: its place may now hold a cell of another size, or a large
+        // value.
         if !self.store.memory().arena.has_record_cell(absent.cell, absent.owner) {
             return Looked::Done;
         }
@@ -221,7 +223,7 @@ impl Participant {
             return Looked::NotClosed;
         }
         if lock_word::try_exclusive(cell.lock(), Priority::DECLARED).is_err() {
-            // Whoever holds the lock looks after the cell when releasing it.
+            // The transaction that holds the lock makes a new entry when it releases the lock.
             return Looked::Done;
         }
         // Under the lock the key and the stamp stay.
@@ -234,7 +236,7 @@ impl Participant {
         if is_absent && may_go && !is_needed {
             cell.read_key(&mut self.reclaim.key);
             let hash = self.store.hash(absent.table, &self.reclaim.key);
-            // A cell that is not in the index yet is looked after by whoever is adding it.
+            // If the cell is not in the index yet, the transaction that adds it makes a new entry.
             gone = self.remove_cell(table, hash, absent.cell, stamp);
         }
         lock_word::release_exclusive(cell.lock());
@@ -248,14 +250,15 @@ impl Participant {
         }
     }
 
-    /// Frees what has waited for its grace period. Lets the garbage wait for the next one, if
-    /// `begins` says so.
+    /// Frees the garbage whose grace period has passed. If `begins`, begins a grace period for the
+    /// garbage collected since.
     fn pass_grace(&mut self, begins: bool) {
         let read_sections = self.store.driver().read_sections();
         if begins && !self.reclaim.garbage.is_empty() {
             let batch = std::mem::take(&mut self.reclaim.garbage);
             self.reclaim.garbage_bytes = 0;
-            // The own read section is open and counts: the batch waits until it has been left.
+            // This worker's own read section is open. So the grace period passes only after the
+            // worker has left it.
             self.reclaim.waiting.push_back((read_sections.token(), batch));
         }
         while let Some((token, _)) = self.reclaim.waiting.front_mut() {
@@ -290,7 +293,7 @@ impl Participant {
         }
     }
 
-    /// Frees all garbage; absent cells that are not durably gone are left to another worker.
+    /// Frees all garbage. Absent cells whose deletion is not closed are left to another worker.
     pub(crate) fn finish_reclaiming(&mut self, is_closed: IsClosed<'_>) {
         let mut more = true;
         while more {

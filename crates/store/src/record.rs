@@ -16,8 +16,8 @@
 //!
 //! A load has no log, so [`apply`] takes both steps at once.
 //!
-//! In a cell of several copies the write rule says which copies change. Such a cell is replaced by a
-//! larger one only if nobody needs its copies any more, since they stay behind.
+//! In a cell of several copies the write rule says which copies change. Such a cell is replaced by
+//! a larger one only if nobody needs its copies any more, since the larger cell does not get them.
 
 use stillpoint_format::Stamp;
 use stillpoint_sync::Backoff;
@@ -212,8 +212,9 @@ pub(crate) fn begin_writes<'a>(records: impl Iterator<Item = Record<'a>>) {
     fence(Release);
 }
 
-/// Puts a change into its record, which is busy, and ends the write with `stamp`. Gives the large
-/// value that the record had: nobody can find it any more once the present readers have ended.
+/// Puts a change into its record, which is busy, and ends the write with `stamp`. Returns the large
+/// value that the record had. Once the present readers have ended, nobody can find that value any
+/// more.
 #[inline]
 pub(crate) fn install<'a>(
     record: Record<'_>,
@@ -253,8 +254,8 @@ impl<'a> Writing<'a> {
         Cell::new(self.memory, self.number)
     }
 
-    /// As [`install`], in a call of its own. `left` takes the large values that nobody can find any more once the present
-    /// readers have ended.
+    /// As [`install`], in a call of its own. `left` takes the replaced large values, which may be
+    /// freed once the present readers have ended.
     #[inline(never)]
     pub(crate) fn install<'c>(
         self,

@@ -1,5 +1,5 @@
-//! What a checkpoint scheme asks of the cells of a store, as data. The store reads it once, when the
-//! store is made, so that a commit calls no scheme.
+//! The requirements of a checkpoint scheme on the cells of a store, as data. The store reads them
+//! once, when it is made, so that a commit calls no scheme.
 //!
 //! | status bit | meaning | rule |
 //! |---|---|---|
@@ -50,16 +50,16 @@ pub enum WriteRule {
     /// The new value replaces the old one.
     InPlace,
     /// As [`InPlace`](Self::InPlace). The first commit after a point of consistency that changes a
-    /// record gives the old value to the checkpoint's output before.
+    /// record first emits the old value into the checkpoint's output.
     SaveBeforeImage,
     /// The new value goes to the copy that [`status::NEXT_COPY`] names. The other copy stays.
     SwitchCopies,
-    /// The new value goes to the copy of the epoch's parity: 0 or 1. The other copy stays. After each
-    /// capture the scheme brings over what no commit has written in the epoch. All checkpoints are
-    /// full.
+    /// The new value goes to the copy of the epoch's parity: 0 or 1. The other copy stays. After
+    /// each capture the scheme copies the records that no commit has written in the epoch to this
+    /// copy. All checkpoints are full.
     AlternateCopies,
     /// As [`InPlace`](Self::InPlace), in copy 0. The first commit after a point of consistency that
-    /// changes a record copies the old value to copy 1 before.
+    /// changes a record first copies the old value to copy 1.
     KeepShadow,
     /// The new value goes to copy 0, and whole to the copy of the epoch's parity: 1 or 2. Copy 3
     /// belongs to the capture scan, which merges the copies of ended epochs into it.
@@ -71,8 +71,8 @@ pub enum WriteRule {
 pub enum DirtyRule {
     /// No.
     None,
-    /// Each sets the dirty bit of its epoch, in every phase. A checkpoint of changes has the records
-    /// of the ended epoch: those with a value, and the news that others have none.
+    /// Each commit sets the dirty bit of its epoch, in every phase. A checkpoint of changes has the
+    /// dirty records of the ended epoch: their values, and the deletions of those without a value.
     ByEpoch,
 }
 
@@ -98,8 +98,8 @@ pub enum Reuse {
     Always,
     /// Not from RESOLVE to COMPLETE, unless no copy has a value: a capture reads the other copies.
     OutsideOfCaptures,
-    /// Not from PREPARE to COMPLETE: a fuzzy capture tells of each key that has lost its value
-    /// meanwhile.
+    /// Not from PREPARE to COMPLETE: a fuzzy capture emits the deletion of each key that has lost
+    /// its value meanwhile.
     OutsideOfCheckpoints,
     /// When captures have merged all that commits wrote, or no copy has a value.
     WhenMerged,
@@ -151,7 +151,8 @@ impl CellRules {
     }
 }
 
-/// How the one thread is found that gives a record to a checkpoint: by the exchange of status bits.
+/// An exchange of status bits that exactly one thread wins: the one that emits the record into the
+/// checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claim {
     /// The record is unclaimed if these bits of its status are `unclaimed`.
@@ -160,7 +161,7 @@ pub(crate) struct Claim {
     /// The claim makes these bits `claimed`.
     mask: u8,
     claimed: u8,
-    /// The checkpoint has records without a value, too.
+    /// Whether the checkpoint also has deletions.
     pub(crate) has_deletions: bool,
 }
 

@@ -5,12 +5,12 @@ use crate::memory::value::ValueRef;
 
 /// Where the records of one thread go.
 pub trait Lane {
-    /// Takes one record, whose value is read here and not later, but for one that is
-    /// [kept](RecordImage::keep_large). Failures are kept and reported when the sink is closed;
-    /// after one, whatever comes is dropped.
+    /// Takes one record. The lane reads the value before this call ends, unless it
+    /// [keeps](RecordImage::keep_large) a large value. A failure is reported when the sink is
+    /// closed, and the sink drops all records after a failure.
     fn emit(&mut self, record: &RecordImage<'_>);
 
-    /// Takes the news that a key has no value. Only in a checkpoint of changes, and in a fuzzy one.
+    /// Takes the deletion of a key. Only in a checkpoint of changes, and in a fuzzy one.
     fn emit_deletion(&mut self, key: &DeletedKey<'_>);
 
     /// Forgets the record that was emitted last. A commit has captured the record meanwhile, so the
@@ -21,17 +21,18 @@ pub trait Lane {
 
 /// Where the records of a checkpoint go: a set of files by default.
 pub trait Sink: Send + Sync {
-    /// Calls `with` once, with the lane of a read section slot, which the caller owns. Once per commit
-    /// that saves before-images, or per few dozen cells of the walk. Nobody asks for two lanes at a time.
+    /// Calls `with` once, with the lane of a read section slot, which the caller owns. A commit
+    /// that saves before-images calls this once, and a capture scan once for a few dozen cells. A
+    /// thread uses one lane at a time.
     fn with_lane(&self, lane: usize, with: &mut dyn FnMut(&mut dyn Lane));
 
-    /// False if whoever saves before-images has to [wait](Self::wait_for_room). Asked by every commit while a
-    /// checkpoint is under way.
+    /// False if a commit that saves before-images has to [wait](Self::wait_for_room). Asked by
+    /// every commit while a checkpoint is under way.
     fn has_room(&self) -> bool {
         true
     }
 
-    /// Waits until there is room for before-images of this lane's owner.
+    /// Waits until the sink has room for the before-images of this lane's owner.
     fn wait_for_room(&self, lane: usize) {
         let _ = lane;
     }
@@ -46,11 +47,13 @@ pub trait Sink: Send + Sync {
         0
     }
 
-    /// Nothing more comes. Returns once nothing of the store's is referred to any more.
+    /// Called after the last record. Returns once the sink keeps no large value of the store any
+    /// more.
     fn drain(&self) {}
 }
 
-/// Where before-images go while no sink is set: nowhere. A scheme that wants them has one set.
+/// Where before-images go while no sink is set: nowhere. For a scheme that saves before-images a
+/// sink is set.
 pub(crate) struct NoSink;
 
 impl Sink for NoSink {
@@ -74,10 +77,10 @@ impl Lane for NoLane {
 /// What a sink asks of the capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demand {
-    /// Walk on, at the pace.
+    /// Go on, at the pace.
     Go,
-    /// Wait: more was taken than could be written yet, and what is left of the buffers is for the
-    /// workers.
+    /// Wait: records come faster than they are written, and the free buffers are reserved for
+    /// commits.
     Wait,
     /// The sink has failed.
     GiveUp,
@@ -116,7 +119,7 @@ pub struct DeletedKey<'a> {
     pub gsn: u64,
 }
 
-/// A large value kept beyond the moment in which the record was seen.
+/// A large value that a sink keeps after the call that emitted its record.
 #[derive(Debug)]
 pub struct KeptValue {
     blob: blob::Blob,
@@ -145,7 +148,7 @@ impl KeptValue {
         self.blob.len
     }
 
-    /// True for a value of no bytes, which a large one never is.
+    /// Whether the value has no bytes. Always false, since a large value has bytes.
     pub fn is_empty(&self) -> bool {
         self.blob.len == 0
     }

@@ -53,13 +53,13 @@ pub struct Store {
     driver: PhaseDriver,
     hasher: KeyHasher,
     rules: CellRules,
-    /// What takes the before-images of the present checkpoint.
+    /// The sink of the present checkpoint, which takes before-images.
     sink: Mutex<Option<Arc<dyn Sink>>>,
     catalog: Catalog,
-    /// How often tables were replaced, and how many of these times their memory is back.
+    /// How often tables were replaced, and for how many of these replacements the memory is freed.
     replacements: AtomicU64,
     returned: AtomicU64,
-    /// Whether replay marks what it applies, for schemes that mark changes.
+    /// Whether replay marks the cells that it writes as dirty, for schemes that mark changes.
     marks_replayed: bool,
     /// Ages of undeclared transactions, for wait-die.
     pub(crate) ages: CachePadded<AtomicU64>,
@@ -98,8 +98,8 @@ impl Store {
         })
     }
 
-    /// Has a replay mark nothing, and so reuse the cells of keys that it deletes. For a store whose
-    /// next checkpoint has every record in any case.
+    /// Makes replay set no dirty marks, so that it can reuse the cells of keys that it deletes. For
+    /// a store whose next checkpoint has every record in any case.
     pub fn leave_replayed_unmarked(&mut self) {
         self.marks_replayed = false;
     }
@@ -184,8 +184,8 @@ impl Store {
         }
     }
 
-    /// Sets the sink that takes what workers save: from before [`Phase::Prepare`](crate::Phase)
-    /// until [`Phase::Rest`](crate::Phase) has begun again.
+    /// Sets the sink that takes before-images. It is set from before
+    /// [`Phase::Prepare`](crate::Phase) until [`Phase::Rest`](crate::Phase) has begun again.
     pub fn set_sink(&self, sink: Option<Arc<dyn Sink>>) {
         *self.sink.lock() = sink;
     }
@@ -215,15 +215,16 @@ impl Store {
         self.memory.arena.limit_bytes()
     }
 
-    /// Sets the limit; what is held already stays.
+    /// Sets the memory limit. Memory that is held already stays.
     pub fn set_max_memory_bytes(&self, bytes: usize) {
         self.memory.arena.set_limit_bytes(bytes);
     }
 
     /// Background work: touches memory ahead of its use, counts bytes beside the cells, frees table
-    /// generations that nobody can reach. True if more can be done at once.
+    /// generations that nobody can reach. True if more work can be done at once.
     pub fn maintain(&self) -> bool {
-        // Acquire: partner of the Release in `replace_tables`; what was replaced is found below.
+        // Acquire: partner of the Release in `replace_tables`; the tables of these replacements are
+        // found below.
         let replacements = self.replacements.load(Acquire);
         self.catalog.drop_retired(&self.memory, &self.driver);
         let mut more = self.memory.arena.populate_ahead() | self.memory.arena.trim();
@@ -285,8 +286,8 @@ impl Store {
         self.add_tables(vec![self.new_table(id, generation)?])
     }
 
-    /// Replaces tables by new ones, or adds those whose numbers are new. No commit is under way
-    /// meanwhile, which the quiesce proves, so none is lost in the tables that go.
+    /// Replaces tables by new ones, or adds those whose numbers are new. The quiesce proves that no
+    /// commit is under way, so none is lost in the replaced tables.
     ///
     /// # Panics
     /// If another store was quiesced.
@@ -300,8 +301,8 @@ impl Store {
     /// True while memory of replaced tables is not free yet. It waits for a grace period, or for a
     /// checkpoint that may need it. Takes no lock.
     pub fn memory_returns(&self) -> bool {
-        // Acquire: partner of the Release in `replace_tables`; then of the one in `maintain`, so that
-        // whoever sees the memory as returned can have it.
+        // Acquire: partner of the Release in `replace_tables`; then of the one in `maintain`. So a
+        // thread that sees the memory as freed can use it.
         let replacements = self.replacements.load(Acquire);
         self.returned.load(Acquire) < replacements
     }

@@ -59,8 +59,8 @@ impl Lane for Found {
     }
 }
 
-/// A checkpoint. `published` says whether the one before was published. Gives what it found, and how
-/// many cells the settling has counted.
+/// A checkpoint. `published` says whether the one before was published. Returns the emitted keys,
+/// and the number of cells that `settle_marks` has counted.
 fn checkpoint(store: &Store, of_changes: bool, published: bool) -> (Found, u64) {
     let driver = store.driver();
     let slot = driver.read_sections().claim().expect("a free slot");
@@ -108,7 +108,7 @@ fn passes_over_changes_visit_what_has_changed() {
         let (full, dirty) = checkpoint(&store, false, false);
         assert_eq!((full.keys.len() as u64, dirty), (KEYS, KEYS), "seed {seed}");
         assert!(full.lanes > 900, "{} lanes for all cells", full.lanes);
-        // Keys that no published checkpoint has, and those that one tells of as deleted.
+        // Changed keys that no published checkpoint has yet, and keys whose deletion one has.
         let (mut lacking, mut gone) = (BTreeSet::new(), BTreeSet::new());
         let mut published = true;
         for round in 0..12 {
@@ -116,13 +116,13 @@ fn passes_over_changes_visit_what_has_changed() {
             let changed = change(&mut worker, &mut random, [0, 1, 20, 300][round % 4]);
             lacking.extend(changed);
             let (found, dirty) = checkpoint(&store, true, published);
-            // Keys that had no value before may be told of as deleted, or not.
+            // For keys that had no value before, a deletion may be emitted or not.
             let had_none = |key: u64| key.is_multiple_of(4) && (key >= KEYS || gone.contains(&key));
             let wanted: Vec<u64> = lacking.iter().copied().filter(|&key| !had_none(key)).collect();
             assert!(wanted.iter().all(|key| found.keys.contains(key)), "{context}");
             assert!(found.keys.iter().all(|key| lacking.contains(key)), "{context}");
             assert!(dirty >= wanted.len() as u64, "{context}: {dirty} are dirty");
-            // Each slab asks for one, and each 64 bits for another.
+            // The capture takes the lane once for each slab, and once for each 64 bits.
             let most = store.slab_count() + 2 * lacking.len().div_ceil(64) + 2;
             assert!(found.lanes <= most, "{context}: {} lanes", found.lanes);
             published = random.below(3) > 0;

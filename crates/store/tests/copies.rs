@@ -14,7 +14,8 @@ use stillpoint_store::{
 
 const T: TableId = TableId(0);
 const KEYS: u64 = 8;
-/// The values of all keys, in all copies and once more, need less. A value lost in each round does not.
+/// The values of all keys fit, even with one copy more than the cells have. If each round leaked
+/// one value, the memory would not suffice.
 const LIMIT_BYTES: usize = 96 << 20;
 const ROUNDS: u64 = 60;
 
@@ -176,7 +177,8 @@ fn blocks_of_several_copies_are_freed() {
     }
 }
 
-/// Keys that come and go leave no cells behind, once captures have seen that they are gone.
+/// Keys that are inserted and deleted leave no cells behind, once captures have seen their
+/// deletions.
 #[test]
 fn cells_of_deleted_keys_are_used_again() {
     for rules in RULES {

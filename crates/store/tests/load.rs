@@ -1,5 +1,5 @@
-//! Loading a checkpoint's records: every kind of them, keys that are there already, several loaders
-//! at once, and too little memory.
+//! Loading a checkpoint's records: every kind of records, keys that the store has already, several
+//! loaders at once, and too little memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,7 +37,8 @@ fn value_of(worker: &mut Worker, key: &[u8]) -> Option<(u8, Vec<u8>)> {
     seen.map(|seen| (seen.tag, value))
 }
 
-/// The store holds exactly what the records say, the later ones of a key for the earlier.
+/// Checks that the store holds exactly these records. Of several records of a key, the last one
+/// counts.
 fn assert_holds(store: &Arc<Store>, records: &[Record]) {
     let expected: BTreeMap<_, _> =
         records.iter().map(|(key, tag, value)| (key, value.clone().map(|v| (*tag, v)))).collect();
@@ -48,7 +49,8 @@ fn assert_holds(store: &Arc<Store>, records: &[Record]) {
     assert_eq!(store.record_count(TABLE), expected.values().flatten().count() as u64);
 }
 
-/// Values and keys of all sizes at which something changes, for the keys from `first` on.
+/// Records with keys and values of all sizes at which the layout changes, for the keys from `first`
+/// on.
 fn records(first: u32, count: u32, salt: u8) -> Vec<Record> {
     let value_lens = [0, 1, 4, 100, 104, 2044, 2045, 70_000];
     (first..first + count)

@@ -1,4 +1,5 @@
-//! Keys under a declared key: found on the way, locked by whoever holds the lock of that key.
+//! Tests of keys under a declared key. Only a transaction that holds the lock of the declared key
+//! locks the keys under it.
 
 mod common;
 
@@ -32,7 +33,8 @@ fn number(tx: &mut Tx<'_>, slot: Slot) -> u64 {
 #[derive(Clone, Debug)]
 struct Call {
     parent: usize,
-    /// Children that gain or lose one; none if the transaction reads.
+    /// Children to which the transaction adds one or from which it takes one. Empty if the
+    /// transaction only reads.
     changed: Vec<(u64, bool)>,
     /// Whether the parent is declared among others.
     among: bool,

@@ -7,7 +7,8 @@
 //! └─────────┴──────────────┴───────┴──────────┴──────────┴───────┘
 //! ```
 //!
-//! - *exclusive* and *shared*: strict two-phase locks of transactions.
+//! - *exclusive* and *shared*: strict two-phase locks of transactions. A *sharer* is a transaction
+//!   that holds the lock shared.
 //! - *status*: owned by the checkpoint scheme, changed by [`claim`] alone. It is independent of the
 //!   lock, so that a capture never waits for a transaction.
 //! - *await*: a transaction waits for the sharers to leave. No younger transaction may join them, so
@@ -373,7 +374,7 @@ mod tests {
         assert_eq!(try_exclusive(&word, middle), Ok(()));
         release_exclusive(&word);
         assert_eq!(word.load(Ordering::Relaxed) & AWAITED, 0);
-        // A waiter that gave up costs the next sharer one refusal.
+        // The flag of a waiter that gave up refuses the next shared lock once.
         assert_eq!(try_shared(&word, young), Ok(()));
         await_sharers(&word, Priority::DECLARED);
         release_shared(&word);

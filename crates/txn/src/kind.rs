@@ -107,9 +107,9 @@ pub trait TableKind: Send + Sync + fmt::Debug {
     /// The kind's name in the MANIFEST, other than `memory`.
     fn name(&self) -> &'static str;
 
-    /// Adds a table: with what its section names, or empty without one. Called once for each table,
-    /// before anything else names it. The files of the kind are on `disk`, those that no section names
-    /// were left by a crash.
+    /// Adds a table: with the records that its section names, or empty without a section. Called
+    /// once for each table, before anything else names it. The kind's files are on `disk`. A crash
+    /// has left those that no section names.
     ///
     /// # Errors
     /// There is no room for the table, or what its section names cannot be read.

@@ -73,7 +73,8 @@ impl OfKinds {
         }
     }
 
-    /// The kinds that took part hold the logs from their new positions on.
+    /// After the publication: notes from which log positions on each kind that took part needs the
+    /// logs.
     pub(crate) fn hold(&self, shared: &Shared) -> Result<(), JournalError> {
         let kinds = self.asked.iter().map(|&number| &shared.kinds.kinds[number]);
         let mut kinds = kinds.zip(&self.entries);

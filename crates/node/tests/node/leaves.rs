@@ -193,7 +193,7 @@ fn ascending_insertions_fill_their_leaves() {
     assert!(room.iter().skip(1).all(|bytes| *bytes < 200), "free bytes: {room:?}");
 }
 
-/// As many separate runs of ascending keys, each somewhere in the middle.
+/// Twenty separate runs of ascending keys, each in the middle of the key space.
 #[test]
 fn ascending_insertions_between_others_fill_their_leaves() {
     let mut chain = Chain::new(4096);

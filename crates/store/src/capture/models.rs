@@ -3,8 +3,8 @@
 //! use them.
 //!
 //! Each commit adds one to a record, in both words of its value; a commit from after the point of
-//! consistency adds a hundred. What goes to the checkpoint must be below a hundred, whole, hold
-//! every commit from before, and go there once.
+//! consistency adds a hundred. Each value in the checkpoint must be whole and below a hundred. It
+//! must hold every commit from before, and be emitted once.
 
 use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use loom::thread;
@@ -81,7 +81,8 @@ impl World {
         assert_eq!(before, 0, "given twice");
     }
 
-    /// Locks the cells; false if another has one of them: to wait would only lengthen the model.
+    /// Locks the cells. False if another commit holds one of them, since to wait would only
+    /// lengthen the model.
     fn lock(&self, cells: &[usize]) -> bool {
         for (count, &at) in cells.iter().enumerate() {
             if lock_word::try_exclusive(self.cell(at).lock(), Priority::DECLARED).is_err() {
@@ -157,7 +158,7 @@ impl World {
     }
 }
 
-/// What the walk has copied and not taken back.
+/// The values that the scan has copied and not taken back.
 struct Walk {
     copy: Option<Vec<u8>>,
 }
@@ -218,7 +219,8 @@ fn two_workers_share_a_cell_while_a_walk_passes() {
     });
 }
 
-/// Who holds a record exclusively and does not write it, may give it back while the walk claims it.
+/// A commit that locks a record exclusively and does not write it may give the lock back while the
+/// scan claims the record.
 #[test]
 fn a_record_given_back_unchanged_stays_claimed() {
     explore(|| {
@@ -235,8 +237,8 @@ fn a_record_given_back_unchanged_stays_claimed() {
     });
 }
 
-/// A reader sees whole values, and of two records written together not the old one of the second
-/// after the new one of the first.
+/// A reader sees whole values. If a commit writes two records, a reader that sees the first new
+/// value then sees the second new value too.
 #[test]
 fn a_read_without_a_lock_is_whole_and_never_goes_back() {
     explore(|| {

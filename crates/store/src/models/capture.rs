@@ -33,7 +33,7 @@ use crate::{
 
 const TABLE: TableId = TableId(0);
 const KEYS: u8 = 3;
-/// Transactions of a committer, by each of its two workers.
+/// Transactions of each of a committer's two workers.
 const TRANSACTIONS: u8 = 2;
 const SCHEDULES: usize = 10_000;
 /// Schedules within which each planted bug must be seen.
@@ -61,10 +61,10 @@ const CHANGES: CellRules = CellRules {
 
 type Value = (u8, Vec<u8>);
 type State = BTreeMap<Vec<u8>, Value>;
-/// What a checkpoint has of some keys: the value, or that there is none; and a gsn.
+/// The keys of a checkpoint, each with its value, or `None` for a deletion, and with a gsn.
 type Changes = Vec<(Vec<u8>, Option<Value>, u64)>;
 
-/// Keeps what it takes, in the order in which it comes.
+/// A sink that keeps its records, in the order in which they come.
 #[derive(Default)]
 struct Paper(Mutex<Changes>);
 
@@ -82,12 +82,12 @@ impl Sink for Paper {
     }
 }
 
-/// What one lane takes until it is let go.
+/// The records that one lane takes in one call.
 struct Lines(Changes);
 
 impl Lane for Lines {
     fn emit(&mut self, record: &RecordImage<'_>) {
-        // Word by word, so that others may come in between.
+        // The value is read word by word, so that other threads may write between two words.
         let value = (record.value.tag(), record.value.to_vec());
         self.0.push((record.key.to_vec(), Some(value), record.gsn));
     }
@@ -100,7 +100,7 @@ impl Lane for Lines {
 }
 
 impl Paper {
-    /// The state after these changes of another one, and the gsns that came with them.
+    /// The state `state` after these changes, and the gsns of the changes.
     fn state_after(&self, mut state: State) -> (State, BTreeMap<Vec<u8>, u64>) {
         let mut gsns = BTreeMap::new();
         for (key, value, gsn) in self.0.lock().drain(..) {
@@ -145,7 +145,8 @@ impl History {
         positions
     }
 
-    /// The state after all commits so far, and what a replay from these positions makes of a checkpoint.
+    /// The state after all commits so far, and the state that a checkpoint and a replay from these
+    /// positions give.
     fn replayed(&self, paper: &Paper, positions: &BTreeMap<u8, u64>) -> (State, State) {
         let mut commits = self.0.lock();
         let (state, gsns) = paper.state_after(State::new());
@@ -217,7 +218,8 @@ impl CommitLog for Recorder {
         Ok(())
     }
 
-    /// So that absent cells are reclaimed, and used again, as early as can be.
+    /// Every stamp is closed, so that absent cells are reclaimed and used again as early as
+    /// possible.
     fn is_closed(&self, _: Stamp) -> bool {
         true
     }
@@ -255,7 +257,8 @@ impl World {
         }
     }
 
-    /// Brings over what no commit has written in the epoch; of some slabs only, if `is_cut_off`.
+    /// Does the copier's work after a capture: brings over the records that no commit has written
+    /// in the epoch. Only those of some slabs if `is_cut_off`.
     fn bring_over(&self, is_cut_off: bool) {
         let read_sections = self.store.driver().read_sections();
         let slot = read_sections.claim().expect("a free slot");
@@ -323,7 +326,8 @@ enum Action {
     Delete,
     DeleteAndPut,
     Read,
-    /// Locks it as a writer does, and leaves it as it is: the walk may claim it meanwhile.
+    /// Locks the record as a writer does, and does not change it. The scan may claim the record
+    /// meanwhile.
     LockOnly,
 }
 
@@ -341,7 +345,8 @@ fn run(tx: &mut Tx<'_>, key: u8, deed: Action, tag: u8) -> Result<(), TxError> {
     let key = [key];
     match deed {
         Action::Put => tx.put_tagged(TABLE, &key, tag, &[tag; 20]),
-        // Of a present record the value leaves the cell; an absent one gets a larger cell.
+        // The value is too long for its cell. If the key has a value, the new one gets blocks. An
+        // absent key gets a larger cell.
         Action::PutLonger => tx.put_tagged(TABLE, &key, tag, &[tag; 36]),
         Action::Patch => match tx.get(TABLE, &key)? {
             Some(_) => tx.patch(TABLE, &key, 3, &[tag; 14]),
@@ -357,7 +362,8 @@ fn run(tx: &mut Tx<'_>, key: u8, deed: Action, tag: u8) -> Result<(), TxError> {
     }
 }
 
-/// Random transactions of one or two keys. The second worker takes over what the first left.
+/// Random transactions of one or two keys. The second worker takes over the absent cells that the
+/// first has left.
 fn commit(world: &World, number: u8) {
     for life in 0..2 {
         let mut worker = world.worker(number);
@@ -383,7 +389,7 @@ fn commit(world: &World, number: u8) {
     }
 }
 
-/// What the walkers of a checkpoint share.
+/// State that the capture threads of a checkpoint share.
 struct CaptureScan {
     world: World,
     paper: Arc<Paper>,
@@ -411,7 +417,8 @@ impl CaptureScan {
             } else if is_fuzzy(&self.world) {
                 store.scan_records(unit, &mut hand, &mut |cell| cell.emit_stamped());
             } else if !hand.is_abandoned() || !now.is_of_changes() {
-                // One of changes leaves no marks that the next one needs.
+                // A checkpoint of changes that is given up may leave cells unvisited, since the
+                // next one needs no marks of it.
                 store.capture_unmarked(unit, &mut hand);
             }
         }
@@ -437,8 +444,8 @@ impl Capture for CaptureThread<'_> {
     }
 }
 
-/// Takes a checkpoint, which is given up after some units if `gives_up` says how many. It is one of
-/// changes if the store marks them, and if there is one that it can go on from.
+/// Takes a checkpoint, which is given up after `gives_up` units. It is one of changes if the store
+/// has dirty marks and a checkpoint was published before.
 fn checkpoint(world: &World, gives_up: Option<usize>) {
     let driver = world.store.driver();
     let paper = Arc::new(Paper::default());
@@ -531,7 +538,7 @@ fn model(rules: CellRules, bug: Option<Bug>) {
     for committer in committers {
         committer.join().expect("no panic");
     }
-    // What nobody disturbs holds everything.
+    // A checkpoint without concurrent commits holds everything.
     checkpoint(&world, None);
 }
 

@@ -1,5 +1,5 @@
 //! Bulk load, as recovery does it: several loaders fill one table with keys of their own, in
-//! batches, while the index grows under them. No record is lost, none is there twice.
+//! batches, while the index grows under them. No record is lost, and the index holds none twice.
 
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ use crate::{
 
 const TABLE: TableId = TableId(0);
 
-/// How often a scan of the whole index meets each cell below 64. While nobody changes it.
+/// How often a scan of the whole index meets each cell below 64. Nobody changes the index
+/// meanwhile.
 fn scanned(index: &Index) -> [u32; 64] {
     let mut seen = [0; 64];
     let mut cursor = 0;
@@ -41,7 +42,8 @@ fn loaders_fill_an_index(hash: fn(u64) -> u64) {
         let index = index.clone();
         thread::spawn(move || {
             let load = |cell: u64| index.load(hash(cell), cell, |found| found == cell);
-            // A batch; then one of which a key is there already, and one that is no plain record.
+            // A batch of new keys. The next batches have a key that the index has already, and a
+            // record without an inline value.
             assert_eq!([load(first), load(first + 1)], [Inserted::New, Inserted::New]);
             index.count_loaded(first as usize, 2);
             assert_eq!(load(first), Inserted::Existing(first));
@@ -75,7 +77,7 @@ fn loaders_of_an_index_lose_nothing() {
     }
 }
 
-/// Room is made while others load already: nothing goes to a place that is forgotten.
+/// One thread reserves room in the index while others load already. No entry is lost.
 #[test]
 fn room_made_meanwhile_loses_nothing() {
     let work = || {
@@ -103,7 +105,7 @@ fn room_made_meanwhile_loses_nothing() {
     shuttle::check_pct(work, SCHEDULES, 3);
 }
 
-/// What a key has that one loader after the other loads; number 2 outgrows the usual cell.
+/// The value that a loader has for a key. That of number 2 does not fit the usual cell.
 fn value_of(loader: u8, number: u8) -> Vec<u8> {
     vec![loader * 16 + number; if number == 2 { 40 } else { 5 }]
 }
@@ -125,7 +127,8 @@ fn load(
     loader.load(TABLE, images)
 }
 
-/// A checkpoint of changes and then its base, each loaded by two loaders: what came first counts.
+/// A checkpoint of changes and then its base, each loaded by two loaders. The record that was
+/// loaded first counts.
 #[test]
 fn loaders_of_a_store_leave_each_key_once() {
     let work = || {
@@ -164,7 +167,7 @@ fn loaders_of_a_store_leave_each_key_once() {
         });
         drop(loaders);
         assert_eq!(store.record_count(TABLE), 2 * 6);
-        // Those without a value may be reclaimed by now or not.
+        // Absent cells may be reclaimed by now or not.
         assert!((2 * 6..=2 * 7).contains(&store.cell_count(TABLE)), "the index lost count");
         let mut worker =
             Worker::new(store.clone(), Box::new(NoLog::default())).expect("a free slot");

@@ -1,7 +1,7 @@
 //! Commit: with all locks held, read the phase, append to the log, install the writes, release.
 //!
-//! Whatever can fail is done before the log takes the commit: memory for values that do not fit
-//! their cells is found first. Installing cannot fail.
+//! Whatever can fail is done before the log takes the commit: for instance, memory is found for
+//! values that do not fit their cells. Installing cannot fail.
 
 use stillpoint_format::Stamp;
 use stillpoint_sync::lock_word;
@@ -23,8 +23,8 @@ use crate::txn::Transaction;
 use crate::txn::commit_log::{Change, Commit, CommitLog, WriteSet};
 use crate::txn::pending::NONE;
 
-/// Dropped only when installing panics, which the log has taken for granted cannot happen: half a
-/// transaction would be seen, so the process ends here.
+/// Dropped only when installing panics. The log already has the commit, and readers would see half
+/// of it, so the process ends here.
 struct HalfInstalled;
 
 impl Drop for HalfInstalled {
@@ -33,7 +33,7 @@ impl Drop for HalfInstalled {
     }
 }
 
-/// What has no room for a commit.
+/// The part that has no room for a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shortage {
     /// The log.
@@ -72,7 +72,7 @@ pub struct CommitSteps<'t> {
     waited_in: u64,
     has_waited: bool,
     has_ended: bool,
-    /// The read section ends with the steps.
+    /// Whether the read section ends with the steps.
     leaves: bool,
 }
 
@@ -106,11 +106,11 @@ impl<'t> CommitSteps<'t> {
         }
     }
 
-    /// Takes all steps: the transaction commits to the worker's log and gives all locks back. Gives
-    /// the stamp, `None` if nothing was written.
+    /// Takes all steps: the transaction commits to the worker's log and gives all locks back.
+    /// Returns the stamp, `None` if nothing was written.
     ///
     /// # Errors
-    /// Why the commit was refused; then the transaction is to be rolled back.
+    /// The reason why the commit was refused. The caller rolls the transaction back.
     pub(crate) fn take_all(mut self) -> Result<Option<Stamp>, TxError> {
         while let Some(shortage) = self.attempt()? {
             self.wait(shortage)?;
@@ -118,14 +118,14 @@ impl<'t> CommitSteps<'t> {
         Ok(self.release())
     }
 
-    /// Waits for what has no room, and then takes all steps.
+    /// Waits until the log or the sink has room, and then takes all steps.
     #[cold]
     fn take_all_after_waiting(mut self, shortage: Shortage) -> Result<Option<Stamp>, TxError> {
         self.wait(shortage)?;
         self.take_all()
     }
 
-    /// Takes the steps up to the installation; gives what has no room, if anything.
+    /// Takes the steps up to the installation. Returns the part that has no room, if any.
     fn attempt(&mut self) -> Result<Option<Shortage>, TxError> {
         let shortage = self.prepare()?;
         if shortage.is_some() || !self.writes() {
@@ -139,9 +139,9 @@ impl<'t> CommitSteps<'t> {
         Ok(None)
     }
 
-    /// Reads the phase and does whatever can fail: finds memory, saves before-images. Returns what has
-    /// no room, if anything. Then only the marks of records whose before-images were saved have
-    /// changed, and the commit [waits](Self::wait) and prepares anew.
+    /// Reads the phase and does whatever can fail: finds memory, saves before-images. Returns the
+    /// part that has no room, if any. Then only the marks of records whose before-images were saved
+    /// have changed, and the commit [waits](Self::wait) and prepares anew.
     ///
     /// # Errors
     /// [`TxError::Conflict`] if a table was flushed under the transaction. [`TxError::Memory`],
@@ -157,7 +157,7 @@ impl<'t> CommitSteps<'t> {
         !self.transaction.written.is_empty()
     }
 
-    /// What a log takes of the store's records. After the preparation.
+    /// The entry for the log: the writes of the store's records. Valid after the preparation.
     pub fn entry(&self) -> Commit<'_> {
         self.transaction.entry(self.local, self.phase)
     }
@@ -188,7 +188,7 @@ impl<'t> CommitSteps<'t> {
     /// locks held. The next preparation reads the phase anew.
     ///
     /// # Errors
-    /// There will be no room: the transaction is rolled back.
+    /// There will be no room, and the transaction is rolled back.
     #[cold]
     pub fn wait(&mut self, shortage: Shortage) -> Result<(), TxError> {
         let Self { transaction, local, log, .. } = self;
@@ -211,7 +211,7 @@ impl<'t> CommitSteps<'t> {
         Ok(room?)
     }
 
-    /// Ends what the first wait has announced.
+    /// Takes back the announcement of the first wait.
     #[cold]
     fn end_wait(&mut self) {
         let Self { transaction, local, .. } = self;
@@ -319,7 +319,7 @@ impl Transaction {
         Ok(if has_room { None } else { Some(Shortage::Sink(phase.epoch())) })
     }
 
-    /// What a log takes of the transaction.
+    /// The entry of the transaction for the log.
     #[inline]
     fn entry<'a>(&'a self, local: &'a Participant, phase: PhaseWord) -> Commit<'a> {
         let Self { keys, written, pending, touched, call, .. } = self;
@@ -391,7 +391,8 @@ impl Transaction {
     pub(crate) fn roll_back(&mut self, local: &mut Participant) {
         self.free_prepared(local);
         self.pending.clear();
-        // The caller learns by the failure something of what was read.
+        // The failure may tell the caller something about the records that were read, so it depends
+        // on them.
         for held in self.held.iter().filter(|held| held.is_locked()) {
             local.dependencies.add(Stamp::from_bits(held.stamp_word));
         }
@@ -493,7 +494,7 @@ impl Transaction {
         let memory = local.store.memory();
         let Self { prepared, written, pending, .. } = self;
         let mut prepared = prepared.iter().rev().peekable();
-        // From the last, so that the memory of each can be freed at once.
+        // The last value comes first, so that the memory of each can be freed at once.
         for &(key, first) in written.iter().rev() {
             let found = prepared.next_if(|next| next.0 == key);
             if let Some((_, Prepared::Blocks(blob, _))) = found {
@@ -535,7 +536,7 @@ impl Transaction {
     /// Puts writes into their cells, some of which have memory prepared for them, or several copies.
     #[inline(never)]
     fn install_prepared(&mut self, local: &mut Participant, stamp: Stamp, phase: PhaseWord) {
-        // In the order of the writes, as they were prepared.
+        // The prepared memory has the order of the writes.
         let mut prepared = std::mem::take(&mut self.prepared).into_iter().peekable();
         for at in 0..self.written.len() {
             let (key, first) = self.written[at];

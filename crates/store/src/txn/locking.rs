@@ -23,7 +23,7 @@ use crate::participant::Participant;
 use crate::record::NewCell;
 use crate::txn::{LockState, LockedKey, Transaction};
 
-/// Tries to lock a key under another before it is given up. Nobody holds such a lock for long.
+/// Most tries to lock a key under another key. Nobody holds such a lock for long.
 const TRIES_UNDER: usize = 1 << 20;
 
 /// Why a cell could not be locked at once.
@@ -55,7 +55,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Ends a transaction that has read one key without a lock. No lock and no write are left over.
+    /// Ends a transaction that has read one key without a lock. It has neither locks nor writes.
     #[inline]
     pub(crate) fn end_snapshot(&mut self, local: &mut Participant) {
         local.cache.allowance = Allowance::Limit;
@@ -70,7 +70,7 @@ impl Transaction {
     ) -> Result<(), TxError> {
         for index in keys.clone() {
             let DeclaredKey { candidate, mode, .. } = self.keys.declared()[index];
-            // The cell's place in memory is found once.
+            // The position of the cell is computed once and used several times.
             let found = local.store.cell(candidate);
             let (number, cell) = if candidate != 0 && found.is_of(self.keys.key(index)) {
                 (candidate, found)
@@ -101,7 +101,7 @@ impl Transaction {
         locked
     }
 
-    /// Locks a cell and enters it as the next slot. Inlined: it runs once for each key.
+    /// Locks a cell and enters it as the next slot. Inlined, since it runs once for each key.
     #[inline(always)]
     fn take(
         &mut self,
@@ -121,7 +121,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// Makes the next slot mean a record that the transaction has locked already; false if it has not.
+    /// If the transaction has locked the record already, makes the next slot an alias of the
+    /// earlier one. Returns whether it has.
     fn alias(&mut self, local: &Participant, number: u64, mode: Mode) -> bool {
         let Some(at) = self.slot_of_cell(number) else {
             return false;
@@ -163,7 +164,7 @@ impl Transaction {
         local: &mut Participant,
         keys: std::ops::Range<usize>,
     ) -> Result<(), TxError> {
-        // An undeclared transaction is announced already.
+        // An undeclared transaction has announced itself already.
         let announces = self.discipline == Discipline::Declared;
         if announces {
             local.store.catalog().begin_transaction(local.number, local.tables.version);
@@ -207,7 +208,8 @@ impl Transaction {
         for slot in order {
             let cell = self.held[slot].cell;
             if let Some(base) = previous.filter(|&base| self.held[base].cell == cell) {
-                // Slots of one record: the first in order has the strongest mode.
+                // If several slots mean one record, the first of them in this order has the
+                // strongest mode.
                 self.held[slot].state = LockState::Alias(base as u32);
                 continue;
             }
@@ -256,7 +258,8 @@ impl Transaction {
                     announce(local, cell, mode, Priority::DECLARED);
                     self.wait_outside(local, &mut backoff, false);
                     *left = true;
-                    // Outside the read section the cell may have been reclaimed.
+                    // The cell may have been reclaimed while the worker was outside of its read
+                    // section.
                     if local.tables.version != version || self.resolve(local, index)? != cell {
                         return Ok(false);
                     }
@@ -269,7 +272,8 @@ impl Transaction {
     fn wait_outside(&mut self, local: &mut Participant, backoff: &mut Backoff, begins: bool) {
         local.exit();
         backoff.wait();
-        // The cells of later transactions of the batch, too, were found in the read section left.
+        // The candidate cells of later transactions of the batch were also found in the read
+        // section that has ended.
         self.keys.forget_candidates();
         if begins {
             local.enter_to_begin();
@@ -304,7 +308,7 @@ impl Transaction {
         }
     }
 
-    /// True if an undeclared transaction may wait for a lock whose oldest holder is `by`.
+    /// Whether an undeclared transaction may wait for a lock whose oldest holder is `by`.
     fn may_wait_for(&self, by: Priority, backoff: &Backoff) -> bool {
         self.discipline.may_wait_for(self.priority, by, backoff.is_spinning())
     }
@@ -373,7 +377,8 @@ impl Transaction {
     ) -> Result<(), TxError> {
         let mut backoff = Backoff::new();
         for _ in 0..TRIES_UNDER {
-            // Outside of a declared transaction's section, the section is that of this lookup.
+            // Outside of a declared transaction's read section, the lookup opens a read section of
+            // its own.
             let enters = !local.in_section;
             if enters {
                 local.enter();
@@ -388,7 +393,7 @@ impl Transaction {
             if taken? {
                 return Ok(());
             }
-            // Whoever reclaims the absent cell has its lock for a moment.
+            // A worker that reclaims the absent cell holds its lock for a moment.
             backoff.wait();
         }
         Err(TxError::Conflict)
@@ -472,7 +477,7 @@ impl Transaction {
     ) -> Result<u64, MemoryLimit> {
         let Participant { tables, store, cache, .. } = local;
         let declared = self.keys.declared()[index];
-        // A commit or a capture sets the status anew if the epoch has changed by then.
+        // If the epoch changes before the commit, a commit or a capture sets the status anew.
         let new = NewCell {
             table: tables.get(declared.table).expect("resolved"),
             hash: declared.hash,
@@ -485,7 +490,8 @@ impl Transaction {
         new.make(store.memory(), cache)
     }
 
-    /// Gives all locks back after a commit or a rollback; forgets the transaction.
+    /// Gives all locks back after a commit or a rollback, and forgets the transaction's keys and
+    /// writes.
     pub(crate) fn release_all(&mut self, local: &mut Participant) {
         self.locked_version = u64::MAX;
         local.cache.allowance = Allowance::Limit;
@@ -532,9 +538,9 @@ impl Transaction {
         local.reclaim.add(owner, table, held.cell);
     }
 
-    /// Removes the cell of a key without a value instead of giving its lock back; true if the lock
-    /// is gone with the cell. Only where no log wrote the cell, so that nothing need be closed before,
-    /// and where no other transaction shares the lock or awaits it. `word` is the stamp word.
+    /// Removes the cell of a key without a value instead of giving its lock back. True if the cell
+    /// was removed. Only if no log wrote the cell, so that no deletion must be closed before. And
+    /// only if no other transaction shares the lock or awaits it. `word` is the stamp word.
     #[cold]
     fn remove_released(&self, local: &mut Participant, slot: usize, word: u64) -> bool {
         let held = self.held[slot];
@@ -551,7 +557,8 @@ impl Transaction {
         };
         let lock = local.store.cell(held.cell).lock();
         if held.state == LockState::Shared {
-            // Relaxed: a transaction that awaits the lock unseen finds the cell dead and makes another.
+            // Relaxed: a waiting transaction that this load misses finds the cell dead, and makes
+            // another cell.
             let awaited = lock_word::is_awaited(lock.load(Relaxed));
             if awaited || lock_word::try_upgrade(lock, self.priority).is_err() {
                 return false;
@@ -588,7 +595,8 @@ fn lock_cell(cell: Cell<'_>, mode: Mode, priority: Priority) -> Result<(LockStat
     Ok((state, stamp_word))
 }
 
-/// Keeps new readers from a lock that a writer waits for. In the read section that found the cell.
+/// Keeps new readers from a lock that a writer waits for. Called in the read section that found the
+/// cell.
 fn announce(local: &Participant, cell: u64, mode: Mode, priority: Priority) {
     if mode == Mode::Write {
         lock_word::await_sharers(local.store.cell(cell).lock(), priority);

@@ -180,7 +180,7 @@ fn unpacked(mut packed: &[u8], len: usize) -> Option<Vec<u8>> {
             packed = rest;
             let back = (usize::from(control & 0x1f) << 8 | usize::from(low)) + 1;
             let from = out.len().checked_sub(back)?;
-            // The copy may overlap what it makes.
+            // The copied range may include bytes that this copy itself appends.
             (from..from + copied + 2).for_each(|at| out.push(out[at]));
         }
         if out.len() > len {
