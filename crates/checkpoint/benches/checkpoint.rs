@@ -3,7 +3,7 @@
 //!
 //! `cargo bench -p stillpoint-checkpoint -- [DIR] [RECORDS]`: DIR is on the device to measure
 //! (default: the system's directory for temporary files), RECORDS of 8 + 100 bytes (default: two
-//! million). CPU time of the thread that works, except where it says "wall".
+//! million). Times are CPU times of the working thread, except those marked "wall".
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
@@ -26,7 +26,7 @@ const STORE: StoreId = StoreId(*b"bench-checkpoint");
 const HASH_SEED: u64 = 5;
 const WORKERS: usize = 16;
 
-/// Ten records, eight bytes changed in each.
+/// A transaction on ten records that changes eight bytes of each.
 struct Update(Vec<u64>);
 
 impl Procedure for Update {
@@ -43,7 +43,7 @@ impl Procedure for Update {
     }
 }
 
-/// Takes everything and keeps nothing.
+/// A sink that takes all records and keeps none.
 struct NullSink;
 
 impl Sink for NullSink {
@@ -245,7 +245,8 @@ fn reads(bed: &Bed, entry: &stillpoint_format::manifest::CheckpointEntry, mib: f
     assert_eq!(store.record_count(TABLE), bed.records);
 }
 
-/// What a checkpoint of changes takes of a full one, in bytes of files and in CPU time of the process.
+/// The cost of a checkpoint of changes relative to a full one: bytes of files, and CPU time of the
+/// process.
 fn changes(bed: &Bed) {
     let take = |wanted| {
         let cycle = Cycle { wanted, ..bed.cycle(1) };
@@ -257,7 +258,7 @@ fn changes(bed: &Bed) {
         bed.scheme.ended(captured.epoch, Outcome::Published);
         (written.parts.iter().map(|part| part.bytes).sum::<u64>() as f64, cpu_ns as f64)
     };
-    // The first full one settles the marks that the load has left.
+    // The first full checkpoint settles the marks that the load has left.
     take(Wanted::Full);
     let (full_bytes, full_ns) = take(Wanted::Full);
     println!(

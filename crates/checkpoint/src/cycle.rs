@@ -23,10 +23,11 @@ use crate::progress::Progress;
 use crate::writer::{PartSink, WriterConfig, Written};
 use walk::{CaptureScan, DiscardSink, Slots, Work, finish_marks};
 
-/// What is told of each phase, after it was entered and its grace period has passed.
+/// Called for each phase, after its entry and the grace period that follows, with the phase and the
+/// epoch.
 pub type Observer = Arc<dyn Fn(Phase, u64) + Send + Sync>;
 
-/// What a checkpoint is to hold.
+/// The wanted content of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// Every record.
@@ -40,7 +41,7 @@ pub enum Wanted {
 }
 
 impl Wanted {
-    /// What is taken, if `dirty` of so many records have changed.
+    /// The kind of checkpoint to take, if `dirty` of `records` records have changed.
     fn kind(self, dirty: u64, records: u64) -> CheckpointKind {
         match self {
             Self::Changes { percent_max }
@@ -53,7 +54,7 @@ impl Wanted {
     }
 }
 
-/// No log: what a scheme notes is gone.
+/// No log: the records of a scheme are discarded.
 #[derive(Clone, Copy, Debug)]
 pub struct NoSchemeLog;
 
@@ -63,14 +64,14 @@ impl SchemeLog for NoSchemeLog {
     }
 }
 
-/// What a checkpoint is taken of, and how.
+/// The store, the scheme and the settings of one checkpoint.
 #[derive(Clone)]
 pub struct Cycle {
     /// The store.
     pub store: Arc<Store>,
     /// The scheme that the store was made with.
     pub scheme: Arc<dyn Checkpointer>,
-    /// What it is to hold.
+    /// The wanted content.
     pub wanted: Wanted,
     /// For the pace and for durations.
     pub clock: Arc<dyn Clock>,
@@ -78,12 +79,12 @@ pub struct Cycle {
     pub threads: usize,
     /// How fast.
     pub pace: Pace,
-    /// Numbers to watch, and the way to cancel.
+    /// The progress that others may watch, and the way to cancel.
     pub progress: Arc<Progress>,
-    /// The log, if the scheme has something to note there.
+    /// The log for records of the scheme itself.
     pub log: Arc<dyn SchemeLog + Send + Sync>,
-    /// Told of every phase with the checkpoint's epoch: in [`Phase::Capture`] every commit of the
-    /// epochs before it is in its log.
+    /// Called for every phase, with the checkpoint's epoch. When it is called for
+    /// [`Phase::Capture`], every commit of the earlier epochs is in its log.
     pub observer: Option<Observer>,
 }
 
@@ -99,31 +100,34 @@ impl std::fmt::Debug for Cycle {
 /// A capture that is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Captured {
-    /// The epoch that began at its point of consistency; it holds the commits of those before.
+    /// The epoch that began at the point of consistency. The capture holds the commits of earlier
+    /// epochs.
     pub epoch: u64,
-    /// What it holds: every record, or what has changed since the newest published checkpoint.
+    /// Whether the capture holds every record, or the changes since the newest published
+    /// checkpoint.
     pub kind: CheckpointKind,
-    /// Keys that had changed by PREPARE, if the scheme takes changes.
+    /// Keys that had changed before PREPARE ended, if the scheme takes checkpoints of changes.
     pub dirty: u64,
     /// Units walked.
     pub units: usize,
-    /// Threads that walked; fewer than asked for if slots or threads were not to be had.
+    /// Capture threads that ran. Fewer than wanted if too few slots were free or threads could not
+    /// be started.
     pub threads: usize,
-    /// From entering PREPARE to the end of RESOLVE's grace period, in nanoseconds.
+    /// From the begin of PREPARE to the end of RESOLVE's grace period, in nanoseconds.
     pub consistency_ns: u64,
-    /// From there to the end of the walk, in nanoseconds.
+    /// From the end of that grace period to the end of the capture scan, in nanoseconds.
     pub capture_ns: u64,
-    /// From there until everything emitted was written, in nanoseconds.
+    /// From the end of the scan until all emitted records were written, in nanoseconds.
     pub drain_ns: u64,
 }
 
-/// Takes a checkpoint into part files under `checkpoint/`, and makes them durable. It exists once
-/// a manifest names it; then the caller tells the scheme that it
+/// Takes a checkpoint into part files under `checkpoint/`, and makes them durable. The checkpoint
+/// exists once a manifest names it. Then the caller tells the scheme that the checkpoint has
 /// [ended](Checkpointer::ended) as [`Outcome::Published`].
 ///
 /// # Errors
-/// Whatever was in the way. Its files are removed, the scheme has been told, and the store is
-/// ready for the next one.
+/// Any reason why the checkpoint could not be taken. Its files are removed, the scheme is told, and
+/// the store is ready for the next checkpoint.
 pub fn take_checkpoint(
     cycle: &Cycle,
     disk: &Arc<dyn Disk>,
@@ -155,7 +159,7 @@ pub fn take_checkpoint(
         }
     };
     let mut written = caught(|| sink.finish()).inspect_err(|_| {
-        // A panic may have come before the files were removed.
+        // The checkpoint may have panicked before its files were removed.
         let _ = caught(|| Ok(sink.abandon()));
         cycle.tell_abandoned(epoch);
     })?;
@@ -163,21 +167,22 @@ pub fn take_checkpoint(
     Ok((written, captured))
 }
 
-/// Runs `f`; its panic is an error like any other.
+/// Runs `f`, and turns its panic into an error.
 fn caught<T>(f: impl FnOnce() -> Result<T, CheckpointError>) -> Result<T, CheckpointError> {
     catch_panic("checkpoint", f)?
 }
 
-/// As [`caught`], for what cannot fail otherwise.
+/// As [`caught`], for a function without an error of its own.
 fn ran(f: impl FnOnce()) -> Result<(), CheckpointError> {
     Ok(catch_panic("checkpoint", f)?)
 }
 
-/// Takes a checkpoint into a sink: moves the phases from REST to REST and walks every unit.
+/// Takes a checkpoint into a sink: changes the phases from REST to REST and captures every unit.
 ///
 /// # Errors
-/// Another one is under way, there is no slot for a capture thread, it was cancelled, a thread
-/// panicked, or the sink gave up. The scheme has been told, and the store is ready for the next.
+/// Another checkpoint is under way, there is no slot for a capture thread, or this one was
+/// cancelled. Or a thread panicked, or the sink gave up. The scheme is told, and the store is ready
+/// for the next checkpoint.
 pub fn run_checkpoint(cycle: &Cycle, sink: &Arc<dyn Sink>) -> Result<Captured, CheckpointError> {
     let _turn = cycle.store.driver().try_turn().ok_or(CheckpointError::Busy)?;
     run_phases(cycle, cycle.store.driver().now().epoch() + 1, &|_| Ok(sink.clone()))
@@ -188,8 +193,8 @@ pub fn run_checkpoint(cycle: &Cycle, sink: &Arc<dyn Sink>) -> Result<Captured, C
 /// checkpoint, published or not, and the begin of the next.
 ///
 /// # Errors
-/// Another checkpoint is under way, there is no slot, it was cancelled, or a thread panicked. The next
-/// checkpoint makes up for it.
+/// Another checkpoint is under way, there is no slot, it was cancelled, or a thread panicked. The
+/// next checkpoint finishes the work.
 pub fn work_after_capture(cycle: &Cycle) -> Result<(), CheckpointError> {
     if !cycle.scheme.works_after_capture() {
         return Ok(());
@@ -224,7 +229,7 @@ fn run_phases(
         Ok(()) => taken,
         Err(error) => Err(error),
     };
-    // The read sections that could claim a record have closed: what is not noted now will never be.
+    // All read sections that could claim a record have ended. So a lost record is noted by now.
     let driver = cycle.store.driver();
     let taken = match taken {
         Ok(_) if driver.is_spoilt(epoch) => Err(CheckpointError::BeforeImage),
@@ -237,7 +242,8 @@ fn run_phases(
 }
 
 impl Cycle {
-    /// A panic of the scheme there costs no more than the checkpoint, which is lost already.
+    /// Tells the scheme that the checkpoint was given up. A panic of the scheme changes nothing,
+    /// since this checkpoint is lost already.
     fn tell_abandoned(&self, epoch: u64) {
         let _ = ran(|| self.scheme.ended(epoch, Outcome::Abandoned));
     }
@@ -257,8 +263,8 @@ impl Passage<'_> {
         let point = cycle.scheme.point_of_consistency();
         let begin_ns = cycle.clock.monotonic_ns();
         cycle.progress.begin(epoch, begin_ns);
-        // If there will be no other: commits after the point of consistency give their before-images
-        // to some sink.
+        // Commits after the point of consistency need a sink for their before-images. This one
+        // stays if no other can be made.
         cycle.store.set_sink(Some(Arc::new(DiscardSink)));
         driver.choose_changes(false);
         self.enter(Phase::Prepare);
@@ -278,7 +284,7 @@ impl Passage<'_> {
             }
         };
         let pace = match point {
-            // Whoever is stopped wants to go on.
+            // Commits wait for the end of the capture, so it is not paced.
             PointOfConsistency::PhysicalThroughout => Pace::Unpaced,
             _ => cycle.pace,
         };
@@ -313,7 +319,7 @@ impl Passage<'_> {
         })
     }
 
-    /// Settles what the checkpoint before has left, and counts what has changed since.
+    /// Settles the marks of the checkpoint before, and counts the keys that have changed since.
     fn settle(&self, slots: &Slots) -> u64 {
         let Cycle { store, scheme, .. } = self.cycle;
         if !scheme.takes_changes() && !scheme.works_after_capture() {
@@ -322,7 +328,7 @@ impl Passage<'_> {
         (0..store.slab_count()).map(|unit| scheme.settle(store, unit, slots.own())).sum()
     }
 
-    /// Enters a phase, and waits until nobody acts in the one before.
+    /// Enters a phase, and waits until no commit acts in the previous one.
     fn enter(&self, phase: Phase) {
         Progress::set(&self.cycle.progress.phase, phase as u64);
         self.cycle.store.driver().advance(phase);
@@ -335,11 +341,11 @@ impl Passage<'_> {
         }
     }
 
-    /// Goes on to REST from whatever phase the checkpoint is in. Only after a panic is that phase
-    /// an earlier one than COMPLETE; nothing is emitted any more then.
+    /// Goes on to REST from the present phase. That phase is COMPLETE, or an earlier one after a
+    /// panic. After a panic nothing more is emitted.
     ///
     /// # Errors
-    /// A panic, or marks that could not be set. The phase is REST all the same.
+    /// A panic, or marks that could not be set. The phase is REST in any case.
     fn come_to_rest(&self, slots: &Slots) -> Result<(), CheckpointError> {
         let cycle = self.cycle;
         let driver = cycle.store.driver();

@@ -1,4 +1,4 @@
-//! What can go wrong with a checkpoint, and what to do about it.
+//! The errors of checkpoints, with their cures.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use stillpoint_format::{DecodeError, EncodeError};
 use stillpoint_io::{DiskError, ThreadError};
 use stillpoint_store::LogRefused;
 
-/// Why a checkpoint was not taken. The previous one is untouched.
+/// The reason why a checkpoint was not taken. The previous checkpoint is untouched.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// The disk refused.
@@ -36,20 +36,20 @@ pub enum CheckpointError {
         /// Slots of the store.
         slots: usize,
     },
-    /// Another one is under way.
+    /// Another checkpoint is under way.
     #[error("a checkpoint is being taken already; wait for its end")]
     Busy,
-    /// The sink gave up; closing it says why.
+    /// The sink gave up. The error of its end tells why.
     #[error("the checkpoint was given up: its sink failed")]
     Sink,
     /// A commit panicked between claiming a record and emitting it: the checkpoint lacks the record.
     #[error("the checkpoint was given up: a commit panicked while it saved a before-image")]
     BeforeImage,
-    /// The walk panicked again and again, so that records may lack the mark of this epoch. A further
-    /// checkpoint would leave them out, and is refused.
+    /// The capture scan panicked twice, so some records may lack the mark of this epoch. The next
+    /// checkpoint would lack these records, so it is refused.
     #[error("no further checkpoint can be taken before a restart: {0}")]
     MarksLost(#[source] Box<CheckpointError>),
-    /// An earlier checkpoint has lost marks.
+    /// After an earlier checkpoint some records lack their marks.
     #[error(
         "no checkpoint can be taken before a restart: a walk over the records panicked earlier and \
          has left them without their marks"
@@ -61,13 +61,13 @@ pub enum CheckpointError {
 }
 
 impl CheckpointError {
-    /// True if no later checkpoint can succeed before the store is opened again.
+    /// Whether no checkpoint can succeed before the store is opened again.
     pub fn is_fatal(&self) -> bool {
         matches!(self, Self::Directory(_) | Self::MarksLost(_) | Self::Refused)
     }
 }
 
-/// Bytes of a checkpoint that are not what was written.
+/// Damage to a file of a checkpoint: other bytes than those that were written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{} is damaged at byte {offset}: {cause}. Nothing of it was used. Restore the file from a copy, or restore an \
@@ -83,23 +83,23 @@ pub struct Damage {
     pub cause: DamageCause,
 }
 
-/// What is wrong with a checkpoint file.
+/// The kind of damage to a checkpoint file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DamageCause {
     /// A structure cannot be decoded.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// An intact structure that is not the one the manifest or the index speaks of.
+    /// A structure is intact, but differs from the entry of the manifest or of the index.
     #[error("{what} is {found}, expected {expected}")]
     Differs {
         /// The number that differs.
         what: &'static str,
         /// What the file has.
         found: u64,
-        /// What the manifest or the index says.
+        /// The value in the manifest or in the index.
         expected: u64,
     },
-    /// A key that comes twice.
+    /// A key is in the checkpoint twice.
     #[error(
         "table {table} has the key \"{}\" in this block and, again, in that at byte {other_offset} \
          of {}",
@@ -111,12 +111,12 @@ pub enum DamageCause {
         table: u16,
         /// The key's first bytes.
         key: Vec<u8>,
-        /// The file with the other one.
+        /// The file with the other entry of the key.
         other: PathBuf,
         /// Offset of the other entry's block, in bytes.
         other_offset: u64,
     },
-    /// Another number of records of a table than the manifest says.
+    /// The number of records of a table differs from that in the manifest.
     #[error("{found} records of table {table}, the manifest says {expected}")]
     TableRecords {
         /// The table.
@@ -126,12 +126,12 @@ pub enum DamageCause {
         /// Records that the manifest counts.
         expected: u64,
     },
-    /// The file is not there.
+    /// The file is missing.
     #[error("the manifest names it, but it does not exist")]
     Missing,
 }
 
-/// Why a checkpoint was not loaded.
+/// The reason why a checkpoint was not loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The disk refused.
@@ -140,7 +140,7 @@ pub enum LoadError {
     /// The checkpoint is damaged.
     #[error(transparent)]
     Damaged(#[from] Box<Damage>),
-    /// Whoever takes the records refused one.
+    /// The visitor refused a record.
     #[error("loading was given up: {0}")]
     Visitor(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// A thread could not be started, or panicked.

@@ -3,8 +3,9 @@
 //!
 //! A *scheme* ([`registry`]) says how a consistent image of a live store comes about. The *cycle*
 //! ([`run_checkpoint`]) moves the phases, owns the threads and keeps the pace. The *writer*
-//! ([`PartSink`]) takes records from everyone and puts them into part files. The *reader*
-//! ([`load`], [`verify`], [`for_each_record`]) brings them back, or says exactly what is damaged.
+//! ([`PartSink`]) takes records from commits and capture threads, and puts them into part files.
+//! The *reader* ([`load`], [`verify`], [`for_each_record`]) brings them back, or names the damaged
+//! file and offset.
 //!
 //! ```text
 //! workers ── before-images ──┐

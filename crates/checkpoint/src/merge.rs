@@ -39,19 +39,19 @@ use crate::writer::{MergedPart, MergedRecords, WriterConfig, merge_target};
 /// Bytes that the keys of newer checkpoints may take at a time.
 pub const MERGE_KEY_BYTES: u64 = 64 << 20;
 
-/// Why checkpoints were not merged. They are untouched.
+/// The reason why checkpoints were not merged. They are untouched.
 #[derive(Debug, thiserror::Error)]
 pub enum MergeError {
-    /// One of them cannot be read.
+    /// A checkpoint of the run cannot be read.
     #[error("the merge was given up: {0}")]
     Read(#[from] LoadError),
-    /// The merged one cannot be written.
+    /// The merged checkpoint cannot be written.
     #[error("the merge was given up: {0}")]
     Write(#[from] CheckpointError),
 }
 
 impl MergeError {
-    /// True if a directory that every checkpoint needs could not be flushed.
+    /// Whether the flush of a directory that every checkpoint needs has failed.
     pub fn is_fatal(&self) -> bool {
         matches!(self, Self::Write(error) if error.is_fatal())
     }
@@ -60,15 +60,15 @@ impl MergeError {
 /// How checkpoints are merged.
 #[derive(Clone)]
 pub struct Merge {
-    /// How the merged one is written: one part, with the serial of its directory.
+    /// The settings of the merged checkpoint, which has one part, and the serial of its directory.
     pub writer: WriterConfig,
     /// For the pace and for the times in the entry.
     pub clock: Arc<dyn Clock>,
-    /// Bytes of records per second that are read.
+    /// Most bytes of records that are read per second.
     pub pace: Pace,
     /// Bytes that the keys of newer checkpoints may take at a time.
     pub key_bytes_max: u64,
-    /// Numbers to watch, and the way to cancel.
+    /// The progress that others may watch, and the way to cancel.
     pub progress: Arc<Progress>,
 }
 
@@ -79,13 +79,13 @@ impl std::fmt::Debug for Merge {
 }
 
 impl Merge {
-    /// Merges a run of a chain, given oldest first, into one checkpoint, whose files are durable then.
-    /// Gives its entry for the manifest: epoch, positions and generations are those of the newest in
-    /// the run, kind and base those of the oldest.
+    /// Merges a run of a chain, given oldest first, into one checkpoint, and makes its files
+    /// durable. Returns its entry for the manifest. Epoch, positions and generations are those of
+    /// the newest checkpoint of the run, kind and base those of the oldest.
     ///
     /// # Errors
-    /// One of the run is damaged or gone, the disk refuses, or it was cancelled. The files of the
-    /// merged checkpoint are removed.
+    /// A checkpoint of the run is damaged or missing, the disk refuses, or the merge was cancelled.
+    /// The files of the merged checkpoint are removed.
     ///
     /// # Panics
     /// If the run is empty.
@@ -101,7 +101,8 @@ impl Merge {
         let (MergedRecords { part, table_records }, started_ms) = match merged {
             Ok(merged) => merged,
             Err(error) => {
-                // If even this fails it stays: no manifest names it, and the next start removes it.
+                // If even this fails, the directory stays. No manifest names it, and the next start
+                // removes it.
                 let _ = disk.remove(&dir);
                 return Err(error);
             }
@@ -173,7 +174,7 @@ impl Merge {
         Ok((written, started_ms))
     }
 
-    /// Merges what lies in one of 2^`log2` partitions, in as many passes as the memory asks for.
+    /// Merges the records of one of 2^`log2` partitions, in as many passes as the memory requires.
     fn merge_partition(
         &self,
         (partition, log2): (u32, u8),
@@ -197,7 +198,8 @@ impl Merge {
                 let partitions = range(checkpoint);
                 let mut failed = None;
                 let read = checkpoint.read(&partitions, pass == 0, &mut |record| {
-                    // The low bits: the high ones choose the partition.
+                    // The low bits of the hash choose the pass, since the high bits choose the
+                    // partition.
                     if record.hash % passes != pass || seen.has(record) {
                         return Ok(());
                     }
@@ -240,10 +242,10 @@ impl Merge {
     }
 }
 
-/// Which of the newest records of their keys are kept.
+/// The rule that decides which newest records stay in the merged checkpoint.
 struct Keeps<'a> {
     kind: CheckpointKind,
-    /// Those at the point of consistency of the newest.
+    /// The tables' generations at the point of consistency of the newest checkpoint.
     generations: &'a [TableGeneration],
 }
 
@@ -257,15 +259,15 @@ impl Keeps<'_> {
     }
 }
 
-/// Keys that newer checkpoints have, with their tables' generations.
+/// The keys of newer checkpoints, with their tables' generations.
 #[derive(Default)]
 struct Seen {
-    /// By hash, where the last key with that hash begins in `keys`.
+    /// Hash → where the last key with that hash begins in `keys`.
     last: HashMap<u64, u32, BuildHasherDefault<AsIs>>,
     keys: Vec<u8>,
 }
 
-/// The hash is its own hash.
+/// A hasher that returns the hash of a key unchanged, since it is random already.
 #[derive(Default)]
 struct AsIs(u64);
 
@@ -284,9 +286,10 @@ impl Hasher for AsIs {
     }
 }
 
-/// Bytes before a key: where the one before it with the same hash begins, table, generation, length.
+/// Bytes before a key in `keys`: the begin of the previous key with the same hash, table,
+/// generation, length.
 const HEAD_BYTES: usize = 4 + 2 + 4 + 4;
-/// No key before this one.
+/// There is no previous key with the same hash.
 const NONE: u32 = u32::MAX;
 
 impl Seen {

@@ -1,4 +1,4 @@
-//! How fast a capture walks.
+//! The pace of a capture.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +11,8 @@ pub enum Pace {
     /// As fast as the device writes.
     #[default]
     Unpaced,
-    /// At most so many bytes of records per second, before-images of the workers included: they are
-    /// never delayed, the walk makes room for them. Zero counts as one. A scheme that stops
+    /// At most so many bytes of records per second, before-images included. Commits are never
+    /// delayed: the capture scan emits as much less. Zero counts as one. A scheme that stops
     /// commits during its capture is not paced.
     BytesPerSecond(u64),
 }
@@ -20,14 +20,15 @@ pub enum Pace {
 /// Longest single sleep, so that a cancelled checkpoint ends soon.
 const SLEEP_NS_MAX: u64 = 10_000_000;
 
-/// How long a walk that is not wanted now stays away: what it has emitted keeps the writers busy for
+/// Length of a pause of the capture scan. The records that it has emitted keep the writers busy for
 /// longer.
 const NAP: Duration = Duration::from_millis(1);
 
-/// How long it rests between two bursts of work: enough to let others in.
+/// Rest of a capture thread between two bursts of work. It is long enough for another thread to get
+/// the core.
 const REST: Duration = Duration::from_micros(50);
 
-/// A pace that began at some time.
+/// A pace, and the time at which the capture began.
 #[derive(Debug)]
 pub(crate) struct Meter {
     pace: Pace,
@@ -45,7 +46,7 @@ impl Meter {
         self.pace != Pace::Unpaced
     }
 
-    /// How long to wait before more may be taken, after `taken` bytes since the start.
+    /// Nanoseconds to wait until the pace allows more, after `taken` bytes since the start.
     fn ahead_ns(&self, taken: u64) -> u64 {
         let Pace::BytesPerSecond(rate) = self.pace else {
             return 0;
@@ -55,17 +56,17 @@ impl Meter {
         u64::try_from(due_ns.saturating_sub(passed_ns)).unwrap_or(u64::MAX)
     }
 
-    /// Lets others in who want the core.
+    /// Leaves the core to other threads for [`REST`].
     pub(crate) fn rest(&self) {
         self.clock.sleep(REST);
     }
 
-    /// Sleeps for a moment in which others get somewhere.
+    /// Sleeps for [`NAP`].
     pub(crate) fn nap(&self) {
         self.clock.sleep(NAP);
     }
 
-    /// Sleeps until `taken` bytes are due, or `stop` says so.
+    /// Sleeps until the pace allows `taken` bytes, or until `stop` is true.
     pub(crate) fn wait(&self, taken: impl Fn() -> u64, stop: impl Fn() -> bool) {
         loop {
             let ahead_ns = self.ahead_ns(taken());

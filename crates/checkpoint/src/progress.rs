@@ -1,4 +1,4 @@
-//! How far a checkpoint, or a load, has come: numbers that anybody may look at any time.
+//! The progress of a checkpoint or of a load: numbers that any thread may read at any time.
 
 use stillpoint_store::Phase;
 use stillpoint_sync::atomic::{
@@ -22,7 +22,7 @@ pub struct Progress {
     cancelled: AtomicBool,
 }
 
-/// What a [`Progress`] was at some time.
+/// The numbers of a [`Progress`] at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProgressSnapshot {
     /// Phase of the checkpoint; [`Phase::Rest`] while none is under way.
@@ -31,7 +31,7 @@ pub struct ProgressSnapshot {
     pub epoch: u64,
     /// Slabs captured, or file ranges loaded.
     pub units_done: u64,
-    /// Slabs, or file ranges, in all; 0 while that is not known.
+    /// All slabs, or all file ranges. 0 while the number is not known.
     pub units_total: u64,
     /// Records taken (counted when their block is full) or loaded.
     pub records: u64,
@@ -39,7 +39,7 @@ pub struct ProgressSnapshot {
     pub bytes: u64,
     /// Bytes written to the disk, or read from it.
     pub written_bytes: u64,
-    /// Monotonic clock at the checkpoint's begin, in nanoseconds.
+    /// Monotonic clock when the checkpoint began, in nanoseconds.
     pub started_ns: u64,
 }
 
@@ -52,8 +52,8 @@ impl Progress {
         Self::set(&self.started_ns, now_ns);
     }
 
-    /// Asks for the end of what is under way, which will report that it was cancelled. For good:
-    /// whatever begins later with this progress is cancelled at once.
+    /// Cancels the checkpoint or load under way, which then returns an error that says so. A
+    /// cancelled progress stays so: a later checkpoint or load with it is cancelled at once.
     pub fn cancel(&self) {
         self.cancelled.store(true, Release);
     }

@@ -1,4 +1,4 @@
-//! Reading checkpoints back: loading in parallel, checking, and walking.
+//! Reading checkpoints back: loading in parallel, checking, and visiting in order.
 //!
 //! ```text
 //! part files ─► read threads: ranges of whole blocks, past the page cache ─► bounded buffers
@@ -33,14 +33,14 @@ use part::Part;
 pub(crate) use ranges::OpenCheckpoint;
 pub use verify::{DAMAGE_MAX, Verified, verify};
 
-/// Who the checkpoint belongs to, and which of its records count.
+/// The expected store of a checkpoint, and the generations whose records count.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
     /// Name of the store.
     pub store: StoreId,
     /// Seed of the key hash.
     pub hash_seed: u64,
-    /// Present generation of each table: records of others, or of no table, are skipped.
+    /// Present generation of each table: records of other generations, or of no table, are skipped.
     /// `None` takes all.
     pub generations: Option<Vec<TableGeneration>>,
 }
@@ -58,21 +58,21 @@ pub struct LoadedRecord<'a> {
     pub key: &'a [u8],
     /// Tag kept with the value.
     pub tag: u8,
-    /// The value; `None` if the key was deleted since the checkpoint's base, or while a fuzzy one was
-    /// taken.
+    /// The value. `None` if the key was deleted since the checkpoint's base, or during a fuzzy
+    /// checkpoint.
     pub value: Option<&'a [u8]>,
     /// The gsn of the record's last writer; 0 if the checkpoint does not say.
     pub gsn: u64,
 }
 
-/// What a visitor may answer with.
+/// The error of a visitor.
 pub type VisitError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Takes the records that one thread loads.
 pub trait Visit: Send {
-    /// Some records, in no order; each key of a checkpoint comes once. Of a chain, all records of a
-    /// checkpoint come before those of the checkpoints before it. They come in batches, so that what
-    /// they need can be prefetched together.
+    /// Takes some records, in no order. Each key of a checkpoint comes once. Of a chain, all
+    /// records of a checkpoint come before those of older checkpoints. Records come in batches, so
+    /// that a visitor can prefetch for several of them together.
     ///
     /// # Errors
     /// Ends the loading.
@@ -104,8 +104,8 @@ impl LoadSummary {
 /// Loads a checkpoint with a thread for each visitor.
 ///
 /// # Errors
-/// Damage, with file, offset and cure; the disk's errors; a visitor's; or it was cancelled. Some
-/// records may have been given to the visitors before.
+/// Damage, with file, offset and cure. An error of the disk or of a visitor. Or the load was
+/// cancelled. The visitors may have got some records before the error.
 ///
 /// # Panics
 /// Without a visitor.
@@ -163,7 +163,7 @@ impl Take for Each<'_> {
     }
 }
 
-/// Walks a checkpoint on the calling thread, in the order of its files.
+/// Visits the records of a checkpoint on the calling thread, in the order of its files.
 ///
 /// # Errors
 /// As [`load`].

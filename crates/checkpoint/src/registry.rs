@@ -1,5 +1,5 @@
 //! The table of checkpoint schemes: one file under `schemes/`, one row here. Parser, help, tests
-//! and benchmark matrix follow from the rows; nobody asks a scheme for its name, only for its
+//! and benchmark matrix follow from the rows. No code asks for the name of a scheme; it asks for
 //! capabilities.
 //!
 //! ```
@@ -23,29 +23,31 @@ use crate::schemes::{calc, naive, partial, zigzag};
 /// What a scheme can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// How its point of consistency comes about; `None` if it takes no checkpoints.
+    /// How the scheme's point of consistency comes about. `None` if the scheme takes no
+    /// checkpoints.
     pub point: Option<PointOfConsistency>,
     /// How the store's cells are laid out, written and reused.
     pub cells: CellRules,
 }
 
 impl Capabilities {
-    /// True if its checkpoints need a log: they are no state of the store without what a replay adds.
+    /// Whether checkpoints of this scheme need a log. Without a replay they are no state of the
+    /// store.
     pub fn needs_journal(&self) -> bool {
         self.point == Some(PointOfConsistency::Fuzzy)
     }
 
-    /// True if the memory of deleted keys is free only when a published checkpoint has the deletion.
+    /// Whether the memory of a deleted key is kept until a published checkpoint has the deletion.
     pub fn keeps_deleted_keys(&self) -> bool {
         self.cells.reuse == Reuse::WhenClean
     }
 
-    /// True if it takes checkpoints at all.
+    /// Whether the scheme takes checkpoints.
     pub fn takes_checkpoints(&self) -> bool {
         self.point.is_some()
     }
 
-    /// True if commits wait for its point of consistency.
+    /// Whether commits wait for the point of consistency.
     pub fn stops_commits(&self) -> bool {
         !matches!(self.point, None | Some(PointOfConsistency::Virtual))
     }
@@ -56,7 +58,7 @@ impl Capabilities {
 pub struct Scheme {
     /// How the store's cells are laid out, written and reused.
     pub cells: CellRules,
-    /// What takes the checkpoints, if it takes any.
+    /// The part that takes the checkpoints, if the scheme takes any.
     pub checkpointer: Option<Arc<dyn Checkpointer>>,
 }
 
@@ -71,7 +73,7 @@ impl std::fmt::Debug for Scheme {
 /// A row of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// What it is called in options and figures.
+    /// The name in options and figures.
     pub name: &'static str,
     /// Other names that options may use.
     pub aliases: &'static [&'static str],
@@ -81,7 +83,7 @@ pub struct Row {
     pub source: &'static str,
     /// What it can do.
     pub capabilities: Capabilities,
-    /// Makes what takes the checkpoints, if the scheme takes any.
+    /// Makes the part that takes the checkpoints, if the scheme takes any.
     pub checkpointer: fn() -> Option<Arc<dyn Checkpointer>>,
 }
 

@@ -9,17 +9,17 @@
 //!                                    └─────────┘                             └──────────┘
 //! ```
 //! A commit emits into its own lane, which it takes once: two copies and no I/O. Plain blocks are
-//! written from where they were filled. What is queued is the *pool* of the CALC paper under another
-//! name (docs/decisions/0002). Large values are queued by reference and read when their turn comes.
+//! written from where they were filled. The queue is the *pool* of the CALC paper
+//! (docs/decisions/0002). Large values are queued by reference and read when their turn comes.
 //!
 //! If records come faster than the device writes, before-images go first, whatever the pace:
 //! - Once a few writes per part are queued, half of the pool's limit at most, the capture scan waits.
 //! - Above three quarters of the limit a commit that would save before-images waits. It has changed
 //!   nothing yet, so reads without locks go on. These waits are counted and shown.
-//! - At the limit whoever emits waits, if need be in the middle of a long commit.
+//! - At the limit every thread that emits waits, if need be in the middle of a long commit.
 //!
-//! Nothing here is durable before [`PartSink::finish`] has returned, and nothing is published:
-//! parts flushed, their directory flushed, its parents flushed, in this order.
+//! [`PartSink::finish`] makes the files durable: it flushes the parts, then their directory, then
+//! its parents. This module publishes nothing.
 
 mod lane;
 mod merged;
@@ -50,7 +50,7 @@ use part::{PartFile, PartTarget};
 use queue::Queue;
 use room::Room;
 
-/// How a checkpoint is written.
+/// The settings with which a checkpoint is written.
 #[derive(Clone, Debug)]
 pub struct WriterConfig {
     /// Name of the store, for the files' headers.
@@ -61,7 +61,7 @@ pub struct WriterConfig {
     pub partitions_log2: u8,
     /// Compression of blocks.
     pub codec: Codec,
-    /// Number of the attempt, and of its directory: no attempt before had the same.
+    /// Number of the attempt, and of its directory. No earlier attempt had the same number.
     pub serial: u64,
     /// Level of zstd, 1 to 19.
     pub zstd_level: i32,
@@ -71,8 +71,8 @@ pub struct WriterConfig {
     pub block_bytes: usize,
     /// Bytes per write.
     pub write_bytes: usize,
-    /// Bytes of the disk that are left to others: the checkpoint fails as on a full disk before it
-    /// takes them.
+    /// Free bytes of the disk that the checkpoint leaves to others. Before it takes them, it fails
+    /// as on a full disk.
     pub leave_bytes: u64,
     /// Limit of the pool: bytes of blocks and large values that wait to be written.
     pub pool_bytes_max: usize,
@@ -100,7 +100,7 @@ impl WriterConfig {
 /// A checkpoint whose files are durable. It exists once a manifest names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// It holds the commits of all epochs before this one.
+    /// The epoch that the checkpoint began. It holds the commits of all earlier epochs.
     pub epoch: u64,
     /// Serial of the checkpoint's directory.
     pub serial: u64,
@@ -114,15 +114,16 @@ pub struct Written {
     pub parts: Vec<PartEntry>,
     /// Records in the checkpoint.
     pub records: u64,
-    /// How many of them each table has, by table.
+    /// Number of the checkpoint's records of each table.
     pub table_records: Vec<TableRecords>,
     /// Bytes of the records' values.
     pub value_bytes: u64,
-    /// Wall clock at its begin, in milliseconds since the Unix epoch.
+    /// Wall clock when the checkpoint began, in milliseconds since the Unix epoch.
     pub started_ms: u64,
     /// Wall clock when the last part was durable.
     pub finished_ms: u64,
-    /// It has no point of consistency, and its records have stamps.
+    /// Whether the checkpoint is fuzzy: it has no point of consistency, and its records have
+    /// stamps.
     pub fuzzy: bool,
     /// Statistics of the writing.
     pub stats: SinkStats,
@@ -172,9 +173,9 @@ pub struct SinkStats {
     pub pool_bytes: u64,
     /// Most bytes that were in the pool.
     pub pool_bytes_peak: u64,
-    /// How often a worker had to wait since the pool was full.
+    /// How often a worker had to wait because the pool was full.
     pub worker_waits: u64,
-    /// How long workers waited for the output in sum, in nanoseconds.
+    /// Sum of all workers' waits for room in the pool, in nanoseconds.
     pub worker_wait_ns: u64,
 }
 
@@ -274,10 +275,10 @@ impl PartSink {
         SinkStats { taken_bytes: self.taken_bytes(), ..self.queue.stats() }
     }
 
-    /// Writes what is left, flushes the parts, then their directory, then its parents.
+    /// Writes the remaining records, and flushes the parts, then their directory, then its parents.
     ///
     /// # Errors
-    /// The first thing that went wrong since the sink was made. The files are removed.
+    /// The first failure since the sink was made. The files are removed.
     pub fn finish(&self) -> Result<Written, CheckpointError> {
         self.drain();
         let parts = self.end_threads();
@@ -304,8 +305,8 @@ impl PartSink {
         })
     }
 
-    /// Gives the checkpoint up: drops what is queued and removes the files. Returns what had gone
-    /// wrong before, if anything had.
+    /// Gives the checkpoint up: drops the queue and removes the files. Returns the first earlier
+    /// failure, if there was one.
     pub fn abandon(&self) -> Option<CheckpointError> {
         self.queue.set_failed();
         self.drain();
@@ -331,7 +332,8 @@ impl PartSink {
     }
 
     fn remove_files(&self) {
-        // If even this fails they stay: no manifest names them, and the next start removes them.
+        // If even this fails, the files stay. No manifest names them, and the next start removes
+        // them.
         let _ = self.disk.remove(&self.dir);
     }
 
@@ -388,7 +390,7 @@ impl Drop for PartSink {
     }
 }
 
-/// Where a merge writes its one part.
+/// The target of a merge, which writes one part.
 pub(crate) fn merge_target(
     disk: &Arc<dyn Disk>,
     dir: &Path,
@@ -405,7 +407,7 @@ pub(crate) fn merge_target(
     }
 }
 
-/// Removes a checkpoint's files, durably. Call it once no manifest names them any more.
+/// Removes a checkpoint's files durably. Call this once no manifest names the checkpoint any more.
 ///
 /// # Errors
 /// The files cannot be removed, or [`CheckpointError::Directory`].
@@ -418,8 +420,8 @@ pub fn remove_checkpoint(
     disk.sync_dir(Path::new(CHECKPOINT_DIR)).map_err(CheckpointError::Directory)
 }
 
-/// A writer thread: one part, begun when the first block comes. After a failure or a panic the
-/// queue drops what comes, so that nobody waits for room.
+/// Runs a writer thread, which writes one part, begun when the first block comes. After a failure
+/// or a panic the queue drops all records, so that no thread waits for room.
 fn write_part(queue: &Queue, target: PartTarget) -> Option<Part> {
     let written = catch_panic(&format!("writer-{}", target.header.part), || {
         let mut part: Option<PartFile> = None;

@@ -1,4 +1,4 @@
-//! The walk of a checkpoint: capture threads that go through all units, at the pace.
+//! The capture scan of a checkpoint: capture threads that visit all units, at the pace.
 
 use std::sync::Arc;
 
@@ -20,8 +20,8 @@ use crate::progress::Progress;
 
 /// Bytes that a capture thread emits between two looks at the pace.
 const METERED_BYTES: u64 = 16 << 10;
-/// Bytes that it emits between two looks at what the transactions save. As much in the time of
-/// a nap is near what a device takes.
+/// Bytes that a capture thread emits between two looks at the bytes of saved before-images. So many
+/// bytes during one nap of a millisecond are near the write rate of a device.
 const GIVE_WAY_BYTES: u64 = 256 << 10;
 
 /// A capture thread rests after so many pauses, or after [`BURST_BYTES`]. A pause comes every few
@@ -36,14 +36,14 @@ const BURST_BYTES: u64 = 512 << 10;
 /// Without any rest it takes half of the time, and one answer in a thousand waits longer.
 const BURSTS_WHERE_INTERRUPTED: u32 = 5;
 
-/// ReadSection slots, given back when dropped.
+/// Read section slots of the capture threads. A drop gives them back.
 pub(super) struct Slots {
     store: Arc<Store>,
     slots: Vec<usize>,
 }
 
 impl Slots {
-    /// At least one and at most `wanted` of those that are free.
+    /// Claims free slots, at least one and at most `wanted`.
     pub(super) fn claim(store: &Arc<Store>, wanted: usize) -> Result<Self, CheckpointError> {
         let read_sections = store.driver().read_sections();
         let slots: Vec<usize> = (0..wanted.max(1)).map_while(|_| read_sections.claim()).collect();
@@ -59,7 +59,7 @@ impl Slots {
         self.slots.len()
     }
 
-    /// The one of the calling thread.
+    /// The slot of the calling thread.
     pub(super) fn own(&self) -> usize {
         self.slots[0]
     }
@@ -73,14 +73,14 @@ impl Drop for Slots {
     }
 }
 
-/// What is done with each unit.
+/// The work on each unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
     Capture,
     AfterCapture,
 }
 
-/// What the capture threads share.
+/// State that the capture threads share.
 pub(super) struct CaptureScan {
     store: Arc<Store>,
     scheme: Arc<dyn Checkpointer>,
@@ -91,11 +91,12 @@ pub(super) struct CaptureScan {
     pub(super) units: usize,
     next: AtomicUsize,
     abandoned: AtomicBool,
-    /// Bursts that it works between two rests; none where commits wait for its end.
+    /// Bursts of a capture thread between two rests. `None` if commits wait for the end of the
+    /// scan, so that it never rests.
     bursts: Option<u32>,
     /// Bytes that the capture threads have emitted themselves.
     walked_bytes: AtomicU64,
-    /// Bytes that they have moved in memory.
+    /// Bytes that the capture threads have moved in memory.
     moved_bytes: AtomicU64,
     work: Work,
 }
@@ -132,13 +133,13 @@ impl CaptureScan {
         }
     }
 
-    /// Walks all units with a thread per slot, the calling one first among them. When it returns,
-    /// every unit has been walked, with output or without.
+    /// Visits all units with a thread for each slot. The calling thread is one of them. When this
+    /// returns, every unit was visited, with output or without.
     pub(super) fn run(self: &Arc<Self>, slots: &Slots) -> Result<(), CheckpointError> {
         let (&own, others) = slots.slots.split_first().expect("at least one");
         let start = |(at, &slot): (usize, &usize)| -> Option<JoinHandle<()>> {
             let walk = self.clone();
-            // With fewer threads it takes longer, which is better than none at all.
+            // If a thread cannot be started, the others do its work.
             spawn(&format!("capture-{}", at + 1), move || walk.walk(slot)).ok()
         };
         let threads: Vec<_> = others.iter().enumerate().filter_map(start).collect();
@@ -147,7 +148,7 @@ impl CaptureScan {
             panicked = thread.join().err().map(Into::into).or(panicked);
         }
         if let Some(panic) = panicked {
-            // The units that a thread had begun are not finished.
+            // The unit that the panicked thread had begun is not finished.
             if self.work == Work::Capture {
                 finish_marks(&self.store, &*self.scheme, own)?;
             }
@@ -179,7 +180,7 @@ impl CaptureScan {
             burst_bytes: 0,
         };
         loop {
-            // Relaxed: the units were there before the threads were.
+            // Relaxed: the units existed before the threads were started.
             let unit = self.next.fetch_add(1, Relaxed);
             if unit >= self.units {
                 break;
@@ -196,7 +197,7 @@ impl CaptureScan {
     }
 }
 
-/// Dropped only when a capture thread panics: the other threads go on without output.
+/// Dropped only when a capture thread panics. The other threads then go on without output.
 struct Unfinished<'a>(&'a CaptureScan);
 
 impl Drop for Unfinished<'_> {
@@ -205,12 +206,12 @@ impl Drop for Unfinished<'_> {
     }
 }
 
-/// Walks all units without output, so that every record has the mark of the present epoch. What
-/// panics is tried once more.
+/// Visits all units without output, so that every record has the mark of the present epoch. A unit
+/// whose visit panics is visited once more.
 ///
 /// # Errors
-/// It panics again. Records may lack their marks, and the next checkpoint would take them for
-/// captured: the store takes no further checkpoint.
+/// The second visit panics, too. Then records may lack their marks, and the next checkpoint would
+/// take them for captured. So the store takes no further checkpoint.
 pub(super) fn finish_marks(
     store: &Store,
     scheme: &dyn Checkpointer,
@@ -224,7 +225,7 @@ pub(super) fn finish_marks(
     })
 }
 
-/// The capture thread of a checkpoint that is given up; holds its read section slot.
+/// A capture thread without output, with its read section slot.
 struct Silent(usize);
 
 impl Capture for Silent {
@@ -246,7 +247,7 @@ struct CaptureThread<'a> {
     slot: usize,
     /// Bytes emitted since the last look at the pace.
     unmetered: u64,
-    /// Bytes emitted since the last look at what is saved, and what that was then.
+    /// Bytes emitted since the last look at the saved before-images, and the bytes saved by then.
     unseen: u64,
     saved: u64,
     /// Pauses and bytes since the last rest.
@@ -349,11 +350,11 @@ impl Capture for CaptureThread<'_> {
     }
 }
 
-/// A lane whose bytes are counted.
+/// A lane that counts the emitted bytes.
 struct Metered<'a> {
     lane: &'a mut dyn Lane,
     bytes: u64,
-    /// Those of the last record.
+    /// Bytes of the last record.
     last: u64,
 }
 
@@ -375,7 +376,8 @@ impl Lane for Metered<'_> {
     }
 }
 
-/// The sink of a checkpoint that is given up before it has another, and of work after the capture.
+/// A sink that discards all records. For work after the capture, and for a checkpoint that is given
+/// up before its own sink is made.
 pub(super) struct DiscardSink;
 
 impl Sink for DiscardSink {
@@ -384,7 +386,7 @@ impl Sink for DiscardSink {
     }
 }
 
-/// Where the records of a checkpoint go that is given up.
+/// A lane that discards all records.
 struct DiscardLane;
 
 impl Lane for DiscardLane {

@@ -15,8 +15,8 @@ use crate::error::{Damage, DamageCause, LoadError};
 /// Records per batch, at most.
 const BATCH_RECORDS: usize = 64;
 
-/// Where records were read: the part, by its number among those that are read, and the offset of
-/// the block in which they end.
+/// The place of records: the number of the part among those that are read, and the offset of the
+/// block in which the records end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct BlockLocation {
     pub(super) part: usize,
@@ -25,11 +25,11 @@ pub(super) struct BlockLocation {
 
 /// Takes what is decoded.
 pub(super) trait Take {
-    /// Some records, and where they are.
+    /// Takes some records, with their place.
     fn take(&mut self, at: BlockLocation, batch: &[LoadedRecord<'_>]) -> Result<(), LoadError>;
 
-    /// What is damaged: a block, or a large value that is not whole. Unless this gives an error,
-    /// decoding goes on behind it.
+    /// Takes note of damage: a block, or a large value that is not whole. Unless this returns an
+    /// error, decoding goes on behind the damage.
     fn damaged(&mut self, damage: Box<Damage>) -> Result<(), LoadError> {
         Err(LoadError::Damaged(damage))
     }
@@ -104,7 +104,7 @@ impl Decoder {
     }
 }
 
-/// What one block is checked for, besides its checksums.
+/// Numbers of one block, to be compared with its entry in the index.
 #[derive(Default)]
 struct Counts {
     values: u64,
@@ -112,14 +112,15 @@ struct Counts {
     value_bytes: u64,
 }
 
-/// Decodes one unit: its fragments begin and end in it.
+/// Decodes one unit. The fragments of a value never leave their unit.
 struct UnitDecoder<'a> {
     decoder: &'a mut Decoder,
     number: usize,
     part: &'a Part,
     reader: BlockReader,
     joiner: FragmentJoiner,
-    /// Something was damaged: fragments that go on from there belong to it.
+    /// Whether the last block was damaged. Fragments that continue a value of that block belong to
+    /// the damage.
     is_lost: bool,
     summary: LoadSummary,
 }
@@ -228,7 +229,7 @@ fn record<'a>(item: &Entry<'a>, hash: u64, value: Option<&'a [u8]>) -> LoadedRec
 }
 
 impl Counts {
-    /// Counts an entry; true if a record begins with it.
+    /// Counts an entry. True if a record begins with the entry.
     #[inline]
     fn count(&mut self, item: &Entry<'_>) -> bool {
         match item.content {

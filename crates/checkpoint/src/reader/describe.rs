@@ -1,4 +1,4 @@
-//! What the files of a checkpoint say of it, where no manifest names them.
+//! Describes a checkpoint from its files alone, without a manifest.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -21,16 +21,17 @@ pub struct Described {
     pub store: StoreId,
     /// Seed of the store's key hash.
     pub hash_seed: u64,
-    /// Its entry for a manifest, without positions: which records of the logs it holds follows from
-    /// its epoch.
+    /// The checkpoint's entry for a manifest, without positions. The epoch tells which commits the
+    /// checkpoint holds.
     pub entry: CheckpointEntry,
 }
 
 /// Describes the checkpoint in a directory, and reads every record of it. The files do not tell how
-/// many parts there were: a part that is missing as a whole is not noticed.
+/// many parts there were. So a missing part is not noticed.
 ///
 /// # Errors
-/// A part is damaged, or of another checkpoint than the first; there is no part; or the disk refuses.
+/// A part is damaged, or belongs to another checkpoint than the first part. Or there is no part, or
+/// the disk refuses.
 pub fn describe(
     disk: &Arc<dyn Disk>,
     serial: u64,
@@ -89,7 +90,7 @@ pub fn describe(
         let (records, generation) = tables.entry(record.table).or_default();
         *records += 1;
         *generation = record.generation.max(*generation);
-        // Only a fuzzy one needs stamps.
+        // Only a fuzzy checkpoint has stamps.
         is_fuzzy |= record.gsn > 0;
         Ok(())
     })?;

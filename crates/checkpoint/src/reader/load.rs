@@ -1,8 +1,9 @@
 //! Loading in parallel: read threads fill a bounded number of buffers, load threads empty them.
 //!
-//! A chain of checkpoints is loaded in stages, one for each checkpoint. Read threads read ahead. A unit
-//! is decoded when all units of the stages before have been. Units are claimed in order, each with its
-//! buffer, so those that a stage lacks are being read or decoded: nobody waits for ever.
+//! A chain of checkpoints is loaded in stages, one for each checkpoint. Read threads read ahead. A
+//! unit is decoded only after all units of earlier stages. Units are claimed in order, each with
+//! its buffer. So the missing units of a stage are always being read or decoded, and no thread
+//! waits for ever.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use super::{LoadOptions, LoadSummary, LoadedRecord, Visit, VisitError};
 use crate::error::LoadError;
 use crate::progress::Progress;
 
-/// Read threads: enough to keep a device busy. They hardly compute.
+/// Read threads. So many keep a device busy, and they need little CPU time.
 const READ_THREADS: usize = 4;
 
 impl Take for Box<dyn Visit> {
@@ -32,7 +33,7 @@ pub(super) struct StagedPart {
     pub(super) part: Part,
 }
 
-/// A unit that was read, or one that is too long to be read as a whole.
+/// A unit that was read, or a unit that is too long to be read as a whole.
 struct Filled {
     stage: usize,
     part: usize,
@@ -49,13 +50,13 @@ struct State {
     /// The stage whose units are decoded, and how many of them are not done.
     stage: usize,
     undone: usize,
-    /// What was loaded in each stage.
+    /// The summary of each stage.
     loaded: Vec<LoadSummary>,
     free: Vec<AlignedBuf>,
-    /// Read threads that may still fill something.
+    /// Read threads that may still fill a buffer.
     readers: usize,
     failure: Option<LoadError>,
-    /// Whether a load thread panicked; joining the thread tells the message.
+    /// Whether a load thread panicked. Its join gives the message.
     panicked: bool,
 }
 
@@ -74,26 +75,27 @@ impl State {
 /// What the threads share.
 struct Pipe {
     parts: Arc<[StagedPart]>,
-    /// In the order of their stages.
+    /// Stage and unit, in the order of the stages.
     units: Vec<(usize, Unit)>,
     /// Units of each stage.
     of_stage: Vec<usize>,
     progress: Arc<Progress>,
     state: Mutex<State>,
-    /// Something was filled, a stage has ended, or nothing more will be filled.
+    /// Signals that a buffer was filled, that a stage has ended, or that no more buffers will be
+    /// filled.
     filled: Condvar,
-    /// A buffer is free, or nothing more is to be read.
+    /// Signals that a buffer is free, or that nothing is left to be read.
     freed: Condvar,
 }
 
-/// Loading begins, of so many units.
+/// Notes that a load of so many units begins.
 pub(super) fn begin(progress: &Progress, units: usize) {
     Progress::set(&progress.units_done, 0);
     Progress::set(&progress.units_total, units as u64);
 }
 
-/// Loads all blocks of the parts, which are sorted by their stages: `stages` of them. Gives what was
-/// loaded in each stage.
+/// Loads all blocks of the parts, which are sorted by their `stages` stages. Returns the summary of
+/// each stage.
 pub(super) fn run(
     parts: Arc<[StagedPart]>,
     stages: usize,
@@ -112,7 +114,8 @@ pub(super) fn run(
         of_stage[*stage] += part.units().len();
     }
     let stage = of_stage.iter().position(|&units| units > 0).unwrap_or(0);
-    // With one visitor everything comes in the same order every time, calls of the disk included.
+    // With one visitor there is one read thread. So records and calls of the disk come in the same
+    // order in every run.
     let readers = if visitors.len() == 1 { 1 } else { READ_THREADS };
     let pipe = Arc::new(Pipe {
         parts,
@@ -134,8 +137,8 @@ pub(super) fn run(
     if let Err(error) = started {
         pipe.fail(error);
     }
-    // A visitor may free, when it is dropped, what it has kept for the records of older stages. So all
-    // of them live until the last thread has ended.
+    // The drop of a visitor may free cells that records of older stages still need. So all visitors
+    // live until the last thread has ended.
     let mut ended = Vec::new();
     for thread in threads {
         match thread.join() {
@@ -186,7 +189,7 @@ fn start(
     (threads, Ok(()))
 }
 
-/// Tells the load threads that a read thread ended, however it ended.
+/// Its drop tells the load threads that a read thread has ended, with a panic or without.
 struct Ended<'a>(&'a Pipe);
 
 impl Drop for Ended<'_> {
@@ -196,7 +199,8 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// Ends the others if the thread panics, since they might wait for its buffers.
+/// If a load thread panics, its drop ends the other threads, since they might wait for this
+/// thread's buffers.
 struct Panicking<'a>(&'a Pipe);
 
 impl Drop for Panicking<'_> {
@@ -230,7 +234,8 @@ impl Pipe {
             };
             let filled = Filled { stage: *stage, part: at_part, unit, at, buf };
             self.state.lock().filled.push_back(filled);
-            // All: the unit may be of a later stage than who waits longest can take.
+            // All are woken: the unit may be of a later stage than the longest-waiting thread can
+            // take.
             self.filled.notify_all();
         }
     }
@@ -279,7 +284,7 @@ impl Pipe {
             self.filled.notify_all();
         }
         state.free.push(buf);
-        // All: units may be at an end, which everyone who waits must see.
+        // All are woken: if this was the last unit, every waiting thread must see that.
         self.freed.notify_all();
     }
 

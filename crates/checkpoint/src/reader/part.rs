@@ -16,7 +16,8 @@ use stillpoint_io::{AlignedBuf, Caching, DIRECT_ALIGN, Disk, DiskFile, OpenMode}
 use super::{LoadOptions, damage};
 use crate::error::{DamageCause, LoadError};
 
-/// Bytes that are read at a time: with what alignment adds at both ends, a buffer of 2 MiB.
+/// Bytes that are read at a time. With the bytes that alignment adds at both ends, a buffer has 2
+/// MiB.
 const UNIT_BYTES: u64 = (2 << 20) - 2 * DIRECT_ALIGN as u64;
 /// A unit longer than this is a large value, and is read block by block.
 const UNIT_BYTES_MAX: u64 = 2 * UNIT_BYTES;
@@ -29,11 +30,11 @@ pub(super) struct Part {
     identity: Identity,
     partitions_log2: u8,
     file_bytes: u64,
-    /// In the order of the file.
+    /// The blocks, in the order of the file.
     blocks: Vec<BlockEntry>,
 }
 
-/// Blocks that follow each other: the fragments of a value are in one unit.
+/// Adjacent blocks of a part. The fragments of a value are in one unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unit {
     first: usize,
@@ -81,7 +82,7 @@ impl Part {
         Ok(part)
     }
 
-    /// Blocks lie side by side, none longer than a block can be.
+    /// Checks that the blocks are adjacent, and that none is longer than a block can be.
     fn check_blocks(&self) -> Result<(), LoadError> {
         let mut expected = HEADER_BYTES as u64;
         for block in &self.blocks {
@@ -140,7 +141,7 @@ impl Part {
         for (at, block) in self.blocks.iter().enumerate() {
             let adjacent = block.offset == end;
             end = block.offset + u64::from(block.bytes);
-            // Nothing begins in it: it goes on with the value of the block before.
+            // If no entry begins in the block, it continues the value of the previous block.
             let goes_on = block.values == 0 && block.tombstones == 0;
             match units.last_mut() {
                 Some(unit)
@@ -163,12 +164,12 @@ impl Part {
         blocks.iter().map(|block| u64::from(block.bytes)).sum()
     }
 
-    /// True if the unit should not be read as a whole.
+    /// Whether the unit is too long to be read as a whole.
     pub(super) fn is_oversize(&self, unit: Unit) -> bool {
         self.unit_bytes(unit) > UNIT_BYTES_MAX
     }
 
-    /// Reads adjacent blocks; they begin at the returned place in `buf`.
+    /// Reads adjacent blocks. Returns the position in `buf` at which they begin.
     pub(super) fn read_blocks(
         &self,
         blocks: &[BlockEntry],
@@ -212,7 +213,7 @@ impl Opening<'_> {
         self.same("length of the file in bytes", self.bytes, whole)
     }
 
-    /// The header, whatever part it is of.
+    /// The header. It may be that of any part.
     pub(super) fn any_header(&self) -> Result<PartHeader, LoadError> {
         let head = self.read(0, HEADER_BYTES as u64)?;
         PartHeader::decode(&head).map_err(|error| self.decode_error(error))
@@ -258,7 +259,8 @@ impl Opening<'_> {
     }
 }
 
-/// Reads a range, and what alignment adds to it; it begins at the returned place in `buf`.
+/// Reads a range, and the bytes that alignment adds. Returns the position in `buf` at which the
+/// range begins.
 fn read_range(
     file: &dyn DiskFile,
     path: &Path,

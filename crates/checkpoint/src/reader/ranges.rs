@@ -16,7 +16,7 @@ pub(crate) struct OpenCheckpoint<'a> {
     parts: Vec<Part>,
     decoder: Decoder,
     buf: AlignedBuf,
-    /// What was read so far of blocks that count.
+    /// The summary of the blocks that were read so far, each counted once.
     total: LoadSummary,
 }
 
@@ -32,7 +32,7 @@ impl Take for One<'_, '_> {
 }
 
 impl<'a> OpenCheckpoint<'a> {
-    /// Opens all parts, so that they can be read though they are removed meanwhile.
+    /// Opens all parts, so that they can be read even if they are removed meanwhile.
     pub(crate) fn open(
         disk: &dyn Disk,
         entry: &'a CheckpointEntry,
@@ -54,7 +54,8 @@ impl<'a> OpenCheckpoint<'a> {
         of_them.map(|block| u64::from(block.uncompressed_bytes)).sum()
     }
 
-    /// Reads the records of these partitions; `counts` says that none of them was read before.
+    /// Reads the records of these partitions; `counts` says that none of these partitions was read
+    /// before.
     pub(crate) fn read(
         &mut self,
         partitions: &Range<u32>,
@@ -79,7 +80,7 @@ impl<'a> OpenCheckpoint<'a> {
         Ok(())
     }
 
-    /// Compares what was read with what the manifest says. Every partition was read.
+    /// Compares the numbers of records with the manifest. Call this after all partitions were read.
     pub(crate) fn finish(self, disk: &dyn Disk) -> Result<(), LoadError> {
         check_totals(disk, self.entry, self.total).map(|_| ())
     }

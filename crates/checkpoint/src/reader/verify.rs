@@ -1,4 +1,4 @@
-//! Verifying: whatever a load would believe, and that each key comes once.
+//! Verifying: checks all that a load relies on, and that each key comes once.
 //!
 //! A load trusts the writer that a checkpoint holds each key once; to check that takes memory for
 //! every key. So the blocks are read some partitions at a time, each block once in all. A pass takes
@@ -29,23 +29,23 @@ const PASS_RECORDS: u64 = 4 << 20;
 /// Bytes of a key that an error shows.
 const KEY_BYTES_SHOWN: usize = 64;
 
-/// Damaged places that are told; further ones are counted.
+/// Most damaged places that are reported. Further ones are only counted.
 pub const DAMAGE_MAX: usize = 100;
 
 /// What a verification found.
 #[derive(Clone, Debug, Default)]
 pub struct Verified {
-    /// What was read; of a damaged checkpoint, what could be.
+    /// The summary of the records that could be read.
     pub summary: LoadSummary,
     /// The first [`DAMAGE_MAX`] damaged places in the order of the files, each for its first fault.
     /// Empty if the checkpoint is sound.
     pub damage: Vec<Damage>,
-    /// How many more there are.
+    /// Number of further damaged places.
     pub damage_more: u64,
 }
 
 impl Verified {
-    /// What was read, if it is sound.
+    /// The summary, if the checkpoint is sound.
     ///
     /// # Errors
     /// The first damage.
@@ -57,7 +57,7 @@ impl Verified {
     }
 
     fn add(&mut self, damage: Damage) {
-        // A block in which two faults are looked for may tell of the same one twice.
+        // Two checks of one block may report the same damage.
         if self.damage.contains(&damage) {
             return;
         }
@@ -73,7 +73,7 @@ impl Verified {
         self.damage.truncate(DAMAGE_MAX);
     }
 
-    /// What was done, if it was; damage is noted, any other error ends the verification.
+    /// Notes damage, and returns `None` for it. Any other error ends the verification.
     fn note<T>(&mut self, result: Result<T, LoadError>) -> Result<Option<T>, LoadError> {
         match result {
             Ok(done) => Ok(Some(done)),
@@ -100,7 +100,7 @@ impl Verified {
 /// the checkpoint. Records of all generations are verified, whatever the options say.
 ///
 /// # Errors
-/// As [`load`](super::load), but for damage, which is what is found.
+/// As [`load`](super::load), except damage, which is part of the result.
 pub fn verify(
     disk: &Arc<dyn Disk>,
     entry: &CheckpointEntry,
@@ -138,7 +138,8 @@ fn verify_in_passes(
     load::begin(progress, units.sum());
     let is_full = entry.kind == CheckpointKind::Full;
     for (records, parts) in passes {
-        // What the index says was not compared with the blocks yet: at most what is usual.
+        // The number in the index was not compared with the blocks yet, so the reservation is
+        // bounded.
         found.seen = Vec::with_capacity(records.min(PASS_RECORDS) as usize);
         let shared = Arc::new(Mutex::new(found));
         let visitor =
@@ -165,7 +166,7 @@ fn verify_in_passes(
     Ok(verified)
 }
 
-/// Partitions that are read together, and how many records the indexes say they have.
+/// Partitions that are read together, and their number of records by the indexes.
 struct Pass {
     partitions: Range<u32>,
     records: u64,
@@ -174,7 +175,7 @@ struct Pass {
 fn passes(parts: &[Part], entry: &CheckpointEntry, records_max: u64) -> Vec<Pass> {
     let mut of_partition = vec![0u64; 1 << entry.partitions_log2.min(PARTITIONS_LOG2_MAX)];
     for block in parts.iter().flat_map(Part::all_blocks) {
-        // Header and index were checked to name none beyond.
+        // Header and index were checked: no block names a partition beyond the last.
         of_partition[block.partition as usize] +=
             u64::from(block.values) + u64::from(block.tombstones);
     }
@@ -196,7 +197,7 @@ fn grouped(of_partition: &[u64], records_max: u64) -> Vec<Pass> {
     passes
 }
 
-/// A record, for finding another of its key.
+/// The hash and the place of a record, to find a second record of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct KeyLocation {
     hash: u64,
@@ -207,7 +208,7 @@ struct KeyLocation {
 
 const _: () = assert!(size_of::<KeyLocation>() == 24, "as the memory bound says");
 
-/// What was found so far, and of the present pass.
+/// Findings of all passes so far, and those of the present pass.
 #[derive(Default)]
 struct Findings {
     verified: Verified,
@@ -249,7 +250,7 @@ impl Take for Verifying {
 }
 
 impl Findings {
-    /// Judges what a pass over these parts has seen.
+    /// Judges the records of a pass over these parts.
     fn judge(&mut self, parts: &[StagedPart], options: &LoadOptions) -> Result<(), LoadError> {
         for at in std::mem::take(&mut self.deletions) {
             let cause = DecodeCause::Inconsistent("a deletion in a full checkpoint");
@@ -268,7 +269,7 @@ impl Findings {
     }
 }
 
-/// Looks at the keys of records whose hashes are equal.
+/// Compares the keys of records whose hashes are equal.
 fn compare_keys(
     parts: &[StagedPart],
     options: &LoadOptions,

@@ -2,15 +2,14 @@
 //! in Main-Memory Database Systems*, SIGMOD 2016, §2.2), by before-image.
 //!
 //! The idea: nothing stops. The point of consistency is a place in commit order, the moment in
-//! which the phase becomes RESOLVE. A commit reads the phase while it holds all its locks. One
-//! that reads PREPARE or earlier belongs to the checkpoint. The first later commit that changes a
-//! record not captured yet saves the before-image: the value that the record had until then. The
-//! commit encodes the value into the checkpoint's output (semi-fuzzy output, SIREN, ICDE 2006, §3)
-//! and marks the record as captured. Meanwhile the capture scan emits and marks all other records.
-//! Whoever sets the mark emits, so each record is in the checkpoint once, with the value that it
-//! had at the point of consistency. What "marked" means alternates with the epoch, so no pass
-//! resets anything. Commits and scan never wait for each other: one exchange, the *claim*, sets the
-//! mark.
+//! which the phase becomes RESOLVE. A commit reads the phase while it holds all its locks. One that
+//! reads PREPARE or earlier belongs to the checkpoint. The first later commit that changes a record
+//! not captured yet saves the before-image: the value that the record had until then. The commit
+//! encodes the value into the checkpoint's output (semi-fuzzy output, SIREN, ICDE 2006, §3) and
+//! marks the record as captured. Meanwhile the capture scan emits and marks all other records. The
+//! thread that sets the mark emits. So each record is in the checkpoint once, with its value at the
+//! point of consistency. What "marked" means alternates with the epoch, so no pass resets anything.
+//! Commits and scan never wait for each other: one exchange, the *claim*, sets the mark.
 //!
 //! ```text
 //!            REST ───► PREPARE ───►│ RESOLVE ───► CAPTURE ───► COMPLETE ───► REST
@@ -28,7 +27,7 @@
 //! Invariants:
 //! 1. The phase is read with all locks held: if T2 saw T1's write, T1's epoch ≤ T2's.
 //! 2. A commit of the new epoch changes a record after its mark was set, by the commit or by the
-//!    scan. Whoever sets the mark emits.
+//!    scan. The thread that sets the mark emits.
 //!    - A commit claims the mark first and emits then, since its lock keeps the value from changing.
 //!    - The scan has no lock: it copies the value first and claims then. If the mark was set
 //!      meanwhile, the copy may be torn, and the scan takes it back. If not, nobody has changed the
@@ -51,7 +50,7 @@ use std::sync::Arc;
 
 use stillpoint_store::{Capture, Checkpointer, PointOfConsistency, Store};
 
-/// All that it remembers is in the marks and in the sink.
+/// The scheme has no state of its own: its state is in the marks and in the sink.
 struct Calc;
 
 pub(crate) fn checkpointer() -> Option<Arc<dyn Checkpointer>> {
@@ -63,7 +62,7 @@ impl Checkpointer for Calc {
         PointOfConsistency::Virtual
     }
 
-    /// Walks on though the checkpoint is given up: the marks are needed (invariant 4).
+    /// Scans the unit even if the checkpoint is given up, since the marks are needed (invariant 4).
     fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
         store.capture_unmarked(unit, to);
     }

@@ -1,4 +1,4 @@
-//! One file for each scheme; each has its row in [`crate::registry`].
+//! One file for each scheme. The rows of the schemes are in [`crate::registry`].
 
 pub(crate) mod calc;
 pub(crate) mod naive;

@@ -15,18 +15,21 @@
 //! ```
 //! Each commit sets the dirty bit of its epoch in the records that it writes, in every phase. The
 //! checkpoint that begins epoch E has the records that are dirty in E − 1. The scan and the commits
-//! claim each record by the bit TAKEN. Whoever wins emits the value, or the deletion if there is none.
+//! claim each record by the bit TAKEN. The thread that wins emits the value, or the deletion if the
+//! key has no value.
 //!
 //! Invariants:
 //! 1. A dirty bit is cleared only after a checkpoint that has the record was published. The pass in
-//!    the next PREPARE clears it, and commits of the next epoch to use that bit come only later.
+//!    the next PREPARE clears the bit. Commits of the next epoch that uses this bit come only
+//!    later.
 //! 2. If the checkpoint was not published, the pass joins its dirty records to those of the present
 //!    epoch, by one exchange for each cell.
 //! 3. The cell of a deleted key is not reused while a dirty bit is set: the deletion is in no
 //!    published checkpoint.
-//! 4. Replay marks what it applies. So what is in memory and not in the newest checkpoint is dirty.
-//! 5. A full checkpoint marks every record, also if it fails, as that of [`calc`](super::calc) does. Its
-//!    marks have their own bit, which a checkpoint of changes leaves alone.
+//! 4. Replay marks the records that it writes. So every change in memory that the newest checkpoint
+//!    lacks is dirty.
+//! 5. A full checkpoint marks every record even if it fails, as in [`calc`](super::calc). Its marks
+//!    have their own bit, which a checkpoint of changes leaves alone.
 //!
 //! The paper's tracker is a bit vector beside the cells, in two copies by parity of the epoch. Only
 //! the first mark of a cell in an epoch sets a bit there. The pass in PREPARE and the scan read these
@@ -39,7 +42,7 @@ use stillpoint_sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 #[derive(Debug, Default)]
 struct PartialCalc {
-    /// The epoch that the last published checkpoint of this run began; 0 for none.
+    /// The epoch that the last published checkpoint since the start began. 0 for none.
     published: AtomicU64,
 }
 
@@ -57,13 +60,14 @@ impl Checkpointer for PartialCalc {
     }
 
     fn settle(&self, store: &Store, unit: usize, slot: usize) -> u64 {
-        // SeqCst: set by the thread that took the checkpoint before, or by another one before it.
+        // SeqCst: the thread that took an earlier checkpoint has set the value.
         let is_published = self.published.load(SeqCst) == store.driver().now().epoch();
         let forgets = store.driver().has_planted(Bug::DirtyForgotten);
         store.settle_marks(unit, slot, is_published || forgets)
     }
 
-    /// Walks on though a full checkpoint is given up: its marks are needed (invariant 5).
+    /// Scans the unit even if a full checkpoint is given up, since its marks are needed (invariant
+    /// 5).
     fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
         if !to.is_abandoned() || !store.driver().now().is_of_changes() {
             store.capture_unmarked(unit, to);

@@ -20,9 +20,9 @@
 //!    *not* NEXT_COPY has the value of the point of consistency.
 //! 2. A cell made after the point of consistency has NEXT_COPY 0 and no value in copy 1, so the scan
 //!    finds nothing in it.
-//! 3. From RESOLVE to COMPLETE no cell is reused or replaced by a larger one while one of its copies
-//!    has a value. A value that does not fit the cell goes to blocks then.
-//! 4. A capture that fails owes nothing: the next pass sets NEXT_COPY of every cell.
+//! 3. From RESOLVE to COMPLETE no cell is reused or replaced by a larger one while one of its
+//!    copies has a value. Meanwhile a value that does not fit the cell goes to blocks.
+//! 4. A capture that fails leaves no work: the next pass sets NEXT_COPY of every cell.
 //!
 //! Deviations: the paper has one mutator thread and words of one size. Here copies have lengths, tags
 //! and blocks of their own, and a copy may have no value. The paper negates bit vectors word by word.
@@ -42,7 +42,7 @@ pub(crate) fn checkpointer() -> Option<Arc<dyn Checkpointer>> {
     Some(Arc::new(Zigzag))
 }
 
-/// The status that makes commits write copy `copy`.
+/// The status bits with which commits write copy `copy`.
 fn writing(copy: usize) -> u8 {
     if copy == 1 { status::NEXT_COPY } else { 0 }
 }

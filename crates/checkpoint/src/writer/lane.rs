@@ -11,34 +11,35 @@ use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::queue::{Item, Large, Queue};
 
-/// Values up to this length are copied by whoever emits them, longer ones by the writer threads.
+/// The thread that emits a value copies it up to this length. The writer threads copy longer
+/// values.
 pub(super) const COPIED_BYTES_MAX: usize = 16 << 10;
 
-/// Bytes of a block's tail that are fetched when an entry has been put there: as much as the next
-/// small ones fill.
+/// Bytes behind a new entry of a block that are prefetched, so that the next small entries find
+/// them in the cache.
 const FETCHED_AHEAD_BYTES: usize = 192;
 
 /// The lane of one read section slot. Its mutex is taken by the slot's owner alone, until the drain.
 #[derive(Debug)]
 pub(super) struct LaneSlot {
     blocks: Mutex<Blocks>,
-    /// Bytes of records taken, up to when the lane was last let go.
+    /// Bytes of records taken, as of the end of the last call of the lane.
     taken_bytes: AtomicU64,
 }
 
 #[derive(Debug)]
 struct Blocks {
     partitions_log2: u8,
-    /// By partition; empty until the lane is used.
+    /// The open block of each partition. Empty until the lane is used.
     open: Vec<Option<BlockBuilder>>,
-    /// Records taken, by table; the table that came last is the first.
+    /// Records taken, by table. The table of the last record is the first.
     table_records: Vec<TableRecords>,
     taken_bytes: u64,
-    /// The record that came last, if it was copied.
+    /// The last record, if it was copied.
     last: Option<Undo>,
 }
 
-/// How to take a record back.
+/// The data with which a record is taken back.
 #[derive(Clone, Copy, Debug)]
 struct Undo {
     partition: u32,
@@ -46,7 +47,7 @@ struct Undo {
     bytes: usize,
 }
 
-/// A lane in somebody's hand.
+/// A lane during one call.
 struct OpenLane<'a> {
     blocks: &'a mut Blocks,
     queue: &'a Queue,
@@ -72,7 +73,8 @@ impl LaneSlot {
     pub(super) fn open(&self, queue: &Queue, with: &mut dyn FnMut(&mut dyn Lane)) {
         let mut blocks = self.blocks.lock();
         with(&mut OpenLane { blocks: &mut blocks, queue });
-        // Relaxed, and no RMW: only who holds the lane writes it; a figure for the pace.
+        // Relaxed, and no RMW: only the holder of the lane writes this number, a figure for the
+        // pace.
         self.taken_bytes.store(blocks.taken_bytes, Relaxed);
     }
 
@@ -81,7 +83,7 @@ impl LaneSlot {
         self.blocks.lock().table_records.clone()
     }
 
-    /// Hands the open blocks to the writers.
+    /// Gives the open blocks to the writer threads.
     pub(super) fn flush(&self, queue: &Queue) {
         let open = std::mem::take(&mut self.blocks.lock().open);
         for block in open.into_iter().flatten().filter(|block| !block.is_empty()) {
@@ -172,8 +174,8 @@ impl Blocks {
         }
     }
 
-    /// The block that the record is in is still the open one of its partition, and its table's
-    /// count the first. Nothing is left to take back of what was dropped after a failure.
+    /// The record's block is still the open block of its partition, and the count of its table is
+    /// still the first. A record that was dropped after a failure leaves nothing to take back.
     fn take_back(&mut self) {
         let Some(Undo { partition, before, bytes }) = self.last.take() else {
             return;

@@ -26,7 +26,7 @@ pub(crate) struct MergedPart<'a> {
     records: BTreeMap<u16, u64>,
 }
 
-/// What a merge has written.
+/// The records that a merge has written.
 pub(crate) struct MergedRecords {
     /// The file and the bytes of its values, if there was a record.
     pub(crate) part: Option<(PartEntry, u64)>,
@@ -77,7 +77,7 @@ impl<'a> MergedPart<'a> {
         }
     }
 
-    /// Writes all open blocks: the partitions that come next are others.
+    /// Writes all open blocks. The next records belong to other partitions.
     pub(crate) fn end_partitions(&mut self) -> Result<(), CheckpointError> {
         while let Some((&partition, _)) = self.open.first_key_value() {
             self.end_block(partition)?;
@@ -103,7 +103,7 @@ impl<'a> MergedPart<'a> {
         }
     }
 
-    /// Writes what is left, and flushes the file.
+    /// Writes the remaining blocks, and flushes the file.
     pub(crate) fn finish(mut self) -> Result<MergedRecords, CheckpointError> {
         self.end_partitions()?;
         let finish = |file: PartFile| file.finish(self.progress);

@@ -1,5 +1,5 @@
-//! One part file. Plain blocks go to the disk from where they were filled; what is compressed, and
-//! what belongs to large values, goes through a buffer.
+//! One part file. Plain blocks are written to the disk from the memory in which they were filled.
+//! Compressed blocks, and blocks of large values, go through a buffer.
 
 use std::io::IoSlice;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use super::room::Room;
 use crate::error::CheckpointError;
 use crate::progress::Progress;
 
-/// Which part file a writer thread makes, and how.
+/// The path and the settings of a part file.
 pub(crate) struct PartTarget {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) dir: PathBuf,
@@ -37,8 +37,8 @@ pub(super) struct PartFile {
     name: String,
     identity: Identity,
     write_bytes: usize,
-    /// What was not written yet; begins at `written` in the file. Whole alignment units unless
-    /// blocks are compressed.
+    /// Bytes that were not written yet. They begin at `written` in the file. Whole alignment units
+    /// unless blocks are compressed.
     buf: AlignedBuf,
     written: u64,
     index: IndexBuilder,
@@ -92,7 +92,7 @@ impl PartFile {
         self.compressor.codec() == Codec::None
     }
 
-    /// Writes blocks from where they are, without another copy.
+    /// Writes blocks from their memory, without another copy.
     fn write_in_place(
         &mut self,
         items: &mut [Item],
@@ -151,7 +151,7 @@ impl PartFile {
         self.add_fragments(of, large.value.len(), read, queue.progress())
     }
 
-    /// As what a checkpoint does with a large value that it keeps, for one that is in memory whole.
+    /// As [`add_large`](Self::add_large), for a large value that is in memory as a whole.
     pub(super) fn add_large_value(
         &mut self,
         partition: u32,
@@ -166,7 +166,8 @@ impl PartFile {
         self.add_fragments((partition, key, (tag, 0)), value.len(), read, progress)
     }
 
-    /// Adds a value of `len` bytes, of which `read` gives those from an offset on.
+    /// Adds a value of `len` bytes in fragments. `read` fills a buffer with the bytes from an
+    /// offset on.
     fn add_fragments(
         &mut self,
         (partition, key, (tag, gsn)): (u32, KeyRef<'_>, (u8, u64)),
@@ -210,7 +211,7 @@ impl PartFile {
         Ok(())
     }
 
-    /// Writes so many bytes of the buffer where it begins in the file.
+    /// Writes the first `bytes` bytes of the buffer to its position in the file.
     fn write_claimed(&self, bytes: usize) -> Result<(), CheckpointError> {
         let _claim = self.room.claim(&*self.file, bytes)?;
         Ok(self.file.write_at(&self.buf[..bytes], self.written)?)

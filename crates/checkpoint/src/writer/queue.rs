@@ -1,4 +1,4 @@
-//! What waits to be written, the empty blocks, and the first failure.
+//! The queue of blocks and large values to be written, the empty blocks, and the first failure.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ impl Large {
 }
 
 impl Item {
-    /// Bytes that it holds, in this memory or in the store's.
+    /// Bytes that the item holds, in its own memory or in the store's.
     fn bytes(&self) -> usize {
         match self {
             Item::Block(block) => block.bytes(),
@@ -74,13 +74,13 @@ struct State {
     items: VecDeque<Item>,
     /// Bytes of the queued blocks.
     bytes: usize,
-    /// Nothing more comes: what is queued is to be written now, be it ever so little.
+    /// No more items come, so writers take whatever is queued at once.
     hurry: bool,
     /// Items that writers have taken and not finished.
     in_hand: usize,
     empty: Vec<BlockBuilder>,
     closed: bool,
-    /// As the queue's `failed`. What comes is dropped, so that nobody needs a writer any more.
+    /// As the queue's `failed`. New items are dropped, so that no thread needs a writer any more.
     failed: bool,
 }
 
@@ -91,15 +91,15 @@ pub(super) struct Queue {
     progress: Arc<Progress>,
     block_bytes: usize,
     limit_bytes: usize,
-    /// Above this the walk waits: enough to keep the writers busy, and no more.
+    /// Bytes above which the capture scan waits. So many keep the writers busy.
     walk_bytes: usize,
     /// A writer sleeps until so much is queued, since it writes so much at a time. A writer that is
     /// woken for every block costs commits more than the blocks do.
     batch_bytes: usize,
     state: Mutex<State>,
-    /// There is an item, or there will be no more.
+    /// Signals that there is an item, or that there will be no more.
     filled: Condvar,
-    /// Nothing is queued and nothing in hand.
+    /// Signals that no item is queued or in a writer's hand.
     emptied: Condvar,
     /// Bytes queued or in hand.
     bytes: AtomicUsize,
@@ -118,7 +118,7 @@ impl Queue {
         config: &WriterConfig,
     ) -> Self {
         let block_bytes = config.block_bytes.max(1);
-        // Made ahead, so that no worker pays for the first touch of their memory.
+        // Blocks are made ahead, so that no worker pays for the first touch of their memory.
         let ahead = (2usize << config.partitions_log2).min(config.pool_bytes_max / block_bytes);
         let empty = (0..ahead).map(|_| BlockBuilder::with_target(0, block_bytes));
         let walk_bytes =
@@ -183,7 +183,7 @@ impl Queue {
         }
     }
 
-    /// More than this must not be in the pool when a commit saves before-images.
+    /// Most bytes in the pool with which a commit may still save before-images.
     fn most_before_saves(&self) -> usize {
         self.limit_bytes / 4 * 3
     }
@@ -240,7 +240,7 @@ impl Queue {
         self.wait_ns.fetch_add(waited_ns, Relaxed);
     }
 
-    /// The next items to write, waiting for them; `None` once the queue is closed and empty.
+    /// Waits for the next items to write. `None` once the queue is closed and empty.
     pub(super) fn take(&self) -> Option<InHand<'_>> {
         let mut state = self.state.lock();
         let sleeps = |state: &mut State| !state.closed && !self.is_worth_waking(state);
@@ -258,7 +258,7 @@ impl Queue {
         Some(taken).filter(|taken| !taken.items.is_empty())
     }
 
-    /// Frees what an item refers to that is not written.
+    /// Frees the large value of an item that will not be written.
     fn release(&self, item: Item) {
         if let Item::Large(large) = item {
             self.store.release_kept(large.value);
@@ -280,7 +280,7 @@ impl Queue {
         self.filled.notify_all();
     }
 
-    /// Frees the blocks, once the writers are gone: a worker may remember the sink for long.
+    /// Frees the blocks once the writers have ended, since a worker may keep the sink for long.
     pub(super) fn free_blocks(&self) {
         self.state.lock().empty = Vec::new();
     }
@@ -289,21 +289,22 @@ impl Queue {
         self.failed.load(Acquire)
     }
 
-    /// From now on what is queued is dropped, and what comes.
+    /// Drops all queued items, and from now on all new ones.
     pub(super) fn set_failed(&self) {
         self.failed.store(true, Release);
         let mut state = self.state.lock();
         state.failed = true;
         let dropped = std::mem::take(&mut state.items);
         let bytes = std::mem::take(&mut state.bytes);
-        // Whoever waits for the end waits for these too: they may refer to the store's memory.
+        // A thread that waits for the drain waits for these items too, since they may refer to the
+        // store's memory.
         let dropped = InHand { queue: self, items: dropped.into(), bytes };
         state.in_hand += dropped.items.len();
         drop(state);
         drop(dropped);
     }
 
-    /// Keeps the first failure; what comes from now on is dropped.
+    /// Keeps the first failure. From now on new items are dropped.
     pub(super) fn fail(&self, error: CheckpointError) {
         self.failure.lock().get_or_insert(error);
         self.set_failed();
@@ -314,8 +315,8 @@ impl Queue {
     }
 }
 
-/// Items that were taken from the queue. Dropped when they are written, or when that has failed or
-/// panicked: what they held is free then, and nobody waits for them any more.
+/// Items that were taken from the queue. Dropped when they are written, or when the write has
+/// failed or panicked. The drop frees their memory and ends waits for them.
 pub(super) struct InHand<'a> {
     queue: &'a Queue,
     pub(super) items: Vec<Item>,
@@ -338,12 +339,12 @@ impl Drop for InHand<'_> {
     }
 }
 
-/// Counts items out of the hand.
+/// Its drop counts the items as finished.
 struct Settled<'a> {
     queue: &'a Queue,
     count: usize,
     bytes: usize,
-    /// Those of the items that may be filled again.
+    /// The items' blocks, which may be filled again.
     blocks: Vec<BlockBuilder>,
 }
 
@@ -367,7 +368,7 @@ mod tests {
     use stillpoint_io::RealClock;
     use stillpoint_store::{CellRules, StoreConfig};
 
-    /// Who remembers the sink does not keep the blocks of its pool.
+    /// A worker that keeps the sink does not keep the blocks of its pool.
     #[test]
     fn no_block_is_left_once_the_writers_are_gone() {
         let config = StoreConfig { max_memory_bytes: 16 << 20, ..StoreConfig::default() };

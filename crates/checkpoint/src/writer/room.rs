@@ -17,7 +17,7 @@ pub(super) struct Room {
     ended: Condvar,
 }
 
-/// Bytes that a writer may write while this lives.
+/// Bytes that a writer may write while this value lives.
 #[must_use = "the claim ends when it is dropped"]
 pub(super) struct Claim<'a> {
     room: &'a Room,
@@ -37,8 +37,8 @@ impl Room {
         Self { disk, leave_bytes, claimed_bytes: Mutex::new(0), ended: Condvar::new() }
     }
 
-    /// Claims the bytes of the next write of a file. Where the space is too tight to say what the
-    /// writes under way will leave, it waits for their end.
+    /// Claims the bytes of the next write of a file. If the free space may not suffice for the
+    /// writes under way and this one, waits for their end.
     ///
     /// # Errors
     /// The write would leave less than others need, or the disk does not tell its space.
@@ -99,7 +99,7 @@ mod tests {
             move || room.claim(&*file, MIB).map(|_| ()).expect_err("the log's space")
         })
         .expect("a thread");
-        // Time for a second look at the disk, on which three are free still.
+        // Time for a second look at the disk, which still has three MiB free.
         RealClock.sleep(Duration::from_millis(20));
         file.write_at(&vec![7; 2 * MIB], 0).expect("they are free");
         assert!(!second.is_finished(), "refused or granted while a write is under way");
@@ -117,7 +117,7 @@ mod tests {
         let second = room.claim(&*file, MIB).expect("space for both");
         assert!(first.is_some() && second.is_some(), "both claims are kept");
         drop(first);
-        // What was claimed and not written is free again.
+        // Bytes that were claimed and not written are free again.
         assert!(room.claim(&*file, MIB).expect("space").is_some());
     }
 }

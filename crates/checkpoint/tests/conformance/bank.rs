@@ -25,8 +25,8 @@ const OPENED_KEYS: u64 = 40;
 const BLOB_KEYS: u64 = 12;
 const BALANCE: u64 = 1000;
 
-/// A clock that the clients' deeds move: a paced capture lasts a number of deeds, however busy the
-/// machine is.
+/// A clock that goes on by 20 µs with each transaction of a client. So a paced capture lasts a
+/// number of transactions, however busy the machine is.
 #[derive(Debug, Default)]
 struct DeedClock {
     deeds: AtomicU64,
@@ -52,22 +52,22 @@ impl Clock for DeedClock {
             }
             RealClock.sleep(Duration::from_micros(50));
         }
-        // The clients are at their end.
+        // The clients have ended, so this thread moves the clock.
         let missing_ns = until_ns.saturating_sub(self.monotonic_ns());
         self.given_up.fetch_add(missing_ns / DEED_NS + 1, Relaxed);
     }
 }
 
-/// How a bank is run.
+/// The parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) accounts: u64,
     pub(crate) workers: u8,
     pub(crate) checkpoints: usize,
-    /// Deeds of each client, at most: a bound on memory, not the usual end.
+    /// Most transactions of each client. This bounds the memory, and a run usually ends before.
     pub(crate) deeds_max: u64,
-    /// Pace of the capture, by a clock on which a deed takes 20 µs.
+    /// Pace of the capture, by a clock on which a transaction takes 20 µs.
     pub(crate) bytes_per_s: u64,
     pub(crate) bug: Option<Bug>,
 }
@@ -95,7 +95,7 @@ fn account(number: u64) -> Vec<u8> {
     format!("account {number}").into_bytes()
 }
 
-/// A balance, and bytes that belong to it: a torn value is seen.
+/// A balance, and bytes computed from it, so that a reader notices a torn value.
 fn balance_value(balance: u64, len: usize) -> Vec<u8> {
     let mut value = balance.to_le_bytes().to_vec();
     value.resize(len.max(8), (balance % 251) as u8);
@@ -126,7 +126,7 @@ impl Procedure for Transfer {
         if self.gives_up {
             return Err(TxError::abandon("as the test wants it"));
         }
-        // Read again: both may be one account.
+        // The balance is read again, since both accounts may be the same.
         let to = balance(tx, Slot(1)).expect("fixed accounts stay");
         tx.put_slot_tagged(Slot(1), 2, &balance_value(to + amount, 100))
     }
@@ -143,7 +143,7 @@ impl Procedure for Transfer {
 /// A key, and gsn and log of the commit that wrote it.
 type Version = (Key, u64, u8);
 
-/// What a read without a lock saw.
+/// The result of a read without a lock.
 struct Sight {
     key: Key,
     stamp: Stamp,
@@ -201,7 +201,7 @@ impl Client {
         let moved = self.worker.transact(|tx| {
             let have = read_balance(tx, FIXED, &from)?.expect("fixed accounts stay");
             let amount = amount.min(have);
-            // In place: the rest of the value stays as it is.
+            // A patch changes the balance, and the rest of the value stays.
             write_balance(tx, FIXED, &from, have - amount)?;
             let there = read_balance(tx, FIXED, &to)?.expect("fixed accounts stay");
             write_balance(tx, FIXED, &to, there + amount)
@@ -209,7 +209,7 @@ impl Client {
         moved.expect("memory");
     }
 
-    /// Opens an account with money of a fixed one, or closes it and gives the money back.
+    /// Opens an account with money of a fixed account, or closes it and gives the money back.
     fn open_or_close(&mut self) {
         let (opened, fixed) =
             (account(self.pick(OPENED_KEYS)), account(self.pick(self.plan.accounts)));
@@ -261,7 +261,7 @@ impl Client {
         assert!(matches!(done, Err(TxError::Abandoned(_))));
     }
 
-    /// Holds locks until the phase has changed, or for some turns.
+    /// Holds locks until the phase has changed, or for a number of yields.
     fn long_transaction(&mut self) {
         let keys: Vec<Vec<u8>> = (0..3).map(|_| account(self.pick(self.plan.accounts))).collect();
         let (store, turns) = (self.store.clone(), self.pick(400));
@@ -314,13 +314,13 @@ fn read_balance(tx: &mut Tx<'_>, table: TableId, key: &[u8]) -> Result<Option<u6
     Ok(tx.get(table, key)?.and_then(|value| value.u64_at(0)))
 }
 
-/// Changes the balance, and the bytes that belong to it.
+/// Changes the balance, and the bytes computed from it.
 fn write_balance(tx: &mut Tx<'_>, table: TableId, key: &[u8], balance: u64) -> Result<(), TxError> {
     let len = tx.get(table, key)?.expect("it has a balance").len();
     tx.patch(table, key, 0, &balance_value(balance, len))
 }
 
-/// What a run of the bank left.
+/// The result of a run.
 pub(crate) struct Outcome {
     pub(crate) checkpoints: Vec<(u64, State)>,
     sights: Vec<Vec<Sight>>,
@@ -346,7 +346,7 @@ fn start_client(world: &World, plan: Plan, number: u8, street: &Street) -> JoinH
     let street = street.clone();
     let run = move || {
         for _ in 0..plan.deeds_max {
-            // The first client is the one with the long transactions.
+            // Only the first client runs long transactions.
             client.one_deed(number == 0);
             street.clock.deeds.fetch_add(1, Relaxed);
             if street.stop.load(Relaxed) {
@@ -393,7 +393,7 @@ pub(crate) fn run(world: &mut World, plan: Plan) -> Outcome {
     }
 }
 
-/// Everything that must hold after a run.
+/// Checks everything that must hold after a run.
 pub(crate) fn check(world: &World, plan: Plan, outcome: &Outcome) {
     let seed = plan.seed;
     let total = plan.accounts * BALANCE;
@@ -408,8 +408,8 @@ pub(crate) fn check(world: &World, plan: Plan, outcome: &Outcome) {
     check_sights(&world.history, &outcome.sights, seed);
 }
 
-/// Each read saw exactly what the commit that it names had written, and no client ever saw an
-/// older version of a key than before.
+/// Checks that each read saw exactly the value of the commit that its stamp names. No client may
+/// see an older version of a key than before.
 fn check_sights(history: &History, sights: &[Vec<Sight>], seed: u64) {
     let mut versions: HashMap<Version, Option<(u8, Vec<u8>)>> = HashMap::new();
     let mut state = State::new();
@@ -432,8 +432,8 @@ fn check_sights(history: &History, sights: &[Vec<Sight>], seed: u64) {
     }
 }
 
-/// `STILLPOINT_BANK_SEEDS=10000 cargo test -p stillpoint-checkpoint bank` for a campaign, and
-/// `STILLPOINT_BANK_SEED=<seed>` to run one again.
+/// The seeds of a run. `STILLPOINT_BANK_SEEDS=10000 cargo test -p stillpoint-checkpoint bank` runs
+/// a campaign, and `STILLPOINT_BANK_SEED=<seed>` runs one seed again.
 fn seeds() -> std::ops::Range<u64> {
     let number = |name| std::env::var(name).ok()?.parse().ok();
     match number("STILLPOINT_BANK_SEED") {

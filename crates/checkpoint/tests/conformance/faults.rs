@@ -1,4 +1,5 @@
-//! Checkpoints that fail: the previous one stays, nothing is lost, and the next one is right.
+//! Tests of checkpoints that fail. The previous checkpoint stays, nothing is lost, and the next
+//! checkpoint is right.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ struct Busy {
     point: Option<PointOfConsistency>,
 }
 
-/// Gives a record a value of this epoch; every fifth time takes the value away.
+/// Gives a record a value of this epoch, or deletes every fifth record.
 fn put(worker: &mut Worker, number: u32, epoch: u64) {
     let key = number.to_be_bytes();
     let mut value = epoch.to_le_bytes().to_vec();
@@ -53,7 +54,8 @@ impl Busy {
         busy
     }
 
-    /// A cycle in whose phases the worker changes every seventh record, another seventh in each.
+    /// A cycle in each of whose phases the worker changes a seventh of the records, a different
+    /// seventh each time.
     fn cycle(&self) -> Cycle {
         let (worker, point) = (self.worker.clone(), self.point);
         let observer: Observer = Arc::new(move |phase, epoch| {
@@ -81,7 +83,7 @@ impl Busy {
         all.of(Call::Write) + all.of(Call::Open) + all.of(Call::Sync) + all.of(Call::CreateDir)
     }
 
-    /// Takes a checkpoint, which must be right.
+    /// Takes a checkpoint, and checks its content.
     fn take(&self, context: &str) -> (CheckpointEntry, State) {
         let (written, _) = self
             .world
@@ -93,7 +95,7 @@ impl Busy {
         (entry, expected)
     }
 
-    /// Takes one that must fail, and shows that it left nothing behind.
+    /// Takes a checkpoint that must fail, and checks that it left no files behind.
     fn fail(&self, cycle: &Cycle, context: &str) -> CheckpointError {
         let epoch = self.world.store.driver().now().epoch() + 1;
         let error = match self.world.take_with(cycle) {
@@ -112,7 +114,7 @@ impl Busy {
     }
 }
 
-/// Calls that change the disk in one checkpoint, by kind; those of directories' flushes come last.
+/// Number of calls that change the disk in one checkpoint.
 fn sites(busy: &Busy) -> u64 {
     let before = busy.calls();
     busy.take("without a fault");
@@ -135,8 +137,8 @@ fn a_failed_call_costs_that_checkpoint_and_nothing_else() {
                     fault,
                     lasts: Lasts::Once,
                 });
-                // A run may have fewer calls than the one counted: threads take turns, and one of
-                // changes writes less.
+                // A run may make fewer calls than the counted run: the order of threads differs,
+                // and a checkpoint of changes writes less.
                 match busy.world.take_with(&busy.cycle()) {
                     Ok((written, _)) => {
                         busy.world.sim.clear_faults();
@@ -176,14 +178,15 @@ fn a_failed_flush_of_a_directory_is_reported() {
                 lasts: Lasts::Once,
             });
             let error = busy.fail(&busy.cycle(), row.name);
-            // The directory of one checkpoint is used once; the other two serve every checkpoint.
+            // The first directory belongs to one checkpoint. The other two serve every checkpoint,
+            // so their failure is fatal.
             assert_eq!(error.is_fatal(), nth > 1, "{error}");
             assert_same(&busy.world.load(&previous), &expected, row.name);
         }
     }
 }
 
-/// A full disk, later room again: reads and writes of the store went on meanwhile.
+/// The disk is full, and later has room again. Reads and writes of the store go on meanwhile.
 #[test]
 fn a_full_disk_is_no_end() {
     for row in rows_that_take_checkpoints() {
@@ -199,13 +202,15 @@ fn a_full_disk_is_no_end() {
     }
 }
 
-/// Cancels in each phase; in CAPTURE and later only some of the records have their marks.
+/// Cancels a checkpoint in each phase. In CAPTURE only some of the records have their marks by
+/// then.
 pub(crate) fn cancel_everywhere(row: &stillpoint_checkpoint::Row, plant: &dyn Fn(&World)) {
     let busy = Busy::new(row, 6);
     plant(&busy.world);
     for at in [Phase::Prepare, Phase::Resolve, Phase::Capture, Phase::Complete] {
         let context = format!("{}, cancelled in {at:?}", row.name);
-        // What nothing writes again: if the checkpoint that fails forgets it, it stays forgotten.
+        // No later transaction writes this record. If the failed checkpoint loses its mark, later
+        // checkpoints lack the record.
         put(&mut busy.worker.lock(), 10_000 + at as u32, 0);
         let mut cycle = busy.cycle();
         cycle.progress = Arc::new(Progress::default());
@@ -219,7 +224,7 @@ pub(crate) fn cancel_everywhere(row: &stillpoint_checkpoint::Row, plant: &dyn Fn
             }
         }));
         if at == Phase::Complete {
-            // Too late: everything is captured.
+            // Too late to cancel: everything is captured.
             let taken = busy.world.take_with(&cycle);
             assert!(taken.is_ok(), "{context}");
         } else {

@@ -1,4 +1,5 @@
-//! Part files: what is written is read back, and damage is reported and never returned.
+//! Tests of part files. Written records are read back, and damage is reported and never returned as
+//! a record.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +20,8 @@ use crate::bank::rows_that_take_checkpoints;
 use crate::model::{State, assert_same};
 use crate::world::{Collector, World, entry, load_state, options};
 
-/// Values around every border: none, inline, large, copied or not, whole or in fragments.
+/// Lengths of values around every limit: empty, inline, large, copied or not, whole or in
+/// fragments.
 const LENS: [usize; 13] =
     [0, 1, 7, 8, 100, 2044, 2045, 16_384, 16_385, 70_000, 1 << 20, (1 << 20) + 1, 3_500_000];
 
@@ -39,7 +41,7 @@ fn calc_world(seed: u64) -> World {
     World::new(registry::REGISTRY.find("calc").expect("it is in the table"), seed)
 }
 
-/// A small checkpoint, its disk, and what is in it.
+/// A small checkpoint, its disk, and its expected content.
 fn small_checkpoint(codec: Codec) -> (SimDisk, CheckpointEntry, State) {
     let mut world = calc_world(1);
     world.config.codec = codec;
@@ -55,7 +57,7 @@ fn small_checkpoint(codec: Codec) -> (SimDisk, CheckpointEntry, State) {
     (world.sim.clone(), entry(written), world.history.state())
 }
 
-/// A checkpoint in one part, of more units than a loading has buffers.
+/// A checkpoint in one part, with more units than a load has buffers.
 fn large_checkpoint() -> (SimDisk, CheckpointEntry) {
     let mut world = calc_world(1);
     world.config.parts = 1;
@@ -119,7 +121,7 @@ fn the_real_disk_serves_as_well() {
     assert_same(&state, &world.expected(epoch), "real disk");
 }
 
-/// Whatever a power loss takes, it takes nothing of a checkpoint that was finished.
+/// No power loss damages a checkpoint that was finished.
 #[test]
 fn a_finished_checkpoint_survives_any_power_loss() {
     let (sim, entry, expected) = small_checkpoint(Codec::None);
@@ -167,8 +169,8 @@ fn load_error(disk: &Arc<dyn Disk>, entry: &CheckpointEntry) -> LoadError {
     }
 }
 
-/// Flips the bits `bits` of every `step`-th byte that means something, and of every 97th of the
-/// rest: each flip is reported.
+/// Flips the bits `bits` of every `step`-th byte of the format, and of every 97th byte of padding.
+/// Each flip must be reported.
 fn flip_bits(codec: Codec, step: usize, bits: std::ops::Range<u8>) {
     let (sim, entry, _) = small_checkpoint(codec);
     for path in parts(&entry) {
@@ -198,7 +200,7 @@ fn every_flipped_bit_is_reported() {
     }
 }
 
-/// A sample of the same, for runs that have no time for all.
+/// A sample of these flips, for short runs.
 #[test]
 fn a_sample_of_flipped_bits_is_reported() {
     flip_bits(Codec::None, 53, 3..4);
@@ -233,7 +235,7 @@ fn files_that_are_missing_cut_or_swapped_are_reported() {
     }
 }
 
-/// Intact files that are not those of the manifest.
+/// The files are intact, but differ from the entry of the manifest.
 #[test]
 fn what_the_manifest_says_is_compared() {
     let (sim, entry, _) = small_checkpoint(Codec::None);
@@ -267,7 +269,8 @@ fn what_the_manifest_says_is_compared() {
     }
 }
 
-/// A visitor that refuses, panics, or is cancelled ends the loading, and no thread is left behind.
+/// A visitor that refuses or panics ends the load, and so does a cancellation. No thread is left
+/// behind.
 #[test]
 fn a_visitor_may_end_the_loading() {
     struct Refuses;
@@ -282,7 +285,7 @@ fn a_visitor_may_end_the_loading() {
             panic!("as the test wants it")
         }
     }
-    // Who reads ahead waits for buffers, which nobody gives back any more.
+    // Read threads wait for buffers that no load thread gives back any more.
     let (sim, entry) = large_checkpoint();
     let disk: Arc<dyn Disk> = Arc::new(sim);
     let load = |visitor: Box<dyn Visit>, progress: Arc<Progress>| {

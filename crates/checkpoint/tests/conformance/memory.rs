@@ -1,4 +1,4 @@
-//! A checkpoint in memory, and a hand that moves the phases one by one: for tests that place
+//! A checkpoint in memory, and a driver that enters the phases one by one. For tests that place
 //! single transactions at exact points.
 
 use std::collections::BTreeMap;
@@ -20,13 +20,13 @@ use crate::world::World;
 pub(crate) struct MemorySink {
     changes: Mutex<Changes>,
     gsns: Mutex<BTreeMap<Key, u64>>,
-    /// Generations other than the first.
+    /// Keys of table generations after the first.
     later: Mutex<Vec<(u32, Vec<u8>)>>,
     twice: Mutex<Vec<String>>,
 }
 
 impl MemorySink {
-    /// What it took.
+    /// The records and deletions that the sink has taken.
     ///
     /// # Panics
     /// If a key came twice.
@@ -119,14 +119,14 @@ impl Lane for MemoryLane<'_> {
     }
 }
 
-/// Where a checkpoint stands, walk included.
+/// The state of a checkpoint under way, its capture scan included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Step {
     Rest,
     Prepare,
     Resolve,
     Capture,
-    /// Half of the slabs are walked.
+    /// Half of the slabs are scanned.
     Halfway,
     Walked,
     Complete,
@@ -146,7 +146,7 @@ impl Step {
     ];
 }
 
-/// Moves one checkpoint of a world, step by step, on the calling thread.
+/// Takes one checkpoint of a world step by step, on the calling thread.
 pub(crate) struct Steps<'w> {
     world: &'w World,
     pub(crate) sink: Arc<MemorySink>,

@@ -1,5 +1,5 @@
-//! Merges of chains: the merged checkpoint holds what its run holds, whatever is in it, and every call
-//! of the disk may fail.
+//! Tests of merges. The merged checkpoint must hold the content of its run, and every call of the
+//! disk may fail.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ struct Chain {
     states: Vec<State>,
 }
 
-/// Changes some records, deletions, long keys and large values among them.
+/// Changes some records. Deletions, long keys and large values are among the changes.
 fn change(worker: &mut Worker, rng: &SeededRng, count: u64, large: bool) {
     for _ in 0..count {
         let number = rng.below(KEYS);
@@ -90,7 +90,7 @@ impl Chain {
         }
     }
 
-    /// The chain with a run of it replaced.
+    /// The chain with the merged checkpoint in place of a run.
     fn with(&self, run: std::ops::Range<usize>, merged: CheckpointEntry) -> Vec<CheckpointEntry> {
         let mut chain = self.entries.clone();
         chain.splice(run, [merged]);
@@ -98,7 +98,7 @@ impl Chain {
     }
 }
 
-/// What a start would load: the first record of each key counts.
+/// The state that a start would load. The first record of each key counts.
 fn load_newest_first(disk: &Arc<dyn Disk>, chain: &[CheckpointEntry]) -> State {
     let first = First::default();
     let visitor = || -> Box<dyn Visit> { Box::new(first.clone()) };
@@ -123,7 +123,7 @@ impl Drop for First {
 
 impl Visit for First {
     fn records(&mut self, batch: &[LoadedRecord<'_>]) -> Result<(), VisitError> {
-        // Long enough for the others to find that nothing is left for them.
+        // Long enough for the other threads to find that no work is left.
         RealClock.sleep(Duration::from_micros(100));
         assert!(!self.1.load(SeqCst), "a visitor was dropped while others had records to come");
         let mut found = self.0.lock();
@@ -153,7 +153,7 @@ fn every_run_of_a_chain_merges_to_what_it_holds() {
             for end in begin + 1..=chain.entries.len() {
                 serial += 1;
                 let context = format!("seed {seed}, run {begin} to {end}");
-                // Very little memory for keys, now and then.
+                // Every second merge has very little memory for keys.
                 let key_bytes_max = if serial % 2 == 0 { 700 } else { 64 << 20 };
                 let codec = if serial % 3 == 0 { Codec::Lz4 } else { Codec::None };
                 let merge = chain.merge(serial, codec, key_bytes_max);
@@ -203,7 +203,7 @@ fn a_merge_that_fails_anywhere_leaves_nothing() {
         vec![Call::Read, Call::Open, Call::Write, Call::Sync, Call::CreateDir, Call::SyncDir];
     let (mut nth, serial) = (0, 3000);
     loop {
-        // The first calls, among them one of each kind, and then some.
+        // Each of the first 29 calls, which include every kind of call, and then every fifth.
         nth += if nth < 30 { 1 } else { 5 };
         // A directory whose flush failed takes no more files: each call fails in a world of its own.
         let chain = Chain::new(7, 2, false);

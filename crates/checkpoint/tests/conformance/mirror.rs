@@ -1,9 +1,9 @@
 //! The mirror: two schemes side by side on one schedule of transactions. After each round their
-//! checkpoints and their live states are compared; the first difference stops.
+//! checkpoints and their live states are compared. The first difference fails the test.
 //!
-//! The schedule places transactions at points of a checkpoint: after each phase was entered and in
-//! each pause of the walk. A scheme that stops the store runs those of its stop directly after it,
-//! which changes neither their order nor the point of consistency.
+//! The schedule places transactions at points of a checkpoint: after the entry to each phase, and
+//! in each pause of the scan. While a scheme stops the store, transactions are kept back and run
+//! directly afterwards. That changes neither their order nor the point of consistency.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ const KEYS: u64 = 300;
 const ROUNDS: usize = 6;
 const PAUSES: usize = 40;
 
-/// A transaction: what it does to which keys, and whether it commits.
+/// A transaction: its changes by key, and whether it commits.
 #[derive(Clone, Debug)]
 struct Action {
     writes: Vec<(u16, Vec<u8>, What)>,
@@ -110,7 +110,7 @@ fn run(worker: &mut Worker, deeds: &[Action]) {
     }
 }
 
-/// One scheme under the schedule.
+/// One of the two schemes, with its store.
 struct Side {
     name: &'static str,
     world: World,
@@ -118,7 +118,7 @@ struct Side {
     point: Option<PointOfConsistency>,
 }
 
-/// Takes records into memory, and runs transactions when the walk pauses.
+/// Takes records into memory, and runs transactions when the scan pauses.
 struct PausingSink<F> {
     memory: MemorySink,
     pause: F,
@@ -142,10 +142,10 @@ impl Side {
         Self { name: row.name, world, worker, point: row.capabilities.point }
     }
 
-    /// Runs a round; gives its checkpoint and the live state after it.
+    /// Runs a round. Returns its checkpoint and the live state after it.
     fn round(&self, round: &Round) -> (State, State) {
         run(&mut self.worker.lock(), &round.rest);
-        // What must wait until the store goes on, in order.
+        // The transactions that wait until the store goes on, in order.
         let late: Arc<Mutex<Vec<Action>>> = Arc::default();
         let (worker, point) = (self.worker.clone(), self.point);
         let meanwhile = {
@@ -208,7 +208,7 @@ fn schemes_agree_on_every_schedule() {
                 let context =
                     format!("seed {seed}, round {number}: {} and {}", row.name, reference.name);
                 assert!(!left_image.is_empty());
-                // A recovery from a fuzzy checkpoint has all that was committed.
+                // A recovery from a fuzzy checkpoint gives the state of all commits.
                 let image = if right.world.is_fuzzy() { &left_live } else { &left_image };
                 assert_same(&right_image, image, &context);
                 assert_same(&right_live, &left_live, &format!("{context}, live"));

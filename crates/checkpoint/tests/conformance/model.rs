@@ -12,7 +12,7 @@ pub(crate) type Key = (u16, Vec<u8>);
 /// Tag and value of every key that has one.
 pub(crate) type State = BTreeMap<Key, (u8, Vec<u8>)>;
 
-/// What a checkpoint has of each key: tag and value, or that there is none.
+/// The content of a checkpoint: for each key its tag and value, or `None` for a deletion.
 pub(crate) type Changes = BTreeMap<Key, Option<(u8, Vec<u8>)>>;
 
 /// The state after a chain of checkpoints of changes, the oldest first.
@@ -97,7 +97,7 @@ impl History {
         replay(self.commits().iter())
     }
 
-    /// What a commit saw committed no later than itself, and with a smaller gsn.
+    /// Checks that a commit has no earlier epoch and a greater gsn than each commit that it saw.
     ///
     /// # Panics
     /// If it did not.
@@ -152,7 +152,7 @@ pub(crate) fn apply(state: &mut State, key: &Key, op: &Op) {
     }
 }
 
-/// Says where two states differ first, without printing megabytes.
+/// Fails with the first difference of two states, without printing megabytes.
 pub(crate) fn assert_same(found: &State, expected: &State, context: &str) {
     let brief = |entry: Option<&(u8, Vec<u8>)>| match entry {
         None => "nothing".to_owned(),
@@ -180,7 +180,7 @@ pub(crate) struct RecordingLog {
     number: u8,
     gsn: u64,
     history: Arc<History>,
-    /// Runs in the middle of each commit, with all locks held and the phase read.
+    /// Called in the middle of each commit, with all locks held and the phase read.
     pub(crate) before_append: Option<Box<dyn FnMut() + Send>>,
 }
 

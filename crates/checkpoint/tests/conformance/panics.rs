@@ -1,6 +1,6 @@
-//! Panics at the n-th call of everything that a checkpoint calls: scheme, sink, lane,
-//! observer, clock, disk. The checkpoint that meets one fails or is whole, nothing waits for ever,
-//! and the next checkpoint equals the model.
+//! Panics at the n-th call of everything that a checkpoint calls: scheme, sink, lane, observer,
+//! clock, disk. A checkpoint that meets a panic fails or is whole. No thread waits for ever, and
+//! the next checkpoint equals the model.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -22,16 +22,16 @@ use crate::world::{World, may_commit};
 
 const TABLE: TableId = TableId(0);
 const KEYS: u32 = 28;
-/// Of so many calls one panics, unless the environment asks for all.
+/// Every fifth call panics in turn, or every call if the environment asks for all.
 const STEP: u64 = 5;
-/// Checkpoints after which a new world begins: what the model costs grows with its history.
+/// Checkpoints after which a new world begins, since the cost of the model grows with its history.
 const WORLD_ENDS: u64 = 40;
 
 fn step() -> u64 {
     std::env::var("STILLPOINT_FAULTS_ALL").map_or(STEP, |_| 1)
 }
 
-/// Counts calls; panics at the `first`-th and as many as follow it up to `last`.
+/// Counts calls, and panics at those from the `first`-th to the `last`-th.
 #[derive(Debug)]
 struct Fuse {
     calls: AtomicU64,
@@ -54,7 +54,7 @@ impl Fuse {
     fn burn(&self) {
         let call = self.calls.fetch_add(1, SeqCst) + 1;
         if (self.first.load(SeqCst)..=self.last.load(SeqCst)).contains(&call) {
-            // As a panic, but that nothing is printed: there are thousands.
+            // Like a panic, but prints no message, since there are thousands.
             resume_unwind(Box::new("injected panic"));
         }
     }
@@ -175,7 +175,7 @@ struct Fused {
     point: Option<PointOfConsistency>,
 }
 
-/// One commit, which may panic. What it did not log it has not done.
+/// One commit, which may panic. If the log did not get the commit, nothing has changed.
 fn put(worker: &mut Worker, number: u32, round: u64) {
     let mut value = round.to_le_bytes().to_vec();
     value.resize(8 + (number as usize % 3) * 60, number as u8);
@@ -228,7 +228,7 @@ impl Fused {
         (kept, taken)
     }
 
-    /// Everything is at rest, and the next checkpoint is whole.
+    /// Checks that the phase is REST, and that the next checkpoint is whole.
     fn confirm(&self, context: &str) {
         self.fuse.set(u64::MAX, u64::MAX);
         assert_eq!(self.world.store.driver().now().phase(), Phase::Rest, "{context}");
@@ -324,7 +324,7 @@ fn a_walk_that_always_panics_is_the_last() {
         let mut cycle = fused.cycle();
         cycle.observer = Some(Arc::new(move |phase, _| {
             if phase == Phase::Capture {
-                // The call of `units` and what the clock is asked come before the walk.
+                // Three calls, of `units` and of the clock, come before the scan.
                 fuse.set(4, u64::MAX);
             }
         }));
@@ -338,8 +338,8 @@ fn a_walk_that_always_panics_is_the_last() {
     }
 }
 
-/// A scheme whose first walk of a unit panics. The walks of later units end once they are told that
-/// the checkpoint is given up.
+/// A scheme whose first capture of one unit panics. The captures of later units wait until the
+/// checkpoint is given up.
 struct PanicsOnce {
     scheme: Arc<dyn Checkpointer>,
     unit: usize,
@@ -378,7 +378,7 @@ impl Checkpointer for PanicsOnce {
     }
 }
 
-/// What the other threads write after a panic is for nothing. The marks of all records are set.
+/// After a panic the other threads go on without output, and the marks of all records are set.
 #[test]
 fn after_a_panic_the_other_threads_go_on_without_output() {
     let mut unit = 0;
@@ -412,14 +412,15 @@ fn units_with_a_panic_in(unit: usize) -> usize {
     assert_eq!(taken.is_err(), unit < units, "{taken:?}");
     if let Err(error) = taken {
         assert!(matches!(error, CheckpointError::Thread(_)), "{error}");
-        // The later units in the walk, and then once more for their marks.
+        // The later units are captured twice: in the scan, and then once more for their marks.
         assert_eq!(panics.told.load(SeqCst), 2 * (units - unit - 1) as u64, "unit {unit}");
     }
     assert_eq!(world.unmarked(), 0, "unit {unit}");
     units
 }
 
-/// Whatever phase a panic comes in: the way to rest leads through all of them, and all are told.
+/// After a panic in any phase, the checkpoint still enters all later phases, and the observer is
+/// called for each.
 #[test]
 fn after_a_panic_every_phase_is_still_entered_and_told() {
     const PHASES: [Phase; 5] =

@@ -17,7 +17,7 @@ const CHECK: &str = "STILLPOINT_TEST_CHECK";
 const SCHEME: &str = "STILLPOINT_TEST_SCHEME";
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The schemes in whose code the bug is.
+/// The schemes whose code contains the bug.
 fn schemes_with(bug: Bug) -> &'static [&'static str] {
     match bug {
         Bug::NextCopyKept => &["zigzag"],
@@ -30,7 +30,7 @@ fn schemes_with(bug: Bug) -> &'static [&'static str] {
     }
 }
 
-/// A check, by its number; false if there is none of it.
+/// Runs the check of this number. False if there is none.
 fn check(number: usize, scheme: &str, bug: Option<Bug>) -> bool {
     let row = rows_that_take_checkpoints().find(|row| row.name == scheme).expect("it is a row");
     let plant = |world: &World| {
@@ -59,7 +59,7 @@ fn check(number: usize, scheme: &str, bug: Option<Bug>) -> bool {
     true
 }
 
-/// Not a test of its own: what [`every_planted_bug_is_caught`] starts.
+/// Not a test of its own: [`every_planted_bug_is_caught`] starts it in a process.
 #[test]
 #[ignore = "started by another test, with a bug in its environment"]
 fn child() {

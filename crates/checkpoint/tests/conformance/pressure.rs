@@ -1,5 +1,6 @@
-//! A disk that is too slow: the walk waits first, then the workers, visibly; memory stays bounded.
-//! And the pace: how fast a checkpoint may go when the disk is not in the way.
+//! Tests with a disk that is too slow. The capture scan waits first, then the workers, whose waits
+//! are counted. Memory stays bounded. Also tests of the pace, which limits a checkpoint when the
+//! disk does not.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -16,7 +17,8 @@ use crate::world::{World, entry};
 
 const TABLE: TableId = TableId(0);
 
-/// Waits in steps of a millisecond, so that a process which is stopped meanwhile loses no patience.
+/// Waits in counted steps of a millisecond, so that time in which the process is stopped does not
+/// count.
 fn wait_until(what: &str, done: impl Fn() -> bool) {
     for _ in 0..20_000 {
         if done() {
@@ -46,7 +48,7 @@ fn a_slow_disk_slows_the_walk_and_then_the_workers() {
         let world = world.clone();
         spawn("checkpoint", move || world.take()).expect("a thread")
     };
-    // The walk fills half of the pool and waits there.
+    // The scan fills half of the pool and then waits.
     let pool_half = world.config.pool_bytes_max as u64 / 2;
     wait_until("half a pool", || world.progress.snapshot().bytes > pool_half);
     for _ in 0..1000 {
@@ -54,7 +56,7 @@ fn a_slow_disk_slows_the_walk_and_then_the_workers() {
     }
     let walked = world.progress.snapshot().bytes;
     let mut reader = world.worker(1);
-    // Hand-outs take the other half, and then their workers wait.
+    // Before-images fill the pool further, and then the worker waits.
     let writing = spawn("worker", move || {
         for number in 0..KEYS {
             worker
@@ -68,16 +70,18 @@ fn a_slow_disk_slows_the_walk_and_then_the_workers() {
         std::thread::yield_now();
     }
     assert!(!writing.is_finished());
-    // The worker that waits has changed nothing yet: reads go on.
+    // The waiting worker has changed nothing yet, so reads go on.
     let reading = {
         let world = world.clone();
-        // It must outlive the wait: to end, it waits for the read sections of all others.
+        // The reader must outlive the wait, since its end waits for the read sections of all other
+        // workers.
         spawn("reader", move || (world.live_to(&mut reader).len(), reader)).expect("a thread")
     };
     wait_until("reads beside a worker that waits for room", || reading.is_finished());
     let (read, _reader) = reading.join().expect("no panic");
     assert_eq!(read, KEYS as usize);
-    // Above three quarters no commit begins to save; what it had in hand may come on top.
+    // Above three quarters no commit begins to save before-images. A commit that has begun may add
+    // more.
     let (queued, limit) = (world.progress.snapshot().bytes, world.config.pool_bytes_max as u64);
     world.sim.resume();
     assert!(walked < pool_half / 2 * 3, "the walk did not wait: {walked} bytes");
@@ -87,7 +91,7 @@ fn a_slow_disk_slows_the_walk_and_then_the_workers() {
     let stats = written.stats;
     assert!(stats.worker_waits > 0 && stats.worker_wait_ns > 0, "{stats:?}");
     assert!(stats.worker_wait_ns <= RealClock.monotonic_ns() - start_ns, "one worker: {stats:?}");
-    // One block each may come on top: of the worker and of two capture threads.
+    // The worker and two capture threads may exceed the limit by one block each.
     let bound = world.config.pool_bytes_max + 3 * world.config.block_bytes;
     assert!(stats.pool_bytes_peak <= bound as u64, "{stats:?}");
     let expected = world.expected(written.epoch);
@@ -117,7 +121,8 @@ fn nobody_waits_for_a_pool_that_has_room() {
     assert_same(&world.load(&entry(written)), &expected, "a pool with room");
 }
 
-/// One commit may save more than the pool holds. It waits in its middle, and the bound holds.
+/// One commit may save more than the pool holds. It waits in its middle, and the pool stays within
+/// its bound.
 #[test]
 fn a_commit_larger_than_the_pool_waits_at_its_limit() {
     let mut world = World::new(registry::REGISTRY.find("calc").expect("it is in the table"), 1);
@@ -199,7 +204,8 @@ fn a_megabyte(world: &World) {
     }
 }
 
-/// A sink that is handed a mebibyte between any two looks at it, `saved` times.
+/// A sink that seems to get a mebibyte of before-images between any two looks at its bytes, `saved`
+/// times.
 #[derive(Default)]
 struct BusySink {
     looks: AtomicU64,
@@ -250,7 +256,7 @@ fn the_walk_stands_back_while_much_is_saved() {
     }
 }
 
-/// A sink that can take no more.
+/// A sink that has failed and gives up.
 struct Full;
 
 impl Sink for Full {
@@ -262,7 +268,7 @@ impl Sink for Full {
     }
 }
 
-/// The records are whole: nobody is told that one is missing.
+/// The error is that of the sink. It does not say that a record is missing, since none is.
 #[test]
 fn a_sink_that_gives_up_is_the_reason_that_is_told() {
     let world = World::new(registry::REGISTRY.find("calc").expect("it is in the table"), 1);
@@ -279,7 +285,7 @@ fn a_paced_capture_takes_its_time() {
         let clock = Arc::new(ManualClock::self_advancing(0));
         world.clock = clock.clone();
         world.threads = 1;
-        // The walk never waits for the writers.
+        // With this size the scan never waits for the writers.
         world.config.write_bytes = 1 << 20;
         a_megabyte(&world);
         world.pace = Pace::BytesPerSecond(500_000);
@@ -291,7 +297,7 @@ fn a_paced_capture_takes_its_time() {
         assert!(expected.contains(&seconds), "{name}: 1 MB in {seconds} s");
         world.pace = Pace::Unpaced;
         let before_ns = clock.monotonic_ns();
-        // Nothing has changed since the last one.
+        // Nothing has changed since the last checkpoint, so a full one is taken.
         let full = Cycle { wanted: Wanted::Full, ..world.cycle() };
         world.take_with(&full).expect("no fault");
         let passed_ns = clock.monotonic_ns() - before_ns;
@@ -300,14 +306,14 @@ fn a_paced_capture_takes_its_time() {
     }
 }
 
-/// Few records with many bytes are a burst, too.
+/// A few records with many bytes are also a burst.
 #[test]
 fn the_walk_rests_after_many_bytes() {
     let mut world = World::new(registry::REGISTRY.find("calc").expect("it is in the table"), 1);
     let clock = Arc::new(ManualClock::self_advancing(0));
     world.clock = clock.clone();
     world.threads = 1;
-    // The walk never waits for the writers.
+    // With this size the scan never waits for the writers.
     world.config.write_bytes = 8 << 20;
     let mut worker = world.worker(0);
     let mut rests_with = |value: &[u8]| {

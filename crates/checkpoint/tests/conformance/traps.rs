@@ -15,7 +15,7 @@ use crate::world::World;
 
 const TABLE: TableId = TableId(0);
 
-/// What the transaction does, to keys of its own.
+/// The action of the transaction, on keys of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     Overwrite,
@@ -43,7 +43,7 @@ const DEEDS: [Action; 10] = [
     Action::Abort,
 ];
 
-/// Rows whose captures stop nothing, so that transactions may run at every step of them.
+/// Rows whose captures stop no commits, so that transactions may run at every step.
 fn rows_that_capture_beside_commits() -> impl Iterator<Item = &'static Row> {
     let stops = Some(PointOfConsistency::PhysicalThroughout);
     rows_that_take_checkpoints().filter(move |row| row.capabilities.point != stops)
@@ -53,7 +53,7 @@ fn prepare(worker: &mut Worker, key: &[u8], deed: Action) {
     let value = match deed {
         Action::Insert | Action::InsertAndDelete => return,
         Action::InsertLonger => {
-            // The cell of the key exists, too small for what is inserted later.
+            // This makes a cell for the key that is too small for the value inserted later.
             let looked = worker.transact(|tx| Ok(tx.get(TABLE, key)?.is_none()));
             assert!(looked.expect("memory"));
             return;
@@ -101,7 +101,7 @@ fn one_checkpoint(
     let mut steps = Steps::new(world);
     steps.to(span.0);
     let ran = worker.transact(|tx| {
-        // Whatever the transaction holds, the phases move on.
+        // The phases go on while the transaction holds its locks.
         run(tx, key, deed).map(|()| steps.to(span.1))
     });
     assert_eq!(ran.is_err(), deed == Action::Abort);
@@ -125,11 +125,11 @@ fn one_checkpoint(
     assert_eq!(world.unmarked(), 0, "{context}: unmarked records are left");
 }
 
-/// Every deed across every span of steps; all in one world, so that each checkpoint begins with
-/// what the ones before have left.
+/// Tries every action across every span of steps. All run in one world, so that each checkpoint
+/// begins with the marks that the earlier ones have left.
 pub(crate) fn every_span(world: &World) {
     let mut worker = world.worker(0);
-    // Slabs of other sizes, so that there is a half way.
+    // Records of several sizes make several slabs, so that a scan has a middle.
     for len in [10, 100, 1000] {
         worker
             .transact(|tx| tx.put(TABLE, format!("other {len}").as_bytes(), &vec![1; len]))
@@ -155,8 +155,8 @@ fn a_transaction_may_begin_and_end_anywhere() {
     }
 }
 
-/// Commits that are under way when the phase changes. A log holds each of them up in the middle,
-/// with all its locks held and its phase read.
+/// Commits that are under way when the phase changes. A log delays each of them in its middle, with
+/// all its locks held and its phase read.
 pub(crate) fn commits_under_way(row: &Row, plant: &dyn Fn(&World)) {
     for step in [Step::Rest, Step::Prepare, Step::Resolve, Step::Capture] {
         for deed in [Action::Overwrite, Action::Patch, Action::Insert, Action::Delete] {
@@ -188,12 +188,13 @@ fn one_under_way(world: &World, step: Step, deed: Action) {
     .expect("a thread");
     wait_until(&inside);
     if step == Step::Capture {
-        // The walk passes a record whose lock is held, and does not wait for it.
+        // The scan passes a record whose lock is held, and does not wait for the lock.
         steps.to(Step::Walked);
         go_on.store(true, SeqCst);
         commit.join().expect("no panic");
     } else {
-        // The next phase waits for the commit: let it go on a little later.
+        // The next phase waits for the commit, so another thread releases the commit a little
+        // later.
         let later = spawn("later", move || {
             for _ in 0..200 {
                 std::thread::yield_now();
@@ -250,7 +251,7 @@ fn a_flushed_table_keeps_its_generations_apart() {
                 true => vec![(2, b"new".to_vec())],
                 false => vec![],
             };
-            // Maintenance must not free what is still to be captured.
+            // Maintenance must not free records that are still to be captured.
             world.store.maintain();
             steps.to(Step::Complete);
             let found = steps.sink.later();
@@ -261,7 +262,8 @@ fn a_flushed_table_keeps_its_generations_apart() {
             );
             let old = state_of(std::iter::once(&steps.sink.changes(row.name)));
             if step < Step::Resolve {
-                // Void by then: there or not, a load skips it.
+                // These records are of an old generation, so a load skips them. The checkpoint may
+                // have them or not.
                 assert!(old.iter().all(|(key, value)| full.get(key) == Some(value)));
             } else {
                 assert_same(&old, &full, &format!("flushed in {step:?}"));

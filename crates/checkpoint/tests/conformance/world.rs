@@ -1,4 +1,4 @@
-//! A store with a scheme, on a simulated disk, with everything remembered.
+//! A store with a scheme, on a simulated disk, and the history of its commits and checkpoints.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::model::{Changes, History, Key, RecordingLog, State, apply, state_of};
 pub(crate) const STORE: StoreId = StoreId(*b"conformance-test");
 pub(crate) const HASH_SEED: u64 = 77;
 pub(crate) const TABLES: u16 = 3;
-/// ReadSection slots: workers and capture threads.
+/// Read section slots of workers and capture threads.
 pub(crate) const SLOTS: usize = 16;
 
 /// Whether an observer of this phase may commit under a scheme with this point of consistency.
@@ -49,7 +49,7 @@ pub(crate) struct World {
     pub(crate) pace: Pace,
     pub(crate) progress: Arc<Progress>,
     pub(crate) clock: Arc<dyn Clock>,
-    /// Of a scheme without a point of consistency: where each checkpoint begins and ends.
+    /// For a scheme without a point of consistency: where each checkpoint begins and ends.
     fuzzy: Option<Arc<Spans>>,
     marks: bool,
     /// Published checkpoints, by epoch.
@@ -63,22 +63,22 @@ struct Spans {
     spans: Mutex<BTreeMap<u64, Span>>,
 }
 
-/// A fuzzy checkpoint: the logs' positions at its begin, and the commits that there were when it was
-/// published or first asked for.
+/// A fuzzy checkpoint: the logs' positions at its begin, and the number of commits when it was
+/// published or first needed.
 struct Span {
     positions: BTreeMap<u8, u64>,
     commits: Option<usize>,
 }
 
 impl Spans {
-    /// The commits that a recovery from this checkpoint is to have.
+    /// The number of commits that a recovery from this checkpoint must have.
     fn commits(&self, epoch: u64) -> usize {
         let mut spans = self.spans.lock();
         let span = spans.get_mut(&epoch).expect("it has begun");
         *span.commits.get_or_insert_with(|| self.history.count())
     }
 
-    /// The state that the images and the commits since the begin give.
+    /// The state after a load of the checkpoint and a replay of the commits since its begin.
     fn recover(&self, epoch: u64, changes: &Changes, gsns: &BTreeMap<Key, u64>) -> State {
         let mut state = state_of(std::iter::once(changes));
         let commits = self.history.first(self.commits(epoch));
@@ -108,13 +108,13 @@ impl SchemeLog for Spans {
     }
 }
 
-/// What a published checkpoint holds.
+/// The content of a published checkpoint, or the entry of its files.
 enum Link {
     Files(Box<CheckpointEntry>),
     Memory(Changes),
 }
 
-/// Every so many epochs a full checkpoint is asked for, where the scheme takes changes.
+/// Epochs between two full checkpoints of a scheme that takes checkpoints of changes.
 const FULL_EVERY: u64 = 4;
 
 impl World {
@@ -141,7 +141,7 @@ impl World {
         }
         let sim = SimDisk::new(seed);
         let mut config = WriterConfig::new(STORE, HASH_SEED, 0);
-        // Small, so that blocks change hands often.
+        // Small blocks, so that lanes and writers exchange many.
         config.block_bytes = 2 << 10;
         config.write_bytes = 16 << 10;
         config.partitions_log2 = 2;
@@ -162,7 +162,7 @@ impl World {
         }
     }
 
-    /// A worker whose commits are remembered, in log number `log`.
+    /// A worker whose commits go to log `log` and to the history.
     pub(crate) fn worker(&self, log: u8) -> Worker {
         self.worker_with(self.history.log(log))
     }
@@ -189,8 +189,8 @@ impl World {
         }
     }
 
-    /// A checkpoint of changes, where the scheme takes them and has published one to go on from; now
-    /// and then a full one.
+    /// A checkpoint of changes, if the scheme takes them and has published a base. Every few epochs
+    /// a full one.
     pub(crate) fn wanted(&self) -> Wanted {
         let epoch = self.store.driver().now().epoch() + 1;
         match self.published.lock().is_empty() || epoch.is_multiple_of(FULL_EVERY) {
@@ -237,7 +237,7 @@ impl World {
             }
             assert_eq!(written.stats.pool_bytes, 0, "the pool is at rest");
             self.scheme().ended(written.epoch, Outcome::Published);
-            // Cut off now and then: the next checkpoint makes up for it.
+            // The work after the capture is sometimes cut off. The next checkpoint finishes it.
             if !cycle.progress.is_cancelled() {
                 work_after_capture(cycle).expect("nothing is in the way");
             }
@@ -252,7 +252,7 @@ impl World {
         (epoch, self.load(&entry(written)))
     }
 
-    /// What a checkpoint in memory is the image of, which is published.
+    /// Publishes a checkpoint in memory. Returns the state that a recovery from it gives.
     pub(crate) fn published(
         &self,
         sink: &MemorySink,
@@ -267,7 +267,8 @@ impl World {
         state_of(self.chain_until(epoch).iter())
     }
 
-    /// What a checkpoint in memory is the image of that is never published.
+    /// The state that a recovery from a checkpoint in memory would give. The checkpoint is never
+    /// published.
     pub(crate) fn unpublished(
         &self,
         sink: &MemorySink,
@@ -285,7 +286,7 @@ impl World {
         state_of(chain.iter())
     }
 
-    /// What the published checkpoints hold, from the last full one up to the one of this epoch.
+    /// The contents of the published checkpoints, from the last full one up to that of this epoch.
     fn chain_until(&self, epoch: u64) -> Vec<Changes> {
         let mut published = self.published.lock();
         let mut chain = Vec::new();
@@ -307,7 +308,7 @@ impl World {
         chain
     }
 
-    /// Loads a checkpoint with two threads, and those that it goes on from.
+    /// Loads a checkpoint with two threads, together with those that it goes on from.
     pub(crate) fn load(&self, entry: &CheckpointEntry) -> State {
         if let Some(spans) = &self.fuzzy {
             let (changes, gsns) = load_changes(&self.disk, entry).expect("an intact checkpoint");
@@ -319,8 +320,8 @@ impl World {
         }
     }
 
-    /// Records without the mark of the last full checkpoint, if the scheme marks records and the last
-    /// attempt was at a full one. Only while nothing runs.
+    /// Records without the mark of the last full checkpoint, if the scheme marks records and the
+    /// last attempt was a full checkpoint. Called only while nothing runs.
     pub(crate) fn unmarked(&self) -> usize {
         if !self.marks || self.store.driver().now().is_of_changes() {
             return 0;
@@ -367,7 +368,7 @@ impl World {
         self.live_to(&mut self.worker(254))
     }
 
-    /// The same, read by this worker.
+    /// As [`live`](Self::live), read by this worker.
     pub(crate) fn live_to(&self, worker: &mut Worker) -> State {
         let mut state = State::new();
         for table in 0..TABLES {
@@ -396,7 +397,7 @@ pub(crate) fn options() -> LoadOptions {
     LoadOptions { store: STORE, hash_seed: HASH_SEED, generations: None }
 }
 
-/// Collects records; a key that comes twice is an error.
+/// Collects records. A key that comes twice is an error.
 #[derive(Clone, Default)]
 pub(crate) struct Collector(Arc<Mutex<(Changes, BTreeMap<Key, u64>)>>);
 
@@ -425,7 +426,7 @@ pub(crate) fn load_state(
     Ok(state_of(std::iter::once(&changes)))
 }
 
-/// Loads what one checkpoint holds.
+/// Loads the content of one checkpoint.
 fn load_changes(
     disk: &Arc<dyn Disk>,
     entry: &CheckpointEntry,

@@ -1,4 +1,4 @@
-//! Files whose checksums are all right and whose content is not.
+//! Tests with files whose checksums are right and whose content is wrong.
 
 use std::path::Path;
 
@@ -71,7 +71,8 @@ fn push(block: &mut BlockBuilder, put: &Put) {
 
 type Blocks = Vec<(u32, Vec<Put>)>;
 
-/// A checkpoint of these parts, each of these blocks, each with the partition it claims.
+/// A checkpoint of these parts. Each part consists of blocks, and each block comes with its claimed
+/// partition.
 fn checkpoint(parts: &[Blocks]) -> (Arc<dyn Disk>, CheckpointEntry) {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(1));
     let kind = CheckpointKind::Full;
@@ -144,7 +145,7 @@ fn options() -> LoadOptions {
     LoadOptions { store: StoreId([3; 16]), hash_seed: SEED, generations: None }
 }
 
-/// Verifies in one pass and in a pass for each partition; both must agree.
+/// Verifies in one pass, and again in one pass for each partition. Both results must agree.
 fn verified(disk: &Arc<dyn Disk>, entry: &CheckpointEntry) -> Result<LoadSummary, Damage> {
     all_of(disk, entry).sound().map_err(|error| match error {
         LoadError::Damaged(damage) => *damage,
@@ -160,7 +161,8 @@ fn all_of(disk: &Arc<dyn Disk>, entry: &CheckpointEntry) -> Verified {
         assert_eq!(snapshot.units_done, snapshot.units_total);
         result.expect("readable")
     });
-    // Where a value first proves not whole depends on what is read together.
+    // The place at which a broken value is noticed depends on the passes. So only the files are
+    // compared.
     let files = |verified: &Verified| -> BTreeSet<_> {
         verified.damage.iter().map(|damage| damage.file.clone()).collect()
     };
@@ -188,7 +190,7 @@ fn sound() -> Vec<Blocks> {
 #[test]
 fn a_sound_checkpoint_is_said_to_be_sound() {
     let mut parts = sound();
-    // A value in fragments, and a key of a generation that the table no longer has.
+    // A value in fragments, and a key of an earlier generation of its table.
     let mut large = piece("large", 0, FRAGMENT);
     let home = partition(&large);
     parts[0].push((home, vec![large.clone()]));
@@ -204,7 +206,7 @@ fn a_sound_checkpoint_is_said_to_be_sound() {
     assert_eq!(summary.file_bytes, bytes);
 }
 
-/// The bound of memory rests on them: values and deletions of both parts.
+/// The bound of memory depends on these numbers, which count values and deletions of both parts.
 #[test]
 fn the_records_of_a_pass_are_those_of_its_partition() {
     let mut parts = sound();
@@ -314,7 +316,7 @@ fn a_deletion_in_a_full_checkpoint_is_told() {
     let damage = verified(&disk, &entry).expect_err("it was not seen");
     assert!(damage.to_string().contains("a deletion in a full checkpoint"), "{damage}");
     assert!(damage.offset > HEADER_BYTES as u64);
-    // The same parts in another's place are refused for what they are, not for the deletion.
+    // An entry of another kind names another directory, so the files are missing.
     entry.kind = CheckpointKind::Partial;
     let damage = verified(&disk, &entry).expect_err("another directory");
     assert_eq!(damage.cause, DamageCause::Missing);
@@ -368,7 +370,8 @@ fn a_large_value_that_is_not_whole_is_told() {
     assert!(damage.to_string().contains("large value"), "{damage}");
 }
 
-/// Changes a byte of these blocks of a part, by their number in the file; gives their offsets.
+/// Changes a byte of some blocks of a part, given by their number in the file. Returns their
+/// offsets.
 fn spoil(disk: &Arc<dyn Disk>, entry: &CheckpointEntry, part: usize, blocks: &[usize]) -> Vec<u64> {
     let path = Path::new(&dir_of(entry)).join(&entry.parts[part].file);
     let bytes = read_all(&**disk, &path).expect("no fault");
@@ -378,7 +381,7 @@ fn spoil(disk: &Arc<dyn Disk>, entry: &CheckpointEntry, part: usize, blocks: &[u
     offsets.sort_unstable();
     let file = disk.open(&path, OpenMode::ReadWrite, Caching::Buffered).expect("no fault");
     let spoilt = blocks.iter().map(|number| {
-        // In the first key, behind the heads of block and entry.
+        // The byte lies in the first key, behind the heads of block and entry.
         let at = offsets[*number] + 60;
         file.write_at(&[!bytes[at as usize]], at).expect("no fault");
         offsets[*number]
@@ -395,7 +398,7 @@ fn places(verified: &Verified) -> Vec<(String, u64)> {
 fn every_damaged_block_and_file_is_told() {
     let mut parts = sound();
     parts.push(sound().remove(0));
-    // Keys of the first part again, in one block of the last that is not damaged otherwise.
+    // One block of the last part repeats keys of the first part. It has no other damage.
     parts[2].truncate(1);
     let twice = parts[2][0].1.len();
     let stray = keys_of(1, 3).nth(30).expect("endless");
@@ -417,7 +420,7 @@ fn every_damaged_block_and_file_is_told() {
     assert_eq!(verified.damage_more, 0);
 }
 
-/// The fragments behind the damaged one are not told as well, and what comes behind them is read.
+/// The fragments behind the damaged one are not reported as well. The records behind them are read.
 #[test]
 fn a_large_value_with_a_damaged_fragment_is_told_once() {
     let home = partition(&piece("large", 0, FRAGMENT));
@@ -442,7 +445,7 @@ fn of_much_damage_the_first_is_told_and_the_rest_counted() {
     let blocks = DAMAGE_MAX * 5 / 2;
     let part: Blocks = keys_of(1, 2).take(blocks + 1).map(|put| (2, vec![put])).collect();
     let (disk, entry) = checkpoint(&[part]);
-    // Not the very first, which is sound.
+    // The first block stays sound.
     let spoilt = spoil(&disk, &entry, 0, &(1..=blocks).collect::<Vec<_>>());
     let verified = all_of(&disk, &entry);
     let told: Vec<u64> = verified.damage.iter().map(|damage| damage.offset).collect();

@@ -1,9 +1,9 @@
 //! A fuzzy checkpoint with redo only. Source: Hagmann, *A Crash Recovery Scheme for a Memory-Resident
 //! Database System*, IEEE ToC 1986, §3. Lomet et al. call it an inconsistent snapshot.
 //!
-//! Nothing stops and nothing is saved: the scan takes each record as it meets it, with the stamp of its
-//! last writer. The image is no state of the store. A recovery replays all that was committed since the
-//! begin of the checkpoint, and leaves out what is not newer than the record.
+//! Nothing stops and nothing is saved: the scan takes each record as it meets it, with the stamp of
+//! its last writer. The image is no state of the store. A recovery replays all commits since the
+//! begin of the checkpoint, and leaves out changes that are not newer than the record.
 //!
 //! ```text
 //! REST ─ PREPARE: positions, record in the log ─ RESOLVE ─ CAPTURE: scan ─ REST ─ logs flushed ─ published
@@ -14,9 +14,9 @@
 //!    lies between.
 //! 2. The publication waits until all logs are closed past the highest stamp that the scan has met.
 //!    So no record holds the value of a commit that a crash takes away.
-//! 3. A key that has lost its value since PREPARE keeps its cell until COMPLETE, and the scan tells of
+//! 3. A key that has lost its value since PREPARE keeps its cell until COMPLETE, and the scan emits
 //!    the deletion with its stamp. Otherwise a patch from before the deletion would find no value.
-//! 4. A capture that is given up owes nothing.
+//! 4. A capture that is given up leaves no work.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};

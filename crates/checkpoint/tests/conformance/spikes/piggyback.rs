@@ -2,10 +2,10 @@
 //! Systems: Experiments and Analysis*, ICDE 2018, §III-B), for records: full by nature.
 //!
 //! Each cell has two copies. Commits of an epoch write the copy of its parity. So at the point of
-//! consistency nothing changes but the epoch, and no pass over the cells is needed. The capture reads
-//! the other copy, which no commit writes any more. After the capture, a copier brings over what no
-//! commit has written in the new epoch. So when the epoch ends, the copy of its parity has every
-//! record.
+//! consistency nothing changes but the epoch, and no pass over the cells is needed. The capture
+//! reads the other copy, which no commit writes any more. After the capture, a copier brings over
+//! the records that no commit has written in the new epoch. So when the epoch ends, the copy of its
+//! parity has every record.
 //!
 //! ```text
 //!  epoch      e          │ e + 1                                │ e + 2
@@ -15,12 +15,13 @@
 //! Invariants:
 //! 1. At the end of epoch e, copy *e mod 2* of each record is its newest value. A commit of e wrote
 //!    this copy, or the copier has brought the value over.
-//! 2. Whoever claims a record in an epoch writes the copy: the first commit, or the copier. A commit
-//!    that comes second waits for the copier, for the length of one copy.
-//! 3. The copier is done before the next point of consistency: `settle` makes up for what was cut off.
+//! 2. The thread that claims a record in an epoch writes the copy: the first commit, or the copier.
+//!    A commit that comes second waits for the copier, for the length of one copy.
+//! 3. The copier is done before the next point of consistency: `settle` finishes work that was cut
+//!    off.
 //!
-//! Deviations: the paper has one mutator and a physical point of consistency. Here it is a place in
-//! commit order, since the epoch of a commit says which copy it writes.
+//! Deviations: the paper has one mutator and a physical point of consistency. Here the point of
+//! consistency is a place in commit order, since the epoch of a commit tells which copy it writes.
 
 use std::sync::Arc;
 
