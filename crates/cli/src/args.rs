@@ -235,7 +235,8 @@ pub(crate) struct ServeArgs {
         help = choices("Journal", "redo", stillpoint::journal_schemes()),
         long_help = choices_told("Journal", "redo", stillpoint::journal_schemes()))]
     pub(crate) journal: Option<String>,
-    /// Whether the log names the command beside what it wrote, for `inspect --calls` [default: no]
+    /// Whether each record of the log names its command besides the writes, for `inspect --calls`
+    /// [default: no]
     #[arg(long, env = "STILLPOINT_LOG_CALLS", num_args = 0..=1, default_missing_value = "true",
         value_name = "BOOL")]
     pub(crate) log_calls: Option<bool>,

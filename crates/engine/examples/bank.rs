@@ -69,7 +69,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     })?;
     writeln!(out, "{} accounts, {} in all", engine.len(accounts), total(&engine, accounts)?)?;
 
-    // The engine now takes a checkpoint in the background, and nothing stops for it.
+    // The engine now takes a checkpoint in the background, and no transaction waits for it.
     engine.checkpoint_in_background();
     let mut done = 0;
     for at in 0..100_000u32 {

@@ -45,7 +45,7 @@ const TICK: Duration = Duration::from_millis(50);
 pub struct CheckpointDone {
     /// The checkpoint's epoch. It holds the commits of all earlier epochs.
     pub epoch: u64,
-    /// Whether it holds every record, or what has changed since the one before.
+    /// Whether the checkpoint holds every record, or the changes since the previous checkpoint.
     pub kind: CheckpointKind,
     /// Records in the checkpoint, deletions included.
     pub records: u64,
@@ -53,8 +53,8 @@ pub struct CheckpointDone {
     pub bytes: u64,
     /// Time from the request to the publication.
     pub duration: Duration,
-    /// Records that had changed since the one before when this one began. 0 for schemes that do not
-    /// mark changes.
+    /// Records that had changed since the previous checkpoint when this one began. 0 for schemes
+    /// that do not mark changes.
     pub changed: u64,
     /// Time from its begin to the end of its phase RESOLVE. Its point of consistency lies within.
     pub consistency: Duration,
@@ -140,8 +140,8 @@ struct State {
     last_commits: u64,
     /// Positions of the logs at the newest point of consistency.
     positions: Vec<LogGsn>,
-    /// How many checkpoints a start would load, and the bytes of their files. A copy of what the
-    /// MANIFEST says, since a status must not wait while a MANIFEST is written.
+    /// Number of checkpoints that a start would load, and the bytes of their files. This is a copy
+    /// from the MANIFEST, since a status must not wait while a MANIFEST is written.
     chain_links: usize,
     chain_bytes: u64,
     /// Bytes of log from earlier runs that recovery would read again.
@@ -394,8 +394,9 @@ impl Checkpoints {
 }
 
 impl State {
-    /// Whether memory is nearly used up and a checkpoint frees that of deleted keys. The passes of a
-    /// checkpoint free what the one before has published, so one more is taken after the last.
+    /// Whether memory is nearly used up and a checkpoint frees the memory of deleted keys. A
+    /// checkpoint frees the keys whose deletions the previous checkpoint has published, so one more
+    /// is taken after the last deletion.
     fn frees_memory(&self, shared: &Shared, commits: u64, waited: Duration) -> bool {
         let last = self.last.as_ref();
         let last_took = last.map_or(Duration::ZERO, |done| done.duration);
@@ -425,9 +426,9 @@ fn pace_of(policy: &CheckpointPolicy) -> Pace {
 /// Which checkpoint somebody asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
-    /// One of changes if the scheme and the chain allow it.
+    /// A checkpoint of changes, if the scheme and the chain allow it.
     Due,
-    /// One with every record.
+    /// A full checkpoint.
     Full,
 }
 
@@ -471,7 +472,7 @@ pub(crate) fn run_in_background(shared: &Arc<Shared>) {
     shared.checkpoints.state.lock().requested = None;
 }
 
-/// Takes a checkpoint at the pace of the policy and publishes it. One that is
+/// Takes a checkpoint at the pace of the policy and publishes it. A checkpoint that is
 /// [abandoned](Checkpoints::abandon) is begun anew.
 ///
 /// # Errors

@@ -42,11 +42,11 @@ pub struct Config {
     /// Number of checkpoints that `stillpoint restore` can use: the newest ones. The checkpoints that
     /// they go on from are kept, too. The log is kept back to the newest.
     pub keep_checkpoints: usize,
-    /// A checkpoint holds only what has changed if no more than so many percent of the records have.
-    /// For schemes that take such checkpoints.
+    /// A checkpoint holds only the changes if no more than this percentage of the records has
+    /// changed. For schemes that take such checkpoints.
     pub changed_percent_max: u64,
-    /// After so many checkpoints of changes they are merged, unless a point that is kept lies between
-    /// them; `None` for never.
+    /// Number of checkpoints of changes after which they are merged, unless a point that is kept
+    /// lies between them. `None` for never.
     pub merge_after: Option<usize>,
     /// Name of the journal, as [`journal_schemes`](crate::journal_schemes) lists them.
     pub journal: String,
@@ -84,7 +84,7 @@ pub struct CheckpointPolicy {
     pub log_limit_bytes: u64,
     /// Most bytes per second that a checkpoint or a merge writes. `None` means as fast as the disk.
     pub pace: Option<u64>,
-    /// After so many checkpoints of changes they are merged; `None` for never.
+    /// Number of checkpoints of changes after which they are merged. `None` for never.
     pub merge_after: Option<usize>,
 }
 

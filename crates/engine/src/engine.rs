@@ -167,8 +167,8 @@ impl Engine {
         Ok(Session::new(shared.clone(), worker, parts, log, seat))
     }
 
-    /// Takes a checkpoint, after the one under way if there is one. Returns when it is published. If
-    /// the scheme takes none, publishes what tables of other kinds have.
+    /// Takes a checkpoint, after the one under way if there is one. Returns when it is published.
+    /// If the scheme takes none, publishes the files of tables of other kinds.
     ///
     /// # Errors
     /// [`Error::InsideTransaction`] from inside a transaction. Otherwise the reason of the failure;
@@ -177,19 +177,19 @@ impl Engine {
         Inside::refuse("checkpoint")?;
         let done = crate::checkpoints::take(&self.shared)?;
         if !self.shared.config.environment.background {
-            // Nobody else looks. What went wrong is in the status.
+            // No caller waits for the result. The status shows an error.
             let _ = crate::checkpoints::merge(&self.shared, false);
         }
         Ok(done)
     }
 
-    /// Merges the newest checkpoint with those that it goes on from, as far as no point lies between
-    /// them that is [kept](Config::keep_checkpoints). `None` if there is nothing to merge, if another
-    /// merge is under way, or if a full checkpoint has replaced them meanwhile.
+    /// Merges the newest checkpoint with those that it goes on from, but not across a point that is
+    /// [kept](Config::keep_checkpoints). `None` if there is nothing to merge, if another merge is
+    /// under way, or if a full checkpoint has replaced them meanwhile.
     ///
     /// # Errors
-    /// [`Error::InsideTransaction`] from inside a transaction; else why it failed, the checkpoints
-    /// being kept as they were.
+    /// [`Error::InsideTransaction`] from inside a transaction; otherwise the reason of the failure.
+    /// The checkpoints stay as they were.
     pub fn merge_checkpoints(&self) -> Result<Option<crate::CheckpointsMerged>, Error> {
         Inside::refuse("merge")?;
         self.shared.health()?;
@@ -197,7 +197,7 @@ impl Engine {
     }
 
     /// Asks the background thread for a checkpoint and returns at once. Returns false if one is
-    /// under way. The scheme and the chain decide whether it holds every record, or what has changed.
+    /// under way. The scheme and the chain decide whether the checkpoint is full or one of changes.
     pub fn checkpoint_in_background(&self) -> bool {
         self.shared.checkpoints.request(Wish::Due)
     }

@@ -32,7 +32,7 @@ pub enum Error {
     /// The opening was cancelled.
     #[error("the opening of the store was cancelled: nothing has changed, open it again")]
     Cancelled,
-    /// Checkpoints were not merged; they are kept as they were.
+    /// Checkpoints were not merged, and stay as they were.
     #[error(transparent)]
     Merge(#[from] MergeError),
     /// There is no store in the directory.

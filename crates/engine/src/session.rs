@@ -103,9 +103,9 @@ impl Session {
         Ok(result?)
     }
 
-    /// Begins a transaction that stays open across calls, until it is committed or dropped. Meanwhile
-    /// the session does nothing else. Unlike [`transact`](Self::transact), nobody tries it again
-    /// after a conflict.
+    /// Begins a transaction that stays open across calls, until it is committed or dropped.
+    /// Meanwhile the session does nothing else. Unlike in [`transact`](Self::transact), the
+    /// transaction is not tried again after a conflict.
     ///
     /// # Errors
     /// As [`transact`](Self::transact), before anything has happened.
@@ -408,7 +408,8 @@ impl Session {
         Ok(kinds::transact(&mut self.worker, parts, &mut body)?)
     }
 
-    /// Reads some keys of a table of another kind in a transaction of their own, and shows them then.
+    /// Reads some keys of a table of another kind in a transaction of its own, and then shows them
+    /// to the visitor.
     #[cold]
     fn scan_in_part(
         &mut self,
@@ -477,11 +478,12 @@ fn refuse_all<B: Batch + ?Sized>(batch: &mut B, from: usize, refused: &Error) {
 pub enum Executed {
     /// All transactions have ended.
     All,
-    /// Those before this one have. It lacks something that is on its way.
+    /// The transactions before this one have run. This one lacks a key that is on its way into
+    /// memory.
     Before {
         /// Number of the transaction in the batch.
         next: usize,
-        /// What is worth waiting for.
+        /// The arrivals that the caller can wait for.
         arrivals: Vec<Arc<dyn Arrival>>,
     },
 }

@@ -142,8 +142,8 @@ impl Engine {
     /// for commits under way, and holds new ones meanwhile. Numbers without a table are ignored.
     ///
     /// The memory is free soon after, also while a checkpoint is under way. With a journal, that
-    /// checkpoint then holds nothing of the tables. Without a journal, the checkpoint is given up
-    /// and begun anew.
+    /// checkpoint then holds no records of the tables. Without a journal, the checkpoint is given
+    /// up and begun anew.
     ///
     /// # Errors
     /// Address space for the empty tables is missing, or the MANIFEST could not be written. Then

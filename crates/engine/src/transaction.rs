@@ -68,8 +68,8 @@ impl<'s> Transaction<'s> {
         Self { session, worker, parts }
     }
 
-    /// The transaction in its body's view. A [conflict](stillpoint_store::TxError::Conflict) ends the
-    /// transaction: it cannot commit any more, and nobody tries it again.
+    /// The transaction in its body's view. A [conflict](stillpoint_store::TxError::Conflict) ends
+    /// the transaction: it cannot commit any more, and is not tried again.
     pub fn tx(&mut self) -> Tx<'_> {
         let memory = self.worker.open().into_tx();
         match &mut self.parts {

@@ -30,7 +30,7 @@ impl<'t> Tx<'t> {
         Self { memory, parts: Some(parts) }
     }
 
-    /// Has the log name this call beside the transaction's writes.
+    /// Makes the log name this call besides the transaction's writes.
     pub(crate) fn carry(&mut self, call: &Call) -> Result<(), TxError> {
         let encoded = self.memory.call();
         // A run of the transaction may have failed before.
@@ -184,9 +184,9 @@ impl<'t> Tx<'t> {
         }
     }
 
-    /// Locks a key that only holders of the lock of `parent` ever lock, and gives its slot. The lock is
-    /// exclusive if that of `parent` is. A transaction with declared keys may find such keys on the
-    /// way: no cycle of waits goes through them. Both keys are in tables in memory.
+    /// Locks a key that only holders of the lock of `parent` ever lock, and returns its slot. The
+    /// lock is exclusive if that of `parent` is. A transaction with declared keys may find such
+    /// keys on the way: no cycle of waits goes through them. Both keys are in tables in memory.
     ///
     /// A new record has room for a value of `value_len` bytes.
     ///

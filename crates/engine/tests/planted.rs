@@ -7,33 +7,33 @@
 //!
 //! | bug | what is wrong |
 //! |---|---|
-//! | `NamesOnlyUnflushed` | two hops: a flushed dependency that itself hangs is not named |
-//! | `CutNotRecorded` | second crash: what recovery has dropped comes back |
+//! | `NamesOnlyUnflushed` | two hops: a dependency is flushed, but not closed, and is not named |
+//! | `CutNotRecorded` | second crash: records that recovery has dropped come back |
 //! | `AnswersBeforeFlush` | acknowledged, not yet flushed |
 //! | `AnswersWhenFlushed` | acknowledged, flushed, but not closed |
-//! | `AnswersReadsAtOnce` | an answer shows what a crash takes back |
+//! | `AnswersReadsAtOnce` | an answer shows a commit that a crash takes back |
 //! | `CommitsInDoubt` | half a transaction lies in tables that a failing flush has emptied |
 //! | `RemovesBeforePublishing` | the older checkpoint goes before the newer exists |
-//! | `PublishesBeforeLogs` | what a checkpoint holds has passed in its log what a crash takes away |
-//! | `DirectoryNotFlushed` | a log segment whose name a crash takes back |
-//! | `ReplaysFromTheBeginning` | what is in the checkpoint is replayed over it |
-//! | `PositionsTooLate` | what came after the point of consistency counts as in the checkpoint |
-//! | `EndsNotCopied` | what a cache may hold is named by the cut |
-//! | `CutNotClosed` | recovery keeps records that rest on lost ones |
-//! | `EmptiesBeforeLogs` | a flush of tables is durable before what was committed earlier |
-//! | `ReclaimsBeforeClosed` | a key is inserted again without resting on its lost deletion |
-//! | `LosersKept` | what a crash has cut off of a change in place stays |
-//! | `AbortKeepsChanges` | an abort leaves what it has changed in place |
-//! | `UndoesOldestFirst` | an abort undoes in the wrong order |
+//! | `PublishesBeforeLogs` | a checkpoint holds a commit whose log a crash cuts before it |
+//! | `DirectoryNotFlushed` | a crash takes the name of a log segment away |
+//! | `ReplaysFromTheBeginning` | records of before the checkpoint are replayed over it |
+//! | `PositionsTooLate` | commits after the point of consistency count as in the checkpoint |
+//! | `EndsNotCopied` | the cut names records that only a cache may hold |
+//! | `CutNotClosed` | recovery keeps records that depend on lost ones |
+//! | `EmptiesBeforeLogs` | a flush of tables is durable before earlier commits are |
+//! | `ReclaimsBeforeClosed` | a key is inserted again without a dependency on its lost deletion |
+//! | `LosersKept` | changes in place of a transaction that a crash has cut off stay |
+//! | `AbortKeepsChanges` | an abort does not undo changes in place |
+//! | `UndoesOldestFirst` | an abort undoes operations in the wrong order |
 //! | `UndoRoomNotKept` | other records take the room that an abort needs in the log |
-//! | `OpenTransactionsNotHeld` | a checkpoint frees what an open transaction needs to be undone |
-//! | `KindPositionTooLate` | what changes a table while its files are written is not replayed |
-//! | `PartStampsForgotten` | a commit does not rest on what it has read in a table of another kind |
-//! | `MemoryWritesLeftOut` | a commit of two kinds is half in the log |
-//! | `ReplaysWithoutMarks` | the first checkpoint of changes after a restart lacks what was replayed |
+//! | `OpenTransactionsNotHeld` | a checkpoint frees log records with which an open transaction is undone |
+//! | `KindPositionTooLate` | changes of a table while its files are written are not replayed |
+//! | `PartStampsForgotten` | a commit names no dependency on reads in a table of another kind |
+//! | `MemoryWritesLeftOut` | the log has only half of a commit of two kinds |
+//! | `ReplaysWithoutMarks` | the first checkpoint of changes after a restart lacks the replayed changes |
 //! | `MergeDropsDeletions` | a merge without the full checkpoint brings deleted keys back |
-//! | `MergesOverKeptPoint` | a merge takes a point away that a restore offers |
-//! | `FloorNotRaised` | a key that is inserted again goes back in order |
+//! | `MergesOverKeptPoint` | a merge removes a point that a restore offers |
+//! | `FloorNotRaised` | a key that is inserted again gets a smaller gsn |
 
 #[path = "crash/chains.rs"]
 mod chains;

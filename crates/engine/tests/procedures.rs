@@ -183,7 +183,8 @@ fn the_log_names_the_call_of_each_transaction_that_has_one() {
         session.call::<_, u64>("add", &(key.to_owned(), more)).expect("commits")
     };
     assert_eq!(call(&mut session, "a", 3), 3);
-    // Without a call: one that declares no keys, and one that gives none.
+    // Two transactions without a call: one without declared keys, and one whose procedure names no
+    // call.
     session.transact(|tx| tx.put(table, b"key", b"value")).expect("commits");
     let named = |name| Named { table, name, was_asked: false };
     session.execute(&mut [named(None), named(Some("given")), named(None)][..]);
@@ -206,7 +207,7 @@ fn the_log_names_the_call_of_each_transaction_that_has_one() {
     let given = ("given".to_owned(), 9, Vec::new(), b"noon".to_vec());
     assert_eq!(logged(dir.path()), [add("a", 3), given, add("b", 4)]);
 
-    // What the calls have written is recovered, as from any record.
+    // The writes of the calls are recovered, as from any record.
     let engine = on_disk(dir.path(), false);
     let mut session = engine.session().expect("a session");
     assert_eq!(call(&mut session, "a", 1), 4);

@@ -389,8 +389,8 @@ fn statistics_say_who_holds_the_log_and_how_much() {
     assert_eq!(held(&engine), 0);
 }
 
-/// Who needs the keys of an open transaction takes the permit of the store in the end. The open
-/// transaction goes on all the same, with further keys.
+/// A transaction that needs the keys of an open transaction takes the permit of the store in the
+/// end. The open transaction still goes on, with further keys.
 #[test]
 fn an_open_transaction_goes_on_while_others_wait_for_it() {
     let engine = open(&SimDisk::new(1), 8);

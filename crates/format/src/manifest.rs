@@ -153,8 +153,9 @@ pub struct CheckpointEntry {
     /// The section of the scheme, a text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub private: Option<String>,
-    /// It has no point of consistency. The positions are those of its begin. Its records have stamps,
-    /// and may hold commits of any epoch. Replay leaves out what is not newer than a record.
+    /// Whether the checkpoint is fuzzy, without a point of consistency. Its positions are those of
+    /// its begin. Its records have stamps, and may hold commits of any epoch. Replay leaves out
+    /// changes that are not newer than a record.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fuzzy: bool,
     /// Requested codec.
@@ -170,7 +171,7 @@ pub struct CheckpointEntry {
     /// Part files of the checkpoint.
     pub parts: Vec<PartEntry>,
     /// Generations of the tables at the point of consistency. Tables that were emptied between it
-    /// and the publication are left out; records of them in the parts are void.
+    /// and the publication are left out; their records in the parts do not count.
     pub generations: Vec<TableGeneration>,
     /// Per incarnation and log, the last gsn before the point of consistency. Records up to there
     /// are in the checkpoint, and dependencies on them are met.
@@ -293,7 +294,7 @@ pub enum ManifestError {
     /// The document is shorter or longer than its first line says.
     #[error("manifest of {found} bytes after the first line, which announces {announced}")]
     Length {
-        /// Bytes that are there.
+        /// Bytes that the file has.
         found: u64,
         /// Bytes announced.
         announced: u64,
@@ -315,7 +316,7 @@ pub enum ManifestError {
     /// The document needs a feature that this build does not have.
     #[error("{what} is unknown to this build: use the release that made it")]
     Unsupported {
-        /// The table and what is special about that table.
+        /// The table, and the defect of its entry.
         what: String,
     },
     /// Its fields contradict each other.

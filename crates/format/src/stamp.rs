@@ -59,7 +59,8 @@ impl Stamp {
         (self.0 >> LOG_SHIFT) as u8
     }
 
-    /// Whether no log wrote it. Such a stamp may still have a gsn, a floor that later gsns exceed.
+    /// Whether the stamp names no log. Such a stamp may still have a gsn: a floor that later gsns
+    /// exceed.
     #[inline]
     pub const fn is_none(self) -> bool {
         self.log() == LOG_NONE

@@ -24,7 +24,8 @@ const SEQUENTIAL_BYTES: u64 = 512 << 20;
 enum Space {
     /// Nothing.
     Growing,
-    /// `allocate`: a file system still notes, for each block, that it has been written now.
+    /// By `allocate`: at the first write of each block, a file system still records that the block
+    /// holds data.
     Reserved,
     /// Bytes from before, as in a recycled file.
     Overwritten,

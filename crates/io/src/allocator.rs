@@ -5,8 +5,8 @@ pub const RETURNED_BYTES_MIN: usize = 256 << 10;
 
 /// Makes the allocator return large freed memory to the system at once: allocations of
 /// [`RETURNED_BYTES_MIN`] and more. Otherwise the GNU allocator keeps such memory once a large
-/// allocation was freed. What the allocator has kept by then is returned, too. Returns false for
-/// another allocator, whose settings stay unchanged.
+/// allocation was freed. Memory that the allocator has kept until this call is returned, too.
+/// Returns false for another allocator, whose settings stay unchanged.
 pub fn return_large_allocations() -> bool {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
@@ -34,7 +34,7 @@ mod tests {
     #[test]
     fn large_memory_stays_in_mappings_of_its_own() {
         assert!(return_large_allocations());
-        // By itself the allocator would raise its threshold to this size now.
+        // Without the setting, this free would raise the allocator's threshold to this size.
         drop(std::hint::black_box(vec![1u8; 16 << 20]));
         // An allocation with a mapping of its own begins behind a page's first two words of
         // bookkeeping.

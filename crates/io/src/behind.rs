@@ -130,7 +130,8 @@ impl Drop for WriteBehind {
         self.shared.state.lock().stops = true;
         self.shared.came.notify_all();
         for thread in self.threads.drain(..) {
-            // The thread's panic was printed already, and nobody is left to be told.
+            // The thread's panic was printed already, and no caller is left that could get the
+            // error.
             let _ = thread.join();
         }
     }

@@ -89,7 +89,7 @@ impl ManualClock {
         }
     }
 
-    /// A clock that each sleeper moves forward by its own sleep: nobody waits.
+    /// A clock that each sleeping thread moves forward by the time of its sleep, without a wait.
     pub fn self_advancing(wall_ms: u64) -> Self {
         Self { self_advancing: true, ..Self::new(wall_ms) }
     }

@@ -69,7 +69,7 @@ pub const DIRECT_ALIGN: usize = 4096;
 /// Space of a device, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// What files may still take.
+    /// Bytes that files may still take.
     pub free_bytes: u64,
     /// Bytes of the whole file system.
     pub total_bytes: u64,
@@ -121,13 +121,13 @@ pub trait Disk: Send + Sync + fmt::Debug {
     /// process, or another engine on this disk, holds the lock.
     ///
     /// # Errors
-    /// The disk's; that another holds the lock is none.
+    /// An error of the disk. A lock that another holds is no error.
     fn lock(&self, path: &Path) -> DiskResult<Option<Box<dyn DiskLock>>>;
     /// Keeps others from [`lock`](Self::lock)ing `path` while the guard lives. Several may hold
     /// such a guard. Writes nothing, so it works on a read-only disk.
     ///
     /// # Errors
-    /// The disk's; that another holds the lock is none.
+    /// An error of the disk. A lock that another holds is no error.
     fn lock_shared(&self, path: &Path) -> DiskResult<SharedLock>;
     /// Space of the device. `None` if unknown.
     ///

@@ -223,8 +223,8 @@ mod linux {
         let (wait, hold) = (wait.as_raw_fd(), hold.as_raw_fd());
         let fd = wait.unsigned_abs();
         let mut byte = 0u8;
-        // SAFETY: these are the child's own files, and nothing here uses them; `byte` has room for
-        // what is read.
+        // SAFETY: these are the child's own files, and nothing here uses them. `byte` has room for
+        // the one byte that is read.
         unsafe {
             libc::close(hold);
             if fd > 0 {

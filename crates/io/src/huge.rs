@@ -55,7 +55,7 @@ impl HugeBytes {
 
     pub(crate) fn as_slice(&self) -> &[u8] {
         // SAFETY: `bytes` points to `len` bytes inside the mapping, zero or written, alive as long
-        // as `self`; whoever writes borrows `self` mutably.
+        // as `self`. A writer borrows `self` mutably.
         unsafe { std::slice::from_raw_parts(self.bytes.as_ptr(), self.len) }
     }
 

@@ -15,8 +15,8 @@ use crate::disk::{
 /// The reason why a directory takes no more changes from this process.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotOwner {
-    /// The lock file's name stands for another file, or for none: somebody has replaced or removed
-    /// the directory, and another process may have opened it.
+    /// The lock file's name now names another file or none. So the directory was replaced or
+    /// removed, and another process may have opened it.
     #[error(
         "{} is not the file that this process has locked: the directory was moved, removed or \
          replaced and may belong to another process; end this one and look which directory is right",
@@ -250,10 +250,11 @@ mod tests {
 
     const LOCK: &str = "LOCK";
 
-    /// What somebody else does to the directory.
+    /// A way in which another process replaces or removes the directory.
     type Way<'a> = &'a dyn Fn(&dyn Disk);
 
-    /// Whatever somebody does to the directory, its owner changes nothing afterwards.
+    /// After another process has replaced or removed the directory, its owner changes no file any
+    /// more.
     fn is_final(disk: Arc<dyn Disk>, replace: Way) {
         let (lock, data) = (Path::new(LOCK), Path::new("data"));
         let owned = OwnedDisk::lock(disk.clone(), lock).expect("a disk").expect("free");

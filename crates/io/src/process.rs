@@ -26,7 +26,7 @@ pub fn thread_cpu_ns() -> u64 {
 /// if there is none.
 ///
 /// # Errors
-/// The system refuses. The limit is what it was.
+/// The system refuses. The limit is unchanged.
 pub fn raise_open_files() -> std::io::Result<Option<u64>> {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
@@ -125,7 +125,8 @@ mod tests {
     fn touched_memory_is_resident_and_below_the_total() {
         const BYTES: usize = 64 << 20;
         let touched = std::hint::black_box(vec![1u8; BYTES]);
-        // Tests beside this one free memory, so no difference to a figure before can be judged.
+        // Other tests of this process allocate and free memory meanwhile, so a difference of two
+        // figures proves nothing.
         let resident = resident_bytes();
         assert_eq!(std::hint::black_box(&touched)[BYTES - 1], 1);
         assert!(resident >= BYTES as u64, "{resident}");

@@ -50,7 +50,8 @@ struct FlushState {
 
 impl FlushState {
     fn check(&self) -> io::Result<()> {
-        // Acquire: pairs with the Release below, so that whoever learns of the failure is after it.
+        // Acquire: pairs with the Release below, so that a thread that learns of the failure comes
+        // after it.
         if self.failed.load(Ordering::Acquire) { Err(poisoned()) } else { Ok(()) }
     }
 
@@ -315,8 +316,8 @@ impl DiskLock for LockGuard {
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        // Explicitly, since a forked child may still hold the descriptor. Nothing to do about an
-        // error: closing releases the lock anyway.
+        // The lock is released explicitly, since a forked child may still hold the descriptor. An
+        // error is ignored, since closing the file releases the lock, too.
         let _ = self.file.unlock();
     }
 }

@@ -70,7 +70,7 @@ impl SeededRng {
 
 impl Rng for SeededRng {
     fn next_u64(&self) -> u64 {
-        // Relaxed: the counter alone is shared, nothing is published through it.
+        // Relaxed: only the counter is shared, and no other memory is published through it.
         let mut z =
             self.state.fetch_add(GOLDEN_GAMMA, Ordering::Relaxed).wrapping_add(GOLDEN_GAMMA);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -80,7 +80,8 @@ impl Machine {
         let mut state = self.state.lock();
         while state.dead.is_none() && state.stalled.contains(&call) {
             state.waiting += 1;
-            // A fault that cuts the power wakes nobody.
+            // A fault that cuts the power signals no waiting thread, so the thread looks again from
+            // time to time.
             self.resumed.wait_for(&mut state, LOOK_AGAIN);
             state.waiting -= 1;
         }

@@ -37,7 +37,7 @@ pub(crate) fn ask(nice: i32, slice_ns: u64) {
 /// The calling thread's slice in nanoseconds.
 pub(crate) fn granted() -> Option<u64> {
     let mut found = Attributes::default();
-    // SAFETY: the call writes at most `SIZE` bytes to `found`, which has as many.
+    // SAFETY: the call writes at most `SIZE` bytes to `found`, which has `SIZE` bytes.
     let rc = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut found, SIZE, 0) };
     (rc == 0 && found.runtime != 0).then_some(found.runtime)
 }

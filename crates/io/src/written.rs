@@ -80,7 +80,7 @@ pub struct WrittenPages {
 }
 
 impl WrittenPages {
-    /// Says whether the system can tell, by a page of its own.
+    /// Checks with one page of its own that the system can tell which pages were written.
     ///
     /// # Errors
     /// The system forbids it, or the kernel is too old.
@@ -89,8 +89,9 @@ impl WrittenPages {
         Self::track(&page)?.take(|_| {})
     }
 
-    /// Watches some memory from here on. Its pages count as written at first. The memory must stay where
-    /// it is as long as this value is used; of memory that has gone, nothing is found.
+    /// Watches some memory from this call on. Its pages count as written at first. The memory must
+    /// stay at its address as long as this value is used. In unmapped memory no written page is
+    /// found.
     ///
     /// # Errors
     /// The system forbids it, the kernel is too old, or the memory is not the process's own (a file, say).
@@ -99,12 +100,12 @@ impl WrittenPages {
         Ok(Self { watch: system::Watch::new(start, len)?, start, len })
     }
 
-    /// Calls `each` with ranges of bytes of the memory, in order, which cover all that was written since
-    /// the last call. Pages that were never touched are not among them.
+    /// Calls `each` with ranges of bytes of the memory, in order, which cover all bytes written
+    /// since the last call. Pages that were never touched are not among them.
     ///
     /// # Errors
-    /// The system does not tell. What it has told so far is lost for the next call: the caller takes all of the
-    /// memory for written.
+    /// The system does not tell. Pages reported before the error are not reported again, so the
+    /// caller must take all of the memory for written.
     pub fn take(&mut self, mut each: impl FnMut(Range<usize>)) -> Result<(), WrittenPagesError> {
         let (start, end) = (self.start, self.start + self.len);
         self.watch.take(start, end, |pages| {
@@ -132,7 +133,7 @@ mod linux {
     const FEATURES: u64 = 1 | 1 << 15;
     /// `UFFDIO_REGISTER_MODE_WP`.
     const WRITE_PROTECT: u64 = 1 << 1;
-    /// `PM_SCAN_WP_MATCHING`: protects what it finds.
+    /// `PM_SCAN_WP_MATCHING`: protects the found pages again.
     const PROTECT_AGAIN: u64 = 1;
     /// `PAGE_IS_WRITTEN`.
     const WRITTEN: u64 = 1 << 1;
@@ -192,7 +193,8 @@ mod linux {
     fn call<T>(file: &impl AsRawFd, kind: u64, number: u64, argument: &mut T) -> io::Result<usize> {
         let request = read_write::<T>(kind, number);
         // SAFETY: the number says that the kernel reads and writes size_of::<T>() bytes at the
-        // pointer, which are those of `argument`. What else a call writes to, its caller answers for.
+        // pointer, which are those of `argument`. If a call writes to other memory, too, its caller
+        // is responsible for that memory.
         let rc = unsafe { libc::ioctl(file.as_raw_fd(), request as _, &raw mut *argument) };
         usize::try_from(rc).map_err(|_| io::Error::last_os_error())
     }
@@ -216,7 +218,7 @@ mod linux {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new, and nobody else has it.
+        // SAFETY: the descriptor is new, and no other value owns it.
         let faults = unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) };
         call(&faults, UFFD_API, 0x3F, &mut Api { api: UFFD_API, features: FEATURES, ioctls: 0 })?;
         Ok(faults)
@@ -231,8 +233,8 @@ mod linux {
             let to = (start + len).next_multiple_of(PAGE_BYTES);
             let (start, len) = (from as u64, (to - from).max(PAGE_BYTES) as u64);
             let mut register = Register { start, len, mode: WRITE_PROTECT, ioctls: 0 };
-            // The registration changes no contents. Writes go on, after a fault that the kernel
-            // resolves by itself.
+            // The registration changes no contents. Writes go on, each after a fault that the
+            // kernel resolves without this process.
             call(&faults, UFFD_API, 0, &mut register).map_err(failed("watch this memory"))?;
             let pagemap = File::open("/proc/self/pagemap").map_err(failed("open the page map"))?;
             Ok(Self { _faults: faults, pagemap, found: vec![Pages::default(); RANGES] })
@@ -260,7 +262,8 @@ mod linux {
                     category_anyof_mask: 0,
                     return_mask: WRITTEN,
                 };
-                // The kernel writes at most `vec_len` ranges to `found`, which has as many.
+                // The kernel writes at most `vec_len` ranges to `found`, which has room for
+                // `vec_len` ranges.
                 let found = call(&self.pagemap, u64::from(b'f'), 16, &mut scan)
                     .map_err(|error| WrittenPagesError::new("look for written pages", error))?;
                 for pages in &self.found[..found] {

@@ -25,7 +25,7 @@ use stillpoint_journal::{
 const STORE: StoreId = StoreId(*b"journal-benchmar");
 const RUNS: usize = 5;
 
-/// A disk that takes everything and keeps nothing: what remains is the journal's own work.
+/// A disk that keeps no bytes and costs nothing, so that only the journal's own work is measured.
 #[derive(Debug)]
 struct NullDisk;
 

@@ -2,17 +2,17 @@
 //!
 //! The closed watermark `C_j` of log `j` is the greatest g with two properties. Every record of `j`
 //! with gsn ≤ g is flushed. Each dependency (k, h) that such a record names has h ≤ `C_k`. Closed
-//! records survive any crash. For recovery keeps the greatest set of per-log prefixes that is
-//! closed under dependencies, and the watermarks are such a set.
+//! records survive any crash. The reason: recovery keeps the greatest set of per-log prefixes that
+//! is closed under dependencies, and the watermarks are such a set.
 //!
 //! "Flushed" instead of "closed" would be the two-hop bug: a flushed record may itself
 //! depend on one that is lost.
 //!
-//! A record leaves out a dependency that is closed already. It also leaves out one that an earlier
-//! record of its log covers by a greater one. For prefixes are kept as a whole. Hence the queues
-//! here grow strictly in both gsns and stay short. Gsns grow along every dependency, so the waits
-//! have no cycles. To take satisfied entries from the fronts until nothing moves yields the
-//! greatest solution.
+//! A record leaves out a dependency that is closed already. It also leaves out a dependency if an
+//! earlier record of its log names a greater gsn of the same other log. This suffices, since
+//! recovery keeps prefixes as a whole. So both gsns grow strictly along the queues here, and the
+//! queues stay short. Gsns grow along every dependency, so the waits have no cycles. The greatest
+//! solution is reached when no satisfied entry is left at the front of any queue.
 
 use std::collections::VecDeque;
 
@@ -132,7 +132,7 @@ impl Closing {
         }
         let waiting = self.waiting.lock();
         let mut next = LogGsn { log: stamp.log(), gsn: stamp.gsn() };
-        // Each hop goes to a smaller gsn, so it ends.
+        // Each hop goes to a smaller gsn, so the loop ends.
         while self.closed(next.log) < next.gsn && next.gsn <= self.flushed(next.log) {
             match waiting[usize::from(next.log)].front() {
                 Some(named) if named.gsn <= next.gsn => next = named.on,

@@ -10,8 +10,8 @@ use stillpoint_io::{DiskError, ThreadError};
 /// Cheap to clone: every thread that waits for a failed flush gets its own.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum JournalError {
-    /// A write or a flush of the log failed. Nothing that was appended after the last
-    /// successful flush is acknowledged any more; the log takes nothing further.
+    /// A write or a flush of the log failed. Nothing that was appended after the last successful
+    /// flush is acknowledged any more. The log takes no further records.
     #[error(
         "log {log}: {source}; nothing more is acknowledged: end the process, check the disk, \
          and restart to recover what was acknowledged"

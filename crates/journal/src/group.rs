@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Invariants: there is at most one leader. A leader's work covers everything that was appended
-//! before it began. Nobody waits while nobody leads. The state machine holds no data of the log, so
-//! that the loom and shuttle models run exactly this code.
+//! before it began. While a thread waits, another one leads. The state machine holds no data of the
+//! log, so that the loom and shuttle models run exactly this code.
 
 use crate::monitor::Monitor;
 

@@ -51,7 +51,7 @@ pub struct Holder {
 /// The holds on the logs of one journal.
 #[derive(Debug, Default)]
 pub(crate) struct Holds {
-    /// The lock of freeing segments: one thread frees at a time.
+    /// Locked by the thread that frees segments, so that one thread frees at a time.
     freeing: Mutex<()>,
     holds: Mutex<Vec<Hold>>,
 }

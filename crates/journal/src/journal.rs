@@ -226,8 +226,9 @@ pub trait Journal: Send + Sync + fmt::Debug {
     /// abort. Otherwise as `append`.
     fn admit(&self, log: u8) -> Result<(), JournalError>;
 
-    /// Sets room aside in the log for a later record whose body has at most this many bytes. No other
-    /// record takes that room. Used for the undo of an operation that is about to be appended.
+    /// Sets room aside in the log for a later record whose body has at most this many bytes. No
+    /// other record takes that room. A caller does so for the undo of an operation before it
+    /// appends the operation.
     ///
     /// # Errors
     /// [`JournalError::NoRoom`]: nothing was set aside; [`admit`](Journal::admit) makes room.

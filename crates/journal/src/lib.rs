@@ -5,10 +5,10 @@
 //! | [`registry`] | the journals that can be chosen, one row each |
 //! | `schemes` | one file per journal |
 //! | `log`, `segments` | one log: records, batches, segment files |
-//! | `group` | who flushes, who waits |
-//! | `holds` | who still needs which segments |
-//! | `closing` | what no crash can lose any more |
-//! | `reader`, `cut` | after a crash: what is valid, and what of it is kept |
+//! | `group` | group commit: one leader flushes, the others wait |
+//! | `holds` | the holders of segments, from which position each needs a log |
+//! | `closing` | the closed records, which no crash can lose |
+//! | `reader`, `cut` | after a crash: the valid records, and those that recovery keeps |
 //! | `replay` | the kept writes in rounds, by key |
 
 mod closing;

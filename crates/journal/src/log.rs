@@ -183,13 +183,13 @@ impl Log {
         }
     }
 
-    /// Pins so many prepared segments for what is set aside that nothing of the present one is kept back:
-    /// a record needs it.
+    /// Pins enough prepared segments for all room that is set aside. Then no bytes of the present
+    /// segment are reserved, and a record can use them.
     #[cold]
     fn pin_all(&self, state: &mut Appender) -> Result<(), JournalError> {
         let pinned = state.aside.pinned_for_all();
         if !self.stock.pin(pinned) {
-            // One more for the record itself.
+            // One more segment for the record itself.
             state.wanted_spares = state.wanted_spares.max(pinned + 1);
             // Relaxed: a hint for `Log::admit`, which looks under the lock.
             self.hindered.store(true, Ordering::Relaxed);
@@ -220,8 +220,8 @@ impl Log {
         Ok(())
     }
 
-    /// Appends a record in room that was set aside for it. What waits for the disk in memory may exceed
-    /// its limit by what is set aside.
+    /// Appends a record in room that was set aside for it. The bytes in memory that wait for the
+    /// disk may exceed their limit by the room that is set aside.
     pub(crate) fn append_aside(
         &self,
         entry: &Entry<'_>,
@@ -273,7 +273,8 @@ impl Log {
         let Some(spare) = self.stock.take(needed, taker) else {
             state.wanted_bytes = state.wanted_bytes.max(needed);
             if state.aside.pinned > 0 {
-                // Whoever set the room aside gives it back and tries again with as much.
+                // The caller gives its room back, waits for the segment, and sets the same room
+                // aside again.
                 state.wanted_spares = state.wanted_spares.max(state.aside.pinned + 1);
             }
             // Relaxed: a hint for `Log::admit`, which looks under the lock.
@@ -322,7 +323,7 @@ impl Log {
         provided
     }
 
-    /// Prepares the segments that a refused setting aside has asked for.
+    /// Prepares the segments that a refused call of [`set_aside`](Self::set_aside) has asked for.
     #[cold]
     fn provide_spares(&self) -> Result<(), JournalError> {
         let _one = self.providing.lock();
@@ -332,7 +333,7 @@ impl Log {
         provided
     }
 
-    /// Waits until batches have been written. Writes them itself if nobody does.
+    /// Waits until batches have been written. Writes them itself if no other thread does.
     #[cold]
     fn await_room(&self) -> Result<(), JournalError> {
         let limit = self.shared.config.buffer_bytes;
@@ -521,8 +522,8 @@ impl Log {
         earlier + self.append.lock().bytes_above(gsn)
     }
 
-    /// Frees the segments without a gsn above `position`, but never the newest that a crash leaves.
-    /// One caller at a time.
+    /// Frees the segments without a gsn above `position`, but never the newest segment that a crash
+    /// leaves. One caller at a time.
     pub(crate) fn release_below(&self, position: u64) -> Result<(), JournalError> {
         loop {
             // Appends only add at the end, so the oldest stays the oldest meanwhile.

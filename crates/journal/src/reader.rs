@@ -162,7 +162,7 @@ pub struct Logs {
     ends: Vec<LogEnd>,
     /// The incarnations' numbers, oldest first.
     numbers: Vec<u32>,
-    /// Whether the latest incarnation has a recorded cut already, or was closed in order. Then all
+    /// Whether the latest incarnation has a recorded cut already, or was ended in order. Then all
     /// its kept records are durable.
     ended: bool,
     store: StoreId,
@@ -255,7 +255,7 @@ fn joined(
     limits: &[LogGsn],
     judge: &mut Judge,
 ) -> Result<Vec<Chain>, ScanError> {
-    // Of an incarnation that has not ended in order every log is there.
+    // If an incarnation has not ended in order, every one of its logs must exist.
     let is_latest = input.incarnations.last().is_some_and(|last| last.number == entry.number);
     let expects_segment = !input.has_ended(entry) && is_latest;
     let mut chains = Vec::new();

@@ -187,7 +187,8 @@ impl<'m, 'r> Iterator for Merge<'m, 'r> {
         let mut head = self.heads.peek_mut()?;
         let at = head.0.1;
         let write = self.lists[at].next();
-        // The writes of one record keep their order: the heap takes a list's next one only.
+        // The heap holds only the next write of each list, so the writes of one record keep their
+        // order.
         match self.lists[at].as_slice().first() {
             Some(next) => head.0.0 = next.gsn,
             None => drop(std::collections::binary_heap::PeekMut::pop(head)),
@@ -276,7 +277,7 @@ impl Replay<'_> {
         let Decoded { lanes, operations, records } = decoded;
         let over = self.cursors.iter().all(|cursor| cursor.segment_ranges.is_empty())
             && self.later.iter().all(Vec::is_empty);
-        // Batches that straddle rounds are counted twice, those beyond the cut never.
+        // A batch that straddles two rounds is counted twice, and a batch beyond the cut never.
         let done = if over { self.total_bytes } else { self.done_bytes.min(self.total_bytes) };
         let progress = (done, self.total_bytes);
         Ok(Some(Round { lanes, operations, records, progress }))
@@ -306,7 +307,7 @@ struct View<'w> {
     batches: Vec<(LogOffset, Batch<'w>)>,
     /// The place behind the last of the batches.
     end: LogOffset,
-    /// Nothing of the log follows.
+    /// Whether the log ends behind these batches.
     complete: bool,
 }
 

@@ -157,7 +157,7 @@ fn refuse_records(disk: &dyn Disk, path: &Path, incarnation: u32) -> Result<(), 
 pub(crate) enum Taker {
     /// Any record: pinned segments stay.
     Any,
-    /// A record for which room was set aside: a pinned segment, if there is no other.
+    /// A record for which room was set aside. It may take a pinned segment, if there is no other.
     Undo,
 }
 
@@ -241,7 +241,7 @@ impl Stock {
         shelf.ready.remove(at)
     }
 
-    /// Pins so many segments of ordinary length; false if there are fewer.
+    /// Pins `count` segments of ordinary length. False if there are fewer.
     pub(crate) fn pin(&self, count: usize) -> bool {
         let mut shelf = self.shelf.lock();
         let there = self.ordinary(&shelf) >= count;
@@ -256,7 +256,7 @@ impl Stock {
         self.shelf.lock().pinned = 0;
     }
 
-    /// Prepares segments until so many of ordinary length are ready.
+    /// Prepares segments until `count` of ordinary length are ready.
     pub(crate) fn provide_spares(&self, count: usize) -> Result<(), JournalError> {
         while self.ordinary(&self.shelf.lock()) < count {
             let made = self.prepare(self.segment_bytes);
@@ -370,7 +370,7 @@ impl Stock {
         Some(self.no_space(Arc::clone(source)))
     }
 
-    /// Segments made anew so far.
+    /// Number of new segments made so far, as opposed to recycled ones.
     pub(crate) fn made(&self) -> u64 {
         self.shelf.lock().made
     }

@@ -92,7 +92,7 @@ fn the_level_can_be_changed_while_the_server_runs() {
     assert!(!text.contains("a checkpoint begins"), "{text}");
 }
 
-/// Thousands of refused writes make a few lines, and the lines count all of them.
+/// Thousands of refused writes make a few log lines, which count all of them.
 #[test]
 fn writes_that_are_refused_are_told_and_counted() {
     let dir = tempfile::tempdir().expect("a directory");

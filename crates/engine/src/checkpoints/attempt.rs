@@ -90,7 +90,7 @@ pub(super) fn take(
     let outcome = if published.is_ok() { Outcome::Published } else { Outcome::Abandoned };
     scheme.ended(captured.epoch, outcome);
     if let Err(error) = work_after_capture(&cycle) {
-        // The next checkpoint makes up for it.
+        // The next checkpoint finishes this work.
         tracing::debug!(%error, "the work after a checkpoint was cut off");
     }
     published.map(|done| (done, noted.positions))
@@ -145,7 +145,7 @@ fn observer(shared: &Arc<Shared>, noted: &Arc<Mutex<AtPointOfConsistency>>) -> O
     })
 }
 
-/// What the checkpoint should hold.
+/// The wanted content of the checkpoint.
 fn wanted(shared: &Shared, wish: Wish) -> Wanted {
     let percent_max = shared.config.changed_percent_max;
     let merges = shared.checkpoints.policy().merge_after.is_some();
@@ -157,7 +157,7 @@ fn wanted(shared: &Shared, wish: Wish) -> Wanted {
     }
 }
 
-/// Epoch of the checkpoint that one of changes goes on from. No other checkpoint is published meanwhile.
+/// Epoch of the base of a checkpoint of changes. No other checkpoint is published meanwhile.
 fn base_of(shared: &Shared, kind: CheckpointKind) -> Option<u64> {
     let newest = shared.catalog.now().checkpoints.last().map(|newest| newest.epoch);
     newest.filter(|_| kind == CheckpointKind::Partial)
@@ -202,7 +202,7 @@ fn publish(
     Ok(done)
 }
 
-/// Publishes what the kinds of tables have, where the scheme takes no checkpoints.
+/// Publishes the sections of the kinds of tables, if the scheme takes no checkpoints.
 fn publish_kinds(shared: &Arc<Shared>, start_ns: u64) -> Result<CheckpointDone, Error> {
     let clock = &shared.config.environment.clock;
     publication::publish(shared, None)?;

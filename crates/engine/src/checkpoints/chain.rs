@@ -1,8 +1,9 @@
 //! Chains of checkpoints: a full one, and those of changes that go on from it.
 //!
-//! A checkpoint of changes goes on from the newest one in the MANIFEST. Memory was loaded from that
-//! one, or was its source. Everything written since is marked. That holds only if the newest one
-//! was taken by the same scheme, whose marks began then.
+//! A checkpoint of changes goes on from the newest checkpoint in the MANIFEST. Memory was loaded
+//! from that checkpoint, or the checkpoint was taken from memory. Every record written since is
+//! marked as dirty. That is true only if the same scheme took that checkpoint, since its marks
+//! began then.
 //!
 //! The newest checkpoints, as many as the settings keep, are the *points* that a restore offers. A
 //! merge takes away points before them only.
@@ -11,8 +12,8 @@ use stillpoint_checkpoint::Wanted;
 use stillpoint_format::manifest::{CheckpointEntry, CheckpointKind, Manifest};
 use stillpoint_sync::{mutant, planted};
 
-/// Checkpoints of changes that go on from one full checkpoint, at most, where nothing merges them.
-/// Each is read at a start.
+/// Most checkpoints of changes that go on from one full checkpoint, if chains are not merged. A
+/// start reads each of them.
 const LINKS_MAX: usize = 16;
 /// A chain whose checkpoints of changes have fewer bytes is not worth a merge for its bytes alone.
 const LINK_BYTES_MIN: u64 = 1 << 20;
@@ -26,7 +27,8 @@ pub(crate) fn goes_on(manifest: &Manifest, scheme: &str) -> bool {
 
 /// What the next checkpoint of a scheme should hold. `merges` says that chains are merged.
 ///
-/// One of changes is wanted if no more than `percent_max` percent of the records have changed.
+/// A checkpoint of changes is wanted if no more than `percent_max` percent of the records have
+/// changed.
 pub(super) fn wanted(
     manifest: &Manifest,
     scheme: &str,
@@ -44,9 +46,9 @@ pub(super) fn wanted(
     Wanted::Changes { percent_max }
 }
 
-/// The checkpoints that a merge should make one of, oldest first, if there are any. A merge is due
-/// after `links_max` checkpoints of changes, or when they have half the bytes of the full one. It
-/// rewrites the full one in the second case only.
+/// The run of checkpoints that a merge should turn into one, oldest first, if a merge is due. It is
+/// due after `links_max` checkpoints of changes, or when they have half the bytes of the full
+/// checkpoint. Only in the second case the full checkpoint is part of the run.
 pub(super) fn due_run(manifest: &Manifest, keep: usize, links_max: usize) -> Vec<CheckpointEntry> {
     let run = whole_run(manifest, keep);
     let Some((full, links)) = run.split_first() else { return Vec::new() };

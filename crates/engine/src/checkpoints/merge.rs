@@ -5,7 +5,7 @@
 //!   merged one in the place of the run ─▶ files of the run removed
 //! ```
 //! Checkpoints are published meanwhile. The last step reads the MANIFEST of that moment: if a full
-//! checkpoint has taken the run out of it, the merge was for nothing.
+//! checkpoint has replaced the run there, the merged files are removed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +47,7 @@ pub(super) struct Merging {
     done: u64,
     failures: u64,
     last_error: Option<String>,
-    /// Monotonic clock before which none begins by itself.
+    /// Monotonic clock before which the background thread begins no merge.
     not_before_ns: u64,
 }
 
@@ -73,7 +73,7 @@ impl Merging {
 pub(crate) fn run_in_background(shared: &Arc<Shared>) {
     while !shared.stopping.load(Acquire) {
         if shared.scheme.is_some() && shared.health().is_ok() && is_allowed(shared) {
-            // What went wrong is in the status, for the operator to see.
+            // The status shows an error to the operator.
             let _ = merge(shared, false);
         }
         shared.config.environment.clock.sleep(TICK);
@@ -85,11 +85,12 @@ fn is_allowed(shared: &Shared) -> bool {
     now_ns >= shared.checkpoints.state.lock().merging.not_before_ns
 }
 
-/// Merges what is due; `all` says that everything is that may be merged. `None` if there is nothing
-/// to merge, if another merge is under way, or if a newer checkpoint has replaced what was merged.
+/// Merges the checkpoints that are due. With `all` these are all that may be merged. `None` if
+/// there is nothing to merge, if another merge is under way, or if a newer checkpoint has replaced
+/// the merged run.
 ///
 /// # Errors
-/// Why it failed; the checkpoints are kept as they are.
+/// The reason of the failure. The checkpoints stay as they are.
 pub(crate) fn merge(shared: &Arc<Shared>, all: bool) -> Result<Option<CheckpointsMerged>, Error> {
     let manifest = shared.catalog.now();
     let keep = shared.config.keep_checkpoints;
@@ -102,7 +103,7 @@ pub(crate) fn merge(shared: &Arc<Shared>, all: bool) -> Result<Option<Checkpoint
         return Ok(None);
     }
     let Some(turn) = Turn::take(shared) else { return Ok(None) };
-    // A panic may have come in the middle of a publication.
+    // The merge may have panicked in the middle of a publication.
     let merged = catch_panic("merge", || merge_run(shared, &turn, &run))
         .unwrap_or_else(|panic| Err(shared.fail_by_panic(panic)));
     let now_ns = shared.config.environment.clock.monotonic_ns();
@@ -121,7 +122,8 @@ pub(crate) fn merge(shared: &Arc<Shared>, all: bool) -> Result<Option<Checkpoint
             state.merging.last_error = Some(error.to_string());
             state.merging.not_before_ns = now_ns + RETRY_AFTER.as_nanos() as u64;
             if matches!(error, Error::Merge(MergeError::Read(_))) {
-                // Memory has what cannot be read. A full checkpoint needs nothing of the chain.
+                // Memory still has the records that cannot be read. A full checkpoint needs no file
+                // of the chain.
                 state.requested = Some(Wish::Full);
             }
             tracing::warn!(%error, "checkpoints could not be merged; they are kept");
@@ -197,7 +199,8 @@ fn merge_run(
     published.map(|is_published| is_published.then_some(done))
 }
 
-/// A merge that could not be written. It was for nothing if the run is not in the MANIFEST any more.
+/// Ends a merge that could not be written. This is no failure if the run is not in the MANIFEST any
+/// more.
 fn give_up(
     shared: &Shared,
     run: &[CheckpointEntry],

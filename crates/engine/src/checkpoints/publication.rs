@@ -17,18 +17,20 @@ use crate::error::Error;
 use crate::kinds;
 use crate::shared::Shared;
 
-/// A checkpoint whose files are durable, and what it needs of the logs once it is published.
+/// A checkpoint whose files are durable, and the log positions from which it needs the logs once it
+/// is published.
 #[derive(Debug)]
 pub(super) struct NewCheckpoint {
     pub(super) entry: CheckpointEntry,
     pub(super) hold: Hold,
 }
 
-/// Publishes a checkpoint, if there is one, and what the kinds of tables give. One caller at a time.
+/// Publishes a checkpoint, if there is one, and the sections of the kinds of tables. One caller at
+/// a time.
 ///
 /// # Errors
-/// The files of a kind or the MANIFEST could not be written, or the logs could not be flushed. What
-/// was published before stays.
+/// The files of a kind or the MANIFEST could not be written, or the logs could not be flushed.
+/// Earlier publications stay in force.
 pub(super) fn publish(shared: &Arc<Shared>, new: Option<NewCheckpoint>) -> Result<(), Error> {
     let of_kinds = kinds::checkpoint::begin(shared)?;
     let (entry, hold) = new.map(|new| (new.entry, new.hold)).unzip();
@@ -60,7 +62,7 @@ pub(super) fn publish(shared: &Arc<Shared>, new: Option<NewCheckpoint>) -> Resul
 
 /// Publishes a MANIFEST that `change` has changed, and removes the files of the checkpoints that
 /// `change` returns: the MANIFEST names them no more. `made` says which files are new. If `change`
-/// returns `None`, it has no use for the new files: they are removed, and the answer is false.
+/// returns `None`, the new files are removed, and this returns false.
 ///
 /// # Errors
 /// The MANIFEST could not be written. The new files are removed, unless it is in doubt which MANIFEST
@@ -115,8 +117,8 @@ fn supersede(
         }
     }
     // A table that was emptied since the point of consistency freed its memory at once, captured or
-    // not. So the checkpoint names no generation of the table, and records of it in the parts are
-    // void.
+    // not. So the checkpoint names no generation of the table, and the table's records in the parts
+    // do not count.
     entry.generations.retain(|then| {
         manifest.table(then.table).is_some_and(|now| now.generation == then.generation)
     });

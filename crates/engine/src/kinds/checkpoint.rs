@@ -1,4 +1,4 @@
-//! What kinds of tables have in a checkpoint: sections of the MANIFEST, and holds on the logs.
+//! The share of kinds of tables in a checkpoint: sections of the MANIFEST, and holds on the logs.
 //!
 //! ```text
 //! positions ─▶ each kind writes its files ─▶ all logs flushed ─▶ MANIFEST names positions, sections
@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::kinds::Kinds;
 use crate::shared::Shared;
 
-/// What the kinds give a checkpoint.
+/// The new sections and log positions of the kinds that take part in a checkpoint.
 #[derive(Debug, Default)]
 pub(crate) struct OfKinds {
     entries: Vec<KindEntry>,
@@ -58,7 +58,8 @@ impl OfKinds {
         }
         for table in &mut manifest.tables {
             let id = TableId(table.id);
-            // The files of a table that was emptied since hold what is void.
+            // If a table was emptied meanwhile, its files hold records of its old generation, which
+            // do not count.
             let is_current = self.generations.get(&id) == Some(&table.generation);
             if let Some(section) = self.sections.get(&id).filter(|_| is_current) {
                 table.private = Some(section.clone());

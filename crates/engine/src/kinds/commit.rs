@@ -1,4 +1,4 @@
-//! The one commit of all kinds, and the abort that undoes what the parts have changed in place.
+//! The one commit of all kinds, and the abort, which undoes the changes of the parts in place.
 //!
 //! ```text
 //! body ─▶ parts prepare ─▶ store prepares ─▶ append ─▶ parts install, store installs ─▶ all release
@@ -95,7 +95,7 @@ fn commit(open: &mut OpenTransaction<'_>, parts: &mut Parts) -> Result<Option<St
 }
 
 impl Parts {
-    /// Does what can fail in the parts, and collects the stamps that they have met.
+    /// Does the steps of the parts that can fail, and collects the stamps that the parts have met.
     fn prepare(&mut self) -> Result<(), TxError> {
         self.touched.clear();
         for part in &mut self.parts {
@@ -123,7 +123,7 @@ impl Parts {
         }
     }
 
-    /// Undoes what an open run has changed in place, and gives its locks back.
+    /// Undoes the changes in place of an open run, and gives its locks back.
     pub(crate) fn roll_back(&mut self) {
         if !std::mem::replace(&mut self.is_open, false) {
             return;
@@ -141,7 +141,8 @@ impl Parts {
             end = Some(self.operations.append_abort());
         }
         for part in &mut self.parts {
-            // The caller learns by the failure something of what was read.
+            // The failure may tell the caller something about the records that were read, so it
+            // depends on them.
             part.touched(&mut self.dependencies);
             part.release(end);
         }

@@ -1,11 +1,13 @@
 //! Batches of transactions with declared keys where a table may be of any kind.
 //!
-//! All transactions of a chunk are declared first, and all keys of other kinds are asked for before
-//! anything waits. Those on the memory store alone then run as ever, in one read section. Another one
-//! runs outside of any read section: it locks its keys of the memory store, then those of each kind.
+//! All transactions of a chunk are declared first, and the kinds are asked for all their keys
+//! before any wait. Transactions on the memory store alone then run in one read section. A
+//! transaction with keys of another kind runs outside of any read section. It locks its keys of the
+//! memory store first, then those of each kind.
 //!
-//! A caller that must not wait gets what is not here, and from which transaction on the batch has not
-//! run. If something turns out to be missing in the middle of a transaction, its run is rolled back.
+//! A caller that must not wait gets the arrivals of the missing keys, and the number of the first
+//! transaction that has not run. If a key proves missing in the middle of a transaction, its run is
+//! rolled back.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -77,7 +79,7 @@ pub(crate) struct Absent {
 /// Runs a batch from transaction `from` on.
 ///
 /// # Errors
-/// If `parts` may not wait: what is not here.
+/// If `parts` may not wait: the arrivals of the keys that are not in memory.
 pub(crate) fn execute<B: Batch + ?Sized>(
     worker: &mut Worker,
     parts: &mut Parts,
@@ -104,7 +106,7 @@ fn execute_chunk<B: Batch + ?Sized>(
     (chunk, next): (&Chunk, usize),
 ) -> Result<(), Absent> {
     let (first, arrivals) = parts.ask_for_all(&chunk.keys);
-    // The first transaction that lacks a key, if nobody has waited for it.
+    // The first transaction that lacks a key for which nobody has waited.
     let end = first.map_or(chunk.ends.len(), |key| chunk.ends.partition_point(|&end| end <= key));
     let mut at = 0;
     while at < end {
@@ -129,7 +131,7 @@ fn execute_mixed<B: Batch + ?Sized>(
     (chunk, at): (&Chunk, usize),
     index: usize,
 ) -> Result<(), Absent> {
-    // What its large values have is not known: they may not be here.
+    // The bytes of its large values are not known, since they may not be in memory.
     if !batch.begins(index, &|| 0) {
         return Ok(());
     }

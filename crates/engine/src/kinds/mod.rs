@@ -1,16 +1,16 @@
-//! Tables of other kinds than the memory store, beside it in one transaction: one clock, one log, one
-//! commit. What a kind is says `stillpoint_txn::TableKind`.
+//! Tables of other kinds than the memory store. One transaction may use tables of all kinds: there is
+//! one clock, one log and one commit. The trait `stillpoint_txn::TableKind` defines a kind of table.
 //!
 //! | file | what |
 //! |---|---|
-//! | here | which kinds there are, and of which kind a table is |
+//! | here | the kinds of an engine, and the kind of each table |
 //! | `parts` | the parts of the kinds in one session's transactions, and the slots of a transaction |
 //! | `operations` | the log of a transaction's operations: doing, undoing |
 //! | `commit` | the steps of the one commit, and of an abort |
 //! | `mixed` | batches of declared transactions on several kinds |
-//! | `open` | the transactions that have changed something in place and have not ended |
-//! | `checkpoint` | what the kinds have in a checkpoint |
-//! | `replay` | what the logs hold of other kinds, and the undo of what a crash has cut off |
+//! | `open` | open transactions that have changed a table in place |
+//! | `checkpoint` | the share of the kinds in a checkpoint |
+//! | `replay` | replay of operations, and the undo of transactions that a crash has cut off |
 
 pub(crate) mod checkpoint;
 mod commit;
@@ -42,11 +42,11 @@ pub(crate) use operations::Operations;
 pub(crate) use parts::{Parts, Place};
 pub(crate) use replay::KindReplay;
 
-/// The kinds of tables that an engine knows beside the memory store, and the tables that are theirs.
+/// The kinds of tables that an engine knows besides the memory store, and the tables of each kind.
 #[derive(Debug, Default)]
 pub(crate) struct Kinds {
     pub(crate) kinds: Vec<Arc<dyn TableKind>>,
-    /// Of each table number, one more than the number of its kind; 0 for the memory store. Empty
+    /// For each table number, 1 + the number of the table's kind. 0 for the memory store. Empty
     /// without other kinds.
     of_table: Box<[AtomicU8]>,
 }
@@ -139,7 +139,7 @@ pub(crate) struct Locked<'k> {
 }
 
 impl Locked<'_> {
-    /// Empties them; `generation` gives the new generation of each.
+    /// Empties the tables. `generation` returns the new generation of each.
     pub(crate) fn empty(&mut self, generation: impl Fn(TableId) -> u32) {
         let generations: Vec<u32> = self.ids.iter().map(|&id| generation(id)).collect();
         self.tables.empty(&generations);

@@ -1,8 +1,8 @@
 //! The open transactions that have changed tables in place. A checkpoint must leave their records
-//! in the logs, so that a start can undo the ones that a crash cuts off.
+//! in the logs, so that a start can undo the transactions that a crash cuts off.
 //!
-//! A transaction is named by the place of its first record. It is here from the append of that record
-//! to the append of the record that ends it, or a moment longer.
+//! A transaction is named by log and gsn of its first record. It is listed here from the append of
+//! that record until shortly after the append of the record that ends it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

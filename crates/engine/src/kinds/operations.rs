@@ -1,4 +1,4 @@
-//! The operations of one transaction: logged one by one, remembered so that they can be undone.
+//! The operations of one transaction: logged one by one, and remembered so that they can be undone.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(crate) struct Done {
     pub(crate) body: Vec<u8>,
 }
 
-/// What the next appended record is.
+/// The sort of record that the next append writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Doing,
@@ -46,9 +46,10 @@ pub(crate) struct Operations {
     /// The last record of the transaction, which each later one rests on.
     last: Stamp,
     done: Vec<Done>,
-    /// Bytes that were set aside for the undo that is under way.
+    /// Bytes of the room that was set aside for the undo under way.
     undoing_bytes: u64,
-    /// Room was set aside for the undo of each operation; a start that undoes sets none aside.
+    /// Whether room was set aside for the undo of each operation. False while a start undoes
+    /// transactions.
     has_aside: bool,
     touched: Vec<Stamp>,
     /// Why an undo could not be logged: the store has failed.
@@ -106,7 +107,7 @@ impl Operations {
         self.first
     }
 
-    /// Takes the operation that is to be undone next; what is appended from here on undoes it.
+    /// Takes the operation that is to be undone next. The next append is its undo.
     pub(crate) fn undo_next(&mut self) -> Option<Done> {
         mutant!(UndoesOldestFirst => self.done.reverse());
         let done = self.done.pop()?;
@@ -184,7 +185,8 @@ impl Operations {
         }
     }
 
-    /// Appends what undoes, in the room that was set aside for a body of so many bytes.
+    /// Appends an undo or an abort, in the room that was set aside for a body of `body_bytes`
+    /// bytes.
     fn append_undo(&self, entry: &Entry<'_>, body_bytes: u64) -> Result<Stamp, JournalError> {
         match self.has_aside {
             true => self.journal.append_aside(self.log, entry, body_bytes),

@@ -30,7 +30,7 @@ struct Key {
     mode: Mode,
 }
 
-/// The parts of all kinds in the transactions of one session, and which key is where.
+/// The parts of all kinds in the transactions of one session, and the place of each key.
 pub(crate) struct Parts {
     pub(crate) kinds: Arc<Kinds>,
     pub(crate) store: Arc<Store>,
@@ -48,13 +48,14 @@ pub(crate) struct Parts {
     pub(crate) holds_locks: bool,
     /// A run is open in the parts.
     pub(crate) is_open: bool,
-    /// Nobody waits for what is not here: the run is rolled back, and `absent` says what it lacks.
+    /// Whether the session must not wait for a key that is not in memory. The run is then rolled
+    /// back, and `absent` holds the arrival of the key.
     pub(crate) must_not_wait: bool,
     pub(crate) absent: Option<Arc<dyn Arrival>>,
     /// The value that was read last.
     pub(crate) scratch: Vec<u8>,
     pub(crate) touched: Vec<Stamp>,
-    /// What answers depend on by runs in the parts.
+    /// The commits that answers depend on because of reads in the parts.
     pub(crate) dependencies: Vec<Stamp>,
 }
 
@@ -163,7 +164,7 @@ impl Parts {
                     let key = Key { kind, table, key: keys.key(index).to_vec(), mode };
                     self.met.push((key.clone(), slot));
                     others.push(key);
-                    // Its own slot is known once it is locked.
+                    // The slot of the key in its part is known once the key is locked.
                     self.places.push(Place::Part(kind, 0));
                 }
             }
@@ -176,7 +177,7 @@ impl Parts {
         Ok(())
     }
 
-    /// Locks keys, those of each kind together in its own order; gives their slots.
+    /// Locks keys, those of each kind together and in the order of the kind. Returns their slots.
     fn lock_all(&mut self, keys: &[Key]) -> Result<Vec<u32>, TxError> {
         let mut slots = vec![0; keys.len()];
         for kind in 0..self.parts.len() {
@@ -186,7 +187,7 @@ impl Parts {
             }
             let asked: Vec<KindKey<'_>> = mine.iter().map(|&at| keys[at].as_asked()).collect();
             let driver = self.store.driver();
-            // Who has the permit may wait for locks of this transaction.
+            // The holder of the store's permit may wait for locks of this transaction.
             let may_wait = || !driver.now().is_permitted();
             self.holds_locks = true;
             let Self { parts, absent, must_not_wait, has_conflicted, .. } = self;
@@ -337,9 +338,10 @@ impl Parts {
         }
     }
 
-    /// Asks for all keys of other kinds, and only then waits for those that are not here. Outside of
-    /// any read section, with no lock held. What does not arrive fails the transaction that locks it.
-    /// If nobody may wait: the number of the first key that is not here, and all that is on its way.
+    /// Asks for all keys of other kinds, and only then waits for those that are not in memory.
+    /// Called outside of any read section, with no lock held. A key that does not arrive fails the
+    /// transaction that locks it. If the session must not wait, returns the number of the first
+    /// missing key and all arrivals.
     pub(crate) fn ask_for_all(&mut self, keys: &KeySet) -> (Option<usize>, Vec<Arc<dyn Arrival>>) {
         let (mut first, mut awaited) = (None, Vec::new());
         for index in 0..keys.declared().len() {
@@ -355,7 +357,7 @@ impl Parts {
             return (first, awaited);
         }
         for arrival in awaited {
-            // Whoever locks the key asks again, and hears why.
+            // The transaction that locks the key asks again, and gets the error.
             let _ = arrival.wait();
         }
         (None, Vec::new())
@@ -372,18 +374,19 @@ fn is_conflict(error: &TxError) -> bool {
     matches!(error, TxError::Conflict)
 }
 
-/// Asks for what may not be here.
+/// Asks for keys that may not be in memory.
 struct Here<'p> {
     must_not_wait: bool,
-    /// What nobody has waited for.
+    /// The arrival of a key for which the session did not wait.
     absent: &'p mut Option<Arc<dyn Arrival>>,
 }
 
 impl Here<'_> {
-    /// Asks until what is asked for is here. Outside of any read section.
+    /// Asks until the key is in memory. Called outside of any read section.
     ///
     /// # Errors
-    /// Those of `ask`. [`TxError::Conflict`] if it is not here and nobody may wait.
+    /// Those of `ask`. [`TxError::Conflict`] if the key is not in memory and the session must not
+    /// wait.
     fn until<T>(
         &mut self,
         mut ask: impl FnMut() -> Result<Presence<T>, TxError>,

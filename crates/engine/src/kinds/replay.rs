@@ -1,9 +1,11 @@
-//! What the logs hold of tables of other kinds: repeated in the order of gsns, also of transactions
-//! that a crash has cut off. Those are undone at the end, newest operation first, as an abort is.
+//! Replays operations on tables of other kinds in the order of gsns, also those of transactions
+//! that a crash has cut off. These transactions are undone at the end, newest operation first, like
+//! an abort.
 //!
-//! A kind's own files may hold what some of the records say. Replay begins at the least position of any
-//! kind, and repeats for each kind what is above its own. A transaction that began at or below the least
-//! position has ended: its records are repeated, and it is not followed.
+//! A kind's own files may hold the effects of some records. Replay begins at the least position of
+//! any kind, and repeats for each kind the records above the kind's own position. A transaction
+//! that began at or below the least position has ended. Its records are repeated, and it need not
+//! be undone.
 //!
 //! A crash during that undo is no special case. The undo is logged, so the next opening repeats it
 //! and goes on with the rest.
@@ -35,7 +37,7 @@ pub(crate) struct KindReplay {
     generations: BTreeMap<u16, u32>,
     /// Where the kinds stand in the logs.
     positions: Vec<KindEntry>,
-    /// What is not undone of each open transaction, oldest first.
+    /// The operations of each open transaction that are not undone, oldest first.
     open: BTreeMap<First, Vec<Done>>,
 }
 
@@ -53,7 +55,7 @@ impl KindReplay {
         positions.min().is_some_and(|least| gsn <= least)
     }
 
-    /// True if what the kind keeps on its own has the effect of the record.
+    /// Whether the kind's own files have the effect of the record.
     fn is_kept(&self, kind: &str, (log, gsn): First) -> bool {
         let entry = self.positions.iter().find(|entry| entry.name == kind);
         entry.is_some_and(|entry| gsn <= entry.position(log))
@@ -68,7 +70,7 @@ impl KindReplay {
         let now = self.generations.get(&table).copied().unwrap_or(0);
         let kind = self.kinds.kind_of(TableId(table)).ok().filter(|_| generation <= now);
         let kind = kind.ok_or(RecoveryError::NewerTable { log, gsn, table, generation })?;
-        // The table was emptied since; what the transaction did to it is followed all the same.
+        // The table was emptied since. The operation is still noted as one of its transaction.
         let is_stale = generation < now;
         if !is_stale && !self.is_kept(kind.name(), (log, gsn)) {
             kind.redo(TableId(table), Stamp::new(gsn, log), body)
@@ -119,8 +121,8 @@ impl KindReplay {
         }
     }
 
-    /// Undoes what a crash has cut off, and logs that. The MANIFEST names the journal's incarnation
-    /// already.
+    /// Undoes the transactions that a crash has cut off, and logs the undos. The MANIFEST names the
+    /// journal's incarnation already.
     ///
     /// # Errors
     /// The log refuses the undo.
@@ -154,7 +156,7 @@ impl Hears for KindReplay {
         match &record.record {
             OperationRecord::Operation(operation) => self.operation(place, operation),
             OperationRecord::End(transaction, outcome) => self.end(place, *transaction, *outcome),
-            // What a call has written is replayed by key.
+            // The writes of a call are replayed by key.
             OperationRecord::Call(_) => Ok(()),
         }
     }

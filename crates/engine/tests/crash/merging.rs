@@ -7,8 +7,8 @@ use stillpoint_io::{Disk, Fault, SimDisk};
 
 use crate::chains::{KEYS, chain_of_five, kinds, open, put, recovered, value};
 
-/// Cut off at any call of the disk, a merge leaves the checkpoints as they were, or is done. The
-/// next start removes what it has left, and the next merge ends it.
+/// A merge that a crash cuts off at any call of the disk leaves the old checkpoints, or is
+/// complete. The next start removes its stray files, and the next merge succeeds.
 pub(crate) fn a_merge_cut_off_at_any_call() {
     let calls = {
         let disk = SimDisk::new(1);

@@ -83,7 +83,7 @@ pub(crate) fn a_log_without_its_beginning() {
     let disk = SimDisk::new(1);
     let (engine, table, mut session) = open(&disk);
     for key in 0..6 {
-        // Three of them fill a segment.
+        // Three of these records fill a segment.
         (0..6).for_each(|_| put(&mut session, table, &[key], &[key; 40_000]));
         engine.checkpoint().expect("a checkpoint");
     }

@@ -31,7 +31,7 @@ fn put(session: &mut Session, world: &World, key: &[u8], value: &[u8]) {
     written.expect("commits");
 }
 
-/// What both tables have, which must be the same.
+/// The content of both tables, which must be the same.
 fn state(world: &World) -> Found {
     let mut session = world.engine.session().expect("a session");
     let [memory, in_place] = world.tables.map(|table| {
@@ -103,8 +103,8 @@ fn expected(keys: &[&[u8]]) -> Found {
     keys.iter().map(|key| (key.to_vec(), b"before".to_vec())).collect()
 }
 
-/// What was open is undone by the opening, though a checkpoint has its first operations. A second crash
-/// changes nothing, nor a checkpoint between.
+/// The opening undoes a transaction that was open at the crash, although a checkpoint has its first
+/// operations. Neither a second crash nor a checkpoint in between changes that.
 pub(crate) fn a_transaction_open_across_a_checkpoint_is_undone() {
     let (image, calls) = open_across_a_checkpoint(None);
     let mut expected = expected(&[b"a", b"b", b"c"]);
@@ -132,7 +132,8 @@ pub(crate) fn a_transaction_open_across_a_checkpoint_is_undone() {
     }
 }
 
-/// While a checkpoint copies a table, transactions change what is copied already, and what is not yet.
+/// While a checkpoint copies a table, transactions change records that are copied already, and
+/// others that are not.
 pub(crate) fn transactions_beside_a_checkpoint_are_in_it_or_replayed() {
     let disk = SimDisk::new(1);
     let world = open(&disk);
@@ -163,8 +164,8 @@ pub(crate) fn transactions_beside_a_checkpoint_are_in_it_or_replayed() {
     assert!(again.kind.redone.load(Relaxed) > 0 && again.kind.left_out.load(Relaxed) > 0);
 }
 
-/// A checkpoint frees the logs, also those of earlier incarnations, and a kind that has its files holds
-/// them no longer than that.
+/// A checkpoint frees the logs, also those of earlier incarnations. A kind whose files are
+/// published does not hold them any more.
 pub(crate) fn logs_are_freed_behind_a_checkpoint_of_both_kinds() {
     let mut disk = SimDisk::new(1);
     let mut kept = Vec::new();

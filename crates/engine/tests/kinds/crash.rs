@@ -259,7 +259,7 @@ impl Procedure for Declared<'_> {
     }
 }
 
-/// What the lives of a store have shown.
+/// Counts of events in the lives of a store.
 #[derive(Debug, Default)]
 struct Shown {
     /// Crash states that were judged.

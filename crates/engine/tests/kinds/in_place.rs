@@ -33,7 +33,8 @@ const COPIED: usize = 3;
 type Key = (TableId, Vec<u8>);
 pub(crate) type Value = Option<(u8, Vec<u8>)>;
 
-/// What a key has, and the operation that changed it last. It stays when the value is deleted.
+/// The value of a key, and the operation that changed it last. The record stays when the value is
+/// deleted.
 #[derive(Clone, Debug, Default)]
 struct Record {
     gsn: u64,
@@ -142,7 +143,7 @@ impl InPlace {
         }
     }
 
-    /// Loads what a checkpoint has copied.
+    /// Loads the records that a checkpoint has copied.
     fn load(&self, table: TableId, mut bytes: &[u8]) -> Option<()> {
         let mut records = self.records.lock();
         while let Some((gsn, mut rest)) = bytes.split_first_chunk() {
@@ -169,7 +170,7 @@ impl InPlace {
     }
 
     fn remove_files(disk: &dyn Disk, files: &HashMap<u16, PathBuf>) {
-        // What stays is removed by the next opening.
+        // The next opening removes files that stay.
         files.values().for_each(|path| drop(disk.remove(path)));
     }
 
@@ -333,7 +334,8 @@ impl TableKind for InPlace {
 
     fn record_count(&self, table: TableId) -> u64 {
         let all = self.state(table).len() as i64;
-        // Of all tables; the tests count while no transaction is open in another one.
+        // Uncommitted records of all tables. The tests count only while no transaction is open in
+        // another table.
         (all - self.uncommitted.load(Relaxed)) as u64
     }
 
@@ -644,7 +646,7 @@ impl KindPart for Part {
     }
 
     fn install(&mut self, stamp: Stamp) {
-        // A panic here ends the process, and a test asks for it.
+        // A panic here ends the process. One test provokes it.
         let behind = self.held.iter().filter(|held| held.stamp.gsn() >= stamp.gsn()).count();
         self.kind.behind.fetch_add(behind as u64, Relaxed);
         self.kind.uncommitted.fetch_sub(self.more, Relaxed);

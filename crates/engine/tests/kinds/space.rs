@@ -14,9 +14,9 @@ fn open(disk: &SimDisk, segment_bytes: u64) -> World {
     World::open_with(config, 1, 0).expect("opens")
 }
 
-/// Others fill the log and the disk while a transaction is open that has changed `operations` values in
-/// place. The abort is logged all the same, the store goes on, and a crash changes nothing. In a long
-/// segment all the room lies in the present one, in a short one in prepared ones.
+/// A transaction that has changed `operations` values in place is open while others fill the log
+/// and the disk. Its abort is still logged, the store goes on, and a crash changes nothing. With
+/// long segments all its room lies in the present segment, with short ones in prepared segments.
 pub(crate) fn an_abort_finds_room_in_a_full_log() {
     let cases = [(1, 16 << 10), (2, 16 << 10), (7, 16 << 10), (30, 16 << 10)];
     for (operations, segment_bytes) in cases.into_iter().chain([(1, 64 << 10), (3, 64 << 10)]) {
@@ -52,7 +52,8 @@ pub(crate) fn an_abort_finds_room_in_a_full_log() {
         );
         world.engine.health().unwrap_or_else(|why| panic!("{context}: {why}"));
         assert_eq!(world.kind.state(in_place), before, "{context}");
-        // What is set aside for an operation counts, too: the log refuses the operation, not its undo.
+        // The room that is set aside for an operation counts, too. So the log refuses the
+        // operation, and never its undo.
         let mut most = 0;
         let stopped = session.transact(|tx| {
             for n in 0..250 {

@@ -283,7 +283,8 @@ fn a_declared_transaction_keeps_to_its_keys() {
     assert!(matches!(stray.1, Some(TxError::NotDeclared)), "{:?}", stray.1);
 }
 
-/// An event loop: what is not here is on its way, others are served meanwhile, nobody waits.
+/// As an event loop does it: a key that is not in memory is on its way, the loop serves others
+/// meanwhile, and nobody waits.
 #[test]
 fn a_batch_that_may_not_wait_says_what_it_lacks() {
     for absences in [0, 30, 80] {
@@ -324,8 +325,8 @@ fn a_batch_that_may_not_wait_says_what_it_lacks() {
         assert_eq!(world.kind.waits.load(Relaxed), before, "it has waited");
         assert_eq!(returns > 0, absences > 0, "{returns} returns");
         let undone = world.kind.undone.load(Relaxed) - undone;
-        // Those that fail have changed a table in place in each second turn. Others lack something in
-        // the middle.
+        // Every second failing transaction has changed a table in place. Others lack a key in the
+        // middle.
         assert!(undone >= 30 && (undone > 30) == (absences > 0), "{undone} operations undone");
         assert_eq!(sum(&world), 2 * ACCOUNTS * BALANCE);
     }
@@ -351,7 +352,7 @@ fn a_batch_in_memory_runs_from_any_transaction_on() {
     assert_eq!(out, (BALANCE + 2).to_le_bytes());
 }
 
-/// A walk meets each key once, and the number of keys is that of what has committed.
+/// A scan meets each key once, and the number of keys is that of the committed keys.
 #[test]
 fn a_walk_over_a_table_of_any_kind_sees_what_has_committed() {
     let world = world(40);
@@ -476,7 +477,7 @@ fn what_was_open_at_the_end_has_not_happened() {
         open.tx().put(a, b"one", b"open").expect("no conflict");
         open.tx().put(b, b"two", b"open").expect("no conflict");
         let other = world.engine.session().expect("a session").transact(|tx| {
-            // Its flush takes the operations of the open one along.
+            // The flush of this commit also makes the operations of the open transaction durable.
             tx.put(world.tables[0], b"other", b"other")
         });
         other.expect("commits");

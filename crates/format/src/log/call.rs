@@ -17,7 +17,8 @@ const WHAT: &str = "log record of a call";
 /// Longest name of a procedure or command, in bytes.
 pub const CALL_NAME_BYTES_MAX: usize = u8::MAX as usize;
 
-/// The call that a transaction was. Whoever registered the name reads arguments and inputs.
+/// The call that a transaction was. The program that registered the name can read arguments and
+/// inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoggedCall<'a> {
     /// Name of the procedure or command: 1 to [`CALL_NAME_BYTES_MAX`] bytes.
@@ -26,7 +27,7 @@ pub struct LoggedCall<'a> {
     pub version: u32,
     /// Encoded arguments of the call.
     pub arguments: &'a [u8],
-    /// What else the call has read of its surroundings, such as the time, encoded.
+    /// Other inputs of the call, such as the time, encoded.
     pub inputs: &'a [u8],
 }
 

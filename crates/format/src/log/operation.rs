@@ -47,7 +47,7 @@ pub struct LoggedOperation<'a> {
 }
 
 impl<'a> LoggedOperation<'a> {
-    /// Bytes of an undo's body before what the kind wrote.
+    /// Bytes at the begin of an undo's body, before the bytes of the kind of table.
     pub const UNDO_HEAD_BYTES: u64 = 8 + 8 + 8 + 2 + 4;
 
     /// Appends the body of the record.

@@ -28,7 +28,7 @@ pub enum RecordKind {
     Undo = 7,
     /// The end of a transaction with operations, and its writes ([`super::LoggedEnd`]).
     End = 8,
-    /// What a checkpoint scheme noted: bytes that the scheme interprets. Replay passes them by.
+    /// A note of a checkpoint scheme: bytes that the scheme interprets. Replay skips them.
     Scheme = 10,
 }
 

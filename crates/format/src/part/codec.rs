@@ -102,7 +102,7 @@ impl Compressor {
         self.codec
     }
 
-    /// The payload in its stored form, compressed if that makes it smaller.
+    /// The payload in its stored form: compressed if the compressed form is smaller.
     pub(super) fn compress<'a>(
         &'a mut self,
         payload: &'a [u8],

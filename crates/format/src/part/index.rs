@@ -289,7 +289,7 @@ impl PartIndex {
         start..start + rest.partition_point(|entry| entry.partition == partition)
     }
 
-    /// What the part holds.
+    /// Sums over all blocks of the part.
     pub fn totals(&self) -> PartTotals {
         self.totals
     }

@@ -438,8 +438,8 @@ fn the_scan_looks_at_every_later_batch() {
     assert!(matches!(tail, Tail::OutOfOrder(later) if later.number == 102), "{tail:?}");
 }
 
-/// A batch of two command records with some bytes changed and its checksums made right
-/// again; what reading it says.
+/// Changes some bytes of a batch of two command records, and corrects its checksums. Returns the
+/// result of reading it.
 fn read_forged(change: impl FnOnce(&mut Vec<u8>)) -> Result<usize, String> {
     let header = segment_header();
     let mut builder = BatchBuilder::with_capacity(0);

@@ -50,7 +50,7 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// What is written, once it is sealed.
+    /// The bytes to be written, once the batch is sealed.
     pub(crate) fn bytes(&self) -> &[u8] {
         self.builder.sealed()
     }
@@ -124,9 +124,9 @@ pub(crate) struct Appender {
     pub(crate) segments_reused: u64,
     /// Length of the segment that a refused append has asked for. 0 for none.
     pub(crate) wanted_bytes: u64,
-    /// Room that is set aside.
+    /// Room that is set aside for undos and aborts.
     pub(super) aside: Aside,
-    /// A number of prepared segments that a refused setting aside needs; 0 for none.
+    /// Number of prepared segments that a refused call of `set_aside` needs. 0 for none.
     pub(crate) wanted_spares: usize,
     /// A batch has been placed.
     in_use: bool,
@@ -186,7 +186,7 @@ impl Appender {
         self.append_leaving(entry, closing, kept_back)
     }
 
-    /// As [`append`](Self::append), leaving so many bytes of the segment's room.
+    /// As [`append`](Self::append), but leaves `kept_back` bytes of the segment's room unused.
     #[inline]
     pub(super) fn append_leaving(
         &mut self,

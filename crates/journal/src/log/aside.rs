@@ -5,14 +5,15 @@
 //!  │ batches ▶ │ others may │ kept back ││ pinned │ pinned │ others may take │
 //!                           └────────── room set aside ────┘
 //! ```
-//! Each record that is expected is a *unit*: the bytes of a batch with that record alone, since a
-//! flush may come between any two. A unit is a multiple of 4096 bytes, and so is the room of a segment.
-//! A unit that does not fit at the end of a segment wastes less than the largest unit there. So a
-//! segment holds at least its room less the largest unit, plus 4096 bytes, in units.
+//! Each expected record counts as a *unit*: the bytes of a batch with that record alone, since a
+//! flush may come between any two records. A unit is a multiple of 4096 bytes, and so is the room
+//! of a segment. If a unit does not fit at the end of a segment, the bytes left there are fewer
+//! than the largest unit. So a segment holds units of at least its room − the largest unit + 4096
+//! bytes.
 //!
-//! Invariant: what the pinned segments hold, and what is kept back of the present one, is at least the
-//! sum of the units. Another record leaves the invariant alone; a unit that is used takes as much from
-//! the sum as from the room.
+//! Invariant: the pinned segments and the reserved part of the present segment together have room
+//! for the sum of the units. Other records never use this room. A unit that is used takes as much
+//! from the sum as from the room.
 
 use stillpoint_format::ident::HEADER_BYTES;
 use stillpoint_format::log::{BATCH_HEADER_BYTES, CONTINUATION_BYTES, RECORD_HEAD_BYTES};
@@ -26,11 +27,11 @@ const ALIGN: u64 = DIRECT_ALIGN as u64;
 pub(super) struct Aside {
     /// Room of a prepared segment of ordinary length.
     capacity: u64,
-    /// Bytes of a unit beside the body of its record, dependencies on all other logs included.
+    /// Bytes of a unit besides the body of its record, including dependencies on all other logs.
     overhead: u64,
     /// Sum of the units.
     units: u64,
-    /// The largest unit since nothing was set aside last.
+    /// The largest unit since the last time when no room was set aside.
     largest: u64,
     /// Prepared segments that are pinned for units.
     pub(super) pinned: usize,
@@ -49,12 +50,12 @@ impl Aside {
         }
     }
 
-    /// The unit of a record with a body of so many bytes.
+    /// The unit of a record with a body of `body_bytes` bytes.
     fn unit(&self, body_bytes: u64) -> u64 {
         (self.overhead + body_bytes).next_multiple_of(ALIGN)
     }
 
-    /// Units that a segment with so much room holds for certain.
+    /// Bytes of units that a segment with this room holds for certain.
     fn certain(room: u64, largest: u64) -> u64 {
         (room + ALIGN).saturating_sub(largest)
     }
@@ -77,7 +78,7 @@ impl Aside {
         self.units.div_ceil(Self::certain(self.capacity, self.largest)) as usize
     }
 
-    /// Sets a record aside. So many segments are pinned for all of them.
+    /// Sets room aside for a record. From now on `pinned` segments are pinned for all units.
     pub(super) fn add(&mut self, body_bytes: u64, pinned: usize) {
         let unit = self.unit(body_bytes);
         self.units += unit;
@@ -85,7 +86,7 @@ impl Aside {
         self.pinned = pinned;
     }
 
-    /// Gives the room of a record back. True if nothing is set aside any more.
+    /// Gives the room of a record back. True if no room is set aside any more.
     pub(super) fn give_back(&mut self, body_bytes: u64) -> bool {
         self.units -= self.unit(body_bytes);
         if self.units == 0 {
@@ -117,7 +118,7 @@ mod tests {
 
     use super::*;
 
-    /// A log of segments: random records, others first, and every unit finds room.
+    /// A model of a log takes random records and units. Every unit finds room.
     #[test]
     fn every_unit_finds_room() {
         for seed in 0..2000 {
@@ -141,7 +142,7 @@ mod tests {
                     1 if !bodies.is_empty() => {
                         let body = bodies.swap_remove(rng.below(bodies.len() as u64) as usize);
                         if rng.below(3) > 0 {
-                            // It may be shorter than what was set aside.
+                            // A record may be shorter than the room that was set aside for it.
                             let used = aside.unit(rng.below(body + 1));
                             if used > left {
                                 assert!(aside.pinned > 0 && spares > 0, "seed {seed}: no room");

@@ -19,7 +19,8 @@ pub(crate) struct Chain {
     pub(crate) log: u8,
     /// The gsn up to which replay needs no record, whatever kind of table the record is of.
     pub(crate) base: u64,
-    /// What records up to here wrote to the memory store is in the checkpoint. Not less than `base`.
+    /// Writes to the memory store of records up to this gsn are in the checkpoint. Not less than
+    /// `base`.
     pub(crate) loaded_gsn: u64,
     /// Segments with valid records, in order.
     pub(crate) segments: Vec<Walked>,

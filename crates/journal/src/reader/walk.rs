@@ -177,7 +177,7 @@ impl Job<'_> {
             if batch.last_gsn() <= position {
                 begin = after(batch);
             }
-            // What the checkpoint's position covers was flushed, with all that it rests on.
+            // Records up to the checkpoint's position were flushed, with all their dependencies.
             if batch.last_gsn() > loaded_gsn {
                 needs.add(batch.deps().filter(|&dep| !settled(dep)), at, batch.last_gsn());
             }

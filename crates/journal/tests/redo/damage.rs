@@ -204,7 +204,7 @@ fn a_log_that_ends_before_what_another_saw_closed_is_damaged() {
     assert!(error.is_damage() && error.to_string().contains("/sim/log/000/"), "{error}");
 }
 
-/// Bytes of a batch with one record beside the record's value.
+/// Bytes of a batch with one record, without the record's value.
 fn around_value() -> usize {
     let journal = open(&SimDisk::new(1), &small(1, 0, 1));
     put(&*journal, 0, 1, &[], b"k", &[7; 1000]).expect("appends");

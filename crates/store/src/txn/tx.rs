@@ -305,9 +305,9 @@ impl<'w> Tx<'w> {
         Ok(slot)
     }
 
-    /// Locks a key that only holders of the lock of `parent` ever lock, and gives its slot. The lock is
-    /// exclusive if that of `parent` is. So a transaction with declared keys may find such keys on the
-    /// way: no cycle of waits goes through them.
+    /// Locks a key that only holders of the lock of `parent` ever lock, and returns its slot. The
+    /// lock is exclusive if that of `parent` is. So a transaction with declared keys may find such
+    /// keys on the way: no cycle of waits goes through them.
     ///
     /// A new record has room for a value of `value_len` bytes.
     ///
