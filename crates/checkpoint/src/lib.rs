@@ -37,7 +37,7 @@ pub use pace::Pace;
 pub use progress::{Progress, ProgressSnapshot};
 pub use reader::{
     DAMAGE_MAX, Described, LoadOptions, LoadSummary, LoadedRecord, Verified, Visit, VisitError,
-    describe, for_each_record, load, load_chain, verify,
+    describe, epoch_of, for_each_record, load, load_chain, verify,
 };
 pub use registry::{Capabilities, Row, Scheme};
 pub use writer::{PartSink, SinkStats, WriterConfig, Written, remove_checkpoint};

@@ -153,6 +153,7 @@ impl Merge {
             partitions_log2: self.writer.partitions_log2,
             codec: self.writer.codec,
             hash_seed: self.writer.hash_seed,
+            base: run[0].base,
         };
         let target = merge_target(disk, dir, header, &self.writer);
         let mut out = MergedPart::new(&target, self.writer.block_bytes, &self.progress);

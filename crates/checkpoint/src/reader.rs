@@ -27,7 +27,7 @@ use stillpoint_io::Disk;
 use crate::error::{Damage, DamageCause, LoadError};
 use crate::progress::Progress;
 use decode::{BlockLocation, Decoder, Take};
-pub use describe::{Described, describe};
+pub use describe::{Described, describe, epoch_of};
 use load::StagedPart;
 use part::Part;
 pub(crate) use ranges::OpenCheckpoint;

@@ -63,6 +63,8 @@ pub struct WriterConfig {
     pub codec: Codec,
     /// Number of the attempt, and of its directory. No earlier attempt had the same number.
     pub serial: u64,
+    /// Epoch of the checkpoint that one of changes goes on from.
+    pub base: Option<u64>,
     /// Level of zstd, 1 to 19.
     pub zstd_level: i32,
     /// Part files, and threads that write them.
@@ -87,6 +89,7 @@ impl WriterConfig {
             partitions_log2: 4,
             codec: Codec::None,
             serial,
+            base: None,
             zstd_level: 1,
             parts: 2,
             block_bytes: BLOCK_TARGET_BYTES,
@@ -256,6 +259,7 @@ impl PartSink {
                     partitions_log2: self.config.partitions_log2,
                     codec: self.config.codec,
                     hash_seed: self.config.hash_seed,
+                    base: self.config.base.filter(|_| self.kind == CheckpointKind::Partial),
                 },
                 zstd_level: self.config.zstd_level,
                 write_bytes: self.config.write_bytes,

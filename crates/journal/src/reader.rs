@@ -45,6 +45,7 @@ use stillpoint_io::Disk;
 
 pub(crate) use chain::Chain;
 pub use error::{Proof, ScanError};
+pub use listing::{SegmentBegin, segment_begin};
 pub use loss::Loss;
 pub(crate) use segment::{LogOffset, ReadBuffer, SegmentFile, after};
 pub use tails::Ends;

@@ -53,7 +53,8 @@ pub fn plan(
 
 /// As [`plan`], but gives up records that are damaged, missing or unknown to the manifest, and
 /// records that may depend on them. The checkpoints that the manifest names must be sound.
-/// `published` is the manifest with the checkpoints that have been given up.
+/// `published` is the manifest with the checkpoints that have been given up. `logs_are_lost` says
+/// that nothing of the logs counts.
 ///
 /// # Errors
 /// A disk that refuses.
@@ -61,9 +62,11 @@ pub fn plan_accepting_loss(
     disk: &Arc<dyn Disk>,
     manifest: Manifest,
     published: &Manifest,
+    logs_are_lost: bool,
     threads: usize,
 ) -> Result<(Plan, Vec<Loss>), RecoveryError> {
-    let start = start_without(&manifest, published);
+    let mut start = start_without(&manifest, published);
+    start.is_lost |= logs_are_lost;
     let mut limits: Vec<LogGsn> = Vec::new();
     loop {
         let all_epochs = Manifest { next_epoch: u64::MAX, ..manifest.clone() };

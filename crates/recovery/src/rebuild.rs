@@ -4,8 +4,9 @@
 //! |---|---|
 //! | store, seed of the key hash | header of a checkpoint's part; the store also in a segment's |
 //! | checkpoints | their directories, each part read from end to end |
-//! | what a checkpoint of changes goes on from | the one before it, unless a damaged one may lie between |
+//! | what a checkpoint of changes goes on from | headers of its parts |
 //! | where replay begins | a record carries its epoch, and a checkpoint holds all epochs before its own |
+//! | whether the logs go on from it | they reach back to an epoch before its own, or no newer one was given up |
 //! | incarnations, logs, floors | names of the segments |
 //! | cuts | found again for one incarnation after the other, as the starts had found them |
 //! | copied ends | headers of the copies; a copy counts if the log does not reach further without it |
@@ -24,7 +25,7 @@ use stillpoint_format::manifest::{
 };
 use stillpoint_format::names;
 use stillpoint_io::{Caching, Disk, DiskError, OpenMode};
-use stillpoint_journal::{ReplayStart, ScanInput, scan_accepting_loss};
+use stillpoint_journal::{ReplayStart, ScanInput, scan_accepting_loss, segment_begin};
 
 use crate::error::RecoveryError;
 use crate::run::unknown_kind;
@@ -37,6 +38,8 @@ pub struct Rebuilt {
     pub manifest: Manifest,
     /// Losses with the old manifest, in sentences: facts that no file tells.
     pub gives_up: Vec<String>,
+    /// Whether the logs may lack records after the newest checkpoint. Then nothing of them counts.
+    pub logs_are_lost: bool,
 }
 
 /// The files of a data directory, by their names and headers.
@@ -47,8 +50,7 @@ struct Found {
     /// By epoch.
     checkpoints: Vec<CheckpointEntry>,
     next_serial: u64,
-    /// Whether a directory holds no whole checkpoint.
-    has_damaged: bool,
+    given_up: Vec<GivenUp>,
     /// By incarnation: log and first gsn of each segment.
     segments: BTreeMap<u32, Vec<(u8, u64)>>,
     /// Copied ends of logs, each with the incarnation whose log it ends.
@@ -57,6 +59,20 @@ struct Found {
     /// incarnations may write again.
     incarnation_max: u32,
     created_ms: u64,
+}
+
+/// A checkpoint that is damaged, or that goes on from a damaged one.
+#[derive(Debug)]
+struct GivenUp {
+    dir: String,
+    /// `None` if no header tells it.
+    epoch: Option<u64>,
+}
+
+impl GivenUp {
+    fn may_be_after(&self, epoch: u64) -> bool {
+        self.epoch.is_none_or(|own| own > epoch)
+    }
 }
 
 /// Rebuilds a manifest from the other files. Changes nothing on disk. `names` are remembered names
@@ -79,7 +95,7 @@ pub fn rebuild(
     found.checkpoints.reverse();
     found.checkpoints.dedup_by_key(|entry| entry.epoch);
     found.checkpoints.reverse();
-    found.find_bases(&mut gives_up);
+    found.drop_without_base(&mut gives_up);
     let mut manifest = Manifest {
         store,
         hash_seed: found
@@ -94,20 +110,25 @@ pub fn rebuild(
         incarnations: found.incarnations(),
         clean_shutdown: None,
     };
+    let gap = found.gap(&**disk, store, manifest.checkpoints.last())?;
+    let logs_are_lost = gap.is_some();
+    gives_up.extend(gap);
     match (manifest.checkpoints.last_mut(), manifest.incarnations.first()) {
         (None, _) => {
             gives_up.push("what was in a checkpoint only: no whole one was found".to_owned())
         }
-        (Some(newest), Some(oldest)) => {
+        (Some(newest), Some(oldest)) if !logs_are_lost => {
             // Segments before the first existing one were freed, so the checkpoint holds their
             // records.
             let logs = found.first_gsns();
             newest.positions = vec![LogPositions { incarnation: oldest.number, logs }];
         }
-        (Some(_), None) => {}
+        _ => {}
     }
-    found.find_cuts(disk, &mut manifest, threads)?;
-    find_tables(disk, &mut manifest, threads)?;
+    if !logs_are_lost {
+        found.find_cuts(disk, &mut manifest, threads)?;
+    }
+    find_tables(disk, &mut manifest, logs_are_lost, threads)?;
     name_tables(&mut manifest, names, &mut gives_up);
     for checkpoint in &manifest.checkpoints {
         let (epoch, parts) = (checkpoint.epoch, checkpoint.parts.len());
@@ -120,7 +141,7 @@ pub fn rebuild(
          is there again"
             .to_owned(),
     );
-    Ok(Some(Rebuilt { manifest, gives_up }))
+    Ok(Some(Rebuilt { manifest, gives_up, logs_are_lost }))
 }
 
 impl Found {
@@ -143,7 +164,9 @@ impl Found {
                     gives_up.push(format!("{}/{name}: of another store", names::CHECKPOINT_DIR))
                 }
                 Err(LoadError::Damaged(damage)) => {
-                    self.has_damaged = true;
+                    let epoch = stillpoint_checkpoint::epoch_of(&**disk, serial, kind)?;
+                    let dir = format!("{}/{name}", names::CHECKPOINT_DIR);
+                    self.given_up.push(GivenUp { dir, epoch });
                     gives_up.push(damage.to_string());
                 }
                 Err(error) => return Err(error.into()),
@@ -152,40 +175,76 @@ impl Found {
         Ok(())
     }
 
-    /// Finds the base of each checkpoint of changes: the checkpoint before it. A checkpoint of
-    /// changes is given up if its base may be a damaged checkpoint, or one that is given up. The
-    /// epoch of a damaged checkpoint is unknown, and a merged checkpoint has a serial above those
-    /// of later epochs. So if any checkpoint is damaged, only the checkpoint of the epoch before is
-    /// certainly the base.
-    fn find_bases(&mut self, gives_up: &mut Vec<String>) {
+    /// Gives up each checkpoint of changes that goes on from a damaged or a missing one.
+    fn drop_without_base(&mut self, gives_up: &mut Vec<String>) {
         let mut kept: Vec<CheckpointEntry> = Vec::new();
-        let mut is_broken = false;
-        for mut entry in std::mem::take(&mut self.checkpoints) {
-            if entry.kind == CheckpointKind::Full {
-                is_broken = false;
+        for entry in std::mem::take(&mut self.checkpoints) {
+            let base = entry.base;
+            let has_base = kept.iter().any(|before| Some(before.epoch) == base);
+            if has_base || entry.kind == CheckpointKind::Full {
                 kept.push(entry);
                 continue;
             }
-            let between =
-                |before: &CheckpointEntry| self.has_damaged && before.epoch + 1 != entry.epoch;
-            is_broken |= kept.last().is_none_or(between);
-            let epoch = entry.epoch;
-            if is_broken {
-                gives_up.push(format!(
-                    "checkpoint {epoch}, which holds changes: what it goes on from is damaged or \
-                     missing"
-                ));
-                continue;
-            }
-            entry.base = kept.last().map(|before| before.epoch);
-            if let Some(base) = entry.base {
-                gives_up.push(format!(
-                    "what checkpoint {epoch} goes on from: checkpoint {base} is taken for it"
-                ));
-            }
-            kept.push(entry);
+            let (epoch, dir) = (entry.epoch, names::checkpoint_dir(entry.serial, entry.kind));
+            let base = base.map_or_else(String::new, |base| format!(" {base}"));
+            gives_up.push(format!(
+                "{dir}, the changes of checkpoint {epoch}: checkpoint{base}, from which it goes on, \
+                 is damaged or missing"
+            ));
+            self.given_up.push(GivenUp { dir, epoch: Some(epoch) });
         }
         self.checkpoints = kept;
+    }
+
+    /// Why the logs may lack records that no checkpoint of those left has either, if they may. A
+    /// checkpoint was given up after `newest`, and its publication may have freed segments. The first
+    /// segment of each log that is left tells it. If that segment has a record of an epoch before the
+    /// newest checkpoint's own, the checkpoint holds all before it.
+    fn gap(
+        &self,
+        disk: &dyn Disk,
+        store: StoreId,
+        newest: Option<&CheckpointEntry>,
+    ) -> Result<Option<String>, RecoveryError> {
+        let epoch = newest.map_or(0, |newest| newest.epoch);
+        let later = self.given_up.iter().filter(|of| of.may_be_after(epoch));
+        let later: Vec<&str> = later.map(|of| &*of.dir).collect();
+        if later.is_empty() && newest.is_some() {
+            return Ok(None);
+        }
+        let mut logs: BTreeMap<u8, Vec<(u32, u64)>> = BTreeMap::new();
+        for (&incarnation, segments) in &self.segments {
+            for &(log, first_gsn) in segments {
+                logs.entry(log).or_default().push((incarnation, first_gsn));
+            }
+        }
+        for (log, mut segments) in logs {
+            segments.sort_unstable();
+            let begins = begin_of_log(disk, store, log, &segments)?;
+            let goes_on = match begins {
+                Begin::OfStore => true,
+                // Without any checkpoint the number of the first batch tells that some were freed.
+                Begin::At { batch, .. } if later.is_empty() => batch == 1,
+                Begin::At { epoch: first, .. } => first.is_none_or(|first| first < epoch),
+                Begin::Unknown => false,
+            };
+            if !goes_on {
+                let left = match newest {
+                    Some(_) => format!("checkpoint {epoch} is the newest that is left"),
+                    None => "no checkpoint is left".to_owned(),
+                };
+                let cure = match later.is_empty() {
+                    true => "a checkpoint".to_owned(),
+                    false => later.join(" and "),
+                };
+                let dir = names::log_dir(log);
+                return Ok(Some(format!(
+                    "all logs: {left}, and {dir} may lack records after it, which were freed; a \
+                     sound copy of {cure} would keep them"
+                )));
+            }
+        }
+        Ok(None)
     }
 
     fn find_segments(&mut self, disk: &dyn Disk) -> Result<(), RecoveryError> {
@@ -295,6 +354,43 @@ impl Found {
     }
 }
 
+/// Where a log begins.
+enum Begin {
+    /// Its first batch is the first of the store.
+    OfStore,
+    /// The number of its first batch, and the epoch of its first record, if it has one.
+    At { batch: u64, epoch: Option<u64> },
+    /// Its first segment is damaged.
+    Unknown,
+}
+
+/// Where the segments of a log begin, given by incarnation and first gsn, in order.
+fn begin_of_log(
+    disk: &dyn Disk,
+    store: StoreId,
+    log: u8,
+    segments: &[(u32, u64)],
+) -> Result<Begin, RecoveryError> {
+    let mut first = None;
+    for &(incarnation, first_gsn) in segments {
+        let name = names::segment_name(incarnation, first_gsn);
+        let path = Path::new(&names::log_dir(log)).join(name);
+        let begin = match segment_begin(disk, &path, store, (incarnation, log, first_gsn)) {
+            Ok(begin) => begin,
+            Err(why) if why.is_damage() => return Ok(Begin::Unknown),
+            Err(why) => return Err(why.into()),
+        };
+        if first.is_none() && incarnation == 1 && begin.first_batch == 1 {
+            return Ok(Begin::OfStore);
+        }
+        let batch = *first.get_or_insert(begin.first_batch);
+        if begin.first_epoch.is_some() {
+            return Ok(Begin::At { batch, epoch: begin.first_epoch });
+        }
+    }
+    Ok(first.map_or(Begin::Unknown, |batch| Begin::At { batch, epoch: None }))
+}
+
 /// The names in a directory. Empty if it is missing.
 fn list(disk: &dyn Disk, dir: &Path) -> Result<Vec<String>, RecoveryError> {
     match disk.list(dir) {
@@ -332,6 +428,7 @@ fn cut_of(
 fn find_tables(
     disk: &Arc<dyn Disk>,
     manifest: &mut Manifest,
+    logs_are_lost: bool,
     threads: usize,
 ) -> Result<(), RecoveryError> {
     let mut tables: BTreeMap<u16, u32> = BTreeMap::new();
@@ -342,7 +439,7 @@ fn find_tables(
     for of in manifest.checkpoints.iter().flat_map(|entry| &entry.generations) {
         note(of.table, of.generation);
     }
-    let start = start_of(manifest);
+    let start = ReplayStart { is_lost: logs_are_lost, ..start_of(manifest) };
     let (logs, _) = scan_accepting_loss(disk, &input(manifest, &start, threads), &[])?;
     let mut rounds = logs.replay(read_all(threads), &|_, _| 0);
     while let Some(round) = rounds.next_round()? {

@@ -66,7 +66,7 @@ pub fn describe(
         epoch: header.epoch,
         serial,
         kind,
-        base: None,
+        base: header.base,
         scheme: "unknown".to_owned(),
         private: None,
         fuzzy: false,
@@ -100,4 +100,27 @@ pub fn describe(
         entry.generations.push(TableGeneration { table, generation });
     }
     Ok(Described { store, hash_seed, entry })
+}
+
+/// The epoch of a damaged checkpoint, if the header of a part is intact.
+///
+/// # Errors
+/// The disk refuses.
+pub fn epoch_of(
+    disk: &dyn Disk,
+    serial: u64,
+    kind: CheckpointKind,
+) -> Result<Option<u64>, LoadError> {
+    let dir = PathBuf::from(checkpoint_dir(serial, kind));
+    for name in disk.list(&dir)?.iter().filter(|name| parse_part_name(name).is_some()) {
+        let path = disk.describe(&dir.join(name));
+        let file = disk.open(&dir.join(name), OpenMode::Read, Caching::Direct)?;
+        let opening = Opening { file: &*file, path: &path, bytes: file.len()? };
+        match opening.any_header() {
+            Ok(header) => return Ok(Some(header.epoch)),
+            Err(LoadError::Damaged(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
 }

@@ -77,6 +77,7 @@ pub(super) fn take(
     };
     let manifest = shared.catalog.now();
     let mut writer = WriterConfig::new(manifest.store, manifest.hash_seed, serial);
+    writer.base = base_of(shared, CheckpointKind::Partial);
     writer.codec = shared.config.codec;
     writer.leave_bytes = shared.journal.headroom_bytes();
     if !shared.config.environment.background {

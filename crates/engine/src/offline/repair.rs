@@ -38,8 +38,8 @@ pub struct Repair {
 pub fn repair(dir: &Path, accept_loss: bool) -> Result<Repair, Error> {
     let LockedDisk { disk, _lock } = lock(dir)?;
     let mut found = Repair::default();
-    let manifest = match catalog::read(&*disk) {
-        Ok(manifest) => manifest.ok_or_else(|| Error::NoStore(dir.to_owned()))?,
+    let (manifest, logs_are_lost) = match catalog::read(&*disk) {
+        Ok(manifest) => (manifest.ok_or_else(|| Error::NoStore(dir.to_owned()))?, false),
         Err(why) => rebuilt(&disk, why, &mut found)?,
     };
     let mut left = manifest.clone();
@@ -59,8 +59,13 @@ pub fn repair(dir: &Path, accept_loss: bool) -> Result<Repair, Error> {
         ));
         left.next_serial = left.next_serial.max(serial.saturating_add(1));
     }
-    let (plan, losses) =
-        stillpoint_recovery::plan_accepting_loss(&disk, left, &manifest, cpu_count())?;
+    let (plan, losses) = stillpoint_recovery::plan_accepting_loss(
+        &disk,
+        left,
+        &manifest,
+        logs_are_lost,
+        cpu_count(),
+    )?;
     for loss in &losses {
         let up_to = match loss.up_to_gsn {
             Some(gsn) => format!("gsns {} to {gsn}", loss.above_gsn + 1),
@@ -93,8 +98,13 @@ pub fn repair(dir: &Path, accept_loss: bool) -> Result<Repair, Error> {
     Ok(found)
 }
 
-/// A rebuilt MANIFEST, if the present one is missing or damaged.
-fn rebuilt(disk: &Arc<dyn Disk>, why: Error, found: &mut Repair) -> Result<Manifest, Error> {
+/// A rebuilt MANIFEST, if the present one is missing or damaged, and whether the logs do not go on
+/// from its newest checkpoint.
+fn rebuilt(
+    disk: &Arc<dyn Disk>,
+    why: Error,
+    found: &mut Repair,
+) -> Result<(Manifest, bool), Error> {
     let names = match &why {
         Error::ManifestMissing { .. } => Vec::new(),
         // A file of another release is not damaged.
@@ -109,7 +119,7 @@ fn rebuilt(disk: &Arc<dyn Disk>, why: Error, found: &mut Repair) -> Result<Manif
     };
     found.gives_up.push(format!("the MANIFEST, which is made anew from the other files: {why}"));
     found.gives_up.extend(rebuilt.gives_up);
-    Ok(rebuilt.manifest)
+    Ok((rebuilt.manifest, rebuilt.logs_are_lost))
 }
 
 /// The newest checkpoint of the chain to load that is damaged, and its first damage.

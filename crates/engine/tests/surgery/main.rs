@@ -4,6 +4,7 @@
 //!
 //! `STILLPOINT_SURGERY_PAIRS=1` deletes every pair of files instead of a sample.
 
+mod chained;
 mod closed;
 mod copied;
 mod deleted;

@@ -8,7 +8,7 @@ use crate::ident::{FileKind, HEADER_BYTES, Identity, StoreId, decode_header, enc
 use crate::names::CheckpointKind;
 
 const WHAT: &str = "checkpoint part header";
-const PARAMS_BYTES: usize = 24;
+const PARAMS_BYTES: usize = 32;
 /// Code of the function that assigns keys to partitions. Other codes are reserved.
 const PARTITIONED_BY_KEY_HASH: u8 = 0;
 
@@ -31,6 +31,8 @@ pub struct PartHeader {
     pub codec: Codec,
     /// Seed of the key hash.
     pub hash_seed: u64,
+    /// Epoch of the checkpoint that one of changes goes on from. `None` if the file does not say.
+    pub base: Option<u64>,
 }
 
 impl PartHeader {
@@ -44,6 +46,7 @@ impl PartHeader {
         params[21] = self.partitions_log2;
         params[22] = self.codec as u8;
         params[23] = PARTITIONED_BY_KEY_HASH;
+        put(&mut params, 24, &self.base.unwrap_or(0).to_le_bytes());
         encode_header(FileKind::CheckpointPart, self.store, self.created_ms, &params)
     }
 
@@ -85,6 +88,7 @@ impl PartHeader {
             partitions_log2,
             codec: Codec::from_code(params[22]).map_err(fail)?,
             hash_seed: u64_at(params, 8),
+            base: Some(u64_at(params, 24)).filter(|&base| base > 0),
         })
     }
 

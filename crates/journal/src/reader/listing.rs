@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use stillpoint_format::ident::StoreId;
 use stillpoint_format::log::{SegmentEnd, Tail, classify_tail};
 use stillpoint_format::names;
 use stillpoint_io::Disk;
@@ -22,6 +23,34 @@ pub(crate) struct Named {
     pub(crate) path: PathBuf,
     /// Batches with this number or a greater one do not count, since another file has them.
     pub(crate) below_batch: u64,
+}
+
+/// Where a segment begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentBegin {
+    /// Number of its first batch. Batches are numbered per incarnation and log, from 1 on.
+    pub first_batch: u64,
+    /// Epoch of its first record, if it has one.
+    pub first_epoch: Option<u64>,
+}
+
+/// Reads where a segment begins: a file of the store with that incarnation, log and first gsn.
+///
+/// # Errors
+/// [`ScanError::Malformed`] if the header is not that of such a segment, or the disk refuses.
+pub fn segment_begin(
+    disk: &dyn Disk,
+    path: &Path,
+    store: StoreId,
+    who: (u32, u8, u64),
+) -> Result<SegmentBegin, ScanError> {
+    let file = SegmentFile::open(disk, path, store, who)?;
+    let mut first_epoch = None;
+    file.walk(file.begin(), WINDOW_BYTES, |batch, _| {
+        first_epoch = Some(batch.epochs().0);
+        Ok(ControlFlow::Break(()))
+    })?;
+    Ok(SegmentBegin { first_batch: file.header.first_batch, first_epoch })
 }
 
 /// Per incarnation and log, the segments that may hold a record that matters, in order.

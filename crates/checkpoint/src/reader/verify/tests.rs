@@ -109,6 +109,7 @@ fn checkpoint(parts: &[Blocks]) -> (Arc<dyn Disk>, CheckpointEntry) {
             partitions_log2: PARTITIONS_LOG2,
             codec: Codec::None,
             hash_seed: SEED,
+            base: None,
         };
         let mut file = header.encode().to_vec();
         let mut index = IndexBuilder::default();

@@ -22,6 +22,7 @@ pub(crate) fn part_header(codec: Codec) -> PartHeader {
         partitions_log2: 4,
         codec,
         hash_seed: 0x5EED,
+        base: None,
     }
 }
 

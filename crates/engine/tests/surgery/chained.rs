@@ -1,0 +1,201 @@
+//! Tests of chains of checkpoints: repairs of damaged links, and restores.
+
+use std::path::{Path, PathBuf};
+
+use stillpoint::{CheckpointPolicy, Config, Engine, Session, TableId, offline};
+use stillpoint_format::ident::HEADER_BYTES;
+use stillpoint_format::manifest::CheckpointEntry;
+use stillpoint_format::names;
+
+use crate::store::{Files, Keys, config, directory, files, serve};
+
+/// A store with a chain, and the state at each point of consistency, by epoch.
+#[derive(Default)]
+struct Chain {
+    now: Keys,
+    points: Vec<(u64, Keys)>,
+}
+
+fn chain_config(dir: &Path) -> Config {
+    let mut config = config(dir, 1);
+    config.checkpoint = "calc:partial".to_owned();
+    config.merge_after = None;
+    config.keep_checkpoints = 1;
+    config
+}
+
+fn open(dir: &Path) -> (Engine, TableId, Session) {
+    let engine = Engine::open(chain_config(dir)).expect("opens");
+    let table = engine.table("keys").expect("a table");
+    let session = engine.session().expect("a session");
+    (engine, table, session)
+}
+
+impl Chain {
+    fn put(&mut self, (_, table, session): &mut (Engine, TableId, Session), key: u8, value: &[u8]) {
+        session.transact(|tx| tx.put(*table, &[key], value)).expect("commits");
+        self.now.insert(vec![key], value.to_vec());
+    }
+
+    fn delete(&mut self, (_, table, session): &mut (Engine, TableId, Session), key: u8) {
+        session.transact(|tx| tx.delete(*table, &[key])).expect("commits");
+        self.now.remove(&[key][..]);
+    }
+
+    fn checkpoint(&mut self, (engine, ..): &(Engine, TableId, Session)) {
+        let epoch = engine.checkpoint().expect("a checkpoint").epoch;
+        self.points.push((epoch, self.now.clone()));
+    }
+
+    fn at(&self, epoch: u64) -> &Keys {
+        &self.points.iter().find(|point| point.0 == epoch).expect("a point").1
+    }
+}
+
+/// Three lives. The first has a full checkpoint and one of changes, the others have one of changes
+/// each, with commits before and after it. Each checkpoint frees the logs of the lives before.
+fn three_lives(dir: &Path) -> Chain {
+    let mut chain = Chain::default();
+    for life in 0..3u8 {
+        let mut store = open(dir);
+        if life == 0 {
+            (0..40).for_each(|key| chain.put(&mut store, key, b"old"));
+            chain.checkpoint(&store);
+        }
+        chain.put(&mut store, 1, &[life; 30]);
+        chain.put(&mut store, 10 + life, b"before the checkpoint");
+        chain.delete(&mut store, 20 + life);
+        chain.checkpoint(&store);
+        chain.put(&mut store, 2, &[life; 30]);
+        chain.put(&mut store, 30 + life, b"after the checkpoint");
+    }
+    chain
+}
+
+/// The checkpoints that the MANIFEST names, oldest first.
+fn entries(dir: &Path) -> Vec<CheckpointEntry> {
+    offline::inspect(dir).expect("inspects").manifest.checkpoints
+}
+
+fn part_of(entry: &CheckpointEntry) -> PathBuf {
+    Path::new(&names::checkpoint_dir(entry.serial, entry.kind)).join(&entry.parts[0].file)
+}
+
+/// Damages the first block of a part. The header stays intact.
+fn spoil(all: &mut Files, entry: &CheckpointEntry) {
+    all.get_mut(&part_of(entry)).expect("a part")[HEADER_BYTES + 50] ^= 1;
+}
+
+fn dumped(dir: &Path) -> Keys {
+    let mut found = Keys::new();
+    offline::dump(dir, None, &mut |_, key, value| {
+        let mut bytes = Vec::new();
+        value.copy_to(&mut bytes);
+        found.insert(key.to_vec(), bytes);
+        Ok(())
+    })
+    .expect("dumps");
+    found
+}
+
+/// Repairs a directory that a start refuses, and reads it.
+fn repaired(all: &Files, context: &str) -> (Keys, Vec<String>) {
+    let dir = directory(all);
+    let refused = Engine::open(chain_config(dir.path())).err();
+    assert!(refused.is_some_and(|error| error.is_damage()), "{context}: it is served");
+    let announced = offline::repair(dir.path(), false).expect(context);
+    assert!(files(dir.path()) == *all, "{context}: changed");
+    let done = offline::repair(dir.path(), true).expect(context);
+    assert!(done.done && done.gives_up == announced.gives_up, "{context}: {done:?}");
+    let checked = offline::check(dir.path()).expect(context);
+    assert_eq!(checked.damage, Vec::<String>::new(), "{context}");
+    let found = dumped(dir.path());
+    serve(dir.path()).expect(context);
+    (found, done.gives_up)
+}
+
+/// The damaged checkpoints have freed logs, so the logs that are left do not go on from what is
+/// sound. Only the names of the files tell that.
+#[test]
+fn a_repair_replays_no_log_across_a_gap() {
+    let home = tempfile::tempdir().expect("a directory");
+    let chain = three_lives(home.path());
+    let (entries, sound) = (entries(home.path()), files(home.path()));
+    assert_eq!(entries.len(), 4);
+    // Which links are damaged, and the newest sound one.
+    for (damaged, left) in [(2..4, Some(1)), (1..4, Some(0)), (3..4, Some(2)), (0..4, None)] {
+        for manifest in [true, false] {
+            let context = format!("links {damaged:?} damaged, MANIFEST {manifest}");
+            let mut all = sound.clone();
+            entries[damaged.clone()].iter().for_each(|entry| spoil(&mut all, entry));
+            if !manifest {
+                all.remove(Path::new("MANIFEST"));
+            }
+            let (found, told) = repaired(&all, &context);
+            let expected = left.map_or_else(Keys::new, |at| chain.at(entries[at].epoch).clone());
+            assert!(found == expected, "{context}: {found:?}, not {expected:?}; {told:#?}");
+            assert!(told.iter().any(|what| what.contains("log")), "{context}: {told:#?}");
+        }
+    }
+}
+
+/// A damaged checkpoint that was never published has freed no log, so nothing is lost.
+#[test]
+fn a_repair_replays_a_log_that_reaches_back() {
+    let home = tempfile::tempdir().expect("a directory");
+    let mut chain = Chain::default();
+    let mut store = open(home.path());
+    (0..40).for_each(|key| chain.put(&mut store, key, b"old"));
+    for round in 0..2 {
+        chain.checkpoint(&store);
+        chain.put(&mut store, round, b"new");
+        chain.delete(&mut store, 20 + round);
+    }
+    let (mut all, before) = (files(home.path()), chain.now.clone());
+    chain.checkpoint(&store);
+    drop(store);
+    let unpublished = entries(home.path()).pop().expect("a checkpoint");
+    let part = part_of(&unpublished);
+    all.insert(part.clone(), files(home.path()).remove(&part).expect("a part"));
+    spoil(&mut all, &unpublished);
+    all.remove(Path::new("MANIFEST"));
+    let (found, told) = repaired(&all, "an unpublished checkpoint");
+    assert!(found == before, "{found:?}; {told:#?}");
+}
+
+/// A merged link is damaged, and with the MANIFEST it is lost which epochs it had. What goes on from
+/// it is given up, and is not taken for changes of the checkpoint before.
+#[test]
+fn a_repair_does_not_bridge_a_damaged_merged_link() {
+    let home = tempfile::tempdir().expect("a directory");
+    let mut chain = Chain::default();
+    let mut store = open(home.path());
+    (0..40).for_each(|key| chain.put(&mut store, key, b"old"));
+    chain.checkpoint(&store);
+    for round in 0..3 {
+        chain.put(&mut store, round, b"new");
+        chain.delete(&mut store, 20 + round);
+        chain.checkpoint(&store);
+    }
+    let policy = store.0.checkpoint_policy();
+    store.0.set_checkpoint_policy(CheckpointPolicy { merge_after: Some(2), ..policy });
+    chain.put(&mut store, 5, b"in the last link");
+    // A merge follows the publication.
+    chain.checkpoint(&store);
+    let policy = store.0.checkpoint_policy();
+    store.0.set_checkpoint_policy(CheckpointPolicy { merge_after: None, ..policy });
+    chain.put(&mut store, 6, b"in the link after the merged one");
+    chain.checkpoint(&store);
+    chain.put(&mut store, 7, b"in the log");
+    drop(store);
+    let entries = entries(home.path());
+    assert_eq!(entries.len(), 3, "a full one, a merged one, and one more");
+    let mut all = files(home.path());
+    spoil(&mut all, &entries[1]);
+    all.remove(Path::new("MANIFEST"));
+    let (found, told) = repaired(&all, "merged");
+    // The publication of the last link has freed the log before it.
+    assert!(found == *chain.at(entries[0].epoch), "{found:?}; {told:#?}");
+    let dir = names::checkpoint_dir(entries[2].serial, entries[2].kind);
+    assert!(told.iter().any(|what| what.starts_with(&dir)), "{told:#?}");
+}
