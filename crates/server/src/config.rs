@@ -13,7 +13,7 @@ pub const DATABASES: u16 = 16;
 /// The number of a database.
 pub(crate) type Db = u16;
 
-/// Who may use `DEBUG`.
+/// The clients that may use `DEBUG`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DebugCommand {
     /// Nobody.
@@ -49,7 +49,7 @@ pub struct ServerConfig {
     pub requirepass: Option<String>,
     /// Whether remote clients need a password.
     pub protected_mode: bool,
-    /// Who may use `DEBUG`, which is for tests.
+    /// The clients that may use `DEBUG`, which is for tests.
     pub debug_command: DebugCommand,
     /// Most clients at once, unless `clients_max` is smaller.
     pub maxclients: usize,

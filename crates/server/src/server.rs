@@ -234,7 +234,7 @@ impl Server {
     }
 }
 
-/// Waits for threads, and gives the first error among them.
+/// Waits for threads, and returns the first error among them.
 fn first_error(threads: Vec<JoinHandle<Result<(), ServerError>>>) -> Result<(), ServerError> {
     let mut first = Ok(());
     for thread in threads {

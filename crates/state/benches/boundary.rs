@@ -1,15 +1,16 @@
-//! What the tick at which a capture begins costs, and what memory a state holds, over its size. The
-//! boundary must be the same for all sizes, and two copies must be two.
+//! The cost of the tick at which a capture begins, and the memory that a state holds, by the size
+//! of the state. The boundary must be the same for all sizes, and two copies must be two.
 //!
 //! `cargo bench -p stillpoint-state --bench boundary -- [--mib MIB,…] [NAME…]`: sizes of the state
 //! (default 512,1024), the schemes of those names (default: those whose row promises a constant
 //! tick). Words of 4 bytes, and pages of 4 KiB. Between two boundaries the mutator reads, writes
-//! parts, and writes whole cells. Of four captures one fails, and the boundary after it stands on
-//! its own. Wall time of the mutator: clock, end of the tick and point of consistency.
+//! parts, and writes whole cells. Of four captures one fails, and the boundary after it is shown
+//! separately. Wall time of the mutator: clock, end of the tick and point of consistency.
 //!
-//! `disk` is the same of a state of words of at most 64 MiB in a temporary directory. Its writer is a
-//! thread, and the mutator has to fetch from the writer's core what that thread has used last. `log` adds
-//! the default log of actions, whose logger is a thread, too. `actions` adds 100 actions of 8 bytes.
+//! `disk` measures the same for a state of words of at most 64 MiB in a temporary directory. Its
+//! writer is a thread, so the mutator has to fetch cache lines from the writer's core. `log` adds
+//! the default log of actions, whose logger is a thread, too. `actions` adds 100 actions of 8
+//! bytes.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 

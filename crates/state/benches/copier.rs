@@ -1,11 +1,12 @@
-//! What a write costs while the copier of a scheme is at work, and what it costs once the copier is done.
-//! How long the copier takes.
+//! The cost of a write while the copier of a scheme is at work, and once the copier is done. Also
+//! the time that the copier takes.
 //!
 //! `cargo bench -p stillpoint-state --bench copier -- [CELLS] [NAME…]`: so many cells (default
-//! 50,000,000) of 4 bytes, then of 8; the schemes of those names (default: pb). Before each capture as
-//! many random cells are written as half of what there are blocks of 64 bytes. So some 40 % of
-//! the blocks are to be brought over. In the last rounds it is four times as many. CPU time of each
-//! thread, and in wall time the worst batch of 64 writes, in microseconds; medians of the rounds.
+//! 50,000,000) of 4 bytes, then of 8; the schemes of those names (default: pb). Before each
+//! capture, random cells are written: half as many as there are blocks of 64 bytes. So the copier
+//! has to bring over about 40 % of the blocks. In the last rounds four times as many cells are
+//! written. The figures are CPU times of each thread, and the wall time in microseconds of the
+//! slowest batch of 64 writes. They are medians of the rounds.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
@@ -105,7 +106,7 @@ impl Bench<'_> {
     }
 }
 
-/// Writes while no capture runs, then writes while the copier of one does.
+/// Measures writes while no capture runs, then writes while the copier runs.
 fn round<S: Scheme, T: Plain>(
     arrays: &mut Arrays<S>,
     array: Array<T>,

@@ -1,10 +1,10 @@
-//! What a write, a read, and a tick at which a capture begins cost in each scheme and layout. What the
-//! writer spends on an image before the disk.
+//! The cost of a write, of a read, and of a tick at which a capture begins, in each scheme and
+//! layout. Also the writer's time for an image without the disk.
 //!
 //! `cargo bench -p stillpoint-state -- [MIB] [NAME…]`: MIB of state (default 256), the schemes of
-//! those names (default: all). CPU time of the thread that works. Writes go to random words of 4
-//! bytes, then to random pages of 4 KiB (8 bytes of each, and whole). `begun` are writes after a
-//! capture has begun, before the writer has done anything.
+//! those names (default: all). Times are CPU times of the working thread. Writes go to random words
+//! of 4 bytes, then to random pages of 4 KiB (8 bytes of each, and whole). `begun` are writes after
+//! a capture has begun, before the writer has done anything.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
@@ -63,7 +63,7 @@ fn main() {
     copies();
 }
 
-/// How fast words are copied, beside what the library's copy does.
+/// Measures how fast words are copied, in comparison with the library's copy.
 fn copies() {
     let mut builder = Arrays::<NaiveSnapshot<Naive>>::builder();
     let bytes = 256 << 20;

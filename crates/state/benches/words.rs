@@ -1,5 +1,5 @@
-//! What a write of a random word costs beside a bare loop that makes the same memory accesses. The
-//! schemes must cost what their accesses cost.
+//! The cost of a write of a random word, in comparison with a bare loop that makes the same memory
+//! accesses. The schemes must cost what their accesses cost.
 //!
 //! `cargo bench -p stillpoint-state --bench words -- [CELLS] [NAME…]`: so many cells of 4 bytes (default
 //! 50,000,000); the schemes of those names (default: all with a bare loop). In nanoseconds of CPU per write;
@@ -81,7 +81,7 @@ struct Bare {
     shape: Shape,
 }
 
-/// What a write touches.
+/// The memory that a write touches.
 #[derive(Clone, Copy)]
 enum Shape {
     /// The word: the baseline.

@@ -7,8 +7,9 @@
 //! `kill -9` from outside does the same. Started again, the game goes on at the tick that was durable.
 //! `q` ends it. DIR defaults to `ghosts`.
 //!
-//! The actions are the letters. A tick draws no random numbers and reads no clock: ghosts move by the
-//! number of the tick. So the steps run again give the same game, which is what a rewind rests on.
+//! The actions are the letters. A tick draws no random numbers and reads no clock: ghosts move by
+//! the number of the tick. So the same steps, run again, give the same game. The rewind depends on
+//! that.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for a terminal")]
 
@@ -22,7 +23,7 @@ use stillpoint_state::{
 
 type Scheme = Hourglass<Packed>;
 
-/// What lies on a place of the map.
+/// The content of a place of the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Plain)]
 enum Tile {
     Floor,
@@ -30,7 +31,7 @@ enum Tile {
     Coin,
 }
 
-/// One who walks: the player is number 0, the others are ghosts.
+/// A figure on the map. The player is number 0, the others are ghosts.
 #[derive(Clone, Copy, Debug, PartialEq, Plain)]
 struct Walker {
     x: i32,
@@ -75,7 +76,7 @@ impl Game {
         }
     }
 
-    /// The map and the walkers of a new game.
+    /// Sets up the map and the figures of a new game.
     fn first(self, cells: &mut Cells<Scheme>) {
         let tile = |at: usize| {
             let (x, y) = (at as i32 % WIDTH, at as i32 / WIDTH);

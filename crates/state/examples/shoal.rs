@@ -34,7 +34,7 @@ struct Body {
     speed: [f32; 2],
 }
 
-/// A component: who somebody is. `Nobody` is in the slots that are free.
+/// A component: the species of an entity. Free slots hold `Nobody`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Plain)]
 enum Who {
     Nobody,
@@ -52,14 +52,14 @@ const SLOTS: usize = 400;
 const FISH_AT_FIRST: usize = 120;
 /// A fish has a young one at every multiple of this age.
 const BREEDS: u16 = 150;
-/// No fish has a young one while there are so many entities.
+/// Number of entities from which no fish has young.
 const CROWDED: u32 = 300;
 /// A shark dies at this hunger, and at this age.
 const STARVES: u16 = 400;
 const SHARKS_LIVE: u16 = 1_200;
 /// A shark eats from this hunger on.
 const HUNGRY: u16 = 40;
-/// A shark eats what is so near.
+/// Distance within which a shark eats a fish.
 const REACH: f32 = 1.0;
 
 /// The arrays of the components that survive.
@@ -208,7 +208,7 @@ impl Sea {
         }
     }
 
-    /// Writes what has changed to the arrays: the last system of a tick.
+    /// Writes the changed components to the arrays. The last system of a tick.
     fn store(&mut self, stored: Stored, cells: &mut Cells<Scheme>) {
         let (mut bodies, mut whos) = cells.arrays_mut((stored.bodies, stored.whos));
         for (slot, body, who) in self.world.query_mut::<(&Slot, &Body, &Who)>() {

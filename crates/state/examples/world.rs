@@ -1,4 +1,4 @@
-//! A small world of agents that survives whatever ends it.
+//! A small world of agents that survives any end of its process.
 //!
 //! `cargo run --release -p stillpoint-state --example world -- [DIR] [AGENTS] [SCHEME] [SECONDS]`
 //!
@@ -18,7 +18,7 @@ use stillpoint_state::{
     Rng, Scheme, State, StateError, registry,
 };
 
-/// One who walks about.
+/// An agent of the world.
 #[derive(Clone, Copy, Debug, PartialEq, Plain)]
 pub struct Agent {
     /// Place, in cells of the map.
@@ -135,7 +135,7 @@ impl World {
         cells.write(self.agents, index, agent);
     }
 
-    /// Burns the food of a region. Hunger does the rest.
+    /// Burns the food of a region. Agents there may then starve.
     fn meteor<S: Scheme>(self, cells: &mut Cells<S>, place: u64) {
         let (x, y) = (place as usize % SIDE, (place >> 32) as usize % SIDE);
         for dy in 0..24 {
@@ -200,7 +200,7 @@ fn live<S: Scheme>(
     }
 }
 
-/// What the terminal shows, twice a second.
+/// The picture that the terminal shows, twice a second.
 struct View {
     found: String,
     is_live: bool,

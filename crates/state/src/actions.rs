@@ -47,7 +47,7 @@ impl<'a> Iterator for ActionIter<'a> {
 pub(crate) struct ActionLog(Vec<u8>);
 
 impl ActionLog {
-    /// Bytes, with so many more in another action.
+    /// Bytes of all actions, if another action of `action` bytes is added.
     pub(crate) fn bytes_with(&self, action: usize) -> usize {
         self.0.len().saturating_add(4).saturating_add(action)
     }

@@ -50,10 +50,10 @@ impl<T> fmt::Debug for Array<T> {
     }
 }
 
-/// What an array is, for whoever looks at a state from outside.
+/// The description of an array, for a program that looks at a state from outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArrayInfo {
-    /// Its name, unique in the state.
+    /// The array's name, unique in the state.
     pub name: String,
     /// Bytes of a cell.
     pub cell_bytes: usize,
@@ -75,8 +75,8 @@ pub(crate) struct Slot<S: Scheme> {
     pub(crate) grid: AnyGrid<S::Layout>,
 }
 
-/// What mutator and writer share. The writer changes the gate, and the count of references before it.
-/// Neither shares a cache line with what every access looks at.
+/// Data that mutator and writer share. The writer changes the gate, and the reference count before
+/// it. Neither shares a cache line with data that every access reads.
 #[derive(Debug)]
 pub(crate) struct Shared<S: Scheme> {
     pub(crate) slots: CachePadded<Vec<Slot<S>>>,
@@ -148,8 +148,8 @@ impl<S: Scheme> ArraysBuilder<S> {
     }
 }
 
-/// The cells of a state's arrays, in the hands of their one mutator. A clone of it cannot be had, and
-/// what changes cells takes it mutably: the compiler forbids a second mutator.
+/// The cells of a state's arrays, owned by their one mutator. This type has no `Clone`, and every
+/// change of a cell borrows it mutably. So the compiler forbids a second mutator.
 #[derive(Debug)]
 pub struct Cells<S: Scheme> {
     shared: Arc<Shared<S>>,
@@ -167,7 +167,7 @@ impl<S: Scheme> Cells<S> {
         self.ticks
     }
 
-    /// What the arrays are, in the order in which they were named.
+    /// The descriptions of the arrays, in the order in which they were named.
     pub fn infos(&self) -> impl ExactSizeIterator<Item = &ArrayInfo> {
         self.shared.slots.iter().map(|slot| &slot.info)
     }
@@ -186,7 +186,7 @@ impl<S: Scheme> Cells<S> {
         }
     }
 
-    /// Bytes of one copy of everything: the size of an image's contents.
+    /// Bytes of one copy of all cells: the size of an image's contents.
     pub fn state_bytes(&self) -> u64 {
         self.infos().map(ArrayInfo::bytes).sum()
     }
@@ -216,7 +216,7 @@ impl<S: Scheme> Cells<S> {
         self.view_mut(array)
     }
 
-    /// The caller sees to it that there is no second one of the same array.
+    /// The caller makes sure that no second view of the same array exists.
     #[inline(always)]
     pub(crate) fn view_mut<T: Plain>(&self, array: Array<T>) -> ArrayMut<'_, T, S> {
         ArrayMut { grid: self.grid(array), turn: self.turn }
@@ -294,8 +294,8 @@ impl<S: Scheme> Cells<S> {
         self.array_mut(array).write(index, value);
     }
 
-    /// Changes a cell: reads it, and writes what `change` has made of it. If that panics, the cell
-    /// keeps its value.
+    /// Changes a cell: reads its value, calls `change` with it, and writes the changed value. If
+    /// that panics, the cell keeps its value.
     ///
     /// # Panics
     /// If there is no such cell, or the array is one of another state.
@@ -350,9 +350,9 @@ impl<S: Scheme> Cells<S> {
         self.array_mut(array).write_field(index, field, value);
     }
 
-    /// Asks the processor to bring the beginning of a cell nearer, with all copies and marks that a read
-    /// or a write of it touches. A program that knows some hundred nanoseconds before which cells
-    /// it will use has them there by then. A cell that is not there is ignored.
+    /// Prefetches the beginning of a cell, with all copies and marks that a read or a write of the
+    /// cell touches. This pays if a program knows its next cells some hundred nanoseconds ahead. An
+    /// index without a cell is ignored.
     ///
     /// # Panics
     /// If the array is one of another state.
@@ -414,13 +414,14 @@ impl<S: Scheme> Cells<S> {
         self.shared.gate.last()
     }
 
-    /// True if the next capture is the last one again, as of its own tick.
+    /// Whether the next capture repeats the last one, as of that capture's tick.
     pub(crate) fn captures_again(&self, last: Last) -> bool {
         S::CONTENT == Content::Changes && last == Last::Failed
     }
 
-    /// Makes the next capture of changes one of all cells. No capture is under way; what the last
-    /// one should have held is forgotten, since the next one holds it.
+    /// Makes the next capture, one of changes, hold all cells. No capture is under way. The changes
+    /// that a failed last capture should have held are forgotten, since the next capture holds all
+    /// cells.
     fn mark_all_changed(&mut self) {
         for slot in self.shared.slots.iter() {
             with_grid!(&slot.grid, grid => {
@@ -505,10 +506,10 @@ impl<S: Scheme> Arrays<S> {
         self.0.ticks += 1;
     }
 
-    /// A point of consistency, between two steps. If no capture is under way, one begins here, and its
-    /// image will be what the arrays hold now. If the last one was of changes and failed, its image will
-    /// be what they held then ([`Capture::tick`] says when). `None` while a capture is under way, or if
-    /// the scheme takes none.
+    /// A point of consistency, between two steps. If no capture is under way, one begins here, and
+    /// its image will hold the present values of the arrays. If the last capture was one of changes
+    /// and failed, the new one repeats it. The image will then hold the values as of that capture's
+    /// tick ([`Capture::tick`]). `None` while a capture is under way, or if the scheme takes none.
     pub fn point_of_consistency(&mut self) -> Option<Capture<S>> {
         let point = S::point_of_consistency(self)?;
         Some(Capture::new(self.shared.clone(), point))

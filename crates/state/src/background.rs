@@ -68,7 +68,8 @@ struct WriterThread<S: Scheme> {
     pace: Pace,
 }
 
-/// Tells of a panic of the writer: nobody waits any more, and the next tick returns an error.
+/// If the writer panics, its drop ends all waits for the writer, and the next tick returns an
+/// error.
 struct TellOnPanic<S: Scheme>(Arc<Mailbox<S>>);
 
 impl<S: Scheme> Drop for TellOnPanic<S> {
@@ -147,7 +148,7 @@ impl<S: Scheme> WriterThread<S> {
     }
 }
 
-/// The pause after so many failures in a row.
+/// The pause after a number of failures in a row.
 fn after_failures(failures: u64) -> Duration {
     let doublings = u32::try_from(failures.saturating_sub(1)).unwrap_or(u32::MAX).min(16);
     AFTER_FAILURE.saturating_mul(1 << doublings).min(AFTER_FAILURES_MAX)

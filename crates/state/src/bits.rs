@@ -1,8 +1,8 @@
 //! Marks of one or two bits, packed into words.
 //!
-//! The columns of marks share each cache line, so that one line tells all about some cells. In BAZZ
-//! (SIGMOD 2011, §4.2) the first half of a line is for the bits of MR, the second for those of MW. No word
-//! holds bits of two columns, so that each column may belong to another thread.
+//! The columns of marks share each cache line, so that one line has all marks of some cells. In
+//! BAZZ (SIGMOD 2011, §4.2) the first half of a line is for the bits of MR, the second for those of
+//! MW. No word holds bits of two columns, so that each column may belong to another thread.
 
 use std::ops::Range;
 
@@ -74,7 +74,7 @@ impl BitMarks {
         &self.words()[line * LINE + (column << self.words_log2) + within]
     }
 
-    /// The word of a mark, and how far up in it the mark lies.
+    /// The word of a mark, and the position of the mark's lowest bit in the word.
     #[inline(always)]
     fn place(&self, column: usize, index: usize) -> (&AtomicU64, u32) {
         assert!(index < self.marks, "no such mark");
@@ -83,7 +83,7 @@ impl BitMarks {
         (self.word(column, index >> per_word_log2), shift)
     }
 
-    /// Asks the processor to bring a mark nearer. One that is not there is ignored.
+    /// Prefetches a mark. An index without a mark is ignored.
     #[inline(always)]
     pub(crate) fn prefetch(&self, column: usize, index: usize) {
         if index < self.marks {
@@ -102,7 +102,8 @@ impl BitMarks {
     #[inline(always)]
     pub(crate) fn set(&self, column: usize, index: usize, mark: u8) {
         let (word, shift) = self.place(column, index);
-        // Relaxed: nobody else changes the word; who reads the column later was told by other means.
+        // Relaxed: no other thread changes the word. The hand-over of the column to a later reader
+        // orders this store.
         let old = word.load(Relaxed);
         let new = (old & !(self.mask() << shift)) | (u64::from(mark) << shift);
         // Stored even if it is the same: a branch on a word that is far away costs more, since it
@@ -114,7 +115,7 @@ impl BitMarks {
     #[inline]
     pub(crate) fn publish(&self, column: usize, index: usize, mark: u8) {
         let (word, shift) = self.place(column, index);
-        // Relaxed: what counts is the exchange, whose Release pairs with the Acquire of `get`.
+        // Relaxed: only the exchange counts. Its Release pairs with the Acquire of `get`.
         let mut old = word.load(Relaxed);
         loop {
             let new = (old & !(self.mask() << shift)) | (u64::from(mark) << shift);
@@ -125,7 +126,7 @@ impl BitMarks {
         }
     }
 
-    /// Replaces a mark by another, if it is the one that is expected.
+    /// Replaces the mark `from` by `to`. Does nothing if the mark is another one.
     #[inline]
     pub(crate) fn exchange(&self, column: usize, index: usize, from: u8, to: u8) -> bool {
         let (word, shift) = self.place(column, index);
@@ -176,8 +177,8 @@ impl BitMarks {
         }
     }
 
-    /// Makes all marks of one column the opposite of those of another. Neither may be changed by
-    /// another thread now.
+    /// Makes all marks of one column the opposite of those of another. No other thread may change
+    /// either column meanwhile.
     pub(crate) fn negate(&self, to: usize, from: usize) {
         for number in 0..self.column_words() {
             // Relaxed: as in `set`.
@@ -202,12 +203,14 @@ impl BitMarks {
             let (word, shift) = self.place(column, at);
             let first = at - (shift as usize >> self.bits_log2);
             let end = marks.end.min(first + per_word);
-            // Relaxed: the column was handed over by other means, or ranges may be out of date.
+            // Relaxed: the hand-over of the column orders its stores. Without a hand-over, the
+            // caller accepts ranges that are out of date.
             let mut equal = self.equal(word.load(Relaxed), value) >> shift;
             if end - at < per_word {
                 equal &= (1u64 << ((end - at) << self.bits_log2)) - 1;
             }
-            // One bit for a mark; of marks of two bits those between are made alike.
+            // One bit stands for each mark. For marks of two bits, the second bit is made equal to
+            // the first.
             equal |= equal << self.bits_log2;
             while equal != 0 {
                 let skipped = equal.trailing_zeros();

@@ -57,7 +57,7 @@ impl Gate {
     }
 }
 
-/// A point of consistency at which a capture begins: what the mutator tells the writer.
+/// A point of consistency at which a capture begins. The mutator gives it to the writer.
 #[derive(Debug)]
 pub struct PointOfConsistency<S: Scheme> {
     pub(crate) turn: LiveCopy,
@@ -95,12 +95,12 @@ impl<S: Scheme> Capture<S> {
         self.tick
     }
 
-    /// What the capture yields.
+    /// Whether the capture holds all cells or changes.
     pub fn content(&self) -> Content {
         S::CONTENT
     }
 
-    /// What the system has spent on the capture so far, for schemes that leave copying to the system.
+    /// The cost of the capture in the system so far, for schemes that leave copying to the system.
     pub fn freeze_cost(&self) -> FreezeCost {
         self.frozen.cost()
     }
@@ -117,7 +117,7 @@ impl<S: Scheme> Capture<S> {
     /// Runs the copier, for the schemes that have one. A second call does nothing. Without a call, the
     /// end of the capture runs the copier.
     pub fn copy_over(&self) {
-        // Relaxed: of two threads that run the copier at the same time, one waits.
+        // Relaxed: if two threads run the copier at the same time, one of them waits.
         if self.is_copied.load(Relaxed) {
             return;
         }
@@ -142,7 +142,7 @@ impl<S: Scheme> Capture<S> {
     /// threads may ask for ranges, in any order and again.
     ///
     /// # Errors
-    /// For fork: the child is gone, or could not be made. The capture cannot go on.
+    /// For fork: the child has ended, or could not be made. The capture cannot go on.
     ///
     /// # Panics
     /// If there is no such array or cell, or `image` is not as long as the cells.

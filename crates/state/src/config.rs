@@ -34,11 +34,11 @@ pub enum Pace {
     /// As fast as the device takes it.
     #[default]
     Unpaced,
-    /// At most so many bytes per second; zero counts as one.
+    /// Most bytes per second. Zero counts as one.
     BytesPerSecond(u64),
 }
 
-/// What moves the writer and the logger.
+/// Who runs the writer and the logger: threads, or the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Background {
     /// Threads of the state.
@@ -72,7 +72,7 @@ pub struct Config {
     pub segment_bytes: u64,
     /// Threads that read an image at recovery.
     pub recovery_threads: usize,
-    /// What moves the writer and the logger.
+    /// Who runs the writer and the logger: threads, or the caller.
     pub background: Background,
 }
 

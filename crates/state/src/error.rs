@@ -24,7 +24,7 @@ pub enum ArraysError {
         /// The name.
         name: String,
     },
-    /// Two arrays of one name.
+    /// Two arrays have the same name.
     #[error("two arrays are named {name:?}; names tell them apart on the disk")]
     NameTaken {
         /// The name.
@@ -56,7 +56,7 @@ pub enum ArraysError {
     },
 }
 
-/// What went wrong with a state on a disk.
+/// The errors of a state on a disk.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StateError {
     /// The arrays cannot be.
@@ -69,7 +69,7 @@ pub enum StateError {
         option: &'static str,
         /// Its value.
         value: u64,
-        /// What would be right.
+        /// The allowed values.
         allowed: &'static str,
     },
     /// The disk refused.
@@ -80,10 +80,10 @@ pub enum StateError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The damage to the file.
         #[source]
         source: DecodeError,
-        /// What to do.
+        /// The action that helps.
         cure: &'static str,
     },
     /// The state was written by a release with another format.
@@ -110,7 +110,7 @@ pub enum StateError {
         /// The first difference.
         difference: String,
     },
-    /// Files of a state without the one that describes it.
+    /// The file that describes the state is missing, and other files of the state exist.
     #[error(
         "{} is missing, but other files of a state are there; restore it, or use another directory",
         path.display()
@@ -143,7 +143,7 @@ pub enum StateError {
     ActionsTooLong {
         /// The tick.
         tick: u64,
-        /// With the one that was refused.
+        /// Bytes of the tick's actions, including the refused one.
         bytes: usize,
         /// The limit.
         max: usize,
@@ -158,14 +158,14 @@ pub enum StateError {
         "the log of actions has failed: {0}; nothing more becomes durable: check the disk, and open the state again"
     )]
     LogFailed(Arc<DiskError>),
-    /// No image becomes durable. Told once until one does.
+    /// No image becomes durable. Returned once, and again only after an image was durable.
     #[error(
         "{failures} images in a row have failed, the last one by: {source}; check the disk: the log of actions, if there is one, grows until an image is durable"
     )]
     ImagesFail {
         /// Captures that failed since the last durable image.
         failures: u64,
-        /// Why the last of them failed.
+        /// The reason of the last failure.
         #[source]
         source: Box<StateError>,
     },
@@ -200,7 +200,7 @@ pub enum StateError {
         /// The tick of the next image.
         image: u64,
     },
-    /// Cells were changed since the last tick, so no image can be taken of it any more.
+    /// Cells were changed since the last tick, so no image of that tick can be taken any more.
     #[error(
         "cells were changed after tick {ended} had ended, and no image of that tick is under way: end the tick first"
     )]

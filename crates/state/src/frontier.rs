@@ -1,5 +1,5 @@
-//! How far the copier of a scheme has come in a period. Away from the copier's place, the mutator's
-//! stores are plain ones.
+//! The progress of a scheme's copier in a period. Away from the copier's place, the mutator needs
+//! only plain stores.
 //!
 //! ```text
 //! marks:   done ............. | the stretch under way             | not reached ............
@@ -8,9 +8,9 @@
 //! ```
 //!
 //! The copier goes through the marks in order. The copier *announces* a stretch before it touches
-//! anything of that stretch, and goes through the stretch piece by piece. Before the mutator changes a
-//! mark or a cell, it stores the piece in `writing` and then loads the copier's place. The copier
-//! stores its place and then loads `writing`. A piece is in one of three regions:
+//! any cell of that stretch, and goes through the stretch piece by piece. Before the mutator
+//! changes a mark or a cell, it stores the piece in `writing` and then loads the copier's place.
+//! The copier stores its place and then loads `writing`. A piece is in one of three regions:
 //!
 //! - done: only the mutator changes the piece until the next period. The mutator need not store
 //!   `writing`.
@@ -19,11 +19,12 @@
 //! - in the stretch: the mutator loads the piece under way. If that is its own piece, the mutator
 //!   withdraws and waits until the copier has left the piece.
 //!
-//! Each side stores first and then loads what the other side has stored, so each must keep its load
-//! behind its store (Dekker). Inside a stretch, which is small, each side has an ordinary fence between
-//! the two. Nearly all writes go elsewhere. There the mutator has only the light one of two
-//! [`AsymmetricFences`], so its stores wait for their cache lines side by side. A claim of each block
-//! would have the stores wait one after the other. The copier pays for both fences, once per stretch.
+//! Each side stores first and then loads the value of the other side, so each must keep its load
+//! behind its store (Dekker). Inside a stretch, which is small, each side has an ordinary fence
+//! between store and load. Nearly all writes are outside. There the mutator has only the light
+//! fence of the [`AsymmetricFences`], so several stores may wait for their cache lines at the same
+//! time. A claim of each block would have the stores wait one after the other. The copier pays for
+//! both fences, once per stretch.
 //!
 //! A period ends with all marks done. The next period, in which the other copy collects updates, begins
 //! with no mark done. Every other period stores the limits as complements. So the two limits of the
@@ -63,8 +64,8 @@ fn write_for_long() {
     }
 }
 
-/// Stretches that an array is divided into: as many heavy fences a period, and the share of the
-/// writes that take an ordinary one.
+/// Stretches of an array. A period has so many heavy fences, and one in so many writes takes an
+/// ordinary fence.
 #[cfg(not(any(loom, shuttle)))]
 const STRETCHES: usize = 64;
 /// In models a few marks make a stretch of several.
@@ -133,7 +134,8 @@ impl Drop for Writing<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         if let Some(frontier) = self.0 {
-            // Release: pairs with the Acquire in `come_to`, which sees what was written.
+            // Release: pairs with the Acquire in `come_to`, so that the copier sees the written
+            // values.
             frontier.writing.store(NOWHERE, Release);
         }
     }
@@ -146,14 +148,14 @@ pub(crate) struct Held<'a>(&'a Frontier);
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        // Release: pairs with the Acquire in `come_to`, which sees what was written.
+        // Release: pairs with the Acquire in `come_to`, so that the copier sees the written values.
         self.0.limits.is_held.store(false, Release);
     }
 }
 
 impl Frontier {
-    /// The frontier of so many marks, in pieces of about `piece_marks`, rounded up to a power of two.
-    /// The first period has no copier, so all marks are done in it.
+    /// The frontier of `marks` marks, in pieces of about `piece_marks`, rounded up to a power of
+    /// two. The first period has no copier, so all marks are done in it.
     pub fn new(marks: usize, piece_marks: usize) -> Self {
         let piece = piece_marks.max(1).next_power_of_two();
         let stretch = marks.div_ceil(STRETCHES).max(1).next_multiple_of(piece);
@@ -181,7 +183,8 @@ impl Frontier {
     #[inline(always)]
     pub fn is_done(&self, turn: LiveCopy, mark: usize) -> bool {
         mutant!(PiggybackSettlesTooEarly => return true);
-        // Acquire: pairs with the Release in `copy_until`, so that what was copied is seen.
+        // Acquire: pairs with the Release in `copy_until`, so that the mutator sees the copied
+        // values.
         mark < self.limits.done.load(turn, Acquire)
     }
 
@@ -195,7 +198,7 @@ impl Frontier {
     /// away from the mark's piece, and waits while the copier is in that piece.
     #[inline(always)]
     pub fn enter(&self, turn: LiveCopy, mark: usize) -> Writing<'_> {
-        // Relaxed: this thread has called `hold`, or was started by the one that has.
+        // Relaxed: this thread has called `hold`, or was started by the thread that has called it.
         if self.limits.is_held.load(Relaxed) {
             return Writing(None);
         }
@@ -203,7 +206,7 @@ impl Frontier {
         // Release: the copier may see this instead of the end of the write before.
         self.writing.store(piece, Release);
         self.fences.light(); // partner of the heavy one in `copy_until`
-        // Relaxed: what the copier has done to this piece is seen by way of `copying`.
+        // Relaxed: the load of `copying` makes the copier's changes of this piece visible.
         if mark < self.limits.announced.load(turn, Relaxed) {
             self.enter_stretch(piece);
         }
@@ -226,12 +229,13 @@ impl Frontier {
         Held(self)
     }
 
-    /// The rest of `enter` for the stretch under way.
+    /// The rare part of `enter`, for a mark in the stretch under way.
     #[cold]
     #[inline(never)]
     fn enter_stretch(&self, piece: usize) {
         mutant!(PiggybackIgnoresThePieceUnderWay => return);
-        // Partner of the one in `come_to`: the light one before holds against the heavy one only.
+        // Partner of the fence in `come_to`. The light fence in `enter` is effective only against
+        // the heavy fence.
         fence(SeqCst);
         // Acquire: pairs with the Release of the store that has left the piece.
         if self.copying.load(Acquire) != piece {
@@ -257,7 +261,7 @@ impl Frontier {
         let mut at = self.limits.done.load(turn, Relaxed);
         while at < end {
             let stretch = at..(at + self.stretch).min(self.marks);
-            // What lies behind the last mark is no mark.
+            // Numbers behind the last mark name no mark.
             let stretch_end = if stretch.end == self.marks { END } else { stretch.end };
             mutant!(self.announce(turn, stretch_end), PiggybackAnnouncesTooLate => ());
             for piece in stretch.start >> self.piece_log2..=(stretch.end - 1) >> self.piece_log2 {
@@ -279,8 +283,8 @@ impl Frontier {
         self.fences.heavy();
     }
 
-    /// Leaves the piece before, says that the copier is at this one, and waits for the end of a write
-    /// in it. Waits outside of all pieces while the copier is held off.
+    /// Leaves the previous piece, announces that the copier is at this piece, and waits for the end
+    /// of a write in this piece. Waits outside of all pieces while the copier is held off.
     fn come_to(&self, piece: usize) {
         let mut held = Backoff::new();
         loop {
@@ -304,10 +308,10 @@ impl Frontier {
     }
 }
 
-/// Every schedule of a mutator and a copier over a few marks, and every value that their loads may see.
-/// Both of the asymmetric fences are ordinary ones here. So the write that is known to be in the stretch
-/// goes without the light one, where that one is of no use to it. With LOOM_MAX_PREEMPTIONS=3, as in
-/// `.ci/run`, they take seconds.
+/// Every schedule of a mutator and a copier over a few marks, and every value that their loads may
+/// see. Both asymmetric fences are ordinary fences here. So a write in the stretch leaves out the
+/// light fence, which does not help it in reality. With LOOM_MAX_PREEMPTIONS=3, as in `.ci/run`,
+/// they take seconds.
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
@@ -320,7 +324,7 @@ mod models {
     const UP: usize = 2;
     const EQUAL: usize = 0;
 
-    /// What a period works on: a block of two cells to each mark.
+    /// The data of a period: a block of two cells for each mark.
     struct Period {
         frontier: Frontier,
         marks: Vec<AtomicUsize>,
@@ -341,7 +345,8 @@ mod models {
             }
         }
 
-        /// The copier has come to the end, and each mark has its last write or what was there.
+        /// Checks that the copier has come to the end. Each mark must have its last write, or the
+        /// earlier value.
         fn check(&self, writes: &[usize]) {
             assert!(self.frontier.is_all_done(TURN));
             for mark in 0..self.marks.len() {
@@ -372,7 +377,7 @@ mod models {
             }
             self.marks[mark].store(UP, Relaxed);
             self.up[mark][0].store(value, Relaxed);
-            // The rest of the block is there, and seen.
+            // The mutator sees the rest of the block, which the copier has brought over.
             assert_eq!(self.up[mark][1].load(Relaxed), down(mark)[1], "mark {mark}");
             drop(writing);
         }
@@ -408,7 +413,7 @@ mod models {
         });
     }
 
-    /// A mutator that holds the copier off, writes without a word, and lets go.
+    /// A mutator holds the copier off, writes without `writing`, and ends the hold.
     fn held_off(marks: usize, writes: &'static [usize]) {
         loom::model(move || {
             let period = Arc::new(Period::new(marks));

@@ -18,7 +18,8 @@ use crate::planted;
 /// The cells of an array and their marks, as a scheme sees them.
 ///
 /// Nothing here synchronises: a scheme's rules say which thread may touch which copy of a cell, and
-/// which column of marks, in a period. Memory stays well-defined even where a scheme errs.
+/// which column of marks, in a period. Memory stays well-defined even if a scheme breaks these
+/// rules.
 #[derive(Debug)]
 pub struct Grid<G: Grain, L: Layout> {
     table: Table<G>,
@@ -44,7 +45,7 @@ const PIECE_BYTES: usize = 16 << 10;
 #[cfg(any(loom, shuttle))]
 const PIECE_BYTES: usize = 1;
 
-/// What a scheme needs beside the cells.
+/// The copies and marks that a scheme needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CellRequirements {
     /// Copies of each cell.
@@ -180,7 +181,7 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         self.table.len_bytes() + self.bits.len_bytes()
     }
 
-    /// Leaves the cells out of child processes, so that a fork costs them nothing.
+    /// Leaves the cells out of child processes, so that a fork does not copy their page tables.
     pub(crate) fn keep_from_children(&self) {
         self.table.keep_from_children();
     }
@@ -264,8 +265,8 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         }
     }
 
-    /// Calls `each` with whatever some marks stand for: ranges of whole cells with all their grains, and
-    /// single cells with some of theirs.
+    /// Calls `each` with the cells of some marks: ranges of whole cells with all their grains, and
+    /// single cells with some of their grains.
     #[inline]
     fn for_each_span(&self, marks: Range<usize>, mut each: impl FnMut(Range<usize>, Range<usize>)) {
         let all = 0..self.table.shape().cell_grains;
@@ -343,7 +344,7 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         L::BITS || self.table.has_columns_of_marks()
     }
 
-    /// Makes one copy of everything that some marks stand for equal to another.
+    /// Makes one copy of all cells that some marks belong to equal to another copy.
     pub fn copy_marks(&self, from: usize, to: usize, marks: Range<usize>) {
         self.for_each_span(marks, |cells, grains| {
             if grains.len() == self.table.shape().cell_grains {
@@ -371,8 +372,8 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         self.table.copy_cells(from, to, cells);
     }
 
-    /// Makes another copy equal to the first, where the first was written since the last call. Copies
-    /// everything if the system does not tell what was written.
+    /// Makes copy `to` equal to copy 0 in all pages of copy 0 that were written since the last
+    /// call. Copies all pages if the system does not tell which were written.
     pub fn copy_written(&self, to: usize) {
         let all = || self.table.copy_cells(0, to, 0..self.cells());
         let Some(written) = &self.written else { return all() };
@@ -419,7 +420,7 @@ impl<G: Grain, L: Layout> Grid<G, L> {
     /// As [`read_bytes`](Self::read_bytes), of cells as they were when the process was forked.
     ///
     /// # Errors
-    /// The child is gone, or cannot be read.
+    /// The child has ended, or cannot be read.
     ///
     /// # Panics
     /// If `bytes` is not as long as those cells.
@@ -443,7 +444,7 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         Ok(())
     }
 
-    /// Some cells with the room of each in `image`, in order.
+    /// Visits some cells in order, each with its room in `image`.
     ///
     /// # Panics
     /// If there are no such cells, or `image` is not as long.
@@ -467,8 +468,8 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         self.table.walk(cells.start, cells.end).for_each(each);
     }
 
-    /// The bytes of one copy of those cells whose marks in a column have this value, each at its room
-    /// in `image`.
+    /// Writes the bytes of one copy of some cells to their room in `image`: those cells whose marks
+    /// in a column have this value.
     #[inline]
     pub fn read_marked(
         &self,
@@ -493,7 +494,7 @@ impl<G: Grain, L: Layout> Grid<G, L> {
             });
         }
         self.for_each_cell(cells, image, |spot, room| {
-            // Relaxed: the column was handed over by other means.
+            // Relaxed: the hand-over of the column orders its stores.
             if spot.mark(column).load(Relaxed) == value {
                 load_bytes(spot.cell(copy), room);
             }
@@ -539,7 +540,7 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         }
     }
 
-    /// Sets a mark of a column that no other thread changes now; what it was before.
+    /// Sets a mark of a column that no other thread changes meanwhile. Returns the previous mark.
     #[inline(always)]
     pub fn replace_mark(&self, column: usize, mark: usize, value: u8) -> u8 {
         if L::BITS {
@@ -580,7 +581,7 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         if L::BITS {
             self.bits.set(column, mark, value);
         } else {
-            // Relaxed: the column is this thread's; it is handed over by other means.
+            // Relaxed: the column belongs to this thread, and a later hand-over orders this store.
             self.table.mark(column, mark).store(value, Relaxed);
         }
     }
@@ -611,13 +612,13 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         }
     }
 
-    /// Replaces a mark if it is the one that is expected; true if it was.
+    /// Replaces the mark `from` by `to`. False if the mark is another one.
     #[inline]
     pub fn exchange_mark(&self, column: usize, mark: usize, from: u8, to: u8) -> bool {
         if L::BITS {
             return self.bits.exchange(column, mark, from, to);
         }
-        // Relaxed on failure: nothing is concluded from what was found.
+        // Relaxed on failure: the caller does not use the found mark.
         self.table.mark(column, mark).compare_exchange(from, to, AcqRel, Relaxed).is_ok()
     }
 
@@ -674,9 +675,9 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         }
     }
 
-    /// Calls `each` with ranges of marks among `marks` that are all of this value, in order, until
-    /// none is left. The column was handed to this thread. Or others may change marks to and from other
-    /// values meanwhile, and a range may be out of date.
+    /// Calls `each` with ranges of marks among `marks` that all have this value, in order, until
+    /// none is left. Either the column belongs to this thread, or other threads may change marks to
+    /// and from other values meanwhile. In the second case a range may be out of date.
     #[inline]
     pub fn for_each_run(
         &self,
@@ -749,7 +750,7 @@ pub(crate) fn load_part<G: Grain>(cell: &[G], offset: usize, bytes: &mut [u8]) {
     }
 }
 
-/// Writes bytes at an offset of a cell; the others keep what they hold.
+/// Writes bytes at an offset of a cell. The other bytes stay.
 #[inline(always)]
 pub(crate) fn store_part<G: Grain>(cell: &[G], offset: usize, bytes: &[u8]) {
     let mut grain_bytes = [0; 8];

@@ -131,7 +131,7 @@ impl<const WORDS: usize> TickSender<WORDS> {
         }
     }
 
-    /// Brings what the end of a tick changes nearer.
+    /// Prefetches the memory that the end of a tick changes.
     #[inline]
     pub(crate) fn prefetch(&self) {
         if let Some(word) = self.chunk.words.get(self.at) {

@@ -6,12 +6,12 @@
 //! | "Fast Checkpoint Recovery Algorithms for Frequently Consistent Applications", SIGMOD 2011 | naive snapshot, copy-on-update, wait-free zigzag, wait-free ping-pong |
 //! | "Consistent Snapshot Algorithms for In-Memory Database Systems", ICDE 2018 | hourglass, piggyback |
 //!
-//! [`State`] is the whole: arrays on a disk, and recovery. A writer takes images in two files in turn, and
-//! a logger keeps the actions between them.
+//! [`State`] has everything: arrays on a disk, and recovery. A writer takes images in two files in
+//! turn, and a logger keeps the actions between them.
 //!
-//! [`Arrays`] is the memory alone: cells that one thread reads and writes, and whose image as of a tick
-//! another thread takes meanwhile ([`Capture`]). A [`Scheme`] says how, a [`Layout`] where copies
-//! and marks lie; [`registry`] has them by name.
+//! [`Arrays`] is the memory alone: cells that one thread reads and writes, and whose image as of a
+//! tick another thread takes meanwhile ([`Capture`]). A [`Scheme`] defines how a capture works, and
+//! a [`Layout`] where copies and marks lie. [`registry`] has both by name.
 //!
 //! A game that goes on where it was, however it ended:
 //!

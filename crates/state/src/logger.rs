@@ -28,7 +28,7 @@ use crate::progress::Progress;
 /// Most bytes of actions in a tick, four more for each of them included.
 pub const TICK_BYTES_MAX: usize = BATCH_PAYLOAD_BYTES_MAX - FRAME_BYTES;
 
-/// What the mutator and the logger share beside the stream of ticks.
+/// Data that the mutator and the logger share besides the stream of ticks.
 #[derive(Debug)]
 pub(crate) struct LogQueue {
     control: Mutex<Control>,
@@ -79,7 +79,7 @@ pub(crate) struct LogSender {
 }
 
 impl LogSender {
-    /// Brings what the end of a tick looks at nearer, side by side.
+    /// Prefetches the memory that the end of a tick reads.
     #[inline]
     pub(crate) fn prefetch(&self) {
         self.ticks.prefetch();
@@ -92,9 +92,10 @@ impl LogSender {
         self.ticks.write_ahead(actions);
     }
 
-    /// Adds an ended tick. Waits for room if it may. Takes no lock while there is room.
+    /// Adds an ended tick. Waits for room if waiting is allowed. Takes no lock while there is room.
     ///
-    /// After a long step neither data nor code are near, so the usual way is short and all others are calls.
+    /// After a long step neither data nor code are in the cache. So the usual path is short, and
+    /// all other paths are calls.
     ///
     /// # Errors
     /// The log has failed; or there is no room, since the disk is full. Nothing was added then.
@@ -110,8 +111,8 @@ impl LogSender {
         Ok(())
     }
 
-    /// True if, as far as is known, so many more bytes may wait for a flush. An empty queue has room for any
-    /// tick.
+    /// True if `bytes` more bytes may wait for a flush, as far as the mutator knows. An empty queue
+    /// has room for any tick.
     #[inline]
     fn fits(&self, bytes: u64) -> bool {
         let waiting = self.sent_bytes - self.flushed_bytes;
@@ -140,7 +141,7 @@ impl LogSender {
         }
     }
 
-    /// What is added from here on goes into another segment.
+    /// Makes later ticks go into a new segment.
     pub(crate) fn end_segment(&mut self) {
         self.ticks.begin_segment();
     }
@@ -233,7 +234,7 @@ struct Batch {
     bytes: u64,
 }
 
-/// Takes ticks from the stream and puts them together.
+/// Takes ticks from the stream and collects them into batches.
 #[derive(Debug)]
 struct Collector {
     ticks: TickReceiver,
@@ -389,7 +390,7 @@ fn flush_failed_is_final(flushed: Result<(), DiskError>) -> Result<(), DiskError
     })
 }
 
-/// Makes what was written to a segment durable, and with its first batch its name.
+/// Flushes a segment. With its first batch, also makes its name durable.
 fn flush(files: &Files, segment: &Segment) -> Result<(), DiskError> {
     flush_failed_is_final(segment.file.sync())?;
     if segment.batches == 0 {
@@ -412,7 +413,7 @@ fn begin_segment(files: &Files, first_tick: u64, bytes: u64) -> Result<Segment, 
     let file = disk.open(&path, OpenMode::CreateNew, Caching::Buffered)?;
     let begun = file.allocate(bytes).and_then(|()| file.write_at(&header.encode(), 0));
     if let Err(error) = begun {
-        // It would take the space that the next attempt needs.
+        // The file would take the space that the next attempt needs.
         let _ = disk.remove(&path);
         return Err(error);
     }
@@ -420,7 +421,7 @@ fn begin_segment(files: &Files, first_tick: u64, bytes: u64) -> Result<Segment, 
     Ok(Segment { file, identity: header.identity(), offset, batches: 0 })
 }
 
-/// Nobody waits for a logger that has panicked.
+/// Its drop ends all waits for a logger that has panicked.
 struct FailOnPanic(Arc<LogQueue>);
 
 impl Drop for FailOnPanic {

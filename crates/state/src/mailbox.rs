@@ -38,7 +38,7 @@ pub(crate) struct Mailbox<S: Scheme> {
     stops: AtomicBool,
 }
 
-/// What the mutator looks at in every tick, and the writer seldom changes.
+/// Hints that the mutator reads in every tick and the writer seldom changes.
 #[derive(Debug)]
 struct Hints {
     /// True if the next tick is to begin a capture.
@@ -62,7 +62,8 @@ impl<S: Scheme> Mailbox<S> {
         }
     }
 
-    /// Brings what the end of a tick looks at nearer, side by side: after a long step all of it is far.
+    /// Prefetches the memory that the end of a tick reads. After a long step it is not in the
+    /// cache.
     #[inline]
     pub(crate) fn prefetch(&self) {
         prefetch(&*self.hints);
@@ -74,7 +75,7 @@ impl<S: Scheme> Mailbox<S> {
     /// True if the next tick is to begin a capture.
     #[inline]
     pub(crate) fn is_wanted(&self) -> bool {
-        // Relaxed: a hint. The gate of the arrays orders what a capture needs.
+        // Relaxed: a hint. The gate of the arrays orders the data of a capture.
         self.hints.is_wanted.load(Relaxed)
     }
 
@@ -82,8 +83,8 @@ impl<S: Scheme> Mailbox<S> {
         self.hints.is_wanted.store(is_wanted, Relaxed); // a hint, as in `is_wanted`
     }
 
-    /// Leaves a point of consistency for the writer, which looks for it every millisecond. To wake the
-    /// writer would cost the mutator a system call.
+    /// Leaves a point of consistency for the writer, which looks here every millisecond. To wake
+    /// the writer would cost the mutator a system call.
     pub(crate) fn put(&self, point: PointOfConsistency<S>) {
         self.left.put(point.turn, point.tick, point.frozen);
     }
@@ -118,7 +119,7 @@ impl<S: Scheme> Mailbox<S> {
         is_alive
     }
 
-    /// Tells those who wait that a capture has ended.
+    /// Tells waiting threads that a capture has ended.
     pub(crate) fn tell_ended(&self) {
         self.ended.notify_all();
     }
@@ -137,7 +138,7 @@ impl<S: Scheme> Mailbox<S> {
         self.stops.load(Acquire) // pairs with the Release in `stop`
     }
 
-    /// The writer's thread has panicked. The next tick looks, and nobody waits any more.
+    /// The writer's thread has panicked. The next tick notices it, and all waits end.
     pub(crate) fn die(&self) {
         self.hints.is_dead.store(true, Release); // pairs with the Acquire in `is_dead`
         self.want(true);
@@ -158,7 +159,7 @@ struct Slot<F> {
     /// [`EMPTY`], or the turn.
     turn: AtomicU64,
     tick: AtomicU64,
-    /// What the capture holds, for schemes that hold something.
+    /// The scheme's value of the capture, for schemes that have one.
     frozen: Mutex<Option<F>>,
 }
 

@@ -1,4 +1,4 @@
-//! What a cell may be: words of 4 or 8 bytes, and pages of up to 4 KiB. Structures and enumerations
+//! The types of cells: words of 4 or 8 bytes, and pages of up to 4 KiB. Structures and enumerations
 //! are in [`crate::record`].
 
 use std::fmt::Debug;
@@ -36,7 +36,8 @@ pub trait Plain: Copy + Debug + Send + Sync + 'static {
     fn store(self, cell: &[Self::Grain]);
 }
 
-/// A value inside a cell: a number, a `bool`, an array of values, or what has `#[derive(Plain)]`.
+/// A value inside a cell: a number, a `bool`, an array of values, or a type with
+/// `#[derive(Plain)]`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a field of a plain record",
     label = "no plain data of a fixed length",
@@ -47,9 +48,9 @@ pub trait FieldValue: Copy + Debug + Send + Sync + 'static {
     const PACKED_BYTES: usize;
     /// The value whose bytes are zero. A new cell holds this value.
     const ZERO: Self;
-    /// The value of so many little-endian bytes.
+    /// The value of these little-endian bytes.
     fn from_bytes(bytes: &[u8]) -> Self;
-    /// Writes the value as so many little-endian bytes.
+    /// Writes the value as little-endian bytes.
     fn into_bytes(self, bytes: &mut [u8]);
     /// The value of the bytes that `read` puts into a buffer of their length.
     fn read_with(read: impl FnOnce(&mut [u8])) -> Self;

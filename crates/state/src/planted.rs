@@ -1,5 +1,5 @@
 //! Bugs that tests plant in the whole process, to show that the checkers see them. Without the
-//! feature `planted-bugs` every question is answered "no" at compile time, and nothing is left.
+//! feature `planted-bugs` `is_planted` is `false` at compile time, and no code is left.
 
 stillpoint_sync::planted_bugs! {
     /// A bug to plant in a scheme, the writer, the logger or recovery.
@@ -26,8 +26,8 @@ stillpoint_sync::planted_bugs! {
         HourglassReadsOneCopy,
         /// Hourglass: a partial write goes to a copy that holds an older cell.
         HourglassBringsNothingOver,
-        /// Hourglass, ping-pong, piggyback: of a long cell's line that is partly written, the rest is not
-        /// brought over.
+        /// Hourglass, ping-pong, piggyback: a partial write to a line of a long cell does not bring
+        /// over the rest of the line.
         LinesLoseTheirRest,
         /// Hourglass, ping-pong: a failed capture of changes is not taken again.
         ForgetsAFailedCapture,
@@ -53,7 +53,7 @@ stillpoint_sync::planted_bugs! {
         OverwritesTheNewest,
         /// An image that is merged from the disk is written over the image before the newest.
         OverwritesTheImageBefore,
-        /// The image that changes are laid over is lost, and the next capture is one of changes.
+        /// The base image of changes is lost, and the next capture still holds only changes.
         ForgetsALostBase,
         /// A tick is reported durable when its actions are written, not when they are flushed.
         DurableBeforeFlush,
@@ -63,7 +63,7 @@ stillpoint_sync::planted_bugs! {
         ReplaysTheImagesTick,
         /// The merge takes a block of the last image as it comes, without looking at its checksum.
         MergesUnverified,
-        /// Recovery does not flush what it has read.
+        /// Recovery does not make durable what it has read.
         RecoversUnflushed,
     }
 }

@@ -10,7 +10,8 @@ use crate::error::StateError;
 
 /// Numbers of a state on a disk.
 ///
-/// All but the durable ticks are Relaxed: each is a figure of its own and publishes nothing else.
+/// All numbers but the durable tick are Relaxed: each is a figure of its own, and publishes no
+/// other memory.
 #[derive(Debug, Default)]
 pub struct Progress {
     pub(crate) blocks_done: AtomicU64,
@@ -30,7 +31,7 @@ pub struct Progress {
     last_failure: Mutex<Option<StateError>>,
 }
 
-/// What a [`Progress`] was at some time.
+/// The numbers of a [`Progress`] at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct ProgressSnapshot {
     /// Blocks of the image under way that are written. Equal to `blocks_total` once the image is
@@ -44,7 +45,7 @@ pub struct ProgressSnapshot {
     pub failures: u64,
     /// Captures that failed since the last durable image.
     pub failures_in_a_row: u64,
-    /// Why the last of them failed.
+    /// The reason of the last failure.
     pub last_failure: Option<StateError>,
     /// Bytes of images written.
     pub written_bytes: u64,

@@ -1,4 +1,4 @@
-//! What the derive macro of [`Plain`](macro@crate::Plain) calls.
+//! The functions that code of the derive macro [`Plain`](macro@crate::Plain) calls.
 
 use stillpoint_mem::Grain;
 use stillpoint_sync::atomic::AtomicU64;

@@ -1,5 +1,5 @@
-//! Recovery: the newest valid image, then the actions since. What was read becomes durable before
-//! the state is used (see [`crate::settle`]); otherwise nothing on the disk changes.
+//! Recovery: the newest valid image, then the actions since. Everything that was read becomes
+//! durable before the state is used (see [`crate::settle`]). Otherwise nothing on the disk changes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::planted;
 use crate::scheme::Scheme;
 use crate::settle::settle;
 
-/// What recovery has found and done.
+/// The result of a recovery.
 #[derive(Clone, Debug, Default)]
 pub struct Recovered {
     /// True if there was no state yet.
@@ -44,11 +44,11 @@ pub struct Recovered {
     pub replay_ns: u64,
     /// The tick at which the state goes on.
     pub tick: u64,
-    /// Images that are damaged: the one before, and more actions, led to the same state.
+    /// Damaged images. An older image, with more actions, led to the same state.
     pub damaged_images: Vec<StateError>,
 }
 
-/// What the files are found to be.
+/// The files of a state, as recovery has found them.
 pub(crate) struct Found {
     /// The image that was loaded.
     pub(crate) image: Option<Image>,
@@ -119,7 +119,7 @@ pub(crate) fn open_schema<S: Scheme>(
     id[8..].copy_from_slice(&environment.rng.next_u64().to_le_bytes());
     let created_ms = environment.clock.wall_ms();
     let schema = StateSchema { store: StoreId(id), created_ms, arrays: wanted };
-    // The directory first: a state whose schema is there has all its parts.
+    // The directory is made first, so that a state with a schema has all its parts.
     disk.create_dir_all(Path::new(ACTIONS_DIR))?;
     disk.sync_dir(Path::new(""))?;
     write_file_durably(disk, path, &schema.encode())?;
@@ -196,7 +196,7 @@ fn restore<S: Scheme>(
         recovered: Recovered::default(),
     };
     let start_ns = files.now_ns();
-    // An image that cannot be read does not count for the writer: its file is the next to be used.
+    // The writer may overwrite an image that cannot be read: its file is used next.
     found.image = load_newest(files, arrays, (threads, until), &mut found)?;
     found.recovered.image_ns = files.now_ns() - start_ns;
     let image_tick = found.image.as_ref().map(|image| image.header.tick);
@@ -406,8 +406,9 @@ fn replay_segment<S: Scheme>(
     let cure = "actions that were durable are lost: restore the file from a copy";
     let header = match ActionSegmentHeader::decode(&bytes) {
         Ok(header) => header,
-        // The header is flushed with the first batch, and a second batch is written after that. So without a
-        // second one the segment was being begun, and nothing in it was ever durable.
+        // The header is flushed with the first batch, and a second batch is written after that. So
+        // without a second batch the segment was just being begun, and nothing in it was ever
+        // durable.
         Err(_) if next.is_none() && !has_second_batch(&bytes) => return Ok(None),
         Err(error) => return Err(damaged(described, cure)(error)),
     };
@@ -417,7 +418,7 @@ fn replay_segment<S: Scheme>(
     loop {
         let rest = bytes.get(offset..).unwrap_or_default();
         let batch = match read_action_batch(identity, offset as u64, number, rest) {
-            // The next segment holds these ticks, or others instead of them.
+            // The next segment holds these ticks, or other ticks in their place.
             Ok(batch) if next.is_some_and(|next| next <= batch.first_tick) => break,
             Ok(batch) => batch,
             Err(error) if valid_batch_behind(identity, offset as u64, number, rest).is_some() => {

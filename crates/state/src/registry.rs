@@ -51,13 +51,13 @@ pub struct LayoutRow {
 /// A row of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// What the scheme is called in words.
+    /// The name of the scheme in words.
     pub scheme: &'static str,
     /// One line for the help.
     pub about: &'static str,
     /// Paper and section.
     pub source: &'static str,
-    /// What a capture yields.
+    /// Whether a capture holds all cells or changes.
     pub content: Content,
     /// True if the tick at which a capture begins costs the same for every size of the state.
     pub has_constant_tick: bool,
@@ -67,15 +67,15 @@ pub struct Row {
 }
 
 impl Row {
-    /// Copies and marks that the scheme needs for cells of so many bytes.
+    /// Copies and marks that the scheme needs for cells of `cell_bytes` bytes.
     pub fn needs(&self, cell_bytes: usize) -> CellRequirements {
         (self.needs)(cell_bytes)
     }
 
-    /// Says whether this system has what the scheme wants of it.
+    /// Checks that this system offers the calls that the scheme needs.
     ///
     /// # Errors
-    /// Why arrays of the scheme cannot be made here.
+    /// The reason why arrays of the scheme cannot be made on this system.
     pub fn check_system(&self) -> Result<(), WrittenPagesError> {
         if self.needs(1).tracks_writes { WrittenPages::check() } else { Ok(()) }
     }

@@ -1,4 +1,4 @@
-//! What a scheme is: the five calls of SIGMOD 2011, §2.2, "Interface 1".
+//! The interface of a scheme: the five calls of SIGMOD 2011, §2.2, "Interface 1".
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -30,7 +30,7 @@ pub enum Intent {
     Write,
 }
 
-/// What a capture yields.
+/// The content of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// No captures.
@@ -38,20 +38,21 @@ pub enum Content {
     /// Every cell.
     Full,
     /// The cells that changed since the last durable capture; all cells at the first capture. The
-    /// writer lays the changes over the image before: in memory (Copy) or from the disk (Merge),
+    /// writer lays the changes over the previous image: in memory (Copy) or from the disk (Merge),
     /// §3.3.
     ///
-    /// The writer takes a failed capture of changes again, as of the same tick. Nobody has touched what
-    /// that capture reads, so the repetition costs the mutator nothing. To join two captures would cost
-    /// the mutator a look at every mark. If the image before is lost, the next capture holds all cells,
-    /// as of its own tick. The mutator pays for that once, by an empty partial write to every cell.
+    /// The writer takes a failed capture of changes again, as of the same tick. The cells that the
+    /// capture reads have not changed, so the repetition costs the mutator nothing. To join two
+    /// captures would cost the mutator a look at every mark. If the previous image is lost, the
+    /// next capture holds all cells, as of its own tick. The mutator pays for that once, by an
+    /// empty partial write to every cell.
     Changes,
 }
 
 /// How the last capture before a point of consistency ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Last {
-    /// Its image is durable, or there was none.
+    /// The capture's image is durable, or there was no capture.
     Durable,
     /// The capture failed.
     Failed,
@@ -59,17 +60,17 @@ pub enum Last {
     BaseLost,
 }
 
-/// What a capture holds beside the state's own memory: nothing, for most schemes.
+/// A value that a capture holds besides the state's own memory. Most schemes have none.
 pub trait Frozen: Debug + Send + Sync + Sized + 'static {
     /// The mutator calls this at a point of consistency, once for all arrays.
     fn freeze() -> Self;
 
-    /// The value, for schemes that hold nothing. Such a value needs no hand-over.
+    /// The value for schemes that need none. Such a value needs no hand-over.
     fn nothing() -> Option<Self> {
         None
     }
 
-    /// What the capture has cost so far.
+    /// The cost of the capture so far.
     fn cost(&self) -> FreezeCost {
         FreezeCost::default()
     }
@@ -83,7 +84,7 @@ impl Frozen for () {
     }
 }
 
-/// What the system spends on keeping the state's memory as it was.
+/// The cost in the system of keeping the state's memory as it was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FreezeCost {
     /// Nanoseconds that fork took at the point of consistency.
@@ -104,23 +105,23 @@ pub struct FreezeCost {
 pub trait Scheme: Debug + Send + Sync + Sized + 'static {
     /// Where copies and marks lie.
     type Layout: Layout;
-    /// What a capture holds beside copies and marks.
+    /// The value that a capture holds besides copies and marks.
     type Frozen: Frozen;
-    /// What a capture yields.
+    /// The content of a capture.
     const CONTENT: Content;
     /// True if each line of a cell longer than [`LINE_BYTES`](crate::LINE_BYTES) has marks of its own. Such
     /// cells are read and written by the two calls for lines.
     const MARKS_LINES: bool = false;
 
-    /// Copies and marks that the scheme needs for cells of so many bytes.
+    /// Copies and marks that the scheme needs for cells of `cell_bytes` bytes.
     fn needs(cell_bytes: usize) -> CellRequirements;
 
     /// Sets the marks of a new array, which are zero.
     fn start<G: Grain>(grid: &Grid<G, Self::Layout>, turn: LiveCopy);
 
-    /// *PrepareForNextCheckpoint*: makes what was written so far the next image. No capture is under
-    /// way. For schemes whose captures yield changes, the last capture is durable, or all cells were
-    /// written since.
+    /// *PrepareForNextCheckpoint*: makes the present values the content of the next image. No
+    /// capture is under way. For schemes whose captures yield changes, the last capture is durable,
+    /// or all cells were written since.
     fn prepare_for_next_checkpoint<G: Grain>(grid: &Grid<G, Self::Layout>, turn: LiveCopy);
 
     /// *PointOfConsistency*: the mutator has ended a step. If the writer has ended the last capture, a
@@ -143,8 +144,8 @@ pub trait Scheme: Debug + Send + Sync + Sized + 'static {
         Some(Self::handle_read(grid, turn, grid.line_of(marks.start).0))
     }
 
-    /// Prefetches what an access at an offset of a cell will touch. The default prefetches the first
-    /// copy. A cell that is not there is ignored.
+    /// Prefetches what an access at an offset of a cell will touch. The default prefetches the
+    /// first copy. An index without a cell is ignored.
     #[inline(always)]
     fn prefetch<G: Grain>(
         grid: &Grid<G, Self::Layout>,
@@ -185,7 +186,7 @@ pub trait Scheme: Debug + Send + Sync + Sized + 'static {
     /// range's first cell goes to offset 0. Bytes of other cells keep their values.
     ///
     /// # Errors
-    /// What was frozen is lost, or could not be had. The capture cannot go on.
+    /// The scheme's value of the capture is lost or could not be made. The capture cannot go on.
     fn write_to_stable_storage<G: Grain>(
         grid: &Grid<G, Self::Layout>,
         turn: LiveCopy,
@@ -194,8 +195,8 @@ pub trait Scheme: Debug + Send + Sync + Sized + 'static {
         image: &mut [u8],
     ) -> Result<(), ForkError>;
 
-    /// The writer's further work on the cells in a period, in order and once, before the next period
-    /// can begin. Piggyback's copier goes on until at least so many cells are done.
+    /// The writer's further work on the cells in a period, in order and once, before the next
+    /// period can begin. Piggyback's copier works until at least `cells` cells are done.
     fn copy_over<G: Grain>(_: &Grid<G, Self::Layout>, _: LiveCopy, _cells: usize) {}
 
     /// The image is durable. The scheme clears the marks that only this image needed.

@@ -1,15 +1,15 @@
-//! What recovery has read becomes durable before anything rests on it.
+//! Everything that recovery has read becomes durable before the state is used.
 //!
 //! After the death of a process its writes may be in a cache only. A flush of them may have failed
-//! already, and then no later flush reaches them. So recovery writes again, into fresh files, what
-//! may not be durable:
+//! already, and then no later flush reaches them. So recovery writes these parts again, into fresh
+//! files:
 //!
 //! 1. The last batch of the log becomes a segment of its own. All other batches are durable, since
 //!    each batch is written after the flush of the one before it.
 //! 2. The image's trailer gets a second copy. All blocks are durable, since the trailer is written
 //!    after their flush.
 //!
-//! Nothing is rewritten in place: the bytes may be durable, and a crash may tear what is rewritten.
+//! Nothing is rewritten in place: the old bytes may be durable, and a crash may tear the new ones.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ use crate::files::{Files, Image};
 /// Makes the recovered state durable: the image that was loaded, and the last batch that was read.
 ///
 /// # Errors
-/// The disk's. What was there before is untouched.
+/// An error of the disk. The old files are untouched.
 pub(crate) fn settle(
     files: &Files,
     image: Option<&Image>,

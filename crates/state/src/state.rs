@@ -178,7 +178,7 @@ fn lock(environment: &Environment) -> Result<Box<dyn DiskLock>, StateError> {
     locked.ok_or_else(|| StateError::InUse { path: environment.disk.describe(path) })
 }
 
-/// What [`State::step`] has done in the tick that has not ended.
+/// The progress of [`State::step`] in the tick that has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     None,
@@ -191,11 +191,11 @@ const FAILURES_TO_TELL: u64 = 5;
 /// How often an image that is waited for is tried.
 const ATTEMPTS: usize = 3;
 
-/// A state on a disk, in the hands of its one mutator: arrays whose ticks survive a crash.
+/// A state on a disk, owned by its one mutator: arrays whose ticks survive a crash.
 ///
 /// A program's loop logs the actions that come from outside, runs its step, and ends the tick. The
-/// writer takes images in the background, the logger flushes the actions. After a crash the newest
-/// image is read and the steps since are run again, with the same actions.
+/// writer takes images in the background, and the logger flushes the actions. After a crash the
+/// newest image is read and the steps since are run again, with the same actions.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -301,11 +301,11 @@ impl<S: Scheme> State<S> {
     ///
     /// If the step panics, its tick never ends: the cells are half changed, and neither its actions
     /// nor its changes become durable. Cells can still be read. [`close`](Self::close) keeps the
-    /// ticks before it; the state then goes on where it is opened again.
+    /// earlier ticks, and the next opening goes on from the last of them.
     ///
     /// # Errors
-    /// As [`tick`](Self::tick): the step has run. If its tick has not ended, that is to be done by
-    /// `tick`; until then there is no other step ([`StateError::StepHasRun`]).
+    /// As [`tick`](Self::tick). The step has run in any case. If its tick has not ended, call
+    /// `tick` to end it. Until then every other step is refused ([`StateError::StepHasRun`]).
     pub fn step(
         &mut self,
         run: impl FnOnce(&mut Cells<S>, u64, Actions<'_>),
@@ -329,17 +329,17 @@ impl<S: Scheme> State<S> {
         Ok(())
     }
 
-    /// Ends a tick and returns its number. Its actions are on their way to the disk; it is durable
-    /// once [`durable_tick`](Self::durable_tick) has come so far. Waits only while the queue of
-    /// actions is full.
+    /// Ends a tick and returns its number. The tick's actions are on their way to the disk. The
+    /// tick is durable once [`durable_tick`](Self::durable_tick) has reached its number. Waits only
+    /// while the queue of actions is full.
     ///
     /// # Errors
-    /// [`StateError::LogFull`]: there is no room; nothing happened, and the tick can be ended later.
-    /// [`StateError::LogFailed`]: nothing more becomes durable; the tick has not ended.
-    /// [`StateError::StepPanicked`]: the tick cannot end.
-    /// [`StateError::ImagesFail`], [`StateError::WriterPanicked`]: the tick *has* ended, and the
-    /// program may go on; told once until an image is durable. The writer goes on trying, with
-    /// longer and longer pauses.
+    /// [`StateError::LogFull`]: there is no room. Nothing has changed, and the tick can be ended
+    /// later. [`StateError::LogFailed`]: nothing more becomes durable; the tick has not ended.
+    /// [`StateError::StepPanicked`]: the tick cannot end. [`StateError::ImagesFail`],
+    /// [`StateError::WriterPanicked`]: the tick *has* ended, and the program may go on. The error
+    /// is returned once until an image is durable. The writer tries again, with longer and longer
+    /// pauses.
     pub fn tick(&mut self) -> Result<u64, StateError> {
         self.check_step()?;
         self.mailbox.prefetch();
@@ -376,7 +376,8 @@ impl<S: Scheme> State<S> {
         self.mailbox.put(point);
     }
 
-    /// Tells, once, that so many images in a row have failed. Who moves the writer knows it.
+    /// Returns once the error that so many images in a row have failed. If the caller runs the
+    /// writer, it knows that already.
     #[cold]
     #[inline(never)]
     fn tell_failures(&mut self, failures_min: u64) -> Result<(), StateError> {
@@ -405,8 +406,8 @@ impl<S: Scheme> State<S> {
         Some(StateError::ImagesFail { failures, source })
     }
 
-    /// Asks for an image as of the end of the next tick at which none is under way. If one of changes has
-    /// failed, asks for that one again.
+    /// Asks for an image. It will be as of the end of the next tick at which no capture is under
+    /// way. If the last capture, one of changes, has failed, this asks for that capture again.
     pub fn checkpoint(&self) {
         if S::CONTENT != Content::Nothing {
             self.mailbox.want(true);
@@ -490,15 +491,15 @@ impl<S: Scheme> State<S> {
         self.log.as_ref().map_or(0, LogSender::waiting_bytes)
     }
 
-    /// Numbers of the writer and the logger; they may be looked at from other threads.
+    /// Numbers of the writer and the logger, which other threads may read.
     pub fn progress(&self) -> &Arc<Progress> {
         &self.progress
     }
 
-    /// Does the next part of an image, where that is in the caller's hands.
+    /// Does the next part of an image, if the caller runs the writer.
     ///
     /// # Errors
-    /// What has ended the capture.
+    /// The error that has ended the capture.
     ///
     /// # Panics
     /// If a thread does it.
@@ -519,8 +520,8 @@ impl<S: Scheme> State<S> {
         advanced
     }
 
-    /// Writes and flushes a batch of actions, where that is in the caller's hands; false if there
-    /// is none.
+    /// Writes and flushes a batch of actions, if the caller runs the logger. False if there is
+    /// none.
     ///
     /// # Errors
     /// An error of the disk.
@@ -539,8 +540,9 @@ impl<S: Scheme> State<S> {
     /// scheme that takes no images and no log, keeps nothing, and that is no error.
     ///
     /// # Errors
-    /// As [`wait_durable`](Self::wait_durable): what kept ticks from becoming durable. Then, if
-    /// [`tick`](Self::tick) has not told it, why the last images failed; or a thread's panic.
+    /// As [`wait_durable`](Self::wait_durable), if ticks could not become durable. Otherwise the
+    /// reason why the last images failed, if [`tick`](Self::tick) has not returned it. Or the panic
+    /// of a thread.
     pub fn close(mut self) -> Result<(), StateError> {
         let kept = match (S::CONTENT, &self.log) {
             (Content::Nothing, None) => Ok(()),

@@ -256,7 +256,7 @@ impl<'a, T: Plain, S: Scheme> ArrayMut<'a, T, S> {
 pub struct CellMut<'a, T: Plain, S: Scheme> {
     array: ArrayMut<'a, T, S>,
     index: usize,
-    /// Cells share marks: two threads must not write cells of one array.
+    /// Cells share marks, so two threads must not write cells of one array.
     one_thread: PhantomData<*const ()>,
 }
 
@@ -328,7 +328,7 @@ impl<'a, T: Plain, S: Scheme> ChunksMut<'a, T, S> {
     }
 }
 
-/// Some cells of an array, in the hands of one thread. Cells keep their indices in the array.
+/// Some cells of an array, owned by one thread. Cells keep their indices in the array.
 #[derive(Debug)]
 pub struct ChunkMut<'a, T: Plain, S: Scheme> {
     array: ArrayMut<'a, T, S>,

@@ -73,7 +73,7 @@ struct UnderWay<S: Scheme> {
 enum Stage {
     /// The writer has not touched the file yet.
     Void,
-    /// The headers of so many blocks have checksums.
+    /// The blocks are being written. `checksums` holds those of the blocks so far.
     Blocks { file: Arc<dyn DiskFile>, base: Option<Base>, checksums: Vec<u32> },
 }
 
@@ -187,7 +187,8 @@ impl<S: Scheme> ImageWriter<S> {
                 Progress::set(&self.progress.fork_ns, cost.fork_ns);
                 Progress::set(&self.progress.copied_bytes, cost.copied_bytes);
                 self.publish(image, started_ns);
-                // Last: whoever sees that no capture is under way finds the image in the progress.
+                // This comes last, so that a thread which sees that no capture is under way finds
+                // the image in the progress.
                 capture.durable();
                 Ok(Advance::Durable { tick })
             }
@@ -197,9 +198,10 @@ impl<S: Scheme> ImageWriter<S> {
                 Ok(Advance::Wrote { bytes })
             }
             Err(error) => {
-                // Nothing may write the file any more. A second failure says no more than the first.
+                // Waits until no write of the file is under way. A second failure adds nothing to
+                // the first.
                 let _ = self.drain();
-                // Nobody needs the rest of the file, and somebody may need the space.
+                // The rest of the file is not needed, and others may need the space.
                 let _ =
                     self.files.disk().remove(&Files::image_path(under_way.header.slot as usize));
                 self.progress.capture_failed(error.clone());
@@ -266,7 +268,7 @@ impl<S: Scheme> ImageWriter<S> {
         self.behind.as_ref().map_or(Ok(()), WriteBehind::drain)
     }
 
-    /// Opens or makes the file, and sees to it that no crash can leave an image in the file.
+    /// Opens or makes the file, and makes sure that no crash can leave an image in the file.
     fn void(&mut self, header: &ImageHeader) -> Result<Arc<dyn DiskFile>, StateError> {
         let slot = header.slot as usize;
         let (disk, path) = (self.files.disk(), Files::image_path(slot));

@@ -118,7 +118,8 @@ fn copies_in_memory_and_paced_writers() {
     }
 }
 
-/// One block cannot be written: the capture has failed, another becomes durable, and is right.
+/// A disk on which the write of one block fails. The capture fails, and the next one becomes
+/// durable and is right.
 struct FailsOnce;
 
 impl registry::Program for FailsOnce {

@@ -1,4 +1,4 @@
-//! Any retained tick can be looked at again, and looking changes nothing.
+//! Tests of looking back: every retained tick can be shown again, and that changes nothing.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ fn files(disk: &SimDisk) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-/// Runs a state, whose images hold these ticks, and returns the cells after each tick.
+/// Runs a state that takes images at these ticks. Returns the cells after each tick.
 fn history<S: Scheme>(disk: &SimDisk, images: &[u64]) -> Vec<Vec<u64>> {
     let config = Config {
         background: Background::Manual,

@@ -1,4 +1,4 @@
-//! What cells may be, and the ways to read and write them.
+//! Tests of the types of cells, and of the ways to read and write them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

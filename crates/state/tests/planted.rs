@@ -82,7 +82,7 @@ fn every_planted_bug_is_caught() {
     assert!(missed.is_empty(), "not caught: {missed:?}");
 }
 
-/// What the suite says about the bug in each place where it is.
+/// The complaint of the suite about the bug, for each scheme whose code contains it.
 fn complaints(bug: Bug) -> Vec<(&'static str, Option<String>)> {
     let Some((names, takes_threads)) = scheme_of(bug) else {
         return vec![("lives and scenarios", complaint_of_lives())];
@@ -100,7 +100,7 @@ fn complaints(bug: Bug) -> Vec<(&'static str, Option<String>)> {
     names.iter().filter(is_here).map(|name| (*name, judge(name))).collect()
 }
 
-/// What crashes say about the bug.
+/// The complaint of the crash tests about the bug.
 fn complaint_of_lives() -> Option<String> {
     let mut scenarios = pointed::SCENARIOS.iter();
     let pointed = scenarios.find_map(|(name, run)| Some(format!("{name}: {}", complaint(run)?)));
@@ -124,7 +124,7 @@ fn complaint_of_lives() -> Option<String> {
     })
 }
 
-/// The first line of what a check says when it fails.
+/// The first line of the message with which a check fails.
 fn complaint(run: &(dyn Fn() + RefUnwindSafe)) -> Option<String> {
     let payload = catch_unwind(run).err()?;
     let said = match payload.downcast::<String>() {

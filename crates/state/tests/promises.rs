@@ -1,5 +1,5 @@
-//! What the calls of a state promise: durability without a log, failures that are told, steps that
-//! panic.
+//! Tests of the promises of a state's calls: durability without a log, reported failures, steps
+//! that panic.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -110,7 +110,7 @@ fn close_says_why_there_is_no_image() {
     }
 }
 
-/// Ends ticks until one says something, or there is what is wanted.
+/// Ends ticks until one returns an error, or until `done` is true.
 fn tick_until(
     state: &mut State<Hg>,
     mut is_enough: impl FnMut(&State<Hg>) -> bool,
@@ -144,7 +144,7 @@ fn images_that_fail_are_told_once_until_one_is_durable() {
         let is_well = |state: &State<Hg>| state.progress().snapshot().images > images + 1;
         assert!(tick_until(&mut state, is_well).is_none(), "round {round}");
     }
-    // Told by close, if no tick has come to it.
+    // `close` returns the error, if no tick has returned it.
     refuse_images(&disk);
     let fails = |state: &State<Hg>| state.progress().snapshot().failures_in_a_row > 0;
     assert!(tick_until(&mut state, fails).is_none());

@@ -18,10 +18,10 @@ const SCHEDULES_FOR_A_BUG: usize = 400_000;
 
 type Page = [u32; 2];
 
-/// What the mutator hands over: a capture, and what must come of it.
+/// A capture that the mutator gives to the writer, with its expected image.
 type Job<S> = Mutex<Option<(Capture<S>, Vec<u8>)>>;
 
-/// So many schedules.
+/// The number of schedules.
 struct Model(usize);
 
 impl registry::Program for Model {
@@ -63,7 +63,7 @@ fn side_by_side<S: Scheme>() {
         }
         arrays.end_tick();
         if let Some(capture) = arrays.point_of_consistency() {
-            // Of changes, one that failed is taken again.
+            // A failed capture of changes is taken again.
             if capture.tick() == arrays.ticks() {
                 wanted = model.iter().flatten().flat_map(|word| word.to_le_bytes()).collect();
             }

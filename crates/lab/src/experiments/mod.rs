@@ -206,7 +206,8 @@ impl Registered {
             let out = context.fresh_dir("process")?;
             let mut command = Command::new(&context.binary);
             command.args(context.arguments(self.id)).arg("--out").arg(&out);
-            // It ends with 1 where a claim was missed, which is for all of them to say.
+            // A process exits with status 1 if it missed a claim. Only the joined result decides
+            // that.
             let status = command.stdout(Stdio::null()).status();
             let status = status.map_err(|e| LabError::process(format!("{command:?}"), e))?;
             let path = ExperimentResult::path_in(&out, self.id);

@@ -140,7 +140,7 @@ impl Experiment for SnapTable1 {
 
     fn adjust(plan: &mut Plan, asked: &Context) {
         if let Some(seconds) = asked.seconds {
-            // A tick of full length takes some milliseconds with the baseline's beside it.
+            // A tick of full length, together with the baseline's, takes some milliseconds.
             plan.ticks = (seconds * 250.0).ceil().max(10.0) as u64;
         }
     }
@@ -303,7 +303,8 @@ fn amounts(all: &[Measured], result: &mut ExperimentResult) {
     }
 }
 
-/// Fork holds the state, and a copy of what was written while the image was taken: by 4 KiB, and no more.
+/// Checks that fork holds only the state and copies of the pages that were written while the image
+/// was taken.
 fn fork_holds_what_is_dirty(all: &[Measured], result: &mut ExperimentResult) {
     let Some(fork) = all.iter().find(|it| it.scheme == "fork") else { return };
     let wanted = 1.0 + fork.dirty_share;

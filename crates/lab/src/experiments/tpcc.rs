@@ -393,7 +393,8 @@ impl Size {
     }
 }
 
-/// A note on ipp's speed without and with checkpoints. It names a cause only if every run shows it.
+/// A note on the speed of ipp without and with checkpoints. The note names a cause only if every
+/// run shows it.
 fn what_writes_cost(at: &str, idle: &[f64], copy: &[f64]) -> String {
     let (idle_median, copy_median) = (median(idle), median(copy));
     let measured = format!(

@@ -16,7 +16,7 @@ struct Item {
 }
 
 enum Measured {
-    /// By this experiment, whose claims name the item in their source.
+    /// Repeated by this experiment, whose claims name the item in their source.
     By(&'static str),
     /// Not comparable, for this reason.
     Not(&'static str),

@@ -188,7 +188,7 @@ pub(crate) struct Figure {
     /// Shaded stretches of the x axis: captures, saves.
     #[serde(default)]
     pub(crate) spans: Vec<Span>,
-    /// What the paper has in this picture.
+    /// The paper's points in this picture.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) paper: Vec<PaperPoint>,
     /// Bars instead of curves.
@@ -203,7 +203,7 @@ pub(crate) struct PaperPoint {
     pub(crate) label: String,
     /// Where it is drawn.
     pub(crate) at: [f64; 2],
-    /// What the paper says.
+    /// The paper's statement.
     pub(crate) text: String,
 }
 

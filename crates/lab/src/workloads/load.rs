@@ -1,4 +1,4 @@
-//! What runs on a state, tick by tick.
+//! A load of a state, tick by tick.
 
 use stillpoint_state::{Actions, Array, ArraysBuilder, Cells, Plain, Scheme, StateBuilder};
 

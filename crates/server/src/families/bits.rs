@@ -259,7 +259,7 @@ impl BitOp {
         Err(CmdError::text(format!("ERR BITOP {name} must be called with {needed}.")))
     }
 
-    /// One byte of the result, of that byte of the first source and of the others.
+    /// Combines one byte of the first source with the same byte of the others.
     fn combine(self, first: u8, others: impl Iterator<Item = u8>) -> u8 {
         match self {
             Self::And => others.fold(first, |a, b| a & b),
@@ -304,7 +304,7 @@ fn bitop(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     Ok(())
 }
 
-/// What happens to a number that its integer cannot hold.
+/// The rule for a number that its integer cannot hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Overflow {
     Wrap,
@@ -396,7 +396,7 @@ impl Field {
     }
 }
 
-/// Reads the operations, each with what an overflow does.
+/// Reads the operations, each with its rule for an overflow.
 fn field_ops(
     ctx: &Context<'_>,
     args: Args<'_>,

@@ -115,7 +115,7 @@ fn setinfo_while_loading(ctx: &mut LoadingContext<'_>, args: Args<'_>) -> CmdRes
     Ok(())
 }
 
-/// Writes what other threads see of this client.
+/// Writes the data of this client that other threads see.
 fn publish(ctx: &Context<'_>) {
     let (client, info) = (&*ctx.client, &ctx.client.info);
     info.db.store(u32::from(client.db), RELAXED);
@@ -252,7 +252,7 @@ fn kill(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
         if victim.id == me {
             ctx.client.closing = true;
         } else {
-            // Release: partner of the Acquire in the event loop that looks for it.
+            // Release: partner of the Acquire in the client's event loop, which reads the flag.
             victim.killed.store(true, Ordering::Release);
         }
     }

@@ -22,7 +22,7 @@ pub(super) const ROWS: &[Spec] = &[
     row("msetex", -4, WM, COUNTED_PAIRS, STRING, "8.4.0", Keyed(msetex), "Sets several strings at once, with an expiry and on a condition."),
 ];
 
-/// What must be true of a key.
+/// A condition on a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Condition<'a> {
     #[default]

@@ -151,7 +151,7 @@ fn auth_while_loading(ctx: &mut LoadingContext<'_>, args: Args<'_>) -> CmdResult
     Ok(())
 }
 
-/// What `HELLO` asks for.
+/// The arguments of `HELLO`.
 #[derive(Debug, Default)]
 struct Hello<'a> {
     version: Option<i64>,

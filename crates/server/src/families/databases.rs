@@ -41,7 +41,7 @@ fn keys_weight(_: Args<'_>, db: Db, keyspace: &Keyspace) -> usize {
 
 fn scan_weight(args: Args<'_>, db: Db, keyspace: &Keyspace) -> usize {
     let count = ScanOptions::parse(args).map_or(0, |options| options.count);
-    // Few ask for many keys at once: the others need not be counted for them.
+    // The keys are counted only for a large request, which is rare.
     if count < STEP { count } else { count.min(keyspace.len(db) as usize) }
 }
 
@@ -111,7 +111,8 @@ fn swapdb_listed(_: &mut Context<'_>, _: Args<'_>, _: &ListedKeys, _: &mut Tx<'_
     Err(CmdError::fixed("ERR SWAPDB inside MULTI is not allowed"))
 }
 
-/// A cursor. As in Redis, a negative number stands for its two's complement, and nothing for 0.
+/// A cursor. As in Redis, a negative number means its two's complement, and an empty argument means
+/// 0.
 pub(super) fn cursor(arg: &[u8]) -> Result<u64, CmdError> {
     let cursor = match arg {
         [] => Some(0),
@@ -318,7 +319,7 @@ fn flushdb_listed(
     Ok(())
 }
 
-/// Databases without keys are flushed too: they may hold memory of keys that were deleted.
+/// Databases without keys are flushed too, since they may hold memory of deleted keys.
 fn flushall(ctx: &mut Context<'_>, args: Args<'_>, _: &mut Session) -> CmdResult {
     check_flush_option(args)?;
     let all: Vec<Db> = (0..DATABASES).collect();

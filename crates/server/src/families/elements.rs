@@ -1,4 +1,4 @@
-//! What the families of collections share: scans, ranges and random elements.
+//! Code shared by the families of collections: scans, ranges and random elements.
 
 use std::collections::HashSet;
 
@@ -13,7 +13,7 @@ use crate::keyspace::{Elements, Kind};
 use crate::resp::{Args, Reply, parse_i64};
 use crate::session::context::Context;
 
-/// What `HSCAN`, `SSCAN` and `ZSCAN` are asked for.
+/// The options of `HSCAN`, `SSCAN` and `ZSCAN`.
 struct ScanOptions<'a> {
     pattern: Option<&'a [u8]>,
     count: u64,
@@ -42,10 +42,11 @@ impl<'a> ScanOptions<'a> {
     }
 }
 
-/// Splits an element into its name and what is answered behind the name.
+/// Splits an element into its name and the second part of the reply, if there is one.
 type Split = fn(&[u8]) -> (&[u8], Option<Vec<u8>>);
 
-/// Runs a scan of a collection. `split` gives the name of an element, and what is answered behind it.
+/// Runs a scan of a collection. `split` returns the name of an element, and the second part of the
+/// reply.
 pub(super) fn scan(
     ctx: &mut Context<'_>,
     args: Args<'_>,
@@ -98,7 +99,8 @@ pub(super) fn clip(start: i64, end: i64, len: u64) -> (u64, u64) {
     if from > to { (0, 0) } else { (from as u64, to as u64 + 1) }
 }
 
-/// `count` different positions below `len`, in no order; all of them, in order, if there are no more.
+/// `count` different positions below `len`, in no order. If `count` is not below `len`, all
+/// positions in order.
 pub(super) fn distinct(rng: &dyn Rng, len: u64, count: u64) -> Vec<u64> {
     if count >= len {
         return (0..len).collect();
@@ -151,7 +153,7 @@ const COUNT_RANGE: CmdError = CmdError::fixed(
     "ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807",
 );
 
-/// `HRANDFIELD` and `ZRANDMEMBER`: random elements, alone, some, or some with what belongs to them.
+/// `HRANDFIELD` and `ZRANDMEMBER`: one random element, several, or several with their values.
 /// `answer` writes the name, or the name and the value.
 pub(super) fn random_pairs(
     ctx: &mut Context<'_>,

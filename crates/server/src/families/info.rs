@@ -267,7 +267,7 @@ fn persistence(out: &mut String, ctx: &Context<'_>) {
     field(out, "aof_enabled", u8::from(shared.has_journal()));
     field(out, "aof_rewrite_in_progress", 0);
     field(out, "aof_rewrite_scheduled", 0);
-    // A checkpoint shortens the log, so its status stands for that of a rewrite.
+    // A checkpoint shortens the log, so its status is shown as that of a rewrite.
     field(out, "aof_last_bgrewrite_status", if failed { "err" } else { "ok" });
     let healthy = shared.keyspace.engine.health().is_ok();
     let taken = healthy && !shared.refusals.lock().are_going_on;
@@ -293,7 +293,8 @@ fn persistence(out: &mut String, ctx: &Context<'_>) {
     field(out, "incarnation", stats.incarnation);
 }
 
-/// Writes what the checkpoint under way has done, what the last one took, and the chain's state.
+/// Writes the progress of the checkpoint under way, the figures of the last one, and the state of
+/// the chain.
 fn checkpoints(out: &mut String, state: &CheckpointStatus) {
     let ms = |duration: std::time::Duration| format!("{:.3}", duration.as_secs_f64() * 1000.0);
     let running = state.running.as_ref();

@@ -399,8 +399,8 @@ fn lmpop(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     Ok(())
 }
 
-/// Reads the arguments from the number of keys on, at argument `at`, of `LMPOP` and the like. Gives
-/// the number, the end, and how many elements are wanted at most.
+/// Reads the arguments of `LMPOP` and similar commands, from the number of keys at argument `at`
+/// on. Returns that number, the end of the list, and the most elements wanted.
 pub(super) fn pop_options<E>(
     args: Args<'_>,
     at: usize,
@@ -409,7 +409,7 @@ pub(super) fn pop_options<E>(
     let count = match numkeys(args, at) {
         Ok(count) => count,
         Err(error) if parse_i64(args.at(at)).is_none_or(|count| count < 1) => return Err(error),
-        // Too many keys: there is no argument for the end.
+        // The number of keys leaves no argument for the end of the list.
         Err(_) => return Err(CmdError::SYNTAX),
     };
     let end = parse_end(args.get(at + 1 + count).ok_or(CmdError::SYNTAX)?)?;
@@ -425,8 +425,8 @@ pub(super) fn pop_options<E>(
     Ok((count, end, most.unwrap_or(1)))
 }
 
-/// Takes elements off the first of `count` lists, from argument `first` on, that has some. Gives the
-/// argument of its key, too.
+/// Takes elements off the first of `count` lists, from argument `first` on, that has elements. Also
+/// returns the argument of the list's key.
 pub(super) fn pop_first(
     ctx: &mut Context<'_>,
     args: Args<'_>,

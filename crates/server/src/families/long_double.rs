@@ -154,8 +154,8 @@ fn read(value: u128, exponent: i32, below: bool) -> Option<Magnitude> {
     (value == 0 || magnitude != Magnitude::Finite(0, 0)).then_some(magnitude)
 }
 
-/// Splits `digits[.digits][mark[sign]digits]`: the digits, how many of them stand behind the point,
-/// and the exponent, kept within what can matter.
+/// Splits `digits[.digits][mark[sign]digits]`: the digits, their number behind the point, and the
+/// exponent. The exponent is clamped to the range that changes the result.
 fn parts(text: &[u8], mark: u8, is_digit: fn(&u8) -> bool) -> Option<(Vec<u8>, i64, i64)> {
     let end = text.iter().position(|byte| byte.to_ascii_lowercase() == mark);
     let (mantissa, exponent) = text.split_at(end.unwrap_or(text.len()));

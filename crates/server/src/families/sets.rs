@@ -1,4 +1,4 @@
-//! Sets: strings that are there or not.
+//! Sets of strings.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! SORT: the elements of a list, a set or a sorted set, in an order that other keys may give.
 //!
 //! The keys that `BY` and `GET` name depend on the elements. A first run finds these keys, and the
-//! command runs again as a transaction that has declared them, until they are the right ones. So the
-//! whole is one serializable transaction.
+//! command runs again as a transaction that declares them. It repeats that until the declared keys
+//! are the right ones. So the command is one serializable transaction.
 
 use std::cmp::Ordering;
 
@@ -206,7 +206,7 @@ fn value_of(
     }
 }
 
-/// By what an element is sorted.
+/// The value by which an element is sorted.
 enum Weight {
     Number(f64),
     Text(Option<Vec<u8>>),
@@ -238,7 +238,7 @@ fn sorted<'e>(
     }
     weighed.sort_by(|(a, first), (b, second)| {
         let order = match (a, b) {
-            // Elements of one number are in the order of their bytes.
+            // Elements with equal numbers are in the order of their bytes.
             (Weight::Number(a), Weight::Number(b)) => {
                 a.partial_cmp(b).unwrap_or(Ordering::Equal).then_with(|| first.cmp(second))
             }

@@ -53,7 +53,7 @@ impl Alone {
         Self::over(config, SimDisk::new(1))
     }
 
-    /// Servers over what a simulated disk holds, without threads.
+    /// A server on a simulated disk, without threads.
     pub(super) fn over(mut config: Config, disk: SimDisk) -> Self {
         let clock = Arc::new(ManualClock::self_advancing(STARTED_MS));
         // One session for the present server, one for the next, one for the caller.

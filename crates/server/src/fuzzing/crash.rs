@@ -13,9 +13,9 @@ use crate::keyspace::{CollectionCheck, VerifiedCollections};
 const LIVES: u64 = 40;
 const COMMANDS: usize = 90;
 const CRASHES: u64 = 6;
-/// All keys, as one request each: what is in a value, in its own order.
+/// Requests that show the value of each key, with the elements in their stored order.
 const LOOK: &[u8] = b"DUMP a\r\nDUMP b\r\nDUMP c\r\nDUMP d\r\n";
-/// Turns in which the reclaim of what is left ends.
+/// Turns of the event loop after which every reclaim has ended.
 const RECLAIM_TURNS: usize = 400;
 
 fn config(checkpoint: &str) -> Config {
@@ -89,7 +89,8 @@ fn verified(alone: &Alone, session: &mut Session) -> VerifiedCollections {
     check.finish()
 }
 
-/// What was in the keys after each command so far, and which of these a crash may bring back.
+/// The values of the keys after each command so far, and the range of these states that a crash may
+/// bring back.
 #[derive(Default)]
 struct History {
     looks: Vec<Vec<u8>>,
@@ -108,7 +109,7 @@ fn recover(seed: u64, disk: SimDisk, checkpoint: &str, history: &History) {
     let look = ask(&mut server, &mut client, LOOK);
     let allowed = &history.looks[history.durable..];
     assert!(allowed.contains(&look), "seed {seed}: no state from {} on", history.durable);
-    // What deleted collections have left goes, and nothing else.
+    // The nodes of deleted collections are removed, and nothing else.
     for _ in 0..RECLAIM_TURNS {
         if alone.engine.len(alone.engine.table("graves").expect("a table")) == 0 {
             break;
@@ -144,7 +145,7 @@ fn collections_are_whole_after_every_crash() {
                     history.durable = history.looks.len() - 1;
                 }
                 1..5 => {
-                    // Some of what is left of deleted collections is removed.
+                    // The event loop removes some nodes of deleted collections.
                     server.clock.advance(Duration::from_millis(100));
                     server.turn(&mut client);
                 }

@@ -19,7 +19,7 @@ const EXPIRED_MAX: usize = 256;
 /// Scratch memory that an event loop keeps between commands.
 const SCRATCH_KEEP: usize = 1 << 20;
 
-/// What one event loop keeps for its accesses to keys.
+/// State of one event loop for its accesses to keys.
 #[derive(Debug)]
 pub(crate) struct LoopKeys {
     /// Wall time of this pass, in milliseconds since the Unix epoch.
@@ -374,7 +374,8 @@ impl<'a> Keys<'a> {
         Ok(())
     }
 
-    /// What a client that watches the `i`-th key has to remember. The key is locked for writing.
+    /// The observation that a client which watches the `i`-th key keeps. The key is locked for
+    /// writing.
     pub(crate) fn watch(&self, tx: &mut Tx<'_>, i: u32, key: &[u8]) -> Watched {
         let missing_keys = &self.keyspace.missing_keys;
         Watched::new(missing_keys, tx, self.slot(i), (self.db, key), self.local.now_ms)
@@ -382,7 +383,7 @@ impl<'a> Keys<'a> {
 
     /// Tells the clients that watch a missing key that the key is made.
     ///
-    /// Their transaction fails in vain if this one does not commit.
+    /// If this transaction does not commit, their transactions fail without need.
     #[inline]
     fn tell_watchers(&mut self, tx: &mut Tx<'_>, slot: Slot) {
         let Keyspace { missing_keys, waiters, .. } = self.keyspace;

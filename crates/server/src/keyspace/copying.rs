@@ -38,8 +38,8 @@ impl Keys<'_> {
         Ok(())
     }
 
-    /// Moves the value and the expiry of the first key to the second, of the same database. What the
-    /// second had is gone.
+    /// Moves the value and the expiry of the first key to the second, of the same database. The old
+    /// value of the second key is removed.
     ///
     /// # Errors
     /// The store refuses the write.

@@ -40,7 +40,7 @@ impl KeyCounters {
 #[derive(Debug)]
 pub(super) struct Counts {
     loops: Vec<Arc<KeyCounters>>,
-    /// Keys with an expiry by database, beside those that the event loops count.
+    /// Keys with an expiry by database, in addition to those that the event loops have counted.
     expiring_base: [AtomicI64; DATABASES as usize],
 }
 
@@ -67,9 +67,9 @@ impl Counts {
         self.loops.iter().map(of).sum()
     }
 
-    /// About how many keys of the database have an expiry.
+    /// Approximate number of keys of the database with an expiry.
     ///
-    /// This is what the last expiry scan counted, and the changes since.
+    /// This is the count of the last expiry scan, and the changes since.
     pub(super) fn expiring(&self, db: Db) -> u64 {
         // Relaxed: partner of the store in `restart_expiring`.
         let base = self.expiring_base[usize::from(db)].load(Ordering::Relaxed);
@@ -83,7 +83,7 @@ impl Counts {
         self.expiring_base[usize::from(db)].store(base, Ordering::Relaxed);
     }
 
-    /// Exchanges what is counted of two databases. No event loop counts meanwhile.
+    /// Exchanges the counts of two databases. No event loop counts meanwhile.
     pub(super) fn swap(&self, a: Db, b: Db) {
         let (of_a, of_b) = (self.expiring(a), self.expiring(b));
         for (db, count) in [(a, of_b), (b, of_a)] {

@@ -19,7 +19,7 @@ use super::watch::MissingKeys;
 use crate::config::{DATABASES, Db};
 use crate::error::{CmdError, ServerError};
 
-/// The table of what is left of collections that are gone.
+/// The table of graves: the collections whose nodes are still to be removed.
 pub(super) const GRAVES: &str = "graves";
 /// The table that says which table each database has, and its only key.
 const PLACES: &str = "databases";
@@ -39,10 +39,11 @@ pub(crate) struct Keyspace {
     tables: [TableId; DATABASES as usize],
     /// Of each place, the nodes of its collections.
     nodes_tables: [TableId; DATABASES as usize],
-    /// The place of each database. Relaxed: whoever changes it has the keyspace lock alone.
+    /// The place of each database. Relaxed: a thread that changes a place holds the whole keyspace
+    /// lock.
     places: [AtomicU8; DATABASES as usize],
     places_table: TableId,
-    /// What is left of collections that are gone.
+    /// The table of graves.
     pub(super) graves: TableId,
     pub(crate) lock: KeyspaceLock,
     pub(super) missing_keys: Arc<MissingKeys>,
@@ -51,7 +52,7 @@ pub(crate) struct Keyspace {
     flushes: Flushes,
 }
 
-/// Flushes of databases, as many as have begun and as have ended.
+/// Numbers of flushes of databases that have begun, and that have ended.
 #[derive(Debug, Default)]
 pub(crate) struct Flushes {
     begun: AtomicU64,
@@ -70,7 +71,7 @@ impl Flushes {
 
     /// Flushes that have ended.
     pub(crate) fn now(&self) -> u64 {
-        // Acquire: partner of the last Release in `count`. What those flushes emptied is empty.
+        // Acquire: partner of the last Release in `count`. The tables of those flushes are empty.
         self.ended.load(Acquire)
     }
 
@@ -81,7 +82,7 @@ impl Flushes {
     }
 }
 
-/// What one step of a scan did.
+/// The result of one step of a scan.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scanned {
     /// The cursor of the next step; 0 at the end.
@@ -208,7 +209,7 @@ impl Keyspace {
         keys.push(self.table(db), key, mode, value_len)
     }
 
-    /// What event loop `worker` keeps for its accesses to keys.
+    /// The state of event loop `worker` for its accesses to keys.
     pub(crate) fn loop_keys(&self, worker: usize, rng: &dyn Rng) -> LoopKeys {
         LoopKeys::new(Arc::clone(self.counts.of(worker)), rng.next_u64())
     }
@@ -229,9 +230,9 @@ impl Keyspace {
 
     /// Looks at about `count` records from `cursor` on and visits the keys that have not expired.
     ///
-    /// A scan visits every key that is there from its first step to its last, and no key twice unless
-    /// the database is [emptied](Self::flushes) meanwhile. An entry shows the key's type and expiry, not
-    /// its value.
+    /// A scan visits every key that exists from its first step to its last, and no key twice unless
+    /// the database is [emptied](Self::flushes) meanwhile. An entry shows the key's type and
+    /// expiry, not its value.
     ///
     /// # Errors
     /// The engine has no such table any more.

@@ -22,8 +22,8 @@ struct ExpiryScan {
     met: u64,
     /// How many keys had got an expiry, ever, when this scan began.
     set_at_start: u64,
-    /// The same number, if the last whole scan met no key with an expiry. While the number stays,
-    /// there is nothing to find.
+    /// The value of `set_at_start` at the last whole scan, if that scan met no key with an expiry.
+    /// Until a further key gets an expiry, no scan is needed.
     idle_at: Option<u64>,
 }
 
@@ -71,7 +71,8 @@ impl ExpiryCycle {
             if clock.monotonic_ns() - start_ns >= budget_ns {
                 break;
             }
-            // The cycle has passed all databases and few keys had expired: the rest waits for the next.
+            // The cycle has passed all databases, and few keys had expired. Further keys wait for
+            // the next cycle.
             if self.next == 0 && expired * 10 <= seen {
                 break;
             }

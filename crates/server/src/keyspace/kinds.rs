@@ -4,7 +4,7 @@
 use super::elements::string_at;
 use crate::resp::parse_i64;
 
-/// What a value is.
+/// The kind of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind(u8);
 
@@ -16,19 +16,19 @@ const KIND_MASK: u8 = 0x0f;
 pub(super) enum Order {
     /// As they were put.
     Position,
-    /// None that a client may rely on; elements have names, and are found by them.
+    /// No order that a client may rely on. Elements have names, and are found by their names.
     Names,
-    /// By their bytes; elements have names, and are found by them, too.
+    /// The order of the elements' bytes. Elements also have names, and are found by their names.
     Contents,
 }
 
-/// What a collection of a kind is made of.
+/// The properties of the elements of a kind.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ElementRules {
     pub(super) order: Order,
     /// The name in the content of an element.
     pub(super) name: fn(&[u8]) -> &[u8],
-    /// What `OBJECT ENCODING` answers while the collection is small, and from then on.
+    /// The reply of `OBJECT ENCODING` for a small collection, and for a larger one.
     pub(super) encodings: [&'static str; 2],
     /// Whether a collection of that many elements, with an element of that content, still is small.
     pub(super) is_small: fn(u64, &[u8]) -> bool,
@@ -73,7 +73,7 @@ impl Kind {
         self.row().map_or("unknown", |row| row.name)
     }
 
-    /// What a collection is made of; `None` for a value that is no collection.
+    /// The properties of the elements. `None` for a value that is no collection.
     pub(super) fn elements(self) -> Option<&'static ElementRules> {
         self.row().and_then(|row| row.elements.as_ref())
     }

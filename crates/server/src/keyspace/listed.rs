@@ -28,7 +28,7 @@ type Name = (Db, Box<[u8]>);
 #[derive(Debug, Default)]
 pub(crate) struct ListedNames {
     names: Vec<Name>,
-    /// Keys of each database, those that are not listed included.
+    /// Number of keys of each database, listed or not.
     len_before: [u64; DATABASES as usize],
 }
 
@@ -79,7 +79,8 @@ impl ListedNames {
         Ok(Self { names, len_before })
     }
 
-    /// Declares the keys beside those in `keys`, which the commands of the queue name.
+    /// Declares the listed keys in addition to those in `keys`, which the commands of the queue
+    /// name.
     pub(crate) fn declare(&mut self, keyspace: &Keyspace, keys: &mut KeySet) -> ListedKeys {
         let named = keys
             .iter()

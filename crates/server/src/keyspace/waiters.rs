@@ -1,9 +1,10 @@
 //! Clients that wait for one of several keys to be made.
 //!
-//! A waiter is entered while it holds the locks of the keys, which are all missing. Whoever makes such
-//! a key holds its lock, so one of the two sees the other. The maker wakes the waiter of the key that
-//! came first. It runs its command again, in its own event loop; if that takes something and leaves
-//! more, the next waiter is woken. A waiter that finds nothing keeps its place.
+//! A waiter is entered while it holds the locks of the keys, which are all missing. A transaction
+//! that makes such a key holds its lock, so one of the two sees the other. That transaction wakes
+//! the waiter of the key that came first. The waiter runs its command again, in its own event loop.
+//! If the command takes elements and leaves more, the next waiter is woken. A waiter that finds
+//! nothing keeps its place.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use parking_lot::Mutex;
 /// A client that waits, known to its event loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WaiterId {
-    /// Its event loop.
+    /// The event loop of the client.
     pub(crate) worker: usize,
     /// Number of the client.
     pub(crate) client: u64,
@@ -25,11 +26,11 @@ const COUNTERS: usize = 1024;
 
 #[derive(Debug, Default)]
 struct Queues {
-    /// By the hash of a key: its waiters, by the order in which they came.
+    /// Hash of a key → its waiters, in the order in which they came.
     by_key: HashMap<u64, BTreeMap<u64, WaiterId>>,
     /// Waiters that were woken and have not run yet, with the key that woke each.
     woken: HashMap<u64, u64>,
-    /// By client: its place in the order, and its event loop.
+    /// Client → its place in the order, and its event loop.
     clients: HashMap<u64, (u64, usize)>,
     /// Clients that `CLIENT UNBLOCK` has chosen, with whether they get an error.
     unblocked: HashMap<u64, bool>,
@@ -42,8 +43,9 @@ struct Queues {
 /// All waiters.
 #[derive(Debug)]
 pub(crate) struct Waiters {
-    /// How many waiters of keys share some bits of the hash. Whoever makes a key reads a counter first.
-    /// Relaxed: waiter and maker hold the key's lock, which orders their accesses.
+    /// Number of waiters of keys that share some bits of the hash. A transaction that makes a key
+    /// reads a counter first. Relaxed: waiter and maker hold the key's lock, which orders their
+    /// accesses.
     counters: Box<[AtomicU32]>,
     queues: Mutex<Queues>,
     /// Waiters that were woken, by event loop.
@@ -95,8 +97,8 @@ impl Waiters {
         }
     }
 
-    /// Wakes the first waiter of a key, behind place `after`, that has not been woken yet. Gives its
-    /// event loop.
+    /// Wakes the first waiter of a key, behind place `after`, that has not been woken yet. Returns
+    /// its event loop.
     pub(super) fn wake(&self, hash: u64, after: u64) -> Option<usize> {
         let mut queues = self.queues.lock();
         let Queues { by_key, woken, .. } = &mut *queues;
@@ -139,8 +141,8 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// Says that the client runs its command again: it may be woken anew.
-    /// Gives how `CLIENT UNBLOCK` has ended the wait, if it has: with an error or not.
+    /// Notes that the client runs its command again, so that it may be woken anew. If `CLIENT
+    /// UNBLOCK` has ended the wait, returns whether it did so with an error.
     pub(crate) fn runs(&self) -> Option<bool> {
         let mut queues = self.of.queues.lock();
         queues.woken.remove(&self.place);
@@ -172,7 +174,7 @@ impl Drop for Waiting {
         }
         queues.clients.remove(&self.client);
         queues.unblocked.remove(&self.client);
-        // What woke a client that is gone wakes the next.
+        // If a woken client has left, the key that woke it wakes the next waiter.
         let woken_by = queues.woken.remove(&self.place);
         drop(queues);
         if let Some(hash) = woken_by {

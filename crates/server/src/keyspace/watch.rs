@@ -1,9 +1,9 @@
-//! What a client saw of a key when it began to watch the key.
+//! The observation of a key when a client began to watch the key.
 //!
 //! A key with a value is compared by the stamp of its last writer. A missing key has no stamp: a
-//! reclaimed record leaves only a bound for all keys around it, which rises for many reasons. So
-//! whoever makes a key tells the clients that watch it. It does not matter whether the key is
-//! deleted again.
+//! reclaimed record leaves only a bound for all keys around it, which rises for many reasons. So a
+//! transaction that makes a key tells the clients that watch the key. It does not matter whether
+//! the key is deleted again.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(crate) struct Watched {
     seen: Seen,
 }
 
-/// What the client saw of the key.
+/// The client's observation of the key.
 #[derive(Debug)]
 enum Seen {
     /// The stamp of its last writer.
@@ -86,9 +86,9 @@ const COUNTERS: usize = 1024;
 /// The missing keys that are watched, by their hash.
 #[derive(Debug)]
 pub(super) struct MissingKeys {
-    /// How many of `keys` share some bits of the hash. Whoever makes a key reads a counter first.
-    /// As a rule nobody writes the counters. Relaxed: watcher and maker hold the key's lock, which
-    /// orders their accesses.
+    /// Number of the `keys` that share some bits of the hash. A transaction that makes a key reads
+    /// a counter first. The counters are rarely written. Relaxed: watcher and maker hold the key's
+    /// lock, which orders their accesses.
     counters: Box<[AtomicU32]>,
     /// By hash, whether the key was made. A key that was made has left the map.
     keys: Mutex<HashMap<u64, Arc<AtomicBool>>>,

@@ -41,7 +41,8 @@ pub(crate) struct Conn {
     pub(crate) postponed: VecDeque<Postponed>,
     /// With this many bytes of replies pending, no request of the client is executed.
     pause_bytes: usize,
-    /// What the event loop has lately done for the client. Who has the least is served first.
+    /// The work that the event loop has lately done for the client. The client with the least is
+    /// served first.
     pub(crate) load: Load,
     /// The socket may have more to read.
     pub(crate) readable: bool,
@@ -53,11 +54,11 @@ pub(crate) struct Conn {
     pub(crate) wants_input: bool,
     /// The client sends no more.
     pub(crate) end_of_input: bool,
-    /// Nothing can be sent to the client any more.
+    /// Whether nothing can be sent to the client any more.
     pub(crate) broken: bool,
     /// Work of the next request, if a round gave it back because it leaves the event loop; else 0.
     pub(crate) leaves_with: usize,
-    /// A call of the round runs again after the round: those behind it wait.
+    /// Whether a call of the round runs again after the round. The calls behind it wait.
     pub(crate) runs_again: bool,
     /// The next request found no memory, and some is on its way back.
     pub(crate) needs_room: bool,
@@ -75,7 +76,7 @@ pub(crate) struct Conn {
     pub(crate) missed: bool,
 }
 
-/// What came of reading.
+/// The result of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReadOutcome {
     /// Bytes arrived.
@@ -215,8 +216,8 @@ impl Conn {
         self.reply.pending()
     }
 
-    /// Whether so many replies are pending that no request of the client is executed. `allowance` is
-    /// what each client may hold at present.
+    /// Whether so many replies are pending that no request of the client is executed. `allowance`
+    /// is the number of bytes that each client may hold at present.
     pub(crate) fn is_blocked(&self, allowance: usize) -> bool {
         self.unsent() >= self.pause_bytes.min(allowance)
     }

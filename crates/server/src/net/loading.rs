@@ -29,7 +29,7 @@ use crate::shared::loading::LoadingProgress;
 use crate::shared::mailbox::{Incoming, Said};
 use crate::shared::registry::ClientInfo;
 
-/// Longest time between two looks at what no event announces.
+/// Longest time between two looks at changes that no event announces.
 const TICK: Duration = Duration::from_millis(100);
 /// Bytes read in one go.
 const READ_BYTES: usize = 64 << 10;
@@ -51,7 +51,7 @@ pub(crate) struct LoadingLoop {
     waker: Waker,
 }
 
-/// What the event loops that serve take over.
+/// The sockets and clients that the serving event loops take over.
 #[derive(Debug)]
 pub(crate) struct Handover {
     pub(crate) listener: Listener,

@@ -40,7 +40,7 @@ pub(crate) struct Call {
     pub(crate) spec: &'static Spec,
 }
 
-/// What the planner leaves of a client's input.
+/// The state of a client's input after planning.
 #[derive(Debug)]
 pub(crate) enum Progress {
     /// No whole request is left, or nothing more is to be executed.
@@ -71,7 +71,7 @@ enum Enqueued {
     Leaves(LongCall),
 }
 
-/// The batch of one round and what it is made from.
+/// The batch of one round, and the buffers from which it is made.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     pub(crate) calls: Vec<Call>,
@@ -94,7 +94,7 @@ pub(crate) struct Plan {
     pub(super) blocked: Vec<usize>,
 }
 
-/// What a request costs, in units of about a microsecond, as far as the request tells.
+/// Estimated cost of a request, in units of about a microsecond.
 #[inline]
 fn work_of(
     spec: &'static Spec,
@@ -287,7 +287,7 @@ impl Plan {
                 if conn.pending > 0 {
                     return Enqueued::Waits;
                 }
-                // Earlier replies leave first: they may wait for a flush, or be waited for.
+                // Earlier replies of the client leave first, since they may wait for a flush.
                 if conn.replied {
                     return Enqueued::AfterReplies;
                 }

@@ -24,7 +24,8 @@ const COMMANDS_VERSION: u32 = 1;
 const LARGE_REPLY_BYTES: usize = 64 << 10;
 /// A request of this length is dropped as soon as it has run, before its commit.
 const LONG_REQUEST_BYTES: usize = 1 << 20;
-/// A long request stays until its end if more bytes than these came behind it: they would be moved.
+/// If more bytes than these follow a long request, it stays in the buffer until its end. To remove
+/// it earlier would move these bytes.
 const MOVED_BYTES_MAX: usize = 64 << 10;
 
 /// One round: the calls of the plan as a batch of transactions.
@@ -299,7 +300,7 @@ impl Batch for Round<'_> {
         let found_none = matches!(result, Err(TxError::Memory(_))) && !has_error;
         let again = found_none && waits_for_room(self.shared, self.plan.diverts, call.spec);
         if std::mem::take(&mut self.runs_again) || again {
-            // The client leaves the loop for it, so that nobody else waits.
+            // The client leaves the event loop for this command, so that no other client waits.
             conn.reply.truncate(mark);
             (conn.needs_room, conn.leaves_with) = (true, LONG_WORK);
             self.local.stats.uncount_call(call.spec.id);

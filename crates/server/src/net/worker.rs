@@ -143,8 +143,8 @@ impl Worker {
         Ok(())
     }
 
-    /// One turn: waits for sockets, serves clients, and does what is due by time. True once the
-    /// server has ended and the clients have their replies.
+    /// One turn: waits for sockets, serves clients, and does the work that is due by time. True
+    /// once the server has ended and the clients have their replies.
     pub(crate) fn turn(&mut self, events: &mut Events) -> Result<bool, ServerError> {
         self.wait(events)?;
         for event in &*events {
@@ -239,7 +239,7 @@ impl Worker {
         }
     }
 
-    /// Hands a client over to a thread for long commands.
+    /// Passes a client to a thread for long commands.
     fn lend(&mut self, id: usize, call: LongCall) {
         let Some(long) = &self.long else { return };
         // The flush that this pass may ask for does not cover later replies.
@@ -482,8 +482,9 @@ impl Worker {
         executed
     }
 
-    /// Starts the flush that replies wait for. If `meanwhile`, there is something to do during the
-    /// flush: the flusher makes it, and this gives its number. Else this function makes the flush.
+    /// Starts the flush that replies wait for. If `meanwhile`, the loop has other work during the
+    /// flush: the flusher's thread makes the flush, and this returns its number. Otherwise this
+    /// function makes the flush.
     fn flush(&mut self, meanwhile: bool) -> Result<Option<u64>, ServerError> {
         let Some(flusher) = &mut self.flusher else {
             return Ok(None);
@@ -603,7 +604,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Removes what is left of collections that are gone, for a moment.
+    /// Removes nodes of deleted collections, for a moment.
     fn reclaim(&mut self) {
         let Self { shared, session, reclaimer, number, .. } = self;
         let (keyspace, clock) = (&shared.keyspace, &*shared.config.clock);
@@ -622,7 +623,7 @@ impl Worker {
         {}
     }
 
-    /// Does what is due ten times a second.
+    /// Does the work that is due ten times a second.
     fn tick(&mut self) -> Result<(), ServerError> {
         self.next_tick_ms = self.now_ms + TICK_MS;
         self.adopt();
@@ -747,7 +748,7 @@ impl Worker {
     }
 }
 
-/// Writes what other threads see of a client.
+/// Writes the data of a client that other threads see.
 fn publish(conn: &Conn, now_ms: u64) {
     let (client, info) = (&conn.client, &conn.client.info);
     info.last_ms.store(now_ms, RELAXED);

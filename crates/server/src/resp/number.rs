@@ -112,7 +112,7 @@ fn infinity() -> Float {
     Float { value: f64::INFINITY, is_infinity: true, is_zero: false }
 }
 
-/// Digits with a point among them: how many bytes, and whether any is not 0.
+/// Digits with or without a point: the number of bytes, and whether any digit is not 0.
 fn digits(text: &[u8], is_digit: fn(&u8) -> bool) -> Option<(usize, bool)> {
     let (mut len, mut any, mut point, mut nonzero) = (0, false, false, false);
     for byte in text {
@@ -129,8 +129,8 @@ fn digits(text: &[u8], is_digit: fn(&u8) -> bool) -> Option<(usize, bool)> {
     any.then_some((len, nonzero))
 }
 
-/// An exponent behind one of two letters: its bytes, and its value, cut off where nothing depends
-/// on it.
+/// An exponent behind one of two letters: the number of its bytes, and its value, clamped to the
+/// range that matters.
 fn exponent(text: &[u8], letters: [u8; 2]) -> Option<(usize, i32)> {
     let (letter, rest) = text.split_first()?;
     if !letters.contains(letter) {
@@ -170,7 +170,7 @@ fn hexadecimal(text: &[u8]) -> Option<(Float, usize)> {
             mantissa = mantissa << 4 | u64::from(digit);
             scale -= if behind_point { 4 } else { 0 };
         } else {
-            // What does not fit decides only how the last bit is rounded.
+            // Digits that do not fit decide only how the last bit is rounded.
             mantissa |= u64::from(digit != 0);
             scale += if behind_point { 0 } else { 4 };
         }

@@ -327,7 +327,7 @@ fn inline_word(
     }
 }
 
-/// The byte that an escape (without its backslash) stands for, and its length.
+/// The byte that an escape (without its backslash) encodes, and the length of the escape.
 fn unescape(escape: &[u8]) -> (u8, usize) {
     let hex = |b: u8| (b as char).to_digit(16);
     if let [b'x', high, low, ..] = *escape

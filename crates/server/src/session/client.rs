@@ -1,4 +1,4 @@
-//! The state of one client beside its socket.
+//! The state of one client, without its socket.
 
 use std::sync::Arc;
 
@@ -103,7 +103,7 @@ pub(crate) struct Blocked {
     pub(crate) state: BlockedState,
 }
 
-/// What a command that waits does at present.
+/// The state of a command that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockedState {
     Waits,
@@ -115,8 +115,8 @@ pub(crate) enum BlockedState {
     Unblocked,
 }
 
-/// Keys whose names follow from what a command has read, in ascending order. The command declares them
-/// behind its own, for reading, when it runs again.
+/// Keys whose names follow from values that a command has read, in ascending order. When the
+/// command runs again, it declares them for reading, behind its own keys.
 #[derive(Debug)]
 pub(crate) struct DerivedKeys {
     /// The number of the first among the keys of the command.
@@ -143,7 +143,7 @@ pub(crate) struct Client {
     pub(crate) derived: Option<Box<DerivedKeys>>,
     /// The connection is closed once the replies so far are sent.
     pub(crate) closing: bool,
-    /// What other threads see of the client.
+    /// The data of the client that other threads see.
     pub(crate) info: Arc<ClientInfo>,
 }
 

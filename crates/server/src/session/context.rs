@@ -76,9 +76,9 @@ impl Context<'_> {
         self.client.blocked.is_some()
     }
 
-    /// Ends a run that has found nothing at the `count` keys from the `first`-th on. The command now
-    /// waits for them, for `timeout_ms` at most (0: for ever). Gives false if the command has waited
-    /// for so long. The command then answers that it found nothing.
+    /// Ends a run that has found nothing at the `count` keys from the `first`-th on. The command
+    /// now waits for them, for `timeout_ms` at most (0: for ever). Returns false if the command has
+    /// waited that long. The command then answers that it found nothing.
     ///
     /// # Errors
     /// `CLIENT UNBLOCK` has ended the wait with an error.
@@ -119,8 +119,8 @@ impl Context<'_> {
         Ok(true)
     }
 
-    /// Says which keys a command needs behind its own `own` keys. Goes on if the command has declared
-    /// them.
+    /// Tells which keys a command needs behind its own `own` keys. Returns `Ok` if the command has
+    /// declared them.
     ///
     /// # Errors
     /// The command is to run again, and must pass this on. Inside `EXEC` it cannot.

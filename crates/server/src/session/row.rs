@@ -113,7 +113,7 @@ pub(crate) const fn copying(mut spec: Spec) -> Spec {
     spec
 }
 
-/// A command that reads keys whose names follow from what it has read.
+/// A command that reads keys whose names follow from values that it has read.
 pub(crate) const fn deriving(mut spec: Spec) -> Spec {
     spec.flags = spec.flags.or(Flags::DERIVES_KEYS);
     spec

@@ -2,9 +2,9 @@
 //!
 //! A right password is admitted at once, whatever its address did before. Many clients can share an
 //! address, behind a gateway or in a pod, and no guesser can lock them out. The price is that a
-//! guesser with many connections need not wait: silence says that a guess was wrong. So the delay
-//! slows down misconfigured clients only. Against guessers a long random password helps, as
-//! docs/server.md says.
+//! guesser with many connections need not wait: a missing reply tells that a guess was wrong. So
+//! the delay slows down misconfigured clients only. A long random password protects against
+//! guessers (docs/server.md).
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -120,8 +120,8 @@ impl Shared {
         !self.client_memory.is_too_much() || self.make_room(info)
     }
 
-    /// Disconnects the largest holders until the others fit. Returns false if `asking` is among
-    /// them.
+    /// Disconnects the largest holders until the others are within the limit. Returns false if
+    /// `asking` is among them.
     #[cold]
     fn make_room(&self, asking: &ClientInfo) -> bool {
         let memory = &self.client_memory;

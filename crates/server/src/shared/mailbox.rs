@@ -14,7 +14,7 @@ use super::registry::Names;
 pub(crate) struct Incoming {
     pub(crate) stream: TcpStream,
     pub(crate) address: SocketAddr,
-    /// What the client sent while data was loaded, if it was connected then.
+    /// The input that the client sent while data was loaded, if it was connected then.
     pub(crate) said: Option<Box<Said>>,
 }
 

@@ -1,4 +1,4 @@
-//! What all event loops share: parameters, passwords, clients, counters, logs.
+//! State that all event loops share: parameters, passwords, clients, counters, logs.
 
 pub(crate) mod auth;
 pub(crate) mod client_memory;
@@ -48,7 +48,7 @@ pub(crate) struct Totals {
     pub(crate) peak_memory: AtomicU64,
 }
 
-/// What all event loops share.
+/// State that all event loops share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: ServerConfig,
@@ -56,7 +56,7 @@ pub(crate) struct Shared {
     pub(crate) params: Params,
     pub(crate) auth: Auth,
     pub(crate) registry: Registry,
-    /// Of the event loops, then of the threads for long commands.
+    /// Counters of the event loops, then those of the threads for long commands.
     pub(crate) workers: Vec<Arc<WorkerStats>>,
     pub(crate) totals: Totals,
     pub(crate) slowlog: SlowLog,
@@ -110,7 +110,7 @@ impl Refusals {
 }
 
 impl Shared {
-    /// What event loops share at the start. `threads` execute commands; the ids of these are below
+    /// The shared state at the start. `threads` execute commands; the ids of these are below
     /// `commands`.
     pub(crate) fn new(
         config: ServerConfig,

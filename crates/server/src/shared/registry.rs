@@ -15,7 +15,7 @@ pub(crate) struct Names {
     pub(crate) lib_ver: String,
 }
 
-/// What other threads see of a client. The client's event loop writes once per pass.
+/// The data of a client that other threads see. The client's event loop writes it once per pass.
 #[derive(Debug)]
 pub(crate) struct ClientInfo {
     pub(crate) id: u64,

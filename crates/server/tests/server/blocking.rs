@@ -28,7 +28,7 @@ fn await_blocked(client: &mut Client, count: usize) {
     panic!("{count} clients do not wait");
 }
 
-/// What a client waits with, and what ends the wait.
+/// A command that waits, and a command that ends the wait.
 const WAITS_AND_MAKES: &[(&str, &str)] = &[
     ("BLPOP a 0", "RPUSH a 1"),
     ("BRPOP b a 5", "LPUSH a 1 2"),
@@ -60,7 +60,7 @@ const COMMANDS: &[&str] = &[
     "EXEC",
 ];
 
-/// Both servers are told the same: clients that wait, and one that makes keys.
+/// Runs the same script against one server: several clients wait, and one makes keys.
 fn script(port: u16) -> Vec<Value> {
     let mut waiting: Vec<Client> = (0..3).map(|_| Client::connect(port)).collect();
     let mut maker = Client::connect(port);
@@ -76,7 +76,7 @@ fn script(port: u16) -> Vec<Value> {
         seen.push(maker.call(&words("LRANGE a 0 -1")));
         seen.push(maker.call(&words("ZRANGE b 0 -1")));
     }
-    // In the order in which they came, and what is left stays.
+    // Clients are served in the order in which they came, and remaining elements stay.
     maker.call(&words("DEL a b"));
     for (i, client) in waiting.iter_mut().enumerate() {
         send(client, "BLPOP a 0");
@@ -142,7 +142,7 @@ fn clients_wait_as_those_of_redis() {
     assert_eq!(ours.len(), theirs.len());
 }
 
-/// Each element goes to one client, whatever loops they are served by, and none is left behind.
+/// Each element goes to exactly one client, whichever event loops serve the clients.
 #[test]
 fn elements_go_to_one_client_each() {
     const CONSUMERS: usize = 8;

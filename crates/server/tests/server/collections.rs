@@ -1,4 +1,5 @@
-//! Hashes, lists, sets and sorted sets beside a real redis-server, and what only we promise of them.
+//! Tests of hashes, lists, sets and sorted sets in comparison with a real redis-server, and of
+//! promises that only this server makes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -209,7 +210,8 @@ const HYPERLOGLOGS: &[&str] = &[
     "GETRANGE a|b|c 0 7",
 ];
 
-/// Lists and sorted sets are at a, b and c, sets at d and e. What else decides the order differs.
+/// Lists and sorted sets are at a, b and c, sets at d and e. Other keys that decide the order have
+/// different values.
 const SORTED: &[&str] = &[
     "RPUSH a|b|c 1|2|3|4|5 1|2|3|4|5 1|2|3|4|5",
     "RPUSH a|b|c 10|-7|1.5|0x3|1e2 1|2|3",
@@ -318,7 +320,7 @@ fn members_are_taken_at_random() {
     assert_eq!((call("SPOP s x"), call("SPOP s -1")), (range.clone(), range));
 }
 
-/// Fills large collections and gives what all of them hold.
+/// Fills large collections. Returns the contents of all of them.
 fn fill(client: &mut Client, elements: usize) {
     for from in (0..elements).step_by(500) {
         let names: Vec<String> = (from..from + 500).map(|i| format!("element:{i:08}")).collect();
@@ -397,7 +399,7 @@ fn large_collections_outlive_a_restart_and_leave_nothing_when_they_go() {
         fill(&mut client, ELEMENTS);
         check(&mut client, ELEMENTS);
         assert_eq!(client.call(&["SAVE"]), Value::ok());
-        // What follows the checkpoint is in the log alone.
+        // Commands after the checkpoint are in the log alone.
         assert_eq!(client.call(&["RENAME", "hash", "other"]), Value::ok());
         assert_eq!(client.call(&["LPUSH", "list", "first"]), Value::Int(ELEMENTS as i64 + 1));
         assert_eq!(client.call(&["LPOP", "list"]), Value::bulk("first"));

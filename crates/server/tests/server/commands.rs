@@ -272,7 +272,7 @@ fn save_makes_only_its_own_client_wait() {
     assert!(other.call(&["INFO", "persistence"]).text().contains("rdb_last_bgsave_status:ok"));
 }
 
-/// KEYS walks the index while another event loop makes it grow.
+/// KEYS scans the index while another event loop makes it grow.
 #[test]
 fn keys_names_each_key_once_though_the_index_grows() {
     let server = TestServer::start();

@@ -107,7 +107,8 @@ impl Generator {
             "<score>" => self.score(),
             "<any>" => format!("e{}", self.below(1_000_000)),
             "<place>" => {
-                // So fine that no two distances are equal, whose order is chance.
+                // Coordinates so fine that no two distances are equal, since the order of equal
+                // distances is undefined.
                 let degrees = |least: i64, steps: usize| {
                     format!("{:.5}", least as f64 + self.below(steps * 1000) as f64 / 5e4)
                 };

@@ -4,7 +4,7 @@ use stillpoint_io::{Rng, SeededRng};
 
 use crate::common::{Client, RealRedis, TestServer, Value};
 
-/// A command that fills key `k` with so many elements.
+/// A command that fills key `k` with `elements` elements.
 fn fill(rng: &SeededRng, kind: usize, elements: usize) -> Vec<Vec<u8>> {
     let texts = rng.below(3);
     let text = |i: usize| match texts {

@@ -307,7 +307,7 @@ fn databases_are_exchanged_and_stay_so() {
     ] {
         assert_eq!(c.call(&words), Value::Error(error.to_owned()));
     }
-    // The key is there in the other database, but another one.
+    // After the exchange the watched name means the key of the other database, so `EXEC` fails.
     let mut watches = server.client();
     watches.call(&["WATCH", "k"]);
     watches.call(&["MULTI"]);

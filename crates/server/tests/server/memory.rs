@@ -133,7 +133,7 @@ fn collections_are_deleted_at_full_memory() {
             made = made.max(fill_hashes(&mut c, fields));
             made * fields * 100 > 4_000_000
         });
-        // Commands that may go on have taken what they may of the reserve.
+        // By now, commands that may use the reserve have used all that they may.
         for number in 0..made {
             match number % 4 {
                 0 => assert_eq!(c.call(&["DEL", &key(number)]), Value::Int(1), "{number}"),

@@ -3,8 +3,8 @@
 //!
 //! The first write to a block in a period saves its old value in the shadow. The writer takes a
 //! block from the shadow if it was saved, and from the state if not. A latch per block keeps the
-//! mutator from changing a block that the writer is reading. It also keeps the writer from reading one
-//! that is being saved. Latch and dirty bit are one mark of two bits.
+//! mutator from changing a block that the writer is reading. It also keeps the writer from reading
+//! a block that is being saved. Latch and dirty bit are one mark of two bits.
 //!
 //! ```text
 //! CLEAN ──mutator's first write──► SAVING ──old value in the shadow──► SAVED ──next PoC──► CLEAN
@@ -13,10 +13,10 @@
 //!
 //! A block is 32 bytes of words, as much as a cache line holds beside its shadow (§4.1), or a page.
 //!
-//! Invariants: a CLEAN block's state is its value at the point of consistency; a SAVED block's
-//! shadow is, and does not change in this period. The mutator may have to wait for the writer, for as
-//! long as a block takes to be copied. The paper's Table 1 calls that "locking".
-//! A failed capture costs nothing: the next image is full.
+//! Invariants: the state of a CLEAN block is its value at the point of consistency. For a SAVED
+//! block the shadow is, and it does not change in this period. The mutator may have to wait for the
+//! writer, for the copy of one block. The paper's Table 1 calls that "locking". A failed capture
+//! costs nothing: the next image is full.
 
 use std::marker::PhantomData;
 use std::ops::Range;

@@ -15,25 +15,26 @@
 //! writer     D[d] where S[d] = k-1  │      │ D[u] where S[u] = k
 //! ```
 //!
-//! A write of a whole block stores the values and the stamp, and reads nothing: no store waits for a
-//! cache line. A partial write to a block whose newest values are in D\[d\] first copies the block to
-//! D\[u\]. Where marks lie beside their cells, a block is one cell. Elsewhere a block is one cache line
-//! of cells, so that the stamps are few enough for the processor's caches. Of a cell longer than a cache
-//! line each line is a block. Where its lines lie in both copies, a read of the whole cell gathers it.
+//! A write of a whole block stores the values and the stamp, and reads nothing: no store waits for
+//! a cache line. A partial write to a block whose newest values are in D\[d\] first copies the
+//! block to D\[u\]. Where marks lie beside their cells, a block is one cell. Elsewhere a block is
+//! one cache line of cells, so that the stamps are few enough for the processor's caches. In a cell
+//! longer than a cache line each line is a block. If the newest lines are in different copies, a
+//! read of the whole cell gathers them.
 //!
 //! Invariants:
 //! 1. The mutator does not write D\[d\] and S\[d\] in a period, nor the writer D\[u\] and S\[u\].
 //! 2. A block with S\[d\] = k-1 has its values at the point of consistency in D\[d\].
-//! 3. The copy with the younger stamp holds the newest values. S0 is even and S1 is odd, but for the
-//!    zeros of a new array, where both copies are equal.
+//! 3. The copy with the younger stamp holds the newest values. S0 is even and S1 is odd, except for
+//!    the zeros of a new array, where both copies are equal.
 //! 4. No stamp is more than 3 · [`SWEEP_PERIODS`] periods old, so eight bits tell which is younger.
 //!
-//! The writer keeps invariant 4. Once in [`SWEEP_PERIODS`] periods it walks S\[d\] after the image is
-//! durable, when nobody will ask which blocks were dirty in period k-1. A stamp S\[d\] that is the
-//! younger one becomes k-1. A stamp that is the older one becomes S\[u\] - 1. Both keep the order, also
-//! if the mutator sets S\[u\] to k meanwhile.
+//! The writer keeps invariant 4. Once in [`SWEEP_PERIODS`] periods it visits S\[d\] after the image
+//! is durable. By then nobody needs to know which blocks were dirty in period k-1. If S\[d\] is the
+//! younger stamp, it becomes k-1. If it is the older one, it becomes S\[u\] - 1. Both keep the
+//! order, even if the mutator sets S\[u\] to k meanwhile.
 //!
-//! Deviations from the paper, which leaves its code out: the stamps. In a new array all stamps are the
+//! Deviation from the paper, which gives no code: the stamps. In a new array all stamps are the
 //! first period's, 0. So the first capture is full and begins at a tick like any other. A failed
 //! capture does not end its period: the writer takes that capture again. (The published code reads
 //! without looking at the location, from a third copy.)
@@ -50,7 +51,7 @@ use crate::layout::Layout;
 use crate::planted;
 use crate::scheme::{Content, Extent, Intent, LiveCopy, Scheme};
 
-/// Periods after which the writer walks all stamps of a copy again: invariant 4.
+/// Periods after which the writer visits all stamps of a copy again (invariant 4).
 const SWEEP_PERIODS: u8 = 32;
 
 /// The copy with the younger stamp.

@@ -1,7 +1,7 @@
 //! Naive snapshot (NS): SIGMOD 2011, §2.3 and §4.1; ICDE 2018, §II-A.1.
 //!
-//! At a point of consistency the mutator copies everything into a shadow, which the writer then
-//! reads at leisure. Reads and writes cost nothing; a tick that begins a capture costs a copy of the
+//! At a point of consistency the mutator copies the whole state into a shadow, which the writer
+//! then reads. Reads and writes cost nothing. A tick that begins a capture costs a copy of the
 //! whole state.
 //!
 //! ```text

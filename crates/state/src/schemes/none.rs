@@ -1,7 +1,7 @@
 //! No checkpoints: the raw mutator, the baseline of both papers.
 //!
-//! One copy, no marks, no hooks: a read is a load and a write is a store. With a log of actions it
-//! is still durable, and replays everything.
+//! One copy, no marks, no hooks: a read is a load and a write is a store. With a log of actions the
+//! state is still durable, and recovery replays all actions.
 
 use std::marker::PhantomData;
 use std::ops::Range;

@@ -1,8 +1,9 @@
 //! Piggyback (PB): ICDE 2018, §II-B.2, Example 2.
 //!
-//! Two copies D0 and D1, of which u collects updates. In each period a copier takes everything that was
-//! newest in the other, d, over to u. So D[u] is complete at the end of the period, and after the
-//! swap D[d] is a full snapshot. A tick can swap once both the capture and the copier are done.
+//! Two copies D0 and D1, of which u collects updates. In each period a copier copies all blocks
+//! that are newest in the other copy, d, to u. So D[u] is complete at the end of the period, and
+//! after the swap D[d] is a full snapshot. A tick can swap once both the capture and the copier are
+//! done.
 //!
 //! ```text
 //! state of a block: EQUAL ──write──► NEWEST u ──swap: u is now d──► NEWEST d
@@ -11,29 +12,31 @@
 //!                     └──────────────────── copied ──────────────────────┘
 //! ```
 //!
-//! The paper has these three states and no code, and its published copy loop races with writers. Here
-//! the copier goes over the blocks in order, and a [`Frontier`](crate::Frontier) keeps the two apart.
-//! The mutator and the copier are never at work in the same *piece*, some KiB of blocks. So neither
-//! has to claim a block, and a mark is a plain store for both. A writer that comes to the piece which
-//! is being copied waits for its end. Behind the copier a write looks at no mark, before it a write
-//! brings its block over by itself, and the copier passes it by.
+//! The paper has these three states and no code, and its published copy loop races with writers.
+//! Here the copier goes over the blocks in order, and a [`Frontier`](crate::Frontier) keeps the two
+//! apart. The mutator and the copier are never at work in the same *piece*, some KiB of blocks. So
+//! neither has to claim a block, and a mark is a plain store for both. A write to the piece that is
+//! being copied waits for the end of the piece. Behind the copier a write reads no mark. Ahead of
+//! the copier a write brings its own block over, and the copier skips that block.
 //!
 //! Invariants:
 //! 1. D[d] is not written in a period.
 //! 2. NEWEST u and EQUAL blocks are up to date in D[u], EQUAL and NEWEST d blocks in D[d].
 //! 3. At the swap no block is NEWEST d.
 //!
-//! So a reader needs no frontier: a mark tells a copy that is right, whether or not the copier has passed
-//! meanwhile. A failed capture costs nothing, and the copier goes to its end all the same: the next image
-//! is full.
+//! So a reader needs no frontier: a mark names a right copy, even if the copier has passed
+//! meanwhile. A failed capture costs nothing: the copier still finishes, and the next image is
+//! full.
 //!
-//! The copier goes first, and is done soon. From then on, which is most of the time, D[u] is complete.
-//! Reads go there without a look at any mark. A write, partial or whole, stores the cell and the mark
-//! without a look. A store that waits for its cache line holds nobody up; a load does.
+//! The copier works before the writer, and is done soon. From then on, which is most of the time,
+//! D[u] is complete. Reads use it without a look at any mark. A write, partial or whole, stores the
+//! cell and the mark without a load. A store that waits for its cache line delays no other access,
+//! and a load does.
 //!
-//! A block is 64 bytes of words, or a cache line. Its mark is a byte (or two bits) in an array of marks
-//! that is small enough to stay in the cache. Where marks lie beside their cells instead (`interleaved`,
-//! `packed`), each cell has its own. Of a cell longer than a cache line each line is a block.
+//! A block is 64 bytes of words, or a cache line. Its mark is a byte (or two bits) in an array of
+//! marks that is small enough to stay in the cache. Where marks lie beside their cells instead
+//! (`interleaved`, `packed`), each cell has its own. In a cell longer than a cache line each line
+//! is a block.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -53,8 +56,8 @@ const STATE: usize = 0;
 
 const EQUAL: u8 = 0;
 
-/// If one of so many blocks of a piece is to be copied, all of the piece is. What lies side by side is
-/// copied faster than what does not.
+/// If at least one in so many blocks of a piece must be copied, the whole piece is copied. Adjacent
+/// blocks are copied faster than scattered ones.
 const DENSE: usize = 8;
 
 /// The state of a block whose newest value is in this copy.
@@ -71,7 +74,7 @@ pub struct Piggyback<L>(PhantomData<L>);
 fn copy_piece<G: Grain, L: Layout>(grid: &Grid<G, L>, turn: LiveCopy, piece: Range<usize>) {
     if !grid.has_columns_of_marks() {
         return grid.for_each_spot(piece, |spot| {
-            // Relaxed: nobody else changes the marks of the piece.
+            // Relaxed: no other thread changes the marks of the piece.
             if spot.mark(STATE).load(Relaxed) == newest_in(turn.down()) {
                 copy_grains(spot.cell(turn.down()), spot.cell(turn.up));
                 spot.mark(STATE).store(EQUAL, Relaxed);
@@ -87,7 +90,7 @@ fn copy_piece<G: Grain, L: Layout>(grid: &Grid<G, L>, turn: LiveCopy, piece: Ran
     if newest_down < piece.len() / DENSE {
         return grid.for_each_run(STATE, newest_in(turn.down()), piece, copy);
     }
-    // EQUAL ones may be copied as well: all but what the mutator has brought over.
+    // EQUAL blocks may be copied as well. Only blocks that the mutator has brought over must not.
     let mut at = piece.start;
     grid.for_each_run(STATE, newest_in(turn.up), piece.clone(), |run| {
         if at < run.start {
@@ -100,8 +103,8 @@ fn copy_piece<G: Grain, L: Layout>(grid: &Grid<G, L>, turn: LiveCopy, piece: Ran
     }
 }
 
-/// Marks lines of a cell as NEWEST u before the copier has come to all of them. Of the lines that are only
-/// partly written the mutator brings over the rest.
+/// Marks lines of a cell as NEWEST u before the copier has come to all of them. If a line is only
+/// partly written, the mutator brings over the rest of the line.
 #[cold]
 fn bring_over<G: Grain, L: Layout>(
     grid: &Grid<G, L>,
@@ -209,7 +212,7 @@ impl<L: Layout> Scheme for Piggyback<L> {
         } else {
             let writing = frontier.enter(turn, block);
             let state = grid.replace_mark(STATE, block, newest_in(turn.up));
-            // What is left of the block, or of the cell, is brought over.
+            // The rest of the block, or of the cell, is brought over.
             let is_all = extent == Extent::Whole && grid.cells_per_mark() == 1;
             if state == newest_in(turn.down()) && !is_all {
                 grid.copy_marked(turn.down(), turn.up, block);
@@ -234,7 +237,7 @@ impl<L: Layout> Scheme for Piggyback<L> {
         } else {
             bring_over(grid, turn, index, &bytes, marks);
         }
-        // The copier passes by what is NEWEST u.
+        // The copier skips blocks that are NEWEST u.
         store(grid.cell(turn.up, index));
     }
 

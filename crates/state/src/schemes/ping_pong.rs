@@ -1,8 +1,9 @@
 //! Wait-free ping-pong (NPP, IPP by layout): SIGMOD 2011, §3.3, Algorithm 2, and §4.3.
 //!
-//! Three copies: the state, and two that collect changes in turn, Odd and Even, each with a mark per
-//! cell. Every write goes to the state and to the one whose turn it is; the writer reads the cells
-//! marked in the other. A point of consistency swaps the two and costs nothing else.
+//! Three copies: the state, and two that collect changes in turn, Odd and Even, each with a mark
+//! per cell. Every write goes to the state and to the copy of changes of the present period. The
+//! writer reads the cells marked in the other copy of changes. A point of consistency swaps the two
+//! and costs nothing else.
 //!
 //! ```text
 //!            period k                  PoC            period k+1
@@ -14,8 +15,8 @@
 //! copy is not written in the period. The image is made full by laying the changes over the last
 //! one, in memory (Copy) or from the disk (Merge).
 //!
-//! Beyond the paper: the first partial write to a cell in a period takes the whole cell over into
-//! the copy of the period. The writer clears marks once the image is durable, not one by one while it
+//! Beyond the paper: the first partial write to a cell in a period copies the whole cell to the
+//! copy of the period. The writer clears marks once the image is durable, not one by one while it
 //! writes the image. It stores only where a mark is set. A failed capture does not end its period:
 //! the writer takes that capture again.
 

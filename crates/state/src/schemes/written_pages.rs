@@ -1,20 +1,20 @@
-//! Written pages: a naive snapshot of the pages that were written, which the system finds. In no paper;
-//! the page is ICDE 2018's unit (§III-B), and its fork finds pages by the same faults.
+//! Written pages: a naive snapshot of the written pages, which the system finds. The scheme is in
+//! no paper. The page is ICDE 2018's unit (§III-B), and its fork finds pages by the same faults.
 //!
 //! The kernel protects the state's pages against writes, and lifts the protection at a page's first
-//! write by itself (`userfaultfd`, asynchronous). At a point of consistency the mutator asks which pages
-//! lost it, and copies those into a shadow, which the writer then reads. Reads and writes run no code of a
-//! scheme.
+//! write (`userfaultfd`, asynchronous). At a point of consistency the mutator asks which pages lost
+//! their protection, and copies these into a shadow, which the writer then reads. Reads and writes
+//! run no code of a scheme.
 //!
 //! ```text
 //! mutator  … write ↯ write │ copy what was written │ write ↯ …     ↯ the system marks a page
 //! writer                   │                       └──── shadow → disk ────┘
 //! ```
 //!
-//! Copies: 0 the state, 1 the shadow. Invariant: between two points of consistency nobody writes the
-//! shadow, and after one it equals the state. A failed capture costs nothing: the next image is full.
-//! Where the system does not tell, arrays of this scheme cannot be made; if it ceases to tell, the mutator
-//! copies everything.
+//! Copies: 0 the state, 1 the shadow. Invariant: between two points of consistency nobody writes
+//! the shadow, and after one it equals the state. A failed capture costs nothing: the next image is
+//! full. Arrays of this scheme can be made only if the system tells the written pages. If it stops
+//! telling, the mutator copies all pages.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -29,7 +29,7 @@ use crate::scheme::{Content, Extent, LiveCopy, Scheme};
 const STATE: usize = 0;
 const SHADOW: usize = 1;
 
-/// Copies what was written at a point of consistency.
+/// Copies the written pages at a point of consistency.
 #[derive(Debug)]
 pub struct CopyWrittenPages<L>(PhantomData<L>);
 

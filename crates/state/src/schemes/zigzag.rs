@@ -1,19 +1,19 @@
 //! Wait-free zigzag (NZZ, IZZ, PZZ, BAZZ by layout): SIGMOD 2011, §3.2, Algorithm 1, and §4.2.
 //!
-//! Two copies of every cell, and two bits: MR says which one the mutator reads, MW which one it
-//! writes. MW does not change in a period, so the copy ¬MW does not either, and the writer reads
-//! that one without any lock. At a point of consistency MW becomes ¬MR, which protects what was
-//! newest.
+//! Every cell has two copies and two bits. MR tells which copy the mutator reads, and MW which copy
+//! it writes. MW does not change in a period. So the copy ¬MW does not change either, and the
+//! writer reads it without any lock. At a point of consistency MW becomes ¬MR, which protects the
+//! newest values.
 //!
 //! ```text
 //!            period k                 PoC           period k+1
 //! cell i   MR=0 MW=1   write → MR=1 │ MW := ¬MR=0 │ write goes to copy 0, writer reads copy 1
 //! ```
 //!
-//! Invariant: ¬MW of each cell is its value at the point of consistency. Whoever writes a part of a
-//! cell whose newest value is in the other copy (MR ≠ MW) brings the whole cell over first. The
-//! paper has words only, which are written whole. A failed capture costs nothing: the next image is
-//! full.
+//! Invariant: ¬MW of each cell is its value at the point of consistency. Before a partial write to
+//! a cell whose newest value is in the other copy (MR ≠ MW), the mutator copies the whole cell
+//! over. The paper has words only, which are written whole. A failed capture costs nothing: the
+//! next image is full.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -35,7 +35,7 @@ const MW: usize = 1;
 #[derive(Debug)]
 pub struct Zigzag<L>(PhantomData<L>);
 
-/// What `ZigzagForgetsAMark` does: MW of the last cell stays as it was.
+/// Plants the bug `ZigzagForgetsAMark`: MW of the last cell stays unchanged.
 fn negate_all_but_one<G: Grain, L: Layout>(grid: &Grid<G, L>) {
     let last = grid.cells().checked_sub(1).map(|last| (last, grid.mark(MW, last)));
     grid.negate_marks(MW, MR);

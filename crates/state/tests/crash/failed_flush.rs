@@ -1,8 +1,9 @@
-//! A flush fails, the process dies, and the next one finds in the cache what the disk may not hold.
+//! Tests of failed flushes. A flush fails, the process dies, and the next process finds bytes in
+//! the cache that the disk may not hold.
 //!
-//! Each story ends a first life by a failed flush and a kill. Up to three recoveries follow, each cut
-//! off at any of its calls, by a kill or by a loss of power. Judged after each: what was reported as
-//! durable is there, and what is there is what was.
+//! Each story ends a first life by a failed flush and a kill. Up to three recoveries follow, each
+//! cut off at any of its calls, by a kill or by a loss of power. After each, every tick that was
+//! reported as durable must be recovered. The recovered state must be one that existed.
 
 use stillpoint_io::{Call, Fault, FaultPlan, Lasts, SimDisk};
 use stillpoint_state::schemes::{Hourglass, Piggyback};
@@ -28,7 +29,7 @@ fn config(logs_actions: bool) -> Config {
     }
 }
 
-/// What the lives so far have promised.
+/// The ticks that the lives so far have reported as durable, and their states.
 struct Story {
     at: String,
     config: Config,
@@ -83,7 +84,7 @@ impl Story {
         Some((state, handles))
     }
 
-    /// Recoveries, of which each but the last is cut off at a call of its own; then a last one.
+    /// Runs recoveries. Each but the last is cut off at a call of the disk.
     fn recover<S: Scheme>(&mut self) {
         self.disk = self.disk.kill();
         for _ in 0..3 {

@@ -1,5 +1,6 @@
-//! Lives of a state on a simulated disk: each ends in a crash, and the next begins with what it
-//! left. Judged: what was durable is there; what is there is what was, down to the bit.
+//! Lives of a state on a simulated disk. Each ends in a crash, and the next begins with the disk
+//! that it left. Durable ticks must be recovered, and the recovered state must equal an earlier one
+//! down to the bit.
 
 use stillpoint_io::{Fault, FaultPlan, Lasts, SimDisk, Tearing};
 use stillpoint_state::{
@@ -13,7 +14,7 @@ const LIVES: usize = 4;
 /// Crash states that are judged at the end of each.
 const STATES: u64 = 4;
 
-/// What runs have met.
+/// Counts of events in the runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) states: u64,
@@ -22,13 +23,13 @@ pub(crate) struct Seen {
     pub(crate) failures: u64,
 }
 
-/// One run from a seed.
+/// Runs one seed.
 pub(crate) fn run_seed(name: &str, seed: u64) -> Seen {
     registry::run(name, Run { name, seed, fault: None }).expect("it is in the table")
 }
 
-/// One run from a seed, in whose first life the `nth` call that may change the disk fails; how
-/// many such calls there were.
+/// Runs one seed. In its first life the `nth` call that may change the disk fails. Returns the
+/// number of such calls.
 pub(crate) fn run_with_fault(name: &str, seed: u64, nth: u64, fault: Fault) -> Seen {
     registry::run(name, Run { name, seed, fault: Some((nth, fault)) }).expect("it is in the table")
 }
@@ -110,7 +111,7 @@ impl<S: Scheme> Story<S> {
         };
     }
 
-    /// Opens the state; a fault may prevent it, nothing else.
+    /// Opens the state. Only a fault may prevent that.
     fn open(
         &self,
         disk: &SimDisk,
@@ -180,7 +181,7 @@ impl<S: Scheme> Story<S> {
                     self.seen.failures += u64::from(state.advance_writer().is_err());
                 }
                 9..=10 => {
-                    // What fails is judged at the end: nothing more becomes durable.
+                    // A failure is judged at the end: no further tick becomes durable.
                     self.seen.failures += u64::from(state.flush_actions().is_err());
                 }
                 _ if S::CONTENT != Content::Nothing => state.checkpoint(),
@@ -218,7 +219,7 @@ impl<S: Scheme> Story<S> {
                 self.history.push(model);
                 true
             }
-            // Its log is dead: the tick has not ended, and no later one can. The program stops.
+            // The log has failed. The tick has not ended, and no later tick can. The program stops.
             Err(StateError::LogFailed(_)) => {
                 assert_eq!(state.ticks() + 1, tick, "{}", self.at);
                 false

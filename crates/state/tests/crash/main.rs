@@ -1,7 +1,7 @@
-//! Crashes, on the simulated disk: for every scheme and layout, from seeds.
+//! Crash tests on the simulated disk, for every scheme and layout, from seeds.
 //!
-//! `STILLPOINT_STATE_CRASH_SEEDS=1000` runs so many seeds of each; `STILLPOINT_STATE_SEED` begins at
-//! another. `STILLPOINT_STATE_FAULTS_ALL=1` lets every call fail in each way, for every scheme.
+//! `STILLPOINT_STATE_CRASH_SEEDS=1000` runs 1,000 seeds of each. `STILLPOINT_STATE_SEED` sets the
+//! first seed. `STILLPOINT_STATE_FAULTS_ALL=1` lets every call fail in each way, for every scheme.
 
 mod failed_flush;
 mod lives;

@@ -23,7 +23,7 @@ fn manual() -> Config {
     }
 }
 
-/// All of them, by name.
+/// All scenarios, by name.
 pub(crate) const SCENARIOS: &[(&str, fn())] = &[
     (
         "a damaged image is made up for by the one before",
@@ -76,7 +76,7 @@ fn image<S: Scheme>(state: &mut State<S>, handles: Handles, model: &mut Model) {
     }
 }
 
-/// Turns a byte of a file over, for good.
+/// Inverts a byte of a file, durably.
 fn damage(disk: &SimDisk, path: &str, offset: u64) {
     let file = disk.open(Path::new(path), OpenMode::ReadWrite, Caching::Buffered).expect("a file");
     let mut byte = [0];
@@ -121,7 +121,7 @@ fn two_damaged_images_are_reported() {
     two_images::<Piggyback<Interleaved>>(&disk);
     damage(&disk, "image-1", 9000);
     damage(&disk, "image-0", 9000);
-    // The actions before the older image are gone: nothing leads to the state any more.
+    // The actions before the older image are removed, so no files lead to the state any more.
     let opened = open::<Piggyback<Interleaved>>(&disk, &manual(), 2);
     let said = opened.expect_err("never taken for an empty state").to_string();
     assert!(said.starts_with("/sim/image-1: state image block at byte"), "{said}");
@@ -194,8 +194,8 @@ fn a_damaged_base_is_not_merged() {
     assert_eq!(failure.to_string(), error.to_string());
 }
 
-/// The newest of four images is damaged before a capture, or after so many of its steps. Whenever the
-/// machine dies from then on, the state is there; and the next capture makes an image of everything.
+/// The newest of four images is damaged before a capture, or after some of its steps. Whenever the
+/// machine then stops, the state is recovered, and the next capture makes a full image.
 fn a_damaged_base_costs_no_other_image() {
     for steps in 0..4 {
         damage_base_after::<Hg>(steps);
@@ -257,8 +257,8 @@ fn capture(disk: &SimDisk, name: &str) -> Option<u64> {
     Some(stillpoint_format::state::ImageHeader::decode(&bytes).ok()?.capture)
 }
 
-/// Without a log, nothing leads to the tick of a damaged image. The state does not go on from an older
-/// one, or from the beginning, unless somebody removes the file.
+/// Without a log, no files lead to the tick of a damaged image. The state does not go on from an
+/// older image, or from the beginning, unless somebody removes the file.
 fn an_image_is_not_passed_over() {
     let disk = SimDisk::new(1);
     let config = Config { logs_actions: false, ..manual() };

@@ -11,7 +11,7 @@ pub(crate) const PAGES: usize = 70;
 pub(crate) const WORDS: usize = 3000;
 pub(crate) type Page = [u8; 128];
 
-/// What a step works on.
+/// The cells that a step reads and writes.
 pub(crate) trait Target {
     fn word(&self, index: usize) -> u32;
     fn set_word(&mut self, index: usize, value: u32);
@@ -36,7 +36,7 @@ impl Mix {
     }
 }
 
-/// One step. It reads as well as it writes, and the order of the actions matters.
+/// Runs one step. It reads and writes cells, and the order of the actions matters.
 pub(crate) fn step<'a>(
     target: &mut impl Target,
     tick: u64,
@@ -131,7 +131,7 @@ impl<S: Scheme> Target for OnState<'_, S> {
     }
 }
 
-/// What a state holds.
+/// The values of all cells of a state.
 pub(crate) fn contents<S: Scheme>(cells: &Cells<S>, handles: Handles) -> Model {
     let pages = cells.iter(handles.pages).collect();
     Model { pages, words: cells.iter(handles.words).collect() }

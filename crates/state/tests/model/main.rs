@@ -1,9 +1,9 @@
-//! Every scheme, layout and cell size against a sequential model, captures that fail included. Each read
-//! equals the model's, and each image equals the model at its point of consistency.
+//! Compares every scheme, layout and cell size with a sequential model, failing captures included.
+//! Each read must equal the model's, and each image the model at its point of consistency.
 //!
-//! `STILLPOINT_STATE_STEPS=10000000` runs so many steps of each scheme, layout and cell size.
-//! `STILLPOINT_STATE_SEED` begins at another seed; `STILLPOINT_STATE_SCHEME=piggyback` takes the
-//! schemes whose names begin so. `--nocapture` shows what each of them went through.
+//! `STILLPOINT_STATE_STEPS=10000000` runs ten million steps of each scheme, layout and cell size.
+//! `STILLPOINT_STATE_SEED` sets the first seed. `STILLPOINT_STATE_SCHEME=piggyback` takes the
+//! schemes whose names begin with that word. `--nocapture` shows the counts of events of each.
 
 mod steps;
 mod threads;

@@ -1,4 +1,4 @@
-//! One thread takes the parts of mutator, copier and writer in turns: steps of a random order.
+//! One thread plays mutator, copier and writer in turns, in steps of a random order.
 
 use std::marker::PhantomData;
 
@@ -7,7 +7,7 @@ use stillpoint_state::{
     Array, Arrays, Capture, Content, FieldValue, Intent, PageSize, Plain, Scheme, registry,
 };
 
-/// What a run has met.
+/// Counts of events in a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) reads: u64,
@@ -82,7 +82,7 @@ pub(crate) fn run_all_sizes(name: &str, seed: u64, steps: u64) -> Seen {
     all
 }
 
-/// Steps of one world; then another begins.
+/// Steps of one world, after which another one begins.
 const STEPS_OF_A_WORLD: u64 = 5_000;
 
 pub(crate) fn run<T: TestCell>(name: &str, seed: u64, steps: u64) -> Seen {
@@ -129,9 +129,9 @@ impl<T: TestCell> registry::Program for Steps<'_, T> {
 /// An image under way.
 struct Taking<S: Scheme> {
     capture: Capture<S>,
-    /// What it must become.
+    /// The expected content of the image.
     wanted: Vec<Vec<u8>>,
-    /// What it is so far.
+    /// The content of the image so far.
     image: Vec<Vec<u8>>,
     /// Ranges (array, first, count) that the copier, or the writer, has still to do.
     to_copy: Vec<(usize, usize, usize)>,
@@ -146,11 +146,12 @@ struct World<S: Scheme, T: TestCell> {
     words: Array<u32>,
     /// The bytes of both arrays.
     model: Vec<Vec<u8>>,
-    /// The last durable image; in the manner of Copy, with what failed captures have left in it.
+    /// The last durable image. As with the method Copy, it may also contain values of failed
+    /// captures.
     base: Vec<Vec<u8>>,
     keeps_a_copy: bool,
     taking: Option<Taking<S>>,
-    /// Of a capture of changes that failed: its tick, and what its image must become.
+    /// Tick and expected image of the last capture of changes, if it failed.
     failed: Option<(u64, Vec<Vec<u8>>)>,
     seen: Seen,
 }
@@ -309,7 +310,8 @@ impl<S: Scheme, T: TestCell> World<S, T> {
         };
         let to_write = self.ranges();
         let mut to_copy = self.ranges();
-        // The copier goes from the first cell to the last; what is to be done next comes last.
+        // The copier goes from the first cell to the last. The next cells to copy stand at the end
+        // of the list.
         to_copy.sort_by_key(|(_, first, _)| std::cmp::Reverse(*first));
         self.taking = Some(Taking { capture, wanted, image, to_copy, to_write });
     }

@@ -1,4 +1,4 @@
-//! A mutator and a writer of its own, side by side: what only real threads do.
+//! Tests with a mutator and a writer on two real threads.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ const IMAGES: u64 = 12;
 
 type Page = [u32; 64];
 
-/// What the mutator hands to the writer: a capture, and what must come of it.
+/// A capture that the mutator gives to the writer, with its expected image.
 type Job<S> = (Capture<S>, Vec<u8>);
 
 struct Mailbox<S: Scheme> {
@@ -77,7 +77,7 @@ impl registry::Program for Side {
                 if capture.tick() == arrays.ticks() {
                     last = (arrays.ticks(), model.clone());
                 }
-                // Of changes, one that failed is taken again.
+                // A failed capture of changes is taken again.
                 assert_eq!(capture.tick(), last.0, "{}", self.name);
                 *mailbox.job.lock() = Some(Some((capture, last.1.clone())));
                 mailbox.came.notify_one();

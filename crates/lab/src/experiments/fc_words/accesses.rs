@@ -25,7 +25,7 @@ const ACCESSES: usize = 20_000;
 const CACHES: [&str; 4] =
     ["--cache-sim=yes", "--I1=32768,8,64", "--D1=32768,8,64", "--LL=524288,16,64"];
 
-/// What is counted.
+/// The kind of access that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
     /// Reads of random words.
@@ -58,7 +58,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Of one access.
+/// Counts of one access.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Count {
     instructions: f64,
@@ -68,10 +68,10 @@ struct Count {
     far_lines: f64,
 }
 
-/// Counts for every scheme and layout, where valgrind is installed; else adds a note.
+/// Counts for every scheme and layout, if valgrind is installed. Otherwise adds a note.
 ///
 /// # Errors
-/// When a child fails or says nothing that is understood.
+/// When a child fails, or its output cannot be read.
 pub(super) fn run(
     bench: &Harness<'_>,
     plan: &Plan,
@@ -159,13 +159,13 @@ fn collected(text: &str) -> Option<Count> {
     .filter(|count| count.instructions > 0.0)
 }
 
-/// What the child is told.
+/// The arguments of the child.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Child {
     /// The scheme's registered name.
     #[arg(long)]
     scheme: String,
-    /// What is counted.
+    /// The kind of access that is counted.
     #[arg(long)]
     kind: Kind,
     /// Words of 4 bytes of the state.
@@ -173,7 +173,7 @@ pub(crate) struct Child {
     words: usize,
 }
 
-/// What the child does: fills a state, runs accesses to warm up, then the counted ones.
+/// The child's work: it fills a state, runs accesses to warm up, and then the counted ones.
 ///
 /// # Errors
 /// An unknown scheme, and no memory.

@@ -70,7 +70,7 @@ impl Plan {
     }
 }
 
-/// Bytes of so many objects.
+/// Bytes of `objects` objects.
 fn bytes(objects: usize) -> usize {
     objects * OBJECT_WORDS * 4
 }

@@ -25,7 +25,7 @@ const FIGURE_5: &str = "SIGMOD 2011, §5.3, Figure 5";
 const FIGURE_3: &str = "SIGMOD 2011, §5.2, Figure 3";
 const FIGURE_4: &str = "SIGMOD 2011, §5.2, Figure 4";
 const TABLE_2: &str = "SIGMOD 2011, §5.2, Table 2";
-/// The mutator's time beside the raw mutator's (§5.2.2).
+/// The mutator's time ÷ the raw mutator's (§5.2.2).
 const TABLE_2_TIMES: [(&str, &str, f64); 2] =
     [("ipp", "43 % on top of raw", 1.43), ("npp", "258 % on top of raw", 3.58)];
 /// Updates per second above which ns is ahead of all but ipp (§5.3).
@@ -50,7 +50,7 @@ const FIGURE_5_RATIOS: [Comparison; 3] = [
     overhead("ns", "ipp", FIGURE_5, "3 ×", 3.0),
 ];
 
-/// What §5.3 says of other rates of Figure 5.
+/// Statements of §5.3 on other rates of Figure 5.
 const FIGURE_5_AT: [(u64, Comparison); 4] = [
     (80_000, overhead("bazz", "ipp", FIGURE_5, "9 ×", 9.0)),
     (80_000, overhead("bacou", "ipp", FIGURE_5, "over 10 ×", 10.0)),
@@ -237,7 +237,7 @@ fn order(all: &[Costs], size: &str, result: &mut ExperimentResult) {
     }
 }
 
-/// What §5.3 says of the curves over all rates: ns is constant, ipp linear.
+/// The claim of §5.3 on the curves over all rates: ns is constant, ipp linear.
 fn over_all_rates(all: &[Costs], size: &str, result: &mut ExperimentResult) {
     if let Some(([first, ..], Some(last))) =
         of(all, "ns").map(|ns| (&ns.points[..], ns.points.last()))

@@ -122,7 +122,7 @@ pub(crate) struct Comparison {
     pub(crate) baseline: &'static str,
     /// The claim's [`Claim::source`].
     pub(crate) source: &'static str,
-    /// What the paper says of it.
+    /// The paper's statement on the claim.
     pub(crate) paper: Option<Paper>,
     /// The claim's [`Claim::bound`].
     pub(crate) bound: Bound,

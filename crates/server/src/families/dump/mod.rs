@@ -66,7 +66,8 @@ struct Options {
 impl Options {
     fn parse(args: Args<'_>) -> Result<Self, CmdError> {
         let mut options = Self { replace: false, ttl_is_moment: false };
-        // We keep neither number, so they are only read. One of them may be given.
+        // The server keeps neither number, so they are only parsed. At most one of them may be
+        // given.
         let (mut idle, mut frequency) = (false, false);
         let mut i = 4;
         while let Some(arg) = args.get(i) {

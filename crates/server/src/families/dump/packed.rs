@@ -10,7 +10,7 @@ fn text(number: i64) -> Vec<u8> {
     number.to_string().into_bytes()
 }
 
-/// A signed number of so many low bytes.
+/// A signed number from its bytes, the lowest first.
 fn signed(bytes: &[u8]) -> i64 {
     let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
     let mut all = [if negative { 0xff } else { 0 }; 8];

@@ -13,7 +13,7 @@ use crate::resp::parse_f64;
 const VERSION_MAX: u16 = 12;
 /// Bytes behind the value.
 const FOOTER_BYTES: usize = 10;
-/// LZF makes at most so many bytes of one.
+/// One byte of LZF becomes at most so many bytes.
 const LZF_GAIN_MAX: usize = 264;
 
 /// The bytes before the footer, if version and checksum are right.
@@ -51,7 +51,7 @@ pub(super) fn value(body: &[u8]) -> Option<Value> {
     input.bytes.is_empty().then_some(value)
 }
 
-/// What is left of a body.
+/// The rest of a body.
 struct Input<'a> {
     bytes: &'a [u8],
 }
@@ -109,7 +109,7 @@ impl<'a> Input<'a> {
         Some(integer.to_string().into_bytes())
     }
 
-    /// As many strings as a count says, times `each`.
+    /// Reads a count, and then that count times `each` strings.
     fn strings(&mut self, each: usize) -> Option<Vec<Vec<u8>>> {
         let count = self.count()?.checked_mul(each)?;
         (0..count).map(|_| self.string()).collect()

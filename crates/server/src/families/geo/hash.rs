@@ -1,5 +1,6 @@
-//! Places as numbers of 52 bits, whose order keeps near places together, and the areas that a search
-//! looks at. The arithmetic is that of Redis, operation by operation, so that replies are equal.
+//! Places as numbers of 52 bits, whose order keeps near places together, and the areas that a
+//! search visits. The arithmetic is that of Redis, operation by operation, so that replies are
+//! equal.
 
 /// Bounds of a place in degrees.
 const LONGITUDES: (f64, f64) = (-180.0, 180.0);
@@ -31,7 +32,7 @@ impl Place {
         Area::around(*self, STEPS, LATITUDES).bits as f64
     }
 
-    /// The place that a score stands for.
+    /// The place that a score encodes.
     pub(super) fn of_score(score: f64) -> Self {
         let bounds = Area { bits: score as u64, steps: STEPS }.bounds();
         let middle = |(from, to): (f64, f64), (least, most): (f64, f64)| {
@@ -72,7 +73,7 @@ impl Place {
     }
 }
 
-/// What a search covers around a place; lengths in metres.
+/// The shape of a search around a place. Lengths are in metres.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Shape {
     Circle { radius: f64 },
@@ -190,8 +191,8 @@ struct Bounds {
     latitudes: (f64, f64),
 }
 
-/// An area: each coordinate has been halved so many times. Bits of the longitude are odd, bits of the
-/// latitude even.
+/// An area: the range of each coordinate, halved a number of times. Odd bits are of the longitude,
+/// even bits of the latitude.
 #[derive(Clone, Copy, Debug)]
 struct Area {
     bits: u64,
@@ -218,7 +219,8 @@ impl Area {
         }
     }
 
-    /// The area so many areas to the east and to the north; behind the last comes the first.
+    /// The area that lies `east` areas to the east and `north` areas to the north. Behind the last
+    /// area comes the first.
     fn moved(&self, east: i8, north: i8) -> Self {
         let mask = u64::MAX >> (64 - 2 * self.steps);
         let moved = |bits: u64, by: i8| {

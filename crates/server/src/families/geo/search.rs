@@ -25,7 +25,7 @@ pub(in crate::families) const ROWS: &[Spec] = &[
     declared_by(row("geosearchstore", -8, WM, TWO, GEO, "6.2.0", Keyed(geosearchstore), "Stores the members in a circle or a rectangle."), declare_store),
 ];
 
-/// The argument with the key in which `GEORADIUS` stores what it finds.
+/// The argument with the key in which `GEORADIUS` stores its result.
 fn store_key(args: Args<'_>) -> Option<usize> {
     let (mut found, mut i) = (None, 5);
     while i + 1 < args.len() {
@@ -63,7 +63,7 @@ impl Form {
     }
 }
 
-/// What the shape is around.
+/// The middle of the shape.
 #[derive(Clone, Copy, Debug)]
 enum Middle {
     Unknown,
@@ -79,7 +79,7 @@ enum Sort {
     Farthest,
 }
 
-/// A search as a command asks for it.
+/// A search with the options of its command.
 struct Search {
     middle: Middle,
     shape: Option<Shape>,
@@ -291,7 +291,7 @@ impl Search {
                 }
             })?;
         }
-        // Those who ask for some ask for the nearest.
+        // A command with a count gets the nearest places.
         let nearest = self.sort == Sort::None && self.count > 0 && !self.any;
         match self.sort {
             Sort::Farthest => found.sort_by(|a, b| b.distance.total_cmp(&a.distance)),
@@ -346,7 +346,7 @@ fn run(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>, form: Form) -> Cm
     Ok(())
 }
 
-/// Stores what was found in the second key.
+/// Stores the found places in the second key.
 fn store(ctx: &mut Context<'_>, tx: &mut Tx<'_>, search: &Search, found: &[Found]) -> CmdResult {
     let mut contents = Contents::default();
     for Found { distance, score, member, .. } in found {

@@ -1,4 +1,4 @@
-//! HyperLogLog: about how many different elements there were, in at most 12 KiB.
+//! HyperLogLog: an estimate of the number of different elements, in at most 12 KiB.
 //!
 //! `PFCOUNT` of one key uses the number in the header if it is valid. Unlike Redis it never writes that
 //! number, so that a read stays a read.
@@ -35,7 +35,7 @@ impl From<Corrupted> for CmdError {
     }
 }
 
-/// What a key holds: the bytes, and when the key expires.
+/// The value of a key: its bytes, and the time of its expiry.
 struct Stored {
     bytes: Vec<u8>,
     expire_at_ms: Option<u64>,
@@ -57,7 +57,7 @@ fn read(
     Ok(Some(Stored { bytes, expire_at_ms: entry.expire_at_ms }))
 }
 
-/// Writes what has changed of the first key's sketch.
+/// Writes the changed bytes of the first key's sketch.
 fn write(
     ctx: &mut Context<'_>,
     tx: &mut Tx<'_>,
@@ -191,7 +191,7 @@ fn pfselftest(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-/// What the test finds wrong.
+/// The fault that the test finds. `None` if there is none.
 fn fault(rng: &dyn Rng) -> Result<Option<String>, Corrupted> {
     let (mut sparse, mut dense) = (Sketch::of(None), Sketch::of(None));
     dense.make_dense()?;

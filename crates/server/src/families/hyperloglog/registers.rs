@@ -186,7 +186,7 @@ impl Sketch {
         true
     }
 
-    /// Raises a register of a sparse sketch; `None` if the sketch must become dense for it.
+    /// Raises a register of a sparse sketch. `None` if the sketch must become dense first.
     fn raise_run(&mut self, register: usize, value: u8) -> Result<Option<bool>, Corrupted> {
         if value > RUN_VALUE_MAX {
             return Ok(None);
@@ -248,7 +248,7 @@ impl Sketch {
         })
     }
 
-    /// Gives each register of one byte 6 bits.
+    /// Packs registers of one byte each into 6 bits each.
     pub(super) fn make_dense(&mut self) -> Result<(), Corrupted> {
         if self.is_dense() {
             return Ok(());

@@ -60,7 +60,7 @@ impl Aggregate {
     }
 }
 
-/// What a command says of its result.
+/// The properties of a command's result.
 #[derive(Clone, Copy, Debug)]
 struct Form {
     operation: Operation,

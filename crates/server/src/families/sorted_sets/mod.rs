@@ -59,7 +59,7 @@ pub(super) struct AddOptions {
 }
 
 impl AddOptions {
-    /// Reads the options from argument 2 on; gives the first argument behind them, too.
+    /// Reads the options from argument 2 on. Also returns the first argument behind them.
     fn parse(args: Args<'_>) -> Result<(Self, usize), CmdError> {
         let mut options = Self::default();
         let mut i = 2;
@@ -325,8 +325,8 @@ pub(super) fn parse_end(arg: &[u8]) -> Result<bool, CmdError> {
     }
 }
 
-/// Takes members off the first of `count` sorted sets, from argument `first` on, that has some. Gives
-/// the argument of its key, too.
+/// Takes members off the first of `count` sorted sets, from argument `first` on, that has members.
+/// Also returns the argument of its key.
 pub(super) fn pop_first(
     ctx: &mut Context<'_>,
     args: Args<'_>,

@@ -35,7 +35,7 @@ fn declare_store(args: Args<'_>, db: Db, keyspace: &Keyspace, keys: &mut KeySet)
     keyspace.declare(keys, db, args.at(2), Mode::Read, 0);
 }
 
-/// By what a range is chosen.
+/// The property by which a range is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Position,
@@ -43,7 +43,7 @@ enum By {
     Member,
 }
 
-/// What a command fixes of its range; `None` is given by options.
+/// The properties of a range that the command's name fixes. `None`: an option gives the property.
 #[derive(Clone, Copy, Debug)]
 struct Form {
     by: Option<By>,
@@ -55,7 +55,7 @@ const fn form(by: By, back: bool) -> Form {
     Form { by: Some(by), back: Some(back), stores: false }
 }
 
-/// A range as a command asks for it.
+/// A range with the options of its command.
 struct Range<'a> {
     chosen: Chosen<'a>,
     back: bool,

@@ -52,8 +52,8 @@ pub(crate) fn ranges_of(positions: &[u64]) -> Vec<Range<u64>> {
 }
 
 impl Elements {
-    /// Puts elements into a collection that has none. Those of a list are in their order. Those of
-    /// other kinds have different names, and are in any order.
+    /// Puts elements into an empty collection. Elements of a list come in their order. Elements of
+    /// other kinds have different names, and come in any order.
     ///
     /// # Errors
     /// A node cannot be written, or these are too many elements.

@@ -7,10 +7,10 @@
 //! tree    flags (u8), elements (u32), incarnation (u64), last node (u64),
 //!         height (u8), height of the index (u8), length of the root (u32), root, root of the index
 //! ```
-//! Each other node is a record of the table `db<n>.nodes` whose key is the incarnation and the number
-//! of the node, 8 bytes each, big-endian. Whoever reads or changes a node has the lock of the key, so
-//! the lock of the node is never waited for. Whoever changes a node changes the record of the key,
-//! too, so that `WATCH` and a client that reads see it.
+//! Each other node is a record of the table `db<n>.nodes` whose key is the incarnation and the
+//! number of the node, 8 bytes each, big-endian. A transaction that reads or changes a node holds
+//! the lock of the key, so no transaction waits for the lock of a node. A transaction that changes
+//! a node also changes the record of the key, so that `WATCH` and readers see the change.
 //!
 //! A sorted set that has grown has an index beside its tree: the same elements by their members.
 
@@ -54,7 +54,7 @@ fn node_key(incarnation: u64, node: u64) -> [u8; NODE_KEY_BYTES] {
 /// Where the nodes of a collection are.
 #[derive(Clone, Copy, Debug)]
 struct NodeKeys {
-    /// The key whose lock covers them.
+    /// The key whose lock covers the nodes.
     parent: Slot,
     table: TableId,
     incarnation: u64,
@@ -135,7 +135,7 @@ pub(crate) struct Elements {
     next_incarnation: u64,
     flags: u8,
     tree: Tree,
-    /// Of a sorted set that has grown: its elements by their members.
+    /// The index of a large sorted set: its elements in the order of their members.
     index: Tree,
     /// The value as it was when the collection was opened; empty for a new one.
     old: Vec<u8>,
@@ -229,7 +229,7 @@ impl Elements {
         Ok(())
     }
 
-    /// What is to be done to save the collection.
+    /// The step that saves the collection.
     pub(super) fn to_save(&self) -> Save {
         if !self.has_changed {
             return Save::Nothing;
@@ -278,12 +278,12 @@ impl Elements {
         self.tree.len
     }
 
-    /// What `OBJECT ENCODING` answers.
+    /// The reply of `OBJECT ENCODING`.
     pub(crate) fn encoding(&self) -> &'static str {
         self.rules.encodings[usize::from(self.flags & IS_LARGE != 0)]
     }
 
-    /// Bytes of memory that the nodes take beside the record of the key, about.
+    /// Approximate bytes of memory that the nodes take, without the record of the key.
     ///
     /// # Errors
     /// A node cannot be locked or read.
@@ -367,7 +367,7 @@ impl Elements {
         Ok(old)
     }
 
-    /// Notes a change, and what the collection becomes by it.
+    /// Notes a change of the collection, which may become large or a tree by it.
     fn prepare_for(&mut self, content: &[u8], is_new: bool) -> Result<(), TxError> {
         let len = self.tree.len + u64::from(is_new);
         if len > u64::from(u32::MAX) {
@@ -378,7 +378,7 @@ impl Elements {
             self.flags |= IS_LARGE;
         }
         if self.tree.height == 0 && self.tree.root.len() + content.len() + 5 > PACKED_BYTES_MAX {
-            // It may become a tree.
+            // The collection may become a tree.
             self.keys.incarnation = self.next_incarnation;
         }
         Ok(())
@@ -548,7 +548,7 @@ impl Elements {
         self.tree.count_before(&mut TxNodes { keys: &mut self.keys, tx }, &is_before)
     }
 
-    /// Visits `count` elements, from position `from` on, or back from it.
+    /// Visits `count` elements from position `from` on, forwards or backwards.
     ///
     /// # Errors
     /// A node cannot be locked or read.
@@ -575,9 +575,9 @@ impl Elements {
         self.visit(tx, (0, u64::MAX), false, visit)
     }
 
-    /// Visits about `count` elements, in the order of the hashes of their names, from `cursor` on;
-    /// gives the next cursor, 0 at the end. An element that stays is visited by a walk over all
-    /// cursors, however the collection changes meanwhile.
+    /// Visits about `count` elements, in the order of the hashes of their names, from `cursor` on.
+    /// Returns the next cursor, 0 at the end. A scan over all cursors visits every element that
+    /// stays, however the collection changes meanwhile.
     ///
     /// # Errors
     /// A node cannot be locked or read.
@@ -593,13 +593,13 @@ impl Elements {
     }
 }
 
-/// What is to be done to save a collection.
+/// The step that saves a collection.
 pub(super) enum Save {
     Nothing,
     /// The collection has no elements.
     Delete,
     /// The record gets this value.
     Put(Vec<u8>),
-    /// The record gets what this value changes.
+    /// The record is patched with the differences between its value and this one.
     Patch(Vec<u8>),
 }

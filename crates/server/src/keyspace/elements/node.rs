@@ -5,7 +5,7 @@
 //! inner  entry*              entry    elements below (u32), node (LEB128),
 //!                                     length of the separator (LEB128), separator
 //! ```
-//! Nothing here panics on damaged bytes: what cannot be read ends the node.
+//! Nothing here panics on damaged bytes: a node ends before an entry that cannot be read.
 
 /// An element of a leaf.
 #[derive(Clone, Copy, Debug)]

@@ -1,14 +1,14 @@
-//! What is left of collections that are gone: their nodes, which nobody needs to wait for.
+//! Reclaims the nodes of deleted collections in the background.
 //!
 //! A command that deletes or overwrites a collection that is a tree changes the record of its key. In
 //! the same transaction it removes the nodes, if these are few. Otherwise it puts the header into the
 //! table of graves, under the incarnation. One event loop looks at the graves in the background, and
 //! removes the nodes below each, a few in a transaction.
 //!
-//! The transactions of this event loop go to the log of one session. A grave is found only after the
-//! commit that made it. The reclaim of its nodes depends on that commit, by the stamp of the grave: no
-//! crash keeps the reclaim and loses the deletion. Children go before their parent, and the grave goes
-//! last, so the event loop finds all that is left after a crash.
+//! The transactions of this event loop go to the log of one session. A grave is found only after
+//! the commit that made it. The reclaim of its nodes depends on that commit, by the stamp of the
+//! grave: no crash keeps the reclaim and loses the deletion. Children go before their parent, and
+//! the grave goes last, so the event loop finds all remaining nodes after a crash.
 
 use stillpoint::{Batch, KeySet, Mode, Session, Slot, Stamp, TableId, Tx, TxError};
 
@@ -21,7 +21,7 @@ use crate::keyspace::value::Entry;
 
 /// Nodes that one transaction removes.
 const STEP: usize = 64;
-/// Nodes that whoever deletes a collection removes.
+/// Most nodes that a command removes when it deletes a collection.
 const NODES_AT_ONCE: usize = 32;
 /// Bytes of a grave before the header: the number of the database's table, and the kind.
 pub(super) const GRAVE_HEAD: usize = 3;
@@ -41,7 +41,7 @@ enum Left {
     Grave,
 }
 
-/// The tables of what a database's collections leave.
+/// The tables that hold the remains of a database's collections: nodes and graves.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::keyspace) struct Remains {
     /// The number in the name of the database's table.
@@ -89,7 +89,7 @@ fn few_nodes(collection: &Elements) -> Option<Vec<u64>> {
     (few.len() <= NODES_AT_ONCE).then_some(few)
 }
 
-/// The header of a collection for its grave, if it has nodes beside it.
+/// The header of a collection for its grave, if the collection has nodes.
 fn grave_of(place: Db, entry: &Entry<'_>) -> Option<(u64, Vec<u8>)> {
     entry.kind().elements()?;
     let mut flags = Vec::with_capacity(8);
@@ -144,8 +144,8 @@ impl Burial {
         }));
     }
 
-    /// What the next transaction takes off the end of the list: an inner node to look into, or nodes to
-    /// remove.
+    /// The number of nodes that the next transaction takes off the end of the list: one inner node
+    /// to read, or several nodes to remove.
     fn next(&self) -> usize {
         match self.left.last() {
             Some(Left::Inner { .. }) => 1,
@@ -219,7 +219,7 @@ impl Batch for Step<'_> {
     }
 }
 
-/// Removes what is left of collections, some of it at a time.
+/// Removes the nodes of deleted collections, some at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Reclaimer {
     burials: Vec<Burial>,

@@ -1,12 +1,14 @@
 //! A counted tree of elements.
 //!
 //! A small collection is one leaf, the root. A larger one is a tree whose inner nodes count the
-//! elements below each of their entries. So an element is found by its position as well as in its
-//! order. The root lies in the record of the collection; every other node is a record of its own.
+//! elements below each of their entries. So an element is found by its position, and by its place
+//! in the order. The root lies in the record of the collection; every other node is a record of its
+//! own.
 //!
 //! Invariants:
-//! 1. The entries of an inner node are in the order of the elements. In the order of hashes, no hash
-//!    is on two sides of a separator; the elements of one leaf have no order.
+//! 1. The entries of an inner node are in the order of the elements. If the order is that of
+//!    hashes, a separator never divides elements of one hash, and the elements of one leaf have no
+//!    order.
 //! 2. `below` of an entry is the number of elements in its subtree.
 //! 3. No node but the root is empty. A tree that has grown keeps an inner root until it is empty.
 
@@ -56,7 +58,7 @@ pub(super) enum Sorting {
 }
 
 impl Sorting {
-    /// What separates an element from those before it.
+    /// The separator before an element.
     fn separator<'a>(&self, content: &'a [u8]) -> Cow<'a, [u8]> {
         match self {
             Self::Positions => Cow::Borrowed(&[]),
@@ -73,7 +75,7 @@ impl Sorting {
 struct Level {
     /// The node; 0 for the root.
     node: u64,
-    /// Its bytes; empty for the root.
+    /// The separator's bytes. Empty for the root.
     bytes: Vec<u8>,
     /// Where the entry of the way begins.
     entry: usize,
@@ -87,9 +89,10 @@ pub(super) struct Place {
     leaf: Option<(u64, Vec<u8>)>,
     /// Byte of the leaf.
     offset: usize,
-    /// Elements before the place. In the order of hashes, those of the same leaf count in any order.
+    /// Number of elements before the place. If the order is that of hashes, elements of the same
+    /// leaf count in any order.
     pub(super) position: u64,
-    /// Whether an element is there that was looked for.
+    /// Whether the sought element exists.
     pub(super) is_there: bool,
     /// The separator of the next leaf, if there is one.
     upper: Option<Vec<u8>>,
@@ -393,7 +396,7 @@ impl Tree {
         self.add_below(nodes, &mut levels, -1)
     }
 
-    /// Removes the last entry of the way, whose node is gone.
+    /// Removes the last entry of the path, whose node was removed.
     fn remove_entry(
         &mut self,
         nodes: &mut dyn Nodes,
@@ -478,7 +481,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Bytes of the nodes below the root, each with `overhead` bytes beside its own.
+    /// Bytes of the nodes below the root, each with `overhead` additional bytes.
     pub(super) fn node_bytes(
         &self,
         nodes: &mut dyn Nodes,
@@ -502,7 +505,7 @@ impl Tree {
         Ok(bytes)
     }
 
-    /// Visits `count` elements, from position `from` on, or back from it.
+    /// Visits `count` elements from position `from` on, forwards or backwards.
     pub(super) fn visit(
         &self,
         nodes: &mut dyn Nodes,

@@ -11,7 +11,7 @@ use crate::config::Db;
 use crate::keyspace::kinds::{Kind, Order};
 use crate::keyspace::value::{Entry, database_of, nodes_database_of};
 
-/// What is wrong with a stored collection.
+/// A fault of a stored collection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CollectionFault {
@@ -42,7 +42,7 @@ pub enum CollectionFault {
         node: u64,
         /// The count.
         counted: u64,
-        /// Elements that are there.
+        /// Elements that the collection has.
         found: u64,
     },
     /// An element is not where its order puts it.
@@ -78,7 +78,7 @@ pub struct DamagedCollection {
     pub table: String,
     /// The key, as far as it is text.
     pub key: String,
-    /// What is wrong.
+    /// The fault.
     pub fault: CollectionFault,
 }
 
@@ -93,7 +93,7 @@ struct Owner {
     collection: Elements,
 }
 
-/// Verifies all collections of a directory, whose records it is given one by one.
+/// Verifies all collections of a directory. Its caller passes the records one by one.
 #[derive(Debug, Default)]
 pub struct CollectionCheck {
     nodes: HashMap<(Db, u64), NodesById>,
@@ -103,7 +103,7 @@ pub struct CollectionCheck {
     graves: u64,
 }
 
-/// What a verification found.
+/// The result of a verification.
 #[derive(Debug, Default)]
 pub struct VerifiedCollections {
     /// Collections, small ones included.
@@ -112,12 +112,13 @@ pub struct VerifiedCollections {
     pub graves: u64,
     /// Nodes.
     pub nodes: u64,
-    /// What is wrong.
+    /// The damaged collections.
     pub damage: Vec<DamagedCollection>,
 }
 
 impl CollectionCheck {
-    /// Takes a record: of a database, of the nodes of one, or a grave. Others are ignored.
+    /// Takes a record of a database, of a database's nodes, or of the graves. Other records are
+    /// ignored.
     pub fn add(&mut self, table: &str, key: &[u8], value: ValueRef<'_>) {
         if let Some(db) = nodes_database_of(table) {
             let parts = key.split_first_chunk::<8>();
@@ -165,7 +166,7 @@ impl CollectionCheck {
         }
     }
 
-    /// Verifies what was given.
+    /// Verifies the records that were passed.
     pub fn finish(mut self) -> VerifiedCollections {
         let nodes = self.nodes.values().map(|nodes| nodes.len() as u64).sum();
         let mut seen = std::collections::HashSet::new();
@@ -177,7 +178,7 @@ impl CollectionCheck {
             let fault = if !seen.insert((db, incarnation)) {
                 Some(CollectionFault::SharedIncarnation { incarnation })
             } else if is_grave {
-                // Some of its nodes are removed already.
+                // Some nodes of a grave's collection may be removed already.
                 own.clear();
                 None
             } else {
@@ -249,19 +250,19 @@ fn differ<'a>(mut names: impl Iterator<Item = &'a [u8]>) -> bool {
     names.all(|name| seen.insert(name))
 }
 
-/// A walk over a tree.
+/// A visit of all nodes of a tree.
 struct Walk<'a> {
     nodes: &'a mut NodesById,
-    /// By what the elements are in order, if they are.
+    /// The key by which the elements are in order. `None` for a list.
     separator: &'a dyn Fn(&[u8]) -> Option<Vec<u8>>,
-    /// Whether the elements of one leaf are in order, too.
+    /// Whether the elements of one leaf are also in order.
     is_sorted: bool,
     visit: &'a mut dyn FnMut(&[u8]),
 }
 
 impl Walk<'_> {
-    /// Verifies a subtree, whose elements are from the first bound on and before the second. Gives how
-    /// many elements it has.
+    /// Verifies a subtree, whose elements are from the first bound on and before the second.
+    /// Returns its number of elements.
     fn node(
         &mut self,
         (node, bytes): (u64, &[u8]),

@@ -1,8 +1,8 @@
 //! Many elements at once: a tree is built from elements in order, and elements are removed node by
 //! node.
 //!
-//! A removal goes over the tree once. It takes whole subtrees out, and visits each other node with
-//! something to remove once, however much that is. So it costs nodes, not elements.
+//! A removal passes over the tree once. It takes whole subtrees out, and visits each other node
+//! with elements to remove once. So its cost depends on nodes, not on elements.
 
 use std::ops::Range;
 
@@ -38,8 +38,8 @@ impl Doomed<'_> {
         }
     }
 
-    /// Those of a subtree, which begins at position `from`, has `below` elements, and ends before
-    /// the separator `upper`.
+    /// The part of the removal within a subtree that begins at position `from`, has `below`
+    /// elements, and ends before the separator `upper`.
     fn within(&self, from: u64, below: u64, upper: Option<&[u8]>) -> Self {
         match *self {
             Self::Positions(ranges) => {
@@ -56,7 +56,8 @@ impl Doomed<'_> {
         }
     }
 
-    /// What is left behind the names of a subtree. Positions stay: each subtree finds its own.
+    /// The part of the removal behind the names of a subtree. Positions stay as they are, since
+    /// each subtree finds its own.
     fn behind(&self, taken: &Self) -> Self {
         match (*self, taken) {
             (Self::Names { hasher, name, names }, Self::Names { names: taken, .. }) => {
@@ -100,7 +101,7 @@ struct Child<'a> {
     below: u64,
     node: u64,
     separator: &'a [u8],
-    /// Its new bytes, if it has changed.
+    /// The child's new bytes, if it has changed.
     new: Option<Vec<u8>>,
 }
 
@@ -312,8 +313,8 @@ fn drop_subtree(
     Ok(())
 }
 
-/// Joins short children to their neighbours and writes those that have changed; gives the bytes of
-/// the inner node above them.
+/// Joins short children to their neighbours, and writes the changed ones. Returns the bytes of the
+/// inner node above them.
 fn put_children(
     nodes: &mut dyn Nodes,
     children: Vec<Child<'_>>,

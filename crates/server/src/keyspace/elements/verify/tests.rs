@@ -49,12 +49,12 @@ fn a_sound_tree_has_no_fault_and_each_kind_of_damage_is_told() {
     let mut damaged = nodes.clone();
     damaged.remove(&1);
     assert_eq!(fault(&header, &damaged), Some(CollectionFault::NodeMissing { node: 1 }));
-    // A node nobody has.
+    // A node that belongs to no collection.
     let mut damaged = nodes.clone();
     damaged.insert(99_999, vec![1, b'x']);
     let lost = CollectionFault::LostNodes { incarnation: 77, nodes: 1 };
     assert_eq!(fault(&header, &damaged), Some(lost));
-    // An element is gone, and nobody has counted.
+    // An element is missing, and the counts are unchanged.
     let mut damaged = nodes.clone();
     let first = damaged.get_mut(&1).expect("a leaf");
     let end = elements(first, 0).next().map_or(0, |element| element.end);
@@ -83,7 +83,7 @@ fn a_sound_tree_has_no_fault_and_each_kind_of_damage_is_told() {
     let mut wrong = header.clone();
     wrong[21] += 1;
     assert!(fault(&wrong, &nodes).is_some());
-    // A record that is too short: its nodes are lost, too.
+    // A record that is too short. So its nodes belong to no collection.
     let mut check = CollectionCheck::default();
     check.add("db3", b"key", ValueRef::from_bytes(Kind::SORTED_SET.tag(), &header[..20]));
     let damage = check.finish().damage;
