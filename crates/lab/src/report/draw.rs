@@ -64,13 +64,20 @@ impl<'a> Drawing<'a> {
         }
     }
 
-    /// A curve with the least and the greatest value at each point.
+    /// A curve with the least and the greatest value at each point. A point that is no number, such
+    /// as a ratio to nothing, is left out. JSON has no such numbers.
     pub(crate) fn curve_with_spreads(
         &mut self,
         name: &str,
-        points: Vec<[f64; 2]>,
-        spreads: Vec<[f64; 2]>,
+        mut points: Vec<[f64; 2]>,
+        mut spreads: Vec<[f64; 2]>,
     ) {
+        let are_numbers: Vec<bool> =
+            points.iter().map(|point| point.iter().all(|value| value.is_finite())).collect();
+        for values in [&mut points, &mut spreads] {
+            let mut kept = are_numbers.iter();
+            values.retain(|_| kept.next().copied().unwrap_or(true));
+        }
         let label = name.to_owned();
         let name = format!("{name}{}", self.suffix);
         self.figure.series.push(name.clone());
@@ -89,5 +96,22 @@ impl<'a> Drawing<'a> {
     /// Adds the figure to the result.
     pub(crate) fn finish(self) {
         self.result.figures.push(self.figure);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ratio_to_nothing_is_no_point() {
+        let mut result = crate::report::tests::sample();
+        let mut drawing = Drawing::new(&mut result, "Ratios", "");
+        let points = vec![[1.0, f64::NAN], [2.0, 3.0], [3.0, f64::INFINITY]];
+        let spreads = vec![[0.0, f64::NAN], [2.5, 3.5], [0.0, f64::INFINITY]];
+        drawing.curve_with_spreads("scheme", points, spreads);
+        drawing.finish();
+        let series = result.series.last().expect("was added");
+        assert_eq!((&series.points, &series.spreads), (&vec![[2.0, 3.0]], &vec![[2.5, 3.5]]));
     }
 }

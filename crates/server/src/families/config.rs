@@ -115,11 +115,6 @@ static PARAMS: &[Param] = &[
     at_start!("appendfsync", |s| if s.is_strict() { "always" } else { "everysec" }.to_owned()),
     at_start!("appendonly", |s| yes_no(s.has_journal())),
     at_start!("bind", |s| s.config.bind.clone()),
-    at_start!("client-output-buffer-limit", |s| format!(
-        "normal {} 0 0 slave 0 0 0 pubsub 0 0 0",
-        s.config.output_buffer_bytes
-    )),
-    at_start!("client-query-buffer-limit", |s| s.config.query_buffer_bytes.to_string()),
     at_start!("checkpoint", |s| s.keyspace.engine.config().checkpoint.clone()),
     Param {
         name: "checkpoint-every",
@@ -140,6 +135,11 @@ static PARAMS: &[Param] = &[
             change(move |s| set_policy(s, |policy| policy.pace = pace))
         }),
     },
+    at_start!("client-output-buffer-limit", |s| format!(
+        "normal {} 0 0 slave 0 0 0 pubsub 0 0 0",
+        s.config.output_buffer_bytes
+    )),
+    at_start!("client-query-buffer-limit", |s| s.config.query_buffer_bytes.to_string()),
     fixed!("cluster-enabled", "no"),
     fixed!("daemonize", "no"),
     at_start!("databases", |_| DATABASES.to_string()),
