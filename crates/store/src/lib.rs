@@ -27,6 +27,7 @@
 mod capture;
 mod catalog;
 mod checkpointer;
+mod deletions;
 mod dirty;
 mod load;
 mod memory;

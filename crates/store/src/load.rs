@@ -9,6 +9,7 @@ use stillpoint_sync::lock_word;
 use stillpoint_txn::{TableId, TxError};
 
 use crate::catalog::Absent;
+use crate::deletions::Deletions;
 use crate::memory::arena::Kind;
 use crate::memory::cell::INLINE_VALUE_BYTES_MAX;
 use crate::memory::index::Inserted;
@@ -39,15 +40,15 @@ pub struct KeyImage<'a> {
 /// Puts records into a store that is not served yet. One per thread.
 ///
 /// A chain of checkpoints is loaded newest first, so the first record of a key is the one that
-/// counts. A key that was deleted keeps an absent cell until the loader is dropped, since older
-/// checkpoints may have a value of the key.
+/// counts. Older checkpoints may have a value of a key that was deleted. So all loaders of a store
+/// remember deleted keys together, until the last of them is dropped.
 #[derive(Debug)]
 pub struct Loader {
     local: Participant,
     /// The cells of the records that are being loaded.
     cells: Vec<u64>,
-    /// Absent cells of keys that were deleted: owner, table and cell.
-    deleted: Vec<(u32, TableId, u64)>,
+    /// Keys that were deleted. `None` once the loader is being dropped.
+    deletions: Option<Arc<Deletions>>,
     /// Absent cells whose stamps a replay needs. They stay until the store has a worker.
     stamped: Vec<Absent>,
 }
@@ -64,7 +65,12 @@ impl Loader {
         let mut local = Participant::new(store, false)?;
         // Absent cells that another loader has left must stay.
         let stamped = local.reclaim.give_up_absent();
-        Some(Self { local, cells: Vec::new(), deleted: Vec::new(), stamped })
+        let deletions = Some(local.store.deletions());
+        Some(Self { local, cells: Vec::new(), deletions, stamped })
+    }
+
+    fn deletions(&self) -> &Deletions {
+        self.deletions.as_ref().expect("until the loader is dropped")
     }
 
     /// The store.
@@ -163,6 +169,9 @@ impl Loader {
         let Some(value) = value.filter(is_usual) else {
             return Ok(NO_CELL);
         };
+        if self.deletions().has(hash, table.id, key) {
+            return Ok(NO_CELL);
+        }
         let number = self.new_cell(table, hash, key, value.len())?;
         let cell = self.local.store.cell(number).record();
         cell.put_inline(tag, value);
@@ -200,7 +209,7 @@ impl Loader {
     fn load_unusual(&mut self, table: &Table, record: &KeyImage<'_>) -> Result<bool, TxError> {
         let &KeyImage { hash, key, tag, value, gsn } = record;
         let is_key = |cell| self.local.store.cell(cell).has_key(key);
-        if table.index.find(hash, is_key).is_some() {
+        if table.index.find(hash, is_key).is_some() || self.deletions().has(hash, table.id, key) {
             return Ok(false);
         }
         match value {
@@ -209,10 +218,12 @@ impl Loader {
                 self.apply_in_window(table.id, hash, key, gsn, change)?;
             }
             None => {
-                let number = self.insert(table, hash, key, 0)?;
                 if gsn == 0 {
-                    self.deleted.push((table.owner, table.id, number));
+                    let store = &self.local.store;
+                    let may_grow = |more| store.count_deletions(more);
+                    self.deletions().add(hash, table.id, key, may_grow)?;
                 } else {
+                    let number = self.insert(table, hash, key, 0)?;
                     let stamp = Stamp::new(gsn, LOG_NONE);
                     self.local.store.cell(number).record().end_delete(stamp);
                     self.stamped.push(Absent { owner: table.owner, table: table.id, cell: number });
@@ -415,8 +426,8 @@ impl Loader {
 
 impl Drop for Loader {
     fn drop(&mut self) {
-        for (owner, table, cell) in self.deleted.drain(..) {
-            self.local.reclaim.add(owner, table, cell);
+        if let Some(share) = self.deletions.take() {
+            self.local.store.release_deletions(share);
         }
         self.local.finish_reclaiming(&ALL_CLOSED);
         self.local.store.catalog().leave_absent(self.stamped.drain(..));

@@ -1,18 +1,19 @@
 //! The store: memory, tables, phases.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use stillpoint_format::hash::KeyHasher;
 use stillpoint_mem::{AddressSpace, RegionError};
 use stillpoint_sync::atomic::{
-    AtomicU64,
+    AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
 use stillpoint_sync::{CachePadded, Mutex, lock_word, mutant};
-use stillpoint_txn::TableId;
+use stillpoint_txn::{MemoryLimit, TableId};
 
 use crate::catalog::{AddTableError, Catalog, NewTable, Replaced};
+use crate::deletions::Deletions;
 use crate::memory::Memory;
-use crate::memory::arena::CellCache;
+use crate::memory::arena::{Allowance, CellCache};
 use crate::memory::blob;
 use crate::memory::cell::Cell;
 use crate::phase::{Phase, PhaseDriver, Quiesced};
@@ -61,6 +62,9 @@ pub struct Store {
     returned: AtomicU64,
     /// Whether replay marks the cells that it writes as dirty, for schemes that mark changes.
     marks_replayed: bool,
+    /// The deleted keys that the present loaders share, and their bytes.
+    deletions: Mutex<Weak<Deletions>>,
+    deletion_bytes: AtomicUsize,
     /// Ages of undeclared transactions, for wait-die.
     pub(crate) ages: CachePadded<AtomicU64>,
 }
@@ -94,6 +98,8 @@ impl Store {
             replacements: AtomicU64::new(0),
             returned: AtomicU64::new(0),
             marks_replayed: true,
+            deletions: Mutex::default(),
+            deletion_bytes: AtomicUsize::new(0),
             ages: CachePadded::new(AtomicU64::new(0)),
         })
     }
@@ -205,9 +211,38 @@ impl Store {
         Cell::new(&self.memory, number)
     }
 
-    /// Bytes held by records, large values and indexes.
+    /// Bytes held by records, large values and indexes, and by deleted keys while a chain is loaded.
     pub fn held_bytes(&self) -> usize {
-        self.memory.arena.held_bytes()
+        // Relaxed: a statistic.
+        self.memory.arena.held_bytes() + self.deletion_bytes.load(Relaxed)
+    }
+
+    /// The deleted keys that all present loaders share.
+    pub(crate) fn deletions(&self) -> Arc<Deletions> {
+        let mut shared = self.deletions.lock();
+        shared.upgrade().unwrap_or_else(|| {
+            let new = Arc::new(Deletions::default());
+            *shared = Arc::downgrade(&new);
+            new
+        })
+    }
+
+    /// Counts bytes of deleted keys, if they fit into the memory limit and its reserve.
+    ///
+    /// # Errors
+    /// They do not.
+    pub(crate) fn count_deletions(&self, bytes: usize) -> Result<(), MemoryLimit> {
+        let counted = self.deletion_bytes.load(Relaxed);
+        self.memory.arena.check_room(counted + bytes, Allowance::Reserve)?;
+        self.deletion_bytes.fetch_add(bytes, Relaxed);
+        Ok(())
+    }
+
+    /// Ends a loader's share of the deleted keys. The last one frees them.
+    pub(crate) fn release_deletions(&self, share: Arc<Deletions>) {
+        if let Some(all) = Arc::into_inner(share) {
+            self.deletion_bytes.fetch_sub(all.bytes(), Relaxed);
+        }
     }
 
     /// The limit of [`held_bytes`](Self::held_bytes).

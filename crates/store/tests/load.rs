@@ -115,6 +115,41 @@ fn of_a_chain_the_newest_record_of_a_key_counts() {
     assert_eq!(store.cell_count(TABLE), store.record_count(TABLE), "deleted keys are gone");
 }
 
+/// Deleted keys take memory while a chain is loaded, less than cells would, and none afterwards. So
+/// the load takes no more memory than that of the records alone.
+#[test]
+fn deletions_leave_no_memory_behind() {
+    let keys = 0..200_000u32;
+    let record = |key: u32, value: Option<&[u8]>| -> Record {
+        (key.to_be_bytes().repeat(4), 1, value.map(<[u8]>::to_vec))
+    };
+    let load_all = |loader: &mut Loader, all: &[Record]| {
+        all.chunks(64).try_for_each(|batch| load(loader, batch)).expect("memory");
+    };
+    let is_live = |key: &u32| key.is_multiple_of(4);
+    let live: Vec<Record> = keys.clone().filter(is_live).map(|k| record(k, Some(b"v"))).collect();
+    let plain = empty_store(1 << 30);
+    plain.reserve(TABLE, 1);
+    load_all(&mut Loader::new(plain.clone()).expect("a free slot"), &live);
+    let store = empty_store(1 << 30);
+    let mut loader = Loader::new(store.clone()).expect("a free slot");
+    // Deletions of the newest checkpoint lie between records of it.
+    let newest: Vec<Record> =
+        keys.clone().map(|k| record(k, is_live(&k).then_some(&b"v"[..]))).collect();
+    load_all(&mut loader, &newest);
+    let while_loading = store.held_bytes();
+    load_all(&mut loader, &keys.map(|key| record(key, Some(b"old"))).collect::<Vec<_>>());
+    drop(loader);
+    plain.maintain();
+    store.maintain();
+    let (held, of_plain) = (store.held_bytes(), plain.held_bytes());
+    assert!(held <= of_plain, "{held} bytes are held, and {of_plain} without deletions");
+    let deletions = while_loading - store.held_bytes().min(while_loading);
+    let each = deletions / 150_000;
+    assert!((20..56).contains(&each), "a deletion of a key of 16 bytes takes {each}");
+    assert_holds(&store, &live);
+}
+
 #[test]
 fn loaders_side_by_side_lose_nothing() {
     let store = empty_store(1 << 30);

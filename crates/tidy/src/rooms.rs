@@ -9,7 +9,7 @@ pub const ROOMS: &[(&str, &[&[&str]])] = &[
         "store",
         &[
             &["memory"],
-            &["planted", "table"],
+            &["deletions", "planted", "table"],
             &["phase", "record", "rules", "sink"],
             &["catalog"],
             &["store"],

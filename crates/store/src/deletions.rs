@@ -1,0 +1,208 @@
+//! The keys that newer checkpoints of a chain have deleted, while older ones are loaded.
+//!
+//! They have no cells. Cells of deleted keys would lie between those of records, and the slabs
+//! would stay half empty after the load. Here a key takes its bytes, a head, and a slot of a hash
+//! table. The memory counts while the load lasts, and is freed as a whole.
+//!
+//! Loaders on several threads share the set. A load ends one checkpoint before it begins an older
+//! one, so a loader finds every deletion that hides its record.
+
+use stillpoint_sync::Mutex;
+use stillpoint_sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use stillpoint_txn::TableId;
+
+/// Shards, each under a lock of its own. The low bits of the hash choose one.
+const SHARDS: usize = if cfg!(any(loom, shuttle)) { 2 } else { 256 };
+/// Bytes before a key: hash, table, length.
+const HEAD_BYTES: usize = 8 + 2 + 4;
+/// An entry begins at a multiple of this many bytes.
+const ALIGN: usize = 8;
+/// Slots of a shard with its first entry.
+const SLOTS_MIN: usize = 16;
+
+/// The deleted keys.
+pub(crate) struct Deletions {
+    shards: Box<[Mutex<Shard>]>,
+    /// Bytes of all shards.
+    bytes: AtomicUsize,
+}
+
+impl std::fmt::Debug for Deletions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Deletions").field("bytes", &self.bytes()).finish_non_exhaustive()
+    }
+}
+
+impl Default for Deletions {
+    fn default() -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Self { shards, bytes: AtomicUsize::new(0) }
+    }
+}
+
+impl Deletions {
+    /// Bytes that the keys take.
+    pub(crate) fn bytes(&self) -> usize {
+        // Relaxed: a loader that needs to see a deletion has waited for the end of its checkpoint.
+        self.bytes.load(Relaxed)
+    }
+
+    /// Whether the key was deleted.
+    pub(crate) fn has(&self, hash: u64, table: TableId, key: &[u8]) -> bool {
+        self.bytes() > 0 && self.shard(hash).lock().has(hash, table, key)
+    }
+
+    /// Adds a key that is not there. `may_grow` is asked whether the keys may take so many bytes
+    /// more, if they must.
+    ///
+    /// # Errors
+    /// The error of `may_grow`. Nothing has changed then.
+    pub(crate) fn add<E>(
+        &self,
+        hash: u64,
+        table: TableId,
+        key: &[u8],
+        may_grow: impl FnOnce(usize) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut shard = self.shard(hash).lock();
+        let (slots, bytes) = shard.wanted(key.len());
+        let more =
+            (slots - shard.slots.len()) * size_of::<u32>() + bytes - shard.entries.capacity();
+        if more > 0 {
+            may_grow(more)?;
+            shard.grow(slots, bytes);
+            self.bytes.fetch_add(more, Relaxed);
+        }
+        shard.add(hash, table, key);
+        Ok(())
+    }
+
+    fn shard(&self, hash: u64) -> &Mutex<Shard> {
+        &self.shards[hash as usize % SHARDS]
+    }
+}
+
+#[derive(Default)]
+struct Shard {
+    /// Where an entry begins, in units of [`ALIGN`] and from 1 on. 0 is a free slot. Their number is
+    /// a power of two, and a quarter of them is free.
+    slots: Vec<u32>,
+    /// Entries one after the other.
+    entries: Vec<u8>,
+    count: usize,
+}
+
+impl Shard {
+    /// Slots, and bytes of entries, with one more entry.
+    fn wanted(&self, key_len: usize) -> (usize, usize) {
+        let (slots, capacity) = (self.slots.len(), self.entries.capacity());
+        let is_crowded = (self.count + 1) * 4 > slots * 3;
+        let needed = self.entries.len() + (HEAD_BYTES + key_len).next_multiple_of(ALIGN);
+        let grown = if needed > capacity { needed.max(capacity / 2 * 3) } else { capacity };
+        (if is_crowded { (2 * slots).max(SLOTS_MIN) } else { slots }, grown)
+    }
+
+    fn grow(&mut self, slots: usize, bytes: usize) {
+        self.entries.reserve_exact(bytes - self.entries.len());
+        if slots == self.slots.len() {
+            return;
+        }
+        let old = std::mem::replace(&mut self.slots, vec![0; slots]);
+        for at in old.into_iter().filter(|&at| at != 0) {
+            let free = self.probe(self.hash_at(at), |_| false);
+            self.slots[free] = at;
+        }
+    }
+
+    fn add(&mut self, hash: u64, table: TableId, key: &[u8]) {
+        let begin = self.entries.len();
+        let at = u32::try_from(begin / ALIGN + 1).expect("a shard has less than 32 GiB");
+        self.entries.extend_from_slice(&hash.to_le_bytes());
+        self.entries.extend_from_slice(&table.0.to_le_bytes());
+        self.entries.extend_from_slice(&(key.len() as u32).to_le_bytes());
+        self.entries.extend_from_slice(key);
+        self.entries.resize(self.entries.len().next_multiple_of(ALIGN), 0);
+        let free = self.probe(hash, |_| false);
+        self.slots[free] = at;
+        self.count += 1;
+    }
+
+    fn has(&self, hash: u64, table: TableId, key: &[u8]) -> bool {
+        let is_key = |at: u32| {
+            let entry = &self.entries[Self::begin(at)..];
+            entry[..8] == hash.to_le_bytes()
+                && entry[8..10] == table.0.to_le_bytes()
+                && entry[10..HEAD_BYTES] == (key.len() as u32).to_le_bytes()
+                && entry[HEAD_BYTES..][..key.len()] == *key
+        };
+        !self.slots.is_empty() && self.slots[self.probe(hash, is_key)] != 0
+    }
+
+    /// The slot of the entry that `is_it` accepts, or the first free one.
+    fn probe(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> usize {
+        let mask = self.slots.len() - 1;
+        // The bits above those that choose the shard.
+        let mut slot = (hash / SHARDS as u64) as usize & mask;
+        while self.slots[slot] != 0 && !is_it(self.slots[slot]) {
+            slot = (slot + 1) & mask;
+        }
+        slot
+    }
+
+    fn begin(at: u32) -> usize {
+        (at as usize - 1) * ALIGN
+    }
+
+    fn hash_at(&self, at: u32) -> u64 {
+        let bytes = &self.entries[Self::begin(at)..][..8];
+        u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+
+    #[test]
+    fn keys_are_told_apart_though_their_hashes_are_equal() {
+        let deletions = Deletions::default();
+        let (one, two) = (TableId(1), TableId(2));
+        let keys: Vec<Vec<u8>> = (0..200u8).map(|len| vec![7; usize::from(len)]).collect();
+        for (at, key) in keys.iter().enumerate() {
+            let hash = at as u64 % 3;
+            assert!(!deletions.has(hash, one, key));
+            deletions.add::<Infallible>(hash, one, key, |_| Ok(())).expect("no limit");
+            assert!(deletions.has(hash, one, key) && !deletions.has(hash, two, key));
+            assert!(!deletions.has(hash + SHARDS as u64, one, key), "another hash");
+        }
+        for (at, key) in keys.iter().enumerate() {
+            assert!(deletions.has(at as u64 % 3, one, key), "key {at} is lost when the set grows");
+        }
+    }
+
+    #[test]
+    fn all_bytes_are_asked_for() {
+        let deletions = Deletions::default();
+        let (mut asked, mut keys) = (0, 0u64);
+        let refused = loop {
+            let hash = keys.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            let added = deletions.add(hash, TableId(0), &keys.to_le_bytes(), |more| {
+                asked += more;
+                (asked <= 1 << 20).then_some(()).ok_or(more)
+            });
+            match added {
+                Ok(()) => keys += 1,
+                Err(more) => break more,
+            }
+        };
+        assert_eq!(deletions.bytes(), asked - refused);
+        let of_shard = |shard: &Mutex<Shard>| {
+            let shard = shard.lock();
+            shard.slots.capacity() * 4 + shard.entries.capacity()
+        };
+        assert_eq!(deletions.bytes(), deletions.shards.iter().map(of_shard).sum::<usize>());
+        assert!(deletions.bytes() as u64 / keys < 48, "{keys} keys of 8 bytes");
+    }
+}
