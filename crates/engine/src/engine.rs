@@ -110,7 +110,7 @@ impl Engine {
             }
         })?);
         threads.push(watched(&self.shared, "checkpoint", |shared| {
-            // A checkpoint runs on time that transactions leave, and on a little more.
+            // A checkpoint gets the CPU time that transactions leave, and a little more.
             stillpoint_io::go_behind();
             crate::checkpoints::run_in_background(shared);
         })?);

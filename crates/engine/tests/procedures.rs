@@ -147,7 +147,7 @@ fn on_disk(dir: &std::path::Path, log_calls: bool) -> Engine {
         .expect("opens")
 }
 
-/// Names itself, or not, when it is asked for its call.
+/// A procedure that names a call, or none, when it is asked for its call.
 struct Named {
     table: TableId,
     name: Option<&'static str>,

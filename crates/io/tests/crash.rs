@@ -256,7 +256,8 @@ fn of_unflushed_names_a_prefix_is_left() {
                 }
                 _ if !disk.exists(Path::new(&one)).expect("alive") => {
                     let file = create(&disk, &one);
-                    // Flushed while its name is not: the name decides.
+                    // The file is flushed and its name is not, so the name decides whether a crash
+                    // loses the file.
                     file.write_at(&[step], 0).expect("write");
                     file.sync().expect("flush");
                 }

@@ -189,7 +189,7 @@ fn a_failed_flush_poisons_the_path() {
     let file = disk.open(g, OpenMode::CreateNew, Caching::Buffered).expect("create");
     file.write_at(b"x", 0).expect("another file of the same name");
     file.sync().expect("flush");
-    // A poisoned file that is replaced takes its mark along into nothing.
+    // If a rename replaces a failed file, its failure does not pass on to the new file of the name.
     symlink("/dev/full", &link).expect("link");
     let bad = disk.open(f, OpenMode::ReadWrite, Caching::Buffered).expect("open");
     bad.sync().expect_err("the device has no flush");

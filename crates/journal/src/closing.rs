@@ -101,7 +101,7 @@ impl Closing {
         self.advance(&mut waiting);
     }
 
-    /// Takes satisfied entries from the fronts until nothing moves.
+    /// Takes satisfied entries from the fronts of the queues, until no front is satisfied.
     fn advance(&self, waiting: &mut [VecDeque<Named>]) {
         loop {
             let mut moved = false;

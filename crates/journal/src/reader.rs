@@ -80,7 +80,7 @@ impl ReplayStart {
         let taken_in = checkpoint.positions.iter().map(|of| of.incarnation).max();
         let taken_in = incarnations.iter().find(|entry| Some(entry.number) == taken_in);
         ReplayStart {
-            // A fuzzy one may lack a commit of any epoch that is above its positions.
+            // A fuzzy checkpoint may lack a commit of any epoch that is above its positions.
             epoch: if checkpoint.fuzzy { 0 } else { checkpoint.epoch },
             floor: taken_in.map_or(0, |entry| entry.gsn_floor).max(checkpoint.gsn_floor),
             positions: checkpoint.positions.iter().flat_map(|of| of.logs.iter().copied()).collect(),
@@ -268,7 +268,7 @@ fn joined(
         let mut found = chain.join(disk, kept);
         if found.is_ok() && expects_segment {
             found = chain.expect_end(disk, input.start.flushed(entry.number, log));
-            // A start that has published a cut gives the space behind it back.
+            // A start that has published a cut frees the space behind the cut.
             if found.is_ok() && !judge.has_later {
                 found = chain.expect_whole();
             }

@@ -251,7 +251,7 @@ impl Stock {
         there
     }
 
-    /// Pins none any more.
+    /// Unpins all segments.
     pub(crate) fn unpin(&self) {
         self.shelf.lock().pinned = 0;
     }

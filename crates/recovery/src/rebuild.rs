@@ -356,11 +356,11 @@ impl Found {
 
 /// Where a log begins.
 enum Begin {
-    /// Its first batch is the first of the store.
+    /// The log's first batch is the first of the store.
     OfStore,
-    /// The number of its first batch, and the epoch of its first record, if it has one.
+    /// The number of the log's first batch, and the epoch of its first record, if it has a record.
     At { batch: u64, epoch: Option<u64> },
-    /// Its first segment is damaged.
+    /// The log's first segment is damaged.
     Unknown,
 }
 

@@ -20,7 +20,8 @@ const ROUNDS: usize = 7;
 /// Writes between two looks at whether the copier is done.
 const BATCH: usize = 64;
 
-/// SplitMix64: no lock, which would have stores wait for each other.
+/// Random numbers by SplitMix64, without a lock, since a lock would make stores wait for each
+/// other.
 struct Mix(u64);
 
 impl Mix {

@@ -27,7 +27,7 @@ use stillpoint_state::{
 
 type Scheme = Piggyback<Naive>;
 
-/// A component: where somebody is, and how fast.
+/// A component: place and speed of an entity.
 #[derive(Clone, Copy, Debug, PartialEq, Plain)]
 struct Body {
     at: [f32; 2],

@@ -36,7 +36,7 @@ pub struct Agent {
     /// Ticks lived.
     #[field(AGE)]
     pub age: u32,
-    /// Lives before this one.
+    /// Number of the agent's earlier lives.
     #[field(LIVES)]
     pub lives: u32,
     /// Meals of all lives.
@@ -173,7 +173,7 @@ impl registry::Program for Options {
     }
 }
 
-/// Ticks until the end.
+/// Runs ticks until the end of the program.
 fn live<S: Scheme>(
     mut state: State<S>,
     world: World,

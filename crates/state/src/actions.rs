@@ -27,7 +27,7 @@ impl<'a> IntoIterator for Actions<'a> {
     }
 }
 
-/// Goes through the actions of a tick.
+/// Iterator over the actions of a tick.
 #[derive(Clone, Debug)]
 pub struct ActionIter<'a>(&'a [u8]);
 

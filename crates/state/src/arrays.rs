@@ -23,7 +23,7 @@ pub const NAME_BYTES_MAX: usize = 64;
 /// Most arrays of a state.
 pub const ARRAYS_MAX: usize = 32;
 
-/// Which array of a state: made by [`ArraysBuilder::array`], and good for that state only.
+/// A handle of an array. [`ArraysBuilder::array`] makes it, and it is valid for that state only.
 pub struct Array<T> {
     slot: u32,
     owner: u32,
@@ -94,7 +94,7 @@ pub struct ArraysBuilder<S: Scheme> {
 }
 
 impl<S: Scheme> ArraysBuilder<S> {
-    /// An array of `cells` cells, all zero, under a name that must be its own.
+    /// Adds an array of `cells` cells, all zero, under a name that no other array has.
     pub fn array<T: Plain>(&mut self, name: &str, cells: usize) -> Array<T> {
         let slot = self.arrays.len() as u32;
         let info = ArrayInfo { name: name.to_owned(), cell_bytes: T::BYTES, cells };
@@ -106,7 +106,7 @@ impl<S: Scheme> ArraysBuilder<S> {
         Array { slot, owner: self.owner, cell: PhantomData }
     }
 
-    /// The pages of memory to use; huge ones unless said otherwise.
+    /// Sets the pages of memory to use. The default is huge pages.
     pub fn pages(&mut self, pages: PageSize) -> &mut Self {
         self.pages = pages;
         self
@@ -172,7 +172,8 @@ impl<S: Scheme> Cells<S> {
         self.shared.slots.iter().map(|slot| &slot.info)
     }
 
-    /// Bytes of address space in all, copies and marks included; memory once touched.
+    /// Bytes of address space of all arrays, copies and marks included. Pages cost memory once they
+    /// are touched.
     pub fn len_bytes(&self) -> usize {
         let slots = self.shared.slots.iter();
         slots.map(|slot| with_grid!(&slot.grid, grid => grid.len_bytes())).sum()
@@ -440,7 +441,7 @@ impl<S: Scheme> Cells<S> {
         }
     }
 
-    /// Sets ticks and cells as they were: for recovery.
+    /// For recovery: sets the number of ended ticks.
     pub(crate) fn resume_at(&mut self, ticks: u64) {
         self.ticks = ticks;
     }

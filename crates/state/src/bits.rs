@@ -217,7 +217,7 @@ impl BitMarks {
                 let count = (equal >> skipped).trailing_ones();
                 let start = at + (skipped as usize >> self.bits_log2);
                 each(start..start + (count as usize >> self.bits_log2));
-                // In two steps: all 64 at once would be too far.
+                // The shift takes two steps, since a shift by 64 would overflow.
                 equal &= (u64::MAX << skipped << (count - 1)) << 1;
             }
             at = end;

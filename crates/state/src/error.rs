@@ -9,10 +9,10 @@ use stillpoint_mem::RegionError;
 
 use crate::arrays::{ARRAYS_MAX, NAME_BYTES_MAX};
 
-/// Arrays that cannot be.
+/// The reason why arrays cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ArraysError {
-    /// None, or too many.
+    /// There is no array, or there are too many.
     #[error("a state of {arrays} arrays: 1 to {ARRAYS_MAX} are allowed; put more into one cell")]
     Count {
         /// How many were named.
@@ -94,7 +94,7 @@ pub enum StateError {
     OtherVersion {
         /// The schema's file.
         path: PathBuf,
-        /// The version that it has.
+        /// The version of the file.
         found: u32,
         /// The version that this release reads.
         reads: u32,

@@ -218,7 +218,7 @@ impl<G: Grain, L: Layout> Grid<G, L> {
     /// The marks of the lines that some bytes of a cell lie in.
     #[inline]
     pub fn marks_near(&self, index: usize, bytes: &Range<usize>) -> Range<usize> {
-        // No bytes are in the line that they would begin.
+        // An empty range counts as the byte at its begin, or as the last byte of the cell.
         let first = bytes.start.min(self.cell_bytes() - 1);
         let last = bytes.end.max(first + 1) - 1;
         self.mark_near(index, first)..self.mark_near(index, last) + 1

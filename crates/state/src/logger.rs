@@ -201,7 +201,7 @@ impl LogQueue {
         control.failure = failure;
     }
 
-    /// Why nothing more becomes durable.
+    /// The reason why no further tick becomes durable.
     fn death(&self) -> Option<StateError> {
         let control = self.control.lock();
         let death = control.failure.as_ref().filter(|it| matches!(it, Failure::Dead(_)));
@@ -408,7 +408,7 @@ fn begin_segment(files: &Files, first_tick: u64, bytes: u64) -> Result<Segment, 
         nonce: files.environment.rng.next_u64(),
     };
     let (disk, path) = (files.disk(), Files::segment_path(first_tick));
-    // A crash may have left one without any batch.
+    // A crash may have left a segment of this name without any batch.
     disk.remove(&path)?;
     let file = disk.open(&path, OpenMode::CreateNew, Caching::Buffered)?;
     let begun = file.allocate(bytes).and_then(|()| file.write_at(&header.encode(), 0));

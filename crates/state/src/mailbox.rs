@@ -29,7 +29,7 @@ pub(crate) struct Mailbox<S: Scheme> {
     hints: CachePadded<Hints>,
     /// Guards the sleep of both sides.
     sleep: Mutex<()>,
-    /// The writer is to end, or somebody waits for an image.
+    /// Signals that the writer is to end, or that a thread waits for an image.
     came: Condvar,
     /// A capture has ended, or the writer has panicked.
     ended: Condvar,
@@ -95,7 +95,7 @@ impl<S: Scheme> Mailbox<S> {
         Some(Capture::new(self.shared.clone(), PointOfConsistency { turn, tick, frozen }))
     }
 
-    /// The writer waits for the next look, or for somebody to hurry it.
+    /// The writer sleeps until its next look, or until another thread wakes it.
     pub(crate) fn wait_for_look(&self) {
         self.came.wait_for(&mut self.sleep.lock(), LOOK);
     }

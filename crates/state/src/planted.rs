@@ -8,9 +8,9 @@ stillpoint_sync::planted_bugs! {
         PartLosesTheRest,
         /// Naive snapshot: the last cell is not copied.
         SnapshotMissesACell,
-        /// Fork: the image is read from the memory that goes on changing.
+        /// Fork: the image is read from the parent's memory, which goes on changing.
         ForkReadsTheParent,
-        /// Written pages: of pages side by side only the first is copied.
+        /// Written pages: of adjacent written pages only the first is copied.
         OnePageOfEachRange,
         /// Copy-on-update: the new value is saved, not the old (as the published code does).
         CopyOnUpdateSavesTheNew,
@@ -31,7 +31,7 @@ stillpoint_sync::planted_bugs! {
         LinesLoseTheirRest,
         /// Hourglass, ping-pong: a failed capture of changes is not taken again.
         ForgetsAFailedCapture,
-        /// Piggyback: the mutator takes the copier to be done before it is.
+        /// Piggyback: the mutator assumes too early that the copier is done.
         PiggybackSettlesTooEarly,
         /// Piggyback: a tick swaps before the copier is done.
         PiggybackDoesNotWaitForTheCopier,

@@ -36,7 +36,7 @@ pub struct Recovered {
     pub image_tick: Option<u64>,
     /// Bytes of the image read.
     pub image_bytes: u64,
-    /// Nanoseconds that reading it took.
+    /// Nanoseconds for reading the image.
     pub image_ns: u64,
     /// Ticks that were replayed.
     pub replayed_ticks: u64,

@@ -353,7 +353,8 @@ impl<S: Scheme> State<S> {
         if self.mailbox.is_wanted() {
             let last = self.arrays.last_capture();
             self.begin_capture();
-            // The writer changes the line of its failures all the time.
+            // The failures are read only if they may matter, since the writer changes their cache
+            // line all the time.
             if last != Some(Last::Durable) || self.has_told || self.mailbox.is_dead() {
                 self.tell_failures(FAILURES_TO_TELL)?;
             }
@@ -569,7 +570,8 @@ impl<S: Scheme> State<S> {
 
 impl<S: Scheme> Drop for State<S> {
     fn drop(&mut self) {
-        // A panic of a thread was seen, or is of no more use now.
+        // A panic of a thread is ignored: `close` has returned it, or the program has not called
+        // `close`.
         let _ = self.stop();
     }
 }

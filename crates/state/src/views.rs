@@ -312,7 +312,7 @@ impl<'a, T: Plain, S: Scheme> ChunksMut<'a, T, S> {
         Self { array, chunk_cells, _held: held }
     }
 
-    /// Cells of a chunk, but for the last one.
+    /// Cells of each chunk, except the last one.
     pub fn chunk_cells(&self) -> usize {
         self.chunk_cells
     }
@@ -336,7 +336,7 @@ pub struct ChunkMut<'a, T: Plain, S: Scheme> {
 }
 
 impl<T: Plain, S: Scheme> ChunkMut<'_, T, S> {
-    /// The indices of its cells.
+    /// The indices of the chunk's cells.
     pub fn range(&self) -> Range<usize> {
         self.cells.clone()
     }

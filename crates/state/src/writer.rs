@@ -33,7 +33,7 @@ use crate::planted;
 use crate::progress::Progress;
 use crate::scheme::{Content, Scheme};
 
-/// Blocks that threads of their own write at the same time.
+/// Number of blocks that helper threads write at the same time.
 pub(crate) const WRITES: usize = 2;
 
 /// Turns captures into images.

@@ -14,7 +14,7 @@ use stillpoint_state::{
 const CELLS: usize = 20_000;
 const TICKS: u64 = 400;
 
-/// Opens, runs, goes away, opens again.
+/// Opens a state, runs ticks, drops the state, and opens it again.
 struct Lives {
     merge: Merge,
     pace: Pace,
@@ -134,7 +134,7 @@ impl registry::Program for FailsOnce {
         let (mut state, sums, _) = open_on::<S>(Arc::new(disk.clone()), &config).expect("a disk");
         let mut history: Vec<Vec<u64>> = Vec::new();
         let progress = state.progress().clone();
-        // Until one capture has failed and two have become durable since; but not for ever.
+        // Runs until one capture has failed and two later ones are durable, within a bound.
         let mut images_at_failure = None;
         while images_at_failure.is_none_or(|images| progress.snapshot().images < images + 2) {
             assert!(history.len() < 20_000, "{:?}", progress.snapshot());
@@ -181,7 +181,7 @@ fn what_fork_has_cost_is_told() {
     let (mut state, sums, _) = open_on::<Forked>(disk, &config).expect("a disk");
     let progress = state.progress().clone();
     let mut round = 0;
-    // An image whose child was there when cells were written.
+    // Runs until an image is durable and the system has copied pages for its child.
     while progress.snapshot().images == 0 || progress.snapshot().copied_bytes == 0 {
         round += 1;
         for index in 0..CELLS {

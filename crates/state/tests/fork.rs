@@ -15,7 +15,8 @@ fn forks() {
     }
 }
 
-/// 1 + dirty share of memory, ± 5 %: reading the child copies nothing.
+/// The memory is that of the state × (1 + dirty share), ± 5 %, since reading the child copies no
+/// pages.
 fn an_image_holds_the_state_and_what_is_dirty(pages: PageSize) {
     const CELLS: usize = 16 << 10;
     const CELL_BYTES: usize = 4096;

@@ -53,7 +53,7 @@ fn scheme_of(bug: Bug) -> Option<(&'static [&'static str], bool)> {
         }
         Bug::ChunksShareMarks => (&["bazz", "pb-bits"], true),
         Bug::ChunksIgnoreTheCopier => (&["pb", "pb-bits"], true),
-        // Cell by cell it takes a model (shuttle) to meet it.
+        // In layouts that copy cell by cell only a model (shuttle) meets this bug.
         Bug::PiggybackOverlooksTheWriter => (&["pb"], true),
         // Hourglass clears no marks.
         Bug::MarksClearedBeforeDurable => (&["ipp", "npp"], false),

@@ -21,7 +21,7 @@ use crate::shared::Shared;
 
 /// How often the background thread looks whether a merge is due.
 const TICK: Duration = Duration::from_millis(50);
-/// After a merge has failed, the next one waits for so long.
+/// Pause between a failed merge and the next one.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 
 /// Checkpoints that were merged.
@@ -29,18 +29,18 @@ const RETRY_AFTER: Duration = Duration::from_secs(10);
 pub struct CheckpointsMerged {
     /// Epoch of the merged checkpoint.
     pub epoch: u64,
-    /// How many checkpoints it replaces.
+    /// Number of checkpoints that the merged checkpoint replaces.
     pub merged: usize,
-    /// Bytes of their files.
+    /// Bytes of the replaced checkpoints' files.
     pub bytes_before: u64,
-    /// Bytes of its files.
+    /// Bytes of the merged checkpoint's files.
     pub bytes: u64,
 }
 
 /// The merge that is under way.
 #[derive(Debug, Default)]
 pub(super) struct Merging {
-    /// Serial of its directory, which no MANIFEST names yet.
+    /// Serial of the merged checkpoint's directory, which no MANIFEST names yet.
     pub(super) serial: Option<u64>,
     progress: Option<Arc<Progress>>,
     /// Merges of this run, and those that failed.

@@ -123,7 +123,8 @@ fn supersede(
         manifest.table(then.table).is_some_and(|now| now.generation == then.generation)
     });
     manifest.checkpoints.push(entry);
-    // The checkpoint holds all that earlier incarnations did, but for tables of other kinds.
+    // The checkpoint holds all commits of earlier incarnations, except those to tables of other
+    // kinds.
     let needed: Vec<u32> = manifest
         .incarnations
         .iter()

@@ -50,7 +50,7 @@ pub(crate) fn begin(shared: &Shared) -> Result<OfKinds, Error> {
 }
 
 impl OfKinds {
-    /// Puts it into the MANIFEST.
+    /// Puts the sections and positions into the MANIFEST.
     pub(crate) fn publish(&self, manifest: &mut Manifest) {
         for entry in &self.entries {
             manifest.kinds.retain(|known| known.name != entry.name);
@@ -83,7 +83,7 @@ impl OfKinds {
     }
 }
 
-/// Of all tables; not in the middle of emptying one.
+/// The generations of all tables. Waits while a table is being emptied.
 fn generations(shared: &Shared) -> HashMap<TableId, u32> {
     let _unchanged = shared.catalog.change_tables();
     let tables = shared.catalog.now().tables;

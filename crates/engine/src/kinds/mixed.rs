@@ -69,7 +69,7 @@ impl Chunk {
     }
 }
 
-/// Where a batch stands that was not to wait: transactions before number `next` have ended.
+/// The state of a batch that must not wait: transactions before number `next` have ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Absent {
     pub(crate) next: usize,

@@ -40,7 +40,8 @@ impl OpenTransactions {
 
     /// The record that ends a transaction has been appended.
     pub(crate) fn remove(&self, first: LogGsn) {
-        // A transaction that a start undoes began in another incarnation, and stands in no table.
+        // A transaction that a start undoes began in an earlier incarnation, and is not listed
+        // here.
         if let Some(open) = self.of_log.get(usize::from(first.log)) {
             open.lock().remove(&first.gsn);
         }

@@ -43,7 +43,7 @@ pub(crate) struct Operations {
     mode: Mode,
     /// The first record of the transaction.
     first: Option<LogGsn>,
-    /// The last record of the transaction, which each later one rests on.
+    /// The last record of the transaction. The next record depends on it.
     last: Stamp,
     done: Vec<Done>,
     /// Bytes of the room that was set aside for the undo under way.

@@ -93,7 +93,7 @@ pub(crate) fn a_merge_of_changes_keeps_deletions() {
     engine.checkpoint().expect("one of changes");
     put(&mut session, table, 8, b"second");
     delete(&mut session, table, 201);
-    // Merged as soon as it is published.
+    // The chain is merged as soon as this checkpoint is published.
     engine.checkpoint().expect("one of changes");
     let kinds: Vec<_> = kinds(&disk).into_iter().map(|(_, kind)| kind).collect();
     assert_eq!(kinds, [CheckpointKind::Full, CheckpointKind::Partial]);

@@ -25,7 +25,7 @@ pub(crate) struct Event {
     pub(crate) id: u64,
     /// Log and gsn of the event. `None` for a flush of tables.
     pub(crate) stamp: Option<Stamp>,
-    /// The epoch in which it happened.
+    /// The epoch of the event.
     pub(crate) epoch: u64,
     /// Numbers of the events whose results the event read or overwrote.
     pub(crate) needs: BTreeSet<usize>,

@@ -43,7 +43,7 @@ struct Committed {
     stamp: Stamp,
     mark: Vec<u8>,
     key: Vec<u8>,
-    /// The commits whose numbers it has read or overwritten.
+    /// The commits whose numbers this commit has read or overwritten.
     needs: BTreeSet<u64>,
 }
 

@@ -86,7 +86,7 @@ impl Workload {
         let logs = config.logs;
         let journal = config.durability != Durability::Checkpoint;
         let strict = config.durability == Durability::Strict;
-        // Of the schemes, this one alone takes none.
+        // Only this scheme takes no checkpoints.
         let checkpoints = config.checkpoint != "none";
         let lazy = rng.below(3) == 0;
         let players = (0..sessions).map(|at| {

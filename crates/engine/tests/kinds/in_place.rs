@@ -25,7 +25,7 @@ pub(crate) const NAME: &str = "in-place";
 /// Number of locks, small so that keys share locks.
 const LOCKS: usize = 64;
 
-/// Names of its files begin so.
+/// Prefix of the names of the kind's files.
 const PREFIX: &str = "in-place-";
 /// Records that a checkpoint copies at a time.
 const COPIED: usize = 3;
@@ -58,7 +58,7 @@ pub(crate) struct InPlace {
     /// The files that sections name, and those of the checkpoint under way.
     files: Mutex<[HashMap<u16, PathBuf>; 2]>,
     serial: AtomicU64,
-    /// Values more than there would be without open transactions.
+    /// Values that open transactions have added, minus those that they have removed.
     uncommitted: AtomicI64,
     is_serving: AtomicBool,
     locks: Vec<Lock>,
@@ -475,7 +475,7 @@ struct Slot {
 
 struct Part {
     kind: Arc<InPlace>,
-    /// Values more than before the transaction.
+    /// Values that the transaction has added, minus those that it has removed.
     more: i64,
     priority: Priority,
     discipline: Discipline,

@@ -23,9 +23,9 @@ struct Done {
 /// A store that works in several lives.
 #[derive(Default)]
 struct Work {
-    /// Of each key, the transaction that put it and the one that changed it last.
+    /// Key → the transaction that put the key, and the one that changed it last.
     now: BTreeMap<Vec<u8>, (u64, u64)>,
-    /// Every such pair that a key ever had.
+    /// Key → all pairs that it has ever had in `now`.
     had: BTreeMap<Vec<u8>, Vec<(u64, u64)>>,
     done: Vec<Done>,
 }

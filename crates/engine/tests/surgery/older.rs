@@ -161,7 +161,7 @@ fn a_merge_refuses_what_a_start_refuses() {
         assert!(error.to_string().contains("older than the checkpoint"), "{error}");
         assert!(files(older.path()) == all, "{journal}: a refused merge changes nothing");
         let merged = stillpoint::offline::merge(dir, 1).expect("the newest is sound");
-        // Without a journal, closing takes one more.
+        // Without a journal, the close takes one more checkpoint.
         let expected = if journal == "none" { 4 } else { 3 };
         assert_eq!(merged.expect("a chain").merged, expected, "{journal}");
     }

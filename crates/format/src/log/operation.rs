@@ -85,7 +85,7 @@ impl<'a> LoggedOperation<'a> {
 pub struct LoggedEnd<'a> {
     /// The transaction's first record.
     pub transaction: LogGsn,
-    /// How it ended.
+    /// How the transaction ended.
     pub outcome: TransactionEnd,
     /// The writes to records in memory. None if the transaction aborted.
     pub writes: WriteIter<'a>,

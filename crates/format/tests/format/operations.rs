@@ -47,7 +47,7 @@ fn operations_and_undos_are_read_as_they_were_written() {
         let mut body = Vec::new();
         written.encode(&mut body);
         with_record(kind, &body, |record| assert_eq!(record.operation(), Ok(written)));
-        // Only the body of the kind may be shorter.
+        // Only the bytes of the kind of table may be cut off.
         let head = body.len() - written.body.len();
         for len in 0..body.len() {
             let read = with_record(kind, &body[..len], |record| record.operation().map(|_| ()));

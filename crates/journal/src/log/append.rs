@@ -68,7 +68,7 @@ struct EpochStart {
     epoch: u64,
     /// No record before this gsn is of this epoch or a later one.
     gsn: u64,
-    /// Bytes appended before it.
+    /// Bytes appended before that gsn.
     bytes: u64,
 }
 
@@ -450,7 +450,7 @@ fn batch_capacity(batch_bytes: usize) -> usize {
 /// The reason why a batch did not take a record.
 #[derive(Debug)]
 enum Full {
-    /// An empty batch may take it.
+    /// The record may fit an empty batch.
     Batch,
     /// The record needs a segment of at least this number of bytes.
     Segment(u64),

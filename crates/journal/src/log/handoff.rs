@@ -165,7 +165,7 @@ mod tests {
             handoff.recycle(batch(), usize::MAX);
         }
         handoff.trim();
-        // Ten are in use at a time, again and again.
+        // Ten buffers are in use at a time, repeatedly.
         for _ in 0..6 {
             let taken: Vec<Batch> =
                 (0..10).map(|_| handoff.take_free().expect("there are enough")).collect();

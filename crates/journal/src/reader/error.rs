@@ -123,7 +123,7 @@ pub enum ScanError {
         path: PathBuf,
         /// Incarnation of the segment.
         incarnation: u32,
-        /// The manifest's latest one.
+        /// The latest incarnation of the manifest.
         latest: u32,
     },
     /// Records belong to an epoch that the manifest does not know.

@@ -47,7 +47,7 @@ const SEGMENT_BYTES_MIN: u64 = 4 * DIRECT_ALIGN as u64;
 const GATHER: Duration = Duration::from_millis(1);
 /// Interval between attempts of a refused preparation.
 const RETRY: Duration = Duration::from_millis(50);
-/// How often the thread that prepares looks without being asked.
+/// Interval at which the thread that prepares segments looks for work without a signal.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The row of the registry.

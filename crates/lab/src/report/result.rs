@@ -41,9 +41,9 @@ pub(crate) struct ExperimentResult {
     /// The reason why nothing was measured, if nothing was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) skipped: Option<String>,
-    /// When it began, in milliseconds since the Unix epoch.
+    /// Begin of the run, in milliseconds since the Unix epoch.
     pub(crate) started_ms: u64,
-    /// How long it took.
+    /// Duration of the run.
     pub(crate) seconds: f64,
     /// The machine.
     pub(crate) machine: Machine,
@@ -77,9 +77,9 @@ pub(crate) struct PartRun {
     pub(crate) commit: String,
     /// The command that repeats the run.
     pub(crate) command: String,
-    /// When it began, in milliseconds since the Unix epoch.
+    /// Begin of the run, in milliseconds since the Unix epoch.
     pub(crate) started_ms: u64,
-    /// How long it took.
+    /// Duration of the run.
     pub(crate) seconds: f64,
     /// The machine.
     pub(crate) machine: Machine,

@@ -1,4 +1,5 @@
-//! A figure counts only if the recovered state equals the baseline's at that tick.
+//! State arrays as subjects: the schemes to measure, the baseline, and the check of a recovery. A
+//! figure counts only if the recovered state equals the baseline's at the same tick.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -20,14 +21,14 @@ use crate::workloads::load::Load;
 /// The scheme of the baseline.
 pub(crate) type Raw = NoCheckpoints<Naive>;
 
-/// The first layout of each scheme that takes images and that this system has all for, in the
-/// registry's order.
+/// The first layout of each scheme that takes images and can run on this system, in the registry's
+/// order.
 pub(crate) fn schemes() -> Vec<&'static str> {
     let takes_images = |row: &&Row| row.content != Content::Nothing && row.check_system().is_ok();
     REGISTRY.iter().filter(takes_images).map(|row| row.layouts[0].name).collect()
 }
 
-/// Why schemes are missing from [`schemes`]: what the system refuses.
+/// The reasons why schemes are missing from [`schemes`].
 pub(crate) fn refusals() -> Vec<String> {
     let refusal = |row: &Row| {
         let error = row.check_system().err()?;

@@ -227,13 +227,13 @@ enum BitOp {
     Or,
     Xor,
     Not,
-    /// In the first, and in no other.
+    /// Bits set in the first source and in no other.
     Diff,
-    /// In any other, and not in the first.
+    /// Bits set in any other source and not in the first.
     Diff1,
-    /// In the first, and in any other.
+    /// Bits set in the first source and in any other.
     AndOr,
-    /// In exactly one.
+    /// Bits set in exactly one source.
     One,
 }
 

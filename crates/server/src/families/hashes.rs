@@ -80,7 +80,7 @@ fn put_pairs(
     for i in (2..args.len()).step_by(2) {
         new += i64::from(hash.put(tx, &content(args.at(i), args.at(i + 1)))?.is_none());
     }
-    // Redis takes the same value for a change, too.
+    // As in Redis, a write of the same value counts as a change.
     hash.touch();
     ctx.keys().save(tx, 0, &hash)?;
     Ok(new)

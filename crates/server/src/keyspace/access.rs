@@ -171,7 +171,7 @@ impl<'a> Keys<'a> {
         self.keyspace.nodes_table(self.db)
     }
 
-    /// Where the nodes of collections go that lose their key.
+    /// The tables for the nodes of collections that lose their key.
     pub(super) fn remains(&self) -> Remains {
         self.keyspace.remains(self.db)
     }

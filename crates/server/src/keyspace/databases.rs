@@ -181,7 +181,7 @@ impl Keyspace {
         Ok(())
     }
 
-    /// Where the nodes of the collections of a database go when they lose their key.
+    /// The tables for the nodes of a database's collections that lose their key.
     pub(super) fn remains(&self, db: Db) -> Remains {
         Remains { place: self.place(db) as Db, nodes: self.nodes_table(db), graves: self.graves }
     }

@@ -14,7 +14,7 @@ const KIND_MASK: u8 = 0x0f;
 /// The order of the elements of a collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// As they were put.
+    /// The order in which they were put.
     Position,
     /// No order that a client may rely on. Elements have names, and are found by their names.
     Names,

@@ -60,7 +60,7 @@ pub(crate) struct Conn {
     pub(crate) leaves_with: usize,
     /// Whether a call of the round runs again after the round. The calls behind it wait.
     pub(crate) runs_again: bool,
-    /// The next request found no memory, and some is on its way back.
+    /// Whether the next request found no memory while memory is being freed.
     pub(crate) needs_room: bool,
     /// A reply was written since replies were last sent.
     pub(crate) replied: bool,

@@ -95,10 +95,10 @@ impl LoadingLoop {
         Ok(Self { thread: Some(thread), ended, waker })
     }
 
-    /// Ends it.
+    /// Ends the loop.
     ///
     /// # Errors
-    /// What ended it before.
+    /// The error that ended the loop before.
     pub(crate) fn end(mut self) -> Result<Handover, ServerError> {
         self.ask_to_end();
         match self.thread.take().map(JoinHandle::join) {

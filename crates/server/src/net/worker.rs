@@ -33,7 +33,7 @@ pub(crate) const MAILBOX: Token = Token(usize::MAX - 1);
 
 /// Time that the first event loop gives to the reclaim of collections, of every 100 ms.
 const RECLAIM_NS: u64 = 2_000_000;
-/// The same while memory is nearly full, and writes are refused or soon will be.
+/// As [`RECLAIM_NS`], while memory is nearly full and writes are refused or soon will be.
 const FULL_RECLAIM_NS: u64 = 25_000_000;
 /// Time between two looks at timeouts, expiry and the like.
 const TICK_MS: u64 = 100;
@@ -69,7 +69,7 @@ pub(crate) struct Worker {
     reclaimer: Reclaimer,
     /// Clients that wait for keys, by their numbers.
     blocked: HashMap<u64, usize>,
-    /// When they wait no longer, in monotonic milliseconds.
+    /// The ends of these waits: monotonic milliseconds, and the client's number.
     deadlines: BTreeSet<(u64, u64)>,
     scratch: Box<[u8]>,
     /// Clients with something to read, execute or write that no event will announce.

@@ -98,7 +98,7 @@ pub(crate) struct AwaitedSave {
 #[derive(Debug)]
 pub(crate) struct Blocked {
     pub(crate) waiting: Waiting,
-    /// When it waits no longer, in monotonic milliseconds.
+    /// The end of the wait, in monotonic milliseconds.
     pub(crate) until_ms: u64,
     pub(crate) state: BlockedState,
 }

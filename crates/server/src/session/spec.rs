@@ -156,7 +156,7 @@ pub(crate) enum Handler {
     /// A transaction over the declared keys. The handler changes nothing before its last check
     /// that can fail, because `EXEC` keeps the other commands of the queue.
     Keyed(KeyedFn),
-    /// Code over whole databases, and the same inside a transaction.
+    /// A handler over whole databases, and its form inside a transaction.
     Store(StoreFn, Whole),
     /// `EXEC`.
     Exec,

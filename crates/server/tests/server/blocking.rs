@@ -85,7 +85,7 @@ fn script(port: u16) -> Vec<Value> {
     seen.push(maker.call(&words("RPUSH a first second third fourth")));
     seen.extend(waiting.iter_mut().map(Client::read));
     seen.push(maker.call(&words("LRANGE a 0 -1")));
-    // A key of another kind is none to those that wait.
+    // A key of another kind does not wake waiting clients.
     maker.call(&words("DEL a"));
     send(&mut waiting[0], "BLPOP a 0");
     await_blocked(&mut maker, 1);

@@ -414,7 +414,7 @@ fn large_collections_outlive_a_restart_and_leave_nothing_when_they_go() {
         assert_eq!(client.call(&["SET", "list", "a string"]), Value::ok());
         assert_eq!(client.call(&["PEXPIRE", "sorted", "1"]), Value::Int(1));
     }
-    // Whatever of the four the server had not reclaimed is reclaimed now.
+    // Remains of the four collections that the server had not reclaimed are reclaimed now.
     let engine = open();
     let names: Vec<u64> = ["db0.nodes", "db1.nodes"].map(|table| records(&engine, table)).into();
     assert!(names[1] > 100, "{names:?}");

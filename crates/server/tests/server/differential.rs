@@ -94,7 +94,8 @@ impl Generator {
             "<number>" => self.number(),
             "<ttl>" => self.ttl(),
             "<moment>" => self.moment(),
-            // A moment in the past makes SET leave an expired key there, and none here.
+            // The moment is in the future: with a past one, SET leaves an expired key in Redis and
+            // none in this server.
             "<later>" => format!("{}0000000000000", 1 + self.below(9)),
             "<db>" => self.pick(&["0", "1", "2", "15", "16", "-1", "one"]).to_owned(),
             "<nothing>" => return,

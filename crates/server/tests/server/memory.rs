@@ -100,7 +100,7 @@ fn a_write_after_a_flush_at_full_memory_is_not_refused() {
     assert!(stats.contains("cmdstat_incr:calls=40,"), "{stats}");
 }
 
-/// Fills memory with hashes of `fields` fields of 100 bytes; gives how many fit.
+/// Fills memory with hashes of `fields` fields of 100 bytes; returns their number.
 fn fill_hashes(c: &mut Client, fields: usize) -> usize {
     let value = "v".repeat(100);
     let names: Vec<String> = (0..fields).map(|field| format!("field {field}")).collect();

@@ -152,7 +152,7 @@ impl<L: Layout> Scheme for Piggyback<L> {
     /// All blocks are EQUAL, which is zero.
     fn start<G: Grain>(_: &Grid<G, L>, _: LiveCopy) {}
 
-    /// The swap itself begins the frontier again.
+    /// The swap of the copies also resets the frontier.
     fn prepare_for_next_checkpoint<G: Grain>(_: &Grid<G, L>, _: LiveCopy) {}
 
     #[inline(always)]

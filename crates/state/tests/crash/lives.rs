@@ -177,7 +177,7 @@ impl<S: Scheme> Story<S> {
                 0..=2 if !self.run_tick(state, handles, mix) => return,
                 0..=2 => {}
                 3..=8 => {
-                    // A failed capture is one that the next makes up for.
+                    // The next capture makes up for a failed one.
                     self.seen.failures += u64::from(state.advance_writer().is_err());
                 }
                 9..=10 => {

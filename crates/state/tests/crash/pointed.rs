@@ -1,4 +1,4 @@
-//! Scenarios that chance meets too rarely.
+//! Scenarios that random runs meet too rarely.
 
 use std::path::Path;
 

@@ -221,7 +221,7 @@ impl<S: Scheme, T: TestCell> World<S, T> {
         }
     }
 
-    /// A cell, often one of a few.
+    /// A random cell, often one of a few.
     fn some_cell(&self) -> usize {
         let cells = self.model[0].len() / T::BYTES;
         if self.below(2) == 0 { self.below(cells.min(5)) } else { self.below(cells) }
@@ -259,7 +259,7 @@ impl<S: Scheme, T: TestCell> World<S, T> {
 
     fn read(&mut self) {
         let index = self.some_cell();
-        // Advice, whatever it says.
+        // A prefetch may name any index and changes nothing.
         for index in [index, usize::MAX - index] {
             self.arrays.prefetch(self.cells, index, Intent::Read);
             self.arrays.prefetch(self.cells, index, Intent::Write);

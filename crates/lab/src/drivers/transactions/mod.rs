@@ -68,12 +68,12 @@ pub(crate) struct Capture {
     pub(crate) from_s: f64,
     /// Time of the publication, in seconds of the measured time.
     pub(crate) to_s: f64,
-    /// Bytes of its files.
+    /// Bytes of the checkpoint's files.
     pub(crate) bytes: u64,
 }
 
 impl Capture {
-    /// How long it took.
+    /// The duration in seconds.
     pub(crate) fn seconds(&self) -> f64 {
         self.to_s - self.from_s
     }

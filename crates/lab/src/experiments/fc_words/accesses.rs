@@ -32,7 +32,7 @@ pub(crate) enum Kind {
     Read,
     /// Writes of random words, while a capture is open and its copier is done.
     Write,
-    /// The same before the copier has begun.
+    /// Writes of random words, before the copier has begun.
     Begun,
     /// Writes of 8 bytes of random cells of 312 bytes: a row of TPC-C's stock.
     Row,

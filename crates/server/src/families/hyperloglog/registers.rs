@@ -72,7 +72,7 @@ fn hash_of(element: &[u8]) -> u64 {
 /// A run of equal registers.
 #[derive(Clone, Copy, Debug)]
 struct Run {
-    /// Where it lies, and where the next one does.
+    /// Position of the run, and of the next one.
     at: usize,
     end: usize,
     value: u8,

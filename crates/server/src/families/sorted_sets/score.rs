@@ -6,7 +6,7 @@ use crate::resp::{parse_bound, parse_f64};
 
 /// The bytes of a score, so that the order of the bytes is that of the scores.
 pub(in crate::families) fn score_bytes(score: f64) -> [u8; SCORE_BYTES] {
-    // Zero has one form.
+    // Plus and minus zero get the same bytes.
     let bits = if score == 0.0 { 0 } else { score.to_bits() };
     let sign = 1 << 63;
     (if bits & sign == 0 { bits | sign } else { !bits }).to_be_bytes()

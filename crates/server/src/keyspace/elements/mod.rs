@@ -110,7 +110,8 @@ fn patch_or_put(
     new: &[u8],
 ) -> Result<(), TxError> {
     if new.len() < old.len() {
-        // The bytes before `skip` are not here.
+        // `old` and `new` lack the bytes before `skip`, so they can replace the value only if
+        // `skip` is 0.
         debug_assert_eq!(skip, 0, "a record with an expiry is put by the keyspace");
         return tx.put_slot_tagged(slot, tag, new);
     }

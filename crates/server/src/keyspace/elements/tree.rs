@@ -49,7 +49,7 @@ pub(super) type NameOf = fn(&[u8]) -> &[u8];
 /// The order of the elements of a tree.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Sorting {
-    /// As they were put.
+    /// The order in which they were put.
     Positions,
     /// By their bytes.
     Contents,
@@ -70,14 +70,14 @@ impl Sorting {
     }
 }
 
-/// An inner node on the way to a place.
+/// An inner node on the path to a place.
 #[derive(Debug)]
 struct Level {
     /// The node; 0 for the root.
     node: u64,
     /// The separator's bytes. Empty for the root.
     bytes: Vec<u8>,
-    /// Where the entry of the way begins.
+    /// Where the entry that leads to the place begins.
     entry: usize,
 }
 
@@ -351,7 +351,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Changes the number of elements below the entries of the way.
+    /// Changes the number of elements below the entries of the path.
     fn add_below(
         &mut self,
         nodes: &mut dyn Nodes,
@@ -439,7 +439,8 @@ impl Tree {
                 break;
             }
             if entry.at == level.entry {
-                // The neighbour before it, unless one follows.
+                // The pair with the neighbour before it. If a neighbour follows, the next turn
+                // replaces this pair.
                 pair = before.map(|left| (left, this));
             }
             before = Some(this);

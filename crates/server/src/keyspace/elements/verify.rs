@@ -45,7 +45,7 @@ pub enum CollectionFault {
         /// Elements that the collection has.
         found: u64,
     },
-    /// An element is not where its order puts it.
+    /// An element is at a wrong place of the order.
     #[error("an element of node {node} (0: the root) is not where its order puts it")]
     Order {
         /// The node with the element; 0 is the root.

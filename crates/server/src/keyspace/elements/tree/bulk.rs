@@ -67,7 +67,7 @@ impl Doomed<'_> {
         }
     }
 
-    /// Whether every element of such a subtree is to go.
+    /// Whether every element of such a subtree is to be removed.
     fn covers(&self, from: u64, below: u64) -> bool {
         match self {
             Self::Positions([range]) => range.start <= from && from + below <= range.end,
@@ -301,7 +301,8 @@ fn drop_subtree(
         return nodes.remove(node);
     }
     let bytes = nodes.read(node)?;
-    // A damaged tree may have a circle: the node is not found again.
+    // In a damaged tree a node may be below itself. A removed node is not found again, so this
+    // ends.
     nodes.remove(node)?;
     if height > 0 {
         let mut children = entries(&bytes, 0).map(|entry| entry.child);

@@ -315,7 +315,7 @@ fn filled_trees_are_cut_as_vectors_are() {
     }
 }
 
-/// Many names of a tree in the order of hashes go at once.
+/// Many names of a tree in the order of hashes are removed at once.
 #[test]
 fn names_go_at_once() {
     for seed in 0..20 {

@@ -79,7 +79,7 @@ fn a_sound_tree_has_no_fault_and_each_kind_of_damage_is_told() {
     let mut wrong = header.clone();
     set_below(&mut wrong[27..], 0, 7);
     assert!(matches!(fault(&wrong, &nodes), Some(CollectionFault::Count { counted: 7, .. })));
-    // A level more than there is.
+    // The header states one level more than the tree has.
     let mut wrong = header.clone();
     wrong[21] += 1;
     assert!(fault(&wrong, &nodes).is_some());
