@@ -164,12 +164,14 @@ pub(super) fn random_pairs(
 ) -> CmdResult {
     let rng = std::sync::Arc::clone(&ctx.shared.config.rng);
     let Some(count) = args.get(2) else {
-        let Some(mut elements) = ctx.keys().open_read(tx, 0, args.at(1), kind)? else {
-            ctx.reply.null();
-            return Ok(());
-        };
-        let drawn = elements.at(tx, rng.below(elements.len()))?;
-        answer(ctx.reply, drawn.as_deref().unwrap_or_default(), false);
+        let mut drawn = None;
+        if let Some(elements) = ctx.keys().open_read(tx, 0, args.at(1), kind)? {
+            drawn = Draw::new(elements, tx)?.one(tx, &*rng)?;
+        }
+        match drawn {
+            Some(content) => answer(ctx.reply, &content, false),
+            None => ctx.reply.null(),
+        }
         return Ok(());
     };
     let count = random_count(count)?;
@@ -180,28 +182,98 @@ pub(super) fn random_pairs(
     if with_values && !(-i64::MAX / 2..=i64::MAX / 2).contains(&count) {
         return Err(CmdError::fixed("ERR value is out of range"));
     }
-    let Some(mut elements) = ctx.keys().open_read(tx, 0, args.at(1), kind)? else {
+    let Some(elements) = ctx.keys().open_read(tx, 0, args.at(1), kind)? else {
         ctx.reply.array(0);
         return Ok(());
     };
-    let len = elements.len();
-    let shown = if count < 0 { count.unsigned_abs() } else { (count as u64).min(len) };
+    let mut draw = Draw::new(elements, tx)?;
+    let shown = match count {
+        ..0 if draw.live == 0 => 0,
+        ..0 => count.unsigned_abs(),
+        _ => count.cast_unsigned().min(draw.live),
+    };
     let flat = with_values && !ctx.reply.is_resp3();
     ctx.reply.array((if flat { 2 * shown } else { shown }) as usize);
-    if count >= 0 && shown == len {
-        elements.visit_all(tx, &mut |content| answer(ctx.reply, content, with_values))?;
+    if count >= 0 && shown == draw.live {
+        draw.elements.visit_all(tx, &mut |content| answer(ctx.reply, content, with_values))?;
         return Ok(());
     }
-    let positions = if count < 0 { Vec::new() } else { distinct(&*rng, len, shown) };
-    for i in 0..shown {
-        let position = positions.get(i as usize).copied().unwrap_or_else(|| rng.below(len));
-        let drawn = elements.at(tx, position)?;
+    if count >= 0 {
+        return draw.distinct(tx, &*rng, shown, &mut |content| {
+            answer(ctx.reply, content, with_values);
+            !ctx.reply.overflowed()
+        });
+    }
+    for _ in 0..shown {
+        let drawn = draw.one(tx, &*rng)?;
         answer(ctx.reply, drawn.as_deref().unwrap_or_default(), with_values);
         if ctx.reply.overflowed() {
             break;
         }
     }
     Ok(())
+}
+
+/// Draws random elements of a collection, but none that have expired.
+struct Draw {
+    elements: Elements,
+    /// Elements that have not expired.
+    live: u64,
+    /// All of them, if most elements have expired.
+    few: Option<Vec<Vec<u8>>>,
+}
+
+impl Draw {
+    fn new(mut elements: Elements, tx: &mut Tx<'_>) -> Result<Self, CmdError> {
+        let expired = elements.expired(tx)?;
+        let live = elements.len().saturating_sub(expired);
+        let mut few = None;
+        if expired > live {
+            let mut all = Vec::new();
+            elements.visit_all(tx, &mut |content| all.push(content.to_vec()))?;
+            few = Some(all);
+        }
+        Ok(Self { elements, live, few })
+    }
+
+    /// An element; `None` if all have expired.
+    fn one(&mut self, tx: &mut Tx<'_>, rng: &dyn Rng) -> Result<Option<Vec<u8>>, CmdError> {
+        if self.live == 0 {
+            return Ok(None);
+        }
+        if let Some(few) = &self.few {
+            return Ok(few.get(rng.below(self.live) as usize).cloned());
+        }
+        let judge = self.elements.judge();
+        loop {
+            let position = rng.below(self.elements.len());
+            match self.elements.at(tx, position)? {
+                Some(content) if !judge.is_live(&content) => {}
+                drawn => return Ok(drawn),
+            }
+        }
+    }
+
+    /// `count` different elements, fewer than there are. `visit` says whether to go on.
+    fn distinct(
+        &mut self,
+        tx: &mut Tx<'_>,
+        rng: &dyn Rng,
+        count: u64,
+        visit: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> CmdResult {
+        let (judge, len) = (self.elements.judge(), self.elements.len());
+        let mut left = count;
+        // Among so many positions, at least `count` elements have not expired.
+        for position in distinct(rng, len, count + (len - self.live)) {
+            let drawn = self.elements.at(tx, position)?.unwrap_or_default();
+            if left == 0 || (judge.is_live(&drawn) && !visit(&drawn)) {
+                break;
+            }
+            left -= u64::from(judge.is_live(&drawn));
+        }
+        Ok(())
+    }
 }
 
 /// The argument of the first key that has elements, and those taken off it.

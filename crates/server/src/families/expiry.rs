@@ -50,14 +50,16 @@ impl Unit {
         .find_map(|(name, unit)| is(option, name).then_some(unit))
     }
 
-    fn factor(self) -> i64 {
+    /// Milliseconds of the unit.
+    pub(super) fn factor(self) -> i64 {
         match self {
             Self::Seconds | Self::UnixSeconds => 1000,
             Self::Milliseconds | Self::UnixMilliseconds => 1,
         }
     }
 
-    fn base(self, now_ms: u64) -> i64 {
+    /// The origin, in milliseconds since the Unix epoch.
+    pub(super) fn base(self, now_ms: u64) -> i64 {
         match self {
             Self::Seconds | Self::Milliseconds => now_ms as i64,
             Self::UnixSeconds | Self::UnixMilliseconds => 0,

@@ -7,7 +7,7 @@ use super::long_double::LongDouble;
 use super::numbers::NOT_FINITE;
 use crate::args::{integer, is};
 use crate::error::{CmdError, CmdResult};
-use crate::keyspace::{Elements, Kind, put_string, string_at};
+use crate::keyspace::{Elements, Field, Kind};
 use crate::resp::{Args, Reply, parse_i64, push_i64};
 use crate::session::context::Context;
 use crate::session::row::{HASH, Keyed, ONE, R, RF, WF, WMF, row};
@@ -34,16 +34,9 @@ pub(super) const ROWS: &[Spec] = &[
     row("hvals", 2, R, ONE, HASH, "2.0.0", Keyed(hvals), "Returns the values of a hash."),
 ];
 
-/// Field and value of an element.
-fn pair(content: &[u8]) -> (&[u8], &[u8]) {
-    string_at(content, 0).map_or((content, &[]), |(field, end)| (field, &content[end..]))
-}
-
-fn content(field: &[u8], value: &[u8]) -> Vec<u8> {
-    let mut content = Vec::with_capacity(field.len() + value.len() + 5);
-    put_string(&mut content, field);
-    content.extend_from_slice(value);
-    content
+/// The content of a field that does not expire.
+fn content(name: &[u8], value: &[u8]) -> Vec<u8> {
+    Field { name, value, expire_at_ms: None }.content()
 }
 
 fn open_read(
@@ -61,7 +54,7 @@ fn value_of(
     field: &[u8],
 ) -> Result<Option<Vec<u8>>, CmdError> {
     let Some(hash) = hash else { return Ok(None) };
-    Ok(hash.get(tx, field)?.map(|content| pair(&content).1.to_vec()))
+    Ok(hash.get(tx, field)?.map(|content| Field::of(&content).value.to_vec()))
 }
 
 /// Sets fields from argument 2 on; gives how many are new.
@@ -166,7 +159,7 @@ fn hdel(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
 }
 
 /// The fields behind argument `at`, which is the word FIELDS and their number.
-fn named_fields(args: Args<'_>, at: usize) -> Result<usize, CmdError> {
+pub(super) fn named_fields(args: Args<'_>, at: usize) -> Result<usize, CmdError> {
     if !is(args.at(at), "FIELDS") {
         return Err(CmdError::fixed(
             "ERR Mandatory argument FIELDS is missing or not at the right position",
@@ -194,7 +187,7 @@ fn hgetdel(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult 
             None => None,
         };
         match removed {
-            Some(content) => ctx.reply.bulk(pair(&content).1),
+            Some(content) => ctx.reply.bulk(Field::of(&content).value),
             None => ctx.reply.null(),
         }
     }
@@ -209,11 +202,12 @@ fn hgetall(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult 
         ctx.reply.map(0);
         return Ok(());
     };
-    ctx.reply.map(hash.len() as usize);
+    let live = hash.len().saturating_sub(hash.expired(tx)?);
+    ctx.reply.map(live as usize);
     hash.visit_all(tx, &mut |content| {
-        let (field, value) = pair(content);
-        ctx.reply.bulk(field);
-        ctx.reply.bulk(value);
+        let field = Field::of(content);
+        ctx.reply.bulk(field.name);
+        ctx.reply.bulk(field.value);
     })?;
     Ok(())
 }
@@ -222,42 +216,57 @@ fn answer_all(
     ctx: &mut Context<'_>,
     args: Args<'_>,
     tx: &mut Tx<'_>,
-    part: fn(&[u8]) -> &[u8],
+    part: for<'a> fn(&Field<'a>) -> &'a [u8],
 ) -> CmdResult {
     let Some(mut hash) = open_read(ctx, args, tx)? else {
         ctx.reply.array(0);
         return Ok(());
     };
-    ctx.reply.array(hash.len() as usize);
-    hash.visit_all(tx, &mut |content| ctx.reply.bulk(part(content)))?;
+    let live = hash.len().saturating_sub(hash.expired(tx)?);
+    ctx.reply.array(live as usize);
+    hash.visit_all(tx, &mut |content| ctx.reply.bulk(part(&Field::of(content))))?;
     Ok(())
 }
 
 fn hkeys(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
-    answer_all(ctx, args, tx, |content| pair(content).0)
+    answer_all(ctx, args, tx, |field| field.name)
 }
 
 fn hvals(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
-    answer_all(ctx, args, tx, |content| pair(content).1)
+    answer_all(ctx, args, tx, |field| field.value)
 }
 
 fn hincrby(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let by = integer(args.at(3))?;
     let mut hash = ctx.keys().open_or_new(tx, 0, args.at(1), Kind::HASH)?;
-    let old = match hash.get(tx, args.at(2))? {
+    let old = hash.get(tx, args.at(2))?;
+    let old = old.as_deref().map(Field::of);
+    let number = match old {
         None => 0,
         Some(old) => {
-            parse_i64(pair(&old).1).ok_or(CmdError::fixed("ERR hash value is not an integer"))?
+            parse_i64(old.value).ok_or(CmdError::fixed("ERR hash value is not an integer"))?
         }
     };
-    let new = old.checked_add(by).ok_or(CmdError::OVERFLOW)?;
+    let new = number.checked_add(by).ok_or(CmdError::OVERFLOW)?;
     let mut text = Vec::with_capacity(20);
     push_i64(&mut text, new);
-    hash.put(tx, &content(args.at(2), &text))?;
-    hash.touch();
-    ctx.keys().save(tx, 0, &hash)?;
+    put_number(ctx, args, tx, hash, (&text, old))?;
     ctx.reply.int(new);
     Ok(())
+}
+
+/// Puts a number into the field of argument 2, which keeps its expiry.
+fn put_number(
+    ctx: &mut Context<'_>,
+    args: Args<'_>,
+    tx: &mut Tx<'_>,
+    mut hash: Elements,
+    (value, old): (&[u8], Option<Field<'_>>),
+) -> CmdResult {
+    let expire_at_ms = old.and_then(|old| old.expire_at_ms);
+    hash.put(tx, &Field { name: args.at(2), value, expire_at_ms }.content())?;
+    hash.touch();
+    Ok(ctx.keys().save(tx, 0, &hash)?)
 }
 
 fn hincrbyfloat(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
@@ -267,32 +276,32 @@ fn hincrbyfloat(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdRe
     }
     let mut hash = ctx.keys().open_or_new(tx, 0, args.at(1), Kind::HASH)?;
     let old = hash.get(tx, args.at(2))?;
-    let old = old.as_ref().map_or(&b"0"[..], |content| pair(content).1);
-    let old = LongDouble::parse(old).ok_or(CmdError::fixed("ERR hash value is not a float"))?;
-    let sum = old.plus(by).ok_or(NOT_FINITE)?.to_string();
-    hash.put(tx, &content(args.at(2), sum.as_bytes()))?;
-    hash.touch();
-    ctx.keys().save(tx, 0, &hash)?;
+    let old = old.as_deref().map(Field::of);
+    let number = old.map_or(&b"0"[..], |old| old.value);
+    let number =
+        LongDouble::parse(number).ok_or(CmdError::fixed("ERR hash value is not a float"))?;
+    let sum = number.plus(by).ok_or(NOT_FINITE)?.to_string();
+    put_number(ctx, args, tx, hash, (sum.as_bytes(), old))?;
     ctx.reply.bulk(sum.as_bytes());
     Ok(())
 }
 
 fn hrandfield(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     random_pairs(ctx, args, tx, (Kind::HASH, "WITHVALUES"), |reply: &mut Reply, content, both| {
-        let (field, value) = pair(content);
+        let field = Field::of(content);
         if both && reply.is_resp3() {
             reply.array(2);
         }
-        reply.bulk(field);
+        reply.bulk(field.name);
         if both {
-            reply.bulk(value);
+            reply.bulk(field.value);
         }
     })
 }
 
 fn hscan(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     scan(ctx, args, tx, Kind::HASH, |content| {
-        let (field, value) = pair(content);
-        (field, Some(value.to_vec()))
+        let field = Field::of(content);
+        (field.name, Some(field.value.to_vec()))
     })
 }

@@ -347,6 +347,7 @@ fn stats(out: &mut String, ctx: &Context<'_>) {
     field(out, "sync_full", 0);
     field(out, "sync_partial_ok", 0);
     field(out, "sync_partial_err", 0);
+    field(out, "expired_subkeys", shared.keyspace.expired_fields());
     field(out, "expired_keys", shared.keyspace.expired());
     field(out, "evicted_keys", 0);
     field(out, "keyspace_hits", shared.keyspace.hits());

@@ -19,6 +19,7 @@ mod docs;
 mod dump;
 mod elements;
 mod expiry;
+mod field_expiry;
 mod geo;
 mod hashes;
 mod help;
@@ -57,6 +58,7 @@ pub(crate) static COMMANDS: LazyLock<Commands> = LazyLock::new(|| {
         docs::ROWS,
         dump::ROWS,
         expiry::ROWS,
+        field_expiry::ROWS,
         geo::ROWS,
         geo::search::ROWS,
         hashes::ROWS,

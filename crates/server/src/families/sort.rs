@@ -12,7 +12,7 @@ use crate::args::{integer, is};
 use crate::config::Db;
 use crate::error::{CmdError, CmdResult};
 use crate::families::sorted_sets::score::parts;
-use crate::keyspace::{Contents, Keyspace, Kind, string_at};
+use crate::keyspace::{Contents, Field, Keyspace, Kind};
 use crate::resp::{Args, parse_number};
 use crate::session::context::Context;
 use crate::session::row::{GENERIC, Keyed, ONE, R, WM, declared_by, deriving, row};
@@ -197,10 +197,7 @@ fn value_of(
                 return Ok(None);
             };
             let content = hash.get(tx, field)?;
-            Ok(content.map(|content| {
-                let end = string_at(&content, 0).map_or(content.len(), |(_, end)| end);
-                content[end..].to_vec()
-            }))
+            Ok(content.map(|content| Field::of(&content).value.to_vec()))
         }
         _ => Ok(None),
     }

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use stillpoint::{Batch, KeySet, Mode, Session, Slot, Stamp, TableId, Tx, TxError};
+use stillpoint::{Session, Slot, TableId, Tx, TxError};
 
 use super::counts::KeyCounters;
 use super::databases::Keyspace;
-use super::elements::{Remains, bury};
+use super::deletions::Deletions;
+use super::elements::Remains;
 use super::kinds::Kind;
 use super::value::{EXPIRY_BYTES, Entry, HAS_EXPIRY, has_expiry};
 use super::waiters::{WaiterId, Waiting};
@@ -53,11 +54,11 @@ impl LoopKeys {
         }
     }
 
-    /// Deletes the expired keys that commands met.
+    /// Deletes the expired keys that commands met, and expired fields of the hashes that they met.
     pub(crate) fn delete_expired(&mut self, session: &mut Session, keyspace: &Keyspace) {
         let Self { expired, counters, now_ms, .. } = self;
         if !expired.is_empty() {
-            Deletions { keys: expired, now_ms: *now_ms, keyspace, counters }.execute(session);
+            Deletions::new((keyspace, counters), expired, *now_ms).execute(session);
             expired.clear();
         }
     }
@@ -79,51 +80,6 @@ impl LoopKeys {
         buffer.clear();
         buffer.shrink_to(SCRATCH_KEEP);
         self.scratch = buffer;
-    }
-}
-
-/// Deletes keys that have expired.
-///
-/// Each deletion is a logged transaction, which looks at the key again under its lock.
-pub(super) struct Deletions<'a> {
-    pub(super) keys: &'a [(Db, Box<[u8]>)],
-    pub(super) now_ms: u64,
-    pub(super) keyspace: &'a Keyspace,
-    pub(super) counters: &'a KeyCounters,
-}
-
-impl Deletions<'_> {
-    pub(super) fn execute(mut self, session: &mut Session) {
-        session.execute(&mut self);
-    }
-}
-
-impl Batch for Deletions<'_> {
-    fn len(&self) -> usize {
-        self.keys.len()
-    }
-
-    fn declare(&mut self, i: usize, keys: &mut KeySet) {
-        let (db, key) = &self.keys[i];
-        self.keyspace.declare(keys, *db, key, Mode::Write, 0);
-    }
-
-    fn run(&mut self, i: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
-        let is_expired = tx.value(Slot(0)).is_some_and(|v| Entry::new(v).is_expired(self.now_ms));
-        if is_expired {
-            tx.use_reserve();
-            bury(tx, Slot(0), self.keyspace.remains(self.keys[i].0))?;
-            tx.delete_slot(Slot(0))?;
-        }
-        Ok(())
-    }
-
-    fn ended(&mut self, i: usize, result: Result<Option<Stamp>, TxError>) {
-        // A key whose deletion is refused is met again later.
-        if let Ok(Some(_)) = result {
-            self.counters.expired.add(1);
-            self.counters.expiring_changed(self.keys[i].0, -1);
-        }
     }
 }
 
@@ -193,12 +149,24 @@ impl<'a> Keys<'a> {
     ) -> Option<Entry<'t>> {
         let entry = Entry::new(tx.value(self.slot(i))?);
         if entry.is_expired(self.local.now_ms) {
-            if self.local.expired.len() < EXPIRED_MAX {
-                self.local.expired.push((self.db, key.into()));
-            }
+            note_expired(self.local, self.db, key);
             return None;
         }
         Some(entry)
+    }
+
+    /// Remembers a key whose value has expired, or a part of it.
+    pub(super) fn met_expired(&mut self, key: &[u8]) {
+        note_expired(self.local, self.db, key);
+    }
+
+    /// Notes that an element of a collection expires, and earlier than others did before.
+    pub(super) fn elements_expire(&self) {
+        self.local.counters.fields_expire(self.db);
+    }
+
+    pub(super) fn now_ms(&self) -> u64 {
+        self.local.now_ms
     }
 
     /// As [`lookup`](Self::lookup), for a value of one kind.
@@ -426,6 +394,12 @@ impl<'a> Keys<'a> {
         if has != will_have {
             self.local.counters.expiring_changed(self.db, if will_have { 1 } else { -1 });
         }
+    }
+}
+
+fn note_expired(local: &mut LoopKeys, db: Db, key: &[u8]) {
+    if local.expired.len() < EXPIRED_MAX {
+        local.expired.push((db, key.into()));
     }
 }
 

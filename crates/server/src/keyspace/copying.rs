@@ -3,7 +3,7 @@
 use stillpoint::{Tx, TxError};
 
 use super::access::Keys;
-use super::elements::Contents;
+use super::elements::{Contents, earliest_expiry};
 use crate::config::Db;
 use crate::error::CmdError;
 
@@ -52,6 +52,9 @@ impl Keys<'_> {
         if let Some(entry) = self.lookup(tx, 0, first) {
             entry.copy_to(&mut value);
             let (kind, expire_at_ms) = (entry.kind(), entry.expire_at_ms);
+            if earliest_expiry(&entry).is_some() {
+                self.elements_expire();
+            }
             self.put(tx, 1, kind, expire_at_ms, &value)?;
             // The nodes of a collection go with its header.
             self.remove(tx, 0)?;

@@ -13,9 +13,12 @@ pub(crate) struct KeyCounters {
     misses: Counter,
     /// Expired keys that this event loop has deleted.
     pub(super) expired: Counter,
+    /// Expired fields of hashes that this event loop has deleted.
+    pub(super) expired_fields: Counter,
     /// Keys that got an expiry minus keys that lost one, by database.
     expiring: [AtomicI64; DATABASES as usize],
-    /// Keys that got an expiry, by database; never goes down.
+    /// Keys that got an expiry, or whose fields expire earlier than before, by database; never goes
+    /// down.
     expiring_set: [Counter; DATABASES as usize],
 }
 
@@ -31,8 +34,13 @@ impl KeyCounters {
         // Relaxed: the counter has one writer, as `Counter` has.
         count.store(count.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
         if by > 0 {
-            self.expiring_set[usize::from(db)].add(1);
+            self.fields_expire(db);
         }
+    }
+
+    /// Notes that the scan for expired keys and fields has something to find.
+    pub(super) fn fields_expire(&self, db: Db) {
+        self.expiring_set[usize::from(db)].add(1);
     }
 }
 
@@ -95,7 +103,7 @@ impl Counts {
         }
     }
 
-    /// How often a key of the database got an expiry since the start.
+    /// How often a key of the database, or a field of one, got an expiry since the start, at least.
     pub(super) fn expiring_set(&self, db: Db) -> u64 {
         self.sum(|counters| counters.expiring_set[usize::from(db)].get())
     }
@@ -112,10 +120,15 @@ impl Counts {
         self.sum(|counters| counters.expired.get())
     }
 
+    pub(super) fn expired_fields(&self) -> u64 {
+        self.sum(|counters| counters.expired_fields.get())
+    }
+
     /// Sets what `CONFIG RESETSTAT` resets to zero.
     pub(super) fn reset(&self) {
         for counters in &self.loops {
-            for counter in [&counters.hits, &counters.misses, &counters.expired] {
+            let KeyCounters { hits, misses, expired, expired_fields, .. } = &**counters;
+            for counter in [hits, misses, expired, expired_fields] {
                 counter.clear();
             }
         }

@@ -11,7 +11,7 @@ use stillpoint_io::Rng;
 
 use super::access::LoopKeys;
 use super::counts::Counts;
-use super::elements::Remains;
+use super::elements::{HEAD_BYTES_MAX, Remains};
 use super::lock::KeyspaceLock;
 use super::value::{EXPIRY_BYTES, Entry, nodes_table_name, table_name};
 use super::waiters::Waiters;
@@ -264,7 +264,7 @@ impl Keyspace {
         visit: &mut dyn FnMut(&[u8], &Entry<'_>),
     ) -> Result<Scanned, CmdError> {
         let mut records = 0;
-        let (table, most) = (self.table(db), EXPIRY_BYTES);
+        let (table, most) = (self.table(db), EXPIRY_BYTES + HEAD_BYTES_MAX);
         let next = session.scan_heads(table, cursor, count, most, &mut |key, value| {
             records += 1;
             visit(key, &Entry::new(value));
@@ -349,6 +349,11 @@ impl Keyspace {
     /// Expired keys that were deleted.
     pub(crate) fn expired(&self) -> u64 {
         self.counts.expired()
+    }
+
+    /// Fields of hashes that were deleted because they had expired.
+    pub(crate) fn expired_fields(&self) -> u64 {
+        self.counts.expired_fields()
     }
 
     /// Sets the counters that `CONFIG RESETSTAT` resets to zero.

@@ -1,10 +1,11 @@
-//! The background deletion of expired keys.
+//! The background deletion of expired keys and of expired fields of hashes.
 
 use stillpoint::Session;
 use stillpoint_io::Clock;
 
-use super::access::Deletions;
 use super::databases::Keyspace;
+use super::deletions::Deletions;
+use super::elements::earliest_expiry;
 use crate::config::{DATABASES, Db};
 
 /// Records that one step looks at.
@@ -20,10 +21,12 @@ struct ExpiryScan {
     cursor: u64,
     /// Keys with an expiry met so far.
     met: u64,
-    /// How many keys had got an expiry, ever, when this scan began.
+    /// Whether the scan has met a hash whose fields expire.
+    met_fields: bool,
+    /// How many keys and fields had got an expiry, ever, when this scan began.
     set_at_start: u64,
-    /// The value of `set_at_start` at the last whole scan, if that scan met no key with an expiry.
-    /// Until a further key gets an expiry, no scan is needed.
+    /// The value of `set_at_start` at the last whole scan, if that scan met no key and no field with
+    /// an expiry. Until a further one gets an expiry, no scan is needed.
     idle_at: Option<u64>,
 }
 
@@ -35,12 +38,21 @@ pub(crate) struct ExpiryCycle {
     scans: [ExpiryScan; DATABASES as usize],
     next: usize,
     found: Vec<(Db, Box<[u8]>)>,
+    /// Hashes with further fields to delete.
+    left: Vec<(Db, Box<[u8]>)>,
 }
 
 impl ExpiryCycle {
     /// The scan of event loop `worker` among `workers`.
     pub(crate) fn new(worker: usize, workers: usize) -> Self {
-        Self { worker, workers, scans: Default::default(), next: 0, found: Vec::new() }
+        Self {
+            worker,
+            workers,
+            scans: Default::default(),
+            next: 0,
+            found: Vec::new(),
+            left: Vec::new(),
+        }
     }
 
     /// Scans until the time is spent; true if it deleted a key.
@@ -53,6 +65,14 @@ impl ExpiryCycle {
     ) -> bool {
         let start_ns = clock.monotonic_ns();
         let (mut seen, mut expired, mut idle) = (0, 0, 0);
+        while !self.left.is_empty() {
+            expired += self.left.len();
+            let left = std::mem::take(&mut self.left);
+            self.delete(left, (session, keyspace), now_ms);
+            if clock.monotonic_ns() - start_ns >= BUSY_BUDGET_NS {
+                return true;
+            }
+        }
         while idle < usize::from(DATABASES) {
             let db = self.next;
             let is_mine = db % self.workers == self.worker;
@@ -97,26 +117,46 @@ impl ExpiryCycle {
         if scan.cursor == 0 {
             *scan = ExpiryScan { set_at_start: set_so_far, ..ExpiryScan::default() };
         }
-        let found = &mut self.found;
+        let mut found = std::mem::take(&mut self.found);
         let step = keyspace.scan_all(session, db, scan.cursor, STEP, &mut |key, entry| {
+            let earliest = earliest_expiry(entry);
+            scan.met_fields |= earliest.is_some();
             if entry.is_expired(now_ms) {
                 found.push((db, key.into()));
-            } else {
-                scan.met += u64::from(entry.expire_at_ms.is_some());
+                return;
+            }
+            scan.met += u64::from(entry.expire_at_ms.is_some());
+            if earliest.is_some_and(|at| at <= now_ms) {
+                found.push((db, key.into()));
             }
         });
         // The only error is that the table is gone, which ends the scan.
         let (next, records) = step.map_or((0, 0), |step| (step.next, step.records));
         scan.cursor = next;
         let expired = found.len();
-        let counters = keyspace.counts.of(self.worker);
-        Deletions { keys: found, now_ms, keyspace, counters }.execute(session);
-        found.clear();
+        self.delete(found, (session, keyspace), now_ms);
+        let scan = &mut self.scans[usize::from(db)];
         if scan.cursor == 0 {
             keyspace.counts.restart_expiring(db, scan.met);
-            let is_idle = scan.met == 0 && scan.set_at_start == keyspace.counts.expiring_set(db);
+            let is_idle = scan.met == 0
+                && !scan.met_fields
+                && scan.set_at_start == keyspace.counts.expiring_set(db);
             scan.idle_at = is_idle.then_some(scan.set_at_start);
         }
         Some((records, expired))
+    }
+
+    /// Deletes keys and fields; remembers the keys with further fields.
+    fn delete(
+        &mut self,
+        mut keys: Vec<(Db, Box<[u8]>)>,
+        (session, keyspace): (&mut Session, &Keyspace),
+        now_ms: u64,
+    ) {
+        let counters = keyspace.counts.of(self.worker);
+        let more = Deletions::new((keyspace, counters), &keys, now_ms).execute(session);
+        let further = keys.drain(..).zip(more).filter_map(|(key, more)| more.then_some(key));
+        self.left.extend(further);
+        self.found = keys;
     }
 }

@@ -1,7 +1,7 @@
 //! The kinds of values: one row each. `TYPE`, `OBJECT ENCODING` and the layout of the elements follow
 //! from the row.
 
-use super::elements::string_at;
+use super::fields::{self, Field};
 use crate::resp::parse_i64;
 
 /// The kind of a value.
@@ -32,6 +32,19 @@ pub(super) struct ElementRules {
     pub(super) encodings: [&'static str; 2],
     /// Whether a collection of that many elements, with an element of that content, still is small.
     pub(super) is_small: fn(u64, &[u8]) -> bool,
+    /// How elements expire; `None` if they do not.
+    pub(super) times: Option<TimeRules>,
+}
+
+/// Gives when an element of a content expires, in milliseconds since the Unix epoch.
+pub(super) type ExpiryOf = fn(&[u8]) -> Option<u64>;
+
+/// How the elements of a kind expire.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TimeRules {
+    pub(super) expiry: ExpiryOf,
+    /// What `OBJECT ENCODING` answers of a small collection in which an element has had an expiry.
+    pub(super) encoding: &'static str,
 }
 
 /// A kind of values.
@@ -89,6 +102,7 @@ const KINDS: &[KindRow] = &[
             name: |content| content,
             encodings: ["quicklist", "quicklist"],
             is_small: |_, _| true,
+            times: None,
         }),
     },
     KindRow {
@@ -99,6 +113,7 @@ const KINDS: &[KindRow] = &[
             name: |content| content,
             encodings: ["intset", "hashtable"],
             is_small: |len, content| len <= 512 && parse_i64(content).is_some(),
+            times: None,
         }),
     },
     KindRow {
@@ -109,6 +124,7 @@ const KINDS: &[KindRow] = &[
             name: |content| content.get(SCORE_BYTES..).unwrap_or_default(),
             encodings: ["listpack", "skiplist"],
             is_small: |len, content| len <= 128 && content.len() <= SCORE_BYTES + 64,
+            times: None,
         }),
     },
     KindRow {
@@ -116,14 +132,13 @@ const KINDS: &[KindRow] = &[
         name: "hash",
         elements: Some(ElementRules {
             order: Order::Names,
-            name: |content| string_at(content, 0).map_or(content, |(field, _)| field),
+            name: fields::name,
             encodings: ["listpack", "hashtable"],
             is_small: |len, content| {
-                let field = string_at(content, 0);
-                let is_short =
-                    |(field, end): (&[u8], usize)| field.len().max(content.len() - end) <= 64;
-                len <= 128 && field.is_some_and(is_short)
+                let field = Field::of(content);
+                len <= 128 && field.name.len().max(field.value.len()) <= 64
             },
+            times: Some(TimeRules { expiry: fields::expiry, encoding: "listpackex" }),
         }),
     },
 ];

@@ -5,6 +5,8 @@
 //! ```text
 //! kinds      the kinds of values, a row each
 //! value      tags, and the bytes of the expiry
+//! encoding   numbers and strings in the bytes of a value
+//! fields     the bytes of a field of a hash
 //! elements   the elements of a collection: a tree of nodes, and their reclaim
 //! access     the keys of one command: look up, set, delete, expire
 //! open       the same for collections: open, save
@@ -13,7 +15,8 @@
 //! listed     all keys of some databases, as keys of one transaction
 //! waiters    clients that wait for a key to be made
 //! watch      what a client saw of a key
-//! expire     background deletion of expired keys
+//! deletions  transactions that delete what has expired
+//! expire     background deletion of expired keys and fields
 //! counts     hits, misses, keys with an expiry
 //! lock       commands of single keys against commands of whole databases
 //! ```
@@ -22,8 +25,11 @@ mod access;
 mod copying;
 mod counts;
 mod databases;
+mod deletions;
 mod elements;
+mod encoding;
 mod expire;
+mod fields;
 mod kinds;
 mod listed;
 mod lock;
@@ -35,8 +41,9 @@ mod watch;
 pub(crate) use access::{Keys, LoopKeys};
 pub(crate) use databases::Keyspace;
 pub use elements::{CollectionCheck, CollectionFault, DamagedCollection, VerifiedCollections};
-pub(crate) use elements::{Contents, Elements, Reclaimer, put_string, ranges_of, string_at};
+pub(crate) use elements::{Contents, Elements, Reclaimer, ranges_of};
 pub(crate) use expire::ExpiryCycle;
+pub(crate) use fields::Field;
 pub(crate) use kinds::{Kind, SCORE_BYTES};
 pub(crate) use listed::{ListedKeys, ListedNames};
 pub(crate) use value::Entry;

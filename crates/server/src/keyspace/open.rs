@@ -22,7 +22,7 @@ impl Keys<'_> {
     ) -> Result<Option<Elements>, CmdError> {
         let entry = self.lookup_kind(tx, i, key, kind)?;
         let read = entry.map(|entry| read_value(&entry));
-        read.map(|(value, expire_at_ms)| self.opened(i, kind, value, expire_at_ms)).transpose()
+        read.map(|read| self.opened((i, key), kind, read)).transpose()
     }
 
     /// As [`open`](Self::open), counted as a hit or a miss.
@@ -38,7 +38,7 @@ impl Keys<'_> {
     ) -> Result<Option<Elements>, CmdError> {
         let entry = self.read_kind(tx, i, key, kind)?;
         let read = entry.map(|entry| read_value(&entry));
-        read.map(|(value, expire_at_ms)| self.opened(i, kind, value, expire_at_ms)).transpose()
+        read.map(|read| self.opened((i, key), kind, read)).transpose()
     }
 
     /// The collection of the `i`-th key, of whatever kind; `None` also for a value that is none.
@@ -56,8 +56,8 @@ impl Keys<'_> {
         if kind.elements().is_none() {
             return Ok(None);
         }
-        let (value, expire_at_ms) = read_value(&entry);
-        self.opened(i, kind, value, expire_at_ms).map(Some)
+        let read = read_value(&entry);
+        self.opened((i, key), kind, read).map(Some)
     }
 
     /// The collection of the `i`-th key, or a new one.
@@ -83,19 +83,28 @@ impl Keys<'_> {
     /// The kind has no elements.
     pub(crate) fn new_elements(&mut self, i: u32, kind: Kind) -> Result<Elements, CmdError> {
         let place = (self.slot(i), self.nodes_table());
-        Elements::new(kind, place, self.next_incarnation()).ok_or(CmdError::WRONG_TYPE)
+        let mut elements = Elements::new(kind, place, self.next_incarnation());
+        if let Some(elements) = &mut elements {
+            elements.now_ms = self.now_ms();
+        }
+        elements.ok_or(CmdError::WRONG_TYPE)
     }
 
     fn opened(
         &mut self,
-        i: u32,
+        (i, key): (u32, &[u8]),
         kind: Kind,
-        value: Vec<u8>,
-        expire_at_ms: Option<u64>,
+        (value, expire_at_ms): (Vec<u8>, Option<u64>),
     ) -> Result<Elements, CmdError> {
         let mut elements = self.new_elements(i, kind)?;
         elements.expire_at_ms = expire_at_ms;
-        if elements.read(value) { Ok(elements) } else { Err(CmdError::DAMAGED) }
+        if !elements.read(value) {
+            return Err(CmdError::DAMAGED);
+        }
+        if elements.earliest().is_some_and(|at| at <= elements.now_ms) {
+            self.met_expired(key);
+        }
+        Ok(elements)
     }
 
     /// Saves a collection at the `i`-th key, at which it was opened or made. A collection without
@@ -109,6 +118,9 @@ impl Keys<'_> {
         i: u32,
         elements: &Elements,
     ) -> Result<(), TxError> {
+        if elements.expires_earlier() {
+            self.elements_expire();
+        }
         match elements.to_save() {
             Save::Nothing => Ok(()),
             Save::Delete => self.remove(tx, i),

@@ -77,6 +77,11 @@ impl<'a> Entry<'a> {
         self.value.len() - self.skip
     }
 
+    /// Eight bytes at `offset` of the value without its expiry, as a little-endian integer.
+    pub(super) fn u64_at(&self, offset: usize) -> Option<u64> {
+        self.value.u64_at(self.skip + offset)
+    }
+
     /// Bytes of the record before the value proper.
     pub(super) fn skip(&self) -> usize {
         self.skip

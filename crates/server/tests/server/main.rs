@@ -10,6 +10,7 @@ mod common;
 mod differential;
 mod dump;
 mod durability;
+mod fields;
 mod floats;
 mod later;
 mod limits;

@@ -3,8 +3,9 @@
 //! ```text
 //! payload  type (u8), value, RDB version (u16), CRC64 of all before it (u64); little-endian
 //! ```
-//! We write version 6, the oldest with DUMP, in the types that every version knows. We read all types
-//! of strings, lists, sets, sorted sets and hashes up to version 12, but no expiries of fields.
+//! We write version 6, the oldest with DUMP, in the types that every version knows. A hash whose fields
+//! expire is written in version 12, the first that has such hashes. We read all types of strings,
+//! lists, sets, sorted sets and hashes up to version 12.
 
 mod crc;
 mod packed;
@@ -39,6 +40,11 @@ fn dump(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
         Some(mut collection) => {
             let mut contents = Contents::default();
             collection.visit_all(tx, &mut |content| contents.push(content))?;
+            if contents.len() == 0 {
+                // All fields of the hash have expired.
+                ctx.reply.null();
+                return Ok(());
+            }
             Value::Collection(collection.kind(), contents)
         }
         None => match ctx.keys().read(tx, 0, args.at(1)) {
@@ -150,6 +156,11 @@ mod types {
     pub(super) const SORTED_SET_LISTPACK: u8 = 17;
     pub(super) const LIST_QUICKLIST_2: u8 = 18;
     pub(super) const SET_LISTPACK: u8 = 20;
+    /// Hashes whose fields expire, as a release candidate wrote them: without the earliest expiry.
+    pub(super) const HASH_TIMED_EARLY: u8 = 22;
+    pub(super) const HASH_TIMED_LISTPACK_EARLY: u8 = 23;
+    pub(super) const HASH_TIMED: u8 = 24;
+    pub(super) const HASH_TIMED_LISTPACK: u8 = 25;
 }
 
 #[cfg(test)]

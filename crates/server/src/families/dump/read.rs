@@ -6,8 +6,8 @@ use super::crc::crc64;
 use super::packed::{intset, listpack, ziplist, zipmap};
 use super::{Value, types};
 use crate::families::sorted_sets::score::score_bytes;
-use crate::keyspace::{Contents, Kind, put_string};
-use crate::resp::parse_f64;
+use crate::keyspace::{Contents, Field, Kind};
+use crate::resp::{parse_f64, parse_i64};
 
 /// The newest RDB version that we read.
 const VERSION_MAX: u16 = 12;
@@ -46,6 +46,16 @@ pub(super) fn value(body: &[u8]) -> Option<Value> {
         types::SORTED_SET_LISTPACK => sorted_set_of_texts(listpack(&input.string()?)?)?,
         types::LIST_QUICKLIST_2 => input.quicklist(true)?,
         types::SET_LISTPACK => set(listpack(&input.string()?)?)?,
+        types::HASH_TIMED_EARLY => input.timed_hash(None)?,
+        types::HASH_TIMED_LISTPACK_EARLY => timed_hash_of_texts(listpack(&input.string()?)?)?,
+        types::HASH_TIMED => {
+            let earliest = u64::from_le_bytes(input.array()?);
+            input.timed_hash(Some(earliest))?
+        }
+        types::HASH_TIMED_LISTPACK => {
+            let _earliest: [u8; 8] = input.array()?;
+            timed_hash_of_texts(listpack(&input.string()?)?)?
+        }
         _ => return None,
     };
     input.bytes.is_empty().then_some(value)
@@ -128,6 +138,21 @@ impl<'a> Input<'a> {
         sorted_set(pairs.collect::<Option<_>>()?)
     }
 
+    /// A hash with an expiry before each field: 0 for none, or the distance to the earliest plus 1.
+    /// Without an earliest it is the time itself.
+    fn timed_hash(&mut self, earliest: Option<u64>) -> Option<Value> {
+        let count = self.count()?;
+        let fields = (0..count).map(|_| {
+            let expire_at_ms = match (self.len_or_code()?.ok()?, earliest) {
+                (0, _) => None,
+                (distance, Some(earliest)) => Some(earliest.checked_add(distance - 1)?),
+                (at, None) => Some(at),
+            };
+            Some((self.string()?, self.string()?, expire_at_ms))
+        });
+        hash_of_fields(&fields.collect::<Option<Vec<_>>>()?)
+    }
+
     fn score_text(&mut self) -> Option<f64> {
         match self.byte()? {
             253 => None,
@@ -205,14 +230,32 @@ fn set(members: Vec<Vec<u8>>) -> Option<Value> {
 
 /// A hash of fields and values in turn.
 fn hash(pairs: Vec<Vec<u8>>) -> Option<Value> {
+    let fields = pairs.chunks(2).map(|pair| match pair {
+        [field, value] => Some((field.clone(), value.clone(), None)),
+        _ => None,
+    });
+    hash_of_fields(&fields.collect::<Option<Vec<_>>>()?)
+}
+
+/// A hash of fields, values and expiries in turn; an expiry of 0 is none.
+fn timed_hash_of_texts(texts: Vec<Vec<u8>>) -> Option<Value> {
+    let fields = texts.chunks(3).map(|texts| {
+        let [field, value, at] = texts else { return None };
+        let at = u64::try_from(parse_i64(at)?).ok()?;
+        Some((field.clone(), value.clone(), (at > 0).then_some(at)))
+    });
+    hash_of_fields(&fields.collect::<Option<Vec<_>>>()?)
+}
+
+/// Name, value, and expiry in milliseconds since the Unix epoch.
+type FieldParts = (Vec<u8>, Vec<u8>, Option<u64>);
+
+fn hash_of_fields(fields: &[FieldParts]) -> Option<Value> {
     let mut contents = Contents::default();
-    for pair in pairs.chunks(2) {
-        let [field, value] = pair else { return None };
-        let mut name = Vec::with_capacity(field.len() + 5);
-        put_string(&mut name, field);
-        contents.push_parts(&[&name, value]);
+    for (name, value, expire_at_ms) in fields {
+        contents.push(&Field { name, value, expire_at_ms: *expire_at_ms }.content());
     }
-    differ(pairs.iter().step_by(2)).then_some(())?;
+    differ(fields.iter().map(|(name, ..)| name)).then_some(())?;
     collection(Kind::HASH, contents)
 }
 

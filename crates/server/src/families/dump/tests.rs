@@ -3,6 +3,7 @@ use stillpoint_io::{Rng, SeededRng};
 use super::crc::crc64;
 use super::*;
 use crate::families::sorted_sets::score::{content, parts};
+use crate::keyspace::Field;
 
 fn texts(value: &Value) -> (Option<Kind>, Vec<Vec<u8>>) {
     match value {
@@ -50,9 +51,10 @@ fn what_is_written_is_read() {
                     Kind::SORTED_SET => contents.push(&content(score, &name)),
                     Kind::SET => contents.push(&name),
                     _ => {
-                        let mut field = Vec::new();
-                        crate::keyspace::put_string(&mut field, &name);
-                        contents.push_parts(&[&field, &text()]);
+                        let expires = round % 8 > 3 && rng.below(2) == 0;
+                        let expire_at_ms = expires.then(|| rng.below(1 << 46));
+                        let field = Field { name: &name, value: &text(), expire_at_ms };
+                        contents.push(&field.content());
                     }
                 }
             }

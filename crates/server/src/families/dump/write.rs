@@ -3,23 +3,35 @@
 use super::crc::crc64;
 use super::{Value, types};
 use crate::families::sorted_sets::score::{parts, score_text};
-use crate::keyspace::{Contents, Kind, string_at};
+use crate::keyspace::{Contents, Field, Kind};
 use crate::resp::parse_i64;
 
 /// The RDB version of what we write.
 const VERSION: u16 = 6;
+/// The RDB version of a hash whose fields expire.
+const TIMED_VERSION: u16 = 12;
 
 /// The payload of a value.
 pub(super) fn payload(value: &Value) -> Vec<u8> {
-    let mut out = Vec::new();
+    let (mut out, mut version) = (Vec::new(), VERSION);
     match value {
         Value::String(string) => {
             out.push(types::STRING);
             put_string(&mut out, string);
         }
+        Value::Collection(Kind::HASH, contents) => {
+            let earliest = contents.iter().filter_map(|content| Field::of(content).expire_at_ms);
+            match earliest.min() {
+                Some(earliest) => {
+                    version = TIMED_VERSION;
+                    put_timed_hash(&mut out, earliest, contents);
+                }
+                None => put_collection(&mut out, Kind::HASH, contents),
+            }
+        }
         Value::Collection(kind, contents) => put_collection(&mut out, *kind, contents),
     }
-    out.extend_from_slice(&VERSION.to_le_bytes());
+    out.extend_from_slice(&version.to_le_bytes());
     let crc = crc64(&out);
     out.extend_from_slice(&crc.to_le_bytes());
     out
@@ -39,12 +51,25 @@ fn put_collection(out: &mut Vec<u8>, kind: Kind, contents: &Contents) {
             put_string(out, member);
             put_score(out, score);
         } else if kind == Kind::HASH {
-            let (field, end) = string_at(content, 0).unwrap_or((content, content.len()));
-            put_string(out, field);
-            put_string(out, &content[end..]);
+            let field = Field::of(content);
+            put_string(out, field.name);
+            put_string(out, field.value);
         } else {
             put_string(out, content);
         }
+    }
+}
+
+/// Appends a hash with the expiries of its fields: the earliest, and each as the distance to it plus
+/// 1, or 0 for none.
+fn put_timed_hash(out: &mut Vec<u8>, earliest: u64, contents: &Contents) {
+    out.push(types::HASH_TIMED);
+    out.extend_from_slice(&earliest.to_le_bytes());
+    put_len(out, contents.len() as u64);
+    for field in contents.iter().map(Field::of) {
+        put_len(out, field.expire_at_ms.map_or(0, |at| at.saturating_sub(earliest) + 1));
+        put_string(out, field.name);
+        put_string(out, field.value);
     }
 }
 

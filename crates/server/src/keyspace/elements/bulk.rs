@@ -91,7 +91,7 @@ impl Elements {
             let mut nodes = TxNodes { keys: &mut self.keys, tx };
             self.index.fill(&mut nodes, &by_name, &contents)?;
         }
-        Ok(())
+        self.note_all_times(tx, &contents)
     }
 
     /// Removes up to `count` elements from the end, or from the beginning. Gives their contents, the

@@ -3,43 +3,56 @@
 //! The record of a key holds a header and the root of a tree of elements:
 //!
 //! ```text
-//! small   flags (u8), elements (u32), leaf
+//! small   flags (u8), elements (u32), [earliest (u64)], leaf
 //! tree    flags (u8), elements (u32), incarnation (u64), last node (u64),
-//!         height (u8), height of the index (u8), length of the root (u32), root, root of the index
+//!         height (u8), height of the index (u8), length of the root (u32), [earliest (u64)],
+//!         root, root of the index
 //! ```
 //! Each other node is a record of the table `db<n>.nodes` whose key is the incarnation and the
 //! number of the node, 8 bytes each, big-endian. A transaction that reads or changes a node holds
 //! the lock of the key, so no transaction waits for the lock of a node. A transaction that changes
 //! a node also changes the record of the key, so that `WATCH` and readers see the change.
 //!
-//! A sorted set that has grown has an index beside its tree: the same elements by their members.
+//! A sorted set that has grown has an index beside its tree: the same elements by their members. A
+//! grown hash whose fields expire has one by time (`times`).
 
 mod bulk;
 mod node;
 mod reclaim;
+mod times;
 mod tree;
 mod verify;
 
 use stillpoint::{KeyHasher, Slot, TableId, Tx, TxError};
 
 pub(crate) use bulk::{Contents, ranges_of};
-pub(crate) use node::{put_string, string_at};
 pub(crate) use reclaim::Reclaimer;
 pub(super) use reclaim::{Remains, bury};
+pub(super) use times::earliest_expiry;
 pub use verify::{CollectionCheck, CollectionFault, DamagedCollection, VerifiedCollections};
 
 use super::kinds::{ElementRules, Kind, Order};
 use super::value::RECORD_OVERHEAD;
+use times::{EARLIEST_BYTES, IS_TIMED, NEVER};
 use tree::{LEAF_BYTES_MAX, Nodes, PACKED_BYTES_MAX, Place, Sorting, Tree, damaged};
 
 /// The flag of a collection whose nodes are records of their own.
 const IS_TREE: u8 = 1;
 /// The flag of a collection that `OBJECT ENCODING` calls large for ever.
 const IS_LARGE: u8 = 2;
-/// Bytes before the leaf of a small collection.
+/// Bytes before the leaf of a small collection, or before the earliest expiry.
 const SMALL_BYTES: usize = 5;
-/// Bytes before the root of a tree.
+/// Bytes before the root of a tree, or before the earliest expiry.
 const TREE_BYTES: usize = 27;
+
+/// Bytes of a collection, at most, that tell when its elements expire.
+pub(super) const HEAD_BYTES_MAX: usize = TREE_BYTES + EARLIEST_BYTES;
+
+/// Bytes before the elements of a collection with these flags.
+fn head_bytes(flags: u8) -> usize {
+    let times = if flags & IS_TIMED == 0 { 0 } else { EARLIEST_BYTES };
+    times + if flags & IS_TREE == 0 { SMALL_BYTES } else { TREE_BYTES }
+}
 /// Bytes of a node's key.
 pub(super) const NODE_KEY_BYTES: usize = 16;
 
@@ -136,8 +149,13 @@ pub(crate) struct Elements {
     next_incarnation: u64,
     flags: u8,
     tree: Tree,
-    /// The index of a large sorted set: its elements in the order of their members.
+    /// The index of a large sorted set: its elements in the order of their members. Of a large hash:
+    /// the fields with an expiry, in the order of time.
     index: Tree,
+    /// The earliest expiry of an element, in milliseconds since the Unix epoch; `NEVER` for none.
+    earliest: u64,
+    /// The time by which elements are judged. An expired element counts as missing.
+    pub(super) now_ms: u64,
     /// The value as it was when the collection was opened; empty for a new one.
     old: Vec<u8>,
     pub(super) expire_at_ms: Option<u64>,
@@ -159,6 +177,8 @@ impl Elements {
             flags: 0,
             tree: Tree::default(),
             index: Tree::default(),
+            earliest: NEVER,
+            now_ms: 0,
             old: Vec::new(),
             expire_at_ms: None,
             has_changed: false,
@@ -184,23 +204,27 @@ impl Elements {
             |at: usize| Some(u64::from(u32::from_le_bytes(*value.get(at..)?.first_chunk()?)));
         self.flags = *value.first()?;
         self.tree.len = half(1)?;
+        let head = head_bytes(self.flags);
+        if self.flags & IS_TIMED != 0 {
+            self.earliest = word(head - EARLIEST_BYTES)?;
+        }
         if self.flags & IS_TREE == 0 {
-            self.tree.root = value.get(SMALL_BYTES..)?.to_vec();
+            self.tree.root = value.get(head..)?.to_vec();
             return Some(());
         }
         (self.keys.incarnation, self.keys.last) = (word(5)?, word(13)?);
         (self.tree.height, self.index.height) = (*value.get(21)?, *value.get(22)?);
-        let root_end = TREE_BYTES.checked_add(half(23)? as usize)?;
-        self.tree.root = value.get(TREE_BYTES..root_end)?.to_vec();
+        let root_end = head.checked_add(half(23)? as usize)?;
+        self.tree.root = value.get(head..root_end)?.to_vec();
         self.index.root = value.get(root_end..)?.to_vec();
-        self.index.len = if self.index.root.is_empty() { 0 } else { self.tree.len };
+        self.index.len = self.index.len_by_root();
         Some(())
     }
 
     /// The value as the record of the key holds it, without an expiry.
     fn value(&self) -> Vec<u8> {
         let Tree { root, height, len } = &self.tree;
-        let mut out = Vec::with_capacity(TREE_BYTES + root.len() + self.index.root.len());
+        let mut out = Vec::with_capacity(HEAD_BYTES_MAX + root.len() + self.index.root.len());
         let is_tree = *height > 0;
         out.push(if is_tree { self.flags | IS_TREE } else { self.flags & !IS_TREE });
         out.extend_from_slice(&(*len as u32).to_le_bytes());
@@ -209,6 +233,9 @@ impl Elements {
             out.extend_from_slice(&self.keys.last.to_le_bytes());
             out.extend_from_slice(&[*height, self.index.height]);
             out.extend_from_slice(&(root.len() as u32).to_le_bytes());
+        }
+        if self.flags & IS_TIMED != 0 {
+            out.extend_from_slice(&self.earliest.to_le_bytes());
         }
         out.extend_from_slice(root);
         if is_tree {
@@ -248,7 +275,7 @@ impl Elements {
     /// Patches the record of the key, whose value begins at byte `skip`.
     pub(super) fn patch(&self, tx: &mut Tx<'_>, skip: usize, new: &[u8]) -> Result<(), TxError> {
         // Numbers before the elements change apart from the elements.
-        let head = if new[0] & IS_TREE == 0 { SMALL_BYTES } else { TREE_BYTES };
+        let head = head_bytes(new[0]);
         let (old_head, old_rest) = self.old.split_at(head.min(self.old.len()));
         let slot = self.keys.parent;
         // A byte is written even if only nodes have changed: the stamp of the key is that of the change.
@@ -281,7 +308,10 @@ impl Elements {
 
     /// The reply of `OBJECT ENCODING`.
     pub(crate) fn encoding(&self) -> &'static str {
-        self.rules.encodings[usize::from(self.flags & IS_LARGE != 0)]
+        match &self.rules.times {
+            Some(times) if self.flags & (IS_TIMED | IS_LARGE) == IS_TIMED => times.encoding,
+            _ => self.rules.encodings[usize::from(self.flags & IS_LARGE != 0)],
+        }
     }
 
     /// Approximate bytes of memory that the nodes take, without the record of the key.
@@ -327,16 +357,17 @@ impl Elements {
         tree.content(place).to_vec()
     }
 
-    /// The content of the element of that name.
+    /// The content of the element of that name, unless the element has expired.
     ///
     /// # Errors
     /// A node cannot be locked or read.
     pub(crate) fn get(&mut self, tx: &mut Tx<'_>, name: &[u8]) -> Result<Option<Vec<u8>>, TxError> {
         let place = self.find(tx, name)?;
-        Ok(place.is_there.then(|| self.content_at(&place)))
+        let content = place.is_there.then(|| self.content_at(&place));
+        Ok(content.filter(|content| self.judge().is_live(content)))
     }
 
-    /// Puts an element by its name; gives the old content of the element.
+    /// Puts an element by its name; gives the old content of the element, unless it had expired.
     ///
     /// # Errors
     /// A node cannot be locked, read or written, or the collection is full.
@@ -349,7 +380,7 @@ impl Elements {
         let place = self.find(tx, name)?;
         let old = place.is_there.then(|| self.content_at(&place));
         if old.as_deref() == Some(content) {
-            return Ok(old);
+            return Ok(old.filter(|old| self.judge().is_live(old)));
         }
         if self.rules.order == Order::Contents {
             if let Some(old) = &old {
@@ -359,13 +390,14 @@ impl Elements {
             return Ok(old);
         }
         self.prepare_for(content, old.is_none())?;
-        let sorting = self.sorting();
+        let (sorting, was_tree) = (self.sorting(), self.tree.height > 0);
         let mut nodes = TxNodes { keys: &mut self.keys, tx };
         match old {
             Some(_) => self.tree.replace(&mut nodes, &sorting, place, content)?,
             None => self.tree.insert(&mut nodes, &sorting, place, content)?,
         }
-        Ok(old)
+        self.note_times(tx, was_tree, name, (old.as_deref(), Some(content)))?;
+        Ok(old.filter(|old| self.judge().is_live(old)))
     }
 
     /// Notes a change of the collection, which may become large or a tree by it.
@@ -428,7 +460,7 @@ impl Elements {
         self.index.insert(&mut nodes, &sorting, place, content)
     }
 
-    /// Removes the element of that name; gives its content.
+    /// Removes the element of that name; gives its content, unless it had expired.
     ///
     /// # Errors
     /// A node cannot be locked, read or written.
@@ -446,12 +478,14 @@ impl Elements {
             self.take_out(tx, &content)?;
         } else {
             self.has_changed = true;
+            let was_tree = self.tree.height > 0;
             self.tree.remove(&mut TxNodes { keys: &mut self.keys, tx }, place)?;
+            self.note_times(tx, was_tree, name, (Some(&content), None))?;
         }
-        Ok(Some(content))
+        Ok(Some(content).filter(|content| self.judge().is_live(content)))
     }
 
-    /// The content of the element at a position.
+    /// The content of the element at a position, expired or not.
     ///
     /// # Errors
     /// A node cannot be locked or read.
@@ -564,7 +598,7 @@ impl Elements {
         self.tree.visit(&mut nodes, from, count, back, visit)
     }
 
-    /// Visits all elements in their order.
+    /// Visits all elements in their order, but those that have expired.
     ///
     /// # Errors
     /// A node cannot be locked or read.
@@ -573,12 +607,18 @@ impl Elements {
         tx: &mut Tx<'_>,
         visit: &mut dyn FnMut(&[u8]),
     ) -> Result<(), TxError> {
-        self.visit(tx, (0, u64::MAX), false, visit)
+        let judge = self.judge();
+        let mut visit_live = |content: &[u8]| {
+            if judge.is_live(content) {
+                visit(content);
+            }
+        };
+        self.visit(tx, (0, u64::MAX), false, &mut visit_live)
     }
 
-    /// Visits about `count` elements, in the order of the hashes of their names, from `cursor` on.
-    /// Returns the next cursor, 0 at the end. A scan over all cursors visits every element that
-    /// stays, however the collection changes meanwhile.
+    /// Visits about `count` elements, in the order of the hashes of their names, from `cursor` on;
+    /// gives the next cursor, 0 at the end. An element that stays is visited by a walk over all
+    /// cursors, however the collection changes meanwhile. Those that have expired are left out.
     ///
     /// # Errors
     /// A node cannot be locked or read.
@@ -589,8 +629,15 @@ impl Elements {
         visit: &mut dyn FnMut(&[u8]),
     ) -> Result<u64, TxError> {
         let by_name = (KeyHasher::new(self.keys.incarnation), self.rules.name);
+        let judge = self.judge();
+        let mut visit_live = |content: &[u8]| {
+            if judge.is_live(content) {
+                visit(content);
+            }
+        };
         let tree = if self.has_index() { &self.index } else { &self.tree };
-        tree.scan(&mut TxNodes { keys: &mut self.keys, tx }, by_name, cursor, count, visit)
+        let mut nodes = TxNodes { keys: &mut self.keys, tx };
+        tree.scan(&mut nodes, by_name, cursor, count, &mut visit_live)
     }
 }
 

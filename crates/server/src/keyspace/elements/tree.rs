@@ -16,7 +16,8 @@ use std::borrow::Cow;
 
 use stillpoint::{KeyHasher, TxError};
 
-use super::node::{Entry, all_below, elements, entries, put_entry, put_string, set_below};
+use super::node::{Entry, all_below, elements, entries, put_entry, set_below};
+use crate::keyspace::encoding::put_string;
 
 /// Bytes of the only leaf of a small collection. A longer leaf becomes a tree.
 pub(super) const PACKED_BYTES_MAX: usize = 1000;
@@ -119,6 +120,14 @@ impl Tree {
     /// The content of the element at a place.
     pub(super) fn content<'a>(&'a self, place: &'a Place) -> &'a [u8] {
         elements(self.leaf(place), place.offset).next().map_or(&[], |element| element.content)
+    }
+
+    /// The number of elements, as the root tells it.
+    pub(super) fn len_by_root(&self) -> u64 {
+        match self.height {
+            0 => elements(&self.root, 0).count() as u64,
+            _ => all_below(&self.root),
+        }
     }
 
     fn leaf<'a>(&'a self, place: &'a Place) -> &'a [u8] {

@@ -6,6 +6,7 @@ use stillpoint::{KeyHasher, ValueRef};
 
 use super::node::{elements, entries};
 use super::reclaim::GRAVE_HEAD;
+use super::times::{time_of, timed};
 use super::{Elements, IS_TREE, NODE_KEY_BYTES};
 use crate::config::Db;
 use crate::keyspace::kinds::{Kind, Order};
@@ -54,6 +55,9 @@ pub enum CollectionFault {
     /// The index of a sorted set does not hold its elements.
     #[error("the index by member does not hold the elements of the tree")]
     Index,
+    /// The index of a hash by time, or its earliest expiry, does not fit its fields.
+    #[error("the index by time, or the earliest expiry, does not fit the fields")]
+    Times,
     /// Another collection or grave has the same incarnation.
     #[error("another collection has its incarnation {incarnation:016x}, too")]
     SharedIncarnation {
@@ -229,7 +233,10 @@ fn verify(collection: &Elements, nodes: &mut NodesById) -> Result<(), Collection
     if !differ(contents.iter().map(|content| name(content))) {
         return Err(CollectionFault::Order { node: 0 });
     }
-    if order != Order::Contents || tree.height == 0 {
+    if order == Order::Names {
+        return verify_times(collection, nodes, &contents);
+    }
+    if tree.height == 0 {
         return Ok(());
     }
     let index = &collection.index;
@@ -243,6 +250,36 @@ fn verify(collection: &Elements, nodes: &mut NodesById) -> Result<(), Collection
     walk.node((0, &index.root), index.height, (&[], None))?;
     indexed.sort_unstable();
     if indexed == contents { Ok(()) } else { Err(CollectionFault::Index) }
+}
+
+/// Verifies what tells when the elements of a hash expire.
+fn verify_times(
+    collection: &Elements,
+    nodes: &mut NodesById,
+    contents: &[Vec<u8>],
+) -> Result<(), CollectionFault> {
+    let expiry = collection.rules.times.as_ref().map(|times| times.expiry);
+    let name = collection.rules.name;
+    let times = contents.iter().filter_map(|content| Some((expiry?(content)?, content)));
+    let mut want: Vec<Vec<u8>> = times.map(|(at, content)| timed(at, name(content))).collect();
+    want.sort_unstable();
+    let earliest = want.first().and_then(|first| time_of(first));
+    if earliest != collection.earliest() {
+        return Err(CollectionFault::Times);
+    }
+    if collection.tree.height == 0 {
+        return Ok(());
+    }
+    let index = &collection.index;
+    let mut indexed = Vec::with_capacity(want.len());
+    let mut walk = Walk {
+        nodes,
+        separator: &|content| Some(content.to_vec()),
+        is_sorted: true,
+        visit: &mut |content| indexed.push(content.to_vec()),
+    };
+    walk.node((0, &index.root), index.height, (&[], None))?;
+    if indexed == want { Ok(()) } else { Err(CollectionFault::Times) }
 }
 
 fn differ<'a>(mut names: impl Iterator<Item = &'a [u8]>) -> bool {

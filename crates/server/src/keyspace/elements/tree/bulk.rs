@@ -8,11 +8,12 @@ use std::ops::Range;
 
 use stillpoint::{KeyHasher, TxError};
 
-use super::super::node::{elements, entries, put_entry, put_string, string_bytes};
+use super::super::node::{elements, entries, put_entry};
 use super::{
     ENTRIES_MIN, INNER_BYTES_MAX, LEAF_BYTES_MAX, LEAF_BYTES_MIN, NameOf, Nodes, PACKED_BYTES_MAX,
     ROOT_BYTES_MAX, Sorting, Tree, damaged,
 };
+use crate::keyspace::encoding::{put_string, string_bytes};
 
 /// Bytes up to which a node is filled whose neighbours may grow in any place.
 const FILLED_BYTES: usize = LEAF_BYTES_MAX * 7 / 8;

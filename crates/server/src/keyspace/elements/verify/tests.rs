@@ -1,9 +1,12 @@
 use stillpoint_io::{Rng, SeededRng};
 
-use super::super::node::{put_string, set_below};
+use super::super::node::set_below;
 use super::super::tree::Sorting;
 use super::super::tree::tests::MapNodes;
 use super::*;
+use crate::keyspace::elements::times::timed;
+use crate::keyspace::encoding::put_string;
+use crate::keyspace::fields::Field;
 
 /// A sorted set of random members, its nodes, and the bytes of its record.
 fn sorted_set(elements: u64) -> (Vec<u8>, HashMap<u64, Vec<u8>>) {
@@ -88,6 +91,56 @@ fn a_sound_tree_has_no_fault_and_each_kind_of_damage_is_told() {
     check.add("db3", b"key", ValueRef::from_bytes(Kind::SORTED_SET.tag(), &header[..20]));
     let damage = check.finish().damage;
     assert!(matches!(damage[0].fault, CollectionFault::Header { kind: "zset", bytes: 20 }));
+}
+
+/// A hash of fields, the even ones of which expire, that is a tree.
+fn timed_hash(fields: u64) -> (Vec<u8>, HashMap<u64, Vec<u8>>) {
+    let mut hash = Elements::stored(Kind::HASH, vec![0, 0, 0, 0, 0]).expect("an empty one");
+    (hash.keys.incarnation, hash.earliest) = (77, 1000);
+    hash.flags |= super::super::times::IS_TIMED;
+    let (mut contents, mut times) = (Vec::new(), Vec::new());
+    for i in 0..fields {
+        let name = i.to_be_bytes();
+        let expire_at_ms = (i % 2 == 0).then_some(1000 + i);
+        contents.push(Field { name: &name, value: b"value", expire_at_ms }.content());
+        times.extend(expire_at_ms.map(|at| timed(at, &name)));
+    }
+    let (hasher, name) = (KeyHasher::new(77), hash.rules.name);
+    contents.sort_by_key(|content| hasher.hash(0, name(content)));
+    let mut nodes = MapNodes::default();
+    let all: Vec<&[u8]> = contents.iter().map(|content| &content[..]).collect();
+    let by_name = hash.by_name();
+    hash.tree.fill(&mut nodes, &by_name, &all).expect("nodes");
+    let all: Vec<&[u8]> = times.iter().map(|timed| &timed[..]).collect();
+    hash.index.fill(&mut nodes, &Sorting::Contents, &all).expect("nodes");
+    (hash.value(), nodes.nodes)
+}
+
+fn fault_of_hash(header: &[u8], nodes: &HashMap<u64, Vec<u8>>) -> Option<CollectionFault> {
+    let mut check = CollectionCheck::default();
+    check.add("db0", b"key", ValueRef::from_bytes(Kind::HASH.tag(), header));
+    for (node, bytes) in nodes {
+        let key = super::super::node_key(77, *node);
+        check.add("db0.nodes", &key, ValueRef::from_bytes(0, bytes));
+    }
+    check.finish().damage.into_iter().next().map(|damage| damage.fault)
+}
+
+#[test]
+fn expiries_that_the_index_or_the_head_does_not_know_are_told() {
+    let (header, nodes) = timed_hash(500);
+    assert_eq!(fault_of_hash(&header, &nodes), None);
+    // The head tells another time.
+    let mut wrong = header.clone();
+    wrong[super::super::TREE_BYTES] ^= 1;
+    assert_eq!(fault_of_hash(&wrong, &nodes), Some(CollectionFault::Times));
+    // A field has another expiry than the index has.
+    let leaf = nodes.iter().find(|(_, bytes)| elements(bytes, 0).any(|e| e.content.len() > 18));
+    let (&leaf, bytes) = leaf.expect("a field that expires");
+    let at = elements(bytes, 0).find(|e| e.content.len() > 18).map_or(0, |e| e.at);
+    let mut damaged = nodes.clone();
+    damaged.get_mut(&leaf).expect("a leaf")[at + 3] ^= 1;
+    assert_eq!(fault_of_hash(&header, &damaged), Some(CollectionFault::Times));
 }
 
 #[test]
