@@ -125,7 +125,8 @@ fn start_without(left: &Manifest, published: &Manifest) -> ReplayStart {
     }
     let taken_in = |of: &CheckpointEntry| of.positions.iter().map(|at| at.incarnation).max();
     let has_logs = published.incarnations.iter().any(|of| Some(of.number) == taken_in(lost));
-    // The first incarnation began with nothing.
+    // Without a checkpoint, replay begins with the first incarnation, which began with an empty
+    // store.
     let begins = newest.map_or(Some(1), |newest| taken_in(newest));
     start.is_lost = !has_logs || begins != taken_in(lost);
     start.flushed.extend_from_slice(&lost.positions);

@@ -1,4 +1,4 @@
-//! Scans each segment that matters.
+//! Scans the segments that recovery may need.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

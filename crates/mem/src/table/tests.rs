@@ -1,7 +1,7 @@
 use super::*;
 use stillpoint_sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Several marks of a cell, in some of the shapes in which they lie in a column.
+/// Number of marks of a cell: 3 in some shapes whose marks lie in columns, otherwise 1.
 fn marks_per_cell(
     placement: Placement,
     cell_grains: usize,
