@@ -136,11 +136,8 @@ impl Merge {
             hash_seed: self.writer.hash_seed,
             generations: None,
         };
-        // Newest first.
-        let mut open = Vec::with_capacity(run.len());
-        for &entry in run.iter().rev() {
-            open.push(OpenCheckpoint::open(&**disk, entry, &options)?);
-        }
+        let newest_first: Vec<&CheckpointEntry> = run.iter().rev().copied().collect();
+        let mut open = OpenCheckpoint::open_chain(disk, &newest_first, &options)?;
         let newest = run[run.len() - 1];
         let started_ms = self.clock.wall_ms();
         disk.create_dir_all(dir).map_err(CheckpointError::from)?;

@@ -29,7 +29,7 @@ use crate::progress::Progress;
 use decode::{BlockLocation, Decoder, Take};
 pub use describe::{Described, describe, epoch_of};
 use load::StagedPart;
-use part::Part;
+use part::{Part, open_chain};
 pub(crate) use ranges::OpenCheckpoint;
 pub use verify::{DAMAGE_MAX, Verified, verify};
 
@@ -137,8 +137,8 @@ pub fn load_chain(
 ) -> Result<LoadSummary, LoadError> {
     assert!(!visitors.is_empty(), "a visitor for each thread");
     let mut parts = Vec::new();
-    for (stage, entry) in chain.iter().rev().enumerate() {
-        let opened = open_parts(&**disk, entry, options)?;
+    let newest_first: Vec<&CheckpointEntry> = chain.iter().rev().copied().collect();
+    for (stage, opened) in open_chain(disk, &newest_first, options)?.into_iter().enumerate() {
         parts.extend(opened.into_iter().map(|part| StagedPart { stage, part }));
     }
     load::begin(progress, parts.iter().map(|staged| staged.part.units().len()).sum());

@@ -39,7 +39,12 @@ pub enum Error {
     #[error("{} holds no store: give the data directory of a server or engine", .0.display())]
     NoStore(PathBuf),
     /// The directory has no checkpoint of that epoch.
-    #[error("{} has no checkpoint {epoch}; it has {known:?}", dir.display())]
+    #[error(
+        "{} offers no checkpoint {epoch}{}; it offers {known:?}", dir.display(),
+        into.map_or_else(String::new, |into| format!(
+            ": it was merged away into {into}, or was never published"
+        ))
+    )]
     NoSuchCheckpoint {
         /// The data directory.
         dir: PathBuf,
@@ -47,6 +52,8 @@ pub enum Error {
         epoch: u64,
         /// The existing epochs.
         known: Vec<u64>,
+        /// The oldest of them that holds what was committed up to the requested one, if there is any.
+        into: Option<u64>,
     },
     /// The checkpoint of that epoch is no state of the store without the log.
     #[error(

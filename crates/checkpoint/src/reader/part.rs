@@ -22,16 +22,49 @@ const UNIT_BYTES: u64 = (2 << 20) - 2 * DIRECT_ALIGN as u64;
 /// A unit longer than this is a large value, and is read block by block.
 const UNIT_BYTES_MAX: u64 = 2 * UNIT_BYTES;
 
-/// A part that is open for reading.
+/// Parts of a chain that stay open at a time. Further ones are opened for each read, so a chain of
+/// any length needs few descriptors.
+const OPEN_PARTS_MAX: usize = 64;
+
+/// A part whose header and index were read and checked.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
-    file: Arc<dyn DiskFile>,
+    source: Source,
     path: PathBuf,
     identity: Identity,
     partitions_log2: u8,
     file_bytes: u64,
     /// The blocks, in the order of the file.
     blocks: Vec<BlockEntry>,
+}
+
+/// Where the bytes of a part come from.
+#[derive(Clone, Debug)]
+enum Source {
+    /// The open file, which can be read though it is removed meanwhile.
+    File(Arc<dyn DiskFile>),
+    /// A disk, and the file's place on it.
+    Place(Arc<dyn Disk>, PathBuf),
+}
+
+/// Opens the parts of a chain's checkpoints, given newest first.
+pub(super) fn open_chain(
+    disk: &Arc<dyn Disk>,
+    newest_first: &[&CheckpointEntry],
+    options: &LoadOptions,
+) -> Result<Vec<Vec<Part>>, LoadError> {
+    let mut opened = 0;
+    let mut open = |entry: &CheckpointEntry, part: &PartEntry| {
+        let dir = super::dir_of(entry);
+        let mut whole = Part::open(&**disk, &dir, entry, part, options)?;
+        opened += 1;
+        if opened > OPEN_PARTS_MAX {
+            whole.source = Source::Place(disk.clone(), dir.join(&part.file));
+        }
+        Ok(whole)
+    };
+    let of = |entry: &&CheckpointEntry| entry.parts.iter().map(|part| open(entry, part)).collect();
+    newest_first.iter().map(of).collect()
 }
 
 /// Adjacent blocks of a part. The fragments of a value are in one unit.
@@ -51,13 +84,7 @@ impl Part {
     ) -> Result<Self, LoadError> {
         let name = dir.join(&part.file);
         let path = disk.describe(&name);
-        let file = match disk.open(&name, OpenMode::Read, Caching::Direct) {
-            Ok(file) => file,
-            Err(error) if error.is_not_found() => {
-                return Err(damage(&path, 0, DamageCause::Missing).into());
-            }
-            Err(error) => return Err(error.into()),
-        };
+        let file = open_file(disk, &name)?;
         let opening = Opening { file: &*file, path: &path, bytes: file.len()? };
         opening.check_length(part)?;
         let header = opening.header(entry, part, options)?;
@@ -71,7 +98,7 @@ impl Part {
         blocks.sort_unstable_by_key(|block| block.offset);
         let file_bytes = opening.bytes;
         let part = Self {
-            file,
+            source: Source::File(file),
             path,
             identity: header.identity(),
             partitions_log2: header.partitions_log2,
@@ -105,8 +132,8 @@ impl Part {
     pub(super) fn with_partitions(&self, partitions: &Range<u32>) -> Self {
         let of_them = |block: &&BlockEntry| partitions.contains(&block.partition);
         let blocks = self.blocks.iter().filter(of_them).copied().collect();
-        let file = self.file.clone();
-        Self { file, path: self.path.clone(), blocks, ..*self }
+        let source = self.source.clone();
+        Self { source, path: self.path.clone(), blocks, ..*self }
     }
 
     pub(super) fn all_blocks(&self) -> &[BlockEntry] {
@@ -179,7 +206,13 @@ impl Part {
             return Ok(0);
         };
         let end = last.offset + u64::from(last.bytes);
-        read_range(&*self.file, &self.path, first.offset, end, buf)
+        match &self.source {
+            Source::File(file) => read_range(&**file, &self.path, first.offset, end, buf),
+            Source::Place(disk, name) => {
+                let file = open_file(&**disk, name)?;
+                read_range(&*file, &self.path, first.offset, end, buf)
+            }
+        }
     }
 }
 
@@ -256,6 +289,15 @@ impl Opening<'_> {
         let footer = self.read(trailer.footer_offset, end)?;
         PartIndex::decode(identity, &footer, &trailer, header.partitions_log2)
             .map_err(|error| self.decode_error(error))
+    }
+}
+
+fn open_file(disk: &dyn Disk, name: &Path) -> Result<Arc<dyn DiskFile>, LoadError> {
+    match disk.open(name, OpenMode::Read, Caching::Direct) {
+        Err(error) if error.is_not_found() => {
+            Err(damage(disk.describe(name), 0, DamageCause::Missing).into())
+        }
+        opened => Ok(opened?),
     }
 }
 

@@ -1,13 +1,14 @@
 //! Reading some partitions of a checkpoint at a time, on the calling thread.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use stillpoint_format::manifest::CheckpointEntry;
 use stillpoint_io::{AlignedBuf, Disk};
 
 use super::decode::{BlockLocation, Decoder, Take};
-use super::part::Part;
-use super::{LoadOptions, LoadSummary, LoadedRecord, check_totals, open_parts};
+use super::part::{Part, open_chain};
+use super::{LoadOptions, LoadSummary, LoadedRecord, check_totals};
 use crate::error::LoadError;
 
 /// A checkpoint that is open for reading.
@@ -32,15 +33,18 @@ impl Take for One<'_, '_> {
 }
 
 impl<'a> OpenCheckpoint<'a> {
-    /// Opens all parts, so that they can be read even if they are removed meanwhile.
-    pub(crate) fn open(
-        disk: &dyn Disk,
-        entry: &'a CheckpointEntry,
+    /// Opens the checkpoints of a chain, given newest first.
+    pub(crate) fn open_chain(
+        disk: &Arc<dyn Disk>,
+        newest_first: &[&'a CheckpointEntry],
         options: &LoadOptions,
-    ) -> Result<Self, LoadError> {
-        let parts = open_parts(disk, entry, options)?;
-        let decoder = Decoder::new(options);
-        Ok(Self { entry, parts, decoder, buf: AlignedBuf::new(), total: LoadSummary::default() })
+    ) -> Result<Vec<Self>, LoadError> {
+        let opened = open_chain(disk, newest_first, options)?;
+        let of = |(&entry, parts)| {
+            let (decoder, total) = (Decoder::new(options), LoadSummary::default());
+            Self { entry, parts, decoder, buf: AlignedBuf::new(), total }
+        };
+        Ok(newest_first.iter().zip(opened).map(of).collect())
     }
 
     pub(crate) fn partitions_log2(&self) -> u8 {

@@ -6,6 +6,7 @@
 //! checkpoint. Everything follows from seeds, which a failure prints.
 
 mod bank;
+mod descriptors;
 mod faults;
 mod files;
 mod memory;

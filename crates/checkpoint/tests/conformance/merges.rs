@@ -23,10 +23,10 @@ use crate::world::{HASH_SEED, STORE, TABLES, World, entry, options};
 const KEYS: u64 = 200;
 
 /// A chain of checkpoints, oldest first, and the state at each point of consistency.
-struct Chain {
-    world: World,
-    entries: Vec<CheckpointEntry>,
-    states: Vec<State>,
+pub(crate) struct Chain {
+    pub(crate) world: World,
+    pub(crate) entries: Vec<CheckpointEntry>,
+    pub(crate) states: Vec<State>,
 }
 
 /// Changes some records. Deletions, long keys and large values are among the changes.
@@ -50,7 +50,7 @@ fn change(worker: &mut Worker, rng: &SeededRng, count: u64, large: bool) {
 }
 
 impl Chain {
-    fn new(seed: u64, links: usize, large: bool) -> Self {
+    pub(crate) fn new(seed: u64, links: usize, large: bool) -> Self {
         let row = registry::REGISTRY.find("calc:partial").expect("it is in the table");
         let world = World::new(row, seed);
         let rng = SeededRng::new(seed);
@@ -76,7 +76,7 @@ impl Chain {
         Self { world, entries, states }
     }
 
-    fn merge(&self, serial: u64, codec: Codec, key_bytes_max: u64) -> Merge {
+    pub(crate) fn merge(&self, serial: u64, codec: Codec, key_bytes_max: u64) -> Merge {
         let mut writer = WriterConfig::new(STORE, HASH_SEED, serial);
         writer.codec = codec;
         writer.block_bytes = 2 << 10;
@@ -99,7 +99,7 @@ impl Chain {
 }
 
 /// The state that a start would load. The first record of each key counts.
-fn load_newest_first(disk: &Arc<dyn Disk>, chain: &[CheckpointEntry]) -> State {
+pub(crate) fn load_newest_first(disk: &Arc<dyn Disk>, chain: &[CheckpointEntry]) -> State {
     let first = First::default();
     let visitor = || -> Box<dyn Visit> { Box::new(first.clone()) };
     let chain: Vec<&CheckpointEntry> = chain.iter().collect();

@@ -66,12 +66,17 @@ impl Looked {
         newest(&self.directory.manifest).map(|checkpoint| checkpoint.epoch)
     }
 
+    /// Serials of the files that a start would load. A merge changes them, and not the epoch.
+    fn serials(&self) -> Vec<u64> {
+        self.directory.manifest.newest_chain().iter().map(|entry| entry.serial).collect()
+    }
+
     fn extent(&self) -> Extent {
         if self.is_open { Extent::Checkpoint(self.epoch()) } else { Extent::Whole }
     }
 
     /// Examines the directory. If the result `is_spoilt` and another process has published a
-    /// checkpoint meanwhile, tries again.
+    /// checkpoint or a merge meanwhile, tries again.
     fn look<R>(
         &mut self,
         look: impl Fn(&Directory) -> Result<R, Error>,
@@ -84,11 +89,11 @@ impl Looked {
             if !self.is_open || !is_spoilt(&found) || tries == TRIES {
                 return found;
             }
-            let before = self.epoch();
+            let before = self.serials();
             let manifest = catalog::read(&*self.directory.disk)?;
             let Some(manifest) = manifest else { return found };
             self.directory.manifest = manifest;
-            if self.epoch() == before {
+            if self.serials() == before {
                 return found;
             }
         }

@@ -22,7 +22,8 @@ const COPY_BYTES: usize = 1 << 20;
 /// before its publication. Returns the records and bytes of the copied checkpoints, deletions included.
 ///
 /// # Errors
-/// One of the directories is in use. The first is no store, is damaged, or has no such checkpoint.
+/// One of the directories is in use. The first is no store, is damaged, or has no such
+/// checkpoint: the error names those that it offers.
 /// The checkpoint has no point of consistency.
 /// Or the new one exists and is not empty; files left by a killed restore do not count.
 pub fn restore(dir: &Path, epoch: u64, to: &Path) -> Result<(u64, u64), Error> {
@@ -31,7 +32,8 @@ pub fn restore(dir: &Path, epoch: u64, to: &Path) -> Result<(u64, u64), Error> {
     let chain = manifest.chain_to(epoch);
     let Some(&entry) = chain.last() else {
         let known: Vec<u64> = manifest.checkpoints.iter().map(|c| c.epoch).collect();
-        return Err(Error::NoSuchCheckpoint { dir: dir.to_owned(), epoch, known });
+        let into = known.iter().copied().filter(|&of| of > epoch).min();
+        return Err(Error::NoSuchCheckpoint { dir: dir.to_owned(), epoch, known, into });
     };
     if entry.fuzzy {
         return Err(Error::NeedsLog { dir: dir.to_owned(), epoch });

@@ -11,12 +11,12 @@ use crate::store::{Files, Keys, config, directory, files, serve};
 
 /// A store with a chain, and the state at each point of consistency, by epoch.
 #[derive(Default)]
-struct Chain {
-    now: Keys,
+pub(crate) struct Chain {
+    pub(crate) now: Keys,
     points: Vec<(u64, Keys)>,
 }
 
-fn chain_config(dir: &Path) -> Config {
+pub(crate) fn chain_config(dir: &Path) -> Config {
     let mut config = config(dir, 1);
     config.checkpoint = "calc:partial".to_owned();
     config.merge_after = None;
@@ -24,7 +24,7 @@ fn chain_config(dir: &Path) -> Config {
     config
 }
 
-fn open(dir: &Path) -> (Engine, TableId, Session) {
+pub(crate) fn open(dir: &Path) -> (Engine, TableId, Session) {
     let engine = Engine::open(chain_config(dir)).expect("opens");
     let table = engine.table("keys").expect("a table");
     let session = engine.session().expect("a session");
@@ -32,22 +32,27 @@ fn open(dir: &Path) -> (Engine, TableId, Session) {
 }
 
 impl Chain {
-    fn put(&mut self, (_, table, session): &mut (Engine, TableId, Session), key: u8, value: &[u8]) {
+    pub(crate) fn put(
+        &mut self,
+        (_, table, session): &mut (Engine, TableId, Session),
+        key: u8,
+        value: &[u8],
+    ) {
         session.transact(|tx| tx.put(*table, &[key], value)).expect("commits");
         self.now.insert(vec![key], value.to_vec());
     }
 
-    fn delete(&mut self, (_, table, session): &mut (Engine, TableId, Session), key: u8) {
+    pub(crate) fn delete(&mut self, (_, table, session): &mut (Engine, TableId, Session), key: u8) {
         session.transact(|tx| tx.delete(*table, &[key])).expect("commits");
         self.now.remove(&[key][..]);
     }
 
-    fn checkpoint(&mut self, (engine, ..): &(Engine, TableId, Session)) {
+    pub(crate) fn checkpoint(&mut self, (engine, ..): &(Engine, TableId, Session)) {
         let epoch = engine.checkpoint().expect("a checkpoint").epoch;
         self.points.push((epoch, self.now.clone()));
     }
 
-    fn at(&self, epoch: u64) -> &Keys {
+    pub(crate) fn at(&self, epoch: u64) -> &Keys {
         &self.points.iter().find(|point| point.0 == epoch).expect("a point").1
     }
 }
@@ -73,11 +78,11 @@ fn three_lives(dir: &Path) -> Chain {
 }
 
 /// The checkpoints that the MANIFEST names, oldest first.
-fn entries(dir: &Path) -> Vec<CheckpointEntry> {
+pub(crate) fn entries(dir: &Path) -> Vec<CheckpointEntry> {
     offline::inspect(dir).expect("inspects").manifest.checkpoints
 }
 
-fn part_of(entry: &CheckpointEntry) -> PathBuf {
+pub(crate) fn part_of(entry: &CheckpointEntry) -> PathBuf {
     Path::new(&names::checkpoint_dir(entry.serial, entry.kind)).join(&entry.parts[0].file)
 }
 
@@ -198,4 +203,49 @@ fn a_repair_does_not_bridge_a_damaged_merged_link() {
     assert!(found == *chain.at(entries[0].epoch), "{found:?}; {told:#?}");
     let dir = names::checkpoint_dir(entries[2].serial, entries[2].kind);
     assert!(told.iter().any(|what| what.starts_with(&dir)), "{told:#?}");
+}
+
+/// Every point of a chain can be restored, with what it goes on from. The new store takes a
+/// checkpoint of its own.
+#[test]
+fn each_point_of_a_chain_is_restored() {
+    let home = tempfile::tempdir().expect("a directory");
+    let mut chain = three_lives(home.path());
+    let entries = entries(home.path());
+    for (at, entry) in entries.iter().enumerate() {
+        let target = tempfile::tempdir().expect("a directory");
+        offline::restore(home.path(), entry.epoch, target.path()).expect("restores");
+        let restored = self::entries(target.path());
+        assert_eq!(restored, entries[..=at], "checkpoint {}", entry.epoch);
+        chain.now = chain.at(entry.epoch).clone();
+        assert!(serve(target.path()).expect("opens") == chain.now, "checkpoint {}", entry.epoch);
+        let mut store = open(target.path());
+        chain.put(&mut store, 3, b"after the restore");
+        chain.delete(&mut store, 4);
+        store.0.checkpoint().expect("a checkpoint");
+        drop(store);
+        assert!(serve(target.path()).expect("opens") == chain.now, "after {}", entry.epoch);
+    }
+}
+
+/// An epoch that was merged away is named with the checkpoint that holds it, and with those that
+/// `restore` offers.
+#[test]
+fn a_point_that_was_merged_away_is_told() {
+    let home = tempfile::tempdir().expect("a directory");
+    three_lives(home.path());
+    let before: Vec<u64> = entries(home.path()).iter().map(|entry| entry.epoch).collect();
+    offline::merge(home.path(), 2).expect("merges").expect("a chain");
+    let after: Vec<u64> = entries(home.path()).iter().map(|entry| entry.epoch).collect();
+    assert_eq!(after, before[2..], "two points are left");
+    let target = tempfile::tempdir().expect("a directory");
+    let restore = |epoch| offline::restore(home.path(), epoch, target.path());
+    for gone in &before[..2] {
+        let told = restore(*gone).expect_err("it is gone").to_string();
+        let (into, offers) = (format!("merged away into {},", after[0]), format!("{after:?}"));
+        assert!(told.contains(&into) && told.ends_with(&offers), "{told}");
+    }
+    let told = restore(after[1] + 1).expect_err("it never was").to_string();
+    assert!(!told.contains("merged away") && told.contains("offers no checkpoint"), "{told}");
+    restore(after[0]).expect("it is offered");
 }

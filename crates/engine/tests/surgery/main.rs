@@ -11,4 +11,5 @@ mod deleted;
 mod older;
 mod repaired;
 mod store;
+mod subsets;
 mod unreadable;

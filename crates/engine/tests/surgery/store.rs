@@ -131,20 +131,25 @@ pub(crate) fn judge(all: &Files, context: &str) -> Result<Keys, Error> {
 
 /// The records that a start serves.
 pub(crate) fn serve(dir: &Path) -> Result<Keys, Error> {
-    let engine = Engine::open(config(dir, 2))?;
-    let mut session = engine.session()?;
+    Ok(scan(&Engine::open(config(dir, 2))?))
+}
+
+/// The records that an engine serves.
+pub(crate) fn scan(engine: &Engine) -> Keys {
+    let mut session = engine.session().expect("a session");
     let mut found = Keys::new();
     let tables = engine.tables();
     for (_, table) in tables.iter().filter(|(name, _)| name == "keys") {
         let mut cursor = 0;
         loop {
-            cursor = session.scan(*table, cursor, 100, &mut |key, value| {
+            let next = session.scan(*table, cursor, 100, &mut |key, value| {
                 found.insert(key.to_vec(), value.to_vec());
-            })?;
+            });
+            cursor = next.expect("scans");
             if cursor == 0 {
                 break;
             }
         }
     }
-    Ok(found)
+    found
 }
