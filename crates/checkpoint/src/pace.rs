@@ -12,8 +12,8 @@ pub enum Pace {
     #[default]
     Unpaced,
     /// At most so many bytes of records per second, before-images included. Commits are never
-    /// delayed: the capture scan emits as much less. Zero counts as one. A scheme that stops
-    /// commits during its capture is not paced.
+    /// delayed: the more they save, the less the capture scan emits. Zero counts as one. A scheme
+    /// that stops commits during its capture is not paced.
     BytesPerSecond(u64),
 }
 

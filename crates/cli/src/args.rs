@@ -212,7 +212,7 @@ pub(crate) struct ServeArgs {
         help = choices("Checkpoint scheme", "calc", stillpoint::checkpoint_schemes()),
         long_help = choices_told("Checkpoint scheme", "calc", stillpoint::checkpoint_schemes()))]
     pub(crate) checkpoint: Option<String>,
-    /// Time between checkpoints; never for none by time [default: 60s]
+    /// Time between checkpoints, or `never` [default: 60s]
     #[arg(long, env = "STILLPOINT_CHECKPOINT_EVERY", value_name = "TIME", value_parser = interval)]
     pub(crate) checkpoint_every: Option<Interval>,
     /// Bytes per second that a checkpoint may write [default: as fast as the disk]

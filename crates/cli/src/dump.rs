@@ -76,7 +76,7 @@ impl<W: Write> Dump<W> {
     /// Begins a dump.
     ///
     /// # Errors
-    /// As of the writer.
+    /// Those of the writer.
     pub(crate) fn new(out: W) -> io::Result<Self> {
         let mut dump = Self { out, records: 0 };
         dump.line(&Head { stillpoint_dump: VERSION })?;
@@ -84,7 +84,7 @@ impl<W: Write> Dump<W> {
     }
 
     /// # Errors
-    /// As of the writer.
+    /// Those of the writer.
     pub(crate) fn record(&mut self, record: &Record<'_>) -> io::Result<()> {
         self.records += 1;
         self.line(record)
@@ -93,7 +93,7 @@ impl<W: Write> Dump<W> {
     /// Ends the dump with the sorted names of all tables. The dump is whole afterwards.
     ///
     /// # Errors
-    /// As of the writer.
+    /// Those of the writer.
     pub(crate) fn end(mut self, tables: &[String]) -> io::Result<()> {
         let records = self.records;
         self.line(&End { end: true, records, tables })?;

@@ -157,8 +157,8 @@ fn plan(
     let manifest = match catalog::read_with_kinds(&**disk, kinds)? {
         Some(manifest) => manifest,
         None => {
-            // The MANIFEST is the first file of a store, so a failed start leaves its files beside
-            // one.
+            // The MANIFEST is the first file of a store, so the files of a failed start never lie
+            // without a MANIFEST.
             let fresh = catalog::fresh(&*environment.rng, environment.clock.wall_ms());
             Catalog::new(disk.clone(), fresh.clone()).publish(|_| ())?;
             fresh

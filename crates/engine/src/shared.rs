@@ -27,7 +27,7 @@ use crate::procedure::Procedures;
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) disk: Arc<dyn Disk>,
-    /// The shared state, with the lock of the data directory.
+    /// The same disk, with the lock of the data directory.
     pub(crate) owned: Arc<OwnedDisk>,
     pub(crate) store: Arc<Store>,
     /// The part that takes checkpoints, if the scheme takes any.

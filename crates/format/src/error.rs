@@ -177,7 +177,7 @@ pub enum EncodeError {
     Compress {
         /// The codec.
         codec: &'static str,
-        /// The message of the decompressor.
+        /// The message of the compressor.
         reason: String,
     },
 }

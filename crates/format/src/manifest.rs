@@ -270,7 +270,7 @@ pub struct LogTail {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CleanShutdown {
-    /// The incarnation that copied the end.
+    /// The incarnation that was closed.
     pub incarnation: u32,
     /// The last gsn of each of its logs, all durable.
     pub last: Vec<LogGsn>,

@@ -34,7 +34,8 @@ mod tests {
     #[test]
     fn large_memory_stays_in_mappings_of_its_own() {
         assert!(return_large_allocations());
-        // Without the setting, this free would raise the allocator's threshold to this size.
+        // Without the setting, this free would make the allocator give mappings only to allocations
+        // larger than this one.
         drop(std::hint::black_box(vec![1u8; 16 << 20]));
         // An allocation with a mapping of its own begins behind a page's first two words of
         // bookkeeping.

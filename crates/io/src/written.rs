@@ -189,7 +189,7 @@ mod linux {
         3 << 30 | (size_of::<T>() as u64) << 16 | kind << 8 | number
     }
 
-    /// A call whose argument is of the type in its number.
+    /// An `ioctl` whose number tells the size of its argument.
     fn call<T>(file: &impl AsRawFd, kind: u64, number: u64, argument: &mut T) -> io::Result<usize> {
         let request = read_write::<T>(kind, number);
         // SAFETY: the number says that the kernel reads and writes size_of::<T>() bytes at the

@@ -151,7 +151,7 @@ fn a_failed_flush_poisons_the_file_under_every_name_and_handle() {
             assert!(error.to_string().contains("an earlier flush of it failed"), "{error}");
             assert_eq!(handle.len().expect("reads go on"), 5);
         }
-        // Another file of the same name is another file.
+        // A new file of the same name is not the one whose flush has failed.
         disk.remove(Path::new("g")).expect("remove");
         create(&disk, "g").sync().expect("flush");
     }

@@ -285,7 +285,8 @@ mod backing {
             let usable = self.usable.load(Relaxed).min(bytes / 8);
             // SAFETY: `usable` is inside the mapping.
             let start = unsafe { self.words.as_ptr().add(usable) };
-            // SAFETY: the range ends inside the mapping; more access takes none away.
+            // SAFETY: the range ends inside the mapping. The call only adds rights: what was usable
+            // stays so.
             unsafe {
                 rustix::mm::mprotect(
                     start.cast(),

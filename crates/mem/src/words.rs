@@ -87,7 +87,8 @@ pub fn read_into(words: &[AtomicU64], at: usize, out: &mut [u8]) {
     if out.len() < 8 {
         return read_few(words, at, out);
     }
-    // Both ends are eight bytes each, of which the whole words in between write some again.
+    // The first and the last eight bytes are copied here. The copy of the whole words in between
+    // writes some of these bytes again.
     let end = out.len() - 8;
     out[..8].copy_from_slice(&eight_at(words, at));
     out[end..].copy_from_slice(&eight_at(words, at + end));

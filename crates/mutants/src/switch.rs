@@ -141,7 +141,7 @@ struct Sites {
     bodies: BTreeMap<usize, ()>,
     /// Operator → the whole expression.
     operators: BTreeMap<usize, Range<usize>>,
-    /// Guard → the guard.
+    /// Start of a guard → its whole expression.
     guards: BTreeMap<usize, Range<usize>>,
     /// Arm → the end of its pattern, and the start of its guard.
     arms: BTreeMap<usize, (usize, Option<usize>)>,

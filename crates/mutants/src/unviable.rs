@@ -26,7 +26,7 @@ struct Place {
     is_primary: bool,
 }
 
-/// Judges the messages. `read` returns the text of a file that they name.
+/// Judges the compiler's messages. `read` returns the text of a file that a message names.
 pub(crate) fn unviable(messages: &str, mut read: impl FnMut(&str) -> String) -> Refused {
     let mut refused = Refused::default();
     let mut files = Files::new();

@@ -6,7 +6,7 @@
 //! | checkpoints | their directories, each part read from end to end |
 //! | what a checkpoint of changes goes on from | headers of its parts |
 //! | where replay begins | a record carries its epoch, and a checkpoint holds all epochs before its own |
-//! | whether the logs go on from it | they reach back to an epoch before its own, or no newer one was given up |
+//! | whether the logs continue the newest checkpoint | no newer one was given up, or each log begins before that checkpoint's epoch |
 //! | incarnations, logs, floors | names of the segments |
 //! | cuts | found again for one incarnation after the other, as the starts had found them |
 //! | copied ends | headers of the copies; a copy counts if the log does not reach further without it |

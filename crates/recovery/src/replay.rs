@@ -11,7 +11,7 @@ use crate::error::RecoveryError;
 /// Writes whose index lines are prefetched together.
 const BATCH: usize = 32;
 
-/// Counts of a round.
+/// What the replay of a round has applied.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Applied {
     pub(crate) writes: u64,

@@ -59,7 +59,8 @@ impl Bound {
         self.address.port()
     }
 
-    /// Starts to answer: `PING`, `INFO` and commands that log in, and `-LOADING` to all others.
+    /// Starts to answer: `PING`, `INFO`, `QUIT` and commands that log in, and `-LOADING` to all
+    /// others.
     ///
     /// # Errors
     /// When the system gives no poll, or no thread.

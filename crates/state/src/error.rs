@@ -59,7 +59,7 @@ pub enum ArraysError {
 /// The errors of a state on a disk.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StateError {
-    /// The arrays cannot be.
+    /// The arrays cannot be made.
     #[error(transparent)]
     Arrays(Arc<ArraysError>),
     /// An option out of its range.

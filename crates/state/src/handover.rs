@@ -140,7 +140,8 @@ impl<const WORDS: usize> TickSender<WORDS> {
         prefetch_to_write(std::slice::from_ref(&**self.ended));
     }
 
-    /// Leaves room for the length of a tick; 0, the bytes that the tick has.
+    /// Begins a tick: leaves room for its word of length. Returns 0, the bytes of its actions so
+    /// far.
     fn begin(&mut self) -> usize {
         let length_at = self.room();
         self.open = Some(OpenTick { length_chunk: None, length_at, bytes: 0 });

@@ -203,7 +203,7 @@ const ATTEMPTS: usize = 3;
 /// use stillpoint_state::{RealClock, SeededRng, SimDisk, schemes::Hourglass};
 /// type Scheme = Hourglass<Interleaved>;
 ///
-/// /// Adds what the actions say, and moves everything one on.
+/// /// Adds to each sum what the actions say.
 /// fn step(cells: &mut Cells<Scheme>, sums: Array<u64>, actions: Actions<'_>) {
 ///     for action in actions {
 ///         let index = usize::from(action[0]);

@@ -182,7 +182,7 @@ impl PhaseDriver {
         PhaseWord(self.planted.noted_phase(worker))
     }
 
-    /// The workers' read_sections.
+    /// The workers' read sections.
     pub fn read_sections(&self) -> &ReadSections {
         &self.read_sections
     }

@@ -48,8 +48,9 @@ pub enum TxError {
     /// A transaction with declared keys asked for an undeclared key.
     #[error("the key was not declared; name it in Procedure::declare")]
     NotDeclared,
-    /// A transaction that reads one declared key without its lock asked for a key under it. Pass the
-    /// error on: the transaction runs again, with the lock.
+    /// A transaction that declared one key, for reading alone, first runs without the key's lock.
+    /// It asked for another key by `key_under`, which needs that lock. Pass the error on: the
+    /// transaction runs again, with the lock.
     #[error("the transaction needs the lock of its key and runs again with it")]
     NotLocked,
     /// There is no such table.
@@ -76,8 +77,7 @@ impl TxError {
 /// The journal did not take a commit.
 #[derive(Debug, thiserror::Error)]
 pub enum LogRefused {
-    /// The log has no room at present. The commit waits and is
-    /// tried again.
+    /// The log has no room at present. The commit waits and is tried again.
     #[error("the log has no room at present; wait for room and try again")]
     NoRoom,
     /// The log refuses the commit, and the transaction is rolled back.

@@ -119,8 +119,8 @@ pub trait TableKind: Send + Sync + fmt::Debug {
     fn new_part(self: Arc<Self>) -> Box<dyn KindPart>;
 
     /// Locks whole tables, in order to empty them. Waits for all holders of locks in the tables, as
-    /// a declared transaction does. Keeps others out until the returned guard is dropped. A key
-    /// without a value then has never had one.
+    /// a declared transaction does. Keeps others out until the returned guard is dropped. Once the
+    /// tables are emptied, each of their keys counts as one that never had a value.
     ///
     /// # Errors
     /// [`TxError::NoSuchTable`]; the kind's own.

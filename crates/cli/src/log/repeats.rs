@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use tracing::Level;
 use tracing::callsite::Identifier;
 
-/// Least time between two lines of the same line of code.
+/// Least time between two messages of the same line of code.
 const FIRST_INTERVAL_NS: u64 = 1_000_000_000;
-/// Longest time between two lines of a line of code that keeps repeating.
+/// Longest time between two messages of a line of code that keeps repeating.
 const LONGEST_INTERVAL_NS: u64 = 60_000_000_000;
 
 /// Repetitions of each line of code.

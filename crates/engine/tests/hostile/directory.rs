@@ -247,12 +247,12 @@ fn forge_all(files: &mut Files, before: &Files) {
     }
 }
 
-/// A script of one seed: a few edits, each with up to 31 bytes.
+/// A script of one seed: one to three edits, each with up to eight bytes.
 pub(crate) fn sample_script(seed: u64, forge: bool) -> Vec<u8> {
     let mut stream = super::mutate::Stream(seed);
     let mut script = vec![u8::from(forge)];
     for _ in 0..1 + stream.below(3) {
-        // An overwrite changes the least.
+        // Half of the edits or more are overwrites: they leave the most of a file to be read.
         let what = if stream.below(2) == 0 { 0 } else { stream.below(8) as u8 };
         script.extend([what, stream.next() as u8, stream.next() as u8, stream.next() as u8]);
         let bytes = 1 + stream.below(8);

@@ -38,7 +38,12 @@ pub(crate) fn configure(disk: &SimDisk, seed: u64, logs: usize) -> Config {
 }
 
 impl World {
-    /// The seed chooses the checkpoint scheme, among others.
+    /// The table of a kind: 0 in memory, 1 in place. A further kind gets a field and a number here.
+    pub(crate) fn table_of(&self, kind: usize) -> TableId {
+        self.tables[kind]
+    }
+
+    /// The seed chooses the checkpoint scheme, and all else that varies.
     pub(crate) fn open(
         disk: &SimDisk,
         seed: u64,

@@ -432,7 +432,7 @@ impl<'a> Record<'a> {
     /// The call and the writes in the body, if the kind is [`RecordKind::Command`].
     ///
     /// # Errors
-    /// The body is none.
+    /// The body encodes no call.
     pub fn command(&self) -> Result<(LoggedCall<'a>, WriteIter<'a>), DecodeError> {
         LoggedCall::decode(self)
     }
@@ -440,7 +440,7 @@ impl<'a> Record<'a> {
     /// The operation in the body, if the kind is [`RecordKind::Operation`] or [`RecordKind::Undo`].
     ///
     /// # Errors
-    /// The body is none.
+    /// The body encodes no operation.
     pub fn operation(&self) -> Result<LoggedOperation<'a>, DecodeError> {
         LoggedOperation::decode(self, self.kind == RecordKind::Undo)
     }
@@ -448,7 +448,7 @@ impl<'a> Record<'a> {
     /// The end in the body, if the kind is [`RecordKind::End`].
     ///
     /// # Errors
-    /// The body is none.
+    /// The body encodes no end of a transaction.
     pub fn end(&self) -> Result<LoggedEnd<'a>, DecodeError> {
         LoggedEnd::decode(self)
     }

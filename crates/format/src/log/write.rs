@@ -139,7 +139,7 @@ impl<'a> WritesEncoder<'a> {
     /// As [`patch`](Self::patch), with one range.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`patch`](Self::patch).
     #[inline]
     pub fn patch_range(
         &mut self,

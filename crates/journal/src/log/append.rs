@@ -20,7 +20,7 @@ use crate::error::JournalError;
 use crate::journal::Entry;
 use crate::segments::Segment;
 
-/// Result type of this module.
+/// The size of a huge page that this module assumes.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Bytes that one named log takes in a batch's dependency summary.
 const SUMMARY_ENTRY_BYTES: usize = 8;

@@ -12,7 +12,7 @@ use stillpoint_sync::atomic::{AtomicUsize, Ordering};
 
 use super::append::Batch;
 
-/// Buffers that stay when the log is idle.
+/// Most buffers that are kept while the log is idle.
 const FREE_AT_REST: usize = 4;
 
 #[derive(Debug, Default)]
@@ -39,7 +39,7 @@ impl Handoff {
         let bytes = batch.builder.bytes();
         batch.queued_bytes = bytes;
         self.queue.lock().sealed.push_back(batch);
-        // SeqCst: partner of the flusher's `Signal::wait`, which must not miss it.
+        // SeqCst: partner of the flusher's `Signal::wait`, which must not miss the batch.
         self.sealed_bytes.fetch_add(bytes, Ordering::SeqCst);
     }
 

@@ -21,8 +21,8 @@ pub(super) fn cut(
     judge: &mut Judge,
 ) -> Result<Vec<LogEnd>, ScanError> {
     let mut ends: Vec<u64> = chains.iter().map(|chain| chain.kept_gsn).collect();
-    // A recorded cut was found with them. It may end a log below a watermark that lies in a gap
-    // between two gsns.
+    // A recorded cut was found with the closed positions that batches state, so they need no second
+    // look. Such a cut may end a log below a position that lies in a gap between two gsns.
     let seen = if ended { Ok(vec![0; chains.len()]) } else { seen_closed(chains) };
     let nothing = vec![0; chains.len()];
     let (closed, was_closed) = match seen {

@@ -47,7 +47,7 @@ pub(crate) struct Walked {
     pub(crate) flushed_below: u64,
     /// Closed positions of other logs, stated by the segment's batches.
     pub(crate) closed: Vec<LogGsn>,
-    /// The greatest epoch of the run's records.
+    /// The greatest epoch of the segment's records.
     pub(crate) epoch_max: u64,
     /// The greatest gsn named by any record.
     named_max: u64,

@@ -188,8 +188,8 @@ impl Core {
         loop {
             let left_ns = due_ns.saturating_sub(clock.monotonic_ns());
             let left = Duration::from_nanos(left_ns);
-            // While work keeps coming it gathers for a moment, and no caller has to wake this
-            // thread.
+            // While work keeps coming, this thread sleeps for a moment in which batches gather. No
+            // caller has to wake it.
             let wake = if busy {
                 self.flusher.pause(left.min(GATHER))
             } else {

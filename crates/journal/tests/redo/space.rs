@@ -311,7 +311,8 @@ fn an_append_never_prepares_a_segment() {
         journal.admit(0).expect("there is space");
         let prepared = disk.call_counts().total();
         assert!(prepared > before);
-        // The space for one long record is only reserved, since its transaction waits.
+        // The long record's transaction waits, so the segment's space is reserved and not filled
+        // with zeros.
         assert_eq!(disk.call_counts().of(Call::Write), writes, "record {key}: zeros");
         journal.admit(0).expect("the segment is there");
         assert_eq!(disk.call_counts().total(), prepared, "a segment is prepared once");

@@ -426,7 +426,7 @@ impl registry::Program for Reopen<'_> {
     }
 }
 
-/// The competitor, with its counts.
+/// The competitor, with the first rows of the database.
 struct OnPages<'a> {
     aries: Aries,
     population: &'a Population,

@@ -23,8 +23,9 @@ pub enum Placement {
     Lines,
 }
 
-/// Offsets of cells and marks in bytes. A copy of cell `i` begins at
-/// `copy·copy_stride + (i div lanes)·group_stride + (i mod lanes)·lane_stride`.
+/// Offsets of cells and marks in bytes. A table has one or several *groups* of cells, and the
+/// number of a cell within its group is its *lane*. A copy of cell `i` begins at `copy·copy_stride
+/// + (i div lanes)·group_stride + (i mod lanes)·lane_stride`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places {
     lanes: usize,
@@ -321,7 +322,8 @@ impl Places {
         let of_group = (lanes - 1) * self.mark_lane_stride + 1;
         let all = (groups - 1) * self.mark_group_stride + of_group;
         assert!(self.marks_at + (columns - 1) * self.mark_column_stride + all <= self.end);
-        // The marks lie inside the groups: behind the row of each lane, or behind all copies.
+        // The marks lie inside the groups. If the copies of a cell are contiguous, its marks follow
+        // them. Otherwise the marks of a group follow all its copies.
         assert!(groups == 1 || self.mark_group_stride == self.group_stride);
         assert!(before_marks <= self.marks_at);
         if is_row && self.mark_lane_stride == self.lane_stride {

@@ -30,13 +30,13 @@ pub(super) const ROWS: &[Spec] = &[
 
 /// Reads a timeout in seconds; gives milliseconds.
 fn timeout(ctx: &Context<'_>, arg: &[u8]) -> Result<u64, CmdError> {
-    // A longer number than 64 bits hold is one to Redis, and too large.
+    // As in Redis, a number may be beyond 64 bits, and no white space may come first.
     let is_number = arg.first().is_some_and(|byte| !byte.is_ascii_whitespace());
     let seconds = parse_bound(arg)
         .filter(|_| is_number)
         .ok_or(CmdError::fixed("ERR timeout is not a float or out of range"))?;
     let ms = (seconds * 1000.0).ceil();
-    // To Redis, a number beyond 64 bits is negative.
+    // The arithmetic of Redis makes a number beyond 64 bits negative, so its error is this one.
     if ms < 0.0 || ms >= i64::MAX as f64 {
         return Err(CmdError::fixed("ERR timeout is negative"));
     }

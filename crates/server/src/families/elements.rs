@@ -279,8 +279,8 @@ impl Draw {
 /// The argument of the first key that has elements, and those taken off it.
 pub(super) type Popped = Option<(usize, Vec<Vec<u8>>)>;
 
-/// Opens the collection of a key. To a command that has waited, a value of another kind is as none; the
-/// next client that waits for the key looks at it.
+/// Opens the collection of a key. If the command has waited, a value of another kind counts as no
+/// value, and the next client that waits for the key is woken.
 pub(super) fn open_waiting(
     ctx: &mut Context<'_>,
     tx: &mut Tx<'_>,

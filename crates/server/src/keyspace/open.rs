@@ -41,7 +41,8 @@ impl Keys<'_> {
         read.map(|read| self.opened((i, key), kind, read)).transpose()
     }
 
-    /// The collection of the `i`-th key, of whatever kind; `None` also for a value that is none.
+    /// The collection of the `i`-th key, of whatever kind. `None` if the key has no value, or a
+    /// value that is no collection.
     ///
     /// # Errors
     /// The value is damaged.

@@ -60,8 +60,8 @@ impl Watched {
         keyspace.declare(keys, self.db, &self.key, Mode::Read, 0);
     }
 
-    /// Whether the key, declared at `slot`, is as the client saw it. A key that was missing and is
-    /// missing is unchanged unless somebody made it meanwhile.
+    /// Whether the key, declared at `slot`, is as the client saw it. A key that was missing and
+    /// still is counts as unchanged, unless a transaction has made the key in between.
     pub(crate) fn is_unchanged(&self, tx: &mut Tx<'_>, slot: Slot, now_ms: u64) -> bool {
         let is_present = is_present(tx, slot, now_ms);
         match &self.seen {

@@ -156,7 +156,7 @@ impl Batch for Round<'_> {
         }
     }
 
-    /// A call that does not begin goes back to its client after the round.
+    /// Whether the call runs now. If not, it goes back to its client after the round.
     fn begins(&mut self, i: usize, large_bytes: &dyn Fn() -> usize) -> bool {
         let Call { conn, spec, .. } = self.plan.calls[i];
         let conn = self.conns.get_mut(conn as usize);

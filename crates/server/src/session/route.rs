@@ -260,7 +260,7 @@ pub(crate) fn note_time(
     note_latency(shared, spec, unix_s, took_us / 1000);
 }
 
-/// Notes a latency event if the command took as long as one.
+/// Notes a latency event if the command took `latency-monitor-threshold` or longer.
 pub(crate) fn note_latency(shared: &Shared, spec: &Spec, unix_s: u64, took_ms: u64) {
     let threshold_ms = shared.params.latency_threshold_ms.load(RELAXED);
     if threshold_ms > 0 && took_ms >= threshold_ms {

@@ -135,7 +135,8 @@ impl<L: Layout> Scheme for Hourglass<L> {
             // One cache line holds the cell with both copies and stamps.
             return grid.prefetch(turn.up, index, offset);
         }
-        // The stamps are few enough for the caches. Only a first write touches both copies.
+        // The stamps are in the processor's caches and need no prefetch. Only a first write touches
+        // both copies.
         let newest = newest(grid, turn, grid.mark_near(index, offset));
         grid.prefetch(newest, index, offset);
         if intent == Intent::Write && newest != turn.up {

@@ -181,7 +181,8 @@ fn images<S: Scheme>(kind: &str, logs_actions: bool) {
                 while !matches!(state.advance_writer().expect("a disk"), Advance::Durable { .. }) {}
                 story.durable = state.durable_tick();
             }
-            // The flush of the trailer is the third of an image; the kill leaves its file.
+            // The flush of the trailer is the third of an image. No file can be removed either, so
+            // whatever was written is there after the kill.
             let (calls, fault, lasts) = (vec![Call::Sync], Fault::InputOutput, Lasts::Once);
             disk.inject(FaultPlan { calls, nth: 3, fault, lasts });
             let (calls, nth) = (vec![Call::Remove], 1);

@@ -23,8 +23,8 @@ pub use open::OpenTransaction;
 pub trait Procedure {
     /// Names the keys of the transaction. Called once per execution, with an empty set.
     fn declare(&mut self, keys: &mut KeySet);
-    /// Reads and writes the declared keys. An error rolls back. After [`TxError::NotLocked`] of a
-    /// transaction that only reads one key it runs once more.
+    /// Reads and writes the declared keys. An error rolls back. A transaction that declared one
+    /// key, for reading alone, runs once more after [`TxError::NotLocked`].
     ///
     /// # Errors
     /// Any error rolls back, and is passed to [`ended`](Self::ended).

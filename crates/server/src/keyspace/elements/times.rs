@@ -108,7 +108,7 @@ impl Elements {
         self.index.count_before(&mut TxNodes { keys: &mut self.keys, tx }, &has_expired)
     }
 
-    /// Notes that the element of a name has got another content, or that one of the contents is none.
+    /// Notes that the element of a name has got another content, or was made or removed.
     pub(super) fn note_times(
         &mut self,
         tx: &mut Tx<'_>,

@@ -1,8 +1,8 @@
 //! Many elements at once: a tree is built from elements in order, and elements are removed node by
 //! node.
 //!
-//! A removal passes over the tree once. It takes whole subtrees out, and visits each other node
-//! with elements to remove once. So its cost depends on nodes, not on elements.
+//! A removal passes over the tree once. It takes whole subtrees out. Of the remaining nodes it
+//! visits, once, those with elements to remove. So its cost depends on nodes, not on elements.
 
 use std::ops::Range;
 

@@ -130,7 +130,7 @@ fn fault_of_hash(header: &[u8], nodes: &HashMap<u64, Vec<u8>>) -> Option<Collect
 fn expiries_that_the_index_or_the_head_does_not_know_are_told() {
     let (header, nodes) = timed_hash(500);
     assert_eq!(fault_of_hash(&header, &nodes), None);
-    // The head tells another time.
+    // The collection's header tells another earliest expiry than its elements have.
     let mut wrong = header.clone();
     wrong[super::super::TREE_BYTES] ^= 1;
     assert_eq!(fault_of_hash(&wrong, &nodes), Some(CollectionFault::Times));
