@@ -16,7 +16,7 @@ pub(crate) type CommitCounter = Arc<CachePadded<AtomicU64>>;
 #[derive(Debug, Default)]
 pub(crate) struct CommitCounters {
     of_sessions: Vec<CommitCounter>,
-    /// Commits of ended sessions.
+    /// Commits of ended sessions, and flushes of tables that no journal records.
     before: u64,
 }
 
@@ -35,6 +35,11 @@ impl CommitCounters {
         let counter = CommitCounter::default();
         self.of_sessions.push(Arc::clone(&counter));
         counter
+    }
+
+    /// Counts a change that no session has committed: tables were emptied.
+    pub(crate) fn note_flush(&mut self) {
+        self.before += 1;
     }
 
     pub(crate) fn sum(&self) -> u64 {

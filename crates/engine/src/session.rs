@@ -559,6 +559,8 @@ impl Procedure for Running<'_> {
         call.arguments.extend_from_slice(arguments);
     }
     fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        // An earlier run may have written a part, and was then tried again.
+        self.output.clear();
         self.call.run(tx, &mut self.output)
     }
     fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {

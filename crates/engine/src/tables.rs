@@ -196,6 +196,8 @@ impl Engine {
         published.committed();
         drop(quiesced);
         if !shared.records_commits {
+            // Only the next checkpoint makes the flush durable, so the flush makes one due.
+            shared.commits.lock().note_flush();
             // The checkpoint under way would keep the memory of old generations. The next
             // checkpoint holds the remaining records.
             shared.checkpoints.abandon();

@@ -15,8 +15,8 @@ use crate::tx::Tx;
 /// that want these keys wait for it or are tried again. After some conflicts another transaction takes
 /// the permit of the store and waits for the locks. No further transaction begins until then.
 ///
-/// The thread must not run a transaction of another session on the same keys meanwhile. It would wait
-/// for itself.
+/// The thread must not begin or run a transaction of another session meanwhile, on whatever keys. That
+/// transaction may wait for the permit, whose holder waits for this thread's locks: neither would end.
 ///
 /// ```
 /// # let directory = tempfile::tempdir()?;

@@ -172,7 +172,10 @@ fn a_small_disk_is_freed_by_checkpoints() {
 fn a_checkpoint_that_does_not_come_is_overdue() {
     let disk = SimDisk::new(1);
     let clock = Arc::new(TestClock::default());
-    let engine = Engine::open(config(&disk, clock.clone())).expect("an empty disk");
+    let mut config = config(&disk, clock.clone());
+    // No thread takes the checkpoint that is due.
+    config.environment.background = false;
+    let engine = Engine::open(config).expect("an empty disk");
     let table = engine.table("t").expect("a name");
     let mut session = engine.session().expect("a seat");
     let every = Some(Duration::from_secs(60));
@@ -192,6 +195,30 @@ fn a_checkpoint_that_does_not_come_is_overdue() {
     disk.set_capacity(Some(64 << 20));
     engine.checkpoint().expect("there is space");
     assert!(!is_overdue(), "one was published");
+    drop(session);
+    engine.close().expect("closed");
+}
+
+/// Without a journal only a checkpoint makes a flush of tables durable.
+#[test]
+fn emptied_tables_are_a_change_that_a_checkpoint_is_due_for() {
+    let disk = SimDisk::new(1);
+    let clock = Arc::new(TestClock::default());
+    let mut config = config(&disk, clock.clone());
+    config.journal = "none".to_owned();
+    config.checkpoint_every = Some(Duration::from_secs(60));
+    let engine = Engine::open(config).expect("an empty disk");
+    let table = engine.table("t").expect("a name");
+    let mut session = engine.session().expect("a seat");
+    put(&mut session, table, 1, b"value").expect("commits");
+    let before = engine.checkpoint().expect("there is space").epoch;
+    assert_eq!(engine.stats().checkpoints.commits_since, 0);
+    engine.flush_tables(&[table]).expect("flushed");
+    assert_eq!(engine.stats().checkpoints.commits_since, 1);
+    wait_until("the flush is in a checkpoint", || {
+        clock.0.fetch_add(1_000_000_000, SeqCst);
+        engine.stats().checkpoints.last.is_some_and(|last| last.epoch > before && last.records == 0)
+    });
     drop(session);
     engine.close().expect("closed");
 }

@@ -159,6 +159,7 @@ fn the_commands_in_the_logs_are_listed() {
     assert_eq!(client.ask(&["MULTI"]), "OK");
     assert_eq!(client.ask(&["INCR", "a"]), "QUEUED");
     assert_eq!(client.ask(&["LPUSH", "list", "x", "y"]), "QUEUED");
+    assert_eq!(client.ask(&["CONFIG", "SET", "requirepass", "hush"]), "QUEUED");
     client.ask(&["EXEC"]);
     serving.signal("TERM");
     assert!(serving.ended().0.success());
@@ -167,8 +168,9 @@ fn the_commands_in_the_logs_are_listed() {
     let calls: Vec<serde_json::Value> =
         said.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let named: Vec<_> = calls.iter().map(|call| (&call["name"], &call["arguments"])).collect();
-    let exec =
-        "*2\r\n$4\r\nINCR\r\n$1\r\na\r\n*4\r\n$5\r\nLPUSH\r\n$4\r\nlist\r\n$1\r\nx\r\n$1\r\ny\r\n";
+    let exec = "*2\r\n$4\r\nINCR\r\n$1\r\na\r\n\
+        *4\r\n$5\r\nLPUSH\r\n$4\r\nlist\r\n$1\r\nx\r\n$1\r\ny\r\n\
+        *4\r\n$6\r\nCONFIG\r\n$3\r\nSET\r\n$11\r\nrequirepass\r\n$10\r\n(redacted)\r\n";
     let expected = [("SET", "*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\n1\r\n"), ("EXEC", exec)];
     assert_eq!(named.len(), 2, "a read has no record: {said}");
     for ((name, arguments), (command, request)) in named.iter().zip(expected) {

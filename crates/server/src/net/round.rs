@@ -184,7 +184,8 @@ impl Batch for Round<'_> {
     }
 
     /// A command is called by its name. Its arguments are its request, and those of `EXEC` are the
-    /// queued requests. Its inputs are the time and the number of the database.
+    /// queued requests. A word stands for each secret. Its inputs are the time and the number of the
+    /// database.
     fn call(&mut self, i: usize, to: &mut stillpoint::Call) {
         let call = self.plan.calls[i];
         let Some(conn) = self.conns.get_mut(call.conn as usize) else {
@@ -195,7 +196,8 @@ impl Batch for Round<'_> {
             let queue = conn.client.multi.iter();
             queue.for_each(|multi| multi.encode(&mut to.arguments));
         } else {
-            self.plan.args(&call, &conn.input).encode(&mut to.arguments);
+            let args = self.plan.args(&call, &conn.input);
+            args.encode(&mut to.arguments, |i| call.spec.secrets.hide(args, i));
         }
         to.inputs.extend_from_slice(&self.local.keys.now_ms.to_le_bytes());
         to.inputs.extend_from_slice(&u32::from(conn.client.db).to_le_bytes());

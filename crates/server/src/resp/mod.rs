@@ -15,4 +15,4 @@ pub use number::{
 };
 pub use parse::{Limits, Parser, ProtocolError};
 pub use reply::{Mark, PIECE_BYTES, Reply, Room};
-pub use request::{Args, Span};
+pub use request::{Args, REDACTED, Span};

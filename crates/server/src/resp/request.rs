@@ -11,6 +11,9 @@ pub struct Span {
     pub len: u32,
 }
 
+/// Stands for a secret argument in logs.
+pub const REDACTED: &[u8] = b"(redacted)";
+
 /// The arguments of one request; argument 0 is the command's name.
 #[derive(Clone, Copy, Debug)]
 pub struct Args<'a> {
@@ -60,10 +63,11 @@ impl<'a> Args<'a> {
         self.spans.iter().map(|s| s.len as usize).sum()
     }
 
-    /// Appends the request, as a client would send it.
-    pub fn encode(&self, out: &mut Vec<u8>) {
+    /// Appends the request, as a client would send it. A word stands for each secret argument.
+    pub fn encode(&self, out: &mut Vec<u8>, is_secret: impl Fn(usize) -> bool) {
         out.extend_from_slice(format!("*{}\r\n", self.len()).as_bytes());
-        for arg in self.from(0) {
+        for (i, arg) in self.from(0).enumerate() {
+            let arg = if is_secret(i) { REDACTED } else { arg };
             out.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
             out.extend_from_slice(arg);
             out.extend_from_slice(b"\r\n");

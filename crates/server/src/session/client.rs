@@ -58,9 +58,12 @@ impl Multi {
         (q.spec, Args::new(&self.bytes, spans))
     }
 
-    /// Appends the requests of the queue, as a client would send them.
+    /// Appends the requests of the queue, as a client would send them, but without secrets.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
-        (0..self.len()).for_each(|i| self.command(i).1.encode(out));
+        for i in 0..self.len() {
+            let (spec, args) = self.command(i);
+            args.encode(out, |i| spec.secrets.hide(args, i));
+        }
     }
 
     pub(crate) fn specs(&self) -> impl Iterator<Item = &'static Spec> {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use parking_lot::Mutex;
 
-use crate::resp::Args;
+use crate::resp::{Args, REDACTED};
 
 /// Arguments kept of one command.
 const ARGS_MAX: usize = 32;
@@ -37,7 +37,7 @@ pub(crate) fn shortened(args: Args<'_>, is_secret: impl Fn(usize) -> bool) -> Ve
         .enumerate()
         .map(|(i, arg)| {
             if is_secret(i) {
-                return b"(redacted)".to_vec();
+                return REDACTED.to_vec();
             }
             if arg.len() <= ARG_BYTES_MAX {
                 return arg.to_vec();
