@@ -21,8 +21,8 @@ fn expect_none(complaints: &[String]) {
     );
 }
 
-#[test]
-fn arrows_point_down() {
+/// What cargo says of the workspace.
+fn metadata() -> serde_json::Value {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
@@ -31,9 +31,29 @@ fn arrows_point_down() {
         .expect("cargo metadata starts");
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "cargo metadata failed: {complaint}");
-    let metadata = serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON");
-    expect_none(&arrows::complaints(&metadata, arrows::ARROWS));
+    serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON")
+}
+
+#[test]
+fn arrows_point_down() {
+    expect_none(&arrows::complaints(&metadata(), arrows::ARROWS));
     expect_none(&arrows::circles(arrows::ARROWS));
+}
+
+/// `cargo run`, the first command of the README, refuses to choose between two binaries.
+#[test]
+fn cargo_run_means_the_product() {
+    let metadata = metadata();
+    let members = metadata["workspace_default_members"].as_array().expect("default members");
+    let packages = metadata["packages"].as_array().expect("packages").iter();
+    let targets = packages
+        .filter(|package| members.contains(&package["id"]))
+        .flat_map(|package| package["targets"].as_array().expect("targets"));
+    let binaries: Vec<&serde_json::Value> = targets
+        .filter(|target| target["kind"].as_array().is_some_and(|kinds| kinds[0] == "bin"))
+        .map(|target| &target["name"])
+        .collect();
+    assert_eq!(binaries, ["stillpoint"]);
 }
 
 #[test]
