@@ -286,7 +286,6 @@ impl Frontier {
     /// Leaves the previous piece, announces that the copier is at this piece, and waits for the end
     /// of a write in this piece. Waits outside of all pieces while the copier is held off.
     fn come_to(&self, piece: usize) {
-        let mut held = Backoff::new();
         loop {
             // Release: as the store that leaves the last piece.
             self.copying.store(piece, Release);
@@ -297,7 +296,11 @@ impl Frontier {
                 break;
             }
             self.copying.store(NOWHERE, Release); // pairs with the Acquire in `hold`
-            held.wait();
+            // The copier stays outside until the hold ends, so `hold` waits for one piece at most.
+            let mut backoff = Backoff::new();
+            while self.limits.is_held.load(Relaxed) {
+                backoff.wait();
+            }
         }
         mutant!(PiggybackOverlooksTheWriter => return);
         let mut backoff = Backoff::new();

@@ -10,7 +10,7 @@ use shuttle::thread;
 use stillpoint_state::{Array, Arrays, Capture, Content, Field, Scheme, registry};
 
 const CELLS: usize = 5;
-const PERIODS: usize = 3;
+const PERIODS: usize = 4;
 const SCHEDULES: usize = 20_000;
 /// A planted bug is looked for so long: the rarest shows in one schedule of 2,000.
 #[cfg(feature = "planted-bugs")]
@@ -47,6 +47,10 @@ fn side_by_side<S: Scheme>() {
     let mut model = [[0u32; 2]; CELLS];
     let mut wanted: Vec<u8> = Vec::new();
     for period in 0..PERIODS as u32 {
+        // First, while the copier has each cell before it.
+        if period == 3 {
+            write_in_chunks(&mut arrays, pages, &mut model);
+        }
         for write in 0..4u32 {
             let (index, value) = ((period * 2 + write) as usize % CELLS, period * 10 + write + 1);
             if write % 2 == 0 {
@@ -57,9 +61,6 @@ fn side_by_side<S: Scheme>() {
                 model[index] = [value; 2];
             }
             assert_eq!(arrays.read(pages, index), model[index]);
-        }
-        if period == 1 {
-            write_in_chunks(&mut arrays, pages, &mut model);
         }
         arrays.end_tick();
         if let Some(capture) = arrays.point_of_consistency() {
