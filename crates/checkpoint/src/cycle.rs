@@ -133,7 +133,7 @@ pub fn take_checkpoint(
     disk: &Arc<dyn Disk>,
     config: &WriterConfig,
 ) -> Result<(Written, Captured), CheckpointError> {
-    let _turn = cycle.store.driver().try_turn().ok_or(CheckpointError::Busy)?;
+    let _permit = cycle.store.driver().try_permit().ok_or(CheckpointError::Busy)?;
     let epoch = cycle.store.driver().now().epoch() + 1;
     let made: OnceLock<Arc<PartSink>> = OnceLock::new();
     let create = |kind| -> Result<Arc<dyn Sink>, CheckpointError> {
@@ -184,7 +184,7 @@ fn ran(f: impl FnOnce()) -> Result<(), CheckpointError> {
 /// cancelled. Or a thread panicked, or the sink gave up. The scheme is told, and the store is ready
 /// for the next checkpoint.
 pub fn run_checkpoint(cycle: &Cycle, sink: &Arc<dyn Sink>) -> Result<Captured, CheckpointError> {
-    let _turn = cycle.store.driver().try_turn().ok_or(CheckpointError::Busy)?;
+    let _permit = cycle.store.driver().try_permit().ok_or(CheckpointError::Busy)?;
     run_phases(cycle, cycle.store.driver().now().epoch() + 1, &|_| Ok(sink.clone()))
 }
 
@@ -200,7 +200,7 @@ pub fn work_after_capture(cycle: &Cycle) -> Result<(), CheckpointError> {
         return Ok(());
     }
     let driver = cycle.store.driver();
-    let _turn = driver.try_turn().ok_or(CheckpointError::Busy)?;
+    let _permit = driver.try_permit().ok_or(CheckpointError::Busy)?;
     let slots = Slots::claim(&cycle.store, cycle.threads)?;
     let (meter, epoch) = (Meter::new(cycle.pace, cycle.clock.clone()), driver.now().epoch());
     let nothing: Arc<dyn Sink> = Arc::new(DiscardSink);

@@ -189,7 +189,7 @@ impl Merge {
         let key_bytes: u64 = newer.iter().map(|of| of.plain_bytes(&range(of))).sum();
         let passes = key_bytes.div_ceil(self.key_bytes_max.max(1)).max(1);
         for pass in 0..passes {
-            let mut seen = Seen::default();
+            let mut seen = NewerKeys::default();
             let count = open.len();
             for (at, checkpoint) in open.iter_mut().enumerate() {
                 let is_oldest = at + 1 == count;
@@ -259,7 +259,7 @@ impl Keeps<'_> {
 
 /// The keys of newer checkpoints, with their tables' generations.
 #[derive(Default)]
-struct Seen {
+struct NewerKeys {
     /// Hash → where the last key with that hash begins in `keys`.
     last: HashMap<u64, u32, BuildHasherDefault<AsIs>>,
     keys: Vec<u8>,
@@ -290,7 +290,7 @@ const HEAD_BYTES: usize = 4 + 2 + 4 + 4;
 /// There is no previous key with the same hash.
 const NONE: u32 = u32::MAX;
 
-impl Seen {
+impl NewerKeys {
     fn head(record: &LoadedRecord<'_>, before: u32) -> [u8; HEAD_BYTES] {
         let mut head = [0; HEAD_BYTES];
         head[..4].copy_from_slice(&before.to_le_bytes());
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn keys_are_told_apart_though_their_hashes_are_equal() {
-        let mut seen = Seen::default();
+        let mut seen = NewerKeys::default();
         let keys: [&[u8]; 4] = [b"", b"a", b"ab", b"b"];
         for (at, key) in keys.iter().enumerate() {
             assert!(!seen.has(&record(7, 1, key)));

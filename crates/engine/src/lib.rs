@@ -74,7 +74,8 @@ pub use stillpoint_io::{Cancel, NotOwner, ask_for_short_slices};
 pub use stillpoint_journal::{Holder, JournalStats};
 pub use stillpoint_recovery::{Progress, RecoverySummary, Stage};
 pub use stillpoint_store::{
-    AddressSpace, KeySet, MemoryLimit, Mode, Phase, Seen, Slot, Stamp, TableId, TxError, ValueRef,
+    AddressSpace, FoundValue, KeySet, MemoryLimit, Mode, Phase, Slot, Stamp, TableId, TxError,
+    ValueRef,
 };
 pub use stillpoint_txn::{
     Arrival, Discipline, KindKey, KindPart, KindTable, LockedTables, LogRefused, Operation,

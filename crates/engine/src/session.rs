@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use stillpoint_format::Stamp;
-use stillpoint_store::{KeySet, Mode, Seen, TableId, TxError, ValueRef, Worker};
+use stillpoint_store::{FoundValue, KeySet, Mode, TableId, TxError, ValueRef, Worker};
 use stillpoint_sync::{mutant, planted};
 use stillpoint_txn::Arrival;
 
@@ -276,7 +276,7 @@ impl Session {
         table: TableId,
         key: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<Option<Seen>, Error> {
+    ) -> Result<Option<FoundValue>, Error> {
         self.shared.life.check_read()?;
         Inside::refuse_in_batch("read")?;
         if self.is_of_other_kind(table) {
@@ -391,7 +391,7 @@ impl Session {
         table: TableId,
         key: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<Option<Seen>, Error> {
+    ) -> Result<Option<FoundValue>, Error> {
         let _inside = Inside::body()?;
         let parts = self.parts.as_mut().expect("there is a table of another kind");
         let start = out.len();
@@ -403,7 +403,7 @@ impl Session {
                 value.copy_to(out);
                 value.tag()
             });
-            Ok(found.map(|tag| Seen { tag, stamp }))
+            Ok(found.map(|tag| FoundValue { tag, stamp }))
         };
         Ok(kinds::transact(&mut self.worker, parts, &mut body)?)
     }

@@ -4,7 +4,7 @@ use stillpoint_store::{Mode, Slot, Stamp, TableId, TxError, ValueRef};
 use stillpoint_txn::KindPart;
 
 use crate::call::Call;
-use crate::kinds::{Parts, Place};
+use crate::kinds::{KeyLocation, Parts};
 
 /// A running transaction. Reads see its own writes; nobody else sees them before it commits.
 pub struct Tx<'t> {
@@ -77,8 +77,8 @@ impl<'t> Tx<'t> {
     #[inline]
     pub fn stamp(&self, slot: Slot) -> Stamp {
         match self.place(slot) {
-            Place::Memory(slot) => self.memory.stamp(slot),
-            Place::Part(part, slot) => self.part(part).stamp(slot),
+            KeyLocation::Memory(slot) => self.memory.stamp(slot),
+            KeyLocation::Part(part, slot) => self.part(part).stamp(slot),
         }
     }
 
@@ -89,8 +89,8 @@ impl<'t> Tx<'t> {
     #[inline]
     pub fn key_hash(&self, slot: Slot) -> u64 {
         match self.place(slot) {
-            Place::Memory(slot) => self.memory.key_hash(slot),
-            Place::Part(..) => self.parts.as_ref().map_or(0, |parts| parts.key_hash(slot)),
+            KeyLocation::Memory(slot) => self.memory.key_hash(slot),
+            KeyLocation::Part(..) => self.parts.as_ref().map_or(0, |parts| parts.key_hash(slot)),
         }
     }
 
@@ -101,8 +101,8 @@ impl<'t> Tx<'t> {
     #[inline]
     pub fn existed(&self, slot: Slot) -> bool {
         match self.place(slot) {
-            Place::Memory(slot) => self.memory.existed(slot),
-            Place::Part(part, slot) => self.part(part).existed(slot),
+            KeyLocation::Memory(slot) => self.memory.existed(slot),
+            KeyLocation::Part(part, slot) => self.part(part).existed(slot),
         }
     }
 
@@ -162,8 +162,8 @@ impl<'t> Tx<'t> {
     #[inline]
     pub fn delete_slot(&mut self, slot: Slot) -> Result<bool, TxError> {
         match self.place(slot) {
-            Place::Memory(slot) => self.memory.delete_slot(slot),
-            Place::Part(part, slot) => self.in_parts().delete(part, slot),
+            KeyLocation::Memory(slot) => self.memory.delete_slot(slot),
+            KeyLocation::Part(part, slot) => self.in_parts().delete(part, slot),
         }
     }
 
@@ -204,7 +204,7 @@ impl<'t> Tx<'t> {
         key: &[u8],
         value_len: usize,
     ) -> Result<Slot, TxError> {
-        let Place::Memory(parent) = self.place(parent) else {
+        let KeyLocation::Memory(parent) = self.place(parent) else {
             return Err(TxError::NoSuchTable(table));
         };
         let slot = self.memory.key_under(parent, table, key, value_len)?;
@@ -279,9 +279,9 @@ impl<'t> Tx<'t> {
 /// The slow path for tables of any kind.
 impl Tx<'_> {
     /// The location of a key: its slot in the memory store, or its part and its slot there.
-    fn place(&self, slot: Slot) -> Place {
+    fn place(&self, slot: Slot) -> KeyLocation {
         match &self.parts {
-            None => Place::Memory(slot),
+            None => KeyLocation::Memory(slot),
             Some(parts) => parts.place(slot),
         }
     }
@@ -298,24 +298,24 @@ impl Tx<'_> {
     #[cold]
     fn value_on_all(&mut self, slot: Slot) -> Option<ValueRef<'_>> {
         match self.place(slot) {
-            Place::Memory(slot) => self.memory.value(slot),
-            Place::Part(part, slot) => self.in_parts().value(part, slot),
+            KeyLocation::Memory(slot) => self.memory.value(slot),
+            KeyLocation::Part(part, slot) => self.in_parts().value(part, slot),
         }
     }
 
     #[cold]
     fn put_on_all(&mut self, slot: Slot, tag: u8, value: &[u8]) -> Result<(), TxError> {
         match self.place(slot) {
-            Place::Memory(slot) => self.memory.put_slot_tagged(slot, tag, value),
-            Place::Part(part, slot) => self.in_parts().put(part, slot, Some((tag, value))),
+            KeyLocation::Memory(slot) => self.memory.put_slot_tagged(slot, tag, value),
+            KeyLocation::Part(part, slot) => self.in_parts().put(part, slot, Some((tag, value))),
         }
     }
 
     #[cold]
     fn patch_on_all(&mut self, slot: Slot, offset: usize, bytes: &[u8]) -> Result<(), TxError> {
         match self.place(slot) {
-            Place::Memory(slot) => self.memory.patch_slot(slot, offset, bytes),
-            Place::Part(part, slot) => self.in_parts().patch(part, slot, offset, bytes),
+            KeyLocation::Memory(slot) => self.memory.patch_slot(slot, offset, bytes),
+            KeyLocation::Part(part, slot) => self.in_parts().patch(part, slot, offset, bytes),
         }
     }
 

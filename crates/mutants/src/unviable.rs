@@ -20,7 +20,7 @@ pub(crate) struct Refused {
 type Files = BTreeMap<String, (String, Vec<(Range<usize>, u32)>)>;
 
 /// A place that an error names.
-struct Place {
+struct ErrorSpan {
     file: String,
     bytes: Range<usize>,
     is_primary: bool,
@@ -60,10 +60,10 @@ pub(crate) fn unviable(messages: &str, mut read: impl FnMut(&str) -> String) -> 
 }
 
 /// The places of a message and of the notes below it.
-fn collect(message: &Value, is_top: bool, places: &mut Vec<Place>) {
+fn collect(message: &Value, is_top: bool, places: &mut Vec<ErrorSpan>) {
     for span in message["spans"].as_array().into_iter().flatten() {
         let byte = |name: &str| span[name].as_u64().unwrap_or(0) as usize;
-        places.push(Place {
+        places.push(ErrorSpan {
             file: span["file_name"].as_str().unwrap_or("").to_owned(),
             bytes: byte("byte_start")..byte("byte_end"),
             is_primary: is_top && span["is_primary"] == true,
@@ -78,8 +78,8 @@ fn collect(message: &Value, is_top: bool, places: &mut Vec<Place>) {
 /// error. Next come mutants that the notes name, and then all whose text shares a line with a
 /// place. Last come arms deleted between the places, since the compiler names a match at its
 /// beginning and its end.
-fn guilty(places: &[Place], files: &Files) -> BTreeSet<u32> {
-    let innermost = |place: &Place| {
+fn guilty(places: &[ErrorSpan], files: &Files) -> BTreeSet<u32> {
+    let innermost = |place: &ErrorSpan| {
         let marks = files[&place.file].1.iter();
         let around = marks.filter(|(range, _)| range.contains(&place.bytes.start));
         around.min_by_key(|(range, _)| range.len()).map(|(_, number)| *number)

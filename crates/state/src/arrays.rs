@@ -10,7 +10,7 @@ use stillpoint_mem::PageSize;
 use stillpoint_sync::atomic::AtomicU64;
 use stillpoint_sync::{CachePadded, mutant};
 
-use crate::capture::{Capture, Gate, PointOfConsistency};
+use crate::capture::{Capture, CaptureState, PointOfConsistency};
 use crate::error::ArraysError;
 use crate::grid::{Grid, GridError, LINE_BYTES};
 use crate::plain::{AnyGrid, CellGrain, Field, FieldValue, Plain, with_grid};
@@ -80,7 +80,7 @@ pub(crate) struct Slot<S: Scheme> {
 #[derive(Debug)]
 pub(crate) struct Shared<S: Scheme> {
     pub(crate) slots: CachePadded<Vec<Slot<S>>>,
-    pub(crate) gate: CachePadded<Gate>,
+    pub(crate) gate: CachePadded<CaptureState>,
 }
 
 type MakeGrid<S> = fn(&ArrayInfo, PageSize) -> Result<AnyGrid<<S as Scheme>::Layout>, GridError>;
@@ -141,7 +141,7 @@ impl<S: Scheme> ArraysBuilder<S> {
             with_grid!(&grid, grid => S::start(grid, turn));
             slots.push(Slot { info, grid });
         }
-        let (slots, gate) = (CachePadded::new(slots), CachePadded::new(Gate::new()));
+        let (slots, gate) = (CachePadded::new(slots), CachePadded::new(CaptureState::new()));
         let shared = Arc::new(Shared { slots, gate });
         let (ticks, captures, capture_tick) = (0, 0, 0);
         Ok(Arrays(Cells { shared, owner: self.owner, turn, ticks, captures, capture_tick }))

@@ -17,14 +17,14 @@ use crate::scheme::{Content, FreezeCost, Frozen, Last, LiveCopy, Scheme};
 
 /// Whether a capture is under way, and how the last one ended.
 #[derive(Debug)]
-pub(crate) struct Gate(AtomicU32);
+pub(crate) struct CaptureState(AtomicU32);
 
 const DURABLE: u32 = 0;
 const RUNNING: u32 = 1;
 const FAILED: u32 = 2;
 const BASE_LOST: u32 = 3;
 
-impl Gate {
+impl CaptureState {
     pub(crate) fn new() -> Self {
         Self(AtomicU32::new(DURABLE))
     }

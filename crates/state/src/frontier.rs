@@ -144,9 +144,9 @@ impl Drop for Writing<'_> {
 /// Threads are writing. The copier stays away from all pieces until this value is dropped.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Held<'a>(&'a Frontier);
+pub(crate) struct FrontierHold<'a>(&'a Frontier);
 
-impl Drop for Held<'_> {
+impl Drop for FrontierHold<'_> {
     fn drop(&mut self) {
         // Release: pairs with the Acquire in `come_to`, so that the copier sees the written values.
         self.0.limits.is_held.store(false, Release);
@@ -216,17 +216,17 @@ impl Frontier {
 
     /// Keeps the copier out of all pieces until the value is dropped, so that several threads may write.
     /// Waits while the copier is in a piece. The mutator calls this, and once at a time.
-    pub(crate) fn hold(&self) -> Held<'_> {
+    pub(crate) fn hold(&self) -> FrontierHold<'_> {
         // Relaxed: the fence orders it, partner of the one in `come_to`.
         self.limits.is_held.store(true, Relaxed);
         fence(SeqCst); // partner of the one in `come_to`
-        mutant!(ChunksIgnoreTheCopier => return Held(self));
+        mutant!(ChunksIgnoreTheCopier => return FrontierHold(self));
         let mut backoff = Backoff::new();
         // Acquire: pairs with the Release of the store that has left the last piece.
         while self.copying.load(Acquire) != NOWHERE {
             backoff.wait();
         }
-        Held(self)
+        FrontierHold(self)
     }
 
     /// The rare part of `enter`, for a mark in the stretch under way.
@@ -291,7 +291,7 @@ impl Frontier {
             self.copying.store(piece, Release);
             fence(SeqCst); // partner of those in `enter_stretch` and `hold`
             mutant!(ChunksIgnoreTheCopier => break);
-            // Acquire: pairs with the Release in the drop of `Held`.
+            // Acquire: pairs with the Release in the drop of `FrontierHold`.
             if !self.limits.is_held.load(Acquire) {
                 break;
             }

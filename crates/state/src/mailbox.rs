@@ -222,7 +222,7 @@ mod tests {
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
-    use crate::capture::Gate;
+    use crate::capture::CaptureState;
     use crate::scheme::Last;
     use loom::{sync::Arc, thread};
 
@@ -231,7 +231,7 @@ mod models {
     #[test]
     fn the_writer_sees_what_the_mutator_has_left() {
         loom::model(|| {
-            let shared = Arc::new((Slot::<()>::new(), Gate::new(), AtomicU64::new(0)));
+            let shared = Arc::new((Slot::<()>::new(), CaptureState::new(), AtomicU64::new(0)));
             let writer = {
                 let shared = shared.clone();
                 thread::spawn(move || {

@@ -10,7 +10,7 @@ use std::ops::Range;
 use stillpoint_mem::{Grain, copy_grains};
 
 use crate::arrays::{Array, Cells};
-use crate::frontier::Held;
+use crate::frontier::FrontierHold;
 use crate::grid::{Grid, LINE_BYTES, load_part, store_part};
 use crate::plain::{CELL_BYTES_MAX, Field, FieldValue, Plain};
 use crate::scheme::{Extent, Intent, LiveCopy, Scheme};
@@ -302,7 +302,7 @@ impl<T: Plain, S: Scheme> CellMut<'_, T, S> {
 pub struct ChunksMut<'a, T: Plain, S: Scheme> {
     array: ArrayMut<'a, T, S>,
     chunk_cells: usize,
-    _held: Held<'a>,
+    _held: FrontierHold<'a>,
 }
 
 impl<'a, T: Plain, S: Scheme> ChunksMut<'a, T, S> {

@@ -62,4 +62,4 @@ pub use store::{Store, StoreConfig};
 pub use txn::commit::{CommitSteps, Shortage};
 pub use txn::commit_log::{Change, Commit, CommitLog, NoLog, Patches, Write, WriteSet, Writes};
 pub use txn::tx::Tx;
-pub use worker::{Batch, OpenTransaction, Procedure, Seen, Worker};
+pub use worker::{Batch, FoundValue, OpenTransaction, Procedure, Worker};

@@ -111,13 +111,13 @@ impl Loader {
     ) -> Result<(), TxError> {
         // Another loader may look at this one's cells while it searches a bucket.
         self.local.enter();
-        let loaded = self.load_in_window(table, records);
+        let loaded = self.load_in_read_section(table, records);
         self.local.collect_garbage(&ALL_CLOSED);
         self.local.exit();
         loaded
     }
 
-    fn load_in_window<'a>(
+    fn load_in_read_section<'a>(
         &mut self,
         id: TableId,
         records: impl Iterator<Item = KeyImage<'a>> + Clone,
@@ -215,7 +215,7 @@ impl Loader {
         match value {
             Some(value) => {
                 let change = Replayed::Put { tag, value };
-                self.apply_in_window(table.id, hash, key, gsn, change)?;
+                self.apply_in_read_section(table.id, hash, key, gsn, change)?;
             }
             None => {
                 if gsn == 0 {
@@ -275,13 +275,13 @@ impl Loader {
     ) -> Result<(), TxError> {
         // Another loader may look at this one's cells while it searches a bucket.
         self.local.enter();
-        let applied = self.apply_in_window(id, hash, key, gsn, change);
+        let applied = self.apply_in_read_section(id, hash, key, gsn, change);
         self.local.collect_garbage(&ALL_CLOSED);
         self.local.exit();
         applied
     }
 
-    fn apply_in_window(
+    fn apply_in_read_section(
         &mut self,
         id: TableId,
         hash: u64,

@@ -142,7 +142,7 @@ impl PhaseDriver {
 
     /// Takes the right to change the phase, which is held until the checkpoint has ended. `None`
     /// while another thread has it.
-    pub fn try_turn(&self) -> Option<CheckpointPermit<'_>> {
+    pub fn try_permit(&self) -> Option<CheckpointPermit<'_>> {
         self.turn.try_lock().map(|held| CheckpointPermit { _held: held })
     }
 
@@ -298,7 +298,7 @@ impl PhaseDriver {
         // SeqCst: with the phase, as in `advance`. A transaction that begins later sees the permit.
         // The holder waits for the locks of one that began earlier.
         self.word.fetch_or(PERMIT, SeqCst);
-        Permit { driver: self, _turn: turn }
+        Permit { driver: self, _permit: turn }
     }
 
     /// Opens a worker's read section. Waits while the store is quiesced.
@@ -346,7 +346,7 @@ impl PhaseDriver {
 #[derive(Debug)]
 pub(crate) struct Permit<'a> {
     driver: &'a PhaseDriver,
-    _turn: MutexGuard<'a, ()>,
+    _permit: MutexGuard<'a, ()>,
 }
 
 impl Drop for Permit<'_> {

@@ -16,6 +16,10 @@ pub const RETIRED: &[(&str, &str)] = &[
     ("by_hand", "manual"),
 ];
 
+/// Names that a type must not have as a whole: each once named several types that had nothing in common.
+pub const RETIRED_TYPES: &[&str] =
+    &["Gate", "Hand", "Held", "Place", "Seen", "Turn", "Walk", "Window"];
+
 /// Complaints about retired words in identifiers of Rust files and in headings of documents.
 pub fn complaints(files: &[TextFile]) -> Vec<String> {
     let mut found = Vec::new();
@@ -27,6 +31,13 @@ pub fn complaints(files: &[TextFile]) -> Vec<String> {
         } else {
             continue;
         };
+        for pair in words.windows(2) {
+            let [(keyword, _), (word, line)] = pair else { continue };
+            let is_type = matches!(keyword.as_str(), "struct" | "enum" | "trait" | "type");
+            if file.is_rust() && is_type && RETIRED_TYPES.contains(&word.as_str()) {
+                found.push(format!("{}:{line}: {word}: name what the type is", file.path));
+            }
+        }
         for (word, line) in words {
             if let Some((old, new)) = retired(&word) {
                 found.push(format!("{}:{line}: {word}: say {new} for {old}", file.path));
@@ -70,6 +81,12 @@ mod tests {
 
     fn judge(path: &str, text: &str) -> usize {
         complaints(&[TextFile::sample(path, text)]).len()
+    }
+
+    #[test]
+    fn a_retired_name_of_a_type_is_found_as_a_whole() {
+        assert_eq!(judge("crates/a/src/lib.rs", "struct Place; enum Why { Held }"), 1);
+        assert_eq!(judge("docs/a.md", "# Place\n"), 0);
     }
 
     #[test]

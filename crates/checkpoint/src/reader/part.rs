@@ -44,7 +44,7 @@ enum Source {
     /// The open file, which can be read though it is removed meanwhile.
     File(Arc<dyn DiskFile>),
     /// A disk, and the file's place on it.
-    Place(Arc<dyn Disk>, PathBuf),
+    OnDisk(Arc<dyn Disk>, PathBuf),
 }
 
 /// Opens the parts of a chain's checkpoints, given newest first.
@@ -59,7 +59,7 @@ pub(super) fn open_chain(
         let mut whole = Part::open(&**disk, &dir, entry, part, options)?;
         opened += 1;
         if opened > OPEN_PARTS_MAX {
-            whole.source = Source::Place(disk.clone(), dir.join(&part.file));
+            whole.source = Source::OnDisk(disk.clone(), dir.join(&part.file));
         }
         Ok(whole)
     };
@@ -208,7 +208,7 @@ impl Part {
         let end = last.offset + u64::from(last.bytes);
         match &self.source {
             Source::File(file) => read_range(&**file, &self.path, first.offset, end, buf),
-            Source::Place(disk, name) => {
+            Source::OnDisk(disk, name) => {
                 let file = open_file(&**disk, name)?;
                 read_range(&*file, &self.path, first.offset, end, buf)
             }

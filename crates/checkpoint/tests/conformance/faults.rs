@@ -260,9 +260,9 @@ fn what_cannot_begin_changes_nothing() {
         for slot in slots {
             read_sections.unclaim(slot);
         }
-        let turn = busy.world.store.driver().try_turn();
+        let permit = busy.world.store.driver().try_permit();
         assert!(matches!(busy.world.take(), Err(CheckpointError::Busy)));
-        drop(turn);
+        drop(permit);
         assert_eq!(busy.world.store.driver().now().epoch(), epoch);
         busy.take("then");
     }

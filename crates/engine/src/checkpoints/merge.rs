@@ -102,7 +102,7 @@ pub(crate) fn merge(shared: &Arc<Shared>, all: bool) -> Result<Option<Checkpoint
     if run.is_empty() {
         return Ok(None);
     }
-    let Some(turn) = Turn::take(shared) else { return Ok(None) };
+    let Some(turn) = MergePermit::take(shared) else { return Ok(None) };
     // The merge may have panicked in the middle of a publication.
     let merged = catch_panic("merge", || merge_run(shared, &turn, &run))
         .unwrap_or_else(|panic| Err(shared.fail_by_panic(panic)));
@@ -133,12 +133,12 @@ pub(crate) fn merge(shared: &Arc<Shared>, all: bool) -> Result<Option<Checkpoint
 }
 
 /// The right to merge: one merge at a time.
-struct Turn<'a> {
+struct MergePermit<'a> {
     shared: &'a Shared,
     progress: Arc<Progress>,
 }
 
-impl<'a> Turn<'a> {
+impl<'a> MergePermit<'a> {
     fn take(shared: &'a Shared) -> Option<Self> {
         let mut state = shared.checkpoints.state.lock();
         if state.merging.progress.is_some() || state.is_stopping {
@@ -150,7 +150,7 @@ impl<'a> Turn<'a> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for MergePermit<'_> {
     fn drop(&mut self) {
         let mut state = self.shared.checkpoints.state.lock();
         state.merging.progress = None;
@@ -160,7 +160,7 @@ impl Drop for Turn<'_> {
 
 fn merge_run(
     shared: &Arc<Shared>,
-    turn: &Turn<'_>,
+    turn: &MergePermit<'_>,
     run: &[CheckpointEntry],
 ) -> Result<Option<CheckpointsMerged>, Error> {
     // No directory may be made before the MANIFEST counts its serial. And no checkpoint may take the

@@ -39,7 +39,7 @@ pub(crate) use commit::commit_or_roll_back;
 pub(crate) use mixed::{Absent, execute};
 pub(crate) use open::OpenTransactions;
 pub(crate) use operations::Operations;
-pub(crate) use parts::{Parts, Place};
+pub(crate) use parts::{KeyLocation, Parts};
 pub(crate) use replay::KindReplay;
 
 /// The kinds of tables that an engine knows besides the memory store, and the tables of each kind.

@@ -14,7 +14,7 @@ use crate::kinds::operations::Operations;
 
 /// Where a key of the transaction is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum KeyLocation {
     /// In the memory store, under this slot.
     Memory(Slot),
     /// In the part of a kind, under that slot.
@@ -37,7 +37,7 @@ pub(crate) struct Parts {
     pub(crate) parts: Vec<Box<dyn KindPart>>,
     pub(crate) operations: Operations,
     /// Of each slot of the transaction.
-    places: Vec<Place>,
+    places: Vec<KeyLocation>,
     /// The keys of the run in the parts, with their slots.
     met: Vec<(Key, Slot)>,
     /// Keys that earlier runs of the transaction have met.
@@ -155,7 +155,7 @@ impl Parts {
             let declared = keys.declared()[index];
             match self.kinds.of(declared.table) {
                 None => {
-                    self.places.push(Place::Memory(Slot(in_memory)));
+                    self.places.push(KeyLocation::Memory(Slot(in_memory)));
                     in_memory += 1;
                 }
                 Some(kind) => {
@@ -165,14 +165,14 @@ impl Parts {
                     self.met.push((key.clone(), slot));
                     others.push(key);
                     // The slot of the key in its part is known once the key is locked.
-                    self.places.push(Place::Part(kind, 0));
+                    self.places.push(KeyLocation::Part(kind, 0));
                 }
             }
         }
         let slots = self.lock_all(&others)?;
-        let theirs = self.places.iter_mut().filter(|place| matches!(place, Place::Part(..)));
+        let theirs = self.places.iter_mut().filter(|place| matches!(place, KeyLocation::Part(..)));
         for (place, (key, slot)) in theirs.zip(others.iter().zip(slots)) {
-            *place = Place::Part(key.kind, slot);
+            *place = KeyLocation::Part(key.kind, slot);
         }
         Ok(())
     }
@@ -245,14 +245,14 @@ impl Parts {
             return Ok(self.met[known].1);
         }
         let public = Slot(self.places.len() as u32);
-        self.places.push(Place::Part(kind, slot));
+        self.places.push(KeyLocation::Part(kind, slot));
         self.met.push((asked, public));
         Ok(public)
     }
 
     /// The slot of a key that the memory store has locked under `slot`.
     pub(crate) fn slot_in_memory(&mut self, slot: Slot) -> Slot {
-        let place = Place::Memory(slot);
+        let place = KeyLocation::Memory(slot);
         if let Some(known) = self.places.iter().position(|&known| known == place) {
             return Slot(known as u32);
         }
@@ -264,7 +264,7 @@ impl Parts {
     ///
     /// # Panics
     /// If the transaction has no such slot.
-    pub(crate) fn place(&self, slot: Slot) -> Place {
+    pub(crate) fn place(&self, slot: Slot) -> KeyLocation {
         self.places[slot.0 as usize]
     }
 

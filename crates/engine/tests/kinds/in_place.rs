@@ -456,7 +456,7 @@ impl Drop for AllLocked<'_> {
 }
 
 #[derive(Debug)]
-struct Held {
+struct HeldLock {
     lock: usize,
     is_exclusive: bool,
     /// The lock's stamp at the time when it was taken.
@@ -479,7 +479,7 @@ struct Part {
     more: i64,
     priority: Priority,
     discipline: Discipline,
-    held: Vec<Held>,
+    held: Vec<HeldLock>,
     slots: Vec<Slot>,
 }
 
@@ -522,7 +522,7 @@ impl Part {
         }
         let stamp = Stamp::from_bits(self.kind.locks[lock].stamp.load(Relaxed));
         let is_exclusive = mode == Mode::Write;
-        self.held.push(Held { lock, is_exclusive, stamp, has_changed: false });
+        self.held.push(HeldLock { lock, is_exclusive, stamp, has_changed: false });
         Ok(self.held.len() - 1)
     }
 

@@ -9,7 +9,7 @@ use stillpoint_format::manifest::{Manifest, ManifestError};
 use stillpoint_format::part::{BLOCK_HEADER_BYTES, Codec, PartHeader, PartIndex};
 use stillpoint_format::{DecodeCause, LogGsn};
 
-use crate::common::part::{Row, part_file, part_header, read_part};
+use crate::common::part::{KeyAndValue, part_file, part_header, read_part};
 use crate::common::{Op, Transaction, encode_ops, manifest, segment_header, writes_of};
 
 macro_rules! fixture {
@@ -100,7 +100,7 @@ fn segment() -> Vec<u8> {
     segment
 }
 
-fn rows() -> Vec<(u32, Row)> {
+fn rows() -> Vec<(u32, KeyAndValue)> {
     let value = |n: usize| Some((n as u8, vec![b'a' + n as u8; 40 * n]));
     let row = |n: usize| (0, 4, format!("key:{n}").into_bytes(), value(n));
     vec![

@@ -1,7 +1,7 @@
 //! Tests of checkpoint parts: round trips, limits, damage.
 
 use crate::common::forge::forge_block;
-use crate::common::part::{Row, part_file, part_header, read_part};
+use crate::common::part::{KeyAndValue, part_file, part_header, read_part};
 use crate::common::segment_header;
 use proptest::prelude::*;
 use stillpoint_format::ident::HEADER_BYTES;
@@ -16,7 +16,7 @@ use stillpoint_format::{DecodeCause, EncodeError, KEY_BYTES_MAX, VALUE_BYTES_MAX
 const CODECS: [Codec; 3] = [Codec::None, Codec::Lz4, Codec::Zstd];
 const KEY: KeyRef<'static> = KeyRef { table: 3, generation: 9, key: b"key" };
 
-fn rows() -> impl Strategy<Value = Vec<(u32, Row)>> {
+fn rows() -> impl Strategy<Value = Vec<(u32, KeyAndValue)>> {
     let value = prop_oneof![
         1 => Just(None),
         4 => (any::<u8>(), prop::collection::vec(any::<u8>(), 0..300)).prop_map(Some),
@@ -231,7 +231,7 @@ fn stamps_come_back_and_others_pay_nothing() {
 
 /// A part with several blocks, compressed and plain ones, without fragments.
 fn sample(codec: Codec) -> Vec<u8> {
-    let rows: Vec<(u32, Row)> = (0..40u32)
+    let rows: Vec<(u32, KeyAndValue)> = (0..40u32)
         .map(|n| {
             let value = (n % 5 != 4).then(|| (n as u8, vec![n as u8; 60]));
             (n / 13, (n as u16 % 3, 1, format!("key:{n}").into_bytes(), value))

@@ -128,18 +128,18 @@ fn killed_scheme() -> &'static str {
     flat.find(|name| is_from_2011(name)).expect("the paper's ping-pong is registered")
 }
 
-fn rows_without_runs() -> Vec<Row> {
+fn rows_without_runs() -> Vec<SchemeRuns> {
     let schemes = compared_schemes().into_iter();
-    schemes.map(|scheme| Row { scheme, outcomes: Vec::new() }).collect()
+    schemes.map(|scheme| SchemeRuns { scheme, outcomes: Vec::new() }).collect()
 }
 
 /// The runs of a scheme.
-struct Row {
+struct SchemeRuns {
     scheme: &'static str,
     outcomes: Vec<Outcome>,
 }
 
-impl Row {
+impl SchemeRuns {
     fn all(&self, figure: impl Fn(&Outcome) -> f64) -> Vec<f64> {
         self.outcomes.iter().map(figure).collect()
     }
@@ -149,7 +149,7 @@ impl Row {
     }
 }
 
-fn row<'a>(rows: &'a [Row], scheme: &str) -> Option<&'a Row> {
+fn row<'a>(rows: &'a [SchemeRuns], scheme: &str) -> Option<&'a SchemeRuns> {
     rows.iter().find(|row| row.scheme == scheme)
 }
 
@@ -200,7 +200,7 @@ impl Experiment for FcFig10 {
 }
 
 /// The overhead of one scheme ÷ another's, run by run.
-fn ratios(rows: &[Row], scheme: &str, baseline: &str) -> Vec<f64> {
+fn ratios(rows: &[SchemeRuns], scheme: &str, baseline: &str) -> Vec<f64> {
     let (Some(one), Some(other)) = (row(rows, scheme), row(rows, baseline)) else {
         return Vec::new();
     };
@@ -229,15 +229,15 @@ const FIGURE_10: [Comparison; 4] = [
     overhead("bacou", "bazz", Paper::order("more"), 1.5),
 ];
 
-fn overhead_claims(rows: &[Row], result: &mut ExperimentResult) {
+fn overhead_claims(rows: &[SchemeRuns], result: &mut ExperimentResult) {
     for compared in &FIGURE_10 {
         let ratios = ratios(rows, compared.subject, compared.baseline);
         result.claims.push(compared.claim("").measured_runs(&ratios));
     }
 }
 
-fn overhead_figures(rows: &[Row], result: &mut ExperimentResult) {
-    let bar = |row: &Row| {
+fn overhead_figures(rows: &[SchemeRuns], result: &mut ExperimentResult) {
+    let bar = |row: &SchemeRuns| {
         let value = Spread::of(&row.all(|it| it.all().overhead_ms()))?;
         Some(Bar { group: row.scheme.to_owned(), name: "overhead".into(), value })
     };
@@ -348,9 +348,9 @@ impl Experiment for FcFig11 {
 }
 
 /// The claims of §5.4 on Figure 11: each scheme of the paper whose tick is constant, by itself.
-fn latency_claims(rows: &[Row], result: &mut ExperimentResult) {
+fn latency_claims(rows: &[SchemeRuns], result: &mut ExperimentResult) {
     let source = "SIGMOD 2011, §5.4, Figure 11";
-    let is_flat = |row: &&Row| has_constant_tick(row.scheme) && is_from_2011(row.scheme);
+    let is_flat = |row: &&SchemeRuns| has_constant_tick(row.scheme) && is_from_2011(row.scheme);
     for row in rows.iter().filter(is_flat) {
         let uniform = row.all(|it| it.all().max_ms() / it.all().mean_ms());
         result.claims.push(
@@ -390,7 +390,7 @@ const PEAKS: Comparison = Comparison {
     goal: Bound::AtLeast(10.0),
 };
 
-fn latency_figures(rows: &[Row], result: &mut ExperimentResult) {
+fn latency_figures(rows: &[SchemeRuns], result: &mut ExperimentResult) {
     let mut figure = Figure {
         title: "Latency of ticks".into(),
         caption: "Time of the mutator in each tick of 0.1 s: updates, and the tick's end.".into(),

@@ -21,12 +21,12 @@ use crate::config::Db;
 pub(crate) struct Watched {
     db: Db,
     key: Box<[u8]>,
-    seen: Seen,
+    seen: Observation,
 }
 
 /// The client's observation of the key.
 #[derive(Debug)]
-enum Seen {
+enum Observation {
     /// The stamp of its last writer.
     Value(Stamp),
     /// There was no such key, or the key had expired.
@@ -43,9 +43,9 @@ impl Watched {
         now_ms: u64,
     ) -> Self {
         let seen = if is_present(tx, slot, now_ms) {
-            Seen::Value(tx.stamp(slot))
+            Observation::Value(tx.stamp(slot))
         } else {
-            Seen::Missing(missing_keys.watch(tx.key_hash(slot)))
+            Observation::Missing(missing_keys.watch(tx.key_hash(slot)))
         };
         Self { db, key: key.into(), seen }
     }
@@ -65,8 +65,8 @@ impl Watched {
     pub(crate) fn is_unchanged(&self, tx: &mut Tx<'_>, slot: Slot, now_ms: u64) -> bool {
         let is_present = is_present(tx, slot, now_ms);
         match &self.seen {
-            Seen::Value(stamp) => is_present && tx.stamp(slot) == *stamp,
-            Seen::Missing(key) => !is_present && !key.was_made(),
+            Observation::Value(stamp) => is_present && tx.stamp(slot) == *stamp,
+            Observation::Missing(key) => !is_present && !key.was_made(),
         }
     }
 

@@ -35,16 +35,16 @@ impl GatedClock {
 }
 
 /// The gate of a test. It opens at the end of the test at the latest.
-struct Gate(Arc<GatedClock>);
+struct ClockGate(Arc<GatedClock>);
 
-impl std::ops::Deref for Gate {
+impl std::ops::Deref for ClockGate {
     type Target = GatedClock;
     fn deref(&self) -> &GatedClock {
         &self.0
     }
 }
 
-impl Drop for Gate {
+impl Drop for ClockGate {
     fn drop(&mut self) {
         self.0.open();
     }
@@ -67,12 +67,12 @@ impl Clock for GatedClock {
 }
 
 /// A server with one event loop, where long commands wait until the gate is opened.
-fn gated() -> (TestServer, Gate) {
+fn gated() -> (TestServer, ClockGate) {
     let clock = Arc::new(GatedClock::default());
     let mut config = config();
     config.threads = 1;
     config.clock = Arc::clone(&clock) as Arc<dyn Clock>;
-    (TestServer::with(config), Gate(clock))
+    (TestServer::with(config), ClockGate(clock))
 }
 
 /// A command of thousands of keys: `long0` to `long1999` get `value`.

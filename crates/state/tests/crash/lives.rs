@@ -16,7 +16,7 @@ const STATES: u64 = 4;
 
 /// Counts of events in the runs.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct Coverage {
     pub(crate) states: u64,
     pub(crate) images_loaded: u64,
     pub(crate) replayed_ticks: u64,
@@ -24,13 +24,13 @@ pub(crate) struct Seen {
 }
 
 /// Runs one seed.
-pub(crate) fn run_seed(name: &str, seed: u64) -> Seen {
+pub(crate) fn run_seed(name: &str, seed: u64) -> Coverage {
     registry::run(name, Run { name, seed, fault: None }).expect("it is in the table")
 }
 
 /// Runs one seed. In its first life the `nth` call that may change the disk fails. Returns the
 /// number of such calls.
-pub(crate) fn run_with_fault(name: &str, seed: u64, nth: u64, fault: Fault) -> Seen {
+pub(crate) fn run_with_fault(name: &str, seed: u64, nth: u64, fault: Fault) -> Coverage {
     registry::run(name, Run { name, seed, fault: Some((nth, fault)) }).expect("it is in the table")
 }
 
@@ -41,16 +41,16 @@ struct Run<'a> {
 }
 
 impl registry::Program for Run<'_> {
-    type Output = Seen;
+    type Output = Coverage;
 
-    fn run<S: Scheme>(self) -> Seen {
+    fn run<S: Scheme>(self) -> Coverage {
         let mut mix = Mix(self.seed.wrapping_mul(0xD134_2543_DE82_EF95) ^ 7);
         let mut story = Story::<S> {
             at: format!("{}, seed {}, fault {:?}", self.name, self.seed, self.fault),
             disk: SimDisk::new(self.seed),
             history: vec![Model::new()],
             durable: 0,
-            seen: Seen::default(),
+            seen: Coverage::default(),
             scheme: std::marker::PhantomData,
         };
         let tearing = [Tearing::Garbage, Tearing::ChangedBytes, Tearing::Never];
@@ -72,7 +72,7 @@ struct Story<S> {
     history: Vec<Model>,
     /// Reported as durable.
     durable: u64,
-    seen: Seen,
+    seen: Coverage,
     scheme: std::marker::PhantomData<S>,
 }
 

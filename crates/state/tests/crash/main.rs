@@ -23,7 +23,7 @@ fn number(variable: &str, otherwise: u64) -> u64 {
 fn what_was_durable_is_there_and_what_is_there_was() {
     let first = number("STILLPOINT_STATE_SEED", 0);
     for name in registry::names_here() {
-        let mut all = lives::Seen::default();
+        let mut all = lives::Coverage::default();
         for seed in first..first + number("STILLPOINT_STATE_CRASH_SEEDS", SEEDS) {
             let seen = lives::run_seed(name, seed);
             all.states += seen.states;

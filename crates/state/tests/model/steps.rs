@@ -9,7 +9,7 @@ use stillpoint_state::{
 
 /// Counts of events in a run.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct Coverage {
     pub(crate) reads: u64,
     pub(crate) ticks: u64,
     pub(crate) images: u64,
@@ -60,9 +60,9 @@ impl<T: Plain + FieldValue> TestCell for T {
 }
 
 /// Runs a scheme with cells of every size.
-pub(crate) fn run_all_sizes(name: &str, seed: u64, steps: u64) -> Seen {
-    let mut all = Seen::default();
-    let runs: [fn(&str, u64, u64) -> Seen; 8] = [
+pub(crate) fn run_all_sizes(name: &str, seed: u64, steps: u64) -> Coverage {
+    let mut all = Coverage::default();
+    let runs: [fn(&str, u64, u64) -> Coverage; 8] = [
         run::<u32>,
         run::<[f32; 3]>,
         run::<Odd>,
@@ -85,8 +85,8 @@ pub(crate) fn run_all_sizes(name: &str, seed: u64, steps: u64) -> Seen {
 /// Steps of one world, after which another one begins.
 const STEPS_OF_A_WORLD: u64 = 5_000;
 
-pub(crate) fn run<T: TestCell>(name: &str, seed: u64, steps: u64) -> Seen {
-    let mut all = Seen::default();
+pub(crate) fn run<T: TestCell>(name: &str, seed: u64, steps: u64) -> Coverage {
+    let mut all = Coverage::default();
     let mut left = steps;
     for seed in seed.. {
         let program =
@@ -112,9 +112,9 @@ struct Steps<'a, T> {
 }
 
 impl<T: TestCell> registry::Program for Steps<'_, T> {
-    type Output = Seen;
+    type Output = Coverage;
 
-    fn run<S: Scheme>(self) -> Seen {
+    fn run<S: Scheme>(self) -> Coverage {
         let Self { name, seed, steps, .. } = self;
         let mut world = World::<S, T>::new(name, seed);
         for step in 0..steps {
@@ -153,7 +153,7 @@ struct World<S: Scheme, T: TestCell> {
     taking: Option<Taking<S>>,
     /// Tick and expected image of the last capture of changes, if it failed.
     failed: Option<(u64, Vec<Vec<u8>>)>,
-    seen: Seen,
+    seen: Coverage,
 }
 
 impl<S: Scheme, T: TestCell> World<S, T> {
@@ -178,7 +178,7 @@ impl<S: Scheme, T: TestCell> World<S, T> {
             model,
             taking: None,
             failed: None,
-            seen: Seen::default(),
+            seen: Coverage::default(),
         };
         if !seed.is_multiple_of(3) {
             world.fill();

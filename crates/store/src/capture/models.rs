@@ -140,7 +140,7 @@ impl World {
         }
         let claim = Claim::of_all(self.driver.now());
         for at in 0..self.cells.len() {
-            let mut walk = Walk { copy: None };
+            let mut walk = ScannedValue { copy: None };
             capture(self.cell(at), claim, false, &mut walk);
             if let Some(copy) = walk.copy {
                 self.emit(at, number(&copy));
@@ -159,11 +159,11 @@ impl World {
 }
 
 /// The values that the scan has copied and not taken back.
-struct Walk {
+struct ScannedValue {
     copy: Option<Vec<u8>>,
 }
 
-impl Captured for Walk {
+impl Captured for ScannedValue {
     fn emit(&mut self, _: Cell<'_>, value: ValueRef<'_>) {
         self.copy = Some(value.to_vec());
     }

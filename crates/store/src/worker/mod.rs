@@ -81,7 +81,7 @@ impl<P: Procedure> Batch for [P] {
 
 /// A value found without a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct FoundValue {
     /// Tag of the value.
     pub tag: u8,
     /// Stamp of the value's writer.
@@ -294,7 +294,7 @@ impl Worker {
         table: TableId,
         key: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<Option<Seen>, TxError> {
+    ) -> Result<Option<FoundValue>, TxError> {
         let hash = self.local.store.hash(table, key);
         let found = self.guarded(|worker| {
             worker.local.enter();
@@ -304,7 +304,7 @@ impl Worker {
         });
         let (tag, stamp) = found?;
         self.local.dependencies.add(stamp);
-        Ok(tag.map(|tag| Seen { tag, stamp }))
+        Ok(tag.map(|tag| FoundValue { tag, stamp }))
     }
 
     /// Notes that an answer depends on a commit, if the log wants to know.

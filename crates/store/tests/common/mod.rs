@@ -310,12 +310,12 @@ impl Lane for GatheredLane<'_> {
     }
 }
 
-struct Walk<'a> {
+struct CaptureScan<'a> {
     slot: usize,
     to: &'a Gathered,
 }
 
-impl Capture for Walk<'_> {
+impl Capture for CaptureScan<'_> {
     fn slot(&self) -> usize {
         self.slot
     }
@@ -331,7 +331,7 @@ impl Capture for Walk<'_> {
 /// The scan of a checkpoint: every slab, in the phase CAPTURE.
 pub(crate) fn walk(store: &Store, gathered: &Gathered) {
     let slot = store.driver().read_sections().claim().expect("a free slot");
-    let mut walk = Walk { slot, to: gathered };
+    let mut walk = CaptureScan { slot, to: gathered };
     for slab in 0..store.slab_count() {
         store.capture_unmarked(slab, &mut walk);
     }

@@ -9,7 +9,7 @@ use stillpoint_format::part::{
 use super::STORE;
 
 /// What a checkpoint says about a key; `None` is a tombstone.
-pub(crate) type Row = (u16, u32, Vec<u8>, Option<(u8, Vec<u8>)>);
+pub(crate) type KeyAndValue = (u16, u32, Vec<u8>, Option<(u8, Vec<u8>)>);
 
 /// The header of the sample part.
 pub(crate) fn part_header(codec: Codec) -> PartHeader {
@@ -28,7 +28,11 @@ pub(crate) fn part_header(codec: Codec) -> PartHeader {
 
 /// Writes rows, each with its partition, as one part; blocks are full at `target` bytes.
 /// Returns the file and the checksum of its index.
-pub(crate) fn part_file(header: &PartHeader, target: usize, rows: &[(u32, Row)]) -> (Vec<u8>, u32) {
+pub(crate) fn part_file(
+    header: &PartHeader,
+    target: usize,
+    rows: &[(u32, KeyAndValue)],
+) -> (Vec<u8>, u32) {
     let mut writer = PartWriter {
         file: header.encode().to_vec(),
         index: IndexBuilder::default(),
@@ -92,7 +96,9 @@ impl PartWriter {
 }
 
 /// Reads a whole part back, in index order.
-pub(crate) fn read_part(file: &[u8]) -> Result<Vec<(u32, Row)>, stillpoint_format::DecodeError> {
+pub(crate) fn read_part(
+    file: &[u8],
+) -> Result<Vec<(u32, KeyAndValue)>, stillpoint_format::DecodeError> {
     let header = PartHeader::decode(file)?;
     let index = PartIndex::of_file(header.identity(), file, header.partitions_log2)?;
     let mut reader = stillpoint_format::part::BlockReader::new(header.identity());
@@ -120,6 +126,6 @@ pub(crate) fn read_part(file: &[u8]) -> Result<Vec<(u32, Row)>, stillpoint_forma
     Ok(rows)
 }
 
-fn row(entry: &Entry<'_>, value: Option<(u8, Vec<u8>)>) -> Row {
+fn row(entry: &Entry<'_>, value: Option<(u8, Vec<u8>)>) -> KeyAndValue {
     (entry.key.table, entry.key.generation, entry.key.key.to_vec(), value)
 }

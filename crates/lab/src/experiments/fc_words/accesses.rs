@@ -188,10 +188,10 @@ impl registry::Program for Accesses<'_> {
 
     fn run<S: Scheme>(self) -> LabResult<()> {
         let Child { scheme, kind, words } = self.0;
-        let rows = words * 4 / size_of::<Row>();
+        let rows = words * 4 / size_of::<StockRow>();
         let mut builder = Arrays::<S>::builder();
         let array = builder.array::<u32>("words", *words);
-        let long = builder.array::<Row>("rows", if *kind == Kind::Row { rows } else { 1 });
+        let long = builder.array::<StockRow>("rows", if *kind == Kind::Row { rows } else { 1 });
         let mut arrays = builder.build().map_err(|e| failed(scheme, e))?;
         arrays.fill(array, |index| index as u32).map_err(|e| failed(scheme, e))?;
         arrays.fill(long, |index| [index as u64; 39]).map_err(|e| failed(scheme, e))?;
@@ -220,7 +220,7 @@ impl registry::Program for Accesses<'_> {
 }
 
 /// A row of TPC-C's stock: 312 bytes.
-type Row = [u64; 39];
+type StockRow = [u64; 39];
 
 /// SplitMix64.
 struct Draw(u64);
@@ -276,7 +276,7 @@ fn counted_accesses_write<S: Scheme>(
 #[inline(never)]
 fn counted_accesses_row<S: Scheme>(
     arrays: &mut Arrays<S>,
-    (array, rows): (Array<Row>, usize),
+    (array, rows): (Array<StockRow>, usize),
     draw: &mut Draw,
 ) {
     let mut writer = arrays.array_mut(array);

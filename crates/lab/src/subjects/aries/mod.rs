@@ -41,7 +41,7 @@ use self::redo::{Log, failed};
 use crate::error::LabResult;
 use crate::workloads::tpcc::load::Population;
 use crate::workloads::tpcc::memory::{Memory, Rows};
-use crate::workloads::tpcc::schema::{Row, Tables};
+use crate::workloads::tpcc::schema::{TableRow, Tables};
 
 /// The database, its log and its checkpoints.
 #[derive(Debug)]
@@ -184,26 +184,26 @@ impl Drop for Aries {
 
 impl Rows for Aries {
     #[inline]
-    fn get<T: Row, F: FieldValue>(&self, row: usize, column: Field<T, F>) -> F {
+    fn get<T: TableRow, F: FieldValue>(&self, row: usize, column: Field<T, F>) -> F {
         self.arrays.read_field(T::array(&self.tables), row, column)
     }
 
     #[inline]
-    fn row<T: Row>(&self, row: usize) -> T {
+    fn row<T: TableRow>(&self, row: usize) -> T {
         self.arrays.read(T::array(&self.tables), row)
     }
 }
 
 impl Memory for Aries {
     #[inline]
-    fn set<T: Row, F: FieldValue>(&mut self, row: usize, column: Field<T, F>, value: F) {
+    fn set<T: TableRow, F: FieldValue>(&mut self, row: usize, column: Field<T, F>, value: F) {
         self.codes.put_column::<T, F>(&mut self.records, row, column.offset(), value);
         self.arrays.write_field(T::array(&self.tables), row, column, value);
         self.mark::<T>(row);
     }
 
     #[inline]
-    fn put<T: Row>(&mut self, row: usize, value: T) {
+    fn put<T: TableRow>(&mut self, row: usize, value: T) {
         let array = T::array(&self.tables);
         self.arrays.write(array, row, value);
         let read = |bytes: &mut [u8]| self.arrays.read_part(array, row, 0, bytes);
@@ -212,14 +212,19 @@ impl Memory for Aries {
     }
 
     #[inline]
-    fn announce<T: Row, F: FieldValue>(&self, row: usize, column: Field<T, F>, intent: Intent) {
+    fn announce<T: TableRow, F: FieldValue>(
+        &self,
+        row: usize,
+        column: Field<T, F>,
+        intent: Intent,
+    ) {
         self.arrays.prefetch_field(T::array(&self.tables), row, column, intent);
     }
 }
 
 impl Aries {
     #[inline]
-    fn mark<T: Row>(&mut self, row: usize) {
+    fn mark<T: TableRow>(&mut self, row: usize) {
         let page = self.pages.page_of(T::TABLE, row);
         self.dirty[usize::from(T::TABLE)][page] = 1;
     }

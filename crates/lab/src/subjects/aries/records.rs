@@ -10,7 +10,7 @@
 
 use stillpoint_state::{Array, Cells, FieldValue, Plain, Scheme};
 
-use crate::workloads::tpcc::schema::{Row, Tables, Visit};
+use crate::workloads::tpcc::schema::{TableRow, Tables, Visit};
 
 /// Meaning of a code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl Codes {
 
     /// Adds the record of a column's new value.
     #[inline]
-    pub(super) fn put_column<T: Row, F: FieldValue>(
+    pub(super) fn put_column<T: TableRow, F: FieldValue>(
         &self,
         log: &mut Vec<u8>,
         row: usize,
@@ -60,7 +60,7 @@ impl Codes {
 
     /// Adds the record of a row's new bytes. `read` writes the bytes into the record's buffer.
     #[inline]
-    pub(super) fn put_row<T: Row>(
+    pub(super) fn put_row<T: TableRow>(
         &self,
         log: &mut Vec<u8>,
         row: usize,
@@ -99,7 +99,7 @@ impl Codes {
 }
 
 impl Visit for Codes {
-    fn table<T: Row>(&mut self, _: Array<T>) {
+    fn table<T: TableRow>(&mut self, _: Array<T>) {
         let (table, bytes) = (T::TABLE, <T as Plain>::BYTES);
         assert!(bytes <= VALUE_BYTES_MAX, "a row is a cell");
         self.whole.push(self.places.len() as u8);

@@ -12,7 +12,7 @@ use crate::subjects::tpcc_records::slots::key;
 use crate::workloads::tpcc::check::{Checked, check as check_conditions};
 use crate::workloads::tpcc::memory::Rows;
 use crate::workloads::tpcc::schema::{
-    Counters, DISTRICTS, District, History, NewOrder, Order, Row,
+    Counters, DISTRICTS, District, History, NewOrder, Order, TableRow,
 };
 
 /// Checks all conditions. Also checks that no rows exist but those of orders and of counted
@@ -91,7 +91,7 @@ impl<'a> InStore<'a> {
         reason.map_or(Ok(()), |reason| Err(failed(self.subject.name, reason)))
     }
 
-    fn read<T: Row>(&self, row: usize, offset: usize, out: &mut [u8]) {
+    fn read<T: TableRow>(&self, row: usize, offset: usize, out: &mut [u8]) {
         let reading = &mut *self.reading.borrow_mut();
         if reading.last != Some((T::TABLE, row)) {
             reading.bytes.clear();
@@ -114,11 +114,11 @@ impl<'a> InStore<'a> {
 }
 
 impl Rows for InStore<'_> {
-    fn get<T: Row, F: FieldValue>(&self, row: usize, column: Field<T, F>) -> F {
+    fn get<T: TableRow, F: FieldValue>(&self, row: usize, column: Field<T, F>) -> F {
         F::read_with(|bytes| self.read::<T>(row, column.offset(), bytes))
     }
 
-    fn row<T: Row>(&self, row: usize) -> T {
+    fn row<T: TableRow>(&self, row: usize) -> T {
         T::read_with(|bytes| self.read::<T>(row, 0, bytes))
     }
 }

@@ -11,8 +11,8 @@ use crate::workloads::tpcc::input::{CustomerKey, Transaction};
 use crate::workloads::tpcc::load::Population;
 use crate::workloads::tpcc::memory::{Memory, Rows};
 use crate::workloads::tpcc::schema::{
-    Counters, Customer, DISTRICTS, District, History, Item, NewOrder, Order, OrderLine, Row, Stock,
-    Warehouse,
+    Counters, Customer, DISTRICTS, District, History, Item, NewOrder, Order, OrderLine, Stock,
+    TableRow, Warehouse,
 };
 use crate::workloads::tpcc::transactions::{Done, Kind, run};
 
@@ -84,7 +84,7 @@ impl Tpcc {
 
     /// The table of a row.
     #[inline]
-    pub(super) fn table<T: Row>(&self) -> TableId {
+    pub(super) fn table<T: TableRow>(&self) -> TableId {
         self.tables[usize::from(T::TABLE)]
     }
 
@@ -176,12 +176,12 @@ impl InTransaction<'_, '_> {
     }
 
     #[cold]
-    fn fail_at<T: Row>(&self, row: usize, what: &str) {
+    fn fail_at<T: TableRow>(&self, row: usize, what: &str) {
         self.fail(TxError::abandon(format!("row {row} of {} {what}", T::NAME)));
     }
 
     #[inline]
-    fn slot<T: Row>(&self, row: usize) -> Option<Slot> {
+    fn slot<T: TableRow>(&self, row: usize) -> Option<Slot> {
         let slot = self.slots.slot::<T>(row);
         if slot.is_none() {
             self.fail_at::<T>(row, "was not declared");
@@ -191,7 +191,7 @@ impl InTransaction<'_, '_> {
 
     /// Bytes of a row, from an offset on.
     #[inline]
-    fn read<T: Row>(&self, row: usize, offset: usize, bytes: &mut [u8]) {
+    fn read<T: TableRow>(&self, row: usize, offset: usize, bytes: &mut [u8]) {
         let Some(slot) = self.slot::<T>(row) else { return };
         match self.tx.borrow_mut().value(slot) {
             Some(value) if value.len() == T::PACKED_BYTES => value.read_range(offset, bytes),
@@ -202,19 +202,19 @@ impl InTransaction<'_, '_> {
 
 impl Rows for InTransaction<'_, '_> {
     #[inline]
-    fn get<T: Row, F: FieldValue>(&self, row: usize, column: Field<T, F>) -> F {
+    fn get<T: TableRow, F: FieldValue>(&self, row: usize, column: Field<T, F>) -> F {
         F::read_with(|bytes| self.read::<T>(row, column.offset(), bytes))
     }
 
     #[inline]
-    fn row<T: Row>(&self, row: usize) -> T {
+    fn row<T: TableRow>(&self, row: usize) -> T {
         T::read_with(|bytes| self.read::<T>(row, 0, bytes))
     }
 }
 
 impl Memory for InTransaction<'_, '_> {
     #[inline]
-    fn set<T: Row, F: FieldValue>(&mut self, row: usize, column: Field<T, F>, value: F) {
+    fn set<T: TableRow, F: FieldValue>(&mut self, row: usize, column: Field<T, F>, value: F) {
         let Some(slot) = self.slot::<T>(row) else { return };
         value.write_with(|bytes| {
             let written = self.tx.borrow_mut().patch_slot(slot, column.offset(), bytes);
@@ -225,7 +225,7 @@ impl Memory for InTransaction<'_, '_> {
     }
 
     #[inline]
-    fn put<T: Row>(&mut self, row: usize, value: T) {
+    fn put<T: TableRow>(&mut self, row: usize, value: T) {
         let Some(slot) = self.slot::<T>(row) else { return };
         value.write_with(|bytes| {
             let written = self.tx.borrow_mut().put_slot(slot, bytes);
@@ -236,7 +236,7 @@ impl Memory for InTransaction<'_, '_> {
     }
 
     /// The engine has prefetched the declared keys before.
-    fn announce<T: Row, F: FieldValue>(&self, _: usize, _: Field<T, F>, _: Intent) {}
+    fn announce<T: TableRow, F: FieldValue>(&self, _: usize, _: Field<T, F>, _: Intent) {}
 
     fn named(&self, _: &Population, district: usize, name: u32) -> u32 {
         let slot = self.slots.name();

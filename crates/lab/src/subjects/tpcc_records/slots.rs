@@ -7,7 +7,7 @@ use crate::workloads::tpcc::input::{CustomerKey, Line, Transaction};
 use crate::workloads::tpcc::load::last_name;
 use crate::workloads::tpcc::schema::{
     Counters, Customer, DISTRICTS, District, History, Item, LINES_MAX, NewOrder, Order, OrderLine,
-    Row, Scale, Stock, Warehouse,
+    Scale, Stock, TableRow, Warehouse,
 };
 
 /// Number of slots before those of the lines.
@@ -79,7 +79,7 @@ impl<'a> Slots<'a> {
 
     /// The slot of a row. `None` if the transaction has not declared the row.
     #[inline]
-    pub(super) fn slot<T: Row>(&self, row: usize) -> Option<Slot> {
+    pub(super) fn slot<T: TableRow>(&self, row: usize) -> Option<Slot> {
         let is = |expected: usize, slot: usize| (row == expected).then_some(slot);
         let table = T::TABLE;
         let slot = if table == Warehouse::TABLE {
@@ -100,7 +100,7 @@ impl<'a> Slots<'a> {
     }
 
     #[inline]
-    fn of_order<T: Row>(&self, row: usize, order: usize, lines: &[Line]) -> Option<usize> {
+    fn of_order<T: TableRow>(&self, row: usize, order: usize, lines: &[Line]) -> Option<usize> {
         let table = T::TABLE;
         if table == Order::TABLE {
             return (row == order).then_some(3);
@@ -171,7 +171,7 @@ struct Declaring<'a> {
 
 impl Declaring<'_> {
     #[inline]
-    fn push<T: Row>(&mut self, row: usize, mode: Mode) {
+    fn push<T: TableRow>(&mut self, row: usize, mode: Mode) {
         self.keys.push(self.tpcc.table::<T>(), &key(row), mode, T::PACKED_BYTES);
     }
 }

@@ -14,7 +14,7 @@ use crate::subjects::tpcc_records::slots::{key, name_key};
 use crate::workloads::random::Random;
 use crate::workloads::tpcc::input::{CustomerKey, Transaction};
 use crate::workloads::tpcc::memory::middle;
-use crate::workloads::tpcc::schema::{Counters, DISTRICTS, District, Row};
+use crate::workloads::tpcc::schema::{Counters, DISTRICTS, District, TableRow};
 use crate::workloads::tpcc::transactions::Kind;
 
 /// Number of attempts after which the terminal reports an error.
@@ -134,7 +134,7 @@ impl<'a> Terminal<'a> {
     }
 
     /// A number of so many bytes in a record.
-    fn column<T: Row>(&mut self, row: usize, offset: usize, len: usize) -> LabResult<u64> {
+    fn column<T: TableRow>(&mut self, row: usize, offset: usize, len: usize) -> LabResult<u64> {
         self.bytes.clear();
         let table = self.subject.tpcc.table::<T>();
         let found = self.session.read(table, &key(row), &mut self.bytes);

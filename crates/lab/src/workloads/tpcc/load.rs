@@ -7,7 +7,7 @@ use crate::workloads::random::{Random, splitmix64};
 use crate::workloads::tpcc::input::{names, nurand};
 use crate::workloads::tpcc::schema::{
     Counters, Customer, DISTRICTS, District, History, Item, LINES_MAX, NewOrder, Order, OrderLine,
-    Row, Scale, Stock, Tables, Visit, Warehouse,
+    Scale, Stock, TableRow, Tables, Visit, Warehouse,
 };
 
 /// Amount of every payment of the load, in cents.
@@ -62,7 +62,7 @@ impl Population {
         population
     }
 
-    fn random<T: Row>(&self, row: usize) -> Random {
+    fn random<T: TableRow>(&self, row: usize) -> Random {
         let mut mix = self.seed ^ ((u64::from(T::TABLE) + 1) << 56) ^ row as u64;
         Random::new(splitmix64(&mut mix))
     }
@@ -291,7 +291,7 @@ impl Population {
 }
 
 /// A row with a first value.
-pub(crate) trait First: Row {
+pub(crate) trait First: TableRow {
     /// The first value of the row of this number. Zeros if the load has none.
     fn first(population: &Population, row: usize) -> Self;
 }
@@ -357,7 +357,7 @@ struct Digest<'a, S: Scheme> {
 }
 
 impl<S: Scheme> Visit for Digest<'_, S> {
-    fn table<T: Row>(&mut self, array: Array<T>) {
+    fn table<T: TableRow>(&mut self, array: Array<T>) {
         let rows = self.cells.array(array);
         let mut bytes = vec![0; <T as Plain>::BYTES];
         let mut sum = 0x9e37_79b9_7f4a_7c15_u64;

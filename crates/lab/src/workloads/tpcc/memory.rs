@@ -3,24 +3,24 @@
 use stillpoint_state::{Cells, Field, FieldValue, Intent, Scheme};
 
 use crate::workloads::tpcc::load::Population;
-use crate::workloads::tpcc::schema::{Row, Tables};
+use crate::workloads::tpcc::schema::{TableRow, Tables};
 
 /// Tables that can be read.
 pub(crate) trait Rows {
     /// A column of a row.
-    fn get<T: Row, F: FieldValue>(&self, row: usize, column: Field<T, F>) -> F;
+    fn get<T: TableRow, F: FieldValue>(&self, row: usize, column: Field<T, F>) -> F;
     /// A whole row. Zeros if there is none.
-    fn row<T: Row>(&self, row: usize) -> T;
+    fn row<T: TableRow>(&self, row: usize) -> T;
 }
 
 /// Tables that a transaction can read and write.
 pub(crate) trait Memory: Rows {
     /// Gives a column of a row a new value.
-    fn set<T: Row, F: FieldValue>(&mut self, row: usize, column: Field<T, F>, value: F);
+    fn set<T: TableRow, F: FieldValue>(&mut self, row: usize, column: Field<T, F>, value: F);
     /// Replaces a whole row.
-    fn put<T: Row>(&mut self, row: usize, value: T);
+    fn put<T: TableRow>(&mut self, row: usize, value: T);
     /// Prefetches a column of a row.
-    fn announce<T: Row, F: FieldValue>(&self, row: usize, column: Field<T, F>, intent: Intent);
+    fn announce<T: TableRow, F: FieldValue>(&self, row: usize, column: Field<T, F>, intent: Intent);
 
     /// The middle one of the customers with this last name (2.5.2.2).
     fn named(&self, population: &Population, district: usize, name: u32) -> u32 {
@@ -47,29 +47,34 @@ pub(crate) struct InCells<'a, S: Scheme> {
 
 impl<S: Scheme> Rows for InCells<'_, S> {
     #[inline]
-    fn get<T: Row, F: FieldValue>(&self, row: usize, column: Field<T, F>) -> F {
+    fn get<T: TableRow, F: FieldValue>(&self, row: usize, column: Field<T, F>) -> F {
         self.cells.read_field(T::array(self.tables), row, column)
     }
 
     #[inline]
-    fn row<T: Row>(&self, row: usize) -> T {
+    fn row<T: TableRow>(&self, row: usize) -> T {
         self.cells.read(T::array(self.tables), row)
     }
 }
 
 impl<S: Scheme> Memory for InCells<'_, S> {
     #[inline]
-    fn set<T: Row, F: FieldValue>(&mut self, row: usize, column: Field<T, F>, value: F) {
+    fn set<T: TableRow, F: FieldValue>(&mut self, row: usize, column: Field<T, F>, value: F) {
         self.cells.write_field(T::array(self.tables), row, column, value);
     }
 
     #[inline]
-    fn put<T: Row>(&mut self, row: usize, value: T) {
+    fn put<T: TableRow>(&mut self, row: usize, value: T) {
         self.cells.write(T::array(self.tables), row, value);
     }
 
     #[inline]
-    fn announce<T: Row, F: FieldValue>(&self, row: usize, column: Field<T, F>, intent: Intent) {
+    fn announce<T: TableRow, F: FieldValue>(
+        &self,
+        row: usize,
+        column: Field<T, F>,
+        intent: Intent,
+    ) {
         self.cells.prefetch_field(T::array(self.tables), row, column, intent);
     }
 }

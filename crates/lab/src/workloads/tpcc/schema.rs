@@ -84,7 +84,7 @@ impl Scale {
 }
 
 /// A row of a table.
-pub(crate) trait Row: Plain + FieldValue + PartialEq {
+pub(crate) trait TableRow: Plain + FieldValue + PartialEq {
     /// The number of the row's table.
     const TABLE: u8;
     /// The name of the row's table.
@@ -100,7 +100,7 @@ pub(crate) trait Row: Plain + FieldValue + PartialEq {
 /// A visitor of all tables.
 pub(crate) trait Visit {
     /// Visits one table.
-    fn table<T: Row>(&mut self, array: Array<T>);
+    fn table<T: TableRow>(&mut self, array: Array<T>);
 }
 
 macro_rules! tables {
@@ -115,7 +115,7 @@ macro_rules! tables {
             #[derive(Clone, Copy, Debug, PartialEq, Plain)]
             pub(crate) struct $row { $( $(#[$field_doc])* #[field($constant)] pub(crate) $field: $type, )+ }
 
-            impl Row for $row {
+            impl TableRow for $row {
                 const TABLE: u8 = TableNumber::$row as u8;
                 const NAME: &'static str = stringify!($slot);
                 fn array(tables: &Tables) -> Array<Self> {

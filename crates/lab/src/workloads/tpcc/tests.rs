@@ -8,7 +8,7 @@ use super::input::{Trace, Transaction};
 use super::load::{Population, digest, last_name};
 use super::memory::{InCells, Memory, Rows};
 use super::schema::{
-    Counters, Customer, DISTRICTS, District, History, NewOrder, OrderLine, Row, Scale, Stock,
+    Counters, Customer, DISTRICTS, District, History, NewOrder, OrderLine, Scale, Stock, TableRow,
     Tables, Visit, Warehouse, data_bytes,
 };
 use super::transactions::{Kind, run};
@@ -217,7 +217,7 @@ fn names_and_columns_are_those_of_the_specification() {
     }
     struct Columns(usize);
     impl Visit for Columns {
-        fn table<T: Row>(&mut self, _: stillpoint_state::Array<T>) {
+        fn table<T: TableRow>(&mut self, _: stillpoint_state::Array<T>) {
             let columns = T::columns();
             let ends = columns.iter().fold(0, |end, &(at, len)| {
                 assert_eq!(at, end, "{}: columns follow each other", T::NAME);

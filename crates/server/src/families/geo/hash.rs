@@ -15,12 +15,12 @@ const ODD: u64 = 0xaaaa_aaaa_aaaa_aaaa;
 
 /// Longitude and latitude in degrees.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Place {
+pub(super) struct Coordinates {
     pub(super) longitude: f64,
     pub(super) latitude: f64,
 }
 
-impl Place {
+impl Coordinates {
     /// Whether the place can be stored.
     pub(super) fn is_valid(&self) -> bool {
         let within = |value: f64, (least, most): (f64, f64)| value >= least && value <= most;
@@ -82,7 +82,7 @@ pub(super) enum Shape {
 
 impl Shape {
     /// The distance of another place from the middle, if the shape holds it.
-    pub(super) fn holds(&self, middle: &Place, other: &Place) -> Option<f64> {
+    pub(super) fn holds(&self, middle: &Coordinates, other: &Coordinates) -> Option<f64> {
         match *self {
             Self::Circle { radius } => {
                 let distance = middle.distance(other);
@@ -92,7 +92,7 @@ impl Shape {
                 if other.distance_of_latitudes(middle) > height / 2.0 {
                     return None;
                 }
-                let beside = Place { longitude: middle.longitude, latitude: other.latitude };
+                let beside = Coordinates { longitude: middle.longitude, latitude: other.latitude };
                 if other.distance(&beside) > width / 2.0 {
                     return None;
                 }
@@ -109,7 +109,7 @@ impl Shape {
     }
 
     /// Ranges of scores that hold all places in the shape: from each first one up to its second.
-    pub(super) fn ranges(&self, middle: Place) -> Vec<(f64, f64)> {
+    pub(super) fn ranges(&self, middle: Coordinates) -> Vec<(f64, f64)> {
         let (width, height) = self.half();
         let radius = match *self {
             Self::Circle { radius } => radius,
@@ -152,7 +152,7 @@ impl Shape {
 }
 
 /// The bounds around a place, `width` and `height` metres to each side.
-fn wanted_bounds(middle: Place, width: f64, height: f64) -> Bounds {
+fn wanted_bounds(middle: Coordinates, width: f64, height: f64) -> Bounds {
     let degrees = |radians: f64| radians / (std::f64::consts::PI / 180.0);
     let latitudes = degrees(height / EARTH_RADIUS_M);
     let longitudes = |latitude: f64| degrees(width / EARTH_RADIUS_M / latitude.to_radians().cos());
@@ -200,7 +200,7 @@ struct Area {
 }
 
 impl Area {
-    fn around(place: Place, steps: u8, latitudes: (f64, f64)) -> Self {
+    fn around(place: Coordinates, steps: u8, latitudes: (f64, f64)) -> Self {
         let part = |value: f64, (least, most): (f64, f64)| {
             ((value - least) / (most - least) * (1u64 << steps) as f64) as u32
         };
@@ -272,14 +272,15 @@ fn gather(bits: u64) -> u32 {
 mod tests {
     use super::*;
 
-    const PALERMO: Place = Place { longitude: 13.361389, latitude: 38.115556 };
-    const CATANIA: Place = Place { longitude: 15.087269, latitude: 37.502669 };
+    const PALERMO: Coordinates = Coordinates { longitude: 13.361389, latitude: 38.115556 };
+    const CATANIA: Coordinates = Coordinates { longitude: 15.087269, latitude: 37.502669 };
 
     #[test]
     fn places_are_those_of_redis() {
         assert_eq!(PALERMO.score(), 3479099956230698.0);
         assert_eq!(CATANIA.score(), 3479447370796909.0);
-        let (stored, other) = (Place::of_score(PALERMO.score()), Place::of_score(CATANIA.score()));
+        let (stored, other) =
+            (Coordinates::of_score(PALERMO.score()), Coordinates::of_score(CATANIA.score()));
         assert_eq!(format!("{:.17}", stored.longitude), "13.36138933897018433");
         assert_eq!(stored.letters(), "sqc8b49rny0");
         assert_eq!(format!("{:.4}", stored.distance(&other)), "166274.1516");
@@ -301,7 +302,8 @@ mod tests {
             (random >> 11) as f64 / (1u64 << 53) as f64 * limit
         };
         for round in 0..3000 {
-            let middle = Place { longitude: below(340.0) - 170.0, latitude: below(160.0) - 80.0 };
+            let middle =
+                Coordinates { longitude: below(340.0) - 170.0, latitude: below(160.0) - 80.0 };
             let size = 10f64.powf(below(4.0)) * 100.0;
             let shape = match round % 2 {
                 0 => Shape::Circle { radius: size },
@@ -309,12 +311,12 @@ mod tests {
             };
             let ranges = shape.ranges(middle);
             for _ in 0..20 {
-                let place = Place {
+                let place = Coordinates {
                     longitude: middle.longitude + below(0.2) - 0.1,
                     latitude: middle.latitude + below(0.2) - 0.1,
                 };
                 let score = place.score();
-                let stored = Place::of_score(score);
+                let stored = Coordinates::of_score(score);
                 if shape.holds(&middle, &stored).is_some() {
                     let found = ranges.iter().any(|range| range.0 <= score && score < range.1);
                     assert!(found, "{round}: {middle:?} {shape:?} {place:?}");

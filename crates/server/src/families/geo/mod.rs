@@ -13,7 +13,7 @@ use crate::resp::{Args, Reply, parse_f64};
 use crate::session::context::Context;
 use crate::session::row::{Keyed, ONE, R, WM, row};
 use crate::session::spec::{Group, Spec};
-use hash::Place;
+use hash::Coordinates;
 
 const GEO: Group = Group { name: "geo", category: Some("@geo") };
 
@@ -26,13 +26,13 @@ pub(super) const ROWS: &[Spec] = &[
 ];
 
 /// Reads longitude and latitude from argument `at` on.
-fn place_at(args: Args<'_>, at: usize) -> Result<Place, CmdError> {
+fn place_at(args: Args<'_>, at: usize) -> Result<Coordinates, CmdError> {
     let number = |i: usize| parse_f64(args.at(i)).ok_or(CmdError::NOT_FLOAT);
-    let place = Place { longitude: number(at)?, latitude: number(at + 1)? };
+    let place = Coordinates { longitude: number(at)?, latitude: number(at + 1)? };
     if place.is_valid() {
         return Ok(place);
     }
-    let Place { longitude, latitude } = place;
+    let Coordinates { longitude, latitude } = place;
     let text = format!("ERR invalid longitude,latitude pair {longitude:.6},{latitude:.6}");
     Err(CmdError::text(text))
 }
@@ -54,7 +54,7 @@ fn answer_distance(reply: &mut Reply, distance: f64) {
 }
 
 /// Answers longitude and latitude.
-fn answer_place(reply: &mut Reply, place: &Place) {
+fn answer_place(reply: &mut Reply, place: &Coordinates) {
     reply.array(2);
     for degrees in [place.longitude, place.latitude] {
         let text = format!("{degrees:.17}");
@@ -92,7 +92,7 @@ fn places(
     args: Args<'_>,
     tx: &mut Tx<'_>,
     (first, end): (usize, usize),
-) -> Result<Vec<Option<Place>>, CmdError> {
+) -> Result<Vec<Option<Coordinates>>, CmdError> {
     let mut set = ctx.keys().open_read(tx, 0, args.at(1), Kind::SORTED_SET)?;
     let mut places = Vec::with_capacity(end - first);
     for i in first..end {
@@ -100,7 +100,7 @@ fn places(
             Some(set) => score_of(set, tx, args.at(i))?,
             None => None,
         };
-        places.push(score.map(Place::of_score));
+        places.push(score.map(Coordinates::of_score));
     }
     Ok(places)
 }

@@ -2,7 +2,7 @@
 
 use stillpoint::{KeySet, Mode, Tx};
 
-use super::hash::{Place, Shape};
+use super::hash::{Coordinates, Shape};
 use super::{GEO, answer_distance, answer_place, place_at, unit};
 use crate::args::{integer, is};
 use crate::config::Db;
@@ -67,7 +67,7 @@ impl Form {
 #[derive(Clone, Copy, Debug)]
 enum Middle {
     Unknown,
-    Place(Place),
+    Coordinates(Coordinates),
     /// A member of a set that is missing.
     NoPlace,
 }
@@ -147,7 +147,7 @@ impl Search {
         };
         let first = match form {
             Form::Radius { by_member: false, .. } => {
-                search.middle = Middle::Place(place_at(args, 2)?);
+                search.middle = Middle::Coordinates(place_at(args, 2)?);
                 search.circle(args, 4)?;
                 6
             }
@@ -176,7 +176,7 @@ impl Search {
         if let Some(set) = set {
             let score = score_of(set, tx, member)?
                 .ok_or(CmdError::fixed("ERR could not decode requested zset member"))?;
-            self.middle = Middle::Place(Place::of_score(score));
+            self.middle = Middle::Coordinates(Coordinates::of_score(score));
         }
         Ok(())
     }
@@ -222,7 +222,7 @@ impl Search {
                 from_member = Some(true);
                 i += 1;
             } else if for_search("FROMLONLAT", 2) && from_member != Some(true) {
-                self.middle = Middle::Place(place_at(args, i + 1)?);
+                self.middle = Middle::Coordinates(place_at(args, i + 1)?);
                 from_member = Some(false);
                 i += 2;
             } else if for_search("BYRADIUS", 2)
@@ -273,7 +273,7 @@ impl Search {
 
     /// The members within the shape, in the order in which they are answered.
     fn find(&self, set: &mut Elements, tx: &mut Tx<'_>) -> Result<Vec<Found>, CmdError> {
-        let (Middle::Place(middle), Some(shape)) = (self.middle, self.shape) else {
+        let (Middle::Coordinates(middle), Some(shape)) = (self.middle, self.shape) else {
             return Ok(Vec::new());
         };
         let mut found = Vec::new();
@@ -283,7 +283,7 @@ impl Search {
             let end = set.count_before(tx, &|element| parts(element).0 < to)?;
             set.visit(tx, (first, end.saturating_sub(first)), false, &mut |element| {
                 let (score, member) = parts(element);
-                let place = Place::of_score(score);
+                let place = Coordinates::of_score(score);
                 if found.len() < enough
                     && let Some(distance) = shape.holds(&middle, &place)
                 {
@@ -310,7 +310,7 @@ impl Search {
 struct Found {
     distance: f64,
     score: f64,
-    place: Place,
+    place: Coordinates,
     member: Vec<u8>,
 }
 

@@ -34,7 +34,7 @@ pub use verify::{CollectionCheck, CollectionFault, DamagedCollection, VerifiedCo
 use super::kinds::{ElementRules, Kind, Order};
 use super::value::RECORD_OVERHEAD;
 use times::{EARLIEST_BYTES, IS_TIMED, NEVER};
-use tree::{LEAF_BYTES_MAX, Nodes, PACKED_BYTES_MAX, Place, Sorting, Tree, damaged};
+use tree::{LEAF_BYTES_MAX, Nodes, PACKED_BYTES_MAX, Sorting, Tree, TreePosition, damaged};
 
 /// The flag of a collection whose nodes are records of their own.
 const IS_TREE: u8 = 1;
@@ -344,7 +344,7 @@ impl Elements {
     }
 
     /// The place of the element of that name, in the tree or its index.
-    fn find(&mut self, tx: &mut Tx<'_>, name: &[u8]) -> Result<Place, TxError> {
+    fn find(&mut self, tx: &mut Tx<'_>, name: &[u8]) -> Result<TreePosition, TxError> {
         let sorting = self.by_name();
         let of = self.rules.name;
         let tree = if self.has_index() { &self.index } else { &self.tree };
@@ -352,7 +352,7 @@ impl Elements {
         tree.place_of_name(&mut nodes, &sorting, &|content| of(content) == name, name)
     }
 
-    fn content_at(&self, place: &Place) -> Vec<u8> {
+    fn content_at(&self, place: &TreePosition) -> Vec<u8> {
         let tree = if self.has_index() { &self.index } else { &self.tree };
         tree.content(place).to_vec()
     }

@@ -84,7 +84,7 @@ struct Level {
 
 /// A place in a tree: of an element, or where one may be inserted.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct TreePosition {
     levels: Vec<Level>,
     /// The leaf, unless it is the root.
     leaf: Option<(u64, Vec<u8>)>,
@@ -118,7 +118,7 @@ struct Halves {
 
 impl Tree {
     /// The content of the element at a place.
-    pub(super) fn content<'a>(&'a self, place: &'a Place) -> &'a [u8] {
+    pub(super) fn content<'a>(&'a self, place: &'a TreePosition) -> &'a [u8] {
         elements(self.leaf(place), place.offset).next().map_or(&[], |element| element.content)
     }
 
@@ -130,7 +130,7 @@ impl Tree {
         }
     }
 
-    fn leaf<'a>(&'a self, place: &'a Place) -> &'a [u8] {
+    fn leaf<'a>(&'a self, place: &'a TreePosition) -> &'a [u8] {
         place.leaf.as_ref().map_or(&self.root, |(_, bytes)| bytes)
     }
 
@@ -140,8 +140,8 @@ impl Tree {
         &self,
         nodes: &mut dyn Nodes,
         picks: &dyn Fn(&Entry<'_>, u64) -> bool,
-    ) -> Result<Place, TxError> {
-        let mut place = Place {
+    ) -> Result<TreePosition, TxError> {
+        let mut place = TreePosition {
             levels: Vec::with_capacity(usize::from(self.height)),
             leaf: None,
             offset: 0,
@@ -170,7 +170,7 @@ impl Tree {
     }
 
     /// The place of position `at`: of an element, or behind the last.
-    pub(super) fn place_at(&self, nodes: &mut dyn Nodes, at: u64) -> Result<Place, TxError> {
+    pub(super) fn place_at(&self, nodes: &mut dyn Nodes, at: u64) -> Result<TreePosition, TxError> {
         let mut place = self.descend(nodes, &|_, before| before <= at)?;
         let (mut offset, mut position, mut is_there) = (0, place.position, false);
         for element in elements(self.leaf(&place), 0) {
@@ -192,7 +192,7 @@ impl Tree {
         sorting: &Sorting,
         named: &dyn Fn(&[u8]) -> bool,
         name: &[u8],
-    ) -> Result<Place, TxError> {
+    ) -> Result<TreePosition, TxError> {
         let hash = match sorting {
             Sorting::Hashes { hasher, .. } if self.height > 0 => hasher.hash(0, name),
             _ => 0,
@@ -212,7 +212,11 @@ impl Tree {
     }
 
     /// The place of a content in a tree in the order of contents.
-    pub(super) fn place_of(&self, nodes: &mut dyn Nodes, content: &[u8]) -> Result<Place, TxError> {
+    pub(super) fn place_of(
+        &self,
+        nodes: &mut dyn Nodes,
+        content: &[u8],
+    ) -> Result<TreePosition, TxError> {
         let mut place = self.descend(nodes, &|entry, _| entry.separator <= content)?;
         self.pass(&mut place, &|element| element < content);
         let found = elements(self.leaf(&place), place.offset).next();
@@ -233,7 +237,7 @@ impl Tree {
     }
 
     /// Moves a place behind the elements of its leaf that are before a bound.
-    fn pass(&self, place: &mut Place, is_before: &dyn Fn(&[u8]) -> bool) {
+    fn pass(&self, place: &mut TreePosition, is_before: &dyn Fn(&[u8]) -> bool) {
         let (mut offset, mut position) = (0, place.position);
         for element in elements(self.leaf(place), 0) {
             if !is_before(element.content) {
@@ -249,7 +253,7 @@ impl Tree {
         &mut self,
         nodes: &mut dyn Nodes,
         sorting: &Sorting,
-        place: Place,
+        place: TreePosition,
         content: &[u8],
     ) -> Result<(), TxError> {
         let mut element = Vec::with_capacity(content.len() + 5);
@@ -263,7 +267,7 @@ impl Tree {
         &mut self,
         nodes: &mut dyn Nodes,
         sorting: &Sorting,
-        place: Place,
+        place: TreePosition,
         content: &[u8],
     ) -> Result<(), TxError> {
         let end = elements(self.leaf(&place), place.offset).next().map_or(place.offset, |e| e.end);
@@ -279,11 +283,11 @@ impl Tree {
         &mut self,
         nodes: &mut dyn Nodes,
         sorting: &Sorting,
-        place: Place,
+        place: TreePosition,
         removed: usize,
         element: &[u8],
     ) -> Result<(), TxError> {
-        let Place { mut levels, leaf, offset, position, upper, .. } = place;
+        let TreePosition { mut levels, leaf, offset, position, upper, .. } = place;
         let Some((node, mut bytes)) = leaf else {
             self.root.splice(offset..offset + removed, element.iter().copied());
             return if self.root.len() > PACKED_BYTES_MAX && self.len > 1 {
@@ -382,8 +386,12 @@ impl Tree {
     }
 
     /// Removes the element at a place.
-    pub(super) fn remove(&mut self, nodes: &mut dyn Nodes, place: Place) -> Result<(), TxError> {
-        let Place { mut levels, leaf, offset, .. } = place;
+    pub(super) fn remove(
+        &mut self,
+        nodes: &mut dyn Nodes,
+        place: TreePosition,
+    ) -> Result<(), TxError> {
+        let TreePosition { mut levels, leaf, offset, .. } = place;
         self.len = self.len.saturating_sub(1);
         let end = |leaf: &[u8]| elements(leaf, offset).next().map_or(offset, |e| e.end);
         let Some((node, mut bytes)) = leaf else {

@@ -212,7 +212,7 @@ fn verify(collection: &Elements, nodes: &mut NodesById) -> Result<(), Collection
     let order = collection.rules.order;
     let tree = &collection.tree;
     let mut contents = Vec::new();
-    let mut walk = Walk {
+    let mut walk = TreeVerifier {
         nodes,
         separator: &|content| match order {
             Order::Position => None,
@@ -241,7 +241,7 @@ fn verify(collection: &Elements, nodes: &mut NodesById) -> Result<(), Collection
     }
     let index = &collection.index;
     let mut indexed = Vec::with_capacity(contents.len());
-    let mut walk = Walk {
+    let mut walk = TreeVerifier {
         nodes,
         separator: &|content| (index.height > 0).then(|| by_hash(content)),
         is_sorted: false,
@@ -272,7 +272,7 @@ fn verify_times(
     }
     let index = &collection.index;
     let mut indexed = Vec::with_capacity(want.len());
-    let mut walk = Walk {
+    let mut walk = TreeVerifier {
         nodes,
         separator: &|content| Some(content.to_vec()),
         is_sorted: true,
@@ -288,7 +288,7 @@ fn differ<'a>(mut names: impl Iterator<Item = &'a [u8]>) -> bool {
 }
 
 /// A visit of all nodes of a tree.
-struct Walk<'a> {
+struct TreeVerifier<'a> {
     nodes: &'a mut NodesById,
     /// The key by which the elements are in order. `None` for a list.
     separator: &'a dyn Fn(&[u8]) -> Option<Vec<u8>>,
@@ -297,7 +297,7 @@ struct Walk<'a> {
     visit: &'a mut dyn FnMut(&[u8]),
 }
 
-impl Walk<'_> {
+impl TreeVerifier<'_> {
     /// Verifies a subtree, whose elements are from the first bound on and before the second.
     /// Returns its number of elements.
     fn node(
