@@ -98,6 +98,10 @@ impl CmdError {
     pub(crate) const NEEDS_KEYS: Self =
         Self::Store(Cow::Borrowed("ERR the command needs further keys"));
 
+    /// The command runs again beside the event loops.
+    pub(crate) const LEAVES: Self =
+        Self::Store(Cow::Borrowed("ERR the command leaves its event loop"));
+
     /// The error of a write that finds no memory.
     const FULL: Self =
         Self::Store(Cow::Borrowed("OOM command not allowed when used memory > 'maxmemory'."));
@@ -115,6 +119,16 @@ impl CmdError {
     /// True if the command is to run again, with further keys.
     pub(crate) fn needs_keys(&self) -> bool {
         *self == Self::NEEDS_KEYS
+    }
+
+    /// True if the command is to run again beside the event loops.
+    pub(crate) fn leaves(&self) -> bool {
+        *self == Self::LEAVES
+    }
+
+    /// Whether this is no reply, but asks for another run of the command.
+    pub(crate) fn asks_for_a_run(&self) -> bool {
+        self.is_not_locked() || self.needs_keys() || self.leaves()
     }
 
     /// An error whose text is known when compiling.

@@ -62,6 +62,7 @@ pub(super) fn scan(
         return Ok(());
     };
     let options = ScanOptions::parse(args)?;
+    ctx.keys().leave_if_long(options.count.min(elements.len()))?;
     let mut budget = COMMAND_BUDGET;
     let (mut found, mut spent) = (Vec::new(), false);
     let next = elements.scan(tx, (from, options.count), &mut |content| {
@@ -192,6 +193,7 @@ pub(super) fn random_pairs(
         ..0 => count.unsigned_abs(),
         _ => count.cast_unsigned().min(draw.live),
     };
+    ctx.keys().leave_if_long(shown)?;
     let flat = with_values && !ctx.reply.is_resp3();
     ctx.reply.array((if flat { 2 * shown } else { shown }) as usize);
     if count >= 0 && shown == draw.live {
@@ -219,7 +221,7 @@ struct Draw {
     elements: Elements,
     /// Elements that have not expired.
     live: u64,
-    /// The elements that have not expired, as a list, if most elements have expired.
+    /// All of them, if most elements have expired.
     few: Option<Vec<Vec<u8>>>,
 }
 
@@ -276,7 +278,7 @@ impl Draw {
     }
 }
 
-/// The argument of the first key that has elements, and the elements taken off that key.
+/// The argument of the first key that has elements, and those taken off it.
 pub(super) type Popped = Option<(usize, Vec<Vec<u8>>)>;
 
 /// Opens the collection of a key. If the command has waited, a value of another kind counts as no

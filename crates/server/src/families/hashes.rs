@@ -13,7 +13,7 @@ use crate::session::context::Context;
 use crate::session::row::{HASH, Keyed, ONE, R, RF, WF, WMF, row};
 use crate::session::spec::Spec;
 
-#[rustfmt::skip] // each row takes one line
+#[rustfmt::skip] // a row is a line
 pub(super) const ROWS: &[Spec] = &[
     row("hdel", -3, WF, ONE, HASH, "2.0.0", Keyed(hdel), "Deletes fields of a hash."),
     row("hexists", 3, RF, ONE, HASH, "2.0.0", Keyed(hexists), "Returns whether a hash has a field."),
@@ -202,6 +202,7 @@ fn hgetall(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult 
         ctx.reply.map(0);
         return Ok(());
     };
+    ctx.keys().leave_if_long(hash.len())?;
     let live = hash.len().saturating_sub(hash.expired(tx)?);
     ctx.reply.map(live as usize);
     hash.visit_all(tx, &mut |content| {
@@ -222,6 +223,7 @@ fn answer_all(
         ctx.reply.array(0);
         return Ok(());
     };
+    ctx.keys().leave_if_long(hash.len())?;
     let live = hash.len().saturating_sub(hash.expired(tx)?);
     ctx.reply.array(live as usize);
     hash.visit_all(tx, &mut |content| ctx.reply.bulk(part(&Field::of(content))))?;

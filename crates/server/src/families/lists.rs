@@ -11,7 +11,7 @@ use crate::session::context::Context;
 use crate::session::row::{COUNTED, Keyed, LIST, ONE, R, RF, TWO, W, WF, WM, WMF, row};
 use crate::session::spec::Spec;
 
-#[rustfmt::skip] // each row takes one line
+#[rustfmt::skip] // a row is a line
 pub(super) const ROWS: &[Spec] = &[
     row("lindex", 3, R, ONE, LIST, "1.0.0", Keyed(lindex), "Returns an element of a list by its position."),
     row("linsert", 5, WM, ONE, LIST, "2.2.0", Keyed(linsert), "Inserts an element before or after another."),
@@ -190,6 +190,7 @@ fn lrange(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
         return Ok(());
     };
     let (from, to) = clip(start, end, list.len());
+    ctx.keys().leave_if_long(to - from)?;
     ctx.reply.array((to - from) as usize);
     list.visit(tx, (from, to - from), false, &mut |element| ctx.reply.bulk(element))?;
     Ok(())
@@ -291,7 +292,7 @@ impl PosOptions {
             if is(arg, "RANK") {
                 options.rank = integer(value)?;
                 match options.rank {
-                    // Redis 7.0 cannot negate the smallest integer, and finds the last element.
+                    // Redis 7.0 negates this number in vain, and finds the last.
                     i64::MIN => options.rank = -1,
                     0 => return Err(RANK_ZERO),
                     _ => {}

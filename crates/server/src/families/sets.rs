@@ -17,7 +17,7 @@ use crate::session::row::{
 };
 use crate::session::spec::Spec;
 
-#[rustfmt::skip] // each row takes one line
+#[rustfmt::skip] // a row is a line
 pub(super) const ROWS: &[Spec] = &[
     row("sadd", -3, WMF, ONE, SET, "1.0.0", Keyed(sadd), "Adds members to a set, which is created if it is missing."),
     row("scard", 2, RF, ONE, SET, "1.0.0", Keyed(scard), "Returns the number of members of a set."),
@@ -103,6 +103,7 @@ fn smembers(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult
         ctx.reply.set(0);
         return Ok(());
     };
+    ctx.keys().leave_if_long(set.len())?;
     ctx.reply.set(set.len() as usize);
     set.visit_all(tx, &mut |member| ctx.reply.bulk(member))?;
     Ok(())
@@ -177,6 +178,11 @@ fn srandmember(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdRes
         return Ok(());
     };
     let len = set.len();
+    ctx.keys().leave_if_long(if count < 0 {
+        count.unsigned_abs()
+    } else {
+        len.min(count as u64)
+    })?;
     if count < 0 {
         ctx.reply.array(count.unsigned_abs() as usize);
         for _ in 0..count.unsigned_abs() {
@@ -208,10 +214,12 @@ fn open_all(
     tx: &mut Tx<'_>,
     (from, to, slot): (usize, usize, u32),
 ) -> Result<Vec<Option<Elements>>, CmdError> {
-    (from..to)
-        .zip(slot..)
-        .map(|(i, slot)| ctx.keys().open_read(tx, slot, args.at(i), Kind::SET))
-        .collect()
+    let open = |(i, slot)| ctx.keys().open_read(tx, slot, args.at(i), Kind::SET);
+    let sets: Vec<Option<Elements>> =
+        (from..to).zip(slot..).map(open).collect::<Result<_, CmdError>>()?;
+    let elements = sets.iter().flatten().map(Elements::len).sum();
+    ctx.keys().leave_if_long(elements)?;
+    Ok(sets)
 }
 
 /// Members that differ from each other.

@@ -13,7 +13,7 @@ use super::value::{EXPIRY_BYTES, Entry, HAS_EXPIRY, has_expiry};
 use super::waiters::{WaiterId, Waiting};
 use super::watch::Watched;
 use crate::config::Db;
-use crate::error::CmdError;
+use crate::error::{CmdError, CmdResult};
 
 /// Expired keys that a pass remembers for deletion. Later passes meet the others again.
 const EXPIRED_MAX: usize = 256;
@@ -34,10 +34,16 @@ pub(crate) struct LoopKeys {
     next_incarnation: u64,
     /// Event loops of clients that were woken.
     wakes: Vec<usize>,
+    /// Whether the command that runs may leave its event loop.
+    pub(crate) may_leave: bool,
+    /// Elements that a command visits which leaves its event loop.
+    elements_ahead: u64,
 }
 
-/// Difference between two successive incarnations of an event loop. The difference is odd, so every
-/// number comes before one repeats.
+/// A command that visits so many elements leaves its event loop.
+const ELEMENTS_LONG: u64 = 8192;
+
+/// Between two incarnations of an event loop: odd, so that all numbers come before one comes again.
 const INCARNATION_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl LoopKeys {
@@ -52,6 +58,8 @@ impl LoopKeys {
             prefixed: Vec::new(),
             next_incarnation: first_incarnation,
             wakes: Vec::new(),
+            may_leave: false,
+            elements_ahead: 0,
         }
     }
 
@@ -62,6 +70,11 @@ impl LoopKeys {
             Deletions::new((keyspace, counters), expired, *now_ms).execute(session);
             expired.clear();
         }
+    }
+
+    /// The elements that a command will visit, if the command has just left its event loop.
+    pub(crate) fn take_elements_ahead(&mut self) -> u64 {
+        std::mem::take(&mut self.elements_ahead)
     }
 
     /// The event loops of clients that commands have woken.
@@ -154,6 +167,19 @@ impl<'a> Keys<'a> {
             return None;
         }
         Some(entry)
+    }
+
+    /// Ends a run in an event loop if the command is about to visit many elements. The command has
+    /// written nothing yet.
+    ///
+    /// # Errors
+    /// The command is to run again on a thread for long commands, and must pass this on.
+    pub(crate) fn leave_if_long(&mut self, elements: u64) -> CmdResult {
+        if elements < ELEMENTS_LONG || !self.local.may_leave {
+            return Ok(());
+        }
+        self.local.elements_ahead = elements;
+        Err(CmdError::LEAVES)
     }
 
     /// Remembers a key whose value has expired, or a part of it.
@@ -352,7 +378,7 @@ impl<'a> Keys<'a> {
 
     /// Tells the clients that watch a missing key that the key is made.
     ///
-    /// If this transaction does not commit, the transactions of these clients fail without need.
+    /// If this transaction does not commit, their transactions fail without need.
     #[inline]
     fn tell_watchers(&mut self, tx: &mut Tx<'_>, slot: Slot) {
         let Keyspace { missing_keys, waiters, .. } = self.keyspace;
@@ -366,8 +392,8 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Wakes the next client that waits for the `i`-th key, which exists. Only clients that came
-    /// later than `after` count.
+    /// Wakes the next client that waits for the `i`-th key, which exists; only those behind `after`
+    /// in their order.
     pub(crate) fn wake_next(&mut self, tx: &mut Tx<'_>, i: u32, after: Option<&Waiting>) {
         let hash = tx.key_hash(self.slot(i));
         if !self.keyspace.waiters.may_wait(hash) {

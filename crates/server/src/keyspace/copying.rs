@@ -21,6 +21,7 @@ impl Keys<'_> {
     ) -> Result<(), CmdError> {
         let second = self.slot(1);
         if let Some(mut source) = self.open_any(tx, 0, first)? {
+            self.leave_if_long(source.len())?;
             let mut all = Contents::default();
             source.visit_all(tx, &mut |content| all.push(content))?;
             let mut keys = self.of(target, second);

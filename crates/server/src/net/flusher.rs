@@ -33,7 +33,7 @@ pub(crate) struct Flusher {
 struct FlushRequests {
     state: Mutex<State>,
     changed: Condvar,
-    /// Number of the newest request that is answered, like all before.
+    /// Requests up to this one are answered.
     done: AtomicU64,
 }
 
@@ -78,7 +78,7 @@ impl Flusher {
         self.asked
     }
 
-    /// Number of the newest request that is answered, like all before.
+    /// All requests up to this number are done.
     pub(crate) fn done(&self) -> u64 {
         // Acquire: partner of the Release in `run`. Replies leave after the flush.
         self.desk.done.load(Acquire)

@@ -22,6 +22,8 @@ const COMMANDS_VERSION: u32 = 1;
 
 /// After a reply of this length the round asks whether the clients hold too much.
 const LARGE_REPLY_BYTES: usize = 64 << 10;
+/// Elements of a collection that are visited in a microsecond, about.
+const ELEMENTS_OF_UNIT: u64 = 8;
 /// A request of this length is dropped as soon as it has run, before its commit.
 const LONG_REQUEST_BYTES: usize = 1 << 20;
 /// If more bytes than these follow a long request, it stays in the buffer until its end. To remove
@@ -38,17 +40,17 @@ pub(crate) struct Round<'a> {
     pub(crate) time_each: bool,
     /// Where the reply of the call that runs now begins.
     mark: Option<Mark>,
-    /// Whether the reply of the call that runs now is an error already.
+    /// Whether that reply is an error already.
     has_error: bool,
-    /// Whether the call that has run must run again, since memory is on its way back.
+    /// The call that has run is to run again, since memory is on its way back.
     runs_again: bool,
-    /// Whether the call that has run must run again, with further keys.
-    derives: bool,
-    /// Whether the call that has run waits for keys.
+    /// The call that has run is to run again, with further keys or beside the event loop.
+    comes_back: bool,
+    /// The call that has run waits for keys.
     waits: bool,
     /// Work of the calls and their replies so far.
     work: usize,
-    /// Whether no more calls run in this round, because it did enough or the clients hold too much.
+    /// No more calls run in this round, because it did enough or the clients hold too much.
     is_over: bool,
 }
 
@@ -69,7 +71,7 @@ impl<'a> Round<'a> {
             mark: None,
             has_error: false,
             runs_again: false,
-            derives: false,
+            comes_back: false,
             waits: false,
             work: 0,
             is_over: false,
@@ -82,6 +84,7 @@ impl<'a> Round<'a> {
         {
             let _stripe = self.shared.keyspace.lock.enter(self.local.worker);
             session.execute(self);
+            self.local.keys.may_leave = false;
         }
         let ended_ns = self.shared.config.clock.monotonic_ns();
         let took_ns = ended_ns - start_ns;
@@ -106,6 +109,29 @@ impl<'a> Round<'a> {
             );
         }
         ended_ns
+    }
+
+    /// Ends a run of call `i` that asks for another: under a lock, with further keys, or beside the
+    /// event loop.
+    fn end_for_a_run(&mut self, i: usize, mark: Mark, error: &CmdError) -> TxError {
+        let call = self.plan.calls[i];
+        let Some(conn) = self.conns.get_mut(call.conn as usize) else {
+            return answered();
+        };
+        if error.is_not_locked() {
+            conn.reply.truncate(mark);
+            self.local.stats.uncount_call(call.spec.id);
+            return TxError::NotLocked;
+        }
+        (self.comes_back, conn.runs_again) = (true, true);
+        conn.leaves_with = if error.leaves() {
+            let work = self.local.keys.take_elements_ahead() / ELEMENTS_OF_UNIT;
+            LONG_WORK.max(work as usize)
+        } else {
+            let keys = conn.client.derived.as_ref().map_or(0, |derived| derived.keys.len());
+            if self.plan.diverts && keys >= LONG_WORK { keys } else { 0 }
+        };
+        answered()
     }
 
     /// Notes that a call has cost `work`, its reply of `replied` bytes included.
@@ -214,6 +240,8 @@ impl Batch for Round<'_> {
         let mark = conn.reply.begin();
         self.mark = Some(mark);
         let start_ns = if self.time_each { self.shared.config.clock.monotonic_ns() } else { 0 };
+        let is_keyed = matches!(call.spec.handler, Handler::Keyed(_));
+        self.local.keys.may_leave = self.plan.diverts && is_keyed;
         let mut ctx = Context {
             client: &mut conn.client,
             reply: &mut conn.reply,
@@ -221,8 +249,8 @@ impl Batch for Round<'_> {
             local: self.local,
             first_slot: 0,
             // A thread for long commands keeps no client.
-            may_wait: self.plan.diverts && matches!(call.spec.handler, Handler::Keyed(_)),
-            may_derive: matches!(call.spec.handler, Handler::Keyed(_)),
+            may_wait: self.plan.diverts && is_keyed,
+            may_derive: is_keyed,
         };
         ctx.count_call(call.spec);
         if call.spec.flags.may_use_reserve() {
@@ -232,14 +260,10 @@ impl Batch for Round<'_> {
             Handler::Keyed(run) => run(&mut ctx, args, tx),
             _ => run_exec(&mut ctx, tx),
         };
-        if result.as_ref().is_err_and(CmdError::is_not_locked) {
-            conn.reply.truncate(mark);
-            self.local.stats.uncount_call(call.spec.id);
-            return Err(TxError::NotLocked);
-        }
-        if result.as_ref().is_err_and(CmdError::needs_keys) {
-            (self.derives, conn.runs_again) = (true, true);
-            return Err(answered());
+        if let Err(error) = &result
+            && error.asks_for_a_run()
+        {
+            return Err(self.end_for_a_run(i, mark, error));
         }
         ctx.client.derived = None;
         if ctx.client.waits_for_keys() {
@@ -289,12 +313,8 @@ impl Batch for Round<'_> {
             self.plan.postponed.push(i as u32);
             return;
         }
-        if std::mem::take(&mut self.derives) {
+        if std::mem::take(&mut self.comes_back) {
             conn.reply.truncate(mark);
-            let keys = conn.client.derived.as_ref().map_or(0, |derived| derived.keys.len());
-            if self.plan.diverts && keys >= LONG_WORK {
-                conn.leaves_with = keys;
-            }
             self.local.stats.uncount_call(call.spec.id);
             self.plan.postponed.push(i as u32);
             return;

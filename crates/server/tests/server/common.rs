@@ -219,6 +219,14 @@ impl Client {
         self.read()
     }
 
+    /// Whether a byte of a reply is there.
+    pub(crate) fn has_reply(&mut self) -> bool {
+        self.stream.set_nonblocking(true).expect("a socket");
+        let is_there = self.at < self.buffer.len() || self.stream.peek(&mut [0]).is_ok();
+        self.stream.set_nonblocking(false).expect("a socket");
+        is_there
+    }
+
     fn fill(&mut self) -> bool {
         let mut chunk = [0; 65536];
         loop {

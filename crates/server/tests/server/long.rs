@@ -34,7 +34,7 @@ impl GatedClock {
     }
 }
 
-/// The gate of a test. The gate opens at the end of the test at the latest.
+/// The gate of a test. It opens at the end of the test at the latest.
 struct ClockGate(Arc<GatedClock>);
 
 impl std::ops::Deref for ClockGate {
@@ -172,6 +172,85 @@ fn commands_of_every_kind_leave_the_loop() {
     let Value::Array(replies) = a.read() else { panic!("the replies of the queue") };
     assert_eq!(replies, [Value::ok(), Value::Int(2004)]);
     assert_eq!(b.call(&["GET", "long1"]), Value::bulk("y"));
+}
+
+/// Makes the collections `hash`, `set`, `list` and `sorted`, of so many elements each.
+fn fill_collections(b: &mut Client, elements: usize) {
+    const BATCH: usize = 250;
+    for from in (0..elements).step_by(BATCH) {
+        let names: Vec<String> = (from..from + BATCH).map(|i| i.to_string()).collect();
+        for (command, key, words_of_element) in
+            [("HSET", "hash", 2), ("SADD", "set", 1), ("RPUSH", "list", 1), ("ZADD", "sorted", 2)]
+        {
+            let elements =
+                names.iter().flat_map(|name| std::iter::repeat_n(&**name, words_of_element));
+            let words: Vec<&str> = [command, key].into_iter().chain(elements).collect();
+            assert!(matches!(b.call(&words), Value::Int(_)));
+        }
+    }
+}
+
+/// Commands that visit thousands of elements show one instant, and nobody else waits for them. Those
+/// that visit few elements of the same collections stay where they are.
+#[test]
+fn commands_over_many_elements_leave_the_loop() {
+    const ELEMENTS: usize = 10_000;
+    let (server, gate) = gated();
+    let (mut a, mut b) = (server.client(), server.client());
+    fill_collections(&mut b, ELEMENTS);
+    let short = [
+        "HLEN hash",
+        "HGET hash 7",
+        "LRANGE list 0 99",
+        "ZRANGE sorted 0 99",
+        "SSCAN set 0",
+        "HRANDFIELD hash 5",
+        "SRANDMEMBER set",
+        "ZCOUNT sorted 0 1000000",
+        "LINDEX list 5000",
+    ];
+    for line in short {
+        let words: Vec<&str> = line.split(' ').collect();
+        assert!(!matches!(b.call(&words), Value::Error(_) | Value::Null), "{line}");
+    }
+    let long = [
+        "HGETALL hash",
+        "HKEYS hash",
+        "HVALS hash",
+        "SMEMBERS set",
+        "LRANGE list 0 -1",
+        "ZRANGE sorted 0 -1 WITHSCORES",
+        "ZRANGESTORE copied sorted 0 -1",
+        "SUNION set nothing",
+        "SUNIONSTORE both set nothing",
+        "ZUNION 2 sorted set",
+        "ZINTERSTORE both 2 sorted set",
+        "SORT list DESC",
+        "COPY hash other",
+        "MOVE other 1",
+        "DUMP hash",
+        "HSCAN hash 0 COUNT 9000",
+        "HRANDFIELD hash 9000",
+        "SRANDMEMBER set -9000",
+        "ZRANDMEMBER sorted 9000",
+    ];
+    for line in long {
+        let words: Vec<&str> = line.split(' ').collect();
+        a.send(&words.iter().map(|word| word.as_bytes()).collect::<Vec<_>>());
+        wait_until_parked(&mut b);
+        assert!(!a.has_reply(), "{line} has run in the event loop");
+        gate.open();
+        let reply = a.read();
+        assert!(!matches!(reply, Value::Error(_) | Value::Closed | Value::Null), "{line}");
+        gate.close();
+    }
+    a.send(&[b"HGETALL", b"hash"]);
+    wait_until_parked(&mut b);
+    assert_eq!(b.call(&["HLEN", "hash"]), Value::Int(ELEMENTS as i64));
+    assert_eq!(b.call(&["HDEL", "hash", "7"]), Value::Int(1));
+    gate.open();
+    // What came in between is in the reply.
+    assert_eq!(a.read().items().len(), 2 * (ELEMENTS - 1));
 }
 
 /// A long request is freed before it has ended, whatever requests came behind it.

@@ -16,7 +16,7 @@ use crate::session::context::Context;
 use crate::session::row::{COUNTED, Keyed, ONE, R, SORTED_SET, WM, declared_by, row};
 use crate::session::spec::Spec;
 
-#[rustfmt::skip] // each row takes one line
+#[rustfmt::skip] // a row is a line
 pub(in crate::families) const ROWS: &[Spec] = &[
     row("zdiff", -3, R, COUNTED, SORTED_SET, "6.2.0", Keyed(zdiff), "Returns the members of a sorted set that no other has."),
     declared_by(row("zdiffstore", -4, WM, ONE, SORTED_SET, "6.2.0", Keyed(zdiffstore), "Stores the members of a sorted set that no other has."), declare_store),
@@ -171,11 +171,13 @@ fn read_input(
         Some(Kind::SET) => {
             let score = score_bytes(1.0);
             if let Some(mut set) = ctx.keys().open_read(tx, slot, key, Kind::SET)? {
+                ctx.keys().leave_if_long(set.len())?;
                 set.visit_all(tx, &mut |member| input.push_parts(&[&score, member]))?;
             }
         }
         Some(_) => {
             if let Some(mut set) = ctx.keys().open_read(tx, slot, key, Kind::SORTED_SET)? {
+                ctx.keys().leave_if_long(set.len())?;
                 set.visit_all(tx, &mut |element| input.push(element))?;
             }
         }

@@ -14,7 +14,7 @@ use crate::session::context::Context;
 use crate::session::row::{Keyed, ONE, R, RF, SORTED_SET, TWO, W, WM, declared_by, row};
 use crate::session::spec::Spec;
 
-#[rustfmt::skip] // each row takes one line
+#[rustfmt::skip] // a row is a line
 pub(in crate::families) const ROWS: &[Spec] = &[
     row("zcount", 4, RF, ONE, SORTED_SET, "2.0.0", Keyed(zcount), "Counts the members with scores in a range."),
     row("zlexcount", 4, RF, ONE, SORTED_SET, "2.8.9", Keyed(zlexcount), "Counts the members in a range of members."),
@@ -147,6 +147,7 @@ fn answer(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>, form: Form) ->
         return Ok(());
     };
     let (first, count) = range.find(&mut set, tx)?;
+    ctx.keys().leave_if_long(count)?;
     let nested = range.with_scores && ctx.reply.is_resp3();
     let flat = range.with_scores && !nested;
     ctx.reply.array((if flat { 2 * count } else { count }) as usize);
@@ -192,6 +193,7 @@ fn zrangestore(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdRes
     let mut found = Contents::default();
     if let Some(mut set) = ctx.keys().open_read(tx, 1, args.at(2), Kind::SORTED_SET)? {
         let (first, count) = range.find(&mut set, tx)?;
+        ctx.keys().leave_if_long(count)?;
         let mut keep = |element: &[u8]| found.push(element);
         set.visit(tx, (first, count), range.back, &mut keep)?;
     }

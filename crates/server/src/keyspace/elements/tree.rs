@@ -50,11 +50,11 @@ pub(super) type NameOf = fn(&[u8]) -> &[u8];
 /// The order of the elements of a tree.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Sorting {
-    /// Elements are in the order in which they were put.
+    /// The order in which they were put.
     Positions,
-    /// Elements are in the order of their bytes.
+    /// By their bytes.
     Contents,
-    /// Elements are in the order of the hashes of their names.
+    /// By the hash of their names.
     Hashes { hasher: KeyHasher, name: NameOf },
 }
 
@@ -82,8 +82,7 @@ struct Level {
     entry: usize,
 }
 
-/// A place in a tree, given by the path to a leaf and a byte of the leaf. An element is there, or
-/// may be inserted there.
+/// A place in a tree: of an element, or where one may be inserted.
 #[derive(Debug)]
 pub(super) struct TreePosition {
     levels: Vec<Level>,
@@ -457,8 +456,8 @@ impl Tree {
                 break;
             }
             if entry.at == level.entry {
-                // The child is paired with the neighbour before it, unless a neighbour follows.
-                // That neighbour's pair then replaces this pair.
+                // The pair with the neighbour before it. If a neighbour follows, the next turn
+                // replaces this pair.
                 pair = before.map(|left| (left, this));
             }
             before = Some(this);
@@ -591,15 +590,14 @@ impl Tree {
     }
 }
 
-/// The error of a damaged tree.
+/// The error of a tree whose nodes are not as they must be.
 pub(super) fn damaged() -> TxError {
     TxError::abandon(
         "the collection at this key is damaged: run `stillpoint check`, or delete the key",
     )
 }
 
-/// The end of the tree at which an element was put, if any. The next elements will probably be put
-/// there, too.
+/// Whether an element was put at an end of the tree: the next ones will be put there, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Neither,
