@@ -1,17 +1,16 @@
-//! The code that all fuzzers share.
+//! What the fuzzers share.
 
 use std::path::PathBuf;
 
-/// Name of the environment variable with the directory that a target fills with its first inputs.
+/// Names the directory that a target fills with inputs to begin with.
 pub const SEEDS: &str = "STILLPOINT_FUZZ_SEEDS";
-/// Number of first inputs that a target makes.
+/// How many it makes.
 const COUNT: u64 = 200;
 
-/// Writes the inputs that `make` gives for the numbers from 1 on, if the environment variable
-/// [`SEEDS`] names a directory.
+/// Writes the inputs that `make` gives for the numbers from 1 on, if [`SEEDS`] says where to.
 ///
 /// # Panics
-/// If the inputs cannot be written.
+/// If they cannot be written.
 pub fn write_seeds(mut make: impl FnMut(u64) -> Vec<u8>) {
     let Some(directory) = std::env::var_os(SEEDS).map(PathBuf::from) else {
         return;

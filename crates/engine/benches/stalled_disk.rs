@@ -20,12 +20,11 @@ use stillpoint_io::{
     SharedLock, Space,
 };
 
-/// Prefix of the paths of the logs' files.
+/// Tells files of logs.
 const LOG_DIR: &str = "log/";
 const KEYS: u64 = 1_000;
 const VALUE_BYTES: usize = 16 << 10;
-/// Bytes of a segment: far fewer than two sessions write during one stall, so that segments run
-/// out.
+/// Far below what two sessions write during one stall, so that segments run out.
 const SEGMENT_BYTES: u64 = 4 << 20;
 
 /// A disk whose flushes of logs take a while.

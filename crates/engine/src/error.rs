@@ -52,8 +52,7 @@ pub enum Error {
         epoch: u64,
         /// The existing epochs.
         known: Vec<u64>,
-        /// The oldest existing epoch whose checkpoint holds what was committed up to the requested
-        /// epoch, if there is one.
+        /// The oldest of them that holds what was committed up to the requested one, if there is any.
         into: Option<u64>,
     },
     /// The checkpoint of that epoch is no state of the store without the log.

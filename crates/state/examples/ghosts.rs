@@ -38,7 +38,7 @@ struct Walker {
     y: i32,
 }
 
-/// The score of the player.
+/// How the player does.
 #[derive(Clone, Copy, Debug, PartialEq, Plain)]
 struct Score {
     coins: u32,

@@ -43,8 +43,7 @@ impl CaptureState {
     }
 
     pub(crate) fn begin(&self) {
-        // Relaxed: only the mutator begins captures, and handing a capture to a thread publishes
-        // the new state.
+        // Relaxed: only the mutator begins captures, and handing a capture to a thread publishes this.
         self.0.store(RUNNING, Relaxed);
     }
 

@@ -15,7 +15,7 @@ pub enum ArraysError {
     /// There is no array, or there are too many.
     #[error("a state of {arrays} arrays: 1 to {ARRAYS_MAX} are allowed; put more into one cell")]
     Count {
-        /// Number of named arrays.
+        /// How many were named.
         arrays: usize,
     },
     /// A name that is empty or too long.
@@ -35,7 +35,7 @@ pub enum ArraysError {
     Memory {
         /// The array.
         name: String,
-        /// The reason.
+        /// Why.
         #[source]
         source: RegionError,
     },
@@ -44,7 +44,7 @@ pub enum ArraysError {
     Tracking {
         /// The array.
         name: String,
-        /// The reason.
+        /// Why.
         #[source]
         source: WrittenPagesError,
     },
@@ -133,9 +133,9 @@ pub enum StateError {
     Gap {
         /// The tick that should follow.
         expected: u64,
-        /// The tick that follows instead.
+        /// The tick that does.
         found: u64,
-        /// The segment that holds the tick `found`.
+        /// Where.
         path: PathBuf,
     },
     /// The actions of one tick exceed what the log can hold.

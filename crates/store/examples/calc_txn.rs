@@ -25,7 +25,7 @@ use stillpoint_store::{CellRules, KeySet, Mode, Procedure, Slot, Stamp, Store, T
 struct OneKey {
     key: u64,
     writes: bool,
-    /// A buffer for the value before the transaction.
+    /// The value before.
     value: Vec<u8>,
 }
 

@@ -54,8 +54,7 @@ impl Fuse {
     fn burn(&self) {
         let call = self.calls.fetch_add(1, SeqCst) + 1;
         if (self.first.load(SeqCst)..=self.last.load(SeqCst)).contains(&call) {
-            // Unwinds like a panic, but prints no message, since the tests inject thousands of
-            // panics.
+            // Like a panic, but prints no message, since there are thousands.
             resume_unwind(Box::new("injected panic"));
         }
     }

@@ -53,8 +53,7 @@ fn prepare(worker: &mut Worker, key: &[u8], deed: Action) {
     let value = match deed {
         Action::Insert | Action::InsertAndDelete => return,
         Action::InsertLonger => {
-            // A read makes a cell for the missing key, too small for the value that is inserted
-            // later.
+            // This makes a cell for the key that is too small for the value inserted later.
             let looked = worker.transact(|tx| Ok(tx.get(TABLE, key)?.is_none()));
             assert!(looked.expect("memory"));
             return;

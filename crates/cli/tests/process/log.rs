@@ -1,4 +1,4 @@
-//! Tests of the log.
+//! The log.
 
 use std::io::Write;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Tests of signals.
+//! Signals.
 
 use crate::common::{Serving, wait_for};
 

@@ -50,15 +50,15 @@ fn served(all: &Files) -> Result<Keys, String> {
 /// What happens to the files of a subset.
 #[derive(Clone, Copy, Debug)]
 enum Harm {
-    /// The files are missing.
+    /// They are gone.
     Missing,
-    /// Each file holds the bytes of the file before it.
+    /// Each holds the bytes of the file before it.
     Doubled,
-    /// Each file holds the bytes of the next file of the subset.
+    /// Each holds the bytes of the next one of the subset.
     Reordered,
-    /// Each file is of another life of the same store, which has taken the same checkpoints.
+    /// Each is of another life of the same store, which has taken the same checkpoints.
     Stale,
-    /// Each file is in its directory once more, as a further part.
+    /// Each is in its directory once more, as a further part.
     Repeated,
 }
 

@@ -12,6 +12,7 @@ pub(crate) mod fc_words;
 mod game;
 pub(crate) mod instructions;
 mod peers_clients;
+mod peers_collections;
 mod peers_redis;
 mod redo_cost;
 mod snap_fig3;
@@ -105,6 +106,7 @@ pub(crate) static EXPERIMENTS: Registry<Registered> = Registry::new(
         row::<ycsb::Ycsb>(),
         row::<peers_redis::PeersRedis>(),
         row::<peers_clients::PeersClients>(),
+        row::<peers_collections::PeersCollections>(),
     ],
 );
 
