@@ -1,4 +1,5 @@
-//! Two clients of a server send bytes in turns: whole replies come back, and a third is served.
+//! Two clients of a server send bytes in turns. Whole replies come back, and the server still
+//! serves a third client.
 //!
 //! Input: the bytes; 0xFF passes from one client to the other.
 
@@ -10,7 +11,8 @@ use libfuzzer_sys::fuzz_target;
 use stillpoint_fuzz::write_seeds;
 use stillpoint_server::fuzzing::{Alone, sample_stream};
 
-/// Inputs before the engine is a new one, so that none ages beyond what a run can repeat.
+/// Inputs after which a new engine replaces the present one, so that its state stays within what
+/// one input can repeat.
 const INPUTS_EACH: u32 = 10_000;
 
 thread_local! {

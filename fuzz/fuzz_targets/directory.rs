@@ -21,7 +21,7 @@ use directory::{Sample, sample_script};
 use libfuzzer_sys::fuzz_target;
 use stillpoint_fuzz::write_seeds;
 
-/// Memory, where the system has such a directory.
+/// A directory in memory where the system has one, else the directory for temporary files.
 fn scratch() -> PathBuf {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }
@@ -34,8 +34,8 @@ thread_local! {
 fuzz_target!(
     init: write_seeds(|seed| sample_script(seed, seed % 4 > 0)),
     |script: &[u8]| {
-        // What is said of the directory is for the loops of the tests to judge: with enough tries
-        // the fuzzer finds checksums that match.
+        // The result is dropped, since the fuzzer finds checksums that match if it tries long
+        // enough. Only the seeded loops of the tests judge what the tools report.
         SAMPLE.with_borrow_mut(|sample| drop(sample.judge(script)));
     }
 );

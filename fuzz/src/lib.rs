@@ -1,16 +1,17 @@
-//! What the fuzzers share.
+//! The code that all fuzzers share.
 
 use std::path::PathBuf;
 
-/// Names the directory that a target fills with inputs to begin with.
+/// Name of the environment variable with the directory that a target fills with its first inputs.
 pub const SEEDS: &str = "STILLPOINT_FUZZ_SEEDS";
-/// How many it makes.
+/// Number of first inputs that a target makes.
 const COUNT: u64 = 200;
 
-/// Writes the inputs that `make` gives for the numbers from 1 on, if [`SEEDS`] says where to.
+/// Writes the inputs that `make` gives for the numbers from 1 on, if the environment variable
+/// [`SEEDS`] names a directory.
 ///
 /// # Panics
-/// If they cannot be written.
+/// If the inputs cannot be written.
 pub fn write_seeds(mut make: impl FnMut(u64) -> Vec<u8>) {
     let Some(directory) = std::env::var_os(SEEDS).map(PathBuf::from) else {
         return;

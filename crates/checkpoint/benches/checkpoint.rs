@@ -1,5 +1,6 @@
-//! Four costs of a checkpoint: a commit's first write to a record after the point of consistency, the
-//! capture scan, writing and loading. At the end, what a checkpoint of changes costs of a full one.
+//! Four costs of a checkpoint: a commit's first write to a record after the point of consistency,
+//! the capture scan, writing and loading. The last part compares the cost of a checkpoint of
+//! changes with that of a full one.
 //!
 //! `cargo bench -p stillpoint-checkpoint -- [DIR] [RECORDS]`: DIR is on the device to measure
 //! (default: the system's directory for temporary files), RECORDS of 8 + 100 bytes (default: two

@@ -32,8 +32,9 @@ pub type Observer = Arc<dyn Fn(Phase, u64) + Send + Sync>;
 pub enum Wanted {
     /// Every record.
     Full,
-    /// What has changed since the newest published checkpoint. It is every record instead if the
-    /// scheme does not [take changes](Checkpointer::takes_changes), or if too many have changed.
+    /// The records that have changed since the newest published checkpoint. The checkpoint holds
+    /// every record instead if the scheme does not [take changes](Checkpointer::takes_changes), or
+    /// if too many records have changed.
     Changes {
         /// The most records that may have changed, in percent of the records with a value.
         percent_max: u64,
@@ -73,11 +74,11 @@ pub struct Cycle {
     pub scheme: Arc<dyn Checkpointer>,
     /// The wanted content.
     pub wanted: Wanted,
-    /// For the pace and for durations.
+    /// The clock of the pace and of the durations.
     pub clock: Arc<dyn Clock>,
     /// Capture threads, the calling one included; at least 1. Each needs a read section slot.
     pub threads: usize,
-    /// How fast.
+    /// The rate at which the capture may emit.
     pub pace: Pace,
     /// The progress that others may watch, and the way to cancel.
     pub progress: Arc<Progress>,
@@ -115,7 +116,7 @@ pub struct Captured {
     pub threads: usize,
     /// From the begin of PREPARE to the end of RESOLVE's grace period, in nanoseconds.
     pub consistency_ns: u64,
-    /// From the end of that grace period to the end of the capture scan, in nanoseconds.
+    /// From the end of RESOLVE's grace period to the end of the capture scan, in nanoseconds.
     pub capture_ns: u64,
     /// From the end of the scan until all emitted records were written, in nanoseconds.
     pub drain_ns: u64,
@@ -188,9 +189,9 @@ pub fn run_checkpoint(cycle: &Cycle, sink: &Arc<dyn Sink>) -> Result<Captured, C
     run_phases(cycle, cycle.store.driver().now().epoch() + 1, &|_| Ok(sink.clone()))
 }
 
-/// Does the work that the scheme has left for after the capture, if any. It goes unit by unit, in
-/// REST, at the pace and with the threads of the capture. The caller calls this between the end of a
-/// checkpoint, published or not, and the begin of the next.
+/// Does the work that the scheme has left for after the capture, if any. The work goes unit by
+/// unit, in REST, at the pace and with the threads of the capture. The caller calls this between
+/// the end of a checkpoint, published or not, and the begin of the next.
 ///
 /// # Errors
 /// Another checkpoint is under way, there is no slot, it was cancelled, or a thread panicked. The
@@ -208,7 +209,7 @@ pub fn work_after_capture(cycle: &Cycle) -> Result<(), CheckpointError> {
     Arc::new(scan).run(&slots)
 }
 
-/// Makes the sink of a checkpoint of some kind.
+/// Makes the sink of a checkpoint of the given kind.
 type MakeSink<'a> = dyn Fn(CheckpointKind) -> Result<Arc<dyn Sink>, CheckpointError> + 'a;
 
 fn run_phases(
@@ -257,14 +258,14 @@ struct Passage<'a> {
 }
 
 impl Passage<'_> {
-    /// From REST to COMPLETE. If it panics, the phase stays where it is.
+    /// Moves the checkpoint from REST to COMPLETE. After a panic the phase stays where it is.
     fn take(&self, slots: &Slots) -> Result<Captured, CheckpointError> {
         let (cycle, epoch, driver) = (self.cycle, self.epoch, self.cycle.store.driver());
         let point = cycle.scheme.point_of_consistency();
         let begin_ns = cycle.clock.monotonic_ns();
         cycle.progress.begin(epoch, begin_ns);
-        // Commits after the point of consistency need a sink for their before-images. This one
-        // stays if no other can be made.
+        // Commits after the point of consistency need a sink for their before-images. The sink set
+        // here stays if no other can be made.
         cycle.store.set_sink(Some(Arc::new(DiscardSink)));
         driver.choose_changes(false);
         self.enter(Phase::Prepare);

@@ -12,8 +12,8 @@ pub enum CheckpointError {
     /// The disk refused.
     #[error("the checkpoint was given up: {0}")]
     Disk(#[from] DiskError),
-    /// The flush of a directory that every checkpoint needs has failed. It is not retried, so no
-    /// later checkpoint can become durable.
+    /// The flush of a directory that every checkpoint needs has failed. The flush is not retried,
+    /// so no later checkpoint can become durable.
     #[error(
         "{0}; no further checkpoint can be made durable: end the process, check the disk, and restart"
     )]
@@ -79,7 +79,7 @@ pub struct Damage {
     pub file: PathBuf,
     /// Offset in the file, in bytes.
     pub offset: u64,
-    /// What is wrong there.
+    /// The damage at the offset.
     pub cause: DamageCause,
 }
 

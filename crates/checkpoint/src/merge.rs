@@ -39,7 +39,7 @@ use crate::writer::{MergedPart, MergedRecords, WriterConfig, merge_target};
 /// Bytes that the keys of newer checkpoints may take at a time.
 pub const MERGE_KEY_BYTES: u64 = 64 << 20;
 
-/// The reason why checkpoints were not merged. They are untouched.
+/// The reason why checkpoints were not merged. The checkpoints are untouched.
 #[derive(Debug, thiserror::Error)]
 pub enum MergeError {
     /// A checkpoint of the run cannot be read.
@@ -101,8 +101,8 @@ impl Merge {
         let (MergedRecords { part, table_records }, started_ms) = match merged {
             Ok(merged) => merged,
             Err(error) => {
-                // If even this fails, the directory stays. No manifest names it, and the next start
-                // removes it.
+                // If even the removal fails, the directory stays. No manifest names it, and the
+                // next start removes it.
                 let _ = disk.remove(&dir);
                 return Err(error);
             }

@@ -24,8 +24,8 @@ const SLEEP_NS_MAX: u64 = 10_000_000;
 /// longer.
 const NAP: Duration = Duration::from_millis(1);
 
-/// Rest of a capture thread between two bursts of work. It is long enough for another thread to get
-/// the core.
+/// Rest of a capture thread between two bursts of work. The rest is long enough for another thread
+/// to get the core.
 const REST: Duration = Duration::from_micros(50);
 
 /// A pace, and the time at which the capture began.

@@ -44,7 +44,7 @@ pub struct ProgressSnapshot {
 }
 
 impl Progress {
-    /// A checkpoint begins.
+    /// Notes that a checkpoint begins.
     pub(crate) fn begin(&self, epoch: u64, now_ns: u64) {
         Self::set(&self.epoch, epoch);
         Self::set(&self.units_done, 0);

@@ -154,7 +154,7 @@ pub fn load_chain(
 
 type VisitOne<'a> = dyn FnMut(&LoadedRecord<'_>) -> Result<(), VisitError> + 'a;
 
-/// Takes batches apart.
+/// Gives the records of each batch to a visitor of single records.
 struct Each<'a>(&'a mut VisitOne<'a>);
 
 impl Take for Each<'_> {

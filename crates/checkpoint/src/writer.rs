@@ -100,10 +100,10 @@ impl WriterConfig {
     }
 }
 
-/// A checkpoint whose files are durable. It exists once a manifest names it.
+/// A checkpoint whose files are durable. The checkpoint exists once a manifest names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// The epoch that the checkpoint began. It holds the commits of all earlier epochs.
+    /// The epoch that the checkpoint began. The checkpoint holds the commits of all earlier epochs.
     pub epoch: u64,
     /// Serial of the checkpoint's directory.
     pub serial: u64,
@@ -167,7 +167,7 @@ impl Written {
     }
 }
 
-/// How the writing goes.
+/// Statistics of the writing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SinkStats {
     /// Bytes of records taken, in plain form.
@@ -274,7 +274,7 @@ impl PartSink {
         Ok(())
     }
 
-    /// How the writing goes.
+    /// Statistics of the writing.
     pub fn stats(&self) -> SinkStats {
         SinkStats { taken_bytes: self.taken_bytes(), ..self.queue.stats() }
     }
@@ -336,8 +336,8 @@ impl PartSink {
     }
 
     fn remove_files(&self) {
-        // If even this fails, the files stay. No manifest names them, and the next start removes
-        // them.
+        // If even the removal fails, the files stay. No manifest names them, and the next start
+        // removes them.
         let _ = self.disk.remove(&self.dir);
     }
 

@@ -60,7 +60,7 @@ impl Log {
 
     /// Sends all later events of this process to this log.
     pub(crate) fn install(&self) {
-        // This cannot fail, since the program installs only one log.
+        // The call cannot fail, since the program installs only one log.
         let _ = tracing::subscriber::set_global_default(self.clone());
     }
 

@@ -20,11 +20,12 @@ use stillpoint_io::{
     SharedLock, Space,
 };
 
-/// Tells files of logs.
+/// Prefix of the paths of the logs' files.
 const LOG_DIR: &str = "log/";
 const KEYS: u64 = 1_000;
 const VALUE_BYTES: usize = 16 << 10;
-/// Far below what two sessions write during one stall, so that segments run out.
+/// Bytes of a segment: far fewer than two sessions write during one stall, so that segments run
+/// out.
 const SEGMENT_BYTES: u64 = 4 << 20;
 
 /// A disk whose flushes of logs take a while.

@@ -43,7 +43,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// A published checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointDone {
-    /// The checkpoint's epoch. It holds the commits of all earlier epochs.
+    /// The checkpoint's epoch. The checkpoint holds the commits of all earlier epochs.
     pub epoch: u64,
     /// Whether the checkpoint holds every record, or the changes since the previous checkpoint.
     pub kind: CheckpointKind,
@@ -56,7 +56,8 @@ pub struct CheckpointDone {
     /// Records that had changed since the previous checkpoint when this one began. 0 for schemes
     /// that do not mark changes.
     pub changed: u64,
-    /// Time from its begin to the end of its phase RESOLVE. Its point of consistency lies within.
+    /// Time from the checkpoint's begin to the end of its phase RESOLVE. The point of consistency
+    /// lies within that time.
     pub consistency: Duration,
     /// Time of the capture scan.
     pub capture: Duration,
@@ -110,7 +111,7 @@ pub struct CheckpointStatus {
     pub is_overdue: bool,
     /// Checkpoints that a start would load: a full one, and those of changes since.
     pub chain_links: usize,
-    /// Bytes of their files.
+    /// Bytes of the files that a start would load.
     pub chain_bytes: u64,
     /// Merges.
     pub merging: MergeStatus,
@@ -140,8 +141,8 @@ struct State {
     last_commits: u64,
     /// Positions of the logs at the newest point of consistency.
     positions: Vec<LogGsn>,
-    /// Number of checkpoints that a start would load, and the bytes of their files. This is a copy
-    /// from the MANIFEST, since a status must not wait while a MANIFEST is written.
+    /// Number of checkpoints that a start would load, and the bytes of their files. Both numbers
+    /// are copies from the MANIFEST, since a status must not wait while a MANIFEST is written.
     chain_links: usize,
     chain_bytes: u64,
     /// Bytes of log from earlier runs that recovery would read again.
@@ -341,7 +342,7 @@ impl Checkpoints {
     }
 
     /// Bytes of the disk that the next checkpoint needs, or that the one under way still needs. A
-    /// checkpoint is at most as large as the last chain and the bytes logged since. It is no larger
+    /// checkpoint is at most as large as the last chain and the bytes logged since, and no larger
     /// than the memory in use.
     pub(crate) fn needed_bytes(&self, shared: &Shared) -> u64 {
         let (chain_bytes, earlier, positions, written) = {
@@ -423,7 +424,7 @@ fn pace_of(policy: &CheckpointPolicy) -> Pace {
     policy.pace.map_or(Pace::Unpaced, Pace::BytesPerSecond)
 }
 
-/// Which checkpoint somebody asks for.
+/// The kind of checkpoint that a caller asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
     /// A checkpoint of changes, if the scheme and the chain allow it.

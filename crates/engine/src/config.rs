@@ -52,9 +52,9 @@ pub struct Config {
     pub journal: String,
     /// Durability of commits. A journal that keeps nothing ignores it.
     pub durability: Durability,
-    /// Whether a record of the log names the call of the procedure or command that wrote it, with its
-    /// arguments and inputs. [`offline::calls`](crate::offline::calls) lists them. The log is longer
-    /// by as much. For a journal that keeps nothing it changes nothing.
+    /// Whether a record of the log names the call of the procedure or command that wrote it, with
+    /// its arguments and inputs. [`offline::calls`](crate::offline::calls) lists them. The log is
+    /// longer by as much. The setting changes nothing for a journal that keeps nothing.
     pub log_calls: bool,
     /// Greatest age of an unflushed commit in relaxed durability.
     pub flush_interval: Duration,

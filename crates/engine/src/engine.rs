@@ -280,7 +280,8 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         if Inside::is_now() {
-            // A thread may wait for the transaction of this thread. It ends by itself later.
+            // A thread may wait for the transaction of this thread. The waiting thread ends by
+            // itself later.
             self.shared.stopping.store(true, Release);
             self.shared.checkpoints.stop();
         } else if self.stop_threads().is_err() {

@@ -52,7 +52,8 @@ pub enum Error {
         epoch: u64,
         /// The existing epochs.
         known: Vec<u64>,
-        /// The oldest of them that holds what was committed up to the requested one, if there is any.
+        /// The oldest existing epoch whose checkpoint holds what was committed up to the requested
+        /// epoch, if there is one.
         into: Option<u64>,
     },
     /// The checkpoint of that epoch is no state of the store without the log.

@@ -73,7 +73,7 @@ impl SessionWorker {
         Self(Some((worker, seat)))
     }
 
-    /// The place of a worker that an open transaction has.
+    /// A guard without its worker, which an open transaction has.
     pub(crate) fn lent() -> Self {
         Self(None)
     }
@@ -110,7 +110,8 @@ impl Drop for SessionWorker {
     }
 }
 
-/// Guard of a call that runs the caller's code inside a transaction. Holds the state of before.
+/// Guard of a call that runs the caller's code inside a transaction. Holds the thread's innermost
+/// call from before.
 pub(crate) struct Inside(Now);
 
 impl Inside {

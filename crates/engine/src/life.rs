@@ -22,8 +22,8 @@ enum Failure {
     NotOwner(NotOwner),
 }
 
-/// The state of a store between its opening and the end of its last session. It goes from sound to
-/// failed to ended, and never back.
+/// The state of a store between its opening and the end of its last session. The state goes from
+/// sound to failed to ended, and never back.
 #[derive(Debug, Default)]
 pub(crate) struct Life {
     /// Each call reads the state, and it is written twice at most.

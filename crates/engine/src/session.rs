@@ -150,9 +150,9 @@ impl Session {
 
     /// As [`execute`](Self::execute) from transaction `from` on, but never waits for keys that are
     /// not in memory: for event loops, which have other clients. Transactions end in their order.
-    /// Before the first one with a missing key it returns with the arrivals. The caller serves
-    /// others until one [has arrived](crate::Arrival::has_arrived), and calls again with the same
-    /// batch.
+    /// Before the first transaction with a missing key the call returns with the arrivals. The
+    /// caller serves others until one [has arrived](crate::Arrival::has_arrived), and calls again
+    /// with the same batch.
     ///
     /// The batch may be asked again whether a transaction begins, and may run it again. For a
     /// missing key may show in the middle of a run, which is then rolled back.
@@ -182,8 +182,8 @@ impl Session {
     }
 
     /// Group commit. In strict durability, waits until all reads and writes of this session's
-    /// transactions survive any crash. Otherwise returns at once. Replies must not leave before it
-    /// returns.
+    /// transactions survive any crash. Otherwise returns at once. Replies must not leave before
+    /// this call returns.
     ///
     /// # Errors
     /// [`Error::Journal`] or [`Error::Failed`] if the log has failed: nothing more is acknowledged.
@@ -478,8 +478,8 @@ fn refuse_all<B: Batch + ?Sized>(batch: &mut B, from: usize, refused: &Error) {
 pub enum Executed {
     /// All transactions have ended.
     All,
-    /// The transactions before this one have run. This one lacks a key that is on its way into
-    /// memory.
+    /// A transaction lacks a key that is on its way into memory. All transactions before it have
+    /// run.
     Before {
         /// Number of the transaction in the batch.
         next: usize,
@@ -488,7 +488,7 @@ pub enum Executed {
     },
 }
 
-/// The transactions of a batch from one on.
+/// The transactions of a batch, from a given number on.
 struct Rest<'b, B: ?Sized> {
     batch: &'b mut B,
     from: usize,

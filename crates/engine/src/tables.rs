@@ -159,7 +159,8 @@ impl Engine {
             .iter()
             .map(|(&id, &generation)| shared.store.new_table(id, generation))
             .collect::<Result<Vec<NewTable>, _>>()?;
-        // As a declared transaction: the locks of the kinds in their order, and nothing of the store.
+        // Like a declared transaction, this takes the locks of the kinds in their order, and no
+        // lock of the store.
         let mut locked = shared.kinds.lock_tables(tables)?;
         let in_kinds: BTreeSet<TableId> = locked.iter().flat_map(|of| of.ids.clone()).collect();
         let _no_point_of_consistency = shared.checkpoints.hold_point_of_consistency();

@@ -42,8 +42,8 @@ use crate::tx::Tx;
 #[must_use = "a transaction that is dropped is rolled back"]
 pub struct Transaction<'s> {
     session: &'s mut Session,
-    /// The session's worker, which has the transaction. It is not in the session until the end, so a
-    /// leaked transaction leaves a session that cannot be used.
+    /// The session's worker, which has the transaction. The worker is not in the session until the
+    /// end, so a leaked transaction leaves a session that cannot be used.
     worker: SessionWorker,
     /// The parts of other kinds of tables, if there are such kinds.
     parts: Option<Parts>,

@@ -36,7 +36,7 @@ fn killed() -> SimDisk {
     disk.kill()
 }
 
-/// Every file with its bytes, but the lock.
+/// Every file but the lock, with its bytes.
 fn files(disk: &SimDisk, dir: &Path, found: &mut BTreeMap<PathBuf, Vec<u8>>) {
     for name in disk.list(dir).expect("a directory") {
         let path = dir.join(&name);

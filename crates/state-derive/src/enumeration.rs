@@ -76,7 +76,7 @@ fn field_value(
         let value = with_variables(&variant.path, &variant.fields);
         quote! { #number => { #read #value } }
     });
-    // A number that no variant has is read as the first one's.
+    // A number that no variant has is read as that of the first variant.
     let rest_of_numbers = (variants.len() < 256)
         .then(|| quote! { _ => <Self as ::stillpoint_state::FieldValue>::ZERO, });
     let writings = variants.iter().map(|variant| {

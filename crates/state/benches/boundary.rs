@@ -1,5 +1,6 @@
 //! The cost of the tick at which a capture begins, and the memory that a state holds, by the size
-//! of the state. The boundary must be the same for all sizes, and two copies must be two.
+//! of the state. The tick must cost the same for all sizes, and two copies must take the memory of
+//! two states.
 //!
 //! `cargo bench -p stillpoint-state --bench boundary -- [--mib MIB,…] [NAME…]`: sizes of the state
 //! (default 512,1024), the schemes of those names (default: those whose row promises a constant

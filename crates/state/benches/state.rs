@@ -17,7 +17,7 @@ use stillpoint_state::{Array, Arrays, Capture, Naive, Plain, Scheme, registry};
 /// Accesses that are timed together.
 const ACCESSES: usize = 1 << 20;
 
-/// SplitMix64.
+/// Random numbers by SplitMix64.
 struct Mix(u64);
 
 impl Mix {

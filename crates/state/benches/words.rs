@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `before` | nearly all the first to their cell in a period, before piggyback's copier has begun |
 //! | `first` | most of them the first to their cell in a period, with the copier done |
-//! | `then` | the fastest of those after it |
+//! | `then` | the fastest of the later passes |
 //! | `ahead` | the same with prefetches 24 writes ahead |
 //!
 //! Every cell was written in the period before. So the bare loop of piggyback's `before` copies a block of 64
@@ -32,7 +32,7 @@ const PASSES: usize = 5;
 /// Writes between a prefetch and its use.
 const AHEAD: usize = 24;
 
-/// SplitMix64.
+/// Random numbers by SplitMix64.
 struct Mix(u64);
 
 impl Mix {

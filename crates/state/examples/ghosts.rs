@@ -38,7 +38,7 @@ struct Walker {
     y: i32,
 }
 
-/// How the player does.
+/// The score of the player.
 #[derive(Clone, Copy, Debug, PartialEq, Plain)]
 struct Score {
     coins: u32,

@@ -7,8 +7,9 @@
 //! ends by writing the components that changed to their slots. After a crash the arrays come back. The
 //! world is spawned from them in the order of the slots, and the steps since are run again.
 //!
-//! Kill it in any way and start it again: it goes on where it was. DIR defaults to `shoal`; SECONDS ends it
-//! by itself. The actions from outside are sharks that come at random.
+//! Kill the program in any way and start it again: the world goes on where it was. DIR defaults to
+//! `shoal`. With SECONDS the program ends by itself. The actions from outside are sharks that come
+//! at random.
 //!
 //! `hecs` yields entities in an order that depends on what was spawned and despawned before, and the
 //! world of a restart has another past. So a system that treats each entity by itself takes the order of

@@ -3,10 +3,10 @@
 //! `cargo run --release -p stillpoint-state --example world -- [DIR] [AGENTS] [SCHEME] [SECONDS]`
 //!
 //! Agents walk about on a torus, are drawn to food, grow hungry, and are born again where they die.
-//! Meteors, which fall at random, are the actions from outside: they are logged. Kill it in any way
-//! (Ctrl-C, `kill -9`, the plug). Started again it goes on at the tick that was durable, with every
-//! agent where it was. DIR defaults to `world`, AGENTS to 200,000, SCHEME to `hg`; SECONDS ends it by
-//! itself.
+//! Meteors, which fall at random, are the actions from outside: they are logged. Kill the program
+//! in any way (Ctrl-C, `kill -9`, the plug). Started again, the world goes on at the tick that was
+//! durable, with every agent where it was. DIR defaults to `world`, AGENTS to 200,000, SCHEME to
+//! `hg`. With SECONDS the program ends by itself.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for a terminal")]
 

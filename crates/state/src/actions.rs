@@ -12,7 +12,7 @@ impl<'a> Actions<'a> {
         Self(encoded)
     }
 
-    /// True if the tick has none.
+    /// True if the tick has no actions.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -75,8 +75,9 @@ pub(crate) struct Slot<S: Scheme> {
     pub(crate) grid: AnyGrid<S::Layout>,
 }
 
-/// Data that mutator and writer share. The writer changes the gate, and the reference count before
-/// it. Neither shares a cache line with data that every access reads.
+/// Data that mutator and writer share. The writer changes the state of the capture, and the
+/// reference count in front of this value. Neither shares a cache line with data that every access
+/// reads.
 #[derive(Debug)]
 pub(crate) struct Shared<S: Scheme> {
     pub(crate) slots: CachePadded<Vec<Slot<S>>>,
@@ -352,8 +353,8 @@ impl<S: Scheme> Cells<S> {
     }
 
     /// Prefetches the beginning of a cell, with all copies and marks that a read or a write of the
-    /// cell touches. This pays if a program knows its next cells some hundred nanoseconds ahead. An
-    /// index without a cell is ignored.
+    /// cell touches. The prefetch pays if a program knows its next cells some hundred nanoseconds
+    /// ahead. An index without a cell is ignored.
     ///
     /// # Panics
     /// If the array is one of another state.

@@ -68,8 +68,8 @@ struct WriterThread<S: Scheme> {
     pace: Pace,
 }
 
-/// If the writer panics, its drop ends all waits for the writer, and the next tick returns an
-/// error.
+/// The drop of this value in a writer that panics ends all waits for the writer, and the next tick
+/// returns an error.
 struct TellOnPanic<S: Scheme>(Arc<Mailbox<S>>);
 
 impl<S: Scheme> Drop for TellOnPanic<S> {

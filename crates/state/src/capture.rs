@@ -43,7 +43,8 @@ impl CaptureState {
     }
 
     pub(crate) fn begin(&self) {
-        // Relaxed: only the mutator begins captures, and handing a capture to a thread publishes this.
+        // Relaxed: only the mutator begins captures, and handing a capture to a thread publishes
+        // the new state.
         self.0.store(RUNNING, Relaxed);
     }
 

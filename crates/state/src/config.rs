@@ -22,7 +22,7 @@ pub enum Every {
     /// As soon as the last image is durable.
     #[default]
     Continuous,
-    /// So long after the last image has begun, or as soon as that image is durable, if that is later.
+    /// This long after the last image has begun, but not before that image is durable.
     Interval(Duration),
     /// When [`State::checkpoint`](crate::State::checkpoint) asks for one.
     OnRequest,

@@ -15,7 +15,7 @@ pub enum ArraysError {
     /// There is no array, or there are too many.
     #[error("a state of {arrays} arrays: 1 to {ARRAYS_MAX} are allowed; put more into one cell")]
     Count {
-        /// How many were named.
+        /// Number of named arrays.
         arrays: usize,
     },
     /// A name that is empty or too long.
@@ -35,7 +35,7 @@ pub enum ArraysError {
     Memory {
         /// The array.
         name: String,
-        /// Why.
+        /// The reason.
         #[source]
         source: RegionError,
     },
@@ -44,7 +44,7 @@ pub enum ArraysError {
     Tracking {
         /// The array.
         name: String,
-        /// Why.
+        /// The reason.
         #[source]
         source: WrittenPagesError,
     },
@@ -133,9 +133,9 @@ pub enum StateError {
     Gap {
         /// The tick that should follow.
         expected: u64,
-        /// The tick that does.
+        /// The tick that follows instead.
         found: u64,
-        /// Where.
+        /// The segment that holds the tick `found`.
         path: PathBuf,
     },
     /// The actions of one tick exceed what the log can hold.

@@ -64,8 +64,8 @@ fn write_for_long() {
     }
 }
 
-/// Stretches of an array. A period has so many heavy fences, and one in so many writes takes an
-/// ordinary fence.
+/// Stretches of an array. A period has this many heavy fences, and one in about this many writes
+/// takes an ordinary fence.
 #[cfg(not(any(loom, shuttle)))]
 const STRETCHES: usize = 64;
 /// In models a few marks make a stretch of several.
@@ -125,7 +125,8 @@ impl Limit {
     }
 }
 
-/// The mutator is writing. The copier stays away from the piece until this value is dropped.
+/// A guard of a write by the mutator. The copier stays away from the piece until this value is
+/// dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct Writing<'a>(Option<&'a Frontier>);
@@ -141,7 +142,8 @@ impl Drop for Writing<'_> {
     }
 }
 
-/// Threads are writing. The copier stays away from all pieces until this value is dropped.
+/// A guard of writes by several threads. The copier stays away from all pieces until this value is
+/// dropped.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct FrontierHold<'a>(&'a Frontier);
@@ -241,9 +243,9 @@ impl Frontier {
         if self.copying.load(Acquire) != piece {
             return;
         }
-        // The copier may be waiting until `writing` leaves this piece. It either has not begun the
-        // piece or is about to end it, and does not return to it in this period. So the mutator may
-        // write the piece without `writing` once `copying` has left the piece.
+        // The copier may be waiting until `writing` leaves this piece. The copier either has not
+        // begun the piece or is about to end it, and does not return to it in this period. So the
+        // mutator may write the piece without `writing` once `copying` has left the piece.
         self.writing.store(NOWHERE, Release); // as in `enter`
         let mut backoff = Backoff::new();
         while self.copying.load(Acquire) == piece {
@@ -313,14 +315,14 @@ impl Frontier {
 
 /// Every schedule of a mutator and a copier over a few marks, and every value that their loads may
 /// see. Both asymmetric fences are ordinary fences here. So a write in the stretch leaves out the
-/// light fence, which does not help it in reality. With LOOM_MAX_PREEMPTIONS=3, as in `.ci/run`,
-/// they take seconds.
+/// light fence, which in reality has no effect there. With LOOM_MAX_PREEMPTIONS=3, as in `.ci/run`,
+/// the models take seconds.
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
     use loom::{sync::Arc, thread};
 
-    /// The second turn: the first that has a copier.
+    /// The second period, which is the first that has a copier.
     const TURN: LiveCopy = LiveCopy { up: 1, period: 1 };
 
     const DOWN: usize = 1;

@@ -117,9 +117,10 @@ pub use stillpoint_mem::PageSize;
 /// Makes a structure or an enumeration a cell of arrays, and a field of cells. The type has `Clone`, `Copy`
 /// and `Debug`, too, and neither type parameters nor lifetimes.
 ///
-/// The fields of a structure follow each other without gaps, little-endian. A field is a number, a `bool`,
-/// an array of what may be a field, or another type with this derive. With `#[field(NAME)]` a field gets an
-/// associated constant of that name. By the constant the field is read and written alone.
+/// The fields of a structure follow each other without gaps, little-endian. A field is a number, a
+/// `bool`, an array of what may be a field, or another type with this derive. With `#[field(NAME)]`
+/// a field gets an associated constant of that name. With that constant a program reads and writes
+/// the field alone.
 ///
 /// A structure as a cell takes a multiple of 8 bytes, with zeros behind the last field. It takes 4096 at
 /// most, or the compiler says which structure is too long.

@@ -42,7 +42,7 @@ pub(crate) struct LogQueue {
 
 #[derive(Debug, Default)]
 struct Control {
-    /// Somebody waits for a flush.
+    /// Whether a thread waits for a flush.
     is_urgent: bool,
     stops: bool,
     failure: Option<Failure>,
@@ -52,7 +52,7 @@ struct Control {
 enum Failure {
     /// The disk is full; the logger tries again.
     Full(Arc<DiskError>),
-    /// For good.
+    /// The log has failed for good.
     Dead(Arc<DiskError>),
 }
 
@@ -70,7 +70,7 @@ impl Failure {
 pub(crate) struct LogSender {
     queue: Arc<LogQueue>,
     ticks: TickSender,
-    /// Somebody else flushes.
+    /// Whether the end of a tick may wait for room, since another thread flushes.
     may_wait: bool,
     bytes_max: u64,
     sent_bytes: u64,
@@ -146,7 +146,7 @@ impl LogSender {
         self.ticks.begin_segment();
     }
 
-    /// Waits until all up to a tick is durable.
+    /// Waits until every tick up to `tick` is durable.
     pub(crate) fn wait_for(&self, tick: u64, progress: &Progress) -> Result<(), StateError> {
         let mut control = self.queue.control.lock();
         while progress.durable_tick() < tick {
@@ -421,7 +421,7 @@ fn begin_segment(files: &Files, first_tick: u64, bytes: u64) -> Result<Segment, 
     Ok(Segment { file, identity: header.identity(), offset, batches: 0 })
 }
 
-/// Its drop ends all waits for a logger that has panicked.
+/// The drop of this value in a logger that panics ends all waits for the logger.
 struct FailOnPanic(Arc<LogQueue>);
 
 impl Drop for FailOnPanic {

@@ -31,9 +31,9 @@ pub(crate) struct Mailbox<S: Scheme> {
     sleep: Mutex<()>,
     /// Signals that the writer is to end, or that a thread waits for an image.
     came: Condvar,
-    /// A capture has ended, or the writer has panicked.
+    /// Signals that a capture has ended, or that the writer has panicked.
     ended: Condvar,
-    /// Somebody waits for the image under way, so the writer does not pace it.
+    /// Whether a thread waits for the image under way, so that the writer does not pace the image.
     is_urgent: AtomicBool,
     stops: AtomicBool,
 }
@@ -43,7 +43,7 @@ pub(crate) struct Mailbox<S: Scheme> {
 struct Hints {
     /// True if the next tick is to begin a capture.
     is_wanted: AtomicBool,
-    /// The writer's thread has panicked.
+    /// Whether the writer's thread has panicked.
     is_dead: AtomicBool,
 }
 
@@ -62,8 +62,8 @@ impl<S: Scheme> Mailbox<S> {
         }
     }
 
-    /// Prefetches the memory that the end of a tick reads. After a long step it is not in the
-    /// cache.
+    /// Prefetches the memory that the end of a tick reads. After a long step that memory is not in
+    /// the cache.
     #[inline]
     pub(crate) fn prefetch(&self) {
         prefetch(&*self.hints);
@@ -75,7 +75,7 @@ impl<S: Scheme> Mailbox<S> {
     /// True if the next tick is to begin a capture.
     #[inline]
     pub(crate) fn is_wanted(&self) -> bool {
-        // Relaxed: a hint. The gate of the arrays orders the data of a capture.
+        // Relaxed: a hint. The state of the capture (`CaptureState`) orders the data of a capture.
         self.hints.is_wanted.load(Relaxed)
     }
 
@@ -138,7 +138,8 @@ impl<S: Scheme> Mailbox<S> {
         self.stops.load(Acquire) // pairs with the Release in `stop`
     }
 
-    /// The writer's thread has panicked. The next tick notices it, and all waits end.
+    /// Notes that the writer's thread has panicked. The next tick notices the panic, and all waits
+    /// end.
     pub(crate) fn die(&self) {
         self.hints.is_dead.store(true, Release); // pairs with the Acquire in `is_dead`
         self.want(true);
@@ -152,8 +153,9 @@ impl<S: Scheme> Mailbox<S> {
     }
 }
 
-/// Room for one point of consistency. The mutator fills it, and the writer empties it. The gate of the
-/// arrays keeps the mutator from filling it twice: a capture that has not ended forbids the next one.
+/// Room for one point of consistency. The mutator fills it, and the writer empties it. The mutator
+/// does not fill it twice, since the arrays' `CaptureState` forbids a capture before the last one
+/// has ended.
 #[derive(Debug)]
 struct Slot<F> {
     /// [`EMPTY`], or the turn.

@@ -99,7 +99,7 @@ pub trait CellGrain: Grain {
     fn grid<L: Layout>(grid: &AnyGrid<L>) -> Option<&Grid<Self, L>>
     where
         Self: Sized;
-    /// An array of these grains as one of any grain.
+    /// Wraps an array of these grains as an array of any grain.
     fn any<L: Layout>(grid: Grid<Self, L>) -> AnyGrid<L>
     where
         Self: Sized;

@@ -141,7 +141,7 @@ fn difference(
     })
 }
 
-/// Brings the arrays to where they were, and makes durable what that rests on.
+/// Brings the arrays to where they were, and makes everything durable that was read for that.
 ///
 /// # Errors
 /// Damage that no other file makes up for, a gap in the log, or the disk's.

@@ -81,7 +81,7 @@ impl Row {
     }
 }
 
-/// The names of the schemes that this system has all for.
+/// The names of the schemes that work on this system.
 pub fn names_here() -> impl Iterator<Item = &'static str> {
     let here = REGISTRY.iter().filter(|row| row.check_system().is_ok());
     here.flat_map(|row| row.layouts).map(|layout| layout.name)

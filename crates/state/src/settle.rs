@@ -43,7 +43,7 @@ pub(crate) fn settle(
     disk.sync_dir(Path::new(""))
 }
 
-/// Writes a segment of one batch. If that was the first of its segment, it replaces the segment.
+/// Writes a segment of one batch. A batch that was the first of its segment replaces that segment.
 fn write_segment(files: &Files, mut batch: ActionBatchBuilder) -> Result<(), DiskError> {
     let first_tick = batch.first_tick().expect("a batch has ticks");
     let header = ActionSegmentHeader {

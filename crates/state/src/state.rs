@@ -40,9 +40,9 @@ impl<S: Scheme> StateBuilder<S> {
         self
     }
 
-    /// Opens the state, or makes it. `first` gives the cells their first values, if there is no image.
-    /// `step` runs a tick again, with its actions. It must do what the program did when that tick ran
-    /// first, down to the bit.
+    /// Opens the state, or makes it. `first` gives the cells their first values, if there is no
+    /// image. `step` runs a tick again, with its actions. `step` must do what the program did when
+    /// that tick ran first, down to the bit.
     ///
     /// # Errors
     /// See [`StateError`]; a state that cannot be read is never taken for a new one.
@@ -237,7 +237,7 @@ const ATTEMPTS: usize = 3;
 /// ```
 pub struct State<S: Scheme> {
     arrays: Arrays<S>,
-    /// Cells may have changed since the last tick.
+    /// Whether cells may have changed since the last tick.
     is_changed: bool,
     step: Step,
     progress: Arc<Progress>,
@@ -245,7 +245,7 @@ pub struct State<S: Scheme> {
     actions: ActionLog,
     mailbox: Arc<Mailbox<S>>,
     background: BackgroundWork<S>,
-    /// The caller knows that images fail.
+    /// Whether the caller has been told that images fail.
     has_told: bool,
     _files: Arc<Files>,
     _lock: Box<dyn DiskLock>,
@@ -407,8 +407,9 @@ impl<S: Scheme> State<S> {
         Some(StateError::ImagesFail { failures, source })
     }
 
-    /// Asks for an image. It will be as of the end of the next tick at which no capture is under
-    /// way. If the last capture, one of changes, has failed, this asks for that capture again.
+    /// Asks for an image. The image will be as of the end of the next tick at which no capture is
+    /// under way. If the last capture, one of changes, has failed, this asks for that capture
+    /// again.
     pub fn checkpoint(&self) {
         if S::CONTENT != Content::Nothing {
             self.mailbox.want(true);
@@ -424,9 +425,10 @@ impl<S: Scheme> State<S> {
     /// image, which is written without pauses.
     ///
     /// # Errors
-    /// [`StateError::TickNotEnded`]. With a log: it has failed, or waits for space on the disk.
-    /// Without: [`StateError::ImagesFail`] after three attempts; [`StateError::CellsChanged`] between
-    /// two ticks, and [`StateError::NothingKeepsTicks`] if the scheme takes no images.
+    /// [`StateError::TickNotEnded`]. With a log: the log has failed, or waits for space on the
+    /// disk. Without a log: [`StateError::ImagesFail`] after three attempts;
+    /// [`StateError::CellsChanged`] between two ticks, and [`StateError::NothingKeepsTicks`] if the
+    /// scheme takes no images.
     pub fn wait_durable(&mut self, tick: u64) -> Result<(), StateError> {
         let ended = self.ticks();
         if tick > ended {
@@ -503,7 +505,7 @@ impl<S: Scheme> State<S> {
     /// The error that has ended the capture.
     ///
     /// # Panics
-    /// If a thread does it.
+    /// If a thread runs the writer.
     pub fn advance_writer(&mut self) -> Result<Advance, StateError> {
         let BackgroundWork::Own { writer, every, .. } = &mut self.background else {
             panic!("the writer has a thread of its own");
@@ -528,7 +530,7 @@ impl<S: Scheme> State<S> {
     /// An error of the disk.
     ///
     /// # Panics
-    /// If a thread does it.
+    /// If a thread runs the logger.
     pub fn flush_actions(&mut self) -> Result<bool, StateError> {
         let BackgroundWork::Own { log, .. } = &mut self.background else {
             panic!("the logger has a thread of its own");

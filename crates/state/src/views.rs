@@ -23,7 +23,7 @@ pub struct ArrayRef<'a, T: Plain, S: Scheme> {
 }
 
 impl<'a, T: Plain, S: Scheme> ArrayRef<'a, T, S> {
-    /// Cells.
+    /// Number of cells.
     pub fn len(&self) -> usize {
         self.grid.cells()
     }
@@ -261,7 +261,7 @@ pub struct CellMut<'a, T: Plain, S: Scheme> {
 }
 
 impl<T: Plain, S: Scheme> CellMut<'_, T, S> {
-    /// Its index.
+    /// The index of the cell.
     pub fn index(&self) -> usize {
         self.index
     }

@@ -187,8 +187,8 @@ impl<S: Scheme> ImageWriter<S> {
                 Progress::set(&self.progress.fork_ns, cost.fork_ns);
                 Progress::set(&self.progress.copied_bytes, cost.copied_bytes);
                 self.publish(image, started_ns);
-                // This comes last, so that a thread which sees that no capture is under way finds
-                // the image in the progress.
+                // The end of the capture comes last. So a thread which sees that no capture is
+                // under way finds the image in the progress.
                 capture.durable();
                 Ok(Advance::Durable { tick })
             }

@@ -1,5 +1,5 @@
-//! Test of the cost of a fork. It has a process of its own, since pages that a child of another
-//! test shares would not be counted.
+//! Test of the cost of a fork. The test has a process of its own, since pages that a child of
+//! another test shares would not be counted.
 #![cfg(target_os = "linux")]
 
 use stillpoint_io::ForkedMemory;

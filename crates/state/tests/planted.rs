@@ -22,7 +22,8 @@ use stillpoint_state::registry;
 
 /// Steps of each cell size within which a bug of a scheme must show itself.
 const STEPS: u64 = 20_000;
-/// Runs with threads of their own within which it must: two threads seldom meet on a loaded machine.
+/// Runs with threads of their own within which a bug of a scheme must show itself. Two threads
+/// seldom meet on a loaded machine.
 const RUNS: u64 = 2_000;
 /// Lives within which a bug of writer, logger or recovery must show itself.
 const LIVES: u64 = 60;

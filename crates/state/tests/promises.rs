@@ -122,7 +122,7 @@ fn tick_until(
         if ended.is_err() || is_enough(state) {
             return ended.err();
         }
-        state.checkpoint(); // sooner than after a pause
+        state.checkpoint(); // the image comes sooner than after a pause
         RealClock.sleep(Duration::from_micros(200));
     }
 }

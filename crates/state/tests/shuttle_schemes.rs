@@ -12,7 +12,7 @@ use stillpoint_state::{Array, Arrays, Capture, Content, Field, Scheme, registry}
 const CELLS: usize = 5;
 const PERIODS: usize = 4;
 const SCHEDULES: usize = 20_000;
-/// A planted bug is looked for so long: the rarest shows in one schedule of 2,000.
+/// Schedules in which a planted bug is sought. The rarest bug shows in one schedule of 2,000.
 #[cfg(feature = "planted-bugs")]
 const SCHEDULES_FOR_A_BUG: usize = 400_000;
 
@@ -47,7 +47,7 @@ fn side_by_side<S: Scheme>() {
     let mut model = [[0u32; 2]; CELLS];
     let mut wanted: Vec<u8> = Vec::new();
     for period in 0..PERIODS as u32 {
-        // First, while the copier has each cell before it.
+        // The threads write first in this period, since the copier has not come to any cell yet.
         if period == 3 {
             write_in_chunks(&mut arrays, pages, &mut model);
         }
@@ -112,7 +112,7 @@ fn write_images<S: Scheme>(job: &Job<S>, is_over: &shuttle::sync::atomic::Atomic
             continue;
         };
         taken += 1;
-        // Cell by cell.
+        // The copier and the capture go cell by cell.
         for index in 0..CELLS {
             capture.copy_over_until(0, index + 1);
             let room = &mut image[index * 8..(index + 1) * 8];
@@ -136,7 +136,7 @@ fn images_and_reads_are_right_in_every_schedule() {
     planted_bugs_are_caught();
 }
 
-/// With `--features planted-bugs`.
+/// With the feature `planted-bugs` each bug of the copier must be caught.
 #[cfg(feature = "planted-bugs")]
 fn planted_bugs_are_caught() {
     use stillpoint_state::planted::{Bug, plant};

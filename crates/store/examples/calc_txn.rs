@@ -25,7 +25,7 @@ use stillpoint_store::{CellRules, KeySet, Mode, Procedure, Slot, Stamp, Store, T
 struct OneKey {
     key: u64,
     writes: bool,
-    /// The value before.
+    /// A buffer for the value before the transaction.
     value: Vec<u8>,
 }
 

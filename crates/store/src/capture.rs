@@ -384,7 +384,7 @@ impl Store {
     }
 }
 
-/// A scan while no checkpoint is taken. It owns this read section slot.
+/// A scan while no checkpoint is taken, with the read section slot that the scan owns.
 struct AtRest(usize);
 
 impl Capture for AtRest {
@@ -434,17 +434,17 @@ impl ScannedCell<'_> {
         }
     }
 
-    /// Emits what the record has at this moment, with the stamp of its last writer. That is its value,
-    /// or its deletion if a commit of this run has deleted it. Waits for a commit that is in the middle
-    /// of its writes.
+    /// Emits the record's present value, with the stamp of its last writer. If a commit of this run
+    /// has deleted the record, emits the deletion. Waits for a commit that is in the middle of its
+    /// writes.
     pub fn emit_stamped(&mut self) {
         let mut backoff = Backoff::new();
         loop {
             let before = self.cell.stamp_word();
             let stamp = Stamp::from_bits(before);
             let gsn = stamp.gsn();
-            // No commit has written a cell whose stamp names no log. It may be one of two that were
-            // made for a new key, of which the other is in the index.
+            // No commit has written a cell whose stamp names no log. Two cells may have been made
+            // for a new key, one of which is not in the index.
             if before & DEAD != 0 || (before & ABSENT != 0 && stamp.log() == LOG_NONE) {
                 return;
             }
@@ -486,7 +486,7 @@ impl ScannedCell<'_> {
         let (store, cell) = (self.store, self.cell);
         let now = store.driver().now();
         let (lock, epoch) = (cell.lock(), now.epoch());
-        // The thread that wins the claim writes the copy: this one, or the first commit.
+        // The thread that wins the claim writes the copy: this thread, or that of the first commit.
         if !Claim::of_all(now).claim(lock, COPYING) {
             return;
         }

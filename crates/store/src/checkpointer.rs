@@ -33,7 +33,7 @@ pub trait SchemeLog {
 /// A checkpoint scheme: what it does at its point of consistency, and how it captures. The driver moves the phases and owns the
 /// threads; the scheme starts none and opens no file.
 pub trait Checkpointer: Send + Sync {
-    /// How its point of consistency comes about.
+    /// How the scheme's point of consistency comes about.
     fn point_of_consistency(&self) -> PointOfConsistency;
 
     /// Whether the scheme takes checkpoints of changes, besides full ones.
@@ -107,7 +107,7 @@ pub trait Checkpointer: Send + Sync {
 /// How a checkpoint ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It exists, durably.
+    /// The checkpoint exists, durably.
     Published,
     /// The checkpoint failed or was cancelled. The previous checkpoint stays.
     Abandoned,

@@ -52,8 +52,8 @@ impl Deletions {
         self.bytes() > 0 && self.shard(hash).lock().has(hash, table, key)
     }
 
-    /// Adds a key that is not there. `may_grow` is asked whether the keys may take so many bytes
-    /// more, if they must.
+    /// Adds a key that is not there. If the keys need more memory, `may_grow` is asked whether they
+    /// may take so many bytes more.
     ///
     /// # Errors
     /// The error of `may_grow`. Nothing has changed then.

@@ -27,7 +27,7 @@ use crate::store::Store;
 /// Which cells of a slab a pass visits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Cells {
-    /// Every one.
+    /// Every cell.
     All,
     /// At least the cells with the dirty mark of this epoch. Every cell if the store sets no marks.
     Marked(u64),

@@ -49,14 +49,14 @@ pub struct Loader {
     cells: Vec<u64>,
     /// Keys that were deleted. `None` once the loader is being dropped.
     deletions: Option<Arc<Deletions>>,
-    /// Absent cells whose stamps a replay needs. They stay until the store has a worker.
+    /// Absent cells whose stamps a replay needs. These cells stay until the store has a worker.
     stamped: Vec<Absent>,
 }
 
 /// Loaded records are closed: no log can lose them.
 const ALL_CLOSED: fn(Stamp) -> bool = |_| true;
 
-/// In [`Loader::cells`], for a record without a prepared cell.
+/// The number in [`Loader::cells`] that stands for a record without a prepared cell.
 const NO_CELL: u64 = 0;
 
 impl Loader {

@@ -1,6 +1,6 @@
-//! A thread's participation in a store, below transactions. It has a slot among the read sections,
-//! the tables that it sees, and free cells. It also holds garbage to reclaim, and the dependencies
-//! of its answers.
+//! A thread's participation in a store, below transactions. The participation has a slot among the
+//! read sections, the tables that the thread sees, and free cells. It also holds garbage to
+//! reclaim, and the dependencies of the thread's answers.
 
 use std::sync::Arc;
 

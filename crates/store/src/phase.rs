@@ -219,8 +219,9 @@ impl PhaseDriver {
         let flipped = if begins && !now.is_of_changes() { CAPTURED } else { 0 };
         let next =
             PhaseWord(PhaseWord::new(phase, now.epoch() + u64::from(begins)).0 | (kept ^ flipped));
-        // SeqCst with the fence in `ReadSections::token`: partner of the fence in `ReadSections::enter`.
-        // An exchange of the changed bits only: the gate and the permit change at any moment.
+        // SeqCst with the fence in `ReadSections::token`: partner of the fence in
+        // `ReadSections::enter`. An exchange of the changed bits only: the bits of a quiesce and of
+        // the permit change at any moment.
         self.word.fetch_xor((now.0 ^ next.0) & !(GATE | PERMIT), SeqCst);
         drop(moving);
         mutant!(in self; self.read_sections.wait_grace_period(), NoGracePeriod => {
@@ -254,9 +255,9 @@ impl PhaseDriver {
 
     /// Waits until no commit is under way, neither inside of a read section nor waiting outside.
     ///
-    /// A commit announces its wait inside of a read section that was open before the gate closed.
+    /// A commit announces its wait inside of a read section that was open before the quiesce began.
     /// The commit takes its announcement back after it has ended and has left the read section that
-    /// it entered in spite of the gate. So with no announcement after a grace period no read
+    /// it entered in spite of the quiesce. So with no announcement after a grace period no read
     /// section is open.
     fn wait_for_commits(&self) {
         let mut backoff = stillpoint_sync::Backoff::new();

@@ -44,7 +44,7 @@ pub enum Bug {
 }
 
 impl Bug {
-    /// Every one.
+    /// Every bug.
     pub const ALL: [Self; 15] = [
         Self::PhaseReadBeforeLocks,
         Self::InsertWithoutMark,
@@ -88,7 +88,7 @@ impl Planted {
         self.bug.load(Relaxed) == bug as usize
     }
 
-    /// Never.
+    /// False, since no bug can be planted in this build.
     #[cfg(not(any(feature = "planted-bugs", all(test, shuttle))))]
     #[inline(always)]
     pub(crate) fn has(&self, _: Bug) -> bool {
@@ -110,12 +110,12 @@ impl Planted {
         begun.iter().find(|(of, _)| *of == worker).expect("it has begun").1
     }
 
-    /// Nothing.
+    /// Does nothing, since no bug can be planted in this build.
     #[cfg(not(any(feature = "planted-bugs", all(test, shuttle))))]
     #[inline(always)]
     pub(crate) fn note_phase(&self, _: usize, _: u64) {}
 
-    /// Never called: no bug is planted.
+    /// Never called, since no bug can be planted in this build.
     #[cfg(not(any(feature = "planted-bugs", all(test, shuttle))))]
     pub(crate) fn noted_phase(&self, _: usize) -> u64 {
         unreachable!("without the feature no bug is planted")

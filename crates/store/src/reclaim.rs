@@ -50,8 +50,8 @@ impl Garbage {
     }
 }
 
-/// Garbage is collected up to this number of pieces, or up to a number of bytes of large values. It
-/// then waits for one grace period together.
+/// Garbage is collected up to this number of pieces, or up to a number of bytes of large values.
+/// All collected garbage then waits for one grace period.
 const PER_GRACE: usize = 64;
 const BYTES_PER_GRACE: usize = 1 << 20;
 /// Absent cells looked at per round, at least.
@@ -105,8 +105,8 @@ impl Reclaim {
         self.garbage_bytes += blob.len;
     }
 
-    /// Forgets the cells and large values of a dropped owner. They were freed with the owner's
-    /// slabs, which may belong to another owner already.
+    /// Forgets the cells and large values of a dropped owner. The drop has freed these with the
+    /// owner's slabs, which may belong to another owner already.
     pub(crate) fn forget_owner(&mut self, owner: u32) {
         self.absent.retain(|absent| absent.owner != owner);
         self.garbage.retain(|garbage| garbage.owner() != owner);
@@ -302,7 +302,8 @@ impl Participant {
             self.exit();
         }
         self.store.driver().read_sections().wait_grace_period();
-        // In a read section, since a table may have been dropped and its garbage must be forgotten.
+        // The worker enters a read section, since a table may have been dropped and its garbage
+        // must be forgotten.
         self.enter();
         self.store.catalog().leave_absent(self.reclaim.absent.drain(..));
         let waiting = std::mem::take(&mut self.reclaim.waiting);

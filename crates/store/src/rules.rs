@@ -30,7 +30,7 @@ pub mod status {
     /// The record was written in an even epoch, and no checkpoint has that write. Under
     /// [`WriteBoth`](super::WriteRule::WriteBoth): no capture has merged copy 1 into copy 3.
     pub const DIRTY_EVEN: u8 = 1 << 3;
-    /// As [`DIRTY_EVEN`], of an odd epoch, and of copy 2.
+    /// As [`DIRTY_EVEN`], for an odd epoch and for copy 2.
     pub const DIRTY_ODD: u8 = 1 << 4;
     /// The checkpoint that is under way has the dirty record.
     pub const TAKEN: u8 = 1 << 5;
@@ -69,7 +69,7 @@ pub enum WriteRule {
 /// Whether commits note which records they write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirtyRule {
-    /// No.
+    /// Commits note nothing.
     None,
     /// Each commit sets the dirty bit of its epoch, in every phase. A checkpoint of changes has the
     /// dirty records of the ended epoch: their values, and the deletions of those without a value.
@@ -166,7 +166,7 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// For the checkpoint that is under way. After its point of consistency.
+    /// The claim for the checkpoint that is under way. Call this after its point of consistency.
     #[inline]
     pub(crate) fn of(now: PhaseWord) -> Self {
         if !now.is_of_changes() {
@@ -182,7 +182,7 @@ impl Claim {
         }
     }
 
-    /// For a checkpoint that has every record with a value.
+    /// The claim for a checkpoint that has every record with a value.
     #[inline]
     pub(crate) fn of_all(now: PhaseWord) -> Self {
         let claimed = now.captured();

@@ -147,7 +147,7 @@ impl Store {
             StatusChanges::WhileQuiesced => !in_section,
             // CAPTURE begins after every read section has ended that may have seen the phase before.
             StatusChanges::InCapture => !in_section || self.driver.now().phase() == Phase::Capture,
-            // Likewise PREPARE.
+            // PREPARE likewise begins after every such read section has ended.
             StatusChanges::InPrepareAndCapture => {
                 !in_section || matches!(self.driver.now().phase(), Phase::Prepare | Phase::Capture)
             }
@@ -190,7 +190,7 @@ impl Store {
         }
     }
 
-    /// Sets the sink that takes before-images. It is set from before
+    /// Sets the sink that takes before-images. The sink is set from before
     /// [`Phase::Prepare`](crate::Phase) until [`Phase::Rest`](crate::Phase) has begun again.
     pub fn set_sink(&self, sink: Option<Arc<dyn Sink>>) {
         *self.sink.lock() = sink;
@@ -333,8 +333,8 @@ impl Store {
         self.replacements.fetch_add(1, Release);
     }
 
-    /// True while memory of replaced tables is not free yet. It waits for a grace period, or for a
-    /// checkpoint that may need it. Takes no lock.
+    /// True while memory of replaced tables is not free yet. The memory waits for a grace period,
+    /// or for a checkpoint that may need it. Takes no lock.
     pub fn memory_returns(&self) -> bool {
         // Acquire: partner of the Release in `replace_tables`; then of the one in `maintain`. So a
         // thread that sees the memory as freed can use it.

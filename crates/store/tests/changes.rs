@@ -21,8 +21,8 @@ const CHANGES: CellRules = CellRules {
     ..CellRules::BEFORE_IMAGES
 };
 
-/// Keeps the keys that a capture emits, and counts how often the capture takes its lane. It takes the
-/// lane once for each 64 cells or fewer, and once for each slab.
+/// Keeps the keys that a capture emits, and counts how often the capture takes its lane. The
+/// capture takes the lane once for each 64 cells or fewer, and once for each slab.
 struct Found {
     slot: usize,
     keys: BTreeSet<u64>,

@@ -297,7 +297,7 @@ fn a_panicking_procedure_leaves_no_lock_and_no_write() {
     assert_eq!(ends, [Some(true), None, None]);
     assert_eq!(bump(&mut other), 13);
     assert_eq!(bump(&mut worker), 14);
-    // During a scan, and during a read of memory that cannot be freed before the read section ends.
+    // A panic of a scan's visitor leaves no read section open, so the quiesce ends.
     let ended = catch_unwind(AssertUnwindSafe(|| {
         worker.scan(T, 0, usize::MAX, &mut |_, _| panic!("on purpose"))
     }));

@@ -59,7 +59,7 @@ fn records(first: u32, count: u32, salt: u8) -> Vec<Record> {
             if number % 50 == 7 {
                 key.resize(2_000, b'k');
             }
-            // Large ones are few.
+            // Large values are few.
             let kinds = if number % 40 == 0 { value_lens.len() } else { value_lens.len() - 2 };
             let len = value_lens[(number as usize + usize::from(salt)) % kinds];
             (key, salt, Some(vec![number as u8 ^ salt; len]))
@@ -72,8 +72,8 @@ fn all_kinds_are_found_and_the_index_grows_though_nobody_made_room() {
     let store = empty_store(1 << 30);
     let mut loader = Loader::new(store.clone()).expect("a free slot");
     let mut all = records(0, 20_000, 1);
-    // A later checkpoint of the chain replaces some and deletes others, known and unknown ones. It is
-    // loaded first.
+    // A later checkpoint of the chain replaces some and deletes others, known and unknown ones.
+    // That checkpoint is loaded first.
     let mut changes = records(15_000, 10_000, 2);
     for (_, _, value) in changes.iter_mut().step_by(3) {
         *value = None;

@@ -20,7 +20,7 @@ use stillpoint_store::{
 /// Lengths at which something changes: in words, inline keys, codes of lengths, blocks.
 const KEY_LENS: [usize; 18] =
     [0, 1, 7, 8, 9, 15, 16, 17, 100, 1016, 1023, 1024, 1025, 2046, 2047, 2048, 65_535, 65_536];
-/// The same for values: inline, a larger cell, large; chunks of 64 KiB.
+/// Lengths of values at which something changes: inline, a larger cell, large; chunks of 64 KiB.
 const VALUE_LENS: [usize; 20] = [
     0, 1, 3, 4, 5, 11, 12, 13, 100, 2043, 2044, 2045, 4096, 16_376, 16_377, 65_535, 65_536, 65_537,
     131_072, 1_000_000,
@@ -584,7 +584,8 @@ impl Batch for Asking {
     }
 }
 
-/// Also for a key behind others with the same tag, and for a key in an overflow bucket.
+/// The length is also known for a key behind others with the same tag, and for a key in an overflow
+/// bucket.
 #[test]
 fn a_batch_learns_the_length_of_every_large_value_before_it_begins() {
     const KEYS: u32 = 10_000;

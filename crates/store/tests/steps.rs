@@ -133,7 +133,7 @@ fn a_commit_that_waits_leaves_its_section_and_reads_the_phase_anew() {
         Ok(steps.release())
     });
     assert_eq!(ended.expect("commits"), Some(Stamp::new(9, 1)));
-    // This would wait for ever if a wait were still announced or a read section open.
+    // The quiesce would wait for ever if a wait were still announced or a read section open.
     drop(store.driver().quiesce());
 }
 

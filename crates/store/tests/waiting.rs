@@ -1,5 +1,6 @@
-//! Tests of a commit that finds no room. It waits with its locks, outside of its read section, so
-//! no grace period and no phase waits for it. The attempt after the wait reads the phase anew.
+//! Tests of a commit that finds no room. The commit waits with its locks, outside of its read
+//! section, so no grace period and no phase waits for it. The attempt after the wait reads the
+//! phase anew.
 
 mod common;
 

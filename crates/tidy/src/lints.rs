@@ -8,7 +8,7 @@ use crate::tree::TextFile;
 
 /// The line that only the workspace's table has.
 const BAN: (&str, &str) = ("rust.unsafe_code", "\"forbid\"");
-/// The line in its place in crates with unsafe code.
+/// The line that crates with unsafe code have instead.
 const IN_ITS_PLACE: (&str, &str) = ("rust.unsafe_op_in_unsafe_fn", "\"deny\"");
 
 type Table = BTreeMap<String, String>;

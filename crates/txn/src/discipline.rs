@@ -6,8 +6,8 @@ use stillpoint_sync::lock_word::Priority;
 /// The locking discipline of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discipline {
-    /// Declared keys are locked before the transaction runs, in a global order. It waits for any
-    /// holder.
+    /// Declared keys are locked before the transaction runs, in a global order. The transaction
+    /// waits for any holder.
     Declared,
     /// The transaction finds its keys on the way, and follows wait-die.
     WaitDie,

@@ -16,7 +16,7 @@ pub enum TxError {
     /// A key is longer than 65,536 bytes.
     #[error("a key of {len} bytes is too long; the limit is 65536")]
     KeyTooLong {
-        /// Its length in bytes.
+        /// The key's length in bytes.
         len: usize,
     },
     /// The keys of one transaction have too many bytes together.
@@ -28,7 +28,7 @@ pub enum TxError {
     /// A value is longer than 512 MiB.
     #[error("a value of {len} bytes is too long; the limit is 536870912")]
     ValueTooLong {
-        /// Its length in bytes.
+        /// The value's length in bytes.
         len: usize,
     },
     /// A patch begins beyond the end of the value, or the key has none.
@@ -42,15 +42,15 @@ pub enum TxError {
     /// A key declared for reading was written.
     #[error("key number {slot} was declared for reading; declare it with Mode::Write")]
     DeclaredForReading {
-        /// Its slot.
+        /// The key's slot.
         slot: u32,
     },
     /// A transaction with declared keys asked for an undeclared key.
     #[error("the key was not declared; name it in Procedure::declare")]
     NotDeclared,
     /// A transaction that declared one key, for reading alone, first runs without the key's lock.
-    /// It asked for another key by `key_under`, which needs that lock. Pass the error on: the
-    /// transaction runs again, with the lock.
+    /// The transaction asked for another key by `key_under`, which needs that lock. Pass the error
+    /// on: the transaction runs again, with the lock.
     #[error("the transaction needs the lock of its key and runs again with it")]
     NotLocked,
     /// There is no such table.

@@ -1,5 +1,5 @@
-//! The interface of a kind of table to transactions: it locks, reads and changes keys. It logs
-//! operations, and takes part in the one commit of all kinds.
+//! The interface of a kind of table to transactions: a kind locks, reads and changes keys. A kind
+//! logs operations, and takes part in the one commit of all kinds.
 //!
 //! ```text
 //! ask ──▶ lock ──▶ value, put, delete ──▶ prepare ─▶ [one record] ─▶ install ─▶ release
@@ -50,7 +50,7 @@ pub trait Arrival: Send + Sync + fmt::Debug {
     /// Whether it is time to ask again.
     fn has_arrived(&self) -> bool;
 
-    /// Waits until it is time to ask again. Outside of any read section.
+    /// Waits until it is time to ask again. Call this outside of any read section.
     ///
     /// # Errors
     /// The key will not come, and the transaction is rolled back.
@@ -154,8 +154,8 @@ pub trait TableKind: Send + Sync + fmt::Debug {
     /// Undoes an operation of a transaction that aborts, or that a crash has cut off. Logs the undo
     /// and changes the key. The key is locked, or nothing is served yet.
     ///
-    /// It logs one record, whose body is no longer than that of the operation: so much room was set
-    /// aside.
+    /// The kind logs one record, whose body is no longer than that of the operation: so much room
+    /// was set aside.
     ///
     /// # Errors
     /// The body does not belong to this kind. No other error is possible, since an operation

@@ -25,15 +25,16 @@ const METERED_BYTES: u64 = 16 << 10;
 const GIVE_WAY_BYTES: u64 = 256 << 10;
 
 /// A capture thread rests after so many pauses, or after [`BURST_BYTES`]. A pause comes every few
-/// dozen records, so both are less than a quarter of a millisecond of work. A thread that wakes up on
-/// this core meanwhile waits that long. Without rests it waits for the scheduler's next tick, which is
-/// milliseconds. Each rest costs the capture thread its turn on the core.
+/// dozen records, so both are less than a quarter of a millisecond of work. A thread that wakes up
+/// on this core waits until the next rest. Without rests such a thread would wait for the
+/// scheduler's next tick, which comes after milliseconds. Each rest costs the capture thread its
+/// turn on the core.
 const BURST_PAUSES: u32 = 40;
 /// A capture thread rests after it has emitted so many bytes, or after [`BURST_PAUSES`].
 const BURST_BYTES: u64 = 512 << 10;
-/// Where the scheduler [interrupts](is_interrupted_soon) a capture thread sooner by itself, the thread
-/// works for so many times as long. A checkpoint under load then takes two thirds of the time.
-/// Without any rest it takes half of the time, and one answer in a thousand waits longer.
+/// Factor of the work between two rests where the scheduler [interrupts](is_interrupted_soon) a
+/// capture thread sooner by itself. A checkpoint under load then takes two thirds of the time.
+/// Without any rest it would take half of the time, but one answer in a thousand would wait longer.
 const BURSTS_WHERE_INTERRUPTED: u32 = 5;
 
 /// Read section slots of the capture threads. A drop gives them back.

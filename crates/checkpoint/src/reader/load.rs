@@ -189,7 +189,8 @@ fn start(
     (threads, Ok(()))
 }
 
-/// Its drop tells the load threads that a read thread has ended, with a panic or without.
+/// The drop of this value tells the load threads that a read thread has ended, with a panic or
+/// without.
 struct Ended<'a>(&'a Pipe);
 
 impl Drop for Ended<'_> {
@@ -199,8 +200,8 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// If a load thread panics, its drop ends the other threads, since they might wait for this
-/// thread's buffers.
+/// The drop of this value in a load thread that panics ends the other threads. They might wait for
+/// the buffers of the thread that panicked.
 struct Panicking<'a>(&'a Pipe);
 
 impl Drop for Panicking<'_> {
@@ -234,8 +235,8 @@ impl Pipe {
             };
             let filled = Filled { stage: *stage, part: at_part, unit, at, buf };
             self.state.lock().filled.push_back(filled);
-            // All are woken: the unit may be of a later stage than the longest-waiting thread can
-            // take.
+            // This wakes all load threads: the unit may be of a later stage than the
+            // longest-waiting thread can take.
             self.filled.notify_all();
         }
     }
@@ -284,7 +285,8 @@ impl Pipe {
             self.filled.notify_all();
         }
         state.free.push(buf);
-        // All are woken: if this was the last unit, every waiting thread must see that.
+        // This wakes all read threads: if this was the last unit, every waiting thread must see
+        // that.
         self.freed.notify_all();
     }
 

@@ -246,7 +246,7 @@ impl Opening<'_> {
         self.same("length of the file in bytes", self.bytes, whole)
     }
 
-    /// The header. It may be that of any part.
+    /// The header, which may be that of any part.
     pub(super) fn any_header(&self) -> Result<PartHeader, LoadError> {
         let head = self.read(0, HEADER_BYTES as u64)?;
         PartHeader::decode(&head).map_err(|error| self.decode_error(error))

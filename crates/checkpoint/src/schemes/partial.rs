@@ -42,7 +42,7 @@ use stillpoint_sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 #[derive(Debug, Default)]
 struct PartialCalc {
-    /// The epoch that the last published checkpoint since the start began. 0 for none.
+    /// The epoch begun by the last checkpoint that was published since the start. 0 for none.
     published: AtomicU64,
 }
 

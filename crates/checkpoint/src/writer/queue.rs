@@ -74,13 +74,14 @@ struct State {
     items: VecDeque<Item>,
     /// Bytes of the queued blocks.
     bytes: usize,
-    /// No more items come, so writers take whatever is queued at once.
+    /// Whether writers take whatever is queued at once, since no more items come.
     hurry: bool,
     /// Items that writers have taken and not finished.
     in_hand: usize,
     empty: Vec<BlockBuilder>,
     closed: bool,
-    /// As the queue's `failed`. New items are dropped, so that no thread needs a writer any more.
+    /// A copy of the queue's `failed` under the mutex. New items are dropped, so that no thread
+    /// needs a writer any more.
     failed: bool,
 }
 
@@ -93,15 +94,15 @@ pub(super) struct Queue {
     limit_bytes: usize,
     /// Bytes above which the capture scan waits. So many keep the writers busy.
     walk_bytes: usize,
-    /// A writer sleeps until so much is queued, since it writes so much at a time. A writer that is
-    /// woken for every block costs commits more than the blocks do.
+    /// A writer sleeps until so many bytes are queued, since it writes so many at a time. A writer
+    /// that is woken for every block costs commits more than the blocks do.
     batch_bytes: usize,
     state: Mutex<State>,
     /// Signals that there is an item, or that there will be no more.
     filled: Condvar,
-    /// Signals that no item is queued or in a writer's hand.
+    /// Signals that no item is queued, and that writers have finished all items that they took.
     emptied: Condvar,
-    /// Bytes queued or in hand.
+    /// Bytes of the items that are queued, or that writers have taken and not finished.
     bytes: AtomicUsize,
     bytes_peak: AtomicUsize,
     waits: AtomicU64,
@@ -193,7 +194,7 @@ impl Queue {
         self.bytes.load(Relaxed) <= self.most_before_saves()
     }
 
-    /// Waits until it has.
+    /// Waits until the pool has room for the before-images of a commit.
     pub(super) fn wait_before_saves(&self) {
         self.wait_until_at_most(self.most_before_saves());
     }
@@ -274,7 +275,7 @@ impl Queue {
         }
     }
 
-    /// Nothing more comes.
+    /// Closes the queue: no more items come.
     pub(super) fn close(&self) {
         self.state.lock().closed = true;
         self.filled.notify_all();
@@ -339,7 +340,7 @@ impl Drop for InHand<'_> {
     }
 }
 
-/// Its drop counts the items as finished.
+/// The drop of this value counts the items as finished.
 struct Settled<'a> {
     queue: &'a Queue,
     count: usize,

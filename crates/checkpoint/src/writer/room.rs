@@ -13,7 +13,7 @@ pub(super) struct Room {
     leave_bytes: u64,
     /// Bytes of the writes under way. The disk may count some of them as free still.
     claimed_bytes: Mutex<u64>,
-    /// A write under way has ended.
+    /// Signals that a write under way has ended.
     ended: Condvar,
 }
 

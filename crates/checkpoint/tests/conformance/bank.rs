@@ -65,7 +65,8 @@ pub(crate) struct Plan {
     pub(crate) accounts: u64,
     pub(crate) workers: u8,
     pub(crate) checkpoints: usize,
-    /// Most transactions of each client. This bounds the memory, and a run usually ends before.
+    /// Most transactions of each client. This maximum bounds the memory, and a run usually ends
+    /// before.
     pub(crate) deeds_max: u64,
     /// Pace of the capture, by a clock on which a transaction takes 20 µs.
     pub(crate) bytes_per_s: u64,

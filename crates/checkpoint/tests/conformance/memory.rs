@@ -15,7 +15,7 @@ use stillpoint_store::{
 use crate::model::{Changes, Key};
 use crate::world::World;
 
-/// Keeps what it takes.
+/// A sink that keeps all records and deletions.
 #[derive(Default)]
 pub(crate) struct MemorySink {
     changes: Mutex<Changes>,

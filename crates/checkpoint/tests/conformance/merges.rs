@@ -123,7 +123,7 @@ impl Drop for First {
 
 impl Visit for First {
     fn records(&mut self, batch: &[LoadedRecord<'_>]) -> Result<(), VisitError> {
-        // Long enough for the other threads to find that no work is left.
+        // The sleep is long enough for the other threads to find that no work is left.
         RealClock.sleep(Duration::from_micros(100));
         assert!(!self.1.load(SeqCst), "a visitor was dropped while others had records to come");
         let mut found = self.0.lock();

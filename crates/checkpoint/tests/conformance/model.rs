@@ -100,7 +100,7 @@ impl History {
     /// Checks that a commit has no earlier epoch and a greater gsn than each commit that it saw.
     ///
     /// # Panics
-    /// If it did not.
+    /// If the epoch or the gsn is wrong.
     pub(crate) fn check_epochs_follow_dependencies(&self, seed: u64) {
         let commits = self.commits();
         let epochs: BTreeMap<(u64, u8), u64> = commits

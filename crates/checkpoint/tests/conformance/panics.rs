@@ -54,7 +54,8 @@ impl Fuse {
     fn burn(&self) {
         let call = self.calls.fetch_add(1, SeqCst) + 1;
         if (self.first.load(SeqCst)..=self.last.load(SeqCst)).contains(&call) {
-            // Like a panic, but prints no message, since there are thousands.
+            // Unwinds like a panic, but prints no message, since the tests inject thousands of
+            // panics.
             resume_unwind(Box::new("injected panic"));
         }
     }

@@ -1,5 +1,5 @@
-//! Bugs planted in the phases: each is caught by a check of this suite, and no check complains
-//! without one. Each runs in a process of its own, since a broken store may panic anywhere.
+//! Bugs planted in the phases. A check of this suite catches each bug, and no check complains
+//! without a bug. Each check runs in a process of its own, since a broken store may panic anywhere.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;

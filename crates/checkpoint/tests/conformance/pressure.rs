@@ -268,7 +268,7 @@ impl Sink for Full {
     }
 }
 
-/// The error is that of the sink. It does not say that a record is missing, since none is.
+/// The error is that of the sink, and no error says that a record is missing, since none is.
 #[test]
 fn a_sink_that_gives_up_is_the_reason_that_is_told() {
     let world = World::new(registry::REGISTRY.find("calc").expect("it is in the table"), 1);

@@ -53,7 +53,8 @@ fn prepare(worker: &mut Worker, key: &[u8], deed: Action) {
     let value = match deed {
         Action::Insert | Action::InsertAndDelete => return,
         Action::InsertLonger => {
-            // This makes a cell for the key that is too small for the value inserted later.
+            // A read makes a cell for the missing key, too small for the value that is inserted
+            // later.
             let looked = worker.transact(|tx| Ok(tx.get(TABLE, key)?.is_none()));
             assert!(looked.expect("memory"));
             return;

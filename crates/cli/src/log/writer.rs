@@ -205,8 +205,8 @@ mod tests {
         (writer, BufReader::new(reader))
     }
 
-    /// The reader starts only after all lines were logged. They exceed the pipe and the queue many
-    /// times.
+    /// The reader starts only after all lines were logged. The lines exceed the pipe and the queue
+    /// many times.
     #[test]
     fn a_pipe_that_nobody_reads_holds_nobody_up() {
         let (writer, reader) = writer();

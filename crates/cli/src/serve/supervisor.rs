@@ -1,5 +1,5 @@
-//! Notifies a supervisor of processes. It gets a datagram at `NOTIFY_SOCKET`, if that is set, and a
-//! file with the number of the process.
+//! Notifies a supervisor of processes. The supervisor gets a datagram at `NOTIFY_SOCKET`, if that
+//! variable is set, and a file with the number of the process.
 
 use std::path::{Path, PathBuf};
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use stillpoint_io::{Clock, RealClock};
 
-/// Longest wait for an event. It allows for a busy machine and measures nothing.
+/// Longest wait for an event. The wait allows for a busy machine and measures nothing.
 const PATIENCE_NS: u64 = 60_000_000_000;
 
 /// Waits until `ready` returns a value.
@@ -43,7 +43,7 @@ pub(crate) struct Serving {
 }
 
 impl Serving {
-    /// Starts a server over a directory. It may not serve yet when this returns.
+    /// Starts a server over a directory. The server may not serve yet when this returns.
     pub(crate) fn begin(data: &Path, arguments: &[&str]) -> Self {
         Self::begin_as(stillpoint(), data, arguments)
     }

@@ -177,7 +177,7 @@ fn the_commands_in_the_logs_are_listed() {
         assert!(name.as_str().is_some_and(|name| name.eq_ignore_ascii_case(command)), "{said}");
         assert_eq!(arguments.as_str(), Some(request), "{said}");
     }
-    // The time and the database.
+    // The inputs of a call: the time in 8 bytes, and the number of the database in 4.
     let bytes = |call: &serde_json::Value| match &call["inputs"] {
         serde_json::Value::String(text) => text.len(),
         other => other["base16"].as_str().expect("bytes").len() / 2,

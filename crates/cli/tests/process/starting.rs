@@ -56,7 +56,7 @@ fn while_data_is_loaded_health_is_answered_and_all_else_is_told_to_come_again() 
     assert_eq!(client.ask(&["CLIENT", "SETINFO", "LIB-NAME", "probe"]), "OK");
     drop(lock);
     serving.wait_until_served();
-    // The connection of before is still logged in.
+    // The connection from before the opening of the directory is still logged in.
     assert_eq!(client.ask(&["SET", "a", "1"]), "OK");
     assert!(client.ask(&["CLIENT", "INFO"]).contains("lib-name=probe"));
     assert!(client.ask(&["INFO", "persistence"]).contains("loading:0"));

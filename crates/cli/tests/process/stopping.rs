@@ -1,4 +1,4 @@
-//! Signals.
+//! Tests of signals.
 
 use crate::common::{Serving, wait_for};
 

@@ -55,8 +55,9 @@ pub(super) fn take(
     // of the parts will fail.
     let _ = shared.journal.shed(shared.reserve_space());
     let epoch = shared.store.driver().now().epoch() + 1;
-    // The MANIFEST must know of the epoch before a commit belongs to it. It must count the
-    // directory's serial before the directory is made, so that a later attempt gets another one.
+    // The MANIFEST must know of the epoch before a commit belongs to it. The MANIFEST must also
+    // count the directory's serial before the directory is made, so that a later attempt gets
+    // another one.
     let serial = shared.publish(|manifest| {
         manifest.next_epoch = manifest.next_epoch.max(epoch + 1);
         let serial = manifest.next_serial;
@@ -91,7 +92,7 @@ pub(super) fn take(
     let outcome = if published.is_ok() { Outcome::Published } else { Outcome::Abandoned };
     scheme.ended(captured.epoch, outcome);
     if let Err(error) = work_after_capture(&cycle) {
-        // The next checkpoint finishes this work.
+        // The next checkpoint finishes the work that was cut off.
         tracing::debug!(%error, "the work after a checkpoint was cut off");
     }
     published.map(|done| (done, noted.positions))

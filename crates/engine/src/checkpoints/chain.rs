@@ -46,9 +46,9 @@ pub(super) fn wanted(
     Wanted::Changes { percent_max }
 }
 
-/// The run of checkpoints that a merge should turn into one, oldest first, if a merge is due. It is
-/// due after `links_max` checkpoints of changes, or when they have half the bytes of the full
-/// checkpoint. Only in the second case the full checkpoint is part of the run.
+/// The run of checkpoints that a merge should turn into one, oldest first, if a merge is due. A
+/// merge is due after `links_max` checkpoints of changes, or when these have half the bytes of the
+/// full checkpoint. Only in the second case the full checkpoint is part of the run.
 pub(super) fn due_run(manifest: &Manifest, keep: usize, links_max: usize) -> Vec<CheckpointEntry> {
     let run = whole_run(manifest, keep);
     let Some((full, links)) = run.split_first() else { return Vec::new() };
@@ -63,7 +63,7 @@ pub(super) fn due_run(manifest: &Manifest, keep: usize, links_max: usize) -> Vec
 }
 
 /// The longest run that may be merged, oldest first: from the full one to the oldest of the `keep`
-/// points that a restore offers. Empty if that is less than two checkpoints.
+/// points that a restore offers. Empty if there are fewer than two such checkpoints.
 pub(crate) fn whole_run(manifest: &Manifest, keep: usize) -> Vec<CheckpointEntry> {
     let chain = manifest.newest_chain();
     let kept_within = mutant!(keep.saturating_sub(1), MergesOverKeptPoint => 0);
@@ -104,7 +104,8 @@ pub(super) fn newest_bytes(manifest: &Manifest) -> u64 {
     sum_bytes(&manifest.newest_chain())
 }
 
-/// Takes the checkpoints out of a MANIFEST that no start and none of the `keep` newest points needs.
+/// Removes from a MANIFEST each checkpoint that neither a start nor one of the `keep` newest points
+/// needs.
 pub(super) fn drop_surplus(manifest: &mut Manifest, keep: usize) -> Vec<CheckpointEntry> {
     let checkpoints = &mut manifest.checkpoints;
     let oldest_point = checkpoints.len().saturating_sub(keep.max(1));

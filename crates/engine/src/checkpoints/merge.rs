@@ -85,9 +85,9 @@ fn is_allowed(shared: &Shared) -> bool {
     now_ns >= shared.checkpoints.state.lock().merging.not_before_ns
 }
 
-/// Merges the checkpoints that are due. With `all` these are all that may be merged. `None` if
-/// there is nothing to merge, if another merge is under way, or if a newer checkpoint has replaced
-/// the merged run.
+/// Merges the checkpoints that are due. With `all`, merges all checkpoints that may be merged.
+/// `None` if there is nothing to merge, if another merge is under way, or if a newer checkpoint has
+/// replaced the merged run.
 ///
 /// # Errors
 /// The reason of the failure. The checkpoints stay as they are.
@@ -199,8 +199,8 @@ fn merge_run(
     published.map(|is_published| is_published.then_some(done))
 }
 
-/// Ends a merge that could not be written. This is no failure if the run is not in the MANIFEST any
-/// more.
+/// Ends a merge that could not be written. The merge has not failed if the run is not in the
+/// MANIFEST any more.
 fn give_up(
     shared: &Shared,
     run: &[CheckpointEntry],

@@ -21,7 +21,7 @@ use crate::shared::Shared;
 pub(crate) struct OfKinds {
     entries: Vec<KindEntry>,
     sections: HashMap<TableId, String>,
-    /// Of the tables, before any kind was asked.
+    /// The generations of all tables, from before any kind was asked.
     generations: HashMap<TableId, u32>,
     /// The numbers of the kinds that have given anything.
     asked: Vec<usize>,

@@ -31,8 +31,8 @@ impl Drop for Run<'_> {
     }
 }
 
-/// Runs a transaction in the store and in the parts, and commits it. `lock` takes the locks that come
-/// before the body. Outside of any read section.
+/// Runs a transaction in the store and in the parts, and commits it. `lock` takes the locks that
+/// come before the body. Call this outside of any read section.
 pub(crate) fn run<R>(
     open: &mut OpenTransaction<'_>,
     parts: &mut Parts,

@@ -163,7 +163,7 @@ struct InMemoryOnly<'b, B: ?Sized> {
     chunk: &'b Chunk,
     /// The number in the batch of the first transaction of the chunk.
     next: usize,
-    /// The number in the chunk of the first of these.
+    /// The number in the chunk of the first transaction of this batch.
     at: usize,
     count: usize,
 }

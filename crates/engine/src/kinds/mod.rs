@@ -76,7 +76,7 @@ impl Kinds {
         self.kinds.is_empty()
     }
 
-    /// Their names.
+    /// The names of the kinds.
     pub(crate) fn names(&self) -> Vec<&'static str> {
         self.kinds.iter().map(|kind| kind.name()).collect()
     }
@@ -109,7 +109,7 @@ impl Kinds {
         })
     }
 
-    /// Locks those of some tables that are not in memory, as wholes; in the order of kinds.
+    /// Locks tables as wholes, in the order of kinds. Leaves out the tables in memory.
     pub(crate) fn lock_tables(&self, tables: &[TableId]) -> Result<Vec<Locked<'_>>, TxError> {
         let mut locked = Vec::new();
         for (number, kind) in self.kinds.iter().enumerate() {

@@ -1,8 +1,8 @@
 //! The open transactions that have changed tables in place. A checkpoint must leave their records
 //! in the logs, so that a start can undo the transactions that a crash cuts off.
 //!
-//! A transaction is named by log and gsn of its first record. It is listed here from the append of
-//! that record until shortly after the append of the record that ends it.
+//! A transaction is named by log and gsn of its first record. The transaction is listed here from
+//! the append of that record until shortly after the append of the record that ends it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,12 +16,13 @@ use stillpoint_sync::{mutant, planted};
 #[derive(Debug)]
 pub(crate) struct OpenTransactions {
     journal: Arc<dyn Journal>,
-    /// By log: the gsns of their first records. Locked while a first record is appended.
+    /// For each log, the gsns of the open transactions' first records. Locked while a first record
+    /// is appended.
     of_log: Box<[Mutex<BTreeSet<u64>>]>,
 }
 
 impl OpenTransactions {
-    /// None is open in any of `logs` logs.
+    /// A list of open transactions in `logs` logs, with none open.
     pub(crate) fn new(journal: Arc<dyn Journal>, logs: usize) -> Self {
         Self { journal, of_log: (0..logs).map(|_| Mutex::default()).collect() }
     }
@@ -50,7 +51,8 @@ impl OpenTransactions {
     /// Of each log, a gsn up to which all records have been appended, and which no open transaction
     /// reaches back to.
     pub(crate) fn positions(&self) -> Vec<LogGsn> {
-        // All at once: no transaction begins meanwhile, so each has ended, is listed, or begins later.
+        // All logs are locked together, so no transaction begins meanwhile. Each transaction has
+        // ended, is listed, or begins later.
         let open: Vec<_> = self.of_log.iter().map(Mutex::lock).collect();
         let mut positions = self.journal.positions_before_epoch(u64::MAX);
         for (position, open) in positions.iter_mut().zip(&open) {

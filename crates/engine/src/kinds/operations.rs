@@ -28,7 +28,8 @@ pub(crate) struct Done {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Doing,
-    /// The undo of the operation with the first gsn; the second one's is the next to be undone.
+    /// The undo of the operation with the first gsn. The operation with the second gsn is undone
+    /// next.
     Undoing(u64, Option<u64>),
 }
 

@@ -15,9 +15,9 @@ use crate::kinds::operations::Operations;
 /// Where a key of the transaction is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyLocation {
-    /// In the memory store, under this slot.
+    /// The key is in the memory store, under this slot.
     Memory(Slot),
-    /// In the part of a kind, under that slot.
+    /// The key is in the part of the kind with this number, under this slot of the part.
     Part(usize, u32),
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Parts {
     pub(crate) store: Arc<Store>,
     pub(crate) parts: Vec<Box<dyn KindPart>>,
     pub(crate) operations: Operations,
-    /// Of each slot of the transaction.
+    /// The location of the key under each slot of the transaction.
     places: Vec<KeyLocation>,
     /// The keys of the run in the parts, with their slots.
     met: Vec<(Key, Slot)>,
@@ -44,9 +44,9 @@ pub(crate) struct Parts {
     remembered: Vec<Key>,
     discipline: Discipline,
     pub(crate) has_conflicted: bool,
-    /// The run may hold locks of the parts.
+    /// Whether the run may hold locks of the parts.
     pub(crate) holds_locks: bool,
-    /// A run is open in the parts.
+    /// Whether a run is open in the parts.
     pub(crate) is_open: bool,
     /// Whether the session must not wait for a key that is not in memory. The run is then rolled
     /// back, and `absent` holds the arrival of the key.
@@ -99,7 +99,7 @@ impl Parts {
         self.remembered.clear();
     }
 
-    /// Begins a run. Outside of any read section.
+    /// Begins a run. Call this outside of any read section.
     pub(crate) fn begin(&mut self, open: &OpenTransaction<'_>) {
         self.discipline = open.discipline();
         self.places.clear();
@@ -126,7 +126,8 @@ impl Parts {
         }
     }
 
-    /// Locks the keys of earlier runs, if the run shall. After those of the memory store.
+    /// Locks the keys that earlier runs have met, if the run's discipline says so. Call this after
+    /// the locking of the keys of the memory store.
     ///
     /// # Errors
     /// [`TxError::Conflict`] while another transaction has the permit of the store.

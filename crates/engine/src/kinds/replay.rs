@@ -35,7 +35,7 @@ type First = (u8, u64);
 pub(crate) struct KindReplay {
     kinds: Arc<Kinds>,
     generations: BTreeMap<u16, u32>,
-    /// Where the kinds stand in the logs.
+    /// The positions of the kinds in the logs.
     positions: Vec<KindEntry>,
     /// The operations of each open transaction that are not undone, oldest first.
     open: BTreeMap<First, Vec<Done>>,

@@ -29,8 +29,8 @@ pub enum Extent {
     /// The whole directory, the logs included.
     #[default]
     Whole,
-    /// The newest checkpoint, of that epoch, without the logs, since a process has the directory
-    /// open. `None` if there is no checkpoint yet.
+    /// The newest checkpoint, named by its epoch. The logs are not examined, since a process has
+    /// the directory open. `None` if there is no checkpoint yet.
     Checkpoint(Option<u64>),
 }
 

@@ -21,8 +21,8 @@ const KEYS_AFTER: [&[u8]; 6] = [b"abc", b"abcd", b"abcde", b"cd", b"cdf", b"cdfg
 /// begin of CAPTURE, after the capture, and after the writing.
 const MOMENTS: usize = 4;
 
-/// Commits, empties the first table and commits again, at the `at`-th of the moments. After an error
-/// it does nothing more.
+/// Commits, empties the first table and commits again, at the `at`-th of the moments. After an
+/// error the guest does nothing more.
 struct Guesting {
     engine: Arc<Engine>,
     session: Session,

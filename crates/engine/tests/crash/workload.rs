@@ -39,7 +39,7 @@ pub(crate) struct Workload {
     pub(crate) players: Vec<Option<Player>>,
     /// Keys that open transactions hold.
     held: BTreeSet<Key>,
-    /// Transactions and checkpoints around this step.
+    /// Transactions and checkpoints that are open around the present step.
     depth: usize,
     logs: usize,
     strict: bool,

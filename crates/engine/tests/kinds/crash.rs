@@ -164,8 +164,8 @@ impl Life {
         assert_eq!(kind.behind.load(Relaxed), 0, "the clock went back");
     }
 
-    /// Runs a transaction that finds its keys on the way. It is not flushed at the end, unless the
-    /// session is strict.
+    /// Runs a transaction that finds its keys on the way. The transaction is not flushed at the
+    /// end, unless the session is strict.
     fn transact(&mut self, session: &mut Session, step: &Step) -> Result<(), String> {
         let tables = self.world.tables;
         // A strict transaction is acknowledged when it returns, with all that it has read.

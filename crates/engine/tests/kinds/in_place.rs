@@ -1,10 +1,11 @@
-//! A kind of table for tests, unlike the memory store. It writes in place, logs each operation, and
-//! undoes on abort and after a crash. It keeps its locks in a table of its own, and answers "not
-//! here yet" at random. At a checkpoint it writes the records of each table to a file. Each record
-//! has the gsn of the operation that changed it last, also if the key was deleted.
+//! A kind of table for tests, unlike the memory store. The kind writes in place, logs each
+//! operation, and undoes on abort and after a crash. The kind keeps its locks in a table of its
+//! own, and answers "not here yet" at random. At a checkpoint the kind writes the records of each
+//! table to a file. Each record has the gsn of the operation that changed it last, also if the key
+//! was deleted.
 //!
-//! `redo` leaves out operations that a file holds. It refuses any other operation whose before-image
-//! differs from the table's value. So a replay in a wrong order is noticed at once.
+//! `redo` leaves out operations that a file holds. `redo` refuses any other operation whose
+//! before-image differs from the table's value. So a replay in a wrong order is noticed at once.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};

@@ -225,8 +225,8 @@ fn transfers_among_kinds_keep_the_sum_and_end() {
     assert!(world.kind.undone.load(Relaxed) > 0, "nothing was undone");
 }
 
-/// A flush of tables waits for all read sections. It ends while a transaction waits for a key that
-/// is not here. So the transaction stands in no read section.
+/// A flush of tables waits for all read sections. The flush ends while a transaction waits for a
+/// key that is not in memory. So the transaction stands in no read section.
 #[test]
 fn who_waits_stands_in_no_read_section() {
     let world = Arc::new(world(50));
@@ -418,8 +418,8 @@ fn an_unknown_kind_is_refused() {
     assert!(matches!(opened, Err(Error::Config { setting: "journal", .. })), "{opened:?}");
 }
 
-/// A transaction stays open across calls. It has a name once it has changed anything in place, and ends
-/// by a commit, a drop or a conflict.
+/// A transaction stays open across calls. The transaction has a name once it has changed anything
+/// in place, and ends by a commit, a drop or a conflict.
 #[test]
 fn a_transaction_lives_across_calls() {
     for (kinds, absences) in KINDS.iter().flat_map(|kinds| [(kinds, 0), (kinds, 40)]) {

@@ -127,7 +127,7 @@ fn a_repair_replays_no_log_across_a_gap() {
     let chain = three_lives(home.path());
     let (entries, sound) = (entries(home.path()), files(home.path()));
     assert_eq!(entries.len(), 4);
-    // Which links are damaged, and the newest sound one.
+    // The damaged links, and the newest sound one.
     for (damaged, left) in [(2..4, Some(1)), (1..4, Some(0)), (3..4, Some(2)), (0..4, None)] {
         for manifest in [true, false] {
             let context = format!("links {damaged:?} damaged, MANIFEST {manifest}");
@@ -168,8 +168,8 @@ fn a_repair_replays_a_log_that_reaches_back() {
     assert!(found == before, "{found:?}; {told:#?}");
 }
 
-/// A merged link is damaged, and with the MANIFEST it is lost which epochs it had. What goes on from
-/// it is given up, and is not taken for changes of the checkpoint before.
+/// A merged link is damaged, and the lost MANIFEST alone knew which epochs the link had. The repair
+/// gives up the links behind it, and does not take them for changes of the checkpoint before it.
 #[test]
 fn a_repair_does_not_bridge_a_damaged_merged_link() {
     let home = tempfile::tempdir().expect("a directory");

@@ -75,7 +75,7 @@ fn is_refused_or_loses_nothing() {
             note(dir, &mut seen);
         } else if life == 2 {
             drop(engine);
-            // These starts committed nothing. They only copied the ends of logs.
+            // These starts committed nothing, and only copied the ends of logs.
             for _ in 0..2 {
                 drop(Engine::open(config(dir, 2)).expect("opens"));
                 note(dir, &mut seen);

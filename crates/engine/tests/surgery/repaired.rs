@@ -193,7 +193,8 @@ fn the_checkpoints_of_a_damaged_directory_are_listed() {
 /// that.
 #[test]
 fn a_repair_announces_exactly_what_it_gives_up() {
-    // Each log fills a segment with 6 commits. Both logs lose a segment, or the first its last.
+    // Each log fills a segment with 6 commits. In the first case both logs lose a segment, in the
+    // second one the first log loses its last segment.
     type Case<'a> = (&'static [usize], &'a [(u8, u64)], usize, &'a [&'a str]);
     let cases: [Case<'_>; 2] = [
         (

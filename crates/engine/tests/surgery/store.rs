@@ -17,7 +17,7 @@ pub(crate) struct Shape {
     pub(crate) logs: usize,
     /// Commits of each life. Each has 4 KiB.
     pub(crate) lives: &'static [usize],
-    /// Checkpoints in the last life, each after the first half and so on.
+    /// Checkpoints in the last life, at even distances among its commits.
     pub(crate) checkpoints: usize,
     pub(crate) closes: bool,
 }

@@ -50,15 +50,15 @@ fn served(all: &Files) -> Result<Keys, String> {
 /// What happens to the files of a subset.
 #[derive(Clone, Copy, Debug)]
 enum Harm {
-    /// They are gone.
+    /// The files are missing.
     Missing,
-    /// Each holds the bytes of the file before it.
+    /// Each file holds the bytes of the file before it.
     Doubled,
-    /// Each holds the bytes of the next one of the subset.
+    /// Each file holds the bytes of the next file of the subset.
     Reordered,
-    /// Each is of another life of the same store, which has taken the same checkpoints.
+    /// Each file is of another life of the same store, which has taken the same checkpoints.
     Stale,
-    /// Each is in its directory once more, as a further part.
+    /// Each file is in its directory once more, as a further part.
     Repeated,
 }
 

@@ -8,13 +8,13 @@ use crate::session::context::Context;
 use crate::session::row::{ADM, ANY, CONN, Container, NONE, Pure, SERVER, row, sub};
 use crate::session::spec::{Flags, Spec};
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
     row("acl", -2, Flags::NONE, NONE, SERVER, "6.0.0", Container(ACL, None), "Users and their rights."),
     row("module", -2, Flags::NONE, NONE, SERVER, "4.0.0", Container(MODULE, None), "Modules."),
 ];
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 const ACL: &[Spec] = &[
     sub("cat", -2, CONN, "6.0.0", Pure(acl_cat), "Lists the categories of commands."),
     HELP,
@@ -23,7 +23,7 @@ const ACL: &[Spec] = &[
     sub("whoami", 2, CONN, "6.0.0", Pure(acl_whoami), "Returns the user of the connection."),
 ];
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 const MODULE: &[Spec] = &[
     HELP,
     sub("list", 2, ADM, "4.0.0", Pure(empty_array), "Lists the loaded modules."),

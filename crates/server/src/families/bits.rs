@@ -15,7 +15,7 @@ use crate::session::spec::{Group, Spec};
 
 const BITMAP: Group = Group { name: "bitmap", category: Some("@bitmap") };
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
     copying(row("bitcount", -2, R, ONE, BITMAP, "2.6.0", Keyed(bitcount), "Counts the bits that are set.")),
     copying(row("bitfield", -2, WM, ONE, BITMAP, "3.2.0", Keyed(bitfield), "Reads and changes integers of any width.")),
@@ -468,7 +468,7 @@ fn run_fields(
         let (answer, new) = match op {
             FieldOp::Get => (Some(old), None),
             FieldOp::Set(number) => {
-                // A width of 64 bits holds whatever 64 bits say.
+                // A field of 64 bits holds every number that the argument can give.
                 let new = field.fit(i128::from(*number), *overflow);
                 (new.map(|_| old), new)
             }

@@ -16,7 +16,7 @@ use crate::session::row::{
 };
 use crate::session::spec::Spec;
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
     blocking(row("blmove", 6, WM, TWO, LIST, "6.2.0", Keyed(blmove), "As LMOVE, and waits for an element.")),
     blocking(row("blmpop", -5, W, COUNTED_THIRD, LIST, "7.0.0", Keyed(blmpop), "As LMPOP, and waits for an element.")),
@@ -36,7 +36,8 @@ fn timeout(ctx: &Context<'_>, arg: &[u8]) -> Result<u64, CmdError> {
         .filter(|_| is_number)
         .ok_or(CmdError::fixed("ERR timeout is not a float or out of range"))?;
     let ms = (seconds * 1000.0).ceil();
-    // The arithmetic of Redis makes a number beyond 64 bits negative, so its error is this one.
+    // Redis's arithmetic makes a number beyond 64 bits negative, so the reply is the error for a
+    // negative timeout.
     if ms < 0.0 || ms >= i64::MAX as f64 {
         return Err(CmdError::fixed("ERR timeout is negative"));
     }

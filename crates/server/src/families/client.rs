@@ -22,12 +22,12 @@ const OWN: Flags = CONN.or(Flags::DURING_PAUSE);
 /// Subcommands about other connections.
 const OTHERS: Flags = ADM.or(ANY).or(Flags::DURING_PAUSE);
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
     row("client", -2, Flags::NONE, NONE, CONNECTION, "2.4.0", Container(CLIENT, None), "Connections."),
 ];
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 const CLIENT: &[Spec] = &[
     sub("caching", 3, OWN, "6.0.0", Pure(caching), "Tracks keys in the next request."),
     sub("getname", 2, OWN, "2.6.9", Pure(getname), "Returns the name of the connection."),

@@ -15,7 +15,7 @@ use crate::session::spec::{KeySpec, Spec};
 /// Pairs of key and value; the argument after the name tells how many.
 const COUNTED_PAIRS: KeySpec = KeySpec { first: 2, last: -1, step: 2, count_at: 1 };
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
     copying(row("delex", -2, WF, ONE, STRING, "8.4.0", Keyed(delex), "Deletes a key if its value is as expected.")),
     copying(row("digest", 2, RF, ONE, STRING, "8.4.0", Keyed(digest), "Returns the XXH3 hash of a string.")),

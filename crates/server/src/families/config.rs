@@ -18,12 +18,12 @@ use crate::session::spec::{Flags, Secrets, Spec};
 use crate::shared::Shared;
 use crate::shared::registry::RELAXED;
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
     row("config", -2, Flags::NONE, NONE, SERVER, "2.0.0", Container(CONFIG, None), "Parameters."),
 ];
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 const CONFIG: &[Spec] = &[
     sub("get", -3, ADM.or(ANY), "2.0.0", Pure(get), "Returns parameters."),
     HELP,

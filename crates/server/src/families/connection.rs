@@ -10,7 +10,7 @@ use crate::session::row::{ANY, CONNECTION, F, NONE, OPEN, Pure, row, while_loadi
 use crate::session::spec::{Flags, Secrets, Spec};
 use crate::shared::auth::Attempt;
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
     while_loading(with_secrets(row("auth", -2, OPEN, NONE, CONNECTION, "1.0.0", Pure(auth), "Authenticates the connection."), Secrets::From(1)), auth_while_loading),
     row("echo", 2, ANY.or(F), NONE, CONNECTION, "1.0.0", Pure(echo), "Returns the given string."),

@@ -21,7 +21,7 @@ const fn whole(lists: Lists, run: crate::session::spec::ListedFn) -> Whole {
     Whole { lists, run }
 }
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
     row("dbsize", 1, RF, NONE, SERVER, "1.0.0", Store(dbsize, whole(Lists::Nothing, dbsize_listed)), "Returns the number of keys in the database."),
     row("flushall", -1, W, NONE, SERVER, "1.0.0", Store(flushall, whole(Lists::All, flushall_listed)), "Deletes all keys of all databases."),

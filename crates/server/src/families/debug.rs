@@ -9,12 +9,12 @@ use crate::session::row::{ADM, ANY, Container, NONE, Pure, SERVER, TEST, row, su
 use crate::session::spec::Spec;
 use crate::shared::registry::RELAXED;
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
     row("debug", -2, ADM.or(ANY), NONE, SERVER, "1.0.0", Container(DEBUG, None), "For tests."),
 ];
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 const DEBUG: &[Spec] = &[
     sub("change-repl-id", 2, TEST, "1.0.0", Pure(debug_ok), "Does nothing here."),
     HELP,

@@ -10,12 +10,12 @@ use crate::session::context::Context;
 use crate::session::row::{ANY, Container, NONE, Pure, SERVER, row, sub};
 use crate::session::spec::{Flags, Spec};
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
     row("command", -1, ANY, NONE, SERVER, "2.8.13", Container(COMMAND, Some(command)), "Describes the commands."),
 ];
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 const COMMAND: &[Spec] = &[
     sub("count", 2, ANY, "2.8.13", Pure(count), "Returns the number of commands."),
     sub("docs", -2, ANY, "7.0.0", Pure(docs), "Returns documentation of commands."),

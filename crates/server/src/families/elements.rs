@@ -221,7 +221,7 @@ struct Draw {
     elements: Elements,
     /// Elements that have not expired.
     live: u64,
-    /// All of them, if most elements have expired.
+    /// The elements that have not expired, as a list, if most elements have expired.
     few: Option<Vec<Vec<u8>>>,
 }
 
@@ -278,7 +278,7 @@ impl Draw {
     }
 }
 
-/// The argument of the first key that has elements, and those taken off it.
+/// The argument of the first key that has elements, and the elements taken off that key.
 pub(super) type Popped = Option<(usize, Vec<Vec<u8>>)>;
 
 /// Opens the collection of a key. If the command has waited, a value of another kind counts as no

@@ -11,7 +11,7 @@ use crate::session::context::Context;
 use crate::session::row::{GENERIC, Keyed, ONE, RF, WF, copying, row};
 use crate::session::spec::Spec;
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
     copying(row("expire", -3, WF, ONE, GENERIC, "1.0.0", Keyed(expire), "Sets the expiry of a key in seconds.")),
     copying(row("expireat", -3, WF, ONE, GENERIC, "1.2.0", Keyed(expireat), "Sets the expiry of a key as a Unix time in seconds.")),
@@ -27,13 +27,13 @@ pub(super) const ROWS: &[Spec] = &[
 /// The unit and the origin of an expiry in an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
-    /// From now.
+    /// Seconds from now.
     Seconds,
-    /// From now.
+    /// Milliseconds from now.
     Milliseconds,
-    /// Since the Unix epoch.
+    /// Seconds since the Unix epoch.
     UnixSeconds,
-    /// Since the Unix epoch.
+    /// Milliseconds since the Unix epoch.
     UnixMilliseconds,
 }
 

@@ -15,7 +15,7 @@ use crate::session::context::Context;
 use crate::session::row::{HASH, Keyed, ONE, RF, WF, WMF, row};
 use crate::session::spec::Spec;
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
     row("hexpire", -6, WMF, ONE, HASH, "7.4.0", Keyed(hexpire), "Sets the expiry of fields in seconds."),
     row("hexpireat", -6, WMF, ONE, HASH, "7.4.0", Keyed(hexpireat), "Sets the expiry of fields as a Unix time in seconds."),
@@ -64,7 +64,7 @@ fn unknown(arg: &[u8]) -> CmdError {
     CmdError::text(format!("ERR unknown argument: {}", quoted(arg, 128)))
 }
 
-/// When `HEXPIRE` sets an expiry.
+/// The condition under which `HEXPIRE` sets an expiry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Condition {
     NoneYet,

@@ -13,7 +13,7 @@ use crate::session::context::Context;
 use crate::session::row::{HASH, Keyed, ONE, R, RF, WF, WMF, row};
 use crate::session::spec::Spec;
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
     row("hdel", -3, WF, ONE, HASH, "2.0.0", Keyed(hdel), "Deletes fields of a hash."),
     row("hexists", 3, RF, ONE, HASH, "2.0.0", Keyed(hexists), "Returns whether a hash has a field."),

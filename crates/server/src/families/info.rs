@@ -18,7 +18,7 @@ use crate::shared::loading::LoadingProgress;
 use crate::shared::registry::{ClientInfo, RELAXED};
 use crate::shared::stats::{CommandStats, LATENCY_BUCKETS, WorkerStats};
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
     while_loading(row("info", -1, ANY, NONE, SERVER, "1.0.0", Pure(info), "Returns numbers about the server."), info_while_loading),
 ];

@@ -15,7 +15,7 @@ use crate::session::row::{
 };
 use crate::session::spec::{Flags, Spec};
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
     copying(declared_by(row("copy", -3, WM, TWO, GENERIC, "6.2.0", Keyed(copy), "Copies a key's value to another key."), declare_copy)),
     row("del", -2, W, ALL, GENERIC, "1.0.0", Keyed(del), "Deletes keys."),
@@ -29,7 +29,7 @@ pub(super) const ROWS: &[Spec] = &[
     row("unlink", -2, WF, ALL, GENERIC, "4.0.0", Keyed(del), "Deletes keys."),
 ];
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 const OBJECT: &[Spec] = &[
     with_key(sub("encoding", 3, R, "2.2.3", Keyed(object_encoding), "Returns how a value is stored.")),
     with_key(sub("freq", 3, R, "4.0.0", Keyed(object_freq), "Returns the access frequency of a key.")),

@@ -11,7 +11,7 @@ use crate::session::context::Context;
 use crate::session::row::{COUNTED, Keyed, LIST, ONE, R, RF, TWO, W, WF, WM, WMF, row};
 use crate::session::spec::Spec;
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
     row("lindex", 3, R, ONE, LIST, "1.0.0", Keyed(lindex), "Returns an element of a list by its position."),
     row("linsert", 5, WM, ONE, LIST, "2.2.0", Keyed(linsert), "Inserts an element before or after another."),
@@ -292,7 +292,7 @@ impl PosOptions {
             if is(arg, "RANK") {
                 options.rank = integer(value)?;
                 match options.rank {
-                    // Redis 7.0 negates this number in vain, and finds the last.
+                    // Redis 7.0 cannot negate the smallest integer, and finds the last element.
                     i64::MIN => options.rank = -1,
                     0 => return Err(RANK_ZERO),
                     _ => {}

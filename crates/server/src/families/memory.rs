@@ -12,12 +12,12 @@ use crate::session::row::{Container, Keyed, NONE, Pure, R, SERVER, row, sub, wit
 use crate::session::spec::{Flags, Spec};
 use crate::shared::registry::RELAXED;
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
     row("memory", -2, Flags::NONE, NONE, SERVER, "4.0.0", Container(MEMORY, None), "Memory."),
 ];
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 const MEMORY: &[Spec] = &[
     sub("doctor", 2, Flags::NONE, "4.0.0", Pure(memory_doctor), "Reports on memory."),
     HELP,

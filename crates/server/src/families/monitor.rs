@@ -10,13 +10,13 @@ use crate::session::spec::{Flags, Spec};
 use crate::shared::registry::RELAXED;
 use crate::shared::stats::LATENCY_BUCKETS;
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
     row("latency", -2, Flags::NONE, NONE, SERVER, "2.8.13", Container(LATENCY, None), "Latency."),
     row("slowlog", -2, Flags::NONE, NONE, SERVER, "2.2.12", Container(SLOWLOG, None), "Slow commands."),
 ];
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 const SLOWLOG: &[Spec] = &[
     sub("get", -2, ADM.or(ANY), "2.2.12", Pure(slowlog_get), "Returns the slowest commands of late."),
     HELP,
@@ -24,7 +24,7 @@ const SLOWLOG: &[Spec] = &[
     sub("reset", 2, ADM.or(ANY), "2.2.12", Pure(slowlog_reset), "Empties the slow log."),
 ];
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 const LATENCY: &[Spec] = &[
     sub("doctor", 2, ADM.or(ANY), "2.8.13", Pure(latency_doctor), "Reports on latency."),
     HELP,

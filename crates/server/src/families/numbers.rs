@@ -11,7 +11,7 @@ use crate::session::context::Context;
 use crate::session::row::{Keyed, ONE, STRING, WMF, row};
 use crate::session::spec::Spec;
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
     row("decr", 2, WMF, ONE, STRING, "1.0.0", Keyed(decr), "Subtracts one from an integer, which is 0 if it is missing."),
     row("decrby", 3, WMF, ONE, STRING, "1.0.0", Keyed(decrby), "Subtracts from an integer, which is 0 if it is missing."),
@@ -73,7 +73,7 @@ fn incrbyfloat(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdRes
     Ok(())
 }
 
-/// The error of a sum that is no number that a value can hold.
+/// The error of a sum that no value can hold.
 pub(super) const NOT_FINITE: CmdError =
     CmdError::fixed("ERR increment would produce NaN or Infinity");
 

@@ -8,7 +8,7 @@ use crate::session::spec::{Flags, Group, Spec};
 
 const PUBSUB: Group = Group { name: "pubsub", category: Some("@pubsub") };
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
     row("psubscribe", -2, Flags::PUBSUB.or(CONN), NONE, PUBSUB, "2.0.0", Pure(unsupported), "Listens to channels by pattern."),
     row("publish", 3, Flags::PUBSUB.or(ANY).or(F), NONE, PUBSUB, "2.0.0", Pure(unsupported), "Sends a message to a channel."),

@@ -8,7 +8,7 @@ use crate::session::context::Context;
 use crate::session::row::{ADM, ANY, CONN, F, GENERIC, NONE, Pure, RF, SERVER, row};
 use crate::session::spec::{Flags, Spec};
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
     row("bgrewriteaof", 1, ADM, NONE, SERVER, "1.0.0", Pure(bgrewriteaof), "Starts a checkpoint, which frees the log before it."),
     row("bgsave", -1, ADM, NONE, SERVER, "1.0.0", Pure(bgsave), "Starts a checkpoint."),

@@ -17,7 +17,7 @@ use crate::session::row::{
 };
 use crate::session::spec::Spec;
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
     row("sadd", -3, WMF, ONE, SET, "1.0.0", Keyed(sadd), "Adds members to a set, which is created if it is missing."),
     row("scard", 2, RF, ONE, SET, "1.0.0", Keyed(scard), "Returns the number of members of a set."),

@@ -1,8 +1,8 @@
 //! SORT: the elements of a list, a set or a sorted set, in an order that other keys may give.
 //!
 //! The keys that `BY` and `GET` name depend on the elements. A first run finds these keys, and the
-//! command runs again as a transaction that declares them. It repeats that until the declared keys
-//! are the right ones. So the command is one serializable transaction.
+//! command runs again as a transaction that declares them. The command repeats such runs until the
+//! declared keys are the right ones. So the command is one serializable transaction.
 
 use std::cmp::Ordering;
 
@@ -18,7 +18,7 @@ use crate::session::context::Context;
 use crate::session::row::{GENERIC, Keyed, ONE, R, WM, declared_by, deriving, row};
 use crate::session::spec::Spec;
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
     deriving(declared_by(row("sort", -2, WM, ONE, GENERIC, "1.0.0", Keyed(sort), "Sorts the elements of a list, a set or a sorted set, and returns or stores them."), declare)),
     deriving(row("sort_ro", -2, R, ONE, GENERIC, "7.0.0", Keyed(sort_ro), "Sorts the elements of a list, a set or a sorted set.")),
@@ -86,7 +86,7 @@ impl<'a> Pattern<'a> {
 struct Options<'a> {
     by: Option<Pattern<'a>>,
     gets: Vec<Pattern<'a>>,
-    /// Elements keep their order.
+    /// Whether the elements keep their order.
     unsorted: bool,
     descending: bool,
     alpha: bool,
@@ -139,7 +139,7 @@ impl<'a> Options<'a> {
         Ok(options)
     }
 
-    /// The half-open range that is answered of `len` elements.
+    /// The half-open range of the elements that the reply has, of `len` elements in all.
     fn range(&self, len: usize) -> (usize, usize) {
         let start = usize::try_from(self.skip.max(0)).unwrap_or(usize::MAX).min(len);
         let most = usize::try_from(self.most).unwrap_or(usize::MAX);

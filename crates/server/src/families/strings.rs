@@ -15,7 +15,7 @@ use crate::session::row::{
 };
 use crate::session::spec::Spec;
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
     row("append", 3, WMF, ONE, STRING, "2.0.0", Keyed(append), "Appends to a string, which is created if it is missing."),
     copying(row("get", 2, RF, ONE, STRING, "1.0.0", Keyed(get), "Returns the string at a key.")),

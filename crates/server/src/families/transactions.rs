@@ -12,7 +12,7 @@ use crate::session::spec::{Flags, Group, Spec};
 
 const TRANSACTIONS: Group = Group { name: "transactions", category: Some("@transaction") };
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
     row("discard", 1, CONN.or(F).or(Flags::IN_MULTI), NONE, TRANSACTIONS, "2.0.0", Pure(discard), "Drops a transaction."),
     row("exec", 1, CONN.or(Flags::IN_MULTI).or(Flags::SKIP_SLOWLOG), NONE, TRANSACTIONS, "1.2.0", Exec, "Runs the commands of a transaction."),
@@ -47,7 +47,8 @@ fn declare_watch(args: Args<'_>, db: Db, keyspace: &Keyspace, keys: &mut KeySet)
     }
 }
 
-/// Remembers the state of the keys. They are declared, so it is one consistent state.
+/// Remembers the state of the keys. The command has declared the keys, so their states are those of
+/// one moment.
 fn watch(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let db = ctx.db();
     for (i, key) in args.from(1).enumerate() {

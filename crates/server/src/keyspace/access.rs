@@ -43,7 +43,8 @@ pub(crate) struct LoopKeys {
 /// A command that visits so many elements leaves its event loop.
 const ELEMENTS_LONG: u64 = 8192;
 
-/// Between two incarnations of an event loop: odd, so that all numbers come before one comes again.
+/// Difference between two successive incarnations of an event loop. The difference is odd, so every
+/// number comes before one repeats.
 const INCARNATION_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl LoopKeys {
@@ -378,7 +379,7 @@ impl<'a> Keys<'a> {
 
     /// Tells the clients that watch a missing key that the key is made.
     ///
-    /// If this transaction does not commit, their transactions fail without need.
+    /// If this transaction does not commit, the transactions of these clients fail without need.
     #[inline]
     fn tell_watchers(&mut self, tx: &mut Tx<'_>, slot: Slot) {
         let Keyspace { missing_keys, waiters, .. } = self.keyspace;
@@ -392,8 +393,8 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Wakes the next client that waits for the `i`-th key, which exists; only those behind `after`
-    /// in their order.
+    /// Wakes the next client that waits for the `i`-th key, which exists. Only clients that came
+    /// later than `after` count.
     pub(crate) fn wake_next(&mut self, tx: &mut Tx<'_>, i: u32, after: Option<&Waiting>) {
         let hash = tx.key_hash(self.slot(i));
         if !self.keyspace.waiters.may_wait(hash) {

@@ -77,7 +77,7 @@ impl Counts {
 
     /// Approximate number of keys of the database with an expiry.
     ///
-    /// This is the count of the last expiry scan, and the changes since.
+    /// The number is the count of the last expiry scan, plus the changes since.
     pub(super) fn expiring(&self, db: Db) -> u64 {
         // Relaxed: partner of the store in `restart_expiring`.
         let base = self.expiring_base[usize::from(db)].load(Ordering::Relaxed);
@@ -96,7 +96,7 @@ impl Counts {
         let (of_a, of_b) = (self.expiring(a), self.expiring(b));
         for (db, count) in [(a, of_b), (b, of_a)] {
             self.restart_expiring(db, count);
-            // The scan for expired keys looks again.
+            // The addition makes the scan for expired keys look at the database again.
             if let Some(counters) = self.loops.first() {
                 counters.expiring_set[usize::from(db)].add(1);
             }

@@ -37,7 +37,7 @@ pub(crate) struct Keyspace {
     pub(crate) engine: Arc<Engine>,
     /// Tables by their place, which is the number in the name.
     tables: [TableId; DATABASES as usize],
-    /// Of each place, the nodes of its collections.
+    /// For each place, the nodes of the collections of its database.
     nodes_tables: [TableId; DATABASES as usize],
     /// The place of each database. Relaxed: a thread that changes a place holds the whole keyspace
     /// lock.

@@ -69,7 +69,7 @@ mod tests {
                 }
             }
         }
-        // Damaged ones end in some field.
+        // A damaged content is taken for a field with an empty value.
         for content in [&b"\x80"[..], b"\x80\0", b"\x80\x0012345678", b"\xff"] {
             assert_eq!(Field::of(content).value, b"");
         }

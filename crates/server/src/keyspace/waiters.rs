@@ -199,7 +199,7 @@ mod tests {
         assert_eq!((waiters.wake(7, 0), waiters.take_woken(1)), (Some(1), vec![1]));
         assert_eq!((waiters.wake(7, 0), waiters.take_woken(0)), (Some(0), vec![2]));
         assert_eq!((waiters.wake(7, 0), waiters.wake(8, 0)), (None, None));
-        // The first finds nothing, and keeps its place.
+        // The first waiter finds nothing, and keeps its place.
         assert_eq!(first.runs(), None);
         assert_eq!(waiters.wake(7, 0), Some(1));
         assert_eq!(waiters.wake(7, first.place()), None, "the second is awake");

@@ -27,9 +27,9 @@ pub(crate) struct Watched {
 /// The client's observation of the key.
 #[derive(Debug)]
 enum Observation {
-    /// The stamp of its last writer.
+    /// The key had a value, whose last writer left this stamp.
     Value(Stamp),
-    /// There was no such key, or the key had expired.
+    /// The key was missing or had expired.
     Missing(MissingKey),
 }
 
@@ -50,7 +50,7 @@ impl Watched {
         Self { db, key: key.into(), seen }
     }
 
-    /// Whether this is that key.
+    /// Whether this value watches the given key.
     pub(crate) fn is(&self, db: Db, key: &[u8]) -> bool {
         self.db == db && *self.key == *key
     }
@@ -151,7 +151,8 @@ impl MissingKey {
 impl Drop for MissingKey {
     fn drop(&mut self) {
         let mut keys = self.of.keys.lock();
-        // This one and the map hold the last two references; new ones come only from the map.
+        // The reference of this watcher and that of the map are the last two. New references come
+        // only from the map.
         let is_last = Arc::strong_count(&self.made) == 2;
         if is_last && keys.get(&self.hash).is_some_and(|made| Arc::ptr_eq(made, &self.made)) {
             keys.remove(&self.hash);

@@ -39,20 +39,20 @@ pub(crate) struct Conn {
     pub(crate) held: Option<usize>,
     /// Requests that run before the one in `held`, from `start` on.
     pub(crate) postponed: VecDeque<Postponed>,
-    /// With this many bytes of replies pending, no request of the client is executed.
+    /// Bytes of pending replies at which no request of the client is executed.
     pause_bytes: usize,
     /// The work that the event loop has lately done for the client. The client with the least is
     /// served first.
     pub(crate) load: Load,
-    /// The socket may have more to read.
+    /// Whether the socket may have more to read.
     pub(crate) readable: bool,
-    /// The socket may take more.
+    /// Whether the socket may take more.
     pub(crate) writable: bool,
-    /// The poll announced the end of input.
+    /// Whether the poll announced the end of input.
     pub(crate) read_closed: bool,
-    /// All whole requests in `input` are executed.
+    /// Whether all whole requests in `input` are executed.
     pub(crate) wants_input: bool,
-    /// The client sends no more.
+    /// Whether the client has closed its sending side.
     pub(crate) end_of_input: bool,
     /// Whether nothing can be sent to the client any more.
     pub(crate) broken: bool,
@@ -62,7 +62,7 @@ pub(crate) struct Conn {
     pub(crate) runs_again: bool,
     /// Whether the next request found no memory while memory is being freed.
     pub(crate) needs_room: bool,
-    /// A reply was written since replies were last sent.
+    /// Whether a reply was written since replies were last sent.
     pub(crate) replied: bool,
     /// Calls in the batch under construction.
     pub(crate) pending: u32,
@@ -70,9 +70,9 @@ pub(crate) struct Conn {
     pub(crate) active_ms: u64,
     /// Monotonic milliseconds when the client last took some of its replies.
     pub(crate) progress_ms: u64,
-    /// The event loop looks at the connection after the round.
+    /// Whether the event loop looks at the connection after the round.
     pub(crate) touched: bool,
-    /// An event arrived while `touched` was set.
+    /// Whether an event arrived while `touched` was set.
     pub(crate) missed: bool,
 }
 
@@ -186,7 +186,7 @@ impl Conn {
         self.start = base;
     }
 
-    /// Sends as many bytes as the socket takes, about `most` at most. Returns their number.
+    /// Sends as many bytes as the socket takes, `most` or a few more. Returns their number.
     pub(crate) fn write(&mut self, most: usize, now_ms: u64) -> usize {
         let mut total = 0;
         while self.writable && !self.broken && total < most {

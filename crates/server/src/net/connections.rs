@@ -32,8 +32,8 @@ impl Connections {
         id
     }
 
-    /// Takes a client that will come back. Until then it is counted, and its number is not given to
-    /// another.
+    /// Takes out a client that will come back. Meanwhile the client is counted, and no other client
+    /// gets its number.
     pub(crate) fn lend(&mut self, id: usize) -> Option<Box<Conn>> {
         self.slots.get_mut(id)?.take()
     }

@@ -33,7 +33,7 @@ pub(crate) struct Flusher {
 struct FlushRequests {
     state: Mutex<State>,
     changed: Condvar,
-    /// Requests up to this one are answered.
+    /// Number of the newest request that is answered, like all before.
     done: AtomicU64,
 }
 
@@ -78,7 +78,7 @@ impl Flusher {
         self.asked
     }
 
-    /// All requests up to this number are done.
+    /// Number of the newest request that is answered, like all before.
     pub(crate) fn done(&self) -> u64 {
         // Acquire: partner of the Release in `run`. Replies leave after the flush.
         self.desk.done.load(Acquire)

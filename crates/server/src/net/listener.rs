@@ -20,7 +20,7 @@ pub(crate) const LISTENER: Token = Token(usize::MAX);
 #[derive(Debug, Default)]
 pub(crate) struct Listener {
     sockets: Vec<TcpListener>,
-    /// Clients may be waiting, because the last attempt ended before the queue was empty.
+    /// Whether clients may be waiting, because the last attempt ended before the queue was empty.
     pub(crate) retry: bool,
 }
 

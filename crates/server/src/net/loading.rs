@@ -302,7 +302,7 @@ impl Answering {
 enum Look {
     /// There may be more to do at once.
     Again,
-    /// The socket says when there is.
+    /// There is nothing to do until the socket tells of an event.
     Wait,
     /// The client sent too much at once.
     Refuse,

@@ -57,7 +57,7 @@ pub(crate) struct LongCall {
     pub(crate) base: usize,
     pub(crate) used: usize,
     pub(crate) spans: Box<[Span]>,
-    /// In units of about a microsecond.
+    /// Work of the command, in units of about a microsecond.
     pub(crate) work: usize,
 }
 

@@ -86,7 +86,7 @@ pub(crate) struct Plan {
     pub(super) allowance: usize,
     /// The moment of the round in monotonic milliseconds.
     pub(super) now_ms: u64,
-    /// Long commands are left to other threads.
+    /// Whether long commands are left to other threads.
     pub(super) diverts: bool,
     /// Calls that did not run, in the order of `calls`.
     pub(super) postponed: Vec<u32>,

@@ -40,17 +40,17 @@ pub(crate) struct Round<'a> {
     pub(crate) time_each: bool,
     /// Where the reply of the call that runs now begins.
     mark: Option<Mark>,
-    /// Whether that reply is an error already.
+    /// Whether the reply of the call that runs now is an error already.
     has_error: bool,
-    /// The call that has run is to run again, since memory is on its way back.
+    /// Whether the call that has run must run again, since memory is on its way back.
     runs_again: bool,
-    /// The call that has run is to run again, with further keys or beside the event loop.
+    /// Whether the call that has run must run again, with further keys or beside the event loop.
     comes_back: bool,
-    /// The call that has run waits for keys.
+    /// Whether the call that has run waits for keys.
     waits: bool,
     /// Work of the calls and their replies so far.
     work: usize,
-    /// No more calls run in this round, because it did enough or the clients hold too much.
+    /// Whether no more calls run in this round, because it did enough or the clients hold too much.
     is_over: bool,
 }
 

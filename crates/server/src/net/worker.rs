@@ -692,7 +692,7 @@ impl Worker {
         let ids: Vec<usize> = self.conns.ids().collect();
         for id in ids {
             if self.conns.get_mut(id).is_some_and(|conn| conn.touched) {
-                // Its replies wait for a flush.
+                // The client's replies wait for a flush.
                 continue;
             }
             self.settle_save(id);

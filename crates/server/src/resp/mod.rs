@@ -1,5 +1,5 @@
 //! The Redis serialization protocol as a pure codec, from bytes to arguments and from values to
-//! bytes. It knows no sockets and no commands.
+//! bytes. The codec knows no sockets and no commands.
 //!
 //! Requests are RESP arrays of bulk strings ("multibulk") or inline lines; RESP2
 //! and RESP3 clients send the same. Replies differ by version.

@@ -47,7 +47,7 @@ pub fn parse_f64(text: &[u8]) -> Option<f64> {
 /// Reads a bound of a range of scores, with three differences from [`parse_f64`]. An empty text is 0,
 /// white space may come first, and a number that is too large is infinite.
 pub fn parse_bound(text: &[u8]) -> Option<f64> {
-    // The text is a string of C.
+    // Redis reads the text as a string of C, which ends at the first zero byte.
     let text = text.split(|&byte| byte == 0).next().unwrap_or_default();
     if text.is_empty() {
         return Some(0.0);

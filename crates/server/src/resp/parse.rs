@@ -1,6 +1,6 @@
 //! The push parser of requests. The caller passes a growing buffer. The parser reports a whole
-//! request and the positions of its arguments. It copies nothing, does not recurse, and takes no
-//! memory for lengths that are only announced.
+//! request and the positions of its arguments. The parser copies nothing, does not recurse, and
+//! takes no memory for lengths that are only announced.
 
 use super::{Span, parse_i64};
 

@@ -24,7 +24,7 @@ pub(crate) struct Multi {
     bytes: Vec<u8>,
     spans: Vec<Span>,
     queued: Vec<Queued>,
-    /// A command was refused while queueing, so `EXEC` will refuse the queue.
+    /// Whether a command was refused while queueing, so that `EXEC` will refuse the queue.
     pub(crate) dirty: bool,
 }
 
@@ -122,7 +122,7 @@ pub(crate) enum BlockedState {
 /// command runs again, it declares them for reading, behind its own keys.
 #[derive(Debug)]
 pub(crate) struct DerivedKeys {
-    /// The number of the first among the keys of the command.
+    /// The number of the first of these keys among all keys of the command.
     pub(crate) first: u32,
     pub(crate) keys: Vec<Vec<u8>>,
 }
@@ -135,7 +135,7 @@ pub(crate) struct Client {
     pub(crate) multi: Option<Box<Multi>>,
     pub(crate) watched: Vec<Watched>,
     pub(crate) reply_mode: ReplyMode,
-    /// The next request waits for the end of this `SAVE`.
+    /// The `SAVE` whose end the next request waits for, if any.
     pub(crate) awaited_save: Option<AwaitedSave>,
     /// Until this moment, in monotonic milliseconds, the client is sent nothing and its next request
     /// waits. 0: the client need not wait.
@@ -144,7 +144,7 @@ pub(crate) struct Client {
     pub(crate) blocked: Option<Box<Blocked>>,
     /// Further keys of the command that runs next.
     pub(crate) derived: Option<Box<DerivedKeys>>,
-    /// The connection is closed once the replies so far are sent.
+    /// Whether the connection is closed once the replies so far are sent.
     pub(crate) closing: bool,
     /// The data of the client that other threads see.
     pub(crate) info: Arc<ClientInfo>,

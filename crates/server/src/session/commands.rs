@@ -21,7 +21,7 @@ pub(crate) struct Refusal {
 }
 
 impl Commands {
-    /// The table of these rows. It lives as long as the process.
+    /// The table of these rows. The table lives as long as the process.
     pub(crate) fn new(families: &[&'static [Spec]]) -> Self {
         let mut rows = 0..;
         let mut number = |spec: &mut Spec| spec.id = rows.next().unwrap_or_default();

@@ -25,7 +25,7 @@ pub(crate) struct Said {
     pub(crate) input: Vec<u8>,
     /// Replies that the client has not taken.
     pub(crate) replies: Vec<u8>,
-    /// The connection is closed once the client has its replies.
+    /// Whether the connection is closed once the client has its replies.
     pub(crate) closing: bool,
     pub(crate) authenticated: bool,
     pub(crate) resp3: bool,
@@ -73,7 +73,7 @@ impl Mailboxes {
         std::mem::take(&mut *self.0[worker].incoming.lock())
     }
 
-    /// A client of the loop is gone.
+    /// Notes that a client of the loop is gone.
     pub(crate) fn forget(&self, worker: usize) {
         self.0[worker].clients.fetch_sub(1, Ordering::Relaxed);
     }

@@ -71,7 +71,7 @@ pub(crate) struct Shared {
     /// reads, too.
     pub(crate) paused_until_ms: AtomicU64,
     pub(crate) paused_all: AtomicBool,
-    /// The server ends once this is true.
+    /// Whether the server is to end.
     pub(crate) stopping: Arc<AtomicBool>,
     pub(crate) started_ms: u64,
     pub(crate) run_id: String,
@@ -92,7 +92,7 @@ pub(crate) struct Rates {
 pub(crate) struct Refusals {
     refused: u64,
     commits: u64,
-    /// The log refused a write and has taken none since.
+    /// Whether the log refused a write and has taken none since.
     pub(crate) are_going_on: bool,
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct ClientInfo {
     pub(crate) worker: usize,
     pub(crate) created_ms: u64,
     pub(crate) names: Mutex<Names>,
-    /// Another client asked for the end of this one.
+    /// Whether another client asked for the end of this client.
     pub(crate) killed: AtomicBool,
     /// The client's bytes when it was chosen to be disconnected for memory; 0 before.
     pub(crate) evicted_bytes: AtomicUsize,

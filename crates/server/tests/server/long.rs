@@ -34,7 +34,7 @@ impl GatedClock {
     }
 }
 
-/// The gate of a test. It opens at the end of the test at the latest.
+/// The gate of a test. The gate opens at the end of the test at the latest.
 struct ClockGate(Arc<GatedClock>);
 
 impl std::ops::Deref for ClockGate {

@@ -11,7 +11,7 @@ use crate::world::{Handles, Mix, Model, OnState, contents, open, step};
 
 /// Lives of a run.
 const LIVES: usize = 4;
-/// Crash states that are judged at the end of each.
+/// Crash states that are judged at the end of each life.
 const STATES: u64 = 4;
 
 /// Counts of events in the runs.
@@ -70,7 +70,7 @@ struct Story<S> {
     disk: SimDisk,
     /// The state after each tick, from tick 0.
     history: Vec<Model>,
-    /// Reported as durable.
+    /// The last tick that was reported as durable.
     durable: u64,
     seen: Coverage,
     scheme: std::marker::PhantomData<S>,

@@ -356,7 +356,7 @@ fn a_process_that_dies_before_its_flush_and_a_machine_that_dies_after() {
     let disk = SimDisk::new(1);
     let (mut state, _, handles) = open::<Hg>(&disk, &manual(), 1).expect("a new state");
     let mut model = Model::new();
-    // Written, but the flush is cut off by the process's death.
+    // The last batch is written, but the death of the process cuts off its flush.
     tick(&mut state, handles, &mut model);
     assert!(state.flush_actions().expect("a disk"));
     tick(&mut state, handles, &mut model);

@@ -20,7 +20,7 @@ pub(crate) trait Target {
     fn set_part(&mut self, index: usize, offset: usize, bytes: &[u8]);
 }
 
-/// SplitMix64.
+/// Random numbers by SplitMix64.
 pub(crate) struct Mix(pub(crate) u64);
 
 impl Mix {
@@ -36,7 +36,7 @@ impl Mix {
     }
 }
 
-/// Runs one step. It reads and writes cells, and the order of the actions matters.
+/// Runs one step. The step reads and writes cells, and the order of the actions matters.
 pub(crate) fn step<'a>(
     target: &mut impl Target,
     tick: u64,

@@ -3,8 +3,8 @@
 //! use them.
 //!
 //! Each commit adds one to a record, in both words of its value; a commit from after the point of
-//! consistency adds a hundred. Each value in the checkpoint must be whole and below a hundred. It
-//! must hold every commit from before, and be emitted once.
+//! consistency adds a hundred. Each value in the checkpoint must be whole and below a hundred. Each
+//! value must also hold every commit from before, and be emitted once.
 
 use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use loom::thread;

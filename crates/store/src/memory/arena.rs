@@ -41,7 +41,7 @@ const RESERVE_BYTES_MAX: usize = 1 << 30;
 /// Most cells, and most bytes, that a cache takes from the arena at a time.
 const RUN_CELLS_MAX: usize = 64;
 const RUN_BYTES_MAX: usize = 64 << 10;
-/// Runs of free cells of a class that a cache keeps. It returns further ones.
+/// Runs of free cells of a class that a cache keeps. The cache returns further runs.
 const CACHE_RUNS_MAX: usize = 4;
 
 /// Cell sizes in bytes. Steps of 16 up to 192, then at most a quarter; the last holds a chunk or
@@ -78,7 +78,7 @@ pub(crate) enum Kind {
     /// Chunks and tables of large values, and long keys.
     Block = 2,
     /// Locks of keys without a value, made beyond the memory limit, up to twice the reserve, so
-    /// that reads and deletions go on. They hold no value.
+    /// that reads and deletions go on. These cells hold no value.
     Lock = 3,
     /// Long keys of such locks.
     LockKey = 4,
@@ -323,8 +323,8 @@ impl Arena {
             .then(|| Slab::of(index, PoolKey::of(description)))
     }
 
-    /// Whether this number is a record's cell of this owner. It then stays one until the caller's
-    /// read section ends.
+    /// Whether this number is a record's cell of this owner. A cell then stays a record's until the
+    /// caller's read section ends.
     pub(crate) fn has_record_cell(&self, number: u64, owner: u32) -> bool {
         let index = (number / UNITS_PER_SLAB) as usize;
         self.slab(index).is_some_and(|slab| {

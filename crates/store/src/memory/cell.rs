@@ -170,7 +170,7 @@ impl<'a> Cell<'a> {
         look(block, len.min(block.len() * 8))
     }
 
-    /// Makes `out` the key.
+    /// Replaces the contents of `out` by the key.
     #[inline]
     pub(crate) fn read_key(self, out: &mut Vec<u8>) {
         let mut read = |words: &[AtomicU64], len| {
@@ -208,8 +208,8 @@ impl<'a> Cell<'a> {
         Record { words: &self.words[..at.end], copy: &self.words[at], memory: self.memory }
     }
 
-    /// Position of a copy among the words of the cell. This is a separate call, so that the code of
-    /// stores of one copy stays small enough to be inlined.
+    /// Position of a copy among the words of the cell. The function is a separate call, so that the
+    /// code of stores of one copy stays small enough to be inlined.
     #[inline(never)]
     fn copy_words(self, copy: usize) -> std::ops::Range<usize> {
         let first = HEADER_WORDS + self.key_area();

@@ -5,8 +5,8 @@
 //! commit of epoch e: cell marked for e already? ── no ─▶ marks the cell ─▶ sets the bit of e's parity
 //! pass over changes: each bit that is set ─▶ is a cell there, with the mark? ─▶ visits the cell
 //! ```
-//! Only the first mark of a cell in an epoch sets a bit. So a pass over the changes of an epoch reads
-//! these bits and the cells that were marked. It does not read the store.
+//! Only the first mark of a cell in an epoch sets a bit. So a pass over the changes of an epoch
+//! reads these bits and the cells that were marked. The pass does not read the store.
 //!
 //! A bit says where to look, and the status of the cell decides. A bit leads nowhere once its cell was
 //! freed, or once its slab has cells of another size. Every marked cell has its bit.
@@ -23,7 +23,7 @@ const WORDS: usize = (UNITS_PER_SLAB / 64) as usize;
 
 /// The bits of all slabs.
 pub(crate) struct Marks {
-    /// Of slab n, the words of even epochs and those of odd ones.
+    /// For each slab, the words of even epochs and those of odd epochs.
     words: Segments,
 }
 

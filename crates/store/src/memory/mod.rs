@@ -39,7 +39,7 @@ impl Memory {
         Ok(Self { arena, copies, pinned: Mutex::default() })
     }
 
-    /// Keeps a bit for each marked cell from now on. Before the first cell is made.
+    /// Keeps a bit for each marked cell from now on. Call this before the first cell is made.
     pub(crate) fn keep_marks(&mut self, space: &Arc<AddressSpace>) {
         self.arena.keep_marks(space.clone());
     }

@@ -1,9 +1,9 @@
 //! A capture by before-image (CALC's protocol) while others commit. Whatever the schedule, the
-//! checkpoint holds exactly the commits of the epochs before its own, and each record once. It leaves
-//! the marks of all cells equal, even if it is given up midway. A checkpoint of changes holds these
-//! commits together with the checkpoints that it goes on from. The same holds where commits write the
-//! copy of their epoch, beside a copier. A checkpoint without a point of consistency gives the state
-//! of all commits, once a replay has completed it.
+//! checkpoint holds exactly the commits of the epochs before its own, and each record once. The
+//! capture leaves the marks of all cells equal, even if it is given up midway. A checkpoint of
+//! changes holds these commits together with the checkpoints that it goes on from. The same holds
+//! where commits write the copy of their epoch, beside a copier. A checkpoint without a point of
+//! consistency gives the state of all commits, once a replay has completed it.
 //!
 //! ```text
 //! two committers:  insert, overwrite, patch, grow, delete, reinsert, abort; wait-die; reclaiming
@@ -381,7 +381,7 @@ fn commit(world: &World, number: u8) {
                 if aborts { Err(TxError::abandon("as the model wants it")) } else { Ok(()) }
             });
             assert_eq!(ended.is_err(), aborts, "{ended:?}");
-            // So that slabs become empty and serve other sizes.
+            // The idle worker frees cells, so that slabs become empty and serve other sizes.
             if thread_rng().gen_range(0..3) == 0 {
                 worker.idle();
             }
@@ -444,8 +444,8 @@ impl Capture for CaptureThread<'_> {
     }
 }
 
-/// Takes a checkpoint, which is given up after `gives_up` units. It is one of changes if the store
-/// has dirty marks and a checkpoint was published before.
+/// Takes a checkpoint, which is given up after `gives_up` units. The checkpoint is one of changes
+/// if the store has dirty marks and a checkpoint was published before.
 fn checkpoint(world: &World, gives_up: Option<usize>) {
     let driver = world.store.driver();
     let paper = Arc::new(Paper::default());

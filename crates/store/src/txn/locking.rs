@@ -55,7 +55,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// Ends a transaction that has read one key without a lock. It has neither locks nor writes.
+    /// Ends a transaction that has read one key without a lock. Such a transaction has neither
+    /// locks nor writes.
     #[inline]
     pub(crate) fn end_snapshot(&mut self, local: &mut Participant) {
         local.cache.allowance = Allowance::Limit;

@@ -49,10 +49,10 @@ impl<'w> Tx<'w> {
         &mut self.transaction.call
     }
 
-    /// Lets this transaction use memory beyond the limit, from here to its end. This is for small
-    /// writes that must go on at full memory, such as an expiry or a rename. They are refused only
-    /// when the reserve is used up, too. The reserve is a sixteenth of the limit, but at least 16
-    /// MiB and at most 1 GiB.
+    /// Lets this transaction use memory beyond the limit, from here to its end. The permission is
+    /// for small writes that must go on at full memory, such as an expiry or a rename. Such writes
+    /// are refused only when the reserve is used up, too. The reserve is a sixteenth of the limit,
+    /// but at least 16 MiB and at most 1 GiB.
     pub fn use_reserve(&mut self) {
         self.local.cache.allowance = Allowance::Reserve;
     }
@@ -140,7 +140,7 @@ impl<'w> Tx<'w> {
     }
 
     /// Gives the key a value with a tag. A tag is a byte for the program's own use, such as a type.
-    /// It is stored with the value, and [`ValueRef::tag`] reads it.
+    /// The tag is stored with the value, and [`ValueRef::tag`] reads it.
     ///
     /// # Errors
     /// [`TxError::ValueTooLong`]; [`TxError::Memory`] if what this transaction writes does not fit;

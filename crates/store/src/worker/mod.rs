@@ -134,8 +134,8 @@ impl Worker {
         self.guarded(|worker| worker.execute_all(batch));
     }
 
-    /// Runs a closure that enters the read section. If it panics, the worker leaves the read
-    /// section and releases its locks.
+    /// Runs a closure that enters the read section. If the closure panics, the worker leaves the
+    /// read section and releases its locks.
     #[inline]
     pub(crate) fn guarded<R>(&mut self, run: impl FnOnce(&mut Self) -> R) -> R {
         let unwinding = Unwinding(self);
@@ -256,7 +256,8 @@ impl Worker {
     /// must have no other effects, and must use no other worker. After a few conflicts a run locks
     /// the keys of earlier runs first, like declared ones. The last run has the permit of the whole
     /// store. A transaction runs [`RUNS_MAX`] times at most, and again if tables are flushed
-    /// meanwhile. If it panics, the transaction is rolled back and the worker can be used again.
+    /// meanwhile. If the body panics, the transaction is rolled back and the worker can be used
+    /// again.
     ///
     /// [`RUNS_MAX`]: crate::RUNS_MAX
     ///

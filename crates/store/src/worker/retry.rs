@@ -42,9 +42,9 @@ impl Worker {
     }
 
     /// Runs a transaction with declared keys outside of any read section, so that its body may
-    /// wait. `declare` names the keys of the store. They are locked before `run`, which calls the
-    /// body and takes the steps of the commit. The transaction runs again if a table is flushed
-    /// meanwhile, or if it has given way to the holder of the store's permit.
+    /// wait. `declare` names the keys of the store. The store locks these keys before `run`, which
+    /// calls the body and takes the steps of the commit. The transaction runs again if a table is
+    /// flushed meanwhile, or if it has given way to the holder of the store's permit.
     ///
     /// # Errors
     /// The error of `run`, or the reason why the keys could not be locked.
@@ -85,7 +85,7 @@ impl Worker {
     /// Ends the transaction that [`begin`](Self::begin) has begun, and rolls it back after an error.
     ///
     /// # Errors
-    /// The given one.
+    /// The given error.
     pub fn end<R>(&mut self, ended: Result<R, TxError>) -> Result<R, TxError> {
         self.guarded(|worker| worker.end_run(ended))
     }

@@ -19,11 +19,11 @@ const COPIED_BYTES: usize = 1 << 20;
 #[derive(Default)]
 struct Copied {
     cells: Vec<u64>,
-    /// Of each position, the end of its cells, and the next position.
+    /// For each position, the end of its cells, and the next position.
     positions: Vec<(usize, u64)>,
     /// Keys and values, one record after the other.
     bytes: Vec<u8>,
-    /// Of each record, its tag, and the ends of its key and its value.
+    /// For each record, its tag, and the ends of its key and its value.
     records: Vec<(u8, usize, usize)>,
     key: Vec<u8>,
     /// Keys that earlier read sections have copied at the first position.

@@ -84,7 +84,7 @@ impl Attempt {
         Ok(())
     }
 
-    /// Runs it as a transaction that finds its keys on the way.
+    /// Runs the attempt as a transaction that finds its keys on the way.
     pub(crate) fn run_undeclared(&mut self, worker: &mut Worker) {
         let ended = worker.transact_stamped(|tx| {
             self.reads.clear();

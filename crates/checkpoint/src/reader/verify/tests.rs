@@ -25,7 +25,7 @@ const LARGE: u32 = 2 * FRAGMENT + 10;
 enum Item {
     Value,
     Tombstone,
-    /// Offset, bytes, total.
+    /// A fragment of a large value: offset, bytes, total length.
     Piece(u32, u32, u32),
 }
 
@@ -365,7 +365,7 @@ fn a_large_value_that_is_not_whole_is_told() {
             "{number}: {said}"
         );
     }
-    // In two files.
+    // The fragments of a value lie in two files.
     let of = |put: &Put| (home, vec![put.clone()]);
     let damage = damage_of(&[vec![of(&first), of(&second)], vec![of(&third)]]);
     assert!(damage.to_string().contains("large value"), "{damage}");
@@ -399,7 +399,7 @@ fn places(verified: &Verified) -> Vec<(String, u64)> {
 fn every_damaged_block_and_file_is_told() {
     let mut parts = sound();
     parts.push(sound().remove(0));
-    // One block of the last part repeats keys of the first part. It has no other damage.
+    // One block of the last part repeats keys of the first part. The file has no other damage.
     parts[2].truncate(1);
     let twice = parts[2][0].1.len();
     let stray = keys_of(1, 3).nth(30).expect("endless");

@@ -22,7 +22,7 @@ use crate::session::context::Context;
 use crate::session::row::{GENERIC, Keyed, ONE, R, WM, copying, row};
 use crate::session::spec::Spec;
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
     copying(row("dump", 2, R, ONE, GENERIC, "2.6.0", Keyed(dump), "Returns the value at a key as bytes.")),
     row("restore", -4, WM, ONE, GENERIC, "2.6.0", Keyed(restore), "Makes a key of bytes that DUMP gave."),
@@ -73,8 +73,8 @@ struct Options {
 impl Options {
     fn parse(args: Args<'_>) -> Result<Self, CmdError> {
         let mut options = Self { replace: false, ttl_is_moment: false };
-        // The server keeps neither number, so they are only parsed. At most one of them may be
-        // given.
+        // The server keeps neither idle times nor frequencies, so these options are only parsed. At
+        // most one of them may be given.
         let (mut idle, mut frequency) = (false, false);
         let mut i = 4;
         while let Some(arg) = args.get(i) {
@@ -157,7 +157,8 @@ mod types {
     pub(super) const SORTED_SET_LISTPACK: u8 = 17;
     pub(super) const LIST_QUICKLIST_2: u8 = 18;
     pub(super) const SET_LISTPACK: u8 = 20;
-    /// Hashes whose fields expire, as a release candidate wrote them: without the earliest expiry.
+    /// Hashes whose fields expire, as a release candidate of Redis wrote them: without the earliest
+    /// expiry.
     pub(super) const HASH_TIMED_EARLY: u8 = 22;
     pub(super) const HASH_TIMED_LISTPACK_EARLY: u8 = 23;
     pub(super) const HASH_TIMED: u8 = 24;

@@ -37,7 +37,7 @@ pub(super) fn listpack(bytes: &[u8]) -> Option<Strings> {
     }
 }
 
-/// An element, and its bytes without those of its length behind it.
+/// An element, and its number of bytes. The length that stands behind the element does not count.
 fn listpack_element(bytes: &[u8], at: usize, first: u8) -> Option<(Vec<u8>, usize)> {
     let string = |head: usize, len: usize| {
         let start = at + head;
@@ -113,7 +113,8 @@ fn ziplist_element(bytes: &[u8], at: usize) -> Option<(Vec<u8>, usize)> {
     }
 }
 
-/// Members of an intset: bytes of a number (u32), numbers (u32), and these.
+/// Members of an intset: the bytes of each number (u32), how many numbers there are (u32), and the
+/// numbers.
 pub(super) fn intset(bytes: &[u8]) -> Option<Strings> {
     let width = u32::from_le_bytes(array(bytes, 0)?) as usize;
     let count = u32::from_le_bytes(array(bytes, 4)?) as usize;

@@ -11,9 +11,9 @@ use crate::resp::{parse_f64, parse_i64};
 
 /// The newest RDB version that we read.
 const VERSION_MAX: u16 = 12;
-/// Bytes behind the value.
+/// Bytes of the footer, which follows the value.
 const FOOTER_BYTES: usize = 10;
-/// One byte of LZF becomes at most so many bytes.
+/// Most bytes that one byte of compressed LZF becomes.
 const LZF_GAIN_MAX: usize = 264;
 
 /// The bytes before the footer, if version and checksum are right.
@@ -94,7 +94,8 @@ impl<'a> Input<'a> {
         })
     }
 
-    /// A number of parts, each of which takes at least a byte.
+    /// Reads a number of parts. Each part takes at least a byte, so the number is at most that of
+    /// the remaining bytes.
     fn count(&mut self) -> Option<usize> {
         let count = usize::try_from(self.len_or_code()?.ok()?).ok()?;
         (count <= self.bytes.len()).then_some(count)
@@ -138,8 +139,8 @@ impl<'a> Input<'a> {
         sorted_set(pairs.collect::<Option<_>>()?)
     }
 
-    /// A hash with an expiry before each field: 0 for none, or the distance to the earliest plus 1.
-    /// Without an earliest it is the time itself.
+    /// A hash with an expiry before each field: 0 for none, or the distance to the earliest expiry
+    /// plus 1. If the earliest expiry is not known, the number is the expiry itself.
     fn timed_hash(&mut self, earliest: Option<u64>) -> Option<Value> {
         let count = self.count()?;
         let fields = (0..count).map(|_| {
@@ -182,7 +183,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Undoes LZF.
+/// Decompresses LZF.
 fn unpacked(mut packed: &[u8], len: usize) -> Option<Vec<u8>> {
     if len > packed.len().saturating_mul(LZF_GAIN_MAX) {
         return None;

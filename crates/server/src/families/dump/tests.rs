@@ -123,8 +123,8 @@ fn packed_forms_are_read() {
 
 #[test]
 fn what_is_no_value_is_refused() {
-    // An empty collection, an element that comes twice, bytes behind the value, NaN, an unknown
-    // type.
+    // Among the refused payloads are an empty collection, an element that comes twice, bytes behind
+    // the value, NaN, and an unknown type.
     for (kind, bytes) in [
         (types::LIST, &b"\0"[..]),
         (types::SET, b"\x02\x01a\x01a"),

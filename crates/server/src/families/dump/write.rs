@@ -88,7 +88,7 @@ fn put_len(out: &mut Vec<u8>, len: u64) {
     }
 }
 
-/// Appends a string; a short integer as such.
+/// Appends a string. A short integer is written as a number.
 fn put_string(out: &mut Vec<u8>, string: &[u8]) {
     let integer = if string.len() <= 11 { parse_i64(string) } else { None };
     if let Some(integer) = integer.and_then(|integer| i32::try_from(integer).ok()) {

@@ -8,7 +8,7 @@ const LATITUDES: (f64, f64) = (-85.05112878, 85.05112878);
 /// Bits of each coordinate in a stored place.
 pub(super) const STEPS: u8 = 26;
 const EARTH_RADIUS_M: f64 = 6_372_797.560_856;
-/// Half of the circumference, by the Mercator projection, in metres.
+/// Half of the earth's circumference in the Mercator projection, in metres.
 const MERCATOR_MAX_M: f64 = 20_037_726.37;
 const EVEN: u64 = 0x5555_5555_5555_5555;
 const ODD: u64 = 0xaaaa_aaaa_aaaa_aaaa;
@@ -44,11 +44,11 @@ impl Coordinates {
         }
     }
 
-    /// The place in 11 letters, as other programs write it.
+    /// The place as a geohash of 11 letters, as other programs write it.
     pub(super) fn letters(&self) -> String {
         const ALPHABET: &[u8; 32] = b"0123456789bcdefghjkmnpqrstuvwxyz";
         let bits = Area::around(*self, STEPS, (-90.0, 90.0)).bits;
-        // 52 bits make ten letters and two bits: the last letter is that of 0.
+        // Ten letters take 50 of the 52 bits. As in Redis, the last letter is always that of 0.
         let letter = |i: u32| match i {
             10 => 0,
             i => (bits >> (52 - (i + 1) * 5) & 0x1f) as usize,
@@ -108,7 +108,7 @@ impl Shape {
         }
     }
 
-    /// Ranges of scores that hold all places in the shape: from each first one up to its second.
+    /// Half-open ranges of scores that together hold all places in the shape.
     pub(super) fn ranges(&self, middle: Coordinates) -> Vec<(f64, f64)> {
         let (width, height) = self.half();
         let radius = match *self {

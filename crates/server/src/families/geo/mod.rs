@@ -17,7 +17,7 @@ use hash::Coordinates;
 
 const GEO: Group = Group { name: "geo", category: Some("@geo") };
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
     row("geoadd", -5, WM, ONE, GEO, "3.2.0", Keyed(geoadd), "Adds places to a sorted set."),
     row("geodist", -4, R, ONE, GEO, "3.2.0", Keyed(geodist), "Returns the distance between two members."),

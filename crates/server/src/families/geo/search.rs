@@ -1,4 +1,4 @@
-//! Searches for the places around one.
+//! Searches for the places around a given place.
 
 use stillpoint::{KeySet, Mode, Tx};
 
@@ -15,7 +15,7 @@ use crate::session::context::Context;
 use crate::session::row::{Keyed, ONE, R, TWO, WM, declared_by, row};
 use crate::session::spec::Spec;
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 pub(in crate::families) const ROWS: &[Spec] = &[
     declared_by(row("georadius", -6, WM, ONE, GEO, "3.2.0", Keyed(georadius), "Returns the members around a place, or stores them."), declare_radius),
     row("georadius_ro", -6, R, ONE, GEO, "3.2.10", Keyed(georadius_ro), "Returns the members around a place."),
@@ -50,7 +50,7 @@ fn declare_store(args: Args<'_>, db: Db, keyspace: &Keyspace, keys: &mut KeySet)
     keyspace.declare(keys, db, args.at(1), Mode::Write, 0);
 }
 
-/// The form of a command.
+/// The form of a command: one of `GEORADIUS` or one of `GEOSEARCH`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Radius { by_member: bool, may_store: bool },

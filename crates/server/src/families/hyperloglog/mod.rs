@@ -20,7 +20,7 @@ use registers::{Corrupted, Registers, Sketch, estimate};
 
 const HYPERLOGLOG: Group = Group { name: "hyperloglog", category: Some("@hyperloglog") };
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
     row("pfadd", -2, WMF, ONE, HYPERLOGLOG, "2.8.9", Keyed(pfadd), "Adds elements to a HyperLogLog."),
     row("pfcount", -2, R, ALL, HYPERLOGLOG, "2.8.9", Keyed(pfcount), "Returns about how many different elements were added."),

@@ -220,7 +220,8 @@ impl Sketch {
         Ok(Some(true))
     }
 
-    /// Joins equal runs of values from byte `at` on, as far as a change may have made some.
+    /// Joins neighbouring runs of equal values from byte `at` on, as far as the last change may
+    /// have made neighbours equal.
     fn join_runs(&mut self, mut at: usize) {
         for _ in 0..5 {
             let Some(run) = run_at(&self.bytes, at) else { return };

@@ -16,7 +16,7 @@ use crate::session::context::Context;
 use crate::session::row::{COUNTED, Keyed, ONE, R, SORTED_SET, WM, declared_by, row};
 use crate::session::spec::Spec;
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 pub(in crate::families) const ROWS: &[Spec] = &[
     row("zdiff", -3, R, COUNTED, SORTED_SET, "6.2.0", Keyed(zdiff), "Returns the members of a sorted set that no other has."),
     declared_by(row("zdiffstore", -4, WM, ONE, SORTED_SET, "6.2.0", Keyed(zdiffstore), "Stores the members of a sorted set that no other has."), declare_store),

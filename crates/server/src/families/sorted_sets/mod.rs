@@ -17,7 +17,7 @@ use crate::session::row::{COUNTED, Keyed, ONE, R, RF, SORTED_SET, W, WF, WMF, ro
 use crate::session::spec::Spec;
 use score::{content, parse_score, parts, score_text};
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
     row("zadd", -4, WMF, ONE, SORTED_SET, "1.2.0", Keyed(zadd), "Sets the scores of members of a sorted set."),
     row("zcard", 2, RF, ONE, SORTED_SET, "1.2.0", Keyed(zcard), "Returns the number of members of a sorted set."),
@@ -94,7 +94,7 @@ impl AddOptions {
         Err(CmdError::fixed(error))
     }
 
-    /// The score that a member gets which has the score `old`; `None` if it stays as it is.
+    /// The new score of a member that has the score `old`; `None` if the score stays as it is.
     fn new_score(&self, old: Option<f64>, score: f64) -> Result<Option<f64>, CmdError> {
         let Some(old) = old else {
             return Ok((!self.only_if_there).then_some(score));

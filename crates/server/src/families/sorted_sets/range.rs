@@ -14,7 +14,7 @@ use crate::session::context::Context;
 use crate::session::row::{Keyed, ONE, R, RF, SORTED_SET, TWO, W, WM, declared_by, row};
 use crate::session::spec::Spec;
 
-#[rustfmt::skip] // a row is a line
+#[rustfmt::skip] // each row takes one line
 pub(in crate::families) const ROWS: &[Spec] = &[
     row("zcount", 4, RF, ONE, SORTED_SET, "2.0.0", Keyed(zcount), "Counts the members with scores in a range."),
     row("zlexcount", 4, RF, ONE, SORTED_SET, "2.8.9", Keyed(zlexcount), "Counts the members in a range of members."),

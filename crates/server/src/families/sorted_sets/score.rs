@@ -51,7 +51,7 @@ pub(in crate::families) enum Bound<'a> {
 const NOT_SCORES: CmdError = CmdError::fixed("ERR min or max is not a float");
 const NOT_MEMBERS: CmdError = CmdError::fixed("ERR min or max not valid string range item");
 
-/// A score, and whether it is outside of the range.
+/// A bound of a range of scores, and whether the bound itself is outside of the range.
 fn score_bound(arg: &[u8]) -> Result<(f64, bool), CmdError> {
     let (text, is_outside) = match arg {
         [b'(', rest @ ..] => (rest, true),

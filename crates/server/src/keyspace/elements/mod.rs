@@ -14,7 +14,7 @@
 //! a node also changes the record of the key, so that `WATCH` and readers see the change.
 //!
 //! A sorted set that has grown has an index beside its tree: the same elements by their members. A
-//! grown hash whose fields expire has one by time (`times`).
+//! grown hash whose fields expire has an index by time (`times`).
 
 mod bulk;
 mod node;
@@ -274,7 +274,7 @@ impl Elements {
 
     /// Patches the record of the key, whose value begins at byte `skip`.
     pub(super) fn patch(&self, tx: &mut Tx<'_>, skip: usize, new: &[u8]) -> Result<(), TxError> {
-        // Numbers before the elements change apart from the elements.
+        // The head and the elements change independently, so each gets a patch of its own.
         let head = head_bytes(new[0]);
         let (old_head, old_rest) = self.old.split_at(head.min(self.old.len()));
         let slot = self.keys.parent;
@@ -569,7 +569,8 @@ impl Elements {
         Ok(place.is_there.then_some(place.position))
     }
 
-    /// How many elements are before a bound, of a sorted set. `is_before` holds for those before it.
+    /// How many elements are before a bound, of a sorted set. `is_before` tells whether an element
+    /// is before the bound.
     ///
     /// # Errors
     /// A node cannot be locked or read.
@@ -618,7 +619,7 @@ impl Elements {
 
     /// Visits about `count` elements, in the order of the hashes of their names, from `cursor` on;
     /// gives the next cursor, 0 at the end. An element that stays is visited by a walk over all
-    /// cursors, however the collection changes meanwhile. Those that have expired are left out.
+    /// cursors, however the collection changes meanwhile. Expired elements are left out.
     ///
     /// # Errors
     /// A node cannot be locked or read.

@@ -1,7 +1,7 @@
 //! The expiries of elements: of the fields of a hash.
 //!
-//! An element with an expiry has it in its content. The head of the collection tells the earliest of
-//! them. A collection that is a tree has an index by time beside it:
+//! An element with an expiry has it in its content. The head of the collection tells the earliest
+//! expiry. A collection that is a tree has an index by time beside it:
 //!
 //! ```text
 //! content of an element of the index   expiry (u64, big-endian), name
@@ -23,12 +23,12 @@ use crate::keyspace::value::Entry;
 pub(super) const IS_TIMED: u8 = 4;
 /// Bytes of the earliest expiry.
 pub(super) const EARLIEST_BYTES: usize = 8;
-/// The earliest expiry where no element has one.
+/// The value of the earliest expiry while no element has an expiry.
 pub(super) const NEVER: u64 = u64::MAX;
 /// Bytes of an expiry in the index.
 const TIME_BYTES: usize = 8;
 
-/// Tells which elements have expired at some time.
+/// Tells which elements have expired at a given time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Judge {
     expiry: Option<ExpiryOf>,

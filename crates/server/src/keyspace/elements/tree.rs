@@ -50,11 +50,11 @@ pub(super) type NameOf = fn(&[u8]) -> &[u8];
 /// The order of the elements of a tree.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Sorting {
-    /// The order in which they were put.
+    /// Elements are in the order in which they were put.
     Positions,
-    /// By their bytes.
+    /// Elements are in the order of their bytes.
     Contents,
-    /// By the hash of their names.
+    /// Elements are in the order of the hashes of their names.
     Hashes { hasher: KeyHasher, name: NameOf },
 }
 
@@ -82,7 +82,8 @@ struct Level {
     entry: usize,
 }
 
-/// A place in a tree: of an element, or where one may be inserted.
+/// A place in a tree, given by the path to a leaf and a byte of the leaf. An element is there, or
+/// may be inserted there.
 #[derive(Debug)]
 pub(super) struct TreePosition {
     levels: Vec<Level>,
@@ -456,8 +457,8 @@ impl Tree {
                 break;
             }
             if entry.at == level.entry {
-                // The pair with the neighbour before it. If a neighbour follows, the next turn
-                // replaces this pair.
+                // The child is paired with the neighbour before it, unless a neighbour follows.
+                // That neighbour's pair then replaces this pair.
                 pair = before.map(|left| (left, this));
             }
             before = Some(this);
@@ -590,14 +591,15 @@ impl Tree {
     }
 }
 
-/// The error of a tree whose nodes are not as they must be.
+/// The error of a damaged tree.
 pub(super) fn damaged() -> TxError {
     TxError::abandon(
         "the collection at this key is damaged: run `stillpoint check`, or delete the key",
     )
 }
 
-/// Whether an element was put at an end of the tree: the next ones will be put there, too.
+/// The end of the tree at which an element was put, if any. The next elements will probably be put
+/// there, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Neither,

@@ -252,7 +252,7 @@ fn verify(collection: &Elements, nodes: &mut NodesById) -> Result<(), Collection
     if indexed == contents { Ok(()) } else { Err(CollectionFault::Index) }
 }
 
-/// Verifies what tells when the elements of a hash expire.
+/// Verifies the earliest expiry of a hash's elements, and the index by time.
 fn verify_times(
     collection: &Elements,
     nodes: &mut NodesById,

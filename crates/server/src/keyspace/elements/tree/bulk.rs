@@ -58,7 +58,7 @@ impl Doomed<'_> {
     }
 
     /// The part of the removal behind the names of a subtree. Positions stay as they are, since
-    /// each subtree finds its own.
+    /// each subtree finds its own positions.
     fn behind(&self, taken: &Self) -> Self {
         match (*self, taken) {
             (Self::Names { hasher, name, names }, Self::Names { names: taken, .. }) => {
@@ -68,7 +68,8 @@ impl Doomed<'_> {
         }
     }
 
-    /// Whether every element of such a subtree is to be removed.
+    /// Whether every element is to be removed of a subtree that begins at position `from` and has
+    /// `below` elements.
     fn covers(&self, from: u64, below: u64) -> bool {
         match self {
             Self::Positions([range]) => range.start <= from && from + below <= range.end,
@@ -76,7 +77,7 @@ impl Doomed<'_> {
         }
     }
 
-    /// Whether the element at a position is to go.
+    /// Whether the element at a position is to be removed.
     fn has(&self, position: u64, content: &[u8]) -> bool {
         match self {
             Self::Positions(ranges) => {

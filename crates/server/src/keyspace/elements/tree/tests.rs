@@ -11,7 +11,7 @@ use super::*;
 pub(in crate::keyspace::elements) struct MapNodes {
     pub(in crate::keyspace::elements) nodes: HashMap<u64, Vec<u8>>,
     last: u64,
-    /// The tree may be damaged.
+    /// Whether the tree may be damaged.
     forgives: bool,
 }
 
