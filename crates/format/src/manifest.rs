@@ -137,7 +137,7 @@ pub enum Partitioning {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CheckpointEntry {
-    /// Epoch of the checkpoint. It holds the commits of all earlier epochs.
+    /// Epoch of the checkpoint. The checkpoint holds the commits of all earlier epochs.
     pub epoch: u64,
     /// Unique number of the attempt that made the checkpoint, and of its directory
     /// ([`crate::names::checkpoint_dir`]).
@@ -170,8 +170,9 @@ pub struct CheckpointEntry {
     pub value_bytes: u64,
     /// Part files of the checkpoint.
     pub parts: Vec<PartEntry>,
-    /// Generations of the tables at the point of consistency. Tables that were emptied between it
-    /// and the publication are left out; their records in the parts do not count.
+    /// Generations of the tables at the point of consistency. Tables that were emptied between the
+    /// point of consistency and the publication are left out; their records in the parts do not
+    /// count.
     pub generations: Vec<TableGeneration>,
     /// Per incarnation and log, the last gsn before the point of consistency. Records up to there
     /// are in the checkpoint, and dependencies on them are met.
@@ -282,7 +283,7 @@ pub enum ManifestError {
     /// The first line is not that of a manifest.
     #[error("the first line is not `{MAGIC} <version> crc32c=<8 hex digits> len=<bytes>`")]
     FirstLine,
-    /// Another release wrote it.
+    /// Another release wrote the document.
     #[error(
         "manifest format version {found} is unknown (this build reads {FORMAT_VERSION}): dump the \
          store with the release that wrote it, and load the dump with this one"
@@ -310,7 +311,7 @@ pub enum ManifestError {
         /// The checksum of the document.
         computed: u32,
     },
-    /// Its JSON does not have the fields of this version.
+    /// The document's JSON does not have the fields of this version.
     #[error("manifest document: {0}")]
     Document(String),
     /// The document needs a feature that this build does not have.
@@ -319,7 +320,7 @@ pub enum ManifestError {
         /// The table, and the defect of its entry.
         what: String,
     },
-    /// Its fields contradict each other.
+    /// The document's fields contradict each other.
     #[error("manifest inconsistent: {0}")]
     Inconsistent(String),
 }
@@ -381,7 +382,7 @@ impl Manifest {
     }
 
     /// Numbers and names of tables in a MANIFEST that cannot be decoded, as far as its bytes show
-    /// them. They are unverified.
+    /// them. Numbers and names are unverified.
     pub fn table_names_of_damaged(bytes: &[u8]) -> Vec<(u16, String)> {
         let document =
             bytes.iter().position(|&byte| byte == b'{').map_or(&[][..], |at| &bytes[at..]);
@@ -412,7 +413,7 @@ impl Manifest {
     }
 
     /// The checkpoint of that epoch and those that it goes on from, oldest first: to be loaded
-    /// together. Of two checkpoints of the epoch, the chain of the full one. Empty if there is none.
+    /// together. If two checkpoints have the epoch, the full one counts. Empty if there is none.
     pub fn chain_to(&self, epoch: u64) -> Vec<&CheckpointEntry> {
         let mut chain = Vec::new();
         // A full checkpoint is preferred to a partial one of the same epoch, since its chain is
@@ -434,7 +435,7 @@ impl Manifest {
 }
 
 impl CheckpointEntry {
-    /// Later epochs first, and full before partial.
+    /// Later epochs come first, and full checkpoints before partial ones.
     fn rank(&self) -> (u64, bool) {
         (self.epoch, self.kind == CheckpointKind::Full)
     }

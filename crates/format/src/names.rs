@@ -43,7 +43,7 @@ pub fn checkpoint_name(serial: u64, kind: CheckpointKind) -> String {
     format!("{serial:010}-{}", kind.as_str())
 }
 
-/// Reads a name of [`checkpoint_name`] as (serial, kind); `None` if it is not one.
+/// Reads a name of [`checkpoint_name`] as (serial, kind); `None` for any other text.
 pub fn parse_checkpoint_name(name: &str) -> Option<(u64, CheckpointKind)> {
     let (serial, kind) = name.split_once('-')?;
     let kind = match kind {
@@ -60,7 +60,7 @@ pub fn part_name(part: u32) -> String {
     format!("part-{part:03}")
 }
 
-/// Reads a name of [`part_name`]; `None` if it is not one.
+/// Reads a name of [`part_name`]; `None` for any other text.
 pub fn parse_part_name(name: &str) -> Option<u32> {
     let part = name.strip_prefix("part-")?.parse().ok()?;
     (part_name(part) == name).then_some(part)
@@ -71,7 +71,7 @@ pub fn log_dir(log: u8) -> String {
     format!("{LOG_DIR}/{log:03}")
 }
 
-/// Reads the last component of [`log_dir`]; `None` if it is not one.
+/// Reads the last component of [`log_dir`]; `None` for any other text.
 pub fn parse_log_name(name: &str) -> Option<u8> {
     let log: u8 = name.parse().ok()?;
     (log != crate::LOG_NONE && format!("{log:03}") == name).then_some(log)
@@ -82,7 +82,7 @@ pub fn segment_name(incarnation: u32, first_gsn: u64) -> String {
     format!("{incarnation:010}-{first_gsn:016}")
 }
 
-/// Reads a name of [`segment_name`] as (incarnation, first gsn); `None` if it is not one.
+/// Reads a name of [`segment_name`] as (incarnation, first gsn); `None` for any other text.
 pub fn parse_segment_name(name: &str) -> Option<(u32, u64)> {
     let (incarnation, first_gsn) = name.split_once('-')?;
     let (incarnation, first_gsn) = (incarnation.parse().ok()?, first_gsn.parse().ok()?);
@@ -96,7 +96,7 @@ pub fn tail_name(made_by: u32, incarnation: u32) -> String {
     format!("tail-{made_by:010}-{incarnation:010}")
 }
 
-/// Reads a name of [`tail_name`] as (made by, incarnation); `None` if it is not one.
+/// Reads a name of [`tail_name`] as (made by, incarnation); `None` for any other text.
 pub fn parse_tail_name(name: &str) -> Option<(u32, u32)> {
     let (made_by, incarnation) = name.strip_prefix("tail-")?.split_once('-')?;
     let (made_by, incarnation) = (made_by.parse().ok()?, incarnation.parse().ok()?);

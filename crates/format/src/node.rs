@@ -136,10 +136,10 @@ impl SpaceWord {
 /// Position of a fence key in the heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fence {
-    /// Begin of its bytes, in units from the start of the page. Zero means that there is no such
-    /// fence.
+    /// Begin of the key's bytes, in units from the start of the page. Zero means that there is no
+    /// such fence.
     pub start: u16,
-    /// Its length in bytes.
+    /// Length of the key in bytes.
     pub bytes: u16,
 }
 
@@ -253,7 +253,7 @@ impl EntryWord {
         }
     }
 
-    /// The word. Its last two bytes are zero.
+    /// The word, whose last two bytes are zero.
     #[inline]
     pub const fn pack(self) -> u64 {
         self.value_bytes as u64

@@ -35,7 +35,7 @@ pub trait Named {
     fn about(&self) -> &'static str;
 }
 
-/// A table of choices by name. It dereferences to a slice of its rows.
+/// A table of choices by name. The table dereferences to a slice of its rows.
 #[derive(Debug)]
 pub struct Registry<R: 'static> {
     what: &'static str,

@@ -45,7 +45,7 @@ pub fn actions_name(first_tick: u64) -> String {
     format!("{first_tick:020}")
 }
 
-/// Reads a name of [`actions_name`]; `None` if it is not one.
+/// Reads a name of [`actions_name`]; `None` for any other text.
 pub fn parse_actions_name(name: &str) -> Option<u64> {
     let first_tick = name.parse().ok()?;
     (actions_name(first_tick) == name).then_some(first_tick)

@@ -24,8 +24,8 @@ const SEQUENTIAL_BYTES: u64 = 512 << 20;
 enum Space {
     /// Nothing.
     Growing,
-    /// By `allocate`: at the first write of each block, a file system still records that the block
-    /// holds data.
+    /// Space that `allocate` has reserved. At the first write of each block, a file system still
+    /// records that the block holds data.
     Reserved,
     /// Bytes from before, as in a recycled file.
     Overwritten,

@@ -29,7 +29,8 @@ pub struct AlignedBuf {
     len: usize,
 }
 
-/// Capacity from which huge pages are used. It fills more than half of a huge page.
+/// Capacity from which huge pages are used. A buffer of this capacity fills more than half of a
+/// huge page.
 const HUGE_FROM_BYTES: usize = HUGE_PAGE_BYTES / 2 + 1;
 
 enum Raw {

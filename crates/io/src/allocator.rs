@@ -10,8 +10,8 @@ pub const RETURNED_BYTES_MIN: usize = 256 << 10;
 pub fn return_large_allocations() -> bool {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
-        // SAFETY: mallopt takes two numbers, malloc_trim one. Both may be called at any time and lock
-        // what they change. They change no memory that is allocated.
+        // SAFETY: mallopt takes two numbers, malloc_trim one. Both may be called at any time and
+        // lock what they change. The calls change no memory that is allocated.
         let set = |option, bytes: usize| unsafe { libc::mallopt(option, bytes as libc::c_int) };
         // The allocator never raises a threshold that was set, only its own default.
         let is_set = set(libc::M_MMAP_THRESHOLD, RETURNED_BYTES_MIN) == 1

@@ -40,8 +40,8 @@ impl AppendFile {
         Ok(Self { path, file })
     }
 
-    /// Opens the file of that name anew. It is a new file if the old one was renamed or removed.
-    /// After an error the old file stays in use.
+    /// Opens the file of that name anew. The file is a new one if the old one was renamed or
+    /// removed. After an error the old file stays in use.
     ///
     /// # Errors
     /// When the system refuses.
@@ -50,7 +50,7 @@ impl AppendFile {
         Ok(())
     }
 
-    /// Appends a line in one piece. It is not flushed.
+    /// Appends a line in one piece. The line is not flushed.
     ///
     /// # Errors
     /// When the system refuses. A part of the line may have been written.

@@ -43,7 +43,7 @@ impl Cancel {
 
     /// Ends the time in which the work can be cancelled. Returns false if it is cancelled already.
     pub fn seal(&self) -> bool {
-        // Relaxed: one exchange decides between this and `cancel`.
+        // Relaxed: one exchange decides between this call and `cancel`.
         let sealed = self.0.compare_exchange(OPEN, SEALED, Ordering::Relaxed, Ordering::Relaxed);
         sealed != Err(CANCELLED)
     }

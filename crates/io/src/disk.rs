@@ -183,8 +183,8 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
         Ok(())
     }
     /// Makes the file's contents and length durable (`fdatasync`). After a failure every later
-    /// write, sync and change of length on this file fails too. That holds for this handle and for
-    /// any other that the same disk opens, since a failed flush is never retried.
+    /// write, sync and change of length on this file fails too. The refusal holds for this handle
+    /// and for any other that the same disk opens, since a failed flush is never retried.
     ///
     /// # Errors
     /// An error of the disk. Data that were not durable before may never be.

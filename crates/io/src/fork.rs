@@ -179,7 +179,7 @@ mod linux {
         pub(super) fn copied_bytes(&self) -> u64 {
             let path = format!("/proc/{}/smaps_rollup", self.pid.as_raw_nonzero());
             let text = std::fs::read_to_string(path).unwrap_or_default();
-            // Pages that the two do not share any more (proc(5)).
+            // Pages that parent and child do not share any more (proc(5)).
             let pages = text.lines().filter_map(|line| line.strip_prefix("Private_"));
             let kibibytes =
                 pages.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
@@ -219,7 +219,7 @@ mod linux {
     /// The child's code, without allocation, lock or destructor.
     fn sleep(wait: &OwnedFd, hold: &OwnedFd) -> ! {
         // Closes all files of the child. Otherwise locks and connections that the parent has closed
-        // would stay held. A kernel before 5.9 refuses, and they stay held.
+        // would stay held. A kernel before 5.9 refuses, and locks and connections stay held.
         let (wait, hold) = (wait.as_raw_fd(), hold.as_raw_fd());
         let fd = wait.unsigned_abs();
         let mut byte = 0u8;

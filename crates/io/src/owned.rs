@@ -34,7 +34,7 @@ struct Ownership {
     path: PathBuf,
     /// `None` after the release. Changes under way share it, so that the release waits for them.
     lock: RwLock<Option<Box<dyn DiskLock>>>,
-    /// The lock file was found replaced. Final.
+    /// Whether the lock file was found replaced, which is final.
     replaced: AtomicBool,
 }
 

@@ -30,7 +30,7 @@ const SLOW_FLUSH_NS: u64 = 500_000_000;
 /// with the file, and a removal ends it.
 #[derive(Debug)]
 pub struct RealDisk {
-    /// Absolute.
+    /// The absolute path of the disk's root.
     root: PathBuf,
     /// One entry for each file opened and directory flushed, by path below the root. Held while
     /// names change, so that a mark stays with its file.
@@ -298,7 +298,7 @@ fn is_absent(error: &io::Error) -> bool {
 /// Holds the lock until dropped.
 struct LockGuard {
     file: File,
-    /// Absolute.
+    /// The absolute path of the lock file.
     path: PathBuf,
 }
 

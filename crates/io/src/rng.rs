@@ -16,7 +16,7 @@ pub trait Rng: Send + Sync + fmt::Debug {
     }
 }
 
-/// The operating system's randomness: unpredictable, a system call each.
+/// The operating system's randomness: unpredictable, with a system call for each number.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RealRng;
 
@@ -46,9 +46,9 @@ fn system_u64() -> Option<u64> {
     None
 }
 
-/// A stream fixed by its seed: splitmix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom
-/// Number Generators", OOPSLA 2014, figure 17). Threads that share it draw disjoint parts of the
-/// one stream, in the order in which they come.
+/// A stream fixed by its seed: splitmix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number
+/// Generators", OOPSLA 2014, figure 17). Threads that share the stream draw disjoint parts of it,
+/// in the order in which they come.
 ///
 /// ```
 /// use stillpoint_io::{Rng, SeededRng};

@@ -161,8 +161,8 @@ impl SimDisk {
         self.machine.state.lock().after_power_loss(seed)
     }
 
-    /// Ends the process, as `kill -9` does, and returns the disk that the next process finds. It
-    /// holds everything written, but unflushed bytes are still not durable. Locks are free.
+    /// Ends the process, as `kill -9` does, and returns the disk that the next process finds. The
+    /// disk holds everything written, but unflushed bytes are still not durable. Locks are free.
     pub fn kill(&self) -> SimDisk {
         let state = self.machine.die(KILLED);
         let tree = state.tree.after_kill();
@@ -265,8 +265,8 @@ impl State {
         }
     }
 
-    /// Runs a call that has no effect if it fails. If the power fails in the middle of it, its
-    /// effect exists but is not durable, so the crash decides.
+    /// Runs a call that has no effect if it fails. If the power fails in the middle of the call,
+    /// the effect exists but is not durable, so the crash decides.
     fn apply<T>(
         &mut self,
         fault: Option<Fault>,
@@ -468,7 +468,7 @@ enum Holders {
 struct LockGuard {
     machine: Arc<Machine>,
     node: NodeId,
-    /// Below the root.
+    /// The path of the lock file below the root.
     path: PathBuf,
 }
 

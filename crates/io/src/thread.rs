@@ -31,7 +31,7 @@ pub enum ThreadError {
     },
 }
 
-/// A running thread. Dropping the handle lets it run on.
+/// A running thread. Dropping the handle lets the thread run on.
 #[derive(Debug)]
 #[must_use = "join it, or its panic goes unseen"]
 pub struct JoinHandle<T> {
@@ -151,8 +151,8 @@ const BEHIND: i32 = 2;
 const SLICE_NS: u64 = 100_000;
 
 /// Lowers the priority of the calling thread, and of threads that it starts (nice value 2). On a
-/// contended core they get about 40 % of the time, and on an idle core all of it. If the scheduler
-/// has slices, a waking thread preempts them without a wait for the next tick, see
+/// contended core such threads get about 40 % of the time, and on an idle core all of it. If the
+/// scheduler has slices, a waking thread preempts them without a wait for the next tick, see
 /// [`is_interrupted_soon`]. Does nothing on a system without priorities of threads.
 pub fn go_behind() {
     #[cfg(target_os = "linux")]
@@ -168,10 +168,10 @@ pub fn go_behind() {
     }
 }
 
-/// Requests the shortest time slices for the calling thread. They suit a thread that sleeps often
-/// and must answer soon. On its wake-up it preempts threads with longer slices at once. Its share
-/// of the core stays the same. Does nothing on a system without slices of threads (Linux has them
-/// from 6.12 on).
+/// Requests the shortest time slices for the calling thread. Short slices suit a thread that sleeps
+/// often and must answer soon. On its wake-up such a thread preempts threads with longer slices at
+/// once. The thread's share of the core stays the same. Does nothing on a system without slices of
+/// threads (Linux has them from 6.12 on).
 pub fn ask_for_short_slices() {
     // After a refusal the slices stay unchanged, which only makes answers slower.
     #[cfg(target_os = "linux")]
@@ -181,9 +181,9 @@ pub fn ask_for_short_slices() {
 }
 
 /// Whether a thread that wakes up on the calling thread's core waits for at most a tenth of a
-/// millisecond. That is so if the caller has [short slices](ask_for_short_slices), on Linux 6.12 or
-/// later. Elsewhere a thread with long work must rest now and then, or others wait milliseconds for
-/// the scheduler's tick.
+/// millisecond. The wait is so short if the caller has [short slices](ask_for_short_slices), on
+/// Linux 6.12 or later. Elsewhere a thread with long work must rest now and then, or others wait
+/// milliseconds for the scheduler's tick.
 pub fn is_interrupted_soon() -> bool {
     #[cfg(target_os = "linux")]
     {

@@ -24,7 +24,8 @@ pub fn read_all(disk: &dyn Disk, path: &Path) -> DiskResult<Vec<u8>> {
 
 /// Replaces a file atomically and durably. The new file is [written beside](write_beside) the old
 /// one and renamed, and the directory is flushed. After a crash the file is the whole old one or
-/// the whole new one. After success it is the new one. Two writers of one path must take turns.
+/// the whole new one. After success the file is the new one. Two writers of one path must take
+/// turns.
 ///
 /// # Errors
 /// An error of the disk. Before the rename the old file is untouched. If the flush of the directory

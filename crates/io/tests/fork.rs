@@ -1,5 +1,5 @@
-//! Test of the pages that the system copies after a fork. It has a process of its own, since pages
-//! that a child of another test shares would not be counted.
+//! Test of the pages that the system copies after a fork. The test has a process of its own, since
+//! pages that a child of another test shares would not be counted.
 #![cfg(target_os = "linux")]
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};

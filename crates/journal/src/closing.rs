@@ -49,7 +49,7 @@ pub(crate) struct Closing {
 }
 
 impl Closing {
-    /// Everything at or below `floor` is closed.
+    /// Watermarks of the logs of an incarnation: everything at or below `floor` is closed.
     pub(crate) fn new(logs: u8, floor: u64) -> Self {
         let mark = |_| {
             let (flushed, closed) = (AtomicU64::new(floor), AtomicU64::new(floor));
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn two_hops_wait_for_the_last() {
-        // 2@3 depends on 1@2, which depends on 0@1.
+        // Record 3 of log 2 depends on record 2 of log 1, which depends on record 1 of log 0.
         let closing = Closing::new(3, 0);
         closing.record_flushed(2, 3, [named(3, 1, 2)].into_iter());
         closing.record_flushed(1, 2, [named(2, 0, 1)].into_iter());
@@ -219,7 +219,8 @@ mod tests {
 
     #[test]
     fn records_that_name_each_other_across_batches_close_together() {
-        // 0: 1, 4 on 1@3. 1: 2 on 0@1, 3. One batch each.
+        // Log 0 has records 1 and 4, and record 4 depends on record 3 of log 1. Log 1 has records 2
+        // and 3, and record 2 depends on record 1 of log 0. Each log has one batch.
         let closing = Closing::new(2, 0);
         closing.record_flushed(0, 4, [named(4, 1, 3)].into_iter());
         assert_eq!(closed(&closing), [3, 0]);

@@ -31,12 +31,12 @@ impl GroupCommit {
         GroupCommit { leading: Monitor::new(false) }
     }
 
-    /// Returns once `done` says so. Until then it runs `lead` as the only leader, or waits for
-    /// another leader.
+    /// Returns once `done` says so. Until then the call runs `lead` as the only leader, or waits
+    /// for another leader.
     ///
-    /// `done` is called with the state locked and must be cheap. Its answer may only change from
-    /// "no" to "yes" or to an error. It must change before `lead` returns, for everything that the
-    /// leader covered.
+    /// `done` is called with the state locked and must be cheap. The answer may only change from
+    /// "no" to "yes" or to an error. The answer must change before `lead` returns, for everything
+    /// that the leader covered.
     ///
     /// # Errors
     /// The error of `done`, or of `lead` if this thread leads.

@@ -15,8 +15,8 @@ use stillpoint_format::LogGsn;
 pub struct Hold {
     /// Name of the holder.
     pub holder: &'static str,
-    /// In a log without a position, no record up to this gsn is needed. It is the floor of the
-    /// incarnation in which the positions were taken.
+    /// In a log without a position, no record up to this gsn is needed. The number is the floor of
+    /// the incarnation in which the positions were taken.
     pub floor: u64,
     /// In these logs, no record up to the gsn is needed.
     pub positions: Vec<LogGsn>,

@@ -569,9 +569,9 @@ impl Log {
 
 /// Signals of an append to the background threads. Both are cheap and may be called often.
 pub(crate) struct Background<'a> {
-    /// A batch is full and may be written.
+    /// Tells that a batch is full and may be written.
     pub(crate) batch_full: &'a dyn Fn(),
-    /// A prepared segment was taken, or is missing.
+    /// Tells that a prepared segment was taken, or is missing.
     pub(crate) segment_taken: &'a dyn Fn(),
 }
 

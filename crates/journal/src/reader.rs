@@ -60,8 +60,8 @@ use walk::walk_all;
 pub struct ReplayStart {
     /// Records of epochs before this one are in the checkpoint.
     pub epoch: u64,
-    /// Every record with a gsn up to this one is in the checkpoint. It is at least the floor of the
-    /// incarnation that took the checkpoint. 0 without a checkpoint.
+    /// Every record with a gsn up to this one is in the checkpoint. The number is at least the
+    /// floor of the incarnation that took the checkpoint. 0 without a checkpoint.
     pub floor: u64,
     /// Per log, a gsn up to which every record is in the checkpoint, if that is above the floor.
     pub positions: Vec<LogGsn>,
@@ -70,7 +70,7 @@ pub struct ReplayStart {
     /// Where other kinds of tables stand, which no checkpoint holds. Operations on such tables are
     /// replayed from the least of these places on, where that is before the checkpoint's.
     pub kinds: Vec<KindEntry>,
-    /// The state on which the logs build is lost, so nothing of them can be replayed.
+    /// Whether the state on which the logs build is lost, so that nothing of them can be replayed.
     pub is_lost: bool,
 }
 
@@ -310,7 +310,7 @@ impl ScanInput<'_> {
 
 impl Logs {
     /// The cut of the latest incarnation, for the manifest: the last kept gsn of each log with a
-    /// kept record. It must be durable there before anything is served.
+    /// kept record. The cut must be durable in the manifest before anything is served.
     pub fn cut(&self) -> Vec<LogGsn> {
         let kept = self.ends.iter().map(|end| LogGsn { log: end.log, gsn: end.kept_gsn });
         kept.collect()
@@ -321,7 +321,8 @@ impl Logs {
         &self.ends
     }
 
-    /// The greatest gsn seen anywhere, kept or not. It becomes the floor of the next incarnation.
+    /// The greatest gsn seen anywhere, kept or not. That gsn becomes the floor of the next
+    /// incarnation.
     pub fn gsn_max(&self) -> u64 {
         self.gsn_max
     }

@@ -67,7 +67,7 @@ pub struct ReplayOperation<'a> {
     pub record: OperationRecord<'a>,
 }
 
-/// Content of such a record.
+/// The content of a record beyond its writes to the memory store.
 #[derive(Clone, Debug)]
 pub enum OperationRecord<'a> {
     /// An operation, or the undo of one.
@@ -118,7 +118,7 @@ struct Cursor {
     segment_ranges: Vec<SegmentRange>,
     /// The place before the first batch that is not used up.
     place: LogOffset,
-    /// The buffer does not begin at the wanted offset.
+    /// Whether the buffer does not begin at the wanted offset.
     stale: bool,
     /// The gsn up to which records have been replayed, or need not be.
     done_gsn: u64,
@@ -144,9 +144,9 @@ impl<'r> Round<'r> {
         Merge::new(lanes.collect())
     }
 
-    /// The operations on tables of other kinds in this round and the ends of their transactions, in gsn
-    /// order. The calls are among them if they were [asked for](ReplayOptions::with_calls). Those of
-    /// a later round, and of a later incarnation, have greater gsns.
+    /// The operations on tables of other kinds in this round and the ends of their transactions, in
+    /// gsn order. The calls are among them if they were [asked for](ReplayOptions::with_calls).
+    /// Operations of a later round, and of a later incarnation, have greater gsns.
     pub fn operations(&self) -> &[ReplayOperation<'r>] {
         &self.operations
     }

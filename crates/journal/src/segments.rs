@@ -26,7 +26,7 @@ use crate::journal::{Config, Durability, EarlierSegment, Environment};
 use crate::monitor::Monitor;
 use crate::room::Room;
 
-/// Names of prepared segments begin so. They hold no records.
+/// Prefix of the names of prepared segments, which hold no records.
 pub(crate) const SPARE_PREFIX: &str = "spare-";
 /// Interval at which a waiting append checks again, in case a wake-up was missed.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
@@ -152,7 +152,7 @@ fn refuse_records(disk: &dyn Disk, path: &Path, incarnation: u32) -> Result<(), 
     }
 }
 
-/// Who takes a prepared segment.
+/// The kind of record that takes a prepared segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taker {
     /// Any record: pinned segments stay.
@@ -312,7 +312,7 @@ impl Stock {
         spare.bytes == self.segment_bytes
     }
 
-    /// How many of these any record may take.
+    /// Number of ready segments of ordinary length that any record may take.
     fn unpinned(&self, shelf: &Shelf) -> usize {
         self.ordinary(shelf).saturating_sub(shelf.pinned)
     }

@@ -46,7 +46,7 @@ impl Signal {
         self.state.notify_all();
     }
 
-    /// The thread shall end.
+    /// Tells the thread to end.
     pub(crate) fn stop(&self) {
         self.state.lock().stop = true;
         self.state.notify_all();

@@ -1,10 +1,10 @@
 //! Tables of plain-data cells. Each cell has several copies, and bytes of marks beside them. One
 //! thread changes the memory of a table while another captures it.
 //!
-//! Threads reach data as atomics of one width, the *grains*, and marks as atomic bytes. No byte of a
-//! table is both, and every access is checked against the table's bounds. So no use of a table by
-//! several threads is undefined behaviour. Relaxed loads and stores compile to plain moves on x86-64
-//! and AArch64. The algorithm above decides which thread owns which copy, and when.
+//! Threads reach data as atomics of one width, the *grains*, and marks as atomic bytes. No byte of
+//! a table is both, and every access is checked against the table's bounds. So no use of a table by
+//! several threads is undefined behaviour. Relaxed loads and stores compile to plain moves on
+//! x86-64 and AArch64. The caller's algorithm decides which thread owns which copy, and when.
 //!
 //! The placement of cells, copies and marks is a parameter, since it decides how many cache lines a
 //! write touches (SIGMOD 2011, §4):

@@ -91,8 +91,8 @@ pub(crate) struct Judge {
 }
 
 impl Judge {
-    /// `messages` is the output of `cargo test --no-run --message-format=json`. The output of the
-    /// tests goes to the file `output`.
+    /// A judge with the test programs that `messages` names: the output of `cargo test --no-run
+    /// --message-format=json`. The output of the tests goes to the file `output`.
     pub(crate) fn new(messages: &str, output: &Path) -> Self {
         let artifacts = messages.lines().filter_map(|line| serde_json::from_str(line).ok());
         let programs = artifacts.filter_map(|artifact: Value| {
@@ -128,8 +128,8 @@ impl Judge {
                 Ended::Late => Verdict::TimedOut,
             };
             let failed = failed_test(&system::read(&self.output)?);
-            // A test that passes with the mutant when it runs alone failed because of other tests.
-            // It proves nothing, and the next program judges.
+            // The tests failed with the mutant, but the failed test passes when it runs alone. So
+            // other tests made it fail, its failure proves nothing, and the next program judges.
             if verdict == Verdict::Caught && self.passes_alone(*program, &failed, number, limits)? {
                 continue;
             }

@@ -16,7 +16,7 @@ use crate::list::{Genre, Mutant, Position};
 /// its crate.
 const MODULE: &str = "::stillpoint_sync::mutant";
 
-/// Text to be put into `stillpoint-sync`: the questions.
+/// Source text to be put into `stillpoint-sync`: the functions that say which mutant is chosen.
 pub(crate) const QUESTIONS: &str = r#"
 /// Mutants, one of which the environment may choose.
 pub mod mutant {
@@ -266,8 +266,9 @@ impl Edits {
     }
 
     fn apply(self, source: &str) -> String {
-        // At one byte, texts that end there come first, the innermost first. Insertions follow.
-        // Texts that begin there come last, the outermost first.
+        // The order of the pieces at one offset. Texts that end there come first, the innermost
+        // before the others. Insertions follow. Texts that begin there come last, the outermost
+        // before the others.
         let mut pieces: Vec<((usize, u8, usize), String)> = Vec::new();
         for ((start, end), mutants) in self.replaced {
             let numbers: Vec<String> = mutants.iter().map(|(n, _)| n.to_string()).collect();

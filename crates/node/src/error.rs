@@ -12,13 +12,13 @@ pub enum NodeError {
     /// A record with this key exists already.
     #[error("slot {slot} holds a record with this key: update it")]
     Exists {
-        /// Its slot.
+        /// The record's slot.
         slot: usize,
     },
     /// The key is too long for pages of this size.
     #[error("key of {bytes} bytes: pages of this size take at most {bytes_max}")]
     KeyTooLong {
-        /// Its length in bytes.
+        /// The key's length in bytes.
         bytes: usize,
         /// The limit in bytes.
         bytes_max: usize,
@@ -26,7 +26,7 @@ pub enum NodeError {
     /// The value is too long to lie in a node.
     #[error("value of {bytes} bytes: nodes of this size take at most {bytes_max}")]
     ValueTooLong {
-        /// Its length in bytes.
+        /// The value's length in bytes.
         bytes: usize,
         /// The limit in bytes.
         bytes_max: usize,

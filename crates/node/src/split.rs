@@ -48,7 +48,8 @@ impl Node<'_> {
             if slots < 2 || self.parts_fit(&split) {
                 return split;
             }
-            // A separator of existing keys is no longer than the key that it takes from a part.
+            // The new fence does not fit. A separator of existing keys does: it is no longer than
+            // the key that leaves the part.
             let slot = (place - 1).max(1);
             return Split { slot, separator: self.separator_before(slot) };
         }

@@ -38,7 +38,8 @@ pub struct Rebuilt {
     pub manifest: Manifest,
     /// Losses with the old manifest, in sentences: facts that no file tells.
     pub gives_up: Vec<String>,
-    /// Whether the logs may lack records after the newest checkpoint. Then nothing of them counts.
+    /// Whether the logs may lack records after the newest checkpoint. Then no record of the logs
+    /// counts.
     pub logs_are_lost: bool,
 }
 
@@ -47,11 +48,11 @@ pub struct Rebuilt {
 struct Found {
     store: Option<StoreId>,
     hash_seed: Option<u64>,
-    /// By epoch.
+    /// The checkpoints, by epoch.
     checkpoints: Vec<CheckpointEntry>,
     next_serial: u64,
     given_up: Vec<GivenUp>,
-    /// By incarnation: log and first gsn of each segment.
+    /// The log and the first gsn of each segment, by incarnation.
     segments: BTreeMap<u32, Vec<(u8, u64)>>,
     /// Copied ends of logs, each with the incarnation whose log it ends.
     tails: Vec<(u32, LogTail)>,
@@ -196,10 +197,10 @@ impl Found {
         self.checkpoints = kept;
     }
 
-    /// Why the logs may lack records that no checkpoint of those left has either, if they may. A
-    /// checkpoint was given up after `newest`, and its publication may have freed segments. The first
-    /// segment of each log that is left tells it. If that segment has a record of an epoch before the
-    /// newest checkpoint's own, the checkpoint holds all before it.
+    /// Why the logs may lack records that no remaining checkpoint has either; `None` if they
+    /// cannot. A checkpoint was given up after `newest`, and its publication may have freed
+    /// segments. The first remaining segment of each log tells. If that segment has a record of an
+    /// epoch before that of `newest`, the checkpoint `newest` holds everything before the segment.
     fn gap(
         &self,
         disk: &dyn Disk,
@@ -223,7 +224,8 @@ impl Found {
             let begins = begin_of_log(disk, store, log, &segments)?;
             let goes_on = match begins {
                 Begin::OfStore => true,
-                // Without any checkpoint the number of the first batch tells that some were freed.
+                // Without any checkpoint the number of the first batch tells that some segments
+                // were freed.
                 Begin::At { batch, .. } if later.is_empty() => batch == 1,
                 Begin::At { epoch: first, .. } => first.is_none_or(|first| first < epoch),
                 Begin::Unknown => false,
@@ -298,7 +300,7 @@ impl Found {
         entries
     }
 
-    /// Of each log, the gsn before the first existing segment.
+    /// For each log, the gsn before the first existing segment.
     fn first_gsns(&self) -> Vec<LogGsn> {
         let mut first: BTreeMap<u8, u64> = BTreeMap::new();
         for &(log, first_gsn) in self.segments.values().flatten() {

@@ -21,8 +21,8 @@ type Patched = HashMap<(u16, Vec<u8>), Length>;
 /// Knowledge of the length of a value, in bytes.
 #[derive(Clone, Copy, Debug)]
 enum Length {
-    /// The unknown length of the checkpoint's value. It must be at least `needed`, and the logs
-    /// have written bytes up to `reached`.
+    /// The unknown length of the checkpoint's value. The length must be at least `needed`, and the
+    /// logs have written bytes up to `reached`.
     OfCheckpoint { needed: usize, reached: usize, gsn: u64 },
     /// The exact length. `None` if the key was deleted.
     Known(Option<usize>),

@@ -48,8 +48,8 @@ impl AsymmetricFences {
         }
     }
 
-    /// The fence of the rare side. It takes some microseconds and interrupts the process's other
-    /// running threads.
+    /// The fence of the rare side. The fence takes some microseconds and interrupts the process's
+    /// other running threads.
     ///
     /// # Panics
     /// If membarrier(2) fails although the process has registered for it, since then no order is

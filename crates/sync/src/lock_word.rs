@@ -9,8 +9,8 @@
 //!
 //! - *exclusive* and *shared*: strict two-phase locks of transactions. A *sharer* is a transaction
 //!   that holds the lock shared.
-//! - *status*: owned by the checkpoint scheme, changed by [`claim`] alone. It is independent of the
-//!   lock, so that a capture never waits for a transaction.
+//! - *status*: owned by the checkpoint scheme, changed by [`claim`] alone. The status is
+//!   independent of the lock, so that a capture never waits for a transaction.
 //! - *await*: a transaction waits for the sharers to leave. No younger transaction may join them, so
 //!   the sharers do leave. If the waiter gave up, the flag costs the next sharer one refusal.
 //! - *priority*: the oldest priority that has held the lock since it was last free, or that waits for
@@ -24,8 +24,9 @@
 //!    are younger than itself.
 //! 3. So each wait leads from a declared transaction to a later place of the order, or from an older
 //!    undeclared transaction to a younger one. No cycle of waits can close.
-//! 4. Only a declared transaction waits for a transaction that itself awaits sharers. That one is
-//!    declared and at the same place of the order, or undeclared, and no wait leads back from it.
+//! 4. Only a declared transaction waits for a transaction that itself awaits sharers. The latter
+//!    transaction is declared and at the same place of the order, or is undeclared. No wait leads
+//!    back from the latter.
 
 use crate::atomic::{AtomicU64, Ordering};
 
@@ -222,9 +223,10 @@ pub fn release_exclusive(word: &AtomicU64) {
     debug_assert!(before & EXCLUSIVE != 0, "released a lock that was not held");
 }
 
-/// Releases the exclusive lock with a plain store. Call it only while no other thread can [`claim`] the
-/// word, since a claim between load and store would be lost. That is so inside a read section that saw
-/// a phase without a capture scan. No other thread changes the word of an exclusively held lock.
+/// Releases the exclusive lock with a plain store. Call it only while no other thread can [`claim`]
+/// the word, since a claim between load and store would be lost. No claim is possible inside a read
+/// section that saw a phase without a capture scan. No other thread changes the word of an
+/// exclusively held lock.
 #[inline]
 pub fn release_exclusive_unclaimable(word: &AtomicU64) {
     // Relaxed load: the holder is the only writer of the word.
@@ -233,9 +235,9 @@ pub fn release_exclusive_unclaimable(word: &AtomicU64) {
     word.store(seen & !EXCLUSIVE, Ordering::Release);
 }
 
-/// Sets status bits of a word whose lock the caller holds exclusively: true if one of them was unset.
-/// `claimable` says that other threads may [`claim`] the word meanwhile, but no bit of these. If they
-/// may not, a plain store suffices, as in [`release_exclusive_unclaimable`].
+/// Sets status bits of a word whose lock the caller holds exclusively: true if one of them was
+/// unset. `claimable` says that other threads may [`claim`] other bits of the word meanwhile. If no
+/// thread may, a plain store suffices, as in [`release_exclusive_unclaimable`].
 #[inline]
 pub fn set_status_held(word: &AtomicU64, bits: u8, claimable: bool) -> bool {
     // Relaxed: the holder alone sets these bits, and publishes them when it releases the lock.

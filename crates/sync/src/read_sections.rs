@@ -1,8 +1,9 @@
 //! Read sections, and grace periods that wait for open ones (as in RCU).
 //!
-//! A worker enters its read section before it looks at shared structures or reads the phase, and leaves
-//! it soon after. A grace period begins after a change was published. It has passed when every read
-//! section has been left that was open at its beginning. A worker that enters later sees the change.
+//! A worker enters its read section before it looks at shared structures or reads the phase, and
+//! leaves it soon after. A grace period begins after a change was published. The grace period has
+//! passed when every read section has been left that was open at its beginning. A worker that
+//! enters later sees the change.
 //!
 //! ```text
 //! worker:  slot := odd;  fence;  read the phase …        slot := even

@@ -271,9 +271,9 @@ impl BatchBuilder {
         };
     }
 
-    /// Writes header, dependency summary and padding, and returns the batch's bytes. They begin
-    /// at a multiple of 4096 in memory unless the buffer has grown since it was cleared.
-    /// The builder must be [cleared](Self::clear) before it is appended to again.
+    /// Writes header, dependency summary and padding, and returns the batch's bytes. The bytes
+    /// begin at a multiple of 4096 in memory unless the buffer has grown since it was cleared. The
+    /// builder must be [cleared](Self::clear) before it is appended to again.
     ///
     /// # Panics
     /// If the batch is empty or already sealed, or its place is impossible, or differs from the
@@ -334,7 +334,7 @@ impl BatchBuilder {
     /// The bytes of a sealed batch.
     ///
     /// # Panics
-    /// If it is not [sealed](Self::seal).
+    /// If the batch is not [sealed](Self::seal).
     pub fn sealed(&self) -> &[u8] {
         assert!(self.sealed, "an unsealed batch has no bytes to write");
         &self.buf[self.lead..]

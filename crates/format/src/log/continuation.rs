@@ -1,8 +1,9 @@
-//! The continuation mark at the end of a segment that the log has left. It names the next segment.
+//! The continuation mark at the end of a segment that the log has left. The mark names the next
+//! segment.
 //!
-//! The mark lies behind the last batch. It is flushed after name and header of the next segment are
-//! durable, and before any reply that depends on the next segment. So recovery notices a segment
-//! that was lost as a whole.
+//! The mark lies behind the last batch. The mark is flushed after name and header of the next
+//! segment are durable, and before any reply that depends on the next segment. So recovery notices
+//! a segment that was lost as a whole.
 
 use super::batch::{BATCH_ALIGN, BATCH_MAGIC};
 use super::read::EndCause;

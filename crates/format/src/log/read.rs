@@ -454,7 +454,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Iterator over the records of a batch in gsn order. It ends after an error.
+/// Iterator over the records of a batch in gsn order. The iteration ends after an error.
 #[derive(Clone, Debug)]
 pub struct RecordIter<'a> {
     rest: Cursor<'a>,

@@ -29,7 +29,7 @@ const WIDE_KEY: u8 = 1 << 3;
 const WIDE_VALUE: u8 = 1 << 4;
 const KNOWN_BITS: u8 = OP_MASK | SAME_TABLE | WIDE_KEY | WIDE_VALUE;
 
-/// No table: 48 bits hold any (table, generation).
+/// Stands for no table, since table and generation take 48 bits together.
 const NO_TABLE: u64 = u64::MAX;
 
 const WHAT: &str = "log record write";
@@ -45,8 +45,8 @@ pub struct PatchRange<'a> {
 
 /// Appends the writes of one transaction to a buffer, in order.
 ///
-/// It allocates only when the buffer must grow. After an error the buffer is as
-/// before the failed call.
+/// The writer allocates only when the buffer must grow. After an error the buffer is as before the
+/// failed call.
 ///
 /// ```
 /// use stillpoint_format::log::{PatchRange, WritesEncoder};
@@ -323,7 +323,7 @@ impl<'a> Iterator for RangeIter<'a> {
 
 impl ExactSizeIterator for RangeIter<'_> {}
 
-/// Iterator over the writes of a record's body, in order. It ends after an error.
+/// Iterator over the writes of a record's body, in order. The iteration ends after an error.
 #[derive(Clone, Debug)]
 pub struct WriteIter<'a> {
     rest: Cursor<'a>,

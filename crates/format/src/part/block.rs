@@ -17,7 +17,7 @@ pub const BLOCK_HEADER_BYTES: usize = 40;
 /// be longer.
 pub const BLOCK_TARGET_BYTES: usize = (64 << 10) - BLOCK_HEADER_BYTES;
 /// Alignment in memory of a block, as direct I/O demands. The length of a block that was [sealed in
-/// place](BlockBuilder::seal_in_place) is a multiple of it.
+/// place](BlockBuilder::seal_in_place) is a multiple of the alignment.
 pub(super) const BLOCK_ALIGN: usize = 4096;
 
 /// First four bytes of a block: "SPCB".

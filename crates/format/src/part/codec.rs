@@ -13,7 +13,7 @@ use crate::registry::{Named, Registry, UnknownName};
 #[serde(rename_all = "lowercase")]
 #[repr(u8)]
 pub enum Codec {
-    /// Not at all.
+    /// No compression.
     None = 0,
     /// LZ4 block format.
     Lz4 = 1,

@@ -17,7 +17,7 @@ pub(super) const FRAGMENT_HEAD_BYTES: usize = 8;
 pub(super) const FLAG_VALUE: u8 = 1;
 pub(super) const FLAG_TOMBSTONE: u8 = 2;
 pub(super) const FLAG_FRAGMENT: u8 = 4;
-/// Besides: the gsn of the record's last writer precedes the key.
+/// A flag beside one of the others: the gsn of the record's last writer precedes the key.
 pub(super) const FLAG_STAMP: u8 = 16;
 /// Bytes of a stamp.
 pub(super) const STAMP_BYTES: usize = 8;
@@ -41,7 +41,7 @@ pub fn fragments(len: u32) -> impl Iterator<Item = (Fragment, usize)> {
         .map(move |offset| (Fragment { offset, total: len }, step.min(len - offset) as usize))
 }
 
-/// One entry of a block. Borrows from it.
+/// One entry of a block, whose bytes it borrows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
     /// The key, its table and the table's generation.
@@ -65,7 +65,7 @@ pub enum Content<'a> {
     Fragment(Fragment, &'a [u8]),
 }
 
-/// Iterator over the entries of a block. It ends after an error.
+/// Iterator over the entries of a block. The iteration ends after an error.
 #[derive(Clone, Debug)]
 pub struct EntryIter<'a> {
     rest: Cursor<'a>,

@@ -120,8 +120,8 @@ impl PartHeader {
         Ok(())
     }
 
-    /// The seed of the checksums of the part's blocks. It contains the time of creation, so that
-    /// blocks of an abandoned attempt at the same checkpoint do not match.
+    /// The seed of the checksums of the part's blocks. The seed contains the time of creation, so
+    /// that blocks of an abandoned attempt at the same checkpoint do not match.
     pub fn identity(&self) -> Identity {
         let numbers = [self.epoch, self.kind as u64, u64::from(self.part), self.created_ms];
         Identity::new(FileKind::CheckpointPart, self.store, &numbers)

@@ -153,18 +153,18 @@ impl ActionBatchBuilder {
     /// Appends an action to those of a tick.
     ///
     /// # Panics
-    /// If it has 2³² bytes or more.
+    /// If the action has 2³² bytes or more.
     pub fn put_action(actions: &mut Vec<u8>, action: &[u8]) {
         let len = u32::try_from(action.len()).expect("the caller has measured it");
         actions.extend_from_slice(&len.to_le_bytes());
         actions.extend_from_slice(action);
     }
 
-    /// The padded batch, to be written at `offset` of its segment as number `number`. It may be
-    /// sealed again for another place, but no more ticks can be added.
+    /// The padded batch, to be written at `offset` of its segment as number `number`. The batch may
+    /// be sealed again for another place, but no more ticks can be added.
     ///
     /// # Panics
-    /// If it is empty.
+    /// If the batch is empty.
     pub fn seal(&mut self, identity: Identity, offset: u64, number: u64) -> &[u8] {
         let (first, last) = self.ticks.expect("a batch has ticks");
         let payload = self.payload_bytes();

@@ -30,7 +30,7 @@ pub struct ImageHeader {
     pub store: StoreId,
     /// Wall clock at creation, in milliseconds since the Unix epoch.
     pub created_ms: u64,
-    /// Number of the capture. It grows with each attempt, including failed ones.
+    /// Number of the capture. The number grows with each attempt, including failed ones.
     pub capture: u64,
     /// The image holds the effects of all ticks up to this one.
     pub tick: u64,
@@ -101,14 +101,15 @@ impl ImageHeader {
         Ok(())
     }
 
-    /// The seed of the checksums of its blocks and its trailer.
+    /// The seed of the checksums of the image's blocks and trailer.
     pub fn identity(&self) -> Identity {
         let numbers = [u64::from(self.slot), self.capture, self.tick, self.created_ms];
         Identity::new(FileKind::StateImage, self.store, &numbers)
     }
 }
 
-/// The positions of an image's blocks. They follow from the schema and the length of a block.
+/// The positions of an image's blocks. The positions follow from the schema and the length of a
+/// block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageLayout {
     block_bytes: u32,

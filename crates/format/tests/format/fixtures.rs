@@ -1,5 +1,5 @@
-//! Tests of files of format version 2 that are kept in the repository. They must decode for as long
-//! as the version is read, and today's encoding must equal them.
+//! Tests of files of format version 2 that are kept in the repository. The files must decode for as
+//! long as the version is read, and today's encoding must equal them.
 
 use stillpoint_format::log::{
     BatchBuilder, BatchPlace, BatchReader, Continuation, EndCause, RecordHead, RecordKind,

@@ -1,5 +1,5 @@
-//! Tests of decoders with arbitrary bytes. They return errors, never panic, never allocate an
-//! announced length, and never accept changed bytes.
+//! Tests of decoders with arbitrary bytes. The decoders return errors, never panic, never allocate
+//! an announced length, and never accept changed bytes.
 //!
 //! Each loop runs a fixed number of rounds, or for the seconds of `STILLPOINT_FUZZ_SECONDS`.
 //! `STILLPOINT_FUZZ_SEED` sets the first seed. A failure prints the seed of its round, which then

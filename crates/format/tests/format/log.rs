@@ -428,7 +428,8 @@ fn the_scan_looks_at_every_later_batch() {
     assert!(batches.is_empty());
     let tail = classify_tail(&header, &segment, 0, &end);
     assert!(matches!(tail, Tail::Damaged(Some(later)) if later.number == 103), "{tail:?}");
-    // With 100 intact, 101 is missing: 103 covers it. Without 103 nothing does.
+    // Batch 100 is intact and batch 101 is missing. Batch 103 proves that batch 101 was flushed,
+    // and no other batch does.
     segment[HEADER_BYTES + 70] ^= 1;
     let (batches, end) = read_all(&header, &segment);
     assert_eq!((batches.len(), end.next_number), (1, 101));

@@ -93,7 +93,7 @@ fn calls_are_read_as_they_were_written() {
             with_record(RecordKind::Command, &body[..len], |record| record.command().is_ok());
         assert!(!read, "{len} bytes of {head}");
     }
-    // Without a name, and with a name that is no text.
+    // Calls are refused whose name is missing or is no text.
     body[1] = 0xff;
     for body in [&body[..head], &[&[0][..], &body[9..head]].concat()] {
         with_record(RecordKind::Command, body, |record| {

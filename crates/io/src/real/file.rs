@@ -52,7 +52,7 @@ impl RealFile {
         DiskError::new(op, &self.path, source)
     }
 
-    /// Checks that every change requires.
+    /// Makes the checks that precede every change.
     fn check_writable(&self) -> io::Result<()> {
         if self.mode == OpenMode::Read {
             return Err(read_only());
@@ -100,7 +100,7 @@ impl RealFile {
     fn write_fully(&self, bufs: &[IoSlice<'_>], mut offset: u64) -> io::Result<()> {
         let mut bufs = bufs.to_vec();
         let mut rest = &mut bufs[..];
-        IoSlice::advance_slices(&mut rest, 0); // empty ones go
+        IoSlice::advance_slices(&mut rest, 0); // leaves out empty buffers
         while !rest.is_empty() {
             let count = rest.len().min(IOV_MAX);
             match rustix::io::pwritev(&self.file, &rest[..count], offset) {

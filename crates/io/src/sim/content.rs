@@ -21,7 +21,7 @@ pub(super) struct Content {
     durable_len: u64,
     /// Lengths between the durable one and the present one.
     lens_between: Vec<u64>,
-    /// By page number: sectors that a power loss leaves uncertain.
+    /// The sectors that a power loss leaves uncertain, by page number.
     doubts: BTreeMap<u64, Doubt>,
 }
 

@@ -37,7 +37,7 @@ impl SimFile {
         result.map_err(|source| DiskError::new(op(), &self.path, source))
     }
 
-    /// Checks that every change requires.
+    /// Makes the checks that precede every change.
     fn check_writable(&self, state: &State) -> io::Result<()> {
         if self.mode == OpenMode::Read {
             return Err(read_only());

@@ -1,6 +1,6 @@
 //! Models of the protocol under loom (every schedule of a few threads) and shuttle (random
-//! schedules of more). They check that there are never two leaders, that no answer comes before the
-//! flush that covers it, and that nobody waits for ever.
+//! schedules of more). The models check that there are never two leaders, that no answer comes
+//! before the flush that covers it, and that nobody waits for ever.
 
 use std::collections::VecDeque;
 

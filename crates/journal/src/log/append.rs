@@ -37,15 +37,15 @@ const EPOCHS_KEPT: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) builder: BatchBuilder,
-    /// The dependencies of its records, in order.
+    /// The dependencies of the batch's records, in order.
     pub(crate) named: Vec<Named>,
     /// Position of the batch, set when it is sealed.
     pub(crate) segment: Arc<Segment>,
     pub(crate) offset: u64,
     pub(crate) number: u64,
-    /// Bytes of records when it was queued.
+    /// Bytes of records when the batch was queued.
     pub(crate) queued_bytes: usize,
-    /// Whether its buffer has grown too large to be kept.
+    /// Whether the batch's buffer has grown too large to be kept.
     pub(crate) oversized: bool,
 }
 
@@ -128,7 +128,7 @@ pub(crate) struct Appender {
     pub(super) aside: Aside,
     /// Number of prepared segments that a refused call of `set_aside` needs. 0 for none.
     pub(crate) wanted_spares: usize,
-    /// A batch has been placed.
+    /// Whether a batch has been placed.
     in_use: bool,
     /// Set once, when the log takes no further record.
     pub(crate) refused: Option<JournalError>,

@@ -44,7 +44,7 @@ pub(crate) struct Writer {
     offset: u64,
     /// Segments that were filled since the last flush.
     filled: Vec<Filled>,
-    /// The directory has names that are not durable.
+    /// Whether the directory has names that are not durable.
     names_dirty: bool,
     /// Scratch: closed positions of the other logs.
     closed: Vec<LogGsn>,

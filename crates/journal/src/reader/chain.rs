@@ -1,5 +1,5 @@
-//! The joined segments of one log of one incarnation. It finds the log's end, and judges whether
-//! the log may end there.
+//! The joined segments of one log of one incarnation. This module finds the log's end, and judges
+//! whether the log may end there.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -19,12 +19,12 @@ pub(crate) struct Chain {
     pub(crate) log: u8,
     /// The gsn up to which replay needs no record, whatever kind of table the record is of.
     pub(crate) base: u64,
-    /// Writes to the memory store of records up to this gsn are in the checkpoint. Not less than
-    /// `base`.
+    /// The gsn up to which the checkpoint has the records' writes to the memory store. Not less
+    /// than `base`.
     pub(crate) loaded_gsn: u64,
     /// Segments with valid records, in order.
     pub(crate) segments: Vec<Walked>,
-    /// The last valid gsn. `base` if there is none above it.
+    /// The last valid gsn. `base` if there is no valid gsn above `base`.
     pub(crate) valid_gsn: u64,
     /// The last gsn that is kept.
     pub(crate) kept_gsn: u64,
@@ -196,7 +196,7 @@ impl Chain {
         self.segments.iter().map(bytes).sum()
     }
 
-    /// The last gsn of a record before `gsn`. `base` if there is none above it.
+    /// The last gsn of a record before `gsn`. `base` if there is no such gsn above `base`.
     pub(crate) fn last_gsn_below(&self, gsn: u64) -> Result<u64, ScanError> {
         let mut last = self.base;
         for segment in &self.segments {

@@ -36,8 +36,8 @@ pub(super) fn cut(
             (nothing.clone(), nothing)
         }
     };
-    // A record does not name dependencies that were closed at its commit. Its gsn is greater than
-    // theirs.
+    // A record does not name dependencies that were closed at its commit. The gsn of a record is
+    // greater than those of its dependencies.
     let lost_above = judge.lost_above(incarnation);
     if let Some(lost_above) = lost_above {
         for (end, chain) in ends.iter_mut().zip(&*chains) {

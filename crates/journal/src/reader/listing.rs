@@ -28,9 +28,10 @@ pub(crate) struct Named {
 /// Where a segment begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentBegin {
-    /// Number of its first batch. Batches are numbered per incarnation and log, from 1 on.
+    /// Number of the segment's first batch. Batches are numbered per incarnation and log, from 1
+    /// on.
     pub first_batch: u64,
-    /// Epoch of its first record, if it has one.
+    /// Epoch of the segment's first record, if the segment has a record.
     pub first_epoch: Option<u64>,
 }
 

@@ -175,7 +175,8 @@ impl Chain {
         })
     }
 
-    /// Begin of the kept part that is not known to be durable: the segment, and the place in it.
+    /// Begin of the kept part that is not known to be durable: the segment, and the place in that
+    /// segment.
     fn unproven(&self) -> Result<Option<(usize, LogOffset)>, ScanError> {
         mutant!(EndsNotCopied => return Ok(None));
         for (at, segment) in self.segments.iter().enumerate() {

@@ -28,7 +28,7 @@ pub(crate) struct Dependency {
     pub(crate) from: LogOffset,
     /// The last gsn of the run.
     pub(crate) last_gsn: u64,
-    /// Per log, the greatest named gsn, unless it certainly exists.
+    /// Per log, the greatest named gsn, unless the named record certainly exists.
     pub(crate) deps: Vec<LogGsn>,
 }
 

@@ -145,7 +145,8 @@ fn records_and_batches_of_any_size_roll_over_segments() {
     let disk = SimDisk::new(1);
     let journal = open(&disk, &small(1, 0, 1));
     let mut world = World::default();
-    // Tiny, larger than a batch, larger than a segment, and the last one first of all.
+    // Some records are tiny, some larger than a batch. Some are larger than a segment, the first of
+    // all records among them.
     let sizes = [200_000, 10, 5_000, 60_000, 61_000, 70_000, 1, 1, 300_000, 30_000, 30_000, 30_000];
     for (key, size) in (0..).zip(sizes) {
         let value = vec![key; size];

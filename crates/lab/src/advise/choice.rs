@@ -21,7 +21,7 @@ pub(crate) struct Choice {
     pub(crate) recommended: String,
     /// The reason for the choice, in words.
     pub(crate) reason: String,
-    /// True if it keeps the limits.
+    /// Whether the scheme keeps the limits.
     pub(crate) is_within_limits: bool,
 }
 

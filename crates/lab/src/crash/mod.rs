@@ -33,7 +33,7 @@ pub(crate) trait Killable {
     /// `None` for a line that the subject does not know.
     fn hear(&self, heard: &mut Self::Reported, line: &str) -> Option<bool>;
 
-    /// Time from that line to the kill.
+    /// Time from the line that permits the kill to the kill.
     fn linger(&self) -> Duration;
 
     /// Recovers what the child left in `dir`, and compares it with what the child had promised.

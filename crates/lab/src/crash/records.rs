@@ -23,8 +23,8 @@ use crate::workloads::calc::{Change, KEYS_PER_TRANSACTION, Transactions};
 /// Checkpoints that the child publishes before it is killed.
 const CHECKPOINTS: usize = 2;
 
-/// Age up to which a crash may lose a commit with the redo journal. It is the second of relaxed
-/// durability, plus the delay of the child's report.
+/// Age up to which a crash may lose a commit with the redo journal. The age is the second of
+/// relaxed durability, plus the delay of the child's report.
 const RELAXED_NS: u64 = 1_300_000_000;
 
 /// Checks each row once and notes the outcome in the result.

@@ -36,8 +36,8 @@ pub(crate) struct Drive {
     pub(crate) warm_up_ticks: u64,
     /// Images before the measured time: two, since there are two files.
     pub(crate) warm_up_images: u64,
-    /// Length of a tick. The driver sleeps for the rest of a tick. Without a length it runs at full
-    /// speed.
+    /// Length of a tick. The driver sleeps for the rest of a tick. Without a length the driver runs
+    /// at full speed.
     pub(crate) tick: Option<Duration>,
     /// Rule that says when the writer takes images.
     pub(crate) images: Images,
@@ -56,7 +56,7 @@ pub(crate) struct Drive {
 }
 
 impl Drive {
-    /// Ticks of 0.1 s, an image every 4 s, as SIGMOD 2011 has it; `images` of them.
+    /// Ticks of 0.1 s and `images` images, one every 4 s, as in SIGMOD 2011.
     pub(crate) fn paper(images: u64) -> Drive {
         Drive {
             ticks: 40 * images,

@@ -40,8 +40,8 @@ pub(crate) fn checkpoint_cpu_s(baseline: &Outcome, run: &Outcome) -> f64 {
 }
 
 /// Expected peak of the copies that uniform updates need during a capture, as a share of the
-/// database. It is the greatest (1 − x)(1 − e^(−r·x)) for x in [0, 1], with r the rate of updates ÷
-/// the rate of capture. The formula leaves out long transactions and before-images.
+/// database. The peak is the greatest (1 − x)(1 − e^(−r·x)) for x in [0, 1], with r the rate of
+/// updates ÷ the rate of capture. The formula leaves out long transactions and before-images.
 pub(crate) fn expected_copies(r: f64) -> f64 {
     let share = |x: f64| (1.0 - x) * (1.0 - (-r * x).exp());
     (0..=10_000).map(|i| share(f64::from(i) / 10_000.0)).fold(0.0, f64::max)

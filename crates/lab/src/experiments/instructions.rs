@@ -17,9 +17,9 @@ use crate::workloads::calc::{CalcTransaction, Change, Transactions};
 /// Instructions per transaction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Ratio {
-    /// Without any checkpoint hook.
+    /// Instructions without any checkpoint hook.
     pub(crate) none: f64,
-    /// With calc, at rest.
+    /// Instructions with calc, at rest.
     pub(crate) calc: f64,
 }
 

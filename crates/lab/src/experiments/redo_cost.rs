@@ -117,7 +117,7 @@ impl Experiment for RedoCost {
     }
 }
 
-/// Without a journal and with it.
+/// An engine without a journal and one with the redo log.
 fn beds<'a>(bench: &'a Harness<'_>, row: Row, records: u64) -> LabResult<[Instance<'a>; 2]> {
     Ok([bench.open_loaded(row, records, "none")?, bench.open_loaded(row, records, "redo")?])
 }

@@ -42,7 +42,8 @@ struct Ticks {
 }
 
 impl Ticks {
-    /// From the first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal.
+    /// The counts of the first line of `/proc/stat`: user, nice, system, idle, iowait, irq,
+    /// softirq, steal.
     fn of(stat: &str) -> Option<Ticks> {
         let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
         let numbers: Vec<u64> =

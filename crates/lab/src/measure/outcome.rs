@@ -35,11 +35,11 @@ pub(crate) struct Recovery {
     pub(crate) tick: u64,
     /// Bytes of the image.
     pub(crate) image_bytes: u64,
-    /// Seconds to load it.
+    /// Seconds to load the image.
     pub(crate) image_s: f64,
     /// Ticks that were run again.
     pub(crate) replayed_ticks: u64,
-    /// Seconds to run them.
+    /// Seconds to run the ticks again.
     pub(crate) replay_s: f64,
 }
 

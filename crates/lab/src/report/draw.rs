@@ -56,7 +56,7 @@ impl<'a> Drawing<'a> {
         self.curve_with_spreads(name, points, Vec::new());
     }
 
-    /// A value of the paper, of a curve that is drawn. A value that is no number is left out.
+    /// Adds a value of the paper to a curve that is drawn. A value that is no number is left out.
     pub(crate) fn paper(&mut self, label: &str, at: [f64; 2], text: &str) {
         if at.iter().all(|value| value.is_finite()) {
             let (label, text) = (label.to_owned(), text.to_owned());
@@ -64,8 +64,8 @@ impl<'a> Drawing<'a> {
         }
     }
 
-    /// A curve with the least and the greatest value at each point. A point that is no number, such
-    /// as a ratio to nothing, is left out. JSON has no such numbers.
+    /// Adds a curve with the least and the greatest value at each point. A point that is no number,
+    /// such as a ratio to nothing, is left out. JSON has no such numbers.
     pub(crate) fn curve_with_spreads(
         &mut self,
         name: &str,

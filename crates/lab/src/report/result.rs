@@ -93,7 +93,7 @@ pub(crate) struct PartRun {
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(from = "NoteForm")]
 pub(crate) struct Note {
-    /// The part of the experiment that it belongs to; empty for all parts.
+    /// The part of the experiment that the note belongs to; empty for all parts.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) part: String,
     /// The sentence.
@@ -128,7 +128,7 @@ pub(crate) struct Series {
     /// Name in the legend, such as the scheme. If empty, the legend shows `name`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) label: String,
-    /// The part of the experiment that it belongs to; empty for all parts.
+    /// The part of the experiment that the series belongs to; empty for all parts.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) part: String,
     /// Unit of x.
@@ -166,10 +166,10 @@ pub(crate) enum Scale {
 pub(crate) struct Figure {
     /// Headline of the figure.
     pub(crate) title: String,
-    /// The part of the experiment that it belongs to; empty for all parts.
+    /// The part of the experiment that the figure belongs to; empty for all parts.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) part: String,
-    /// One or two sentences below it.
+    /// One or two sentences below the figure.
     #[serde(default)]
     pub(crate) caption: String,
     /// Label of the x axis, with the unit.
@@ -201,7 +201,7 @@ pub(crate) struct Figure {
 pub(crate) struct PaperPoint {
     /// The scheme: a label of the figure's series.
     pub(crate) label: String,
-    /// Where it is drawn.
+    /// The point at which the value is drawn.
     pub(crate) at: [f64; 2],
     /// The paper's statement.
     pub(crate) text: String,
@@ -216,7 +216,7 @@ pub(crate) struct Span {
     pub(crate) from: f64,
     /// End of the stretch.
     pub(crate) to: f64,
-    /// The series whose colour the stretch takes. Without a series it belongs to all.
+    /// The series whose colour the stretch takes. Without a series the stretch belongs to all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) series: Option<String>,
 }
@@ -237,7 +237,7 @@ pub(crate) struct Bar {
 pub(crate) struct Table {
     /// Headline of the table.
     pub(crate) title: String,
-    /// The part of the experiment that it belongs to; empty for all parts.
+    /// The part of the experiment that the table belongs to; empty for all parts.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) part: String,
     /// Heads of the columns.

@@ -102,7 +102,7 @@ pub(crate) trait LabSession {
     /// Runs a batch write as one transaction, calling `pause` after each of its writes.
     ///
     /// # Errors
-    /// When it cannot be committed.
+    /// When the transaction cannot be committed.
     fn run_long(
         &mut self,
         transaction: &LongTransaction,

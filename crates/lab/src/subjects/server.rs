@@ -27,7 +27,7 @@ pub(crate) struct Peer {
     pub(crate) arguments: Vec<String>,
 }
 
-/// A server that is running. Dropping it kills it.
+/// A server that is running. A drop kills the server.
 #[derive(Debug)]
 pub(crate) struct Server {
     command: String,
@@ -154,7 +154,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The process may have ended already. Neither failure can be handled in any other way.
+        // The process may have ended already, so both calls may fail. A drop has no use for the
+        // errors.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -179,7 +180,7 @@ impl MemorySample {
 }
 
 /// One sample out of this number includes the children. For such a sample the kernel visits each of
-/// their pages, so more of them would disturb the measurement.
+/// their pages, so more such samples would disturb the measurement.
 const CHILDREN_EVERY: u64 = 5;
 
 /// Samples a process every 100 ms until told to stop.

@@ -51,7 +51,8 @@ pub(crate) struct LongTransaction {
 /// hundredth of the records belongs to the batch writes alone.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub(crate) struct LongTransactions {
-    /// Seconds for which each stays open. Its writes are spread evenly over this time.
+    /// Seconds for which each long transaction stays open. The writes of a transaction are spread
+    /// evenly over this time.
     pub(crate) seconds: f64,
     /// Records that each long transaction writes.
     pub(crate) writes: usize,

@@ -139,7 +139,7 @@ fn separators_are_as_short_as_can_be() {
     }
     node.insert(b"banana-bread", b"", 0).expect("room");
     node.insert(b"banana-split", b"", 0).expect("room");
-    // In the middle it would be "banana-s".
+    // A split in the middle would have the separator "banana-s".
     let split = node.split_for(b"z");
     assert_eq!((split.slot, split.separator.as_slice()), (7, &b"b"[..]));
     let right = page(512);

@@ -1,5 +1,5 @@
 //! Drives an engine inside this process with workers, long transactions and checkpoints at given
-//! times. It counts everything in windows of 100 ms.
+//! times. The driver counts everything in windows of 100 ms.
 //!
 //! Saturated workers run batch after batch. At a fixed rate each transaction
 //! has a time at which it is due, and its latency counts from there.

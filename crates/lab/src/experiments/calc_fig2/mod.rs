@@ -1,6 +1,6 @@
-//! `calc-fig2`: full checkpoints under the microbenchmark (CALC paper, §5.1.1, Figure 2). It shows
-//! throughput over time with two checkpoints, and transactions lost. A second version adds
-//! transactions of two seconds.
+//! `calc-fig2`: full checkpoints under the microbenchmark (CALC paper, §5.1.1, Figure 2). The
+//! experiment shows throughput over time with two checkpoints, and transactions lost. A second
+//! version adds transactions of two seconds.
 //!
 //! 1. A child process is killed in the middle and its state checked. A figure of an engine that
 //!    cannot recover does not count.

@@ -1,5 +1,5 @@
-//! Table 2 without counters of a processor: instructions and cache lines of an access, by callgrind's model
-//! of caches. They repeat exactly on any machine.
+//! Table 2 without counters of a processor: instructions and cache lines of an access, by
+//! callgrind's model of caches. The counts repeat exactly on any machine.
 //!
 //! For each kind of access, a child process on one thread runs that kind alone. Callgrind counts what one
 //! function does, and knows the function by its name.
@@ -222,7 +222,7 @@ impl registry::Program for Accesses<'_> {
 /// A row of TPC-C's stock: 312 bytes.
 type StockRow = [u64; 39];
 
-/// SplitMix64.
+/// Random numbers by SplitMix64.
 struct Draw(u64);
 
 impl Draw {
@@ -296,7 +296,7 @@ mod tests {
                     ==9== Collected : 400000 7 7 0 10000 20000 0 5000 5000\n==9== \n";
         let wanted = Count { instructions: 20.0, lines: 1.5, far_lines: 0.5 };
         assert_eq!(collected(text), Some(wanted));
-        // The counts end before their zeros.
+        // Callgrind leaves out counts of zero at the end.
         let text = "==9== Events    : Ir Dr Dw I1mr D1mr D1mw ILmr DLmr DLmw\n\
                     ==9== Collected : 400000 7 7 4 10000 0 4\n==9== \n";
         let wanted = Count { instructions: 20.0, lines: 0.5, far_lines: 0.0 };

@@ -104,7 +104,8 @@ pub(super) fn run(
     Ok(())
 }
 
-/// The paper's period, at the pace of its disk as far as the state fits into a period, or without a pace.
+/// A run with the paper's period, with or without a pace. The pace is that of the paper's disk, or
+/// higher if an image would not be done within a period.
 pub(super) fn drive(plan: &Plan, speed: Speed) -> Drive {
     let period_s = (plan.period_ticks * plan.tick_ms) as f64 / 1e3;
     let least = bytes(plan.objects) as f64 / (0.8 * period_s);

@@ -58,7 +58,7 @@ pub(crate) struct Plan {
     pub(crate) pipeline: usize,
     /// Clients that read nothing.
     pub(crate) unread_clients: usize,
-    /// Values that each of them asks for.
+    /// Values that each of these clients asks for.
     pub(crate) unread_values: usize,
     /// Time for which these clients stay connected.
     pub(crate) unread_s: f64,
@@ -369,8 +369,8 @@ fn unread(
     Ok(())
 }
 
-/// Waits of other clients beside clients that read nothing. And the peak of memory beyond the data
-/// and the clients' limit, in MiB.
+/// Waits of other clients beside clients that read nothing, and the peak of memory in MiB. The peak
+/// is that beyond the data and the clients' limit.
 fn beside_silent_clients(context: &Context, plan: &Plan, peer: &Peer) -> LabResult<(Waits, f64)> {
     let server = start(context, peer)?;
     server.admin()?.call(&[b"SET", b"big", &vec![b'v'; UNREAD_VALUE_BYTES]])?;

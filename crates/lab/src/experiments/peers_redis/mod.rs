@@ -65,7 +65,7 @@ pub(crate) struct Plan {
     /// Share of SETs in the mixed load.
     pub(crate) set_share: f64,
     /// Time at rest before the first save of a load. The rest before each further save is a third
-    /// of that.
+    /// as long.
     pub(crate) rest_s: f64,
     /// Number of timed flushes.
     pub(crate) flushes: usize,
@@ -89,7 +89,7 @@ impl Plan {
 /// claims. Further servers appear in tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Peers {
-    /// For throughput, saves and restarts.
+    /// Servers for throughput, saves and restarts.
     pub(crate) plain: Vec<Peer>,
     /// Servers that flush each write before its reply. The third is ours, without a log.
     pub(crate) durable: [Peer; 3],

@@ -21,7 +21,7 @@ use crate::subjects::server::{MemorySample, Peer, Server, Watch};
 use crate::sys;
 use crate::workloads::random::Random;
 
-/// Most saves of one load, however short they are.
+/// Most saves under one load. Short saves stop at this number, too.
 const MOST_SAVES: usize = 8;
 /// Time after a save that counts neither as saving nor as rest.
 const AFTERMATH_S: f64 = 0.5;

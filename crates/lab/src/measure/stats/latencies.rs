@@ -6,9 +6,9 @@ use super::WINDOW_NS;
 
 /// Latencies by window, so that percentiles of any stretch of the run can be computed.
 ///
-/// A latency is counted in the window of its answer. It is measured from the time at which the
-/// request was *scheduled*. So a stalled server is charged for every request that it kept waiting,
-/// sent or not.
+/// A latency is counted in the window of its answer. Each latency is measured from the time at
+/// which the request was *scheduled*. So a stalled server is charged for every request that it kept
+/// waiting, sent or not.
 #[derive(Clone, Debug)]
 pub(crate) struct Latencies {
     width_ns: u64,

@@ -35,7 +35,7 @@ impl fmt::Display for Agreement {
 }
 
 impl Agreement {
-    /// All of them, the best first.
+    /// All words of agreement, the best first.
     pub(crate) const ALL: [Agreement; 5] = [
         Agreement::Reproduced,
         Agreement::Beaten,
@@ -52,7 +52,7 @@ impl Agreement {
         if claim.unit != "×" {
             return Some(Agreement::NotComparable);
         }
-        // From here on, a value above 1 is better.
+        // Lower bounds and upper bounds are judged alike: a greater value is better from here on.
         let better = |ratio: f64| match claim.bound {
             Bound::AtLeast(_) => ratio,
             Bound::AtMost(_) => 1.0 / ratio,

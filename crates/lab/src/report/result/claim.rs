@@ -100,7 +100,7 @@ impl Paper {
         Paper { words, ratio: None }
     }
 
-    /// The ratio of the two.
+    /// The ratio of subject and baseline.
     pub(crate) const fn ratio(words: &'static str, ratio: f64) -> Paper {
         Paper { words, ratio: Some(ratio) }
     }
@@ -154,7 +154,7 @@ pub(crate) struct Claim {
     /// The baseline of a comparison, by its name in figures. Its figure is the divisor.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) baseline: String,
-    /// The part of the experiment that it belongs to; empty for all parts.
+    /// The part of the experiment that the claim belongs to; empty for all parts.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) part: String,
     /// Source of the demand: paper and section, or the project itself.
@@ -243,7 +243,7 @@ impl Claim {
         self
     }
 
-    /// Sets the measured figure to the median of several runs and judges that.
+    /// Sets the measured figure to the median of several runs, and judges the median.
     #[must_use]
     pub(crate) fn measured_runs(self, runs: &[f64]) -> Claim {
         match Spread::of(runs) {

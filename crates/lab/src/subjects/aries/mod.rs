@@ -1,4 +1,4 @@
-//! ARIES for a database in memory, as in SIGMOD 2011, §5.1. It is the competitor of the state
+//! ARIES for a database in memory, as in SIGMOD 2011, §5.1. ARIES is the competitor of the state
 //! arrays under TPC-C.
 //!
 //! What remains of ARIES is **physical redo logging with periodic fuzzy checkpoints**. There is no
@@ -16,8 +16,8 @@
 //! crash → pages of the last complete checkpoint → batches that came after it began → go on
 //! ```
 //!
-//! Deviation: clean pages are not written. The paper does not say so, and it favours this
-//! competitor.
+//! Deviation: clean pages are not written. The paper does not say so, and the deviation favours
+//! this competitor.
 
 mod fuzzy;
 mod pages;

@@ -1,7 +1,7 @@
 //! The fuzzy checkpoint. The checkpointer copies pages that have changed since the last checkpoint
-//! out of the arrays while transactions go on. It writes the copies to their places in one of two
-//! files in turn: "we use a double-backup organization for all of the algorithms" (SIGMOD 2011,
-//! §2.2).
+//! out of the arrays while transactions go on. The checkpointer writes the copies to their places
+//! in one of two files in turn: "we use a double-backup organization for all of the algorithms"
+//! (SIGMOD 2011, §2.2).
 //!
 //! - Write-ahead rule: a copy may hold effects of the batch that runs meanwhile. So the copy is
 //!   written only once that batch's records are durable.
@@ -94,7 +94,7 @@ impl TablePages {
     }
 }
 
-/// Pages that have changed, table by table: 1 for each that has.
+/// Pages that have changed, table by table: 1 for each changed page, 0 for others.
 pub(super) type Dirty = Vec<Vec<u8>>;
 
 impl Pages {

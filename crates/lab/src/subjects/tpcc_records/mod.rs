@@ -5,11 +5,11 @@
 //! A row is a record, and its key is the row's number. A secondary record maps the last name of a
 //! district's customers to their numbers.
 //!
-//! A transaction must declare its keys before it reads. But two parts of its keys only a read can
-//! tell. They are the number of the next order or row of history, and the customer of a last name.
-//! The [`terminal`] reads them beforehand and passes them to the [`procedure`] as an expectation.
-//! The procedure compares them under its locks. If the expectation does not hold, the procedure
-//! writes nothing and the terminal tries again.
+//! A transaction must declare its keys before it reads. But only a read can tell two parts of the
+//! keys. One part is the number of the next order or row of history, and the other is the customer
+//! of a last name. The [`terminal`] reads them beforehand and passes them to the [`procedure`] as
+//! an expectation. The procedure compares them under its locks. If the expectation does not hold,
+//! the procedure writes nothing and the terminal tries again.
 
 mod check;
 mod load;

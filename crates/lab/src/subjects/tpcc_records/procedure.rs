@@ -66,7 +66,7 @@ impl Tpcc {
         mut table: impl FnMut(&str) -> Result<TableId, Error>,
         population: Arc<Population>,
     ) -> Result<Self, Error> {
-        // In the order of their numbers.
+        // The tables stand in the order of their numbers.
         let tables = [
             table(Warehouse::NAME)?,
             table(District::NAME)?,

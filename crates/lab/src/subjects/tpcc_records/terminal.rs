@@ -1,5 +1,5 @@
-//! The terminals of one worker. They draw transactions, read what each transaction must expect, and
-//! try again if the expectation did not hold.
+//! The terminals of one worker. The terminals draw transactions, read what each transaction must
+//! expect, and try again if the expectation did not hold.
 
 use stillpoint::{Batch, KeySet, Session, Stamp, Tx, TxError};
 
@@ -150,8 +150,8 @@ impl<'a> Terminal<'a> {
         Ok(u64::from_le_bytes(number))
     }
 
-    /// Runs the batch. Transactions whose expectation did not hold stay in it. Returns how many
-    /// committed.
+    /// Runs the batch. Transactions whose expectation did not hold stay in the batch. Returns how
+    /// many committed.
     fn execute(&mut self) -> LabResult<usize> {
         let moved = vec![false; self.batch.len()];
         let mut running = Running {

@@ -1,10 +1,11 @@
 //! The model of the players' behaviours, and of the attributes that they change.
 //!
 //! SIGMOD 2011, §5.1, gives 2,000 players, each with an object of about 100 KB, "corresponding to a
-//! wide variety of character attributes". It gives "a set of five semi-independent probabilistic
-//! state machines associated with common gameplay behaviors". There are 531,530 updates per second
-//! in all, and ticks of 0.1 s. From §5.4: "About 80 percent of the attributes are only updated in
-//! response to player actions, which are human initiated and thus occur infrequently."
+//! wide variety of character attributes". The paper also gives "a set of five semi-independent
+//! probabilistic state machines associated with common gameplay behaviors". There are 531,530
+//! updates per second in all, and ticks of 0.1 s. From §5.4: "About 80 percent of the attributes
+//! are only updated in response to player actions, which are human initiated and thus occur
+//! infrequently."
 //!
 //! The paper does not name the behaviours, their states, rates and transitions. This model chooses
 //! them so that they give the paper's totals and resemble such games. A player stands or moves,

@@ -35,7 +35,7 @@ fn four_fifths_of_the_attributes_change_by_actions_only() {
     let game = Game::new(PLAYERS, 42, 3);
     let share = game.totals.acted as f64 / (game.totals.acted + game.totals.simulated) as f64;
     assert!((0.001..0.05).contains(&share), "actions make {share} of the updates");
-    // Within a checkpoint period of 4.2 s hardly any of them is touched.
+    // Within a checkpoint period of 4.2 s hardly any attribute that only actions change is touched.
     let mut touched = vec![false; game.words];
     for tick in 1..=42 {
         for word in game.changes(tick) {

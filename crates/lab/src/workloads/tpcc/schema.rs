@@ -37,7 +37,7 @@ impl Scale {
         Scale { warehouses, items: 100_000, customers: 3_000, ring: 4_096, history: 40_960 }
     }
 
-    /// About a thirtieth of it, for tests and quick runs.
+    /// About a thirtieth of the specification's database, for tests and quick runs.
     pub(crate) fn small(warehouses: usize) -> Self {
         Scale { warehouses, items: 2_000, customers: 120, ring: 256, history: 4_096 }
     }
@@ -231,7 +231,7 @@ tables! {
         payments: u32 => PAYMENTS,
         /// Number of deliveries.
         deliveries: u32 => DELIVERIES,
-        /// Index: his last order, 0 for none.
+        /// Index: the customer's last order, 0 for none.
         last_order: u32 => LAST_ORDER,
         /// Discount in 1/10,000.
         discount: u32 => DISCOUNT,
@@ -270,7 +270,7 @@ tables! {
         date: u64 => DATE,
         /// Amount in cents.
         amount: i64 => AMOUNT,
-        /// Whose.
+        /// Number of the customer within the customer's district.
         customer: u32 => CUSTOMER,
         /// The customer's district, numbered through all warehouses.
         customer_district: u32 => CUSTOMER_DISTRICT,
