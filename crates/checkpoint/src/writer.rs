@@ -14,8 +14,8 @@
 //!
 //! If records come faster than the device writes, before-images go first, whatever the pace:
 //! - Once a few writes per part are queued, half of the pool's limit at most, the capture scan waits.
-//! - Above three quarters of the limit a commit that would save before-images waits. It has changed
-//!   nothing yet, so reads without locks go on. These waits are counted and shown.
+//! - Above three quarters of the limit a commit that would save before-images waits. The commit has
+//!   changed nothing yet, so reads without locks go on. These waits are counted and shown.
 //! - At the limit every thread that emits waits, if need be in the middle of a long commit.
 //!
 //! [`PartSink::finish`] makes the files durable: it flushes the parts, then their directory, then
@@ -133,9 +133,9 @@ pub struct Written {
 }
 
 impl Written {
-    /// The checkpoint's entry in the manifest. The engine adds the scheme's name, and for a checkpoint
-    /// of changes the epoch of its base. It also adds the tables' generations and the logs' positions,
-    /// both at the point of consistency.
+    /// The checkpoint's entry in the manifest. The engine adds the scheme's name, and for a
+    /// checkpoint of changes the epoch of its base. The engine also adds the tables' generations
+    /// and the logs' positions, both at the point of consistency.
     pub fn into_entry(
         self,
         scheme: &str,

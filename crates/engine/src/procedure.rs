@@ -115,7 +115,7 @@ pub trait StoredProcedure: Send + Sync + 'static {
     type Input: Arguments;
     /// Result of the procedure.
     type Output: Arguments;
-    /// Declares the keys of a call. They must follow from the arguments alone.
+    /// Declares the keys of a call. The keys must follow from the arguments alone.
     fn declare(&self, input: &Self::Input, keys: &mut KeySet);
     /// Reads and writes the keys by slot, in the order of declaration.
     ///
@@ -164,7 +164,8 @@ impl<P: StoredProcedure> ErasedProcedure for P {
     }
 }
 
-/// Procedures by name. They are complete before any log is replayed, and do not change afterwards.
+/// Procedures by name. The list is complete before any log is replayed, and does not change
+/// afterwards.
 pub(crate) struct Procedures(HashMap<String, Arc<dyn ErasedProcedure>>);
 
 impl Procedures {

@@ -92,8 +92,8 @@ pub struct Config {
     /// Whether threads flush and prepare segments in the background. Without them, for simulations,
     /// the caller does this work in a fixed order.
     pub background: bool,
-    /// Segments of earlier incarnations that are still needed, oldest first. They are freed like
-    /// the journal's own.
+    /// Segments of earlier incarnations that are still needed, oldest first. The journal frees them
+    /// like its own.
     pub earlier: Vec<EarlierSegment>,
 }
 
@@ -143,8 +143,8 @@ pub struct Environment {
     pub clock: Arc<dyn Clock>,
 }
 
-/// A function that appends the body of an entry. It may be called more than once for one entry, and
-/// must then append the same bytes.
+/// A function that appends the body of an entry. The function may be called more than once for one
+/// entry, and must then append the same bytes.
 pub type EncodeBody<'a> = dyn Fn(&mut Vec<u8>) -> Result<(), EncodeError> + 'a;
 
 /// An entry, which becomes one record of a log. A commit is an entry, appended with all of the
@@ -204,8 +204,8 @@ pub struct JournalStats {
 /// All calls take `&self` from any thread. Several sessions may share a log.
 ///
 /// The rule of acknowledgement: a reply, also to a read, may leave once all stamps that it depends
-/// on [are closed](Journal::is_closed). These are the stamps of the session's own last commit and
-/// of everything it has read. Replies of one log leave in log order.
+/// on [are closed](Journal::is_closed). A reply depends on the stamps of the session's own last
+/// commit and of everything it has read. Replies of one log leave in log order.
 pub trait Journal: Send + Sync + fmt::Debug {
     /// Appends an entry with the gsn 1 + max(last gsn of the log, all touched stamps). Returns the
     /// entry's stamp.

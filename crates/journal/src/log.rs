@@ -2,8 +2,8 @@
 //!
 //! A log has three locks. `append` is held by one commit at a time. The group chooses the leader.
 //! `writer` belongs to the leader and is uncontended. The leader takes the sealed batches under
-//! `append`, and writes and flushes them without it. It advances [`Closing`] before the group lets
-//! the next thread lead.
+//! `append`, and writes and flushes them without it. The leader advances [`Closing`] before the
+//! group lets the next thread lead.
 
 mod append;
 mod aside;

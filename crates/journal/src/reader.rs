@@ -1,4 +1,4 @@
-//! The reader of logs. It finds the valid records, and those that are kept.
+//! The reader of logs. The reader finds the valid records, and those that are kept.
 //!
 //! ```text
 //!  names ──▶ segments that matter ──▶ walked in parallel ──▶ joined to chains per log
@@ -18,9 +18,9 @@
 //! log.
 //!
 //! Incarnations before the latest have a recorded, final cut, and their logs must reach it. The
-//! reader finds the cut of the latest one. It uses the summaries of the batches first, and the
-//! exact records where a summary does not suffice. Memory is bounded: buffers, and one note per run
-//! of batches with dependencies.
+//! reader finds the cut of the latest one. The reader uses the summaries of the batches first, and
+//! the exact records where a summary does not suffice. Memory is bounded: buffers, and one note per
+//! run of batches with dependencies.
 
 mod chain;
 mod cutting;
@@ -145,8 +145,8 @@ pub struct LogEnd {
     pub log: u8,
     /// The last valid gsn. The floor of the incarnation if the log has no record.
     pub valid_gsn: u64,
-    /// The gsn of the last record that recovery keeps. It is below `valid_gsn` if the records behind it
-    /// depend on a record that another log has lost.
+    /// The gsn of the last record that recovery keeps. That gsn is below `valid_gsn` if the records
+    /// behind it depend on a record that another log has lost.
     pub kept_gsn: u64,
     /// The segment with the last valid record, the offset behind that record, and why reading stopped
     /// there. `None` if recovery needs no segment of this log.

@@ -87,8 +87,8 @@ pub(crate) fn fit_segment(wanted: u64, segments: u64, space: Option<Space>) -> u
     wanted.min(fitting)
 }
 
-/// Length of the first segment of a log. It is shorter than the others, since an unused log keeps
-/// it empty.
+/// Length of the first segment of a log. The first segment is shorter than the others, since an
+/// unused log keeps it empty.
 pub(crate) fn first_segment(segment_bytes: u64) -> u64 {
     let quarter = segment_bytes / 4 / DIRECT_ALIGN as u64 * DIRECT_ALIGN as u64;
     if quarter < SEGMENT_BYTES_SMALL { segment_bytes } else { quarter }

@@ -71,7 +71,7 @@ impl From<&EarlierSegment> for Kept {
 }
 
 /// The prepared segments in the directory of a log. A failed start has left segments of
-/// `incarnation` or a later one. They hold no record, and become prepared ones.
+/// `incarnation` or a later one. These segments hold no record, and become prepared ones.
 pub(crate) fn list_spares(
     disk: &dyn Disk,
     log: u8,
@@ -157,7 +157,8 @@ fn refuse_records(disk: &dyn Disk, path: &Path, incarnation: u32) -> Result<(), 
 pub(crate) enum Taker {
     /// Any record: pinned segments stay.
     Any,
-    /// A record for which room was set aside. It may take a pinned segment, if there is no other.
+    /// A record for which room was set aside. Such a record may take a pinned segment, if there is
+    /// no other.
     Undo,
 }
 

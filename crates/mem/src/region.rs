@@ -211,7 +211,8 @@ mod backing {
     #[derive(Debug)]
     pub(super) struct Backing {
         words: NonNull<AtomicU64>,
-        /// Number of words that can be read and written, from the first on. It never shrinks.
+        /// Number of words that can be read and written, from the first on. The number never
+        /// shrinks.
         usable: AtomicUsize,
         reserved: usize,
         mapping: NonNull<c_void>,
@@ -269,8 +270,8 @@ mod backing {
             // stored. The allocator that gives out indexes orders the contents of the words.
             let usable = self.usable.load(Relaxed);
             // SAFETY: `words` points to at least `usable` words inside the mapping,
-            // zero-initialised or written, aligned, readable and writable. They live as long as
-            // `self`, and are only reached as atomics.
+            // zero-initialised or written, aligned, readable and writable. The words live as long
+            // as `self`, and are only reached as atomics.
             unsafe { std::slice::from_raw_parts(self.words.as_ptr(), usable) }
         }
 

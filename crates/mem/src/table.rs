@@ -46,8 +46,9 @@ pub struct TableShape {
     /// other placements keep a byte for each cell.
     pub cells_per_mark: usize,
     /// Marks of a cell in each column, at least 1. More than 1 is allowed only with one cell per
-    /// mark, if each column of marks is an array. That is always so in [`Placement::Apart`]. In the
-    /// other placements it holds for cells that exceed a cache line with their copies.
+    /// mark, if each column of marks is an array. Each column is an array in [`Placement::Apart`].
+    /// In the other placements each column is an array for cells that exceed a cache line with
+    /// their copies.
     pub marks_per_cell: usize,
     /// Where cells, copies and marks lie.
     pub placement: Placement,
@@ -378,12 +379,12 @@ mod bulk {
 
     /// Copies by `rep movsq`, which does not fetch the lines that it overwrites.
     pub(super) fn copy<G: Grain>(from: &[G], to: &[G]) {
-        // SAFETY: both slices have the same length (asserted by the caller). They lie in memory
-        // that is valid for reads, or for writes through atomics. They hold plain words, of which
-        // any bytes are a value. The instruction stands for a loop of Relaxed loads and stores of
-        // grains. It is opaque to the compiler, and on this architecture it never tears aligned
-        // words. The direction flag is clear, as the calling convention has it. Overlapping slices
-        // would be read and written in ascending order.
+        // SAFETY: both slices have the same length (asserted by the caller). The slices lie in
+        // memory that is valid for reads, or for writes through atomics. The slices hold plain
+        // words, of which any bytes are a value. The instruction stands for a loop of Relaxed loads
+        // and stores of grains. The instruction is opaque to the compiler, and on this architecture
+        // it never tears aligned words. The direction flag is clear, as the calling convention has
+        // it. Overlapping slices would be read and written in ascending order.
         unsafe {
             std::arch::asm!(
                 "rep movsq",

@@ -10,8 +10,8 @@
 //! - `unviable TREE`: reads the output of `cargo check --message-format=json` in `TREE`. Prints the
 //!   numbers of the mutants that the compiler refuses.
 //! - `judge BUILD LIST UNVIABLE REFUSED SHARD/SHARDS SECONDS OUTPUT AREA…`: judges a share of the
-//!   mutants of these areas, until `SECONDS` have passed. It uses the test programs that `BUILD`
-//!   names. Prints rows of the ledger, and each verdict to standard error.
+//!   mutants of these areas, until `SECONDS` have passed. The command uses the test programs that
+//!   `BUILD` names. Prints rows of the ledger, and each verdict to standard error.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program of the command line")]
 
 mod judge;

@@ -16,7 +16,7 @@
 //! Until then the words may mix two states. So every reading function is *total*: on any words it
 //! ends without a panic, with some answer.
 //!
-//! **Writers** hold the node's latch exclusively. They expect a sound node: one made by
+//! **Writers** hold the node's latch exclusively. Writers expect a sound node: one made by
 //! [`Node::init`], or one from outside that [`Node::check`] has accepted.
 //!
 //! ```

@@ -163,9 +163,9 @@ impl Plan {
         }
     }
 
-    /// The manifest that begins the new incarnation, with `logs` logs. It holds the cut of the
-    /// latest incarnation and the copied ends of its logs. Incarnations without a record for replay
-    /// are left out.
+    /// The manifest that begins the new incarnation, with `logs` logs. The manifest holds the cut
+    /// of the latest incarnation and the copied ends of its logs. Incarnations without a record for
+    /// replay are left out.
     pub fn successor(&self, logs: u8, ends: &Ends) -> Manifest {
         let mut next = self.manifest.clone();
         if let Some(latest) = next.incarnations.last_mut()

@@ -64,8 +64,8 @@ pub struct ServerConfig {
     /// Most bytes of one client's unfinished request.
     pub query_buffer_bytes: usize,
     /// Most bytes of replies that a client may leave unread. A reply beyond this limit ends the
-    /// connection. While half of the limit is pending, the client's next requests wait. They also
-    /// wait while more is pending than half of `client_memory_bytes` leaves free.
+    /// connection. While half of the limit is pending, the client's next requests wait. The
+    /// requests also wait while more is pending than half of `client_memory_bytes` leaves free.
     pub output_buffer_bytes: usize,
     /// Most bytes of input and output buffers of all clients together, in addition to the memory
     /// for data. Beyond this limit the server disconnects the client with the largest buffers.

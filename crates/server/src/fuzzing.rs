@@ -1,5 +1,5 @@
-//! Code shared by the fuzzers and the seeded loops of the tests. It feeds hostile bytes to the
-//! parser and to whole connections, and checks the results.
+//! Code shared by the fuzzers and the seeded loops of the tests. The code feeds hostile bytes to
+//! the parser and to whole connections, and checks the results.
 
 mod alone;
 #[cfg(test)]

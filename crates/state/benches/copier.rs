@@ -6,7 +6,7 @@
 //! capture, random cells are written: half as many as there are blocks of 64 bytes. So the copier
 //! has to bring over about 40 % of the blocks. In the last rounds four times as many cells are
 //! written. The figures are CPU times of each thread, and the wall time in microseconds of the
-//! slowest batch of 64 writes. They are medians of the rounds.
+//! slowest batch of 64 writes. All figures are medians of the rounds.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 

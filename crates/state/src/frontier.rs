@@ -15,7 +15,8 @@
 //! - done: only the mutator changes the piece until the next period. The mutator need not store
 //!   `writing`.
 //! - not reached: the mutator may write. If the copier announces the stretch meanwhile, it finds
-//!   the mutator in `writing` when it comes to the piece. It waits for the end of this one write.
+//!   the mutator in `writing` when it comes to the piece. The copier waits for the end of this one
+//!   write.
 //! - in the stretch: the mutator loads the piece under way. If that is its own piece, the mutator
 //!   withdraws and waits until the copier has left the piece.
 //!
@@ -31,9 +32,10 @@
 //! last period already mean 0 in the next one. A point of consistency stores nothing in the copier's
 //! line.
 //!
-//! Several threads that write side by side have no `writing` each. They *hold* the copier off instead: the
-//! mutator stores `is_held` and waits until the copier is in no piece. The copier stores its place, loads
-//! `is_held`, and leaves again while that is set. Each side has an ordinary fence between the two.
+//! Several threads that write side by side have no `writing` each. Such threads *hold* the copier
+//! off instead: the mutator stores `is_held` and waits until the copier is in no piece. The copier
+//! stores its place, loads `is_held`, and leaves again while that is set. Each side has an ordinary
+//! fence between the two.
 //!
 //! The copier cannot overlook a write:
 //!

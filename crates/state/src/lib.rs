@@ -122,8 +122,8 @@ pub use stillpoint_mem::PageSize;
 /// a field gets an associated constant of that name. With that constant a program reads and writes
 /// the field alone.
 ///
-/// A structure as a cell takes a multiple of 8 bytes, with zeros behind the last field. It takes 4096 at
-/// most, or the compiler says which structure is too long.
+/// A structure as a cell takes a multiple of 8 bytes, with zeros behind the last field. The
+/// structure takes 4096 bytes at most, or the compiler says which structure is too long.
 ///
 /// An enumeration takes one byte for the number of its variant, and behind it room for the fields of the
 /// longest variant. Variants are numbered from 0 in their order. So the cells of a new array hold the first

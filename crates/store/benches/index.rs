@@ -1,7 +1,7 @@
-//! Compares our index with `scc`, `papaya` and sharded `hashbrown`. It measures insertion into an
-//! empty index, lookup of present and missing keys, and replacement, with one and two threads, by
-//! 8-byte keys. `cargo bench -p stillpoint-store --bench index -- [ENTRIES]` (default 1 M; the
-//! figures of docs/decisions/0007-own-index.md are for 10 M).
+//! Compares our index with `scc`, `papaya` and sharded `hashbrown`. The benchmark measures
+//! insertion into an empty index, lookup of present and missing keys, and replacement, with one and
+//! two threads, by 8-byte keys. `cargo bench -p stillpoint-store --bench index -- [ENTRIES]`
+//! (default 1 M; the figures of docs/decisions/0007-own-index.md are for 10 M).
 //!
 //! Every lookup reads the record, 128 bytes in a large array. Our index finds the key there. The
 //! others hold the key themselves, with the record's number as value. All use the same hash.

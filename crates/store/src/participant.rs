@@ -1,6 +1,6 @@
 //! A thread's participation in a store, below transactions. The participation has a slot among the
-//! read sections, the tables that the thread sees, and free cells. It also holds garbage to
-//! reclaim, and the dependencies of the thread's answers.
+//! read sections, the tables that the thread sees, and free cells. The participation also holds
+//! garbage to reclaim, and the dependencies of the thread's answers.
 
 use std::sync::Arc;
 

@@ -5,11 +5,11 @@
 //!   epoch e          │   epoch e + 1
 //!                    └ point of consistency
 //! ```
-//! A transaction reads the word at its commit, holding all its locks. Suppose that T2 saw a write of
-//! T1. Then T1 read the word before it released the lock, and T2 read it afterwards. So the phase of
-//! T1 is not later than that of T2. It follows that the commits of epochs up to e are closed under
-//! dependencies, and the checkpoint of e + 1 holds exactly these.
-//! (CALC, SIGMOD 2016, §2.2; see docs/decisions/0001 for what deferred updates change.)
+//! A transaction reads the word at its commit, holding all its locks. Suppose that T2 saw a write
+//! of T1. Then T1 read the word before it released the lock, and T2 read it afterwards. So the
+//! phase of T1 is not later than that of T2. So the commits of epochs up to e are closed under
+//! dependencies, and the checkpoint of e + 1 holds exactly these. (CALC, SIGMOD 2016, §2.2; see
+//! docs/decisions/0001 for what deferred updates change.)
 
 use stillpoint_sync::atomic::{
     AtomicU64, AtomicUsize,

@@ -11,8 +11,8 @@
 //! the worker's queue. A worker looks at twice as many entries as it has made since it last looked. So
 //! the queue is no longer than the deletions in the time that closing takes.
 //!
-//! Queues may name a cell twice. They may also name a cell that was reclaimed and belongs to another
-//! key now, or is no cell any more. So an entry is only a hint where to look.
+//! Queues may name a cell twice. Queues may also name a cell that was reclaimed and belongs to
+//! another key now, or is no cell any more. So an entry is only a hint where to look.
 
 use std::collections::VecDeque;
 

@@ -9,8 +9,9 @@
 //!
 //! - *exclusive* and *shared*: strict two-phase locks of transactions. A *sharer* is a transaction
 //!   that holds the lock shared.
-//! - *status*: owned by the checkpoint scheme, changed by [`claim`] alone. The status is
-//!   independent of the lock, so that a capture never waits for a transaction.
+//! - *status*: owned by the checkpoint scheme. [`claim`], [`claim_if`] and [`update_status`] need
+//!   no lock, so a capture never waits for a transaction. [`set_status_held`] is for the holder of
+//!   the exclusive lock.
 //! - *await*: a transaction waits for the sharers to leave. No younger transaction may join them, so
 //!   the sharers do leave. If the waiter gave up, the flag costs the next sharer one refusal.
 //! - *priority*: the oldest priority that has held the lock since it was last free, or that waits for
@@ -20,8 +21,8 @@
 //! Wait-die with two classes (Rosenkrantz, Stearns, Lewis 1978, extended):
 //!
 //! 1. A transaction with declared keys locks in a global order and may wait for any holder.
-//! 2. An undeclared transaction never waits for a declared holder. It waits only for holders that
-//!    are younger than itself.
+//! 2. An undeclared transaction never waits for a declared holder. An undeclared transaction waits
+//!    only for holders that are younger.
 //! 3. So each wait leads from a declared transaction to a later place of the order, or from an older
 //!    undeclared transaction to a younger one. No cycle of waits can close.
 //! 4. Only a declared transaction waits for a transaction that itself awaits sharers. The latter

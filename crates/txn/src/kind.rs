@@ -16,12 +16,12 @@
 //!    before.
 //! 3. **Waiting.** Only `install` and `release`, which never wait, are called inside of a read
 //!    section. A key that is not in memory is [`Presence::NotHere`], and the caller waits.
-//! 4. **Checkpoints.** A kind may keep its records in files of its own. It writes them at a
-//!    checkpoint ([`TableKind::checkpoint`]), while transactions go on. The MANIFEST that names the
-//!    checkpoint names these files, too. A start replays for the kind from there on.
-//! 5. **Locks.** A part has locks of its own. It follows the priorities and disciplines of this
-//!    crate, so that no cycle of waits closes across kinds. A declared transaction locks its keys
-//!    of the memory store first, then those of each kind in the order of the kinds.
+//! 4. **Checkpoints.** A kind may keep its records in files of its own. The kind writes these files
+//!    at a checkpoint ([`TableKind::checkpoint`]), while transactions go on. The MANIFEST that
+//!    names the checkpoint names these files, too. A start replays for the kind from there on.
+//! 5. **Locks.** A part has locks of its own. The part follows the priorities and disciplines of
+//!    this crate, so that no cycle of waits closes across kinds. A declared transaction locks its
+//!    keys of the memory store first, then those of each kind in the order of the kinds.
 
 use std::fmt;
 use std::sync::Arc;
@@ -164,7 +164,7 @@ pub trait TableKind: Send + Sync + fmt::Debug {
 
     /// Called before a checkpoint is published. A kind that takes part makes its records durable,
     /// in files that no section names yet, and returns its tables' sections. These files hold the
-    /// effect of each operation whose record was in a log before the call. They may also hold
+    /// effect of each operation whose record was in a log before the call. The files may also hold
     /// effects of later operations and of open transactions, since all logs are flushed before the
     /// sections count. From the publication on, older records are replayed only if open
     /// transactions need them. `None`: the kind still needs the logs from its earlier position, and

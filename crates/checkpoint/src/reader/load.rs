@@ -200,8 +200,8 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// The drop of this value in a load thread that panics ends the other threads. They might wait for
-/// the buffers of the thread that panicked.
+/// The drop of this value in a load thread that panics ends the other threads. The other threads
+/// might wait for the buffers of the thread that panicked.
 struct Panicking<'a>(&'a Pipe);
 
 impl Drop for Panicking<'_> {

@@ -2,9 +2,9 @@
 //! Checkpointing in Main-Memory Database Systems*, SIGMOD 2016, §2.3), by before-image.
 //!
 //! The idea: a checkpoint of changes covers the time since the point of consistency of its base, a
-//! published checkpoint. It has the records that were written in that time, and a note of each key
-//! that was deleted. A full checkpoint and those that go on from it are a chain. Point of consistency,
-//! before-images and scan are those of [`calc`](super::calc).
+//! published checkpoint. The checkpoint has the records that were written in that time, and a note
+//! of each key that was deleted. A full checkpoint and those that go on from it are a chain. Point
+//! of consistency, before-images and scan are those of [`calc`](super::calc).
 //!
 //! ```text
 //!             full 5          changes 6            changes 7

@@ -37,8 +37,8 @@ pub(super) struct PartFile {
     name: String,
     identity: Identity,
     write_bytes: usize,
-    /// Bytes that were not written yet. They begin at `written` in the file. Whole alignment units
-    /// unless blocks are compressed.
+    /// Bytes that were not written yet. The bytes begin at `written` in the file. Whole alignment
+    /// units unless blocks are compressed.
     buf: AlignedBuf,
     written: u64,
     index: IndexBuilder,

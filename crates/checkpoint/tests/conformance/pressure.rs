@@ -121,8 +121,8 @@ fn nobody_waits_for_a_pool_that_has_room() {
     assert_same(&world.load(&entry(written)), &expected, "a pool with room");
 }
 
-/// One commit may save more than the pool holds. It waits in its middle, and the pool stays within
-/// its bound.
+/// One commit may save more than the pool holds. The commit waits in its middle, and the pool stays
+/// within its bound.
 #[test]
 fn a_commit_larger_than_the_pool_waits_at_its_limit() {
     let mut world = World::new(registry::REGISTRY.find("calc").expect("it is in the table"), 1);

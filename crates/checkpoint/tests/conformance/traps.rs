@@ -228,8 +228,9 @@ fn phases_wait_for_commits_under_way_and_the_walk_does_not() {
     }
 }
 
-/// A table is flushed at each point of a checkpoint. Its records of before the flush are captured
-/// under the old generation or not at all. Those of after the flush belong to the new generation.
+/// A table is flushed at each point of a checkpoint. Its records from before the flush are captured
+/// under the old generation or not at all. Records from after the flush belong to the new
+/// generation.
 #[test]
 fn a_flushed_table_keeps_its_generations_apart() {
     for row in rows_that_capture_beside_commits() {

@@ -45,7 +45,7 @@ fn idle_clients_leave_files_to_the_store() {
 fn a_file_that_may_not_grow_does_not_end_the_process() {
     let home = tempfile::tempdir().expect("a directory");
     let arguments = ["--journal", "none", "--checkpoint-every", "never", "--max-memory", "256MiB"];
-    // 1 MiB, in blocks of 512 bytes.
+    // The limit is 1 MiB, since `ulimit -f` counts blocks of 512 bytes.
     let mut serving = Serving::begin_as(limited("ulimit -f 2048"), home.path(), &arguments);
     serving.wait_until_served();
     let mut client = serving.client();

@@ -2,7 +2,7 @@
 //!
 //! A checkpoint of changes goes on from the newest checkpoint in the MANIFEST. Memory was loaded
 //! from that checkpoint, or the checkpoint was taken from memory. Every record written since is
-//! marked as dirty. That is true only if the same scheme took that checkpoint, since its marks
+//! marked as dirty. So the same scheme must have taken that checkpoint, since the scheme's marks
 //! began then.
 //!
 //! The newest checkpoints, as many as the settings keep, are the *points* that a restore offers. A

@@ -2,8 +2,8 @@
 //!
 //! All transactions of a chunk are declared first, and the kinds are asked for all their keys
 //! before any wait. Transactions on the memory store alone then run in one read section. A
-//! transaction with keys of another kind runs outside of any read section. It locks its keys of the
-//! memory store first, then those of each kind.
+//! transaction with keys of another kind runs outside of any read section. Such a transaction locks
+//! its keys of the memory store first, then those of each kind.
 //!
 //! A caller that must not wait gets the arrivals of the missing keys, and the number of the first
 //! transaction that has not run. If a key proves missing in the middle of a transaction, its run is

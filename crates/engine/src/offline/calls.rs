@@ -8,9 +8,9 @@ use super::look;
 use crate::call::FoundCall;
 use crate::error::Error;
 
-/// Visits the calls that the logs hold, in the order of their gsns. These are the calls since the
-/// newest checkpoint, and earlier ones in segments that are still there. Writes nothing. A store logs calls if
-/// [`Config::log_calls`](crate::Config::log_calls) says so.
+/// Visits the calls that the logs hold, in the order of their gsns. The logs hold the calls since
+/// the newest checkpoint, and earlier ones in segments that are still there. Writes nothing. A
+/// store logs calls if [`Config::log_calls`](crate::Config::log_calls) says so.
 ///
 /// # Errors
 /// The directory is no store, is damaged, cannot be read, or is open in a process, which appends to

@@ -1,10 +1,10 @@
 //! Examines a data directory: check, inspect, dump.
 //!
-//! None of the three writes, so they work on a read-only directory. If no process has the directory
-//! open, they lock it and examine all of it. If a process has it open, they examine the MANIFEST
-//! and the newest checkpoint. They leave the logs alone then, since the process appends to them. A
-//! newer checkpoint may supersede one that is being opened; then the newer one is examined. Once
-//! the parts are open, their removal does no harm.
+//! None of the three tools writes, so they work on a read-only directory. If no process has the
+//! directory open, the tools lock it and examine all of it. If a process has the directory open,
+//! the tools examine the MANIFEST and the newest checkpoint. The tools then leave the logs alone,
+//! since the process appends to them. A newer checkpoint may supersede one that is being opened;
+//! then the newer one is examined. Once the parts are open, their removal does no harm.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -21,8 +21,8 @@ use crate::error::Error;
 /// checkpoints are kept as they were.
 pub fn merge(dir: &Path, keep: usize) -> Result<Option<CheckpointsMerged>, Error> {
     let directory = open(dir)?;
-    // A merge refuses a directory that a start refuses. It could remove the only checkpoint which
-    // shows that the MANIFEST is older than the other files.
+    // A merge refuses a directory that a start refuses. Otherwise a merge could remove the only
+    // checkpoint which shows that the MANIFEST is older than the other files.
     plan(&directory)?;
     let Directory { disk, manifest, _lock } = directory;
     let run = whole_run(&manifest, keep);

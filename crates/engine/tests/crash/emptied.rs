@@ -17,8 +17,8 @@ const REDO: Setting = Setting { scheme: "calc", journal: "redo", durability: Dur
 /// Expected records before the first step, and after each step.
 const KEYS_AFTER: [&[u8]; 6] = [b"abc", b"abcd", b"abcde", b"cd", b"cdf", b"cdfg"];
 
-/// Moments of a checkpoint at which these tests empty a table. They are before its phases, at the
-/// begin of CAPTURE, after the capture, and after the writing.
+/// Moments of a checkpoint at which these tests empty a table. The moments are before the
+/// checkpoint's phases, at the begin of CAPTURE, after the capture, and after the writing.
 const MOMENTS: usize = 4;
 
 /// Commits, empties the first table and commits again, at the `at`-th of the moments. After an

@@ -2,9 +2,9 @@
 //! commits are recovered, the recovered set is closed under dependency, and nothing else is there.
 //!
 //! A seed decides everything: a workload of several sessions over several logs on one thread, and
-//! the instant of the crash. It also decides which unflushed bytes the disk keeps, crashes during
-//! recovery, and the next life. `history` records and judges, and `workload` acts. `stage` is a
-//! disk and a clock that let commits happen in the middle of a checkpoint.
+//! the instant of the crash. The seed also decides which unflushed bytes the disk keeps, crashes
+//! during recovery, and the next life. `history` records and judges, and `workload` acts. `stage`
+//! is a disk and a clock that let commits happen in the middle of a checkpoint.
 //!
 //! 1,000 crash states for each scheme, journal and durability, and 200 for each scheme to come:
 //! `cargo test -p stillpoint --test crash`

@@ -104,7 +104,7 @@ fn expected(keys: &[&[u8]]) -> Found {
 }
 
 /// The opening undoes a transaction that was open at the crash, although a checkpoint has its first
-/// operations. Neither a second crash nor a checkpoint in between changes that.
+/// operations. Neither a second crash nor a checkpoint in between changes the outcome.
 pub(crate) fn a_transaction_open_across_a_checkpoint_is_undone() {
     let (image, calls) = open_across_a_checkpoint(None);
     let mut expected = expected(&[b"a", b"b", b"c"]);

@@ -102,7 +102,7 @@ pub struct BatchPlace<'a> {
 pub struct BatchBuilder {
     /// Unused bytes up to `lead`, room for the header, then the records.
     buf: Vec<u8>,
-    /// Begin of the batch in `buf`. Unless the buffer has grown, it is a multiple of
+    /// Begin of the batch in `buf`. Unless the buffer has grown, the begin is a multiple of
     /// [`MEMORY_ALIGN`] in memory, so direct I/O needs no copy.
     lead: usize,
     count: u32,
@@ -277,7 +277,7 @@ impl BatchBuilder {
     ///
     /// # Panics
     /// If the batch is empty or already sealed, or its place is impossible, or differs from the
-    /// place of the checksum. These are errors of the journal, not of its input.
+    /// place of the checksum. Only an error of the journal, and no input, can cause these panics.
     pub fn seal(&mut self, place: &BatchPlace<'_>) -> &[u8] {
         assert!(self.count > 0, "sealing a batch without records");
         assert!(!self.sealed, "sealing a batch twice");

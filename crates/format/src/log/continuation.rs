@@ -45,7 +45,8 @@ impl Continuation {
     /// Encodes the mark for `offset` of `segment`.
     ///
     /// # Panics
-    /// If the mark cannot lie there. That is an error of the journal, not of its input.
+    /// If the mark cannot lie at that offset. Only an error of the journal, and no input, can cause
+    /// this panic.
     pub fn encode(&self, segment: &SegmentHeader, offset: u64) -> [u8; CONTINUATION_BYTES] {
         assert!(offset.is_multiple_of(BATCH_ALIGN as u64), "mark at odd offset");
         assert!(offset >= HEADER_BYTES as u64, "mark over segment header");

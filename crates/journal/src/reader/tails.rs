@@ -1,7 +1,7 @@
 //! Ends of logs that may be in the page cache only. A start copies them.
 //!
 //! A flush may have failed in a process that is dead now. The bytes can still be read, but no later
-//! flush makes them durable. They may also be durable and acknowledged, so they must not be
+//! flush makes them durable. The bytes may also be durable and acknowledged, so they must not be
 //! overwritten. So a start copies these batches to a file of their own. The manifest that records
 //! the cut names the copy.
 

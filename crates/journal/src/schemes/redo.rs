@@ -2,7 +2,7 @@
 //!
 //! Sources: the dependency-aware commit of parallel logs is decision record 0003, "closed, not
 //! flushed". GSNs are those of Haubenschild et al., *Rethinking Logging, Checkpoints, and Recovery
-//! for High-Performance Storage Engines*, SIGMOD 2020, §3.1–3.2. They are taken per commit instead
+//! for High-Performance Storage Engines*, SIGMOD 2020, §3.1–3.2. GSNs are taken per commit instead
 //! of per page access, since memory tables need no steal.
 //!
 //! ```text

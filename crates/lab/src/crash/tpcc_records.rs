@@ -45,7 +45,8 @@ fn population(warehouses: usize, seed: u64) -> Arc<Population> {
     Arc::new(Population::new(Scale::small(warehouses).unbounded(), seed))
 }
 
-/// The child's work until it is killed. It prints how many orders and payments have committed.
+/// The child's work until it is killed. The child prints how many orders and payments have
+/// committed.
 ///
 /// # Errors
 /// When the database refuses, or the output is closed.

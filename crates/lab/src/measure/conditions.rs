@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::measure::process;
 use crate::sys;
 
-/// Conditions of a run. They tell a slow scheme from a busy machine.
+/// Conditions of a run, which tell a slow scheme from a busy machine.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
 #[serde(default)]
 pub(crate) struct Conditions {

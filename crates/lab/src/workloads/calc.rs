@@ -187,8 +187,8 @@ impl Partition {
         Partition { short: if with_long { records - records / 100 } else { records }, records }
     }
 
-    /// The keys of the `n`-th batch write of session `session` out of `sessions`. They are a run
-    /// within the session's own part, so that batch writes do not conflict.
+    /// The keys of the `n`-th batch write of session `session` out of `sessions`. The keys are a
+    /// run within the session's own part, so that batch writes do not conflict.
     ///
     /// # Panics
     /// When the session's part is smaller than one transaction's worth of keys.

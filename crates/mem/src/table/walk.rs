@@ -4,8 +4,8 @@ use super::place::Cursor;
 use super::{Grain, Table};
 use stillpoint_sync::atomic::AtomicU8;
 
-/// An iterator over cells in order. It finds each cell from the one before, without the division of
-/// [`Table::cell`]. Made by [`Table::walk`].
+/// An iterator over cells in order. The iterator finds each cell from the one before, without the
+/// division of [`Table::cell`]. Made by [`Table::walk`].
 #[derive(Debug)]
 pub struct CellCursor<'a, G: Grain> {
     table: &'a Table<G>,

@@ -56,7 +56,7 @@ fn request_checkpoint(ctx: &Context<'_>, is_full: bool) -> CmdResult {
     }
 }
 
-/// Asks for a checkpoint. This client waits for its end, and no other client does.
+/// Asks for a checkpoint. This client waits for the checkpoint's end, and no other client does.
 fn save(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     let is_full = match args.get(1) {
         None => false,

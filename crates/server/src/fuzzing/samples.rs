@@ -111,8 +111,8 @@ const NUMBERS: &[&str] = &[
     "007",
 ];
 
-/// A stream of requests from two clients, made from a seed. It holds every command of the table,
-/// with valid and invalid arguments.
+/// A stream of requests from two clients, made from a seed. The stream holds every command of the
+/// table, with valid and invalid arguments.
 pub fn sample_stream(seed: u64) -> Vec<u8> {
     let rng = SeededRng::new(seed);
     let specs: Vec<_> = COMMANDS.all().collect();

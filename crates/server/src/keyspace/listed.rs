@@ -2,7 +2,7 @@
 //!
 //! Inside an `EXEC` that writes, a command over whole databases works on declared keys. So `KEYS`
 //! sees what earlier commands of the queue wrote, and `FLUSHDB` deletes key by key in the same
-//! commit. That costs time and memory for each key. Beyond a limit the transaction is refused,
+//! commit. The list costs time and memory for each key. Beyond a limit the transaction is refused,
 //! because the alternative would not be atomic.
 
 use std::collections::HashSet;

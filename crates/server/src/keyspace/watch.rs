@@ -2,8 +2,8 @@
 //!
 //! A key with a value is compared by the stamp of its last writer. A missing key has no stamp: a
 //! reclaimed record leaves only a bound for all keys around it, which rises for many reasons. So a
-//! transaction that makes a key tells the clients that watch the key. It does not matter whether
-//! the key is deleted again.
+//! transaction that makes a key tells the clients that watch the key. A later deletion of the key
+//! takes nothing back.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -4,8 +4,8 @@
 //! event loop   execute ─ ask(1) ─ execute ─ ask(2) ─ execute ─ ask(3) ─ replies of 1 ─ …
 //! this thread            └── flush: 1 ──────────────────────┘└── flush: 2 and 3 ──────── …
 //! ```
-//! There is no timer: a flush begins when the last one has ended and something waits. It takes all
-//! requests that have arrived by then.
+//! There is no timer: a flush begins when the last one has ended and something waits. Each flush
+//! takes all requests that have arrived by its begin.
 
 use std::sync::Arc;
 use std::sync::atomic::{

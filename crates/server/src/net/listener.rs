@@ -16,7 +16,7 @@ use crate::shared::mailbox::Incoming;
 /// The token of the listening sockets.
 pub(crate) const LISTENER: Token = Token(usize::MAX);
 
-/// The listening sockets. They share one token, and belong to one event loop at a time.
+/// The listening sockets, which share one token, and belong to one event loop at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Listener {
     sockets: Vec<TcpListener>,

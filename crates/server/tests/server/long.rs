@@ -190,8 +190,8 @@ fn fill_collections(b: &mut Client, elements: usize) {
     }
 }
 
-/// Commands that visit thousands of elements show one instant, and nobody else waits for them. Those
-/// that visit few elements of the same collections stay where they are.
+/// Commands that visit thousands of elements show one instant, and nobody else waits for them.
+/// Commands that visit few elements of the same collections stay in their event loop.
 #[test]
 fn commands_over_many_elements_leave_the_loop() {
     const ELEMENTS: usize = 10_000;

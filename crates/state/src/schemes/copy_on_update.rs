@@ -3,8 +3,8 @@
 //!
 //! The first write to a block in a period saves its old value in the shadow. The writer takes a
 //! block from the shadow if it was saved, and from the state if not. A latch per block keeps the
-//! mutator from changing a block that the writer is reading. It also keeps the writer from reading
-//! a block that is being saved. Latch and dirty bit are one mark of two bits.
+//! mutator from changing a block that the writer is reading. The latch also keeps the writer from
+//! reading a block that is being saved. Latch and dirty bit are one mark of two bits.
 //!
 //! ```text
 //! CLEAN ──mutator's first write──► SAVING ──old value in the shadow──► SAVED ──next PoC──► CLEAN

@@ -212,7 +212,7 @@ impl<L: Layout> Scheme for Piggyback<L> {
         } else {
             let writing = frontier.enter(turn, block);
             let state = grid.replace_mark(STATE, block, newest_in(turn.up));
-            // The rest of the block, or of the cell, is brought over.
+            // A write of less than its block or cell brings over the rest.
             let is_all = extent == Extent::Whole && grid.cells_per_mark() == 1;
             if state == newest_in(turn.down()) && !is_all {
                 grid.copy_marked(turn.down(), turn.up, block);

@@ -17,8 +17,8 @@
 //!
 //! Beyond the paper: the first partial write to a cell in a period copies the whole cell to the
 //! copy of the period. The writer clears marks once the image is durable, not one by one while it
-//! writes the image. It stores only where a mark is set. A failed capture does not end its period:
-//! the writer takes that capture again.
+//! writes the image. The writer stores only where a mark is set. A failed capture does not end its
+//! period: the writer takes that capture again.
 
 use std::marker::PhantomData;
 use std::ops::Range;

@@ -14,8 +14,9 @@
 //!
 //! With an 8-byte key and 100 bytes of value a cell fills two cache lines.
 //!
-//! **Reads without a lock** copy the words and then read the stamp again. This is a sequence lock
-//! with the stamp as its version. The stamp grows with every commit, so no version repeats.
+//! **Reads without a lock** copy the words and then read the stamp again. Such a read uses a
+//! sequence lock with the stamp as its version. The stamp grows with every commit, so no version
+//! repeats.
 //! ```text
 //! writer: stamp := BUSY; fence Release; words …; stamp := new (Release)
 //! reader: stamp (Acquire), not BUSY; words …; fence Acquire; the same stamp again

@@ -105,7 +105,7 @@ fn room_made_meanwhile_loses_nothing() {
     shuttle::check_pct(work, SCHEDULES, 3);
 }
 
-/// The value that a loader has for a key. That of number 2 does not fit the usual cell.
+/// The value that a loader has for a key. The value of number 2 does not fit the usual cell.
 fn value_of(loader: u8, number: u8) -> Vec<u8> {
     vec![loader * 16 + number; if number == 2 { 40 } else { 5 }]
 }

@@ -52,10 +52,10 @@ const NO_EPOCH: u64 = 0;
 ///    ▲  no room  │
 ///    └── wait ◀──┘
 /// ```
-/// The caller may append an entry of its own that holds [`entry`](Self::entry) among other things, and
-/// may do work of its own between the steps. That is how another kind of table commits with the same
-/// stamp. Until a log has taken the entry nothing has changed. If the steps are dropped before that,
-/// the transaction is to be rolled back.
+/// The caller may append an entry of its own that holds [`entry`](Self::entry) among other things,
+/// and may do work of its own between the steps. In this way another kind of table commits with the
+/// same stamp. Until a log has taken the entry nothing has changed. If the steps are dropped before
+/// that, the transaction is to be rolled back.
 ///
 /// A commit that finds no room waits outside of the read section and keeps its locks. So neither a
 /// grace period nor a phase waits for a stalled disk. Tables are not replaced meanwhile, since a

@@ -74,8 +74,8 @@ fn witness(admin: &mut Admin, stop: &AtomicBool) -> LabResult<Vec<f64>> {
     Ok(waited_ms)
 }
 
-/// A client that writes a whole request, however long, before it reads. It checks only the last
-/// reply.
+/// A client that writes a whole request, however long, before it reads. The client checks only the
+/// last reply.
 #[derive(Debug)]
 pub(super) struct WritingFirst {
     address: SocketAddr,

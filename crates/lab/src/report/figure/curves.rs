@@ -100,7 +100,7 @@ fn shade(
     }
 }
 
-/// The labels of the spans. They lie over the curves and have a rim in the colour of the
+/// The labels of the spans. The labels lie over the curves and have a rim in the colour of the
 /// background, so that curves do not cross them out.
 fn labels(svg: &mut String, figure: &Figure, x: &Axis, frame: Frame) {
     for (span, from, _, row) in spans(figure, x) {

@@ -1,7 +1,7 @@
 //! The consistency conditions of the specification, clauses 3.3.2.1 to 3.3.2.12.
 //!
 //! Conditions over history (8, 9, 10) and over all orders of a customer (10, 12) need complete
-//! rings. They are left out once a ring has overwritten its first rows.
+//! rings. These conditions are left out once a ring has overwritten its first rows.
 
 use crate::workloads::tpcc::memory::Rows;
 use crate::workloads::tpcc::schema::{

@@ -39,7 +39,8 @@ pub(crate) struct Population {
     customer_of: Vec<u32>,
     /// The order of each customer, district by district.
     order_of: Vec<u32>,
-    /// Customers sorted by name. Those of name n of district d begin at `starts[d * names + n]`.
+    /// Customers sorted by name. The customers of name n of district d begin at `starts[d * names +
+    /// n]`.
     by_name: Vec<u32>,
     starts: Vec<usize>,
 }

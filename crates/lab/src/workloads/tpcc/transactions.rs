@@ -1,7 +1,7 @@
 //! The five transactions (specification, clauses 2.4 to 2.8).
 //!
-//! Like a stored procedure, a transaction sees all its parameters. It detects an order that must be
-//! rolled back before it writes anything, so no undo is needed.
+//! Like a stored procedure, a transaction sees all its parameters. A transaction detects an order
+//! that must be rolled back before anything is written, so no undo is needed.
 
 use stillpoint_state::Intent::{Read, Write};
 

@@ -1,8 +1,9 @@
 //! Many elements at once: a tree is built from elements in order, and elements are removed node by
 //! node.
 //!
-//! A removal passes over the tree once. It takes whole subtrees out. Of the remaining nodes it
-//! visits, once, those with elements to remove. So its cost depends on nodes, not on elements.
+//! A removal passes over the tree once. The removal takes whole subtrees out. Of the remaining
+//! nodes the removal visits, once, those with elements to remove. So its cost depends on nodes, not
+//! on elements.
 
 use std::ops::Range;
 
