@@ -1,8 +1,8 @@
 //! The reader of checkpoint parts.
 //!
-//! Input: one byte, then data by its remainder modulo 3. With 0 the data is a whole part. With 1 it
-//! is blocks, from which a part with right checksums is made. With 2 it is the end of a part
-//! (footer and trailer), whose checksums are corrected.
+//! Input: one byte, then data by its remainder modulo 3. With 0 the data is a whole part. With 1
+//! the data is blocks, from which a part with right checksums is made. With 2 the data is the end
+//! of a part (footer and trailer), whose checksums are corrected.
 
 #![no_main]
 

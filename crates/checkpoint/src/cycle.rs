@@ -84,8 +84,8 @@ pub struct Cycle {
     pub progress: Arc<Progress>,
     /// The log for records of the scheme itself.
     pub log: Arc<dyn SchemeLog + Send + Sync>,
-    /// Called for every phase, with the checkpoint's epoch. When it is called for
-    /// [`Phase::Capture`], every commit of the earlier epochs is in its log.
+    /// Called for every phase, with the checkpoint's epoch. At the call for [`Phase::Capture`],
+    /// every commit of the earlier epochs is in its log.
     pub observer: Option<Observer>,
 }
 

@@ -73,8 +73,8 @@ pub struct WriterConfig {
     pub block_bytes: usize,
     /// Bytes per write.
     pub write_bytes: usize,
-    /// Free bytes of the disk that the checkpoint leaves to others. Before it takes them, it fails
-    /// as on a full disk.
+    /// Free bytes of the disk that the checkpoint leaves to others. A write that would take these
+    /// bytes fails as on a full disk.
     pub leave_bytes: u64,
     /// Limit of the pool: bytes of blocks and large values that wait to be written.
     pub pool_bytes_max: usize,

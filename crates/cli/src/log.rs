@@ -1,9 +1,9 @@
 //! The log of the process, as text or as JSON.
 //!
 //! Events come through `tracing`, and a disabled event costs one read of a flag. If a line of code
-//! repeats an event, the log writes the first one. Later it writes one after 1 s, 2 s, and so on up
-//! to a minute, with the number of events left out. So no client can fill a disk. A thread of its
-//! own writes the lines, so the caller never waits for a pipe or a disk.
+//! repeats an event, the log writes the first event. Later the log writes one event after 1 s, 2 s,
+//! and so on up to a minute, with the number of events left out. So no client can fill a disk. A
+//! thread of its own writes the lines, so the caller never waits for a pipe or a disk.
 
 mod line;
 mod repeats;
@@ -25,7 +25,7 @@ use line::{Line, Value};
 use repeats::Repeats;
 use writer::{Sink, Writer};
 
-/// A handle of the log. Clones share it.
+/// A handle of the log. Clones share the log.
 #[derive(Clone, Debug)]
 pub(crate) struct Log(Arc<Inner>);
 

@@ -95,8 +95,8 @@ fn a_result_names_the_commit_of_the_program_and_not_of_the_folder_it_runs_in() {
         let mut command = Command::new("git");
         command.current_dir(dir.path()).args(identity).args(arguments).output()
     };
-    // The folder is a repository of another project. If git is missing, it is no repository. The
-    // result must name the program's commit in both cases.
+    // The folder is a repository of another project. If git is missing, the folder is no
+    // repository. The result must name the program's commit in both cases.
     let _ = git(&["init", "-q"]);
     let _ = git(&["commit", "-q", "--allow-empty", "-m", "another project"]);
     let output = Command::new(env!("CARGO_BIN_EXE_stillpoint"))

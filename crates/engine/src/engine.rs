@@ -33,10 +33,10 @@ const RESERVE_TICK: Duration = Duration::from_millis(20);
 ///
 /// A drop without [`close`](Self::close) is like a crash of the process: durable data stay, and the
 /// next opening recovers. Sessions may outlive the engine, but every later call of them is refused
-/// with [`Error::Ended`]. A call under way on another thread ends in one of two ways. If its
-/// records were flushed before, it succeeds. Otherwise it fails, and the next opening decides
-/// whether its transaction has happened. The lock of the data directory is released last, after the
-/// last write.
+/// with [`Error::Ended`]. A call under way on another thread ends in one of two ways. If the call's
+/// records were flushed before, the call succeeds. Otherwise the call fails, and the next opening
+/// decides whether its transaction has happened. The lock of the data directory is released last,
+/// after the last write.
 ///
 /// The file `LOCK` says who owns the data directory. The engine checks it before each creation,
 /// renaming and removal of a file, before each publication, and once a second. If `LOCK` is not the
@@ -167,8 +167,8 @@ impl Engine {
         Ok(Session::new(shared.clone(), worker, parts, log, seat))
     }
 
-    /// Takes a checkpoint, after the one under way if there is one. Returns when it is published.
-    /// If the scheme takes none, publishes the files of tables of other kinds.
+    /// Takes a checkpoint, after the one under way if there is one. Returns when the checkpoint is
+    /// published. If the scheme takes none, publishes the files of tables of other kinds.
     ///
     /// # Errors
     /// [`Error::InsideTransaction`] from inside a transaction. Otherwise the reason of the failure;
@@ -292,7 +292,8 @@ impl Drop for Engine {
     }
 }
 
-/// Starts a background thread. If it panics the store has failed, with that as the reason.
+/// Starts a background thread. If the thread panics the store has failed, with the panic as the
+/// reason.
 fn watched(
     shared: &Arc<Shared>,
     name: &'static str,

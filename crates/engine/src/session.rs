@@ -52,8 +52,8 @@ impl Session {
         Self { shared, worker: SessionWorker::new(worker, seat), parts, call, log }
     }
 
-    /// Runs and commits a transaction that finds its keys on the way. In strict durability it
-    /// returns once all its writes and reads survive any crash.
+    /// Runs and commits a transaction that finds its keys on the way. In strict durability the call
+    /// returns once all the transaction's writes and reads survive any crash.
     ///
     /// A transaction that meets another one's lock is rolled back and tried again. So `body` may
     /// run several times: 17 at most, unless tables are flushed meanwhile. The body must have no
@@ -365,9 +365,9 @@ impl Session {
         Ok(count)
     }
 
-    /// Does pending upkeep, such as the reclaiming of deleted records. Call it while idle. Inside a
-    /// transaction with declared keys it does nothing. Returns true if work is left; then call it
-    /// again later.
+    /// Does pending upkeep, such as the reclaiming of deleted records. Call this while idle. Inside
+    /// a transaction with declared keys the call does nothing. Returns true if work is left for a
+    /// later call.
     pub fn idle(&mut self) -> bool {
         Inside::is_in_batch() || self.worker.idle()
     }

@@ -20,7 +20,7 @@ use crate::kinds::checkpoint::new_entry;
 use crate::shared::Shared;
 
 impl Engine {
-    /// The table of that name. Makes it if there is none. Names are 1 to 255 bytes.
+    /// The table of that name. Makes the table if there is none. Names are 1 to 255 bytes.
     ///
     /// # Errors
     /// As [`tables_named`](Self::tables_named).

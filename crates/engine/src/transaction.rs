@@ -8,12 +8,13 @@ use crate::kinds::{self, Parts};
 use crate::session::Session;
 use crate::tx::Tx;
 
-/// A transaction that stays open across calls. [`Session::begin`] makes one. If it is dropped without
-/// [`commit`](Self::commit), it is rolled back.
+/// A transaction that stays open across calls. [`Session::begin`] makes one. A transaction that is
+/// dropped without [`commit`](Self::commit) is rolled back.
 ///
-/// Until its end it holds the locks of the keys that it has read and written, so end it soon. Others
-/// that want these keys wait for it or are tried again. After some conflicts another transaction takes
-/// the permit of the store and waits for the locks. No further transaction begins until then.
+/// Until its end a transaction holds the locks of the keys that it has read and written, so end it
+/// soon. Others that want these keys wait for it or are tried again. After some conflicts another
+/// transaction takes the permit of the store and waits for the locks. No further transaction begins
+/// until then.
 ///
 /// The thread must not begin or run a transaction of another session meanwhile, on whatever keys. That
 /// transaction may wait for the permit, whose holder waits for this thread's locks: neither would end.
@@ -86,7 +87,8 @@ impl<'s> Transaction<'s> {
         first.map(|LogGsn { log, gsn }| (log, gsn))
     }
 
-    /// Commits. In strict durability it returns once all its writes and reads survive any crash.
+    /// Commits. In strict durability the call returns once all the transaction's writes and reads
+    /// survive any crash.
     ///
     /// # Errors
     /// As [`Session::transact`]. [`Conflict`](stillpoint_store::TxError::Conflict) if the transaction

@@ -300,8 +300,8 @@ impl Clock for PanickingClock {
     }
 }
 
-/// The maintenance thread sleeps between two checks. If it panics the store fails, since nothing
-/// would check the data directory or reclaim memory any more.
+/// The maintenance thread sleeps between two checks. If the thread panics the store fails, since
+/// nothing would check the data directory or reclaim memory any more.
 #[test]
 fn a_panic_of_a_background_thread_fails_the_store() {
     let disk = SimDisk::new(1);

@@ -192,7 +192,7 @@ impl Reported {
             ["ok", id, from, to, amount] => {
                 let number = |text: &str| text.parse::<u64>().ok();
                 let transfer = || Some((number(from)?, number(to)?, number(amount)? as i64));
-                // The last line may be cut off. Then it does not count.
+                // The last line may be cut off. A line that was cut off does not count.
                 self.reported.extend(number(id).zip(transfer()));
             }
             _ => {}

@@ -32,7 +32,8 @@ pub enum NotOwner {
 struct Ownership {
     /// Absolute path of the lock file.
     path: PathBuf,
-    /// `None` after the release. Changes under way share it, so that the release waits for them.
+    /// `None` after the release. Changes under way share the lock, so that the release waits for
+    /// them.
     lock: RwLock<Option<Box<dyn DiskLock>>>,
     /// Whether the lock file was found replaced, which is final.
     replaced: AtomicBool,

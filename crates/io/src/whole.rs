@@ -62,7 +62,7 @@ pub fn write_beside(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> DiskResult<Pa
 /// Gives a file that was [written beside](write_beside) its name, durably.
 ///
 /// # Errors
-/// An error of the disk. Then it is in doubt which of the two files has the name.
+/// An error of the disk. After an error either of the two files may have the name.
 pub fn replace_by(disk: &dyn Disk, path: &Path, beside: &Path) -> DiskResult<()> {
     if let Err(error) = disk.rename(beside, path) {
         let _ = disk.remove(beside);

@@ -63,7 +63,7 @@ impl GroupCommit {
         }
     }
 
-    /// Runs `lead` if nobody leads. Returns whether it ran.
+    /// Runs `lead` if nobody leads. Returns whether `lead` ran.
     ///
     /// # Errors
     /// The error of `lead`.

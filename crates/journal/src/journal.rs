@@ -75,8 +75,8 @@ pub struct Config {
     pub logs: u8,
     /// Durability of commits. The registry's row lists the choices of the scheme.
     pub durability: Durability,
-    /// Greatest age of an unflushed record in relaxed durability. Flushes start at half of
-    /// it. In strict durability, how long a record may wait if nobody asks for a flush.
+    /// Greatest age of an unflushed record in relaxed durability. Flushes start at half of this
+    /// age. In strict durability, how long a record may wait if nobody asks for a flush.
     pub interval: Duration,
     /// Length of a segment file in bytes: a multiple of 4096, at least 16 KiB. On a small disk
     /// segments are shorter.

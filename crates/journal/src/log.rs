@@ -333,7 +333,8 @@ impl Log {
         provided
     }
 
-    /// Waits until batches have been written. Writes them itself if no other thread does.
+    /// Waits until batches have been written. If no other thread writes the batches, this call
+    /// does.
     #[cold]
     fn await_room(&self) -> Result<(), JournalError> {
         let limit = self.shared.config.buffer_bytes;

@@ -86,7 +86,7 @@ pub struct Replay<'a> {
     /// Incarnations still to come, the next one last.
     later: Vec<Vec<Cursor>>,
     cursors: Vec<Cursor>,
-    /// Buffers of the cursors' segments. Rounds borrow from them.
+    /// Buffers of the cursors' segments. Rounds borrow from these buffers.
     buffers: Vec<ReadBuffer>,
     total_bytes: u64,
     done_bytes: u64,

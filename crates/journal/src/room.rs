@@ -38,8 +38,8 @@ impl Room {
         self.reserve_bytes.store(bytes, Relaxed);
     }
 
-    /// Notes a prepared segment. Records in it may make the next checkpoint larger by the same
-    /// amount, so the reserve grows until it is set again.
+    /// Notes a prepared segment. Records in that segment may make the next checkpoint larger by the
+    /// same amount, so the reserve grows until the next `set_reserve`.
     pub(crate) fn took(&self, bytes: u64) {
         // Relaxed: as in `set_reserve`.
         let grown = |reserve: u64| (reserve > 0).then(|| reserve.saturating_add(bytes));

@@ -1,7 +1,7 @@
 //! Bytes in slices of atomic words, little-endian.
 //!
-//! All accesses are Relaxed. A thread that needs a consistent view holds a lock or a latch, or
-//! claims a mark after the copy. Or it validates a stamp or a version around the copy.
+//! All accesses are Relaxed. A thread that needs a consistent view holds a lock or a latch. Or the
+//! thread claims a mark after the copy, or validates a stamp or a version around the copy.
 
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -12,9 +12,9 @@
 //! record becomes a *ghost*, which keeps its place until [`Node::compact`] may drop it.
 //!
 //! **Readers without a latch.** All words are atomics, accessed Relaxed. A reader takes the version
-//! of the node's latch, reads, and validates the version. Only then may it use the read values.
-//! Until then the words may mix two states. So every reading function is *total*: on any words it
-//! ends without a panic, with some answer.
+//! of the node's latch, reads, and validates the version. Only then may the reader use the read
+//! values. Until then the words may mix two states. So every reading function is *total*: on any
+//! words it ends without a panic, with some answer.
 //!
 //! **Writers** hold the node's latch exclusively. Writers expect a sound node: one made by
 //! [`Node::init`], or one from outside that [`Node::check`] has accepted.

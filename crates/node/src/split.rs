@@ -22,8 +22,8 @@ const ASCENDING_MIN: u16 = 8;
 
 impl Node<'_> {
     /// Chooses the place of a split that makes room for `key`. If insertions ascend, a leaf is
-    /// split at the key's place. Otherwise it is split near the middle, at the shortest separator.
-    /// A separator is the shortest key that separates the keys around it.
+    /// split at the key's place. Otherwise the leaf is split near the middle, at the shortest
+    /// separator. A separator is the shortest key that separates the keys around it.
     ///
     /// With large entries the key's node may still be full after one split. Repeated splits end,
     /// since each split leaves it fewer entries, and an empty node takes any entry.

@@ -393,7 +393,7 @@ fn begin_of_log(
     Ok(first.map_or(Begin::Unknown, |batch| Begin::At { batch, epoch: None }))
 }
 
-/// The names in a directory. Empty if it is missing.
+/// The names in a directory. Empty if the directory is missing.
 fn list(disk: &dyn Disk, dir: &Path) -> Result<Vec<String>, RecoveryError> {
     match disk.list(dir) {
         Ok(found) => Ok(found),

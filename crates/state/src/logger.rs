@@ -329,8 +329,8 @@ impl LogWriter {
     /// Writes and flushes one batch; false if there is none.
     ///
     /// # Errors
-    /// The disk's. If it is full the batch is kept, and tried again next time. After any other error
-    /// nothing is tried again.
+    /// The disk's. If the disk is full the batch is kept, and tried again next time. After any
+    /// other error nothing is tried again.
     pub(crate) fn flush_one(&mut self) -> Result<bool, StateError> {
         if let Some(error) = self.queue.death() {
             return Err(error);

@@ -115,8 +115,8 @@ impl<S: Scheme> StateBuilder<S> {
     /// younger than the tick, and runs the steps since that image again with their actions. Changes
     /// no file of the state, and keeps the state locked meanwhile.
     ///
-    /// The ticks from the image before the newest on are retained. Ticks before it are retained as long
-    /// as their actions are.
+    /// The ticks from the image before the newest on are retained. Ticks before that image are
+    /// retained as long as their actions are.
     ///
     /// ```
     /// # use std::sync::Arc;

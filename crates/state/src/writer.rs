@@ -55,8 +55,8 @@ pub(crate) struct ImageWriter<S: Scheme> {
     /// For [`Merge::Copy`]: the bytes of every array.
     copy: Vec<AlignedBuf>,
     block: AlignedBuf,
-    /// Writes blocks while the writer fills the next one. Without it the writer writes each block
-    /// before it fills the next.
+    /// Writes blocks while the writer fills the next one. Without these threads the writer writes
+    /// each block before it fills the next.
     behind: Option<WriteBehind>,
     under_way: Option<UnderWay<S>>,
 }

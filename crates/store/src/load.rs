@@ -158,8 +158,8 @@ impl Loader {
         entered.and(built)
     }
 
-    /// Makes a cell with the record in it, not in the index yet; [`NO_CELL`] for a record without an
-    /// inline value. Where cells have several copies it is always [`NO_CELL`]: then
+    /// Makes a cell with the record in it, not in the index yet; [`NO_CELL`] for a record without
+    /// an inline value. Where cells have several copies the result is always [`NO_CELL`]: then
     /// [`load_unusual`](Self::load_unusual) makes the cell.
     #[inline]
     fn build_cell(&mut self, table: &Table, record: &KeyImage<'_>) -> Result<u64, TxError> {

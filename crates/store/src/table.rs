@@ -58,7 +58,7 @@ impl Table {
     /// Raises the floor for a cell with this stamp, which is about to be reclaimed.
     pub(crate) fn raise_floor(&self, hash: u64, gsn: u64) {
         let floor = self.floor(hash);
-        // Relaxed: a floor only rises. Most stamps do not exceed it and need no change.
+        // Relaxed: a floor only rises. Most stamps do not exceed the floor and need no change.
         if floor.load(Relaxed) < gsn {
             floor.fetch_max(gsn, Release);
         }

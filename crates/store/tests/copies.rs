@@ -1,5 +1,5 @@
 //! Cells of several copies. The blocks of large values that copies share are freed, and cells of
-//! deleted keys are used again. What captures read is what commits left to them.
+//! deleted keys are used again. Captures read what commits have left to them.
 
 mod common;
 

@@ -43,7 +43,8 @@ impl World {
 }
 
 /// A worker opens two read sections in turn. The thread that waits for the grace period may see the
-/// second one open while it waits for the first. Then it must see all effects of the first.
+/// second one open while it waits for the first. The thread must still see all effects of the
+/// first.
 #[test]
 fn a_grace_period_waits_for_whoever_missed_the_change() {
     loom::model(|| {

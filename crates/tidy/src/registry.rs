@@ -29,7 +29,7 @@ pub fn schemes<'a>(files: &'a [TextFile], source: &str) -> BTreeSet<&'a str> {
         .collect()
 }
 
-/// Complaints about the registry in `source`. None while it has no scheme.
+/// Complaints about the registry in `source`. There are none while the source has no scheme.
 pub fn complaints(files: &[TextFile], source: &str, rows: &str) -> Vec<String> {
     let schemes = schemes(files, source);
     if schemes.is_empty() {

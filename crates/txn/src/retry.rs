@@ -7,8 +7,8 @@
 //! 1. *Wait-die* alone starves behind declared transactions: an undeclared transaction never waits for
 //!    a declared one, and its age means nothing to a declared one.
 //! 2. The next runs therefore lock the keys of earlier runs before the body runs. As for declared
-//!    keys, they lock in the order of cells and wait for any holder. A run takes a further key only
-//!    if it is free, and never waits for it. No cycle of waits can close.
+//!    keys, such runs lock in the order of cells and wait for any holder. A run takes a further key
+//!    only if it is free, and never waits for it. No cycle of waits can close.
 //! 3. A transaction whose keys differ from run to run may meet a busy key in each run. The last run
 //!    takes the permit of the store. While the permit is held no transaction begins. A declared
 //!    transaction that would have to wait releases its locks first, and no undeclared transaction

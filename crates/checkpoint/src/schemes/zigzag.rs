@@ -24,10 +24,11 @@
 //!    copies has a value. Meanwhile a value that does not fit the cell goes to blocks.
 //! 4. A capture that fails leaves no work: the next pass sets NEXT_COPY of every cell.
 //!
-//! Deviations: the paper has one mutator thread and words of one size. Here copies have lengths, tags
-//! and blocks of their own, and a copy may have no value. The paper negates bit vectors word by word.
-//! Here the bits of a cell are in the cell, so the pass visits every cell while commits wait. With
-//! deferred updates (docs/decisions/0001) it waits for commits under way, not for open transactions.
+//! Deviations: the paper has one mutator thread and words of one size. Here copies have lengths,
+//! tags and blocks of their own, and a copy may have no value. The paper negates bit vectors word
+//! by word. Here the bits of a cell are in the cell, so the pass visits every cell while commits
+//! wait. With deferred updates (docs/decisions/0001) the pass waits for commits under way, not for
+//! open transactions.
 
 use std::sync::Arc;
 

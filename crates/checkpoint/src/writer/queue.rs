@@ -316,8 +316,8 @@ impl Queue {
     }
 }
 
-/// Items that were taken from the queue. Dropped when they are written, or when the write has
-/// failed or panicked. The drop frees their memory and ends waits for them.
+/// Items that were taken from the queue. This value is dropped when the items are written, or when
+/// the write has failed or panicked. The drop frees their memory and ends waits for them.
 pub(super) struct InHand<'a> {
     queue: &'a Queue,
     pub(super) items: Vec<Item>,

@@ -22,7 +22,8 @@ impl Drop for HalfInstalled {
     }
 }
 
-/// A run of a transaction in the parts. Unless it has committed it is rolled back, also by a panic.
+/// A run of a transaction in the parts. Unless the run has committed, its drop rolls it back, also
+/// after a panic.
 struct Run<'p>(&'p mut Parts);
 
 impl Drop for Run<'_> {

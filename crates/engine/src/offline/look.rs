@@ -178,8 +178,8 @@ impl Checked {
     }
 }
 
-/// Verifies a data directory: every checksum. Of checkpoints it also verifies that each key lies in
-/// its partition and occurs once. Large values must be whole, and the MANIFEST must state the right
+/// Verifies a data directory: every checksum. In checkpoints each key must also lie in its
+/// partition and occur once. Large values must be whole, and the MANIFEST must state the right
 /// number of records. If a process has the directory open, only the newest checkpoint is verified.
 /// Writes nothing.
 ///

@@ -2,7 +2,7 @@
 //!
 //! The sessions take turns on one thread, so the order of commits is known. So is, for every
 //! commit, the set of commits whose results it read or overwrote. The judge replays sets of commits
-//! by brute force. Of logs it knows only their numbers and gsns.
+//! by brute force. Of logs the judge knows only their numbers and gsns.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -263,7 +263,7 @@ pub(crate) fn an_insertion_rests_on_the_deletion() {
     }
 }
 
-/// A key is deleted late in one log and inserted early in another. Replay must keep it.
+/// A key is deleted late in one log and inserted early in another. Replay must keep the key.
 pub(crate) fn an_insertion_comes_after_the_deletion() {
     let disk = SimDisk::new(1);
     let (_engine, table, mut sessions) = open_with_logs(&disk);

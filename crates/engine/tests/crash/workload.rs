@@ -47,7 +47,7 @@ pub(crate) struct Workload {
     lazy: bool,
     journal: bool,
     checkpoints: bool,
-    /// The first failure. Nothing is done after it.
+    /// The first failure, after which nothing is done.
     pub(crate) ended: Option<Error>,
 }
 
@@ -200,7 +200,8 @@ impl Workload {
         (0..len).map(|at| seed ^ (at as u8).wrapping_mul(31)).collect()
     }
 
-    /// Runs a transaction that finds its keys on the way. Other sessions may act while it is open.
+    /// Runs a transaction that finds its keys on the way. Other sessions may act while the
+    /// transaction is open.
     fn transact(&mut self, at: usize) -> Result<(), Ended> {
         let steps = self.choose();
         let pause =

@@ -8,8 +8,8 @@ use stillpoint_format::names;
 
 use crate::store::{Keys, Shape, directory, files, judge, make, serve};
 
-/// Any file may be missing. Without `accept_loss` a repair changes nothing. With it the store
-/// starts and `check` finds it sound. The store holds nothing that was never written, and the
+/// Any file may be missing. Without `accept_loss` a repair changes nothing. With `accept_loss` the
+/// store starts and `check` finds it sound. The store holds nothing that was never written, and the
 /// repair announced every loss.
 #[test]
 fn every_refusal_has_a_way_on() {

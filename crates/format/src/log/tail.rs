@@ -3,7 +3,7 @@
 //! A crash may lose any subset of the writes since the last flush. So a valid batch behind an
 //! invalid one does not prove damage by itself. Each batch states a number below which all batches
 //! were flushed before it was written. If a valid later batch covers the missing one in this way,
-//! the missing one was durable once. Then it is damaged now.
+//! the missing batch was durable once, and is damaged now.
 
 use super::batch::{BATCH_ALIGN, BATCH_HEADER_BYTES, BATCH_MAGIC};
 use super::read::{Batch, EndCause, SegmentEnd};

@@ -87,9 +87,9 @@ impl IndexBuilder {
         self.totals
     }
 
-    /// The end of the file: footer, padding and trailer, to be written at `offset`, directly
-    /// behind the last block. With it the file's length is a multiple of 4096. Also
-    /// returns the footer's checksum, which the manifest holds.
+    /// The end of the file: footer, padding and trailer, to be written at `offset`, directly behind
+    /// the last block. With this end the file's length is a multiple of 4096. Also returns the
+    /// footer's checksum, which the manifest holds.
     ///
     /// # Panics
     /// If the blocks do not fill the file from its header to `offset`.

@@ -149,8 +149,8 @@ impl Drop for Redo {
 }
 
 impl Core {
-    /// Runs the body of a background thread. If it panics all logs fail, since nobody does its work
-    /// any more.
+    /// Runs the body of a background thread. If the thread panics all logs fail, since nobody does
+    /// its work any more.
     fn watch(&self, name: &str, body: impl FnOnce(&Self)) {
         if let Err(panic) = catch_panic(name, || body(self)) {
             let error = JournalError::from(panic);

@@ -157,7 +157,7 @@ impl Killable for Records<'_> {
 
 /// The child's work until it is killed. The child prints `begun` when a checkpoint begins, and
 /// `published N` when the checkpoint is published. N counts the updates that committed before that
-/// checkpoint began. In between it prints `committed N`.
+/// checkpoint began. In between the child prints `committed N`.
 ///
 /// # Errors
 /// When the engine refuses.

@@ -94,7 +94,8 @@ fn row(html: &mut String, claim: &Claim, is_quick: bool) {
     );
 }
 
-/// The agreement of the figure with the paper's, in a word. Empty if it cannot be judged.
+/// The agreement of the figure with the paper's, in a word. Empty if the agreement cannot be
+/// judged.
 fn agreement(claim: &Claim, is_quick: bool) -> String {
     match Agreement::of(claim) {
         Some(agreement) if !is_quick => format!("<small>{agreement}</small>"),

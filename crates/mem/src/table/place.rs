@@ -15,7 +15,7 @@ pub enum Placement {
     Apart,
     /// A cell's copies and marks are contiguous, and a cache line holds as many cells as fit. Cells
     /// that exceed a line with their copies and marks lie as in [`Apart`](Self::Apart). Contiguous
-    /// copies would save nothing for them, and cells of one copy are dense.
+    /// copies would save nothing for such cells, and cells of one copy are dense.
     Rows,
     /// The cells of one cache line lie column by column: first copy 0 of each cell, then copy 1, then
     /// the marks. Eight cells form a group if one of them

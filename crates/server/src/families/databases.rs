@@ -1,7 +1,7 @@
 //! Whole databases: SCAN, KEYS, DBSIZE, RANDOMKEY, FLUSHDB, FLUSHALL.
 //!
-//! Each command has two forms. Alone it works on the databases themselves. Inside an `EXEC` that
-//! writes it works on the keys that the transaction has listed.
+//! Each command has two forms. Alone, a command works on the databases themselves. Inside an `EXEC`
+//! that writes, a command works on the keys that the transaction has listed.
 
 use std::collections::HashSet;
 

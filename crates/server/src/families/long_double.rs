@@ -3,7 +3,8 @@
 //!
 //! Redis uses the type of C. Rust has no such type, so this file computes the same numbers in
 //! integers. A number is a mantissa of 64 bits times a power of two. Each operation is exact, or
-//! keeps a flag for a nonzero rest below the last bit. Then it rounds once, half to even.
+//! keeps a flag for a nonzero rest below the last bit. At the end the operation rounds once, half
+//! to even.
 
 /// Exponent of the last bit of the smallest numbers.
 const EXPONENT_MIN: i32 = -16_445;
@@ -63,7 +64,8 @@ impl LongDouble {
         else {
             return None;
         };
-        // `x` is the number with the greater exponent. Unless it is zero, its magnitude is greater.
+        // `x` is the number with the greater exponent. Unless `x` is zero, its magnitude is
+        // greater.
         let a_first = bm == 0 || (am != 0 && ae >= be);
         let ((high, e), (low, low_e)) =
             if a_first { ((am, ae), (bm, be)) } else { ((bm, be), (am, ae)) };

@@ -168,8 +168,8 @@ impl Conn {
     }
 
     /// Makes room for `more` bytes of input. The room doubles, in proportion to the bytes received.
-    /// But it ends `beyond` bytes after the argument under way, so that a long argument does not
-    /// take twice its length.
+    /// But the room ends `beyond` bytes after the argument under way, so that a long argument does
+    /// not take twice its length.
     fn reserve_input(&mut self, more: usize, beyond: usize) {
         let needed = self.input.len() + more;
         let end = self.start + self.parser.awaited_end() + beyond;

@@ -3,7 +3,8 @@
 //! Requests of one client are answered in order; requests of different clients may run in any
 //! order. Commands over declared keys go into the batch, so that the memory of all of them is
 //! fetched together. Other commands run while planning, once the client has no call in the batch.
-//! Until then they wait for the next round. So do long commands, which then leave the event loop.
+//! Until then such commands wait for the next round. So do long commands, which then leave the
+//! event loop.
 
 use std::sync::Arc;
 

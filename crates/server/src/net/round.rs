@@ -26,8 +26,8 @@ const LARGE_REPLY_BYTES: usize = 64 << 10;
 const ELEMENTS_OF_UNIT: u64 = 8;
 /// A request of this length is dropped as soon as it has run, before its commit.
 const LONG_REQUEST_BYTES: usize = 1 << 20;
-/// If more bytes than these follow a long request, it stays in the buffer until its end. To remove
-/// it earlier would move these bytes.
+/// A long request with more bytes than these behind it stays in the buffer until its end. To remove
+/// the request earlier would move those bytes.
 const MOVED_BYTES_MAX: usize = 64 << 10;
 
 /// One round: the calls of the plan as a batch of transactions.
@@ -182,7 +182,7 @@ impl Batch for Round<'_> {
         }
     }
 
-    /// Whether the call runs now. If not, it goes back to its client after the round.
+    /// Whether the call runs now. A call that does not run goes back to its client after the round.
     fn begins(&mut self, i: usize, large_bytes: &dyn Fn() -> usize) -> bool {
         let Call { conn, spec, .. } = self.plan.calls[i];
         let conn = self.conns.get_mut(conn as usize);

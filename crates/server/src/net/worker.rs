@@ -395,7 +395,7 @@ impl Worker {
     }
 
     /// Reads from a client that may send requests, and adds the number of bytes to `bytes`. True if
-    /// it may have some to execute.
+    /// the client may have requests to execute.
     fn read(&mut self, id: usize, bytes: &mut usize) -> bool {
         let Self { conns, scratch, local, shared, touched, now_ms, .. } = self;
         let Some(conn) = conns.get_mut(id) else {

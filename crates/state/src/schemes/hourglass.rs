@@ -31,8 +31,8 @@
 //!
 //! The writer keeps invariant 4. Once in [`SWEEP_PERIODS`] periods it visits S\[d\] after the image
 //! is durable. By then nobody needs to know which blocks were dirty in period k-1. If S\[d\] is the
-//! younger stamp, it becomes k-1. If it is the older one, it becomes S\[u\] - 1. Both keep the
-//! order, even if the mutator sets S\[u\] to k meanwhile.
+//! younger stamp, the writer sets it to k-1. If S\[d\] is the older stamp, the writer sets it to
+//! S\[u\] - 1. Both keep the order, even if the mutator sets S\[u\] to k meanwhile.
 //!
 //! Deviation from the paper, which gives no code: the stamps. In a new array all stamps are the
 //! first period's, 0. So the first capture is full and begins at a tick like any other. A failed

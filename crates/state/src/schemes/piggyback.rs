@@ -29,9 +29,9 @@
 //! full.
 //!
 //! The copier works before the writer, and is done soon. From then on, which is most of the time,
-//! D[u] is complete. Reads use it without a look at any mark. A write, partial or whole, stores the
-//! cell and the mark without a load. A store that waits for its cache line delays no other access,
-//! and a load does.
+//! D[u] is complete. Reads use D[u] without a look at any mark. A write, partial or whole, stores
+//! the cell and the mark without a load. A store that waits for its cache line delays no other
+//! access, and a load does.
 //!
 //! A block is 64 bytes of words, or a cache line. Its mark is a byte (or two bits) in an array of
 //! marks that is small enough to stay in the cache. Where marks lie beside their cells instead

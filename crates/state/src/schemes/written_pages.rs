@@ -13,8 +13,8 @@
 //!
 //! Copies: 0 the state, 1 the shadow. Invariant: between two points of consistency nobody writes
 //! the shadow, and after one it equals the state. A failed capture costs nothing: the next image is
-//! full. Arrays of this scheme can be made only if the system tells the written pages. If it stops
-//! telling, the mutator copies all pages.
+//! full. Arrays of this scheme can be made only if the system tells the written pages. If the
+//! system stops telling, the mutator copies all pages.
 
 use std::marker::PhantomData;
 use std::ops::Range;

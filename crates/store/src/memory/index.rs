@@ -411,8 +411,8 @@ impl Index {
         slot.is_some()
     }
 
-    /// Removes a key's cell. Returns false if it is not in the index. `retire` is called before the
-    /// removal, and before anyone can add another cell for the key.
+    /// Removes a key's cell. Returns false if the cell is not in the index. `retire` is called
+    /// before the removal, and before anyone can add another cell for the key.
     pub(crate) fn remove(
         &self,
         worker: usize,

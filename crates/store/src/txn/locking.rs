@@ -1,9 +1,10 @@
 //! Finding the cells of a transaction's keys, and locking them.
 //!
-//! - **Declared keys** are first tried in the order of their declaration, which nearly always succeeds
-//!   and sorts nothing. If another transaction holds one of the locks, the transaction gives all its
-//!   locks back. Then it takes them in the order of cell numbers, and waits for each. All waits go up
-//!   in one order, so no cycle can close, and a declared transaction is never aborted.
+//! - **Declared keys** are first tried in the order of their declaration, which nearly always
+//!   succeeds and sorts nothing. If another transaction holds one of the locks, the transaction
+//!   gives all its locks back. Then the transaction takes the locks in the order of cell numbers,
+//!   and waits for each. All waits go up in one order, so no cycle can close, and a declared
+//!   transaction is never aborted.
 //! - **Undeclared keys** are locked one by one under wait-die.
 
 use stillpoint_format::Stamp;
@@ -123,7 +124,8 @@ impl Transaction {
     }
 
     /// If the transaction has locked the record already, makes the next slot an alias of the
-    /// earlier one. Returns whether it has.
+    /// earlier one. Returns whether the alias was made. Without an earlier slot, or if that slot's
+    /// lock cannot become exclusive, none is made.
     fn alias(&mut self, local: &Participant, number: u64, mode: Mode) -> bool {
         let Some(at) = self.slot_of_cell(number) else {
             return false;

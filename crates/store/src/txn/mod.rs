@@ -72,7 +72,7 @@ pub(crate) struct Transaction {
     pub(crate) locked_version: u64,
     pub(crate) priority: Priority,
     pub(crate) discipline: Discipline,
-    /// Whether the run has met a lock that it may not wait for. Then it must not commit.
+    /// Whether the run has met a lock that it may not wait for. Such a run must not commit.
     pub(crate) has_conflicted: bool,
     /// Whether the transaction holds locks outside of the store.
     pub(crate) holds_elsewhere: bool,
@@ -82,7 +82,8 @@ pub(crate) struct Transaction {
     /// Keys of earlier runs of the transaction that conflicted.
     pub(crate) remembered: Remembered,
     pub(crate) pending: Pending,
-    /// The call that the transaction is, encoded by its caller. Empty if it has none.
+    /// The call that the transaction is, encoded by its caller. Empty for a transaction without a
+    /// call.
     pub(crate) call: Vec<u8>,
     /// For the commit: key number and first pending operation of every written key.
     written: Vec<(usize, u32)>,

@@ -45,9 +45,10 @@ pub trait Batch {
     }
     /// Declares the keys of transaction `index`, as [`Procedure::declare`].
     fn declare(&mut self, index: usize, keys: &mut KeySet);
-    /// Whether transaction `index` shall run now. Asked before it locks a key or copies a value. A
-    /// refused transaction does not run, and [`ended`](Self::ended) is not called for it.
-    /// `large_bytes` estimates the bytes of the large values under its keys; nothing is locked yet.
+    /// Whether transaction `index` shall run now. Asked before the transaction locks a key or
+    /// copies a value. A refused transaction does not run, and [`ended`](Self::ended) is not called
+    /// for it. `large_bytes` estimates the bytes of the large values under its keys; nothing is
+    /// locked yet.
     #[inline]
     fn begins(&mut self, _index: usize, _large_bytes: &dyn Fn() -> usize) -> bool {
         true
@@ -251,11 +252,11 @@ impl Worker {
         ended
     }
 
-    /// Runs a transaction that finds its keys on the way. If it meets the lock of an older or a
-    /// declared transaction, it is rolled back and tried again. So `body` may run several times,
-    /// must have no other effects, and must use no other worker. After a few conflicts a run locks
-    /// the keys of earlier runs first, like declared ones. The last run has the permit of the whole
-    /// store. A transaction runs [`RUNS_MAX`] times at most, and again if tables are flushed
+    /// Runs a transaction that finds its keys on the way. A transaction that meets the lock of an
+    /// older or a declared transaction is rolled back and tried again. So `body` may run several
+    /// times, must have no other effects, and must use no other worker. After a few conflicts a run
+    /// locks the keys of earlier runs first, like declared ones. The last run has the permit of the
+    /// whole store. A transaction runs [`RUNS_MAX`] times at most, and again if tables are flushed
     /// meanwhile. If the body panics, the transaction is rolled back and the worker can be used
     /// again.
     ///

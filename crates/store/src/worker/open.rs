@@ -8,8 +8,8 @@ use crate::txn::commit::CommitSteps;
 use crate::txn::tx::Tx;
 use crate::worker::Worker;
 
-/// A transaction that is open on a worker, outside of any read section. Unless it is committed, the
-/// worker rolls it back.
+/// A transaction that is open on a worker, outside of any read section. The worker rolls back a
+/// transaction that is not committed.
 #[derive(Debug)]
 pub struct OpenTransaction<'w> {
     worker: &'w mut Worker,

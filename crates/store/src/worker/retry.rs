@@ -64,7 +64,8 @@ impl Worker {
     }
 
     /// Begins a transaction that finds its keys on the way and stays open across calls: outside of
-    /// any read section, until [`end`](Self::end). Nobody tries it again after a conflict.
+    /// any read section, until [`end`](Self::end). Nobody tries the transaction again after a
+    /// conflict.
     pub fn begin(&mut self) {
         // Relaxed: only the number counts.
         let age = self.local.store.ages.fetch_add(1, Relaxed);

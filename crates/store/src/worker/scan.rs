@@ -151,8 +151,8 @@ impl Worker {
         Ok(all.unwrap_or(next))
     }
 
-    /// Copies the records of the found cells, with the first `most` bytes of each value. If they
-    /// are too long for one read section, returns the place to continue from.
+    /// Copies the records of the found cells, with the first `most` bytes of each value. If the
+    /// records are too long for one read section, returns the place to continue from.
     fn copy_positions(&mut self, cursor: u64, most: usize, copied: &mut Copied) -> Option<Next> {
         let (mut cursor, mut from) = (cursor, 0);
         for position in 0..copied.positions.len() {

@@ -2,9 +2,9 @@
 //! exactly the commits before its point of consistency.
 //!
 //! The log yields the versions of every key, in the order of their gsns. The observations say which
-//! version each transaction read. From them follow the edges of the serialization graph: writer to
-//! next writer, writer to reader, reader to next writer (Adya 1999). The clock yields the edges of
-//! real time. A serial order exists if and only if there is no cycle.
+//! version each transaction read. From the observations follow the edges of the serialization
+//! graph: writer to next writer, writer to reader, reader to next writer (Adya 1999). The clock
+//! yields the edges of real time. A serial order exists if and only if there is no cycle.
 
 use crate::common::{Contents, Key, Value};
 use parking_lot::Mutex;

@@ -48,7 +48,7 @@ pub(crate) fn read_segment(header: &SegmentHeader, segment: &[u8]) -> usize {
 }
 
 /// Checks that a document with a right checksum is refused, or means the same after it is written
-/// and read again. Returns whether it was accepted.
+/// and read again. Returns whether the document was accepted.
 pub(crate) fn judge_document(document: &[u8]) -> bool {
     let Ok(manifest) = Manifest::decode(&forge_manifest(document)) else {
         return false;

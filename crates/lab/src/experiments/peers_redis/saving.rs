@@ -232,8 +232,8 @@ impl Saves {
     }
 }
 
-/// Restarts the killed server, and returns the seconds until it serves all its data. Then kills it
-/// again.
+/// Restarts the killed server, and returns the seconds until it serves all its data. Then kills the
+/// server again.
 fn restart(context: &Context, plan: &Plan, peer: &Peer, index: usize) -> LabResult<f64> {
     let server = peer.start(&context.work.join(format!("saving-{index}")), PATIENCE)?;
     let mut admin = server.admin()?;

@@ -134,7 +134,7 @@ impl TpccRecords {
     }
 
     /// The client of one of `workers` workers. Its terminals belong to the worker's own share of
-    /// the warehouses. With fewer warehouses than workers they may belong to any warehouse.
+    /// the warehouses. With fewer warehouses than workers, terminals may belong to any warehouse.
     ///
     /// # Errors
     /// When there are too many sessions.

@@ -1,7 +1,7 @@
 //! HyperLogLog: an estimate of the number of different elements, in at most 12 KiB.
 //!
-//! `PFCOUNT` of one key uses the number in the header if it is valid. Unlike Redis it never writes that
-//! number, so that a read stays a read.
+//! `PFCOUNT` of one key uses the number in the header if it is valid. Unlike in Redis, the command
+//! never writes that number, so that a read stays a read.
 
 mod registers;
 

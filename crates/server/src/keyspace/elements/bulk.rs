@@ -134,8 +134,9 @@ impl Elements {
         self.expire_at_ms = at_ms;
     }
 
-    /// Removes the elements at ranges of positions, which are in ascending order and neither touch nor
-    /// overlap each other. `gone` is called with each content. Gives how many elements it were.
+    /// Removes the elements at ranges of positions, which are in ascending order and neither touch
+    /// nor overlap each other. `gone` is called with each content. Gives the number of removed
+    /// elements.
     ///
     /// # Errors
     /// A node cannot be locked, read or written.

@@ -1,9 +1,9 @@
 //! Reclaims the nodes of deleted collections in the background.
 //!
-//! A command that deletes or overwrites a collection that is a tree changes the record of its key. In
-//! the same transaction it removes the nodes, if these are few. Otherwise it puts the header into the
-//! table of graves, under the incarnation. One event loop looks at the graves in the background, and
-//! removes the nodes below each, a few in a transaction.
+//! A command that deletes or overwrites a collection that is a tree changes the record of its key.
+//! In the same transaction the command removes the nodes, if these are few. Otherwise the command
+//! puts the header into the table of graves, under the incarnation. One event loop looks at the
+//! graves in the background, and removes the nodes below each, a few in a transaction.
 //!
 //! The transactions of this event loop go to the log of one session. A grave is found only after
 //! the commit that made it. The reclaim of its nodes depends on that commit, by the stamp of the

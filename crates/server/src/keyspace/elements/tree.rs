@@ -278,7 +278,7 @@ impl Tree {
         self.splice(nodes, sorting, place, removed, &element)
     }
 
-    /// Replaces `removed` bytes of the leaf at a place by an element. If bytes are removed, they are
+    /// Replaces `removed` bytes of the leaf at a place by an element. Removed bytes, if any, are
     /// one element.
     fn splice(
         &mut self,
