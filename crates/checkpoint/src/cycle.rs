@@ -127,8 +127,8 @@ pub struct Captured {
 /// [ended](Checkpointer::ended) as [`Outcome::Published`].
 ///
 /// # Errors
-/// Any reason why the checkpoint could not be taken. Its files are removed, the scheme is told, and
-/// the store is ready for the next checkpoint.
+/// Any reason why the checkpoint could not be taken. The checkpoint's files are removed, the scheme
+/// is told, and the store is ready for the next checkpoint.
 pub fn take_checkpoint(
     cycle: &Cycle,
     disk: &Arc<dyn Disk>,

@@ -1,4 +1,4 @@
-//! Arguments of the command line. Their names are a contract with users.
+//! Arguments of the command line. The names of the arguments are a contract with users.
 
 use std::path::PathBuf;
 

@@ -3,7 +3,8 @@
 //! `cargo bench -p stillpoint --bench stalled_disk -- [STALL_MS] [CHECKPOINTS]`: each flush of a
 //! log takes STALL_MS (default 300), and two sessions write values of 16 KiB as fast as they may.
 //! So commits wait for room in the logs nearly always. The phases up to the point of consistency
-//! hold two grace periods. Their time tells how long a grace period waits for such commits.
+//! hold two grace periods. The time of these phases tells how long a grace period waits for such
+//! commits.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 

@@ -103,9 +103,9 @@ impl<'a> EngineBuilder<'a> {
     /// Adds a kind of table in addition to the memory store. [`Engine::table_of_kind`] makes its
     /// tables. A transaction may touch tables of several kinds.
     ///
-    /// A kind logs its operations, so the journal must keep what is appended. Its tables are not in the
-    /// files of checkpoints: the kind has files of its own, which the same MANIFEST names. A kind that
-    /// writes none needs all of the logs.
+    /// A kind logs its operations, so the journal must keep what is appended. The kind's tables are
+    /// not in the files of checkpoints: the kind has files of its own, which the same MANIFEST
+    /// names. A kind that writes none needs all of the logs.
     pub fn table_kind(mut self, kind: Arc<dyn TableKind>) -> Self {
         self.kinds.push(kind);
         self

@@ -134,9 +134,10 @@ impl Session {
         self.shared.life.check()
     }
 
-    /// Runs transactions with declared keys, one after the other. Their index lines and records are
-    /// prefetched together before the first runs. No transaction is ever aborted for a lock. Does
-    /// *not* wait for durability: call [`flush`](Self::flush) before acknowledging.
+    /// Runs transactions with declared keys, one after the other. The index lines and records of
+    /// several transactions are prefetched together before the first of these runs. No transaction
+    /// is ever aborted for a lock. Does *not* wait for durability: call [`flush`](Self::flush)
+    /// before acknowledging.
     pub fn execute<B: Batch + ?Sized>(&mut self, batch: &mut B) {
         let inside = Inside::batch("execute");
         match inside.and_then(|inside| self.admit().map(|()| inside)) {

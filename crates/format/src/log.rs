@@ -6,9 +6,9 @@
 //! record  = head (16) · dependencies (8 each) · body
 //! ```
 //!
-//! One write call appends one batch, which is valid as a whole or not at all. Its checksums are
-//! seeded with store, incarnation, log, segment and offset. So old bytes beyond the tail of a
-//! recycled or preallocated segment never validate. [`BatchReader`] stops at the first invalid
+//! One write call appends one batch, which is valid as a whole or not at all. The checksums of a
+//! batch are seeded with store, incarnation, log, segment and offset. So old bytes beyond the tail
+//! of a recycled or preallocated segment never validate. [`BatchReader`] stops at the first invalid
 //! batch. [`classify_tail`] then tells a torn tail from damage.
 
 mod batch;

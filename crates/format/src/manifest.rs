@@ -153,9 +153,9 @@ pub struct CheckpointEntry {
     /// The section of the scheme, a text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub private: Option<String>,
-    /// Whether the checkpoint is fuzzy, without a point of consistency. Its positions are those of
-    /// its begin. Its records have stamps, and may hold commits of any epoch. Replay leaves out
-    /// changes that are not newer than a record.
+    /// Whether the checkpoint is fuzzy, without a point of consistency. The positions of a fuzzy
+    /// checkpoint are those of its begin. The records have stamps, and may hold commits of any
+    /// epoch. Replay leaves out changes that are not newer than a record.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fuzzy: bool,
     /// Requested codec.

@@ -89,9 +89,9 @@ impl WrittenPages {
         Self::track(&page)?.take(|_| {})
     }
 
-    /// Watches some memory from this call on. Its pages count as written at first. The memory must
-    /// stay at its address as long as this value is used. In unmapped memory no written page is
-    /// found.
+    /// Watches some memory from this call on. The pages of that memory count as written at first.
+    /// The memory must stay at its address as long as this value is used. In unmapped memory no
+    /// written page is found.
     ///
     /// # Errors
     /// The system forbids it, the kernel is too old, or the memory is not the process's own (a file, say).

@@ -445,8 +445,8 @@ fn handles_of_a_dead_machine_touch_nothing() {
     assert!(file.sync().is_err() && file.len().is_err() && disk.list(Path::new(ROOT)).is_err());
     assert!(disk.is_dead() && !after.is_dead());
     assert_eq!(bytes_of(&after, "f"), b"before");
-    // The stopped machine's lock does not block the new machine. Its drop does not release the new
-    // machine's lock.
+    // The stopped machine's lock does not block the new machine. The drop of the old lock does not
+    // release the new machine's lock.
     let new_lock = after.lock(Path::new("LOCK")).expect("lock").expect("free");
     drop(lock);
     assert!(after.lock(Path::new("LOCK")).expect("lock").is_none());

@@ -302,7 +302,7 @@ pub trait Journal: Send + Sync + fmt::Debug {
 
     /// Per log, the gsn up to which all records belong to epochs before `epoch`. A checkpoint of
     /// that epoch contains all of them. (Later records may belong to earlier epochs too, if
-    /// sessions share the log. Their own epoch tells.)
+    /// sessions share the log. The epoch of such a record tells.)
     fn positions_before_epoch(&self, epoch: u64) -> Vec<LogGsn>;
 
     /// Bytes on disk of records above the positions, which recovery would read. A log without a

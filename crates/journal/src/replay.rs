@@ -74,7 +74,7 @@ pub enum OperationRecord<'a> {
     Operation(LoggedOperation<'a>),
     /// The end of the transaction that began with this record.
     End(LogGsn, TransactionEnd),
-    /// The call that a transaction was. Its writes are among those of the round.
+    /// The call that a transaction was. The transaction's writes are among those of the round.
     Call(LoggedCall<'a>),
 }
 

@@ -43,7 +43,7 @@ pub(crate) struct Spare {
     pub(crate) reused: bool,
 }
 
-/// A segment that batches are placed in. Its first batch gives the file its name.
+/// A segment that batches are placed in. The segment's first batch gives the file its name.
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub(crate) header: SegmentHeader,

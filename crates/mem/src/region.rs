@@ -104,8 +104,8 @@ impl AddressSpace {
         }
     }
 
-    /// Counts a request for `bytes`. The caller holds the result while the system serves the
-    /// request. Its bytes are then left for the rest of the process.
+    /// Counts a request for `bytes`. The result keeps address space for the rest of the process.
+    /// The caller holds the result while the system serves the request.
     fn admit(&self, bytes: usize) -> Result<backing::Left, RegionError> {
         // Relaxed: counts.
         if self.requests.fetch_add(1, Relaxed) >= self.requests_max.load(Relaxed) {

@@ -455,10 +455,10 @@ mod backing {
             );
             let base = self.region.words().as_ptr().cast::<u8>();
             // SAFETY: `Places::check` has verified that every cell of every copy lies inside the
-            // first `places.end` bytes of the region. Each lies at a multiple of the grain's size,
-            // and overlaps no mark. The region begins at a page. Its memory is initialised and
-            // lives as long as `self`. `Region` is private to this value, so the bytes are reached
-            // only here, as atomics `G` of one width.
+            // first `places.end` bytes of the region. Each cell lies at a multiple of the grain's
+            // size, and overlaps no mark. The region begins at a page. The region's memory is
+            // initialised and lives as long as `self`. `Region` is private to this value, so the
+            // bytes are reached only here, as atomics `G` of one width.
             unsafe { std::slice::from_raw_parts(base.add(offset).cast::<G>(), count) }
         }
 

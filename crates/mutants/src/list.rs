@@ -71,8 +71,8 @@ pub(crate) fn parse(json: &str) -> serde_json::Result<Vec<Mutant>> {
     Ok(mutants)
 }
 
-/// Every `shards`-th of `mutants`, beginning with the `shard`-th. Their order depends only on the
-/// shard, so that an interrupted run has judged a random sample.
+/// Every `shards`-th of `mutants`, beginning with the `shard`-th. The order of the chosen mutants
+/// depends only on the shard, so that an interrupted run has judged a random sample.
 pub(crate) fn sample(mutants: &[Mutant], shard: u32, shards: u32) -> Vec<&Mutant> {
     let chosen = mutants.iter().zip(0..).filter(|(_, index)| index % shards == shard);
     let mut chosen: Vec<&Mutant> = chosen.map(|(mutant, _)| mutant).collect();

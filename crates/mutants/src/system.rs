@@ -67,7 +67,7 @@ fn create(path: &Path) -> Result<File, String> {
 }
 
 /// Runs a program with one mutant on, until it ends, one of its tests fails, or it meets a limit.
-/// Its output goes to the file `output`.
+/// The program's output goes to the file `output`.
 ///
 /// # Errors
 /// The program cannot be started, or its output cannot be kept.

@@ -26,8 +26,8 @@ impl Node<'_> {
     /// passed.
     ///
     /// # Errors
-    /// The first defect. Its offset in the page is that of the slot or of the header's word. The
-    /// caller adds the page's name.
+    /// The first defect. The defect's offset in the page is that of the slot or of the header's
+    /// word. The caller adds the page's name.
     pub fn check(&self) -> Result<(), DecodeError> {
         let kind_word = self.kind_word();
         let Some(kind) = self.kind() else {

@@ -114,8 +114,9 @@ fn start_of(manifest: &Manifest) -> ReplayStart {
     ReplayStart { kinds: manifest.kinds.clone(), ..start }
 }
 
-/// Start of the replay if the newest published checkpoint may be lost. Its publication has freed
-/// the logs of earlier incarnations, and a part of its own incarnation's logs.
+/// Start of the replay if the newest published checkpoint may be lost. The publication of that
+/// checkpoint has freed the logs of earlier incarnations, and a part of the logs of its own
+/// incarnation.
 fn start_without(left: &Manifest, published: &Manifest) -> ReplayStart {
     let mut start = start_of(left);
     let (newest, lost) = (left.newest_chain(), published.newest_chain());

@@ -34,7 +34,7 @@ use crate::verify::read_all;
 /// A rebuilt manifest.
 #[derive(Clone, Debug)]
 pub struct Rebuilt {
-    /// The manifest. Its latest incarnation is not over.
+    /// The manifest, whose latest incarnation is not over.
     pub manifest: Manifest,
     /// Losses with the old manifest, in sentences: facts that no file tells.
     pub gives_up: Vec<String>,

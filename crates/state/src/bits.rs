@@ -115,7 +115,8 @@ impl BitMarks {
     #[inline]
     pub(crate) fn publish(&self, column: usize, index: usize, mark: u8) {
         let (word, shift) = self.place(column, index);
-        // Relaxed: only the exchange counts. Its Release pairs with the Acquire of `get`.
+        // Relaxed: only the exchange counts. The exchange's Release pairs with the Acquire of
+        // `get`.
         let mut old = word.load(Relaxed);
         loop {
             let new = (old & !(self.mask() << shift)) | (u64::from(mark) << shift);

@@ -67,7 +67,7 @@ pub enum StateError {
     Option {
         /// The option.
         option: &'static str,
-        /// Its value.
+        /// The value of the option.
         value: u64,
         /// The allowed values.
         allowed: &'static str,

@@ -228,8 +228,8 @@ impl<const WORDS: usize> TickReceiver<WORDS> {
         self.ended.load(Acquire) // pairs with the Release in `send`
     }
 
-    /// The next tick, if it is at most `until`, which [`published`](Self::published) has returned. Its
-    /// actions replace the contents of `actions`.
+    /// The next tick, if it is at most `until`, which [`published`](Self::published) has returned.
+    /// The actions of the tick replace the contents of `actions`.
     pub(crate) fn receive(&mut self, until: u64, actions: &mut Vec<u8>) -> Option<ReceivedTick> {
         if self.last == until {
             return None;

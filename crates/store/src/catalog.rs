@@ -228,7 +228,7 @@ impl Catalog {
     /// locks outside of its read section. The worker enters a read section next.
     pub(crate) fn begin_transaction(&self, worker: usize, version: u64) {
         // Relaxed: the fence of `ReadSections::enter` orders this store before the transaction's
-        // reads. Its partner is the grace period and the Acquire in `drop_retired`.
+        // reads. The fence's partner is the grace period and the Acquire in `drop_retired`.
         self.transactions[worker].store(version + 1, Relaxed);
     }
 

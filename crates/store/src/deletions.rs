@@ -84,8 +84,8 @@ impl Deletions {
 
 #[derive(Default)]
 struct Shard {
-    /// Where an entry begins, in units of [`ALIGN`] and from 1 on. 0 is a free slot. Their number is
-    /// a power of two, and a quarter of them is free.
+    /// Where an entry begins, in units of [`ALIGN`] and from 1 on. 0 is a free slot. The number of
+    /// slots is a power of two, and a quarter of the slots is free.
     slots: Vec<u32>,
     /// Entries one after the other.
     entries: Vec<u8>,

@@ -633,7 +633,8 @@ fn large_values_are_kept_and_freed() {
         let mut given_back = 0;
         let mut worker = worker_of(&driven);
         let mut replace = |turn| {
-            // This key is separate, so that at least its value is replaced in the middle.
+            // Only this worker writes key 6, so at least the value of that key is replaced in the
+            // middle of each checkpoint.
             let put = worker.transact(|tx| tx.put(T, &account(6), &whole(turn, 80_000)));
             put.expect("memory");
         };

@@ -20,7 +20,8 @@ pub const RETIRED: &[(&str, &str)] = &[
 pub const RETIRED_TYPES: &[&str] =
     &["Gate", "Hand", "Held", "Place", "Seen", "Turn", "Walk", "Window"];
 
-/// Complaints about retired words in identifiers of Rust files and in headings of documents.
+/// Complaints about retired words in identifiers of Rust files and in headings of documents, and
+/// about retired names of types.
 pub fn complaints(files: &[TextFile]) -> Vec<String> {
     let mut found = Vec::new();
     for file in files.iter().filter(|file| !file.path.ends_with("tidy/src/glossary.rs")) {

@@ -1,8 +1,8 @@
 //! The rule on registries: one algorithm = one file + one row.
 //!
-//! A scheme is `schemes/<name>.rs` (or a directory `schemes/<name>/` once it outgrows a
-//! file). Its row stands in a file beside ([`REGISTRIES`] says which) and names the module once, as
-//! `<name>::…`, outside of `use` lines and tests.
+//! A scheme is `schemes/<name>.rs` (or a directory `schemes/<name>/` once it outgrows a file). The
+//! row of a scheme stands in a file beside ([`REGISTRIES`] says which). The row names the module
+//! once, as `<name>::…`, outside of `use` lines and tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 

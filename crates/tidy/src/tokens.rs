@@ -10,7 +10,7 @@ use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 /// A function with a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Function {
-    /// Its name.
+    /// The function's name.
     pub name: String,
     /// Lines from `fn` to the closing brace, both counted from 1.
     pub lines: RangeInclusive<usize>,

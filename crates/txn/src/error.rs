@@ -2,7 +2,7 @@
 
 use crate::table::TableId;
 
-/// The reason why a transaction did not commit. Its writes are rolled back.
+/// The reason why a transaction did not commit. The transaction's writes are rolled back.
 #[derive(Debug, thiserror::Error)]
 pub enum TxError {
     /// An older or declared transaction holds a lock. The body must return this error, and the

@@ -56,7 +56,7 @@ struct State {
     /// Read threads that may still fill a buffer.
     readers: usize,
     failure: Option<LoadError>,
-    /// Whether a load thread panicked. Its join gives the message.
+    /// Whether a load thread panicked. The join of that thread gives the message.
     panicked: bool,
 }
 

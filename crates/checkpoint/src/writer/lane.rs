@@ -19,7 +19,7 @@ pub(super) const COPIED_BYTES_MAX: usize = 16 << 10;
 /// them in the cache.
 const FETCHED_AHEAD_BYTES: usize = 192;
 
-/// The lane of one read section slot. Its mutex is taken by the slot's owner alone, until the drain.
+/// The lane of one read section slot. Until the drain only the slot's owner takes the lane's mutex.
 #[derive(Debug)]
 pub(super) struct LaneSlot {
     blocks: Mutex<Blocks>,

@@ -228,7 +228,7 @@ fn phases_wait_for_commits_under_way_and_the_walk_does_not() {
     }
 }
 
-/// A table is flushed at each point of a checkpoint. Its records from before the flush are captured
+/// A table is flushed at each point of a checkpoint. Records from before the flush are captured
 /// under the old generation or not at all. Records from after the flush belong to the new
 /// generation.
 #[test]

@@ -58,8 +58,8 @@ pub(crate) fn value(found: &State, table: TableId, key: u8) -> Option<&[u8]> {
     found.get(&(table.0, vec![key])).map(|value| &*value.1)
 }
 
-/// The first checkpoint of changes after a restart has the replayed writes and deletions. Its
-/// publication frees their log.
+/// The first checkpoint of changes after a restart has the replayed writes and deletions. The
+/// checkpoint's publication frees the log of these writes.
 pub(crate) fn a_chain_goes_on_after_a_restart() {
     let disk = SimDisk::new(1);
     let (engine, table, mut session) = open(&disk, 1, None);

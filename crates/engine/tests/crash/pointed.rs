@@ -21,8 +21,8 @@ fn open(disk: &SimDisk) -> (Engine, TableId, TableId) {
     (engine, first, second)
 }
 
-/// A transaction that is open across a flush of tables begins again. Its reads are outdated, and
-/// its writes would go to a generation that is gone.
+/// A transaction that is open across a flush of tables begins again. The transaction's reads are
+/// outdated, and its writes would go to a generation that is gone.
 pub(crate) fn a_transaction_open_across_a_flush_of_tables_begins_again() {
     let disk = SimDisk::new(1);
     let (engine, first, second) = open(&disk);

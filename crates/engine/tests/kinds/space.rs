@@ -15,8 +15,9 @@ fn open(disk: &SimDisk, segment_bytes: u64) -> World {
 }
 
 /// A transaction that has changed `operations` values in place is open while others fill the log
-/// and the disk. Its abort is still logged, the store goes on, and a crash changes nothing. With
-/// long segments all its room lies in the present segment, with short ones in prepared segments.
+/// and the disk. The abort is still logged, the store goes on, and a crash changes nothing. With
+/// long segments all room of the transaction lies in the present segment, with short ones in
+/// prepared segments.
 pub(crate) fn an_abort_finds_room_in_a_full_log() {
     let cases = [(1, 16 << 10), (2, 16 << 10), (7, 16 << 10), (30, 16 << 10)];
     for (operations, segment_bytes) in cases.into_iter().chain([(1, 64 << 10), (3, 64 << 10)]) {

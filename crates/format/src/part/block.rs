@@ -306,9 +306,9 @@ impl BlockBuilder {
     }
 
     /// Completes the block in its buffer, in plain form, padded with zeros to a multiple of 4096
-    /// bytes. The block begins at a multiple of 4096 in memory. Its place will be `offset` of the
-    /// part with that identity. Returns the block with its index entry. No entry may follow before
-    /// the next [`reset`](Self::reset).
+    /// bytes. The block begins at a multiple of 4096 in memory. The block's place will be `offset`
+    /// of the part with that identity. Returns the block with its index entry. No entry may follow
+    /// before the next [`reset`](Self::reset).
     pub fn seal_in_place(&mut self, identity: Identity, offset: u64) -> (&[u8], BlockEntry) {
         let end = self.begin + (self.at - self.begin).next_multiple_of(BLOCK_ALIGN);
         self.buf[self.at..end].fill(0);

@@ -460,8 +460,8 @@ fn an_empty_part_round_trips() {
     assert_eq!(read_part(&file), Ok(vec![]));
 }
 
-/// A plain block is padded with zeros. Its entries read the same, its checksum covers the padding,
-/// and only zeros count as padding.
+/// A plain block is padded with zeros. The block's entries read the same, its checksum covers the
+/// padding, and only zeros count as padding.
 #[test]
 fn a_block_sealed_in_place_is_whole_units() {
     let identity = part_header(Codec::None).identity();

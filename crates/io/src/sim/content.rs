@@ -215,7 +215,8 @@ impl Content {
         self.lens_between.clear();
     }
 
-    /// Notes a failed flush. Its sectors stay in doubt, whatever later flushes return.
+    /// Notes a failed flush. The sectors of that flush stay in doubt, whatever later flushes
+    /// return.
     pub(super) fn fail_flush(&mut self) {
         for doubt in self.doubts.values_mut() {
             doubt.lost |= doubt.dirty;

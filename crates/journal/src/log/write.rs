@@ -19,8 +19,8 @@ use crate::segments::Segment;
 /// faster than many small ones.
 const CALL_BYTES: u64 = 4 << 20;
 
-/// Bytes of a piece of a grown batch. Its buffer may be unaligned for a direct write, so the batch
-/// is copied and written in pieces. So a long value is not in memory a second time.
+/// Bytes of a piece of a grown batch. The batch's buffer may be unaligned for a direct write, so
+/// the batch is copied and written in pieces. So a long value is not in memory a second time.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// A segment that the log has left, and the mark that goes to its end.

@@ -39,7 +39,7 @@ pub(crate) struct CalcTransaction {
 /// A batch write, which stays open for about [`LongTransactions::seconds`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LongTransaction {
-    /// Different record numbers in ascending order. Their count is a multiple of
+    /// Different record numbers in ascending order. The count of the numbers is a multiple of
     /// [`KEYS_PER_TRANSACTION`].
     pub(crate) keys: Vec<u64>,
 }

@@ -83,7 +83,7 @@ impl LoopKeys {
         std::mem::take(&mut self.wakes)
     }
 
-    /// An empty buffer. Its taker gives it back.
+    /// An empty buffer, which its taker gives back.
     pub(crate) fn take_scratch(&mut self) -> Vec<u8> {
         let mut buffer = std::mem::take(&mut self.scratch);
         buffer.clear();

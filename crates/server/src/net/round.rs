@@ -209,9 +209,9 @@ impl Batch for Round<'_> {
         begins
     }
 
-    /// A command is called by its name. Its arguments are its request, and those of `EXEC` are the
-    /// queued requests. A word stands for each secret. Its inputs are the time and the number of the
-    /// database.
+    /// A command is called by its name. The arguments of a command are its request, and those of
+    /// `EXEC` are the queued requests. A word stands for each secret. The inputs of a command are
+    /// the time and the number of the database.
     fn call(&mut self, i: usize, to: &mut stillpoint::Call) {
         let call = self.plan.calls[i];
         let Some(conn) = self.conns.get_mut(call.conn as usize) else {

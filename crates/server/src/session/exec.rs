@@ -120,7 +120,7 @@ fn allow_reserve(multi: &Multi, from: usize, to: usize, tx: &mut Tx<'_>) {
     }
 }
 
-/// Runs commands `from..to` of the queue. Their keys begin at `slot`.
+/// Runs commands `from..to` of the queue. The keys of these commands begin at `slot`.
 pub(super) fn run_range(
     ctx: &mut Context<'_>,
     multi: &Multi,

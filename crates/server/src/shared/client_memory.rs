@@ -2,8 +2,8 @@
 //! client to disconnect.
 //!
 //! Beyond the limit of all clients together the largest holder is disconnected, and nobody else.
-//! Its event loop disconnects it. Until its buffers are freed they count as *leaving*, so that no
-//! second client is disconnected for the same bytes.
+//! The event loop of the largest holder disconnects it. Until its buffers are freed they count as
+//! *leaving*, so that no second client is disconnected for the same bytes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

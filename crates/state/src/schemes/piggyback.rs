@@ -33,10 +33,10 @@
 //! the cell and the mark without a load. A store that waits for its cache line delays no other
 //! access, and a load does.
 //!
-//! A block is 64 bytes of words, or a cache line. Its mark is a byte (or two bits) in an array of
-//! marks that is small enough to stay in the cache. Where marks lie beside their cells instead
-//! (`interleaved`, `packed`), each cell has its own. In a cell longer than a cache line each line
-//! is a block.
+//! A block is 64 bytes of words, or a cache line. The mark of a block is a byte (or two bits) in an
+//! array of marks that is small enough to stay in the cache. Where marks lie beside their cells
+//! instead (`interleaved`, `packed`), each cell has its own. In a cell longer than a cache line
+//! each line is a block.
 
 use std::marker::PhantomData;
 use std::ops::Range;

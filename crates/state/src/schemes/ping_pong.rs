@@ -34,7 +34,7 @@ use crate::scheme::{Content, Extent, Intent, LiveCopy, Scheme};
 
 const STATE: usize = 0;
 
-/// The copy of changes of a turn. Its column of marks has the turn's own number.
+/// The copy of changes of a turn. That copy's column of marks has the turn's own number.
 #[inline(always)]
 fn changes(turn: usize) -> usize {
     1 + turn

@@ -641,7 +641,7 @@ impl CellCache {
         &mut self.pools[at].1
     }
 
-    /// Allocates a cell of at least `bytes` bytes. Its words keep their old contents.
+    /// Allocates a cell of at least `bytes` bytes. The cell's words keep their old contents.
     pub(crate) fn allocate(
         &mut self,
         arena: &Arena,

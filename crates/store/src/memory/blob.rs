@@ -83,8 +83,8 @@ pub(crate) fn read_into(memory: &Memory, blob: Blob, offset: usize, out: &mut [u
     }
 }
 
-/// Allocates a large value of `len` bytes. Its chunks are not touched before [`fill`], so until
-/// then they need no pages of the system. The caller continues with `fill` or [`discard`].
+/// Allocates a large value of `len` bytes. The value's chunks are not touched before [`fill`], so
+/// until then they need no pages of the system. The caller continues with `fill` or [`discard`].
 pub(crate) fn allocate(
     memory: &Memory,
     cache: &mut CellCache,

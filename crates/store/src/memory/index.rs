@@ -543,8 +543,8 @@ impl Index {
         let level = (state >> 56) as u32;
         let mask = (1u64 << level) - 1;
         // A bucket that was split already is scanned with its other half, and so is one that is
-        // split meanwhile. Its entries move upwards only, and the scan reads the count anew for
-        // each bucket.
+        // split meanwhile. The entries of such a bucket move upwards only, and the scan reads the
+        // count anew for each bucket.
         let mut number = cursor & mask;
         while number < self.bucket_count() {
             let first = self.bucket(number);

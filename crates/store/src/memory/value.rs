@@ -6,7 +6,7 @@ use crate::memory::Memory;
 use crate::memory::blob::{self, Blob};
 use crate::memory::words;
 
-/// A value. Its bytes belong to a record that is locked or about to be claimed, or to the
+/// A value, whose bytes belong to a record that is locked or about to be claimed, or to the
 /// transaction's own write.
 #[derive(Clone, Copy)]
 pub struct ValueRef<'a> {

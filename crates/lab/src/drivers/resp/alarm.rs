@@ -7,7 +7,7 @@ use std::io;
 
 use mio::{Poll, Token};
 
-/// A timer descriptor. Its poll reports it as readable at the given moment.
+/// A timer descriptor. A poll reports the descriptor as readable at the given moment.
 #[cfg(target_os = "linux")]
 #[derive(Debug)]
 pub(super) struct Alarm {

@@ -148,10 +148,10 @@ impl Comparison {
 pub(crate) struct Claim {
     /// The sentence that is checked.
     pub(crate) claim: String,
-    /// The subject of a comparison, by its name in figures. Its figure is the dividend.
+    /// The subject of a comparison, by its name in figures. The subject's figure is the dividend.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) subject: String,
-    /// The baseline of a comparison, by its name in figures. Its figure is the divisor.
+    /// The baseline of a comparison, by its name in figures. The baseline's figure is the divisor.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) baseline: String,
     /// The part of the experiment that the claim belongs to; empty for all parts.

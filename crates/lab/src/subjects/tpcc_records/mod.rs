@@ -133,8 +133,9 @@ impl TpccRecords {
         load::load(self)
     }
 
-    /// The client of one of `workers` workers. Its terminals belong to the worker's own share of
-    /// the warehouses. With fewer warehouses than workers, terminals may belong to any warehouse.
+    /// The client of one of `workers` workers. The client's terminals belong to the worker's own
+    /// share of the warehouses. With fewer warehouses than workers, terminals may belong to any
+    /// warehouse.
     ///
     /// # Errors
     /// When there are too many sessions.

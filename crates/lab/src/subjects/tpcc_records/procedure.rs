@@ -142,8 +142,8 @@ impl Tpcc {
     }
 }
 
-/// A procedure of the engine. Its result is the transaction's answer, or `None` if the expectation
-/// does not hold.
+/// A procedure of the engine. The procedure's result is the transaction's answer, or `None` if the
+/// expectation does not hold.
 #[derive(Debug)]
 pub(super) struct Procedure(pub(super) Tpcc);
 

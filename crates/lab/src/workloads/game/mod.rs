@@ -124,8 +124,8 @@ impl Load for Game {
         self.load.step(array, cells, tick)
     }
 
-    /// The players' actions. Their effects are in the trace already, and a replay takes them from
-    /// there, as in the paper (§5.4).
+    /// The players' actions. The effects of actions are in the trace already, and a replay takes
+    /// them from the trace, as in the paper (§5.4).
     fn actions(&self, tick: u64, log: &mut dyn FnMut(&[u8])) {
         for action in self.actions_of(tick).chunks_exact(ACTION_BYTES) {
             log(action);

@@ -72,8 +72,9 @@ fn back_bytes(len: usize) -> usize {
     }
 }
 
-/// Elements of a ziplist. Its head is the length in bytes (u32), the offset of the last element (u32)
-/// and the number of elements (u16). Before each element stands the length of the previous one.
+/// Elements of a ziplist. The head of a ziplist is the length in bytes (u32), the offset of the
+/// last element (u32) and the number of elements (u16). Before each element stands the length of
+/// the previous one.
 pub(super) fn ziplist(bytes: &[u8]) -> Option<Strings> {
     if u32::from_le_bytes(array(bytes, 0)?) as usize != bytes.len() {
         return None;

@@ -97,7 +97,7 @@ struct Owner {
     collection: Elements,
 }
 
-/// Verifies all collections of a directory. Its caller passes the records one by one.
+/// Verifies all collections of a directory. The caller passes the records one by one.
 #[derive(Debug, Default)]
 pub struct CollectionCheck {
     nodes: HashMap<(Db, u64), NodesById>,

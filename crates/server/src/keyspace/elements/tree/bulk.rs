@@ -363,7 +363,8 @@ fn put_children(
     Ok(inner)
 }
 
-/// Appends an inner node to another. Its first entry, which had no bound, gets that of the node.
+/// Appends an inner node to another. The first entry of the appended node, which had no bound, gets
+/// that node's own bound.
 fn join_inner(mut first: Vec<u8>, second: &[u8], separator: &[u8]) -> Vec<u8> {
     for (i, entry) in entries(second, 0).enumerate() {
         let separator = if i == 0 { separator } else { entry.separator };
