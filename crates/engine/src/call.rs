@@ -6,7 +6,7 @@ use stillpoint_store::TxError;
 use stillpoint_txn::LogRefused;
 
 /// The call of a procedure or of a command, with all that its result depends on beside the records.
-/// [`Batch::call`](crate::Batch::call) fills it.
+/// [`Batch::call`](crate::Batch::call) fills the call.
 #[derive(Debug, Default)]
 pub struct Call {
     name: String,
@@ -47,7 +47,7 @@ impl Call {
     }
 }
 
-/// A call that the logs hold. [`offline::calls`](crate::offline::calls) finds it.
+/// A call that the logs hold. [`offline::calls`](crate::offline::calls) finds such calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundCall<'a> {
     /// Log that holds the record.

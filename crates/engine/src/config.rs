@@ -50,11 +50,11 @@ pub struct Config {
     pub merge_after: Option<usize>,
     /// Name of the journal, as [`journal_schemes`](crate::journal_schemes) lists them.
     pub journal: String,
-    /// Durability of commits. A journal that keeps nothing ignores it.
+    /// Durability of commits. A journal that keeps nothing ignores this setting.
     pub durability: Durability,
     /// Whether a record of the log names the call of the procedure or command that wrote it, with
-    /// its arguments and inputs. [`offline::calls`](crate::offline::calls) lists them. The log is
-    /// longer by as much. The setting changes nothing for a journal that keeps nothing.
+    /// its arguments and inputs. [`offline::calls`](crate::offline::calls) lists the calls. The log
+    /// is longer by as much. The setting changes nothing for a journal that keeps nothing.
     pub log_calls: bool,
     /// Greatest age of an unflushed commit in relaxed durability.
     pub flush_interval: Duration,

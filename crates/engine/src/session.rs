@@ -517,7 +517,7 @@ impl<B: Batch + ?Sized> Batch for Rest<'_, B> {
 }
 
 /// The commits that answers wait for in strict durability: the newest one of each log that they
-/// depend on. [`Session::unflushed`] returns it.
+/// depend on. [`Session::unflushed`] returns this value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unflushed {
     /// At most one commit of each log.

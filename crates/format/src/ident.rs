@@ -24,7 +24,7 @@ pub(crate) const PARAMS_AT: usize = 64;
 /// Offset of the header's own checksum, in this and every later version.
 const CRC_AT: usize = HEADER_BYTES - 4;
 
-/// Sixteen random bytes that name a store. Every file of the store carries them.
+/// Sixteen random bytes that name a store. Every file of the store carries these bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StoreId(pub [u8; 16]);
 

@@ -246,7 +246,7 @@ pub struct IncarnationEntry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cut: Option<Vec<LogGsn>>,
     /// The logs whose kept end lies in a file of its own. The recovery that writes the cut writes
-    /// these.
+    /// these files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tails: Vec<LogTail>,
 }

@@ -53,7 +53,7 @@ impl Stamp {
         self.0 >> GSN_SHIFT
     }
 
-    /// Number of the log. [`LOG_NONE`] if no log wrote it.
+    /// Number of the log. [`LOG_NONE`] if no log wrote the cell.
     #[inline]
     pub const fn log(self) -> u8 {
         (self.0 >> LOG_SHIFT) as u8

@@ -52,7 +52,7 @@ pub fn write_beside(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> DiskResult<Pa
     })();
     if let Err(error) = written {
         // On a full disk the half-written file would take space that others wait for. If the
-        // removal fails, the next call removes it.
+        // removal fails, the next call removes the file.
         let _ = disk.remove(&beside);
         return Err(error);
     }

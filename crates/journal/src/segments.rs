@@ -167,7 +167,7 @@ struct Shelf {
     ready: VecDeque<Spare>,
     /// Number of the next spare's name.
     next_name: u64,
-    /// The reason why the last preparation failed. The next success clears it.
+    /// The reason why the last preparation failed. The next success clears the reason.
     refused: Option<Arc<DiskError>>,
     /// The reason why nothing will be prepared any more: the thread that prepares has ended.
     ended: Option<JournalError>,
@@ -401,7 +401,8 @@ impl Stock {
         self.room.check(&path, bytes)?;
         let file = self.disk.open(&path, OpenMode::CreateNew, Caching::Direct)?;
         // A transaction prepares the segment for a single long record itself, with its locks held.
-        // So the space is only reserved. The flush of the segment's header makes it durable.
+        // So the space is only reserved. The flush of the segment's header makes the reserved space
+        // durable.
         let is_hurried = bytes > self.segment_bytes;
         let zeros = if self.write_zeros && !is_hurried { bytes } else { 0 };
         let allocated = file.allocate(bytes).and_then(|()| write_zeros(&*file, zeros));

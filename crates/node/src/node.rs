@@ -89,7 +89,8 @@ impl<'a> Node<'a> {
         usize::from(self.kind_word().prefix_bytes)
     }
 
-    /// The words of the page that belong to its owner. No function of this crate changes them.
+    /// The words of the page that belong to its owner. No function of this crate changes these
+    /// words.
     #[inline]
     pub fn owner_words(&self) -> &'a [AtomicU64; OWNER_WORDS] {
         self.words[WORD_OWNER..].first_chunk().expect("a page is longer than a header")

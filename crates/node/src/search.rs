@@ -17,7 +17,7 @@ impl Node<'_> {
     /// Finds the slot of a key, a ghost's too.
     ///
     /// The node must [cover](Self::covers) the key, or the key must be the node's upper fence. A
-    /// descent by separators guarantees that. For other keys the answer means nothing.
+    /// descent by separators finds such a node. For other keys the answer means nothing.
     ///
     /// # Errors
     /// The slot that the key would get, if no slot has the key.

@@ -186,7 +186,8 @@ impl Server {
         let long = Some(Arc::clone(&self.long));
         let mut worker = Worker::new(number, poll, listener, session, Arc::clone(&shared), long)?;
         let thread = stillpoint_io::spawn(&format!("stillpoint-{number}"), move || {
-            // The capture thread has short slices, too. With longer ones a loop would wait for it.
+            // The capture thread has short slices, too. With longer slices the capture thread would
+            // keep a loop waiting.
             stillpoint_io::ask_for_short_slices();
             // If a loop ends by an error or a panic, the other loops end, too.
             let _end = EndAll(shared);

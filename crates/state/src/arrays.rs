@@ -180,8 +180,8 @@ impl<S: Scheme> Cells<S> {
         slots.map(|slot| with_grid!(&slot.grid, grid => grid.len_bytes())).sum()
     }
 
-    /// Leaves the cells out of child processes, for good: another state's fork then costs these
-    /// nothing. A child that touches them is killed.
+    /// Leaves the cells out of child processes, for good: another state's fork then costs nothing
+    /// for these cells. A child that touches them is killed.
     pub fn keep_from_children(&self) {
         for slot in self.shared.slots.iter() {
             with_grid!(&slot.grid, grid => grid.keep_from_children());

@@ -34,7 +34,7 @@ pub(crate) struct LogQueue {
     control: Mutex<Control>,
     came: Condvar,
     flushed: Condvar,
-    /// Bytes of the stream that need no room any more. Only the logger writes it.
+    /// Bytes of the stream that need no room any more. Only the logger writes this number.
     flushed_bytes: CachePadded<AtomicU64>,
     /// True while there is a failure. Every tick looks at it, and it changes with failures only.
     has_failed: CachePadded<AtomicBool>,

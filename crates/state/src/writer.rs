@@ -327,7 +327,7 @@ impl<S: Scheme> ImageWriter<S> {
         Ok(())
     }
 
-    /// Makes room for the copy of the state. The first image will fill all of it.
+    /// Makes room for the copy of the state. The first image will fill all of the copy.
     fn make_copy(&mut self, capture: &Capture<S>) {
         if self.copy.is_empty() {
             let bytes = |info: &crate::ArrayInfo| AlignedBuf::zeroed(info.bytes() as usize);

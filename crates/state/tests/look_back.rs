@@ -103,7 +103,8 @@ fn every_retained_tick<S: Scheme>() {
             Err(error) => panic!("tick {tick}: {error}"),
         }
     }
-    // The ticks from the image before the newest on, and perhaps the image before that.
+    // The retained ticks are those since the image before the newest, and perhaps those since the
+    // image before that.
     assert!((31..90).contains(&retained), "{retained}");
     let error = at_tick::<S>(&disk, TICKS + 1).expect_err("it has not come").to_string();
     assert!(error.contains("tick 91 has not ended; the last one that has is 90"), "{error}");

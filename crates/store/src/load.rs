@@ -233,7 +233,7 @@ impl Loader {
         Ok(false)
     }
 
-    /// Gives back a cell that never was in the index. So no other thread has met it.
+    /// Gives back a cell that never was in the index. So no other thread has met the cell.
     fn drop_cell(&mut self, number: u64) {
         let Participant { cache, store, .. } = &mut self.local;
         let cell = store.cell(number);

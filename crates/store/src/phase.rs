@@ -141,7 +141,7 @@ impl PhaseDriver {
     }
 
     /// Takes the right to change the phase, which is held until the checkpoint has ended. `None`
-    /// while another thread has it.
+    /// while another thread has the right.
     pub fn try_permit(&self) -> Option<CheckpointPermit<'_>> {
         self.turn.try_lock().map(|held| CheckpointPermit { _held: held })
     }

@@ -238,7 +238,7 @@ impl Store {
         Ok(())
     }
 
-    /// Ends a loader's share of the deleted keys. The last one frees them.
+    /// Ends a loader's share of the deleted keys. The last loader frees the keys.
     pub(crate) fn release_deletions(&self, share: Arc<Deletions>) {
         if let Some(all) = Arc::into_inner(share) {
             self.deletion_bytes.fetch_sub(all.bytes(), Relaxed);

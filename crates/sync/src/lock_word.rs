@@ -57,7 +57,7 @@ impl Priority {
     /// A transaction with declared keys, which locks in a global order.
     pub const DECLARED: Self = Self(0);
 
-    /// The priority of the `n`-th undeclared transaction. A retry keeps it.
+    /// The priority of the `n`-th undeclared transaction. A retry keeps the priority.
     pub fn undeclared(n: u64) -> Self {
         Self(n % PRIORITY_MAX + 1)
     }
@@ -263,7 +263,7 @@ pub fn release_shared(word: &AtomicU64) {
 }
 
 /// Sets the status bits in `mask` to those of `status`. Returns true to the one caller that changed
-/// them, and false if they were so already. Independent of the lock, and never waits.
+/// them, and false if the bits were so already. Independent of the lock, and never waits.
 ///
 /// The winner has read the cell before its claim. A thread that sees the new status first, by a
 /// lost claim or by a load with Acquire, cannot overwrite what the winner read.
@@ -287,7 +287,7 @@ pub fn claim(word: &AtomicU64, mask: u8, status: u8) -> bool {
 }
 
 /// Sets the status bits in `mask` to those of `status`, if the bits in `seen_mask` equal those of
-/// `seen`. Returns true to the one caller that changed them. Orders as [`claim`] does.
+/// `seen`. Returns true to the one caller that changed the bits. Orders as [`claim`] does.
 #[inline]
 pub fn claim_if(word: &AtomicU64, (seen_mask, seen): (u8, u8), mask: u8, status: u8) -> bool {
     // Release for the winner, Acquire for the loser, as in `claim`.

@@ -48,7 +48,7 @@ macro_rules! planted_bugs {
         #[cfg(feature = "planted-bugs")]
         static PLANTED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
-        /// Plants a bug in this process, in place of the one before. `None` removes it.
+        /// Plants a bug in this process, in place of the one before. `None` removes the bug.
         #[cfg(feature = "planted-bugs")]
         pub fn plant(bug: Option<Bug>) {
             let number = bug.map_or(0, |bug| bug as usize + 1);

@@ -92,7 +92,7 @@ impl ReadSections {
         !self.slots[slot].turns.load(Ordering::Acquire).is_multiple_of(2)
     }
 
-    /// Opens the read section of a claimed slot. A drop of the guard closes it.
+    /// Opens the read section of a claimed slot. A drop of the guard closes the read section.
     #[inline]
     pub fn read_section(&self, slot: usize) -> ReadSection<'_> {
         self.enter(slot);
@@ -124,7 +124,7 @@ impl ReadSections {
     }
 }
 
-/// An open read section. A drop closes it.
+/// An open read section. A drop closes the section.
 #[derive(Debug)]
 pub struct ReadSection<'a> {
     read_sections: &'a ReadSections,

@@ -10,7 +10,7 @@ pub struct Dependencies {
 }
 
 impl Dependencies {
-    /// No dependencies yet. `are_wanted` says whether anybody asks for them.
+    /// No dependencies yet. `are_wanted` says whether anybody asks for dependencies.
     pub fn new(are_wanted: bool) -> Self {
         Self { stamps: Vec::new(), are_wanted }
     }

@@ -94,7 +94,7 @@ impl KeySet {
         key.len() <= KEY_BYTES_MAX && self.bytes.len() + key.len() <= BYTES_MAX
     }
 
-    /// Notes a refused key. The empty key replaces it.
+    /// Notes a refused key. The empty key replaces the refused one.
     #[cold]
     #[inline(never)]
     fn refuse(&mut self, table: TableId, len: usize, mode: Mode) -> Slot {

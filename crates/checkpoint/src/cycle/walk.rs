@@ -134,8 +134,8 @@ impl CaptureScan {
         }
     }
 
-    /// Visits all units with a thread for each slot. The calling thread is one of them. When this
-    /// returns, every unit was visited, with output or without.
+    /// Visits all units with a thread for each slot. The calling thread is among these threads.
+    /// When this returns, every unit was visited, with output or without.
     pub(super) fn run(self: &Arc<Self>, slots: &Slots) -> Result<(), CheckpointError> {
         let (&own, others) = slots.slots.split_first().expect("at least one");
         let start = |(at, &slot): (usize, &usize)| -> Option<JoinHandle<()>> {

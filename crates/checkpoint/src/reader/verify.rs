@@ -305,7 +305,7 @@ fn compare_keys(
     Ok(())
 }
 
-/// The entries of a block that end a record.
+/// Visits the entries of a block that end a record.
 fn for_each_end(
     part: &Part,
     offset: u64,

@@ -142,7 +142,7 @@ impl Side {
         Self { name: row.name, world, worker, point: row.capabilities.point }
     }
 
-    /// Runs a round. Returns its checkpoint and the live state after it.
+    /// Runs a round. Returns the checkpoint and the live state of the round.
     fn round(&self, round: &Round) -> (State, State) {
         run(&mut self.worker.lock(), &round.rest);
         // The transactions that wait until the store goes on, in order.

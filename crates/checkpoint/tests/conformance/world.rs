@@ -237,7 +237,8 @@ impl World {
             }
             assert_eq!(written.stats.pool_bytes, 0, "the pool is at rest");
             self.scheme().ended(written.epoch, Outcome::Published);
-            // The work after the capture is sometimes cut off. The next checkpoint finishes it.
+            // The work after the capture is sometimes cut off. The next checkpoint finishes that
+            // work.
             if !cycle.progress.is_cancelled() {
                 work_after_capture(cycle).expect("nothing is in the way");
             }

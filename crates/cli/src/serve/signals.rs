@@ -27,7 +27,7 @@ pub(super) struct Ends {
     pub(super) opening: Cancel,
 }
 
-/// The thread that waits for signals. A drop ends it.
+/// The thread that waits for signals. A drop ends the thread.
 pub(super) struct Watch {
     thread: Option<JoinHandle<()>>,
     over: Arc<AtomicBool>,

@@ -35,7 +35,7 @@ pub(crate) fn stillpoint() -> Command {
     command
 }
 
-/// A server in a process of its own. A drop kills it.
+/// A server in a process of its own. A drop kills the server.
 pub(crate) struct Serving {
     pub(crate) child: Child,
     pub(crate) port: u16,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Pause after the first failure. Each further failure doubles it.
+/// Pause after the first failure. Each further failure doubles the pause.
 const FIRST: Duration = Duration::from_secs(1);
 /// Longest pause.
 const LONGEST: Duration = Duration::from_secs(300);

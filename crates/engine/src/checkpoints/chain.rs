@@ -13,7 +13,7 @@ use stillpoint_format::manifest::{CheckpointEntry, CheckpointKind, Manifest};
 use stillpoint_sync::{mutant, planted};
 
 /// Most checkpoints of changes that go on from one full checkpoint, if chains are not merged. A
-/// start reads each of them.
+/// start reads each checkpoint.
 const LINKS_MAX: usize = 16;
 /// A chain whose checkpoints of changes have fewer bytes is not worth a merge for its bytes alone.
 const LINK_BYTES_MIN: u64 = 1 << 20;

@@ -44,7 +44,7 @@ pub(crate) struct Operations {
     mode: Mode,
     /// The first record of the transaction.
     first: Option<LogGsn>,
-    /// The last record of the transaction. The next record depends on it.
+    /// The last record of the transaction. The next record depends on the last one.
     last: Stamp,
     done: Vec<Done>,
     /// Bytes of the room that was set aside for the undo under way.
@@ -103,7 +103,8 @@ impl Operations {
         self.first.is_some()
     }
 
-    /// The place of the transaction's first record, which names the transaction. `None` before it.
+    /// The place of the transaction's first record, which names the transaction. `None` before the
+    /// first record.
     pub(crate) fn first_record(&self) -> Option<LogGsn> {
         self.first
     }

@@ -298,7 +298,8 @@ impl Workload {
         self.next_id
     }
 
-    /// Runs a few transactions with declared keys as a batch. The next flush acknowledges them.
+    /// Runs a few transactions with declared keys as a batch. The next flush acknowledges the
+    /// transactions.
     fn execute(&mut self, at: usize) -> Result<(), Ended> {
         let mut player = self.players[at].take().expect("free");
         let mut failed = None;

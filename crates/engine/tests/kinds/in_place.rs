@@ -647,7 +647,7 @@ impl KindPart for Part {
     }
 
     fn install(&mut self, stamp: Stamp) {
-        // A panic here ends the process. One test provokes it.
+        // A panic here ends the process. One test provokes the panic.
         let behind = self.held.iter().filter(|held| held.stamp.gsn() >= stamp.gsn()).count();
         self.kind.behind.fetch_add(behind as u64, Relaxed);
         self.kind.uncommitted.fetch_sub(self.more, Relaxed);

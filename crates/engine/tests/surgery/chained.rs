@@ -120,7 +120,7 @@ fn repaired(all: &Files, context: &str) -> (Keys, Vec<String>) {
 }
 
 /// The damaged checkpoints have freed logs, so the logs that are left do not go on from what is
-/// sound. Only the names of the files tell that.
+/// sound. Only the names of the files tell that logs were freed.
 #[test]
 fn a_repair_replays_no_log_across_a_gap() {
     let home = tempfile::tempdir().expect("a directory");

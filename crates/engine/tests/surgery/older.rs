@@ -89,7 +89,8 @@ fn is_refused_or_loses_nothing() {
 }
 
 /// The newest checkpoint holds all commits, and the last life has added none. So no batch of a log
-/// shows that the MANIFEST is older. Only an unknown checkpoint or incarnation shows it.
+/// shows that the MANIFEST is older. Only an unknown checkpoint or incarnation shows the MANIFEST's
+/// age.
 #[test]
 fn is_refused_although_no_log_holds_a_batch() {
     for (journal, keep) in [("redo", 1), ("redo", 2), ("none", 2)] {

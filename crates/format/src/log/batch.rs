@@ -84,8 +84,8 @@ pub struct BatchPlace<'a> {
     /// Number of the batch: one more than that of the batch before in the same log and incarnation.
     pub number: u64,
     /// Every batch of this log and incarnation with a smaller number was flushed before this batch
-    /// went to the disk. [`classify_tail`](super::classify_tail) relies on that. A smaller value is
-    /// always safe.
+    /// went to the disk. [`classify_tail`](super::classify_tail) relies on this number. A smaller
+    /// value is always safe.
     pub flushed_below: u64,
     /// The length is padded with zeros to a multiple of this power of two, 8 to 4096.
     pub align: usize,

@@ -28,7 +28,7 @@ pub enum RecordKind {
     Undo = 7,
     /// The end of a transaction with operations, and its writes ([`super::LoggedEnd`]).
     End = 8,
-    /// A note of a checkpoint scheme: bytes that the scheme interprets. Replay skips them.
+    /// A note of a checkpoint scheme: bytes that the scheme interprets. Replay skips such records.
     Scheme = 10,
 }
 

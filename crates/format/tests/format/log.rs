@@ -440,7 +440,7 @@ fn the_scan_looks_at_every_later_batch() {
 }
 
 /// Changes some bytes of a batch of two command records, and corrects its checksums. Returns the
-/// result of reading it.
+/// result of reading the batch.
 fn read_forged(change: impl FnOnce(&mut Vec<u8>)) -> Result<usize, String> {
     let header = segment_header();
     let mut builder = BatchBuilder::with_capacity(0);

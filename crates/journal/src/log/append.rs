@@ -75,7 +75,7 @@ struct EpochStart {
 /// A segment in which no batch was placed.
 #[derive(Debug)]
 pub(crate) enum Unused {
-    /// The file has its name already. The next segment's file replaces it.
+    /// The file has its name already. The next segment's file replaces this file.
     Named,
     /// The file is still a prepared one.
     Spare(Arc<Segment>),

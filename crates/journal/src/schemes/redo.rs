@@ -189,7 +189,7 @@ impl Core {
             let left_ns = due_ns.saturating_sub(clock.monotonic_ns());
             let left = Duration::from_nanos(left_ns);
             // While work keeps coming, this thread sleeps for a moment in which batches gather. No
-            // caller has to wake it.
+            // caller has to wake this thread.
             let wake = if busy {
                 self.flusher.pause(left.min(GATHER))
             } else {

@@ -89,7 +89,7 @@ fn damage_is_proved_by_later_batches_and_later_segments() {
     let disk = flushed_one_by_one(40, &[5; 5000]);
     let paths = segments(&disk, 0);
     assert!(paths.len() >= 3, "{paths:?}");
-    // Damage of the last batch of a segment. Only the next segment proves it.
+    // Damage of the last batch of a segment. Only the next segment proves the damage.
     let bytes = read_all(&disk, &paths[0]).expect("reads");
     let last = (bytes.len() / 4096 - 1) * 4096;
     let last = (4096..=last).rev().find(|at| bytes[*at..].starts_with(b"SPLB")).expect("a batch");

@@ -208,8 +208,8 @@ impl Registered {
             let out = context.fresh_dir("process")?;
             let mut command = Command::new(&context.binary);
             command.args(context.arguments(self.id)).arg("--out").arg(&out);
-            // A process exits with status 1 if it missed a claim. Only the joined result decides
-            // that.
+            // A process exits with status 1 if it missed a claim. Here only the joined result
+            // decides whether claims are met.
             let status = command.stdout(Stdio::null()).status();
             let status = status.map_err(|e| LabError::process(format!("{command:?}"), e))?;
             let path = ExperimentResult::path_in(&out, self.id);

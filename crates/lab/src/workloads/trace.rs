@@ -54,7 +54,7 @@ impl Access {
         (self.word_and_kind & !READ) as usize
     }
 
-    /// The written value. A load may mix the tick's number into it.
+    /// The written value. A load may mix the tick's number into the value.
     #[inline(always)]
     pub(crate) fn value(self) -> u32 {
         self.value

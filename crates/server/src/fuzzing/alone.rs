@@ -21,7 +21,7 @@ use crate::net::{MAILBOX, Worker};
 use crate::shared::Shared;
 use crate::shared::mailbox::{Incoming, Mailboxes};
 
-/// The byte that separates two clients' turns. UTF-8 text never contains it.
+/// The byte that separates two clients' turns. UTF-8 text never contains this byte.
 const TURN: u8 = 0xFF;
 /// Turns of the loop that clients get for their last replies.
 const LAST_TURNS: usize = 200;

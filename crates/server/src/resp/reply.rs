@@ -10,7 +10,7 @@ pub struct Mark(usize);
 
 /// A budget that an output asks before it takes more memory.
 pub trait Room: std::fmt::Debug + Send {
-    /// Counts `bytes` more for the client. Returns false if the client may not have them.
+    /// Counts `bytes` more for the client. Returns false if the client may not have so many.
     fn grow(&self, bytes: usize) -> bool;
 }
 

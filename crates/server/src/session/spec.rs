@@ -219,7 +219,7 @@ pub(crate) struct Spec {
     pub(crate) group: Group,
     /// The first Redis version with the command.
     pub(crate) since: &'static str,
-    /// One sentence.
+    /// A summary of the command, in one sentence.
     pub(crate) summary: &'static str,
     pub(crate) handler: Handler,
     /// Runs the command while data is loaded. Without this function the command is refused then.

@@ -78,7 +78,7 @@ fn redis_benchmark_works() {
 }
 
 /// `STILLPOINT_JEDIS` names the directory of jedis and its dependencies. `mvn -f
-/// crates/server/tests/server/jedis dependency:copy-dependencies` fetches them.
+/// crates/server/tests/server/jedis dependency:copy-dependencies` fetches both.
 #[test]
 fn jedis_works() {
     let Ok(jars) = std::env::var("STILLPOINT_JEDIS") else {

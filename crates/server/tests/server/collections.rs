@@ -320,7 +320,7 @@ fn members_are_taken_at_random() {
     assert_eq!((call("SPOP s x"), call("SPOP s -1")), (range.clone(), range));
 }
 
-/// Fills large collections. Returns the contents of all of them.
+/// Fills large collections. Returns the contents of all these collections.
 fn fill(client: &mut Client, elements: usize) {
     for from in (0..elements).step_by(500) {
         let names: Vec<String> = (from..from + 500).map(|i| format!("element:{i:08}")).collect();

@@ -111,7 +111,7 @@ impl<S: Scheme> Story<S> {
         };
     }
 
-    /// Opens the state. Only a fault may prevent that.
+    /// Opens the state. Only a fault may prevent the opening.
     fn open(
         &self,
         disk: &SimDisk,

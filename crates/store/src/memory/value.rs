@@ -37,7 +37,7 @@ impl<'a> ValueRef<'a> {
         Self { tag, len: blob.len, place: ValueSource::Large { memory, blob } }
     }
 
-    /// The tag stored with the value. The store does not interpret it.
+    /// The tag stored with the value. The store does not interpret the tag.
     #[inline]
     pub fn tag(&self) -> u8 {
         self.tag
@@ -95,7 +95,7 @@ impl<'a> ValueRef<'a> {
     }
 
     /// Eight bytes at `offset` as a little-endian integer, without a copy of the value. `None` if
-    /// they do not lie inside it.
+    /// the eight bytes do not lie inside the value.
     #[inline]
     pub fn u64_at(&self, offset: usize) -> Option<u64> {
         if offset.checked_add(8)? > self.len {

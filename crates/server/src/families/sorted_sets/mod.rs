@@ -59,7 +59,7 @@ pub(super) struct AddOptions {
 }
 
 impl AddOptions {
-    /// Reads the options from argument 2 on. Also returns the first argument behind them.
+    /// Reads the options from argument 2 on. Also returns the first argument behind the options.
     fn parse(args: Args<'_>) -> Result<(Self, usize), CmdError> {
         let mut options = Self::default();
         let mut i = 2;

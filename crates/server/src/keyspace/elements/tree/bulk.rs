@@ -318,7 +318,7 @@ fn drop_subtree(
 }
 
 /// Joins short children to their neighbours, and writes the changed ones. Returns the bytes of the
-/// inner node above them.
+/// inner node above the children.
 fn put_children(
     nodes: &mut dyn Nodes,
     children: Vec<Child<'_>>,
