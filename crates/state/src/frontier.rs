@@ -43,7 +43,7 @@
 //!    heavy fence; otherwise the mutator would have found the mark announced.
 //! 2. The copier loads `writing` only after that fence, so it sees this write or a later one.
 //! 3. Every store to `writing` is Release. With a later write the copier sees all of this one, too.
-//! 4. Inside a stretch the ordinary fences give the same.
+//! 4. Inside a stretch the ordinary fences give the same guarantee.
 
 use std::ops::Range;
 

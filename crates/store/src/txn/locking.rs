@@ -345,7 +345,7 @@ impl Transaction {
         }
     }
 
-    /// Locks a key of a declared transaction that was not declared, and enters it as the next slot.
+    /// Locks an undeclared key in a transaction with declared keys, and enters it as the next slot.
     /// Nobody else who locks the key can hold its lock for long: see [`Tx::key_under`].
     ///
     /// [`Tx::key_under`]: crate::Tx::key_under
@@ -542,8 +542,8 @@ impl Transaction {
     }
 
     /// Removes the cell of a key without a value instead of giving its lock back. True if the cell
-    /// was removed. Only if no log wrote the cell, so that no deletion must be closed before. And
-    /// only if no other transaction shares the lock or awaits it. `word` is the stamp word.
+    /// was removed. A cell that a log wrote stays, since its deletion must be closed before. A cell
+    /// whose lock another transaction shares or awaits stays, too. `word` is the stamp word.
     #[cold]
     fn remove_released(&self, local: &mut Participant, slot: usize, word: u64) -> bool {
         let held = self.held[slot];

@@ -68,7 +68,7 @@ impl Form {
 enum Middle {
     Unknown,
     Coordinates(Coordinates),
-    /// A member of a set that is missing.
+    /// A member has no place, since its set is missing.
     NoPlace,
 }
 

@@ -249,7 +249,7 @@ impl Sketch {
         })
     }
 
-    /// Packs registers of one byte each into 6 bits each.
+    /// Makes a sparse sketch dense, with 6 bits for each register.
     pub(super) fn make_dense(&mut self) -> Result<(), Corrupted> {
         if self.is_dense() {
             return Ok(());
