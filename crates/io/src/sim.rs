@@ -174,9 +174,9 @@ impl SimDisk {
         self.machine.state.lock().dead.is_some()
     }
 
-    /// The `nth` call from now that may change the disk fails once ([`Call::is_change`]; counted
-    /// from 1). On a fresh disk, `nth` in `1..=call_counts().changes()` of a run without faults
-    /// visits every site of that run.
+    /// Makes the `nth` call from now that may change the disk fail once ([`Call::is_change`];
+    /// counted from 1). On a fresh disk, `nth` in `1..=call_counts().changes()` of a run without
+    /// faults visits every site of that run.
     pub fn fail_at(&self, nth: u64, fault: Fault) {
         self.inject(FaultPlan { calls: Vec::new(), nth, fault, lasts: Lasts::Once });
     }

@@ -59,7 +59,7 @@ pub(crate) fn unviable(messages: &str, mut read: impl FnMut(&str) -> String) -> 
     refused
 }
 
-/// The places of a message and of the notes below it.
+/// Collects the places of a message and of the notes below it.
 fn collect(message: &Value, is_top: bool, places: &mut Vec<ErrorSpan>) {
     for span in message["spans"].as_array().into_iter().flatten() {
         let byte = |name: &str| span[name].as_u64().unwrap_or(0) as usize;

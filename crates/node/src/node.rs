@@ -215,7 +215,7 @@ impl<'a> Node<'a> {
         Insertions::unpack(self.word(WORD_LAST_CHILD))
     }
 
-    /// Number of slots, bounded by the capacity of the page.
+    /// The words of the slots, as many as the page has room for at most.
     #[inline]
     pub(crate) fn slots(&self) -> &'a [AtomicU64] {
         &self.words[NODE_HEADER_WORDS..][..self.slot_count()]

@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(matches(pattern.as_bytes(), text.as_bytes(), &mut budget), Err(BudgetSpent));
     }
 
-    /// The definition of a match, recursive and slow.
+    /// Whether the pattern matches the text, by the definition of a match: recursive and slow.
     fn by_definition(p: &[u8], t: &[u8]) -> bool {
         match (p, t) {
             ([], _) => t.is_empty(),

@@ -258,7 +258,7 @@ impl<S: Scheme> Cells<S> {
         self.array(array).read(index)
     }
 
-    /// The newest bytes at an offset of a cell, little-endian.
+    /// Reads the newest bytes at an offset of a cell, little-endian.
     ///
     /// # Panics
     /// If there are no such cell or bytes, or the array is one of another state.

@@ -127,7 +127,7 @@ impl BitMarks {
         }
     }
 
-    /// Replaces the mark `from` by `to`. Does nothing if the mark is another one.
+    /// Replaces the mark `from` by `to`. Does nothing and returns false if the mark is another one.
     #[inline]
     pub(crate) fn exchange(&self, column: usize, index: usize, from: u8, to: u8) -> bool {
         let (word, shift) = self.place(column, index);

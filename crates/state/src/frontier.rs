@@ -255,9 +255,9 @@ impl Frontier {
         }
     }
 
-    /// The copier goes on, stretch by stretch, until at least this many marks are done. Calls `copy`
-    /// with ranges of marks that no other thread changes meanwhile and that only readers look at.
-    /// Further threads that call this wait.
+    /// Lets the copier go on, stretch by stretch, until at least this many marks are done. Calls
+    /// `copy` with ranges of marks that no other thread changes meanwhile and that only readers
+    /// look at. Further threads that call this wait.
     pub fn copy_until(&self, turn: LiveCopy, end: usize, mut copy: impl FnMut(Range<usize>)) {
         let _copier = self.copier.lock();
         let end = end.min(self.marks);

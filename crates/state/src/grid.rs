@@ -397,7 +397,7 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         self.table.copy_marked(from, to, mark);
     }
 
-    /// The bytes of one copy of some cells, little-endian.
+    /// Reads the bytes of one copy of some cells, little-endian.
     ///
     /// # Panics
     /// If `bytes` is not as long as those cells.
@@ -713,7 +713,7 @@ impl<G: Grain, L: Layout> Grid<G, L> {
     }
 }
 
-/// The bytes of grains, little-endian.
+/// Reads the bytes of grains, little-endian.
 #[inline]
 pub(crate) fn load_bytes<G: Grain>(from: &[G], bytes: &mut [u8]) {
     if let [grain] = from {
@@ -735,7 +735,8 @@ fn store_bytes<G: Grain>(to: &[G], bytes: &[u8]) {
     }
 }
 
-/// The bytes at an offset of a cell. Where both are constants, next to nothing is left of the loop.
+/// Reads the bytes at an offset of a cell, little-endian. Where offset and length are constants,
+/// the compiler removes nearly all of the loop.
 #[inline(always)]
 pub(crate) fn load_part<G: Grain>(cell: &[G], offset: usize, bytes: &mut [u8]) {
     let mut grain_bytes = [0; 8];

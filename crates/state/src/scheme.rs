@@ -195,10 +195,11 @@ pub trait Scheme: Debug + Send + Sync + Sized + 'static {
         image: &mut [u8],
     ) -> Result<(), ForkError>;
 
-    /// The writer's further work on the cells in a period, in order and once, before the next
+    /// Does the writer's further work on the cells in a period, in order and once, before the next
     /// period can begin. Piggyback's copier works until at least `cells` cells are done.
     fn copy_over<G: Grain>(_: &Grid<G, Self::Layout>, _: LiveCopy, _cells: usize) {}
 
-    /// The image is durable. The scheme clears the marks that only this image needed.
+    /// Tells the scheme that the image is durable. The scheme clears the marks that only this image
+    /// needed.
     fn image_is_durable<G: Grain>(_: &Grid<G, Self::Layout>, _: LiveCopy) {}
 }

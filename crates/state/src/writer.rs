@@ -379,7 +379,8 @@ impl<S: Scheme> ImageWriter<S> {
         Ok(image)
     }
 
-    /// The image is durable. Removes the actions that neither this image nor the one before needs.
+    /// Makes a durable image known. Removes the actions that neither this image nor the one before
+    /// needs.
     fn publish(&mut self, image: Image, started_ns: u64) {
         let progress = &self.progress;
         progress.image_is_durable(image.header.tick);

@@ -76,7 +76,7 @@ fn is_registered() -> bool {
     membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
 }
 
-/// Model checkers know ordinary fences only.
+/// False: other systems have no such call, and model checkers know ordinary fences only.
 #[cfg(not(all(target_os = "linux", not(any(loom, shuttle)))))]
 fn is_registered() -> bool {
     false

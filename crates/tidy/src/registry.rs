@@ -105,7 +105,7 @@ fn is_path(trees: &[TokenTree], at: usize) -> bool {
     colon(at + 1) && colon(at + 2)
 }
 
-/// `;` ends a `use`, `;` or the braces end a `mod`.
+/// Whether the token ends an item: `;` ends a `use`, and `;` or the braces end a `mod`.
 fn ends_item(tree: &TokenTree) -> bool {
     match tree {
         TokenTree::Punct(punct) => punct.as_char() == ';',

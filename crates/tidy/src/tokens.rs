@@ -126,7 +126,8 @@ fn attribute_at(trees: &[TokenTree], at: usize) -> Option<(bool, Group)> {
     }
 }
 
-/// `#[test]`, `#[cfg(test)]`, `#[cfg(all(test, …))]`; not `not(test)`, not `any(test, …)`.
+/// Whether an attribute is `#[test]`, `#[cfg(test)]` or `#[cfg(all(test, …))]`. Attributes with
+/// `not(test)` and `any(test, …)` are not.
 fn is_test(attribute: &Group) -> bool {
     let text: String = attribute.stream().to_string().split_whitespace().collect();
     if text == "test" || text == "cfg(test)" {

@@ -39,7 +39,7 @@ impl OpenTransactions {
         Ok(stamp)
     }
 
-    /// The record that ends a transaction has been appended.
+    /// Notes that the record that ends a transaction has been appended.
     pub(crate) fn remove(&self, first: LogGsn) {
         // A transaction that a start undoes began in an earlier incarnation, and is not listed
         // here.

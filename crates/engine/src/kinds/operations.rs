@@ -180,7 +180,7 @@ impl Operations {
         self.last
     }
 
-    /// The record that ends the transaction is in the log.
+    /// Notes that the record that ends the transaction is in the log.
     fn has_ended(&self) {
         if let Some(first) = self.first {
             self.open.remove(first);
@@ -233,8 +233,8 @@ impl Operations {
         self.unlogged.take()
     }
 
-    /// An undo cannot be logged. A later commit on the same keys would be lost with the undo that
-    /// recovery makes up for, so the log takes none.
+    /// Goes on after an undo that could not be logged. Recovery repeats such an undo, and would
+    /// undo later commits on the same keys too, so the journal refuses further commits.
     #[cold]
     fn go_on_unlogged(&mut self, error: &JournalError) {
         let reason = format!("the undo of a transaction cannot be logged: {error}");

@@ -15,7 +15,7 @@ pub(crate) type Value = (u8, Vec<u8>);
 /// All records.
 pub(crate) type State = BTreeMap<Key, Value>;
 
-/// The table in which every commit leaves its number, under its session's.
+/// The table in which every commit leaves its number, under the key of its session.
 pub(crate) const MARKS: u16 = 0;
 
 /// An event in the store's history.

@@ -364,7 +364,7 @@ impl BatchBuilder {
             .map_err(|_| EncodeError::EpochSpan { epoch: head.epoch, base: self.base_epoch })
     }
 
-    /// Whether a record of `len` bytes fits behind `start` bytes.
+    /// Checks that a record of `len` bytes fits behind `start` bytes.
     #[inline]
     fn fits(&self, start: usize, len: usize) -> Result<(), EncodeError> {
         if len > RECORD_BYTES_MAX {

@@ -44,7 +44,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// The table of an experiment's claims, folded unless a claim was missed.
+/// Writes the table of an experiment's claims, folded unless a claim was missed.
 pub(super) fn fold(html: &mut String, result: &ExperimentResult) {
     if result.claims.is_empty() {
         return;

@@ -92,7 +92,7 @@ fn is_of(claim: &Claim, paper: &str, item: &str) -> bool {
     }
 }
 
-/// A table for each paper of which a result measures something.
+/// Writes a table for each paper of which a result measures something.
 pub(super) fn tables(html: &mut String, results: &[ExperimentResult]) {
     let measured: Vec<&ExperimentResult> = results.iter().filter(|result| !result.quick).collect();
     for paper in &PAPERS {
@@ -130,7 +130,7 @@ fn table(html: &mut String, paper: &PaperOf, results: &[&ExperimentResult]) {
     html.push_str("</tbody></table></div></section>");
 }
 
-/// How many claims of an item came out how.
+/// The numbers of an item's claims by their agreement with the paper, in words.
 fn of_claims(paper: &str, item: &Item, id: &str, results: &[&ExperimentResult]) -> String {
     let claims = results.iter().filter(|result| result.id == id).flat_map(|result| &result.claims);
     let claims: Vec<&Claim> = claims.filter(|claim| is_of(claim, paper, item.name)).collect();

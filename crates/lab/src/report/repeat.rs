@@ -9,7 +9,7 @@ use crate::measure::machine::Machine;
 use crate::report::figure::escape;
 use crate::report::result::{ExperimentResult, PartRun};
 
-/// A folded list for the whole run and for the runs of parts.
+/// Writes a folded list for the whole run and for the runs of parts.
 pub(super) fn fold(html: &mut String, result: &ExperimentResult) {
     html.push_str("<details class=\"repeat\"><summary>How to repeat this</summary>");
     let whole = result.part_run();

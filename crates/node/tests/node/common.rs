@@ -54,7 +54,7 @@ pub(crate) fn value(random: &SeededRng, page_bytes: usize) -> Vec<u8> {
     vec![random.next_u64() as u8; below(random, bytes + 1)]
 }
 
-/// A leaf with some records and ghosts, within random fences.
+/// Makes a leaf with some records and ghosts, within random fences.
 pub(crate) fn sample_leaf(random: &SeededRng, words: &[AtomicU64]) {
     let node = Node::new(words);
     let bytes = node.page_bytes();

@@ -234,7 +234,7 @@ fn hello_while_loading(ctx: &mut LoadingContext<'_>, args: Args<'_>) -> CmdResul
     Ok(())
 }
 
-/// The answer to `HELLO`, for the client of that id.
+/// Writes the answer to `HELLO`, for the client of that id.
 fn write_hello(reply: &mut Reply, id: u64) {
     let proto = if reply.is_resp3() { 3 } else { 2 };
     reply.map(7);

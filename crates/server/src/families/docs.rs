@@ -95,7 +95,7 @@ fn simple_set(reply: &mut Reply, names: &[&str]) {
     }
 }
 
-/// The one key specification of a command that has keys.
+/// Writes the one key specification of a command that has keys.
 fn key_spec(reply: &mut Reply, spec: &Spec) {
     let write = spec.flags.has(Flags::WRITE);
     reply.array(1);

@@ -161,7 +161,7 @@ impl Reply {
         has_room || self.grow(more)
     }
 
-    /// Makes room for `more` bytes if the client may have them.
+    /// Makes room for `more` bytes. Returns false if the client may not have so many.
     #[cold]
     fn grow(&mut self, more: usize) -> bool {
         let most = self.limit.saturating_sub(self.piece_bytes);
@@ -199,25 +199,25 @@ impl Reply {
         }
     }
 
-    /// Bytes that are already encoded.
+    /// Writes bytes that are already encoded.
     pub fn raw(&mut self, encoded: &[u8]) {
         if self.room(encoded.len()) {
             self.bytes.extend_from_slice(encoded);
         }
     }
 
-    /// `+OK`.
+    /// Writes `+OK`.
     pub fn ok(&mut self) {
         self.raw(b"+OK\r\n");
     }
 
-    /// A status line; `text` has no line breaks.
+    /// Writes a status line; `text` has no line breaks.
     pub fn simple(&mut self, text: &str) {
         debug_assert!(!text.contains(['\r', '\n']));
         self.line(b'+', text.as_bytes());
     }
 
-    /// An error line, code first: `"ERR syntax error"`. Line breaks become spaces.
+    /// Writes an error line, code first: `"ERR syntax error"`. Line breaks become spaces.
     pub fn error(&mut self, text: &str) {
         self.errors += 1;
         if text.contains(['\r', '\n']) {
@@ -227,7 +227,7 @@ impl Reply {
         }
     }
 
-    /// An integer.
+    /// Writes an integer.
     pub fn int(&mut self, value: i64) {
         match value {
             0 => self.raw(b":0\r\n"),
@@ -236,12 +236,12 @@ impl Reply {
         }
     }
 
-    /// A string of bytes.
+    /// Writes a string of bytes.
     pub fn bulk(&mut self, value: &[u8]) {
         self.bulk_with(value.len(), |out| out.extend_from_slice(value));
     }
 
-    /// A string of exactly `len` bytes that `write` appends.
+    /// Writes a string of exactly `len` bytes that `write` appends.
     pub fn bulk_with(&mut self, len: usize, write: impl FnOnce(&mut Vec<u8>)) {
         if !self.room(len + 26) {
             return;
@@ -253,19 +253,19 @@ impl Reply {
         self.bytes.extend_from_slice(b"\r\n");
     }
 
-    /// An integer as a string.
+    /// Writes an integer as a string.
     pub fn bulk_int(&mut self, value: i64) {
         let mut text = Vec::with_capacity(20);
         push_i64(&mut text, value);
         self.bulk(&text);
     }
 
-    /// A null in place of a string.
+    /// Writes a null in place of a string.
     pub fn null(&mut self) {
         self.raw(if self.resp3 { b"_\r\n" } else { b"$-1\r\n" });
     }
 
-    /// A null in place of an array.
+    /// Writes a null in place of an array.
     pub fn null_array(&mut self) {
         self.raw(if self.resp3 { b"_\r\n" } else { b"*-1\r\n" });
     }
@@ -290,17 +290,17 @@ impl Reply {
         self.header(if self.resp3 { b'>' } else { b'*' }, n as i64);
     }
 
-    /// A floating-point number (a string in RESP2).
+    /// Writes a floating-point number (a string in RESP2).
     pub fn double(&mut self, value: f64) {
         self.double_text(&format_f64(value));
     }
 
-    /// A floating-point number that is a text already (a string in RESP2).
+    /// Writes a floating-point number that is a text already (a string in RESP2).
     pub fn double_text(&mut self, text: &str) {
         if self.resp3 { self.line(b',', text.as_bytes()) } else { self.bulk(text.as_bytes()) }
     }
 
-    /// A truth value (0 or 1 in RESP2).
+    /// Writes a truth value (0 or 1 in RESP2).
     pub fn bool(&mut self, value: bool) {
         if self.resp3 {
             self.line(b'#', if value { b"t" } else { b"f" });
@@ -309,7 +309,7 @@ impl Reply {
         }
     }
 
-    /// Text for people (a string in RESP2).
+    /// Writes text for people (a string in RESP2).
     pub fn verbatim(&mut self, text: &str) {
         if self.resp3 {
             if self.room(text.len() + 30) {

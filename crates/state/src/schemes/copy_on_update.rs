@@ -48,7 +48,7 @@ const BLOCK_BYTES: usize = 32;
 #[derive(Debug)]
 pub struct CopyOnUpdate<L>(PhantomData<L>);
 
-/// The first write to a block in a period.
+/// Saves the old value of a block before its first write in a period.
 #[cold]
 fn save<G: Grain, L: Layout>(grid: &Grid<G, L>, block: usize) {
     let mut backoff = Backoff::new();

@@ -299,7 +299,7 @@ impl Arena {
         &self.region.words()[first..first + len]
     }
 
-    /// The first word of a cell, for prefetching.
+    /// Prefetches the first and the last of a cell's first 16 words.
     #[inline]
     pub(crate) fn prefetch(&self, number: u64) {
         let first = (number as usize).wrapping_mul(UNIT_BYTES / 8);
@@ -341,7 +341,7 @@ impl Arena {
         slab.map_or(0, |slab| PoolKey::of(slab.load(Relaxed)).owner)
     }
 
-    /// Kind of the cell.
+    /// Whether the cell is of this kind.
     pub(crate) fn is_of_kind(&self, number: u64, kind: Kind) -> bool {
         // Relaxed: as in `owner_of`.
         let slab = self.slabs.get((number / UNITS_PER_SLAB) as usize);

@@ -88,7 +88,7 @@ fn has_tag(entry: u64, hash: u64) -> bool {
     entry != 0 && (entry ^ (hash >> LEVEL_MIN) << NUMBER_BITS) >> NUMBER_BITS == 0
 }
 
-/// The hash bit that divides a bucket in a split from `level` to `level + 1`.
+/// Whether an entry goes to the upper bucket in a split from `level` to `level + 1`.
 fn goes_up(entry: u64, level: u32) -> bool {
     entry >> (NUMBER_BITS + level - LEVEL_MIN) & 1 == 1
 }
@@ -369,7 +369,8 @@ impl Index {
         self.split_some(added * SPLITS_PER_INSERT);
     }
 
-    /// Puts an entry into a free place of a locked (or unpublished) chain.
+    /// Puts an entry into a free place of a locked (or unpublished) chain. Returns false without
+    /// address space for a further bucket.
     fn store(&self, first: &[AtomicU64], new: u64) -> bool {
         let mut last = first;
         for bucket in self.chain(first) {
@@ -400,7 +401,8 @@ impl Index {
         }
     }
 
-    /// Replaces a key's cell by another. The caller holds the lock of the old one.
+    /// Replaces a key's cell by another, and returns whether the index had the old cell. The caller
+    /// holds the lock of the old cell.
     pub(crate) fn replace(&self, hash: u64, old: u64, new: u64) -> bool {
         let first = self.lock(hash);
         let slot = self.slot_of(first, entry(hash, old));

@@ -218,7 +218,7 @@ impl CommitLog for Recorder {
         Ok(())
     }
 
-    /// Every stamp is closed, so that absent cells are reclaimed and used again as early as
+    /// True for every stamp, so that absent cells are reclaimed and used again as early as
     /// possible.
     fn is_closed(&self, _: Stamp) -> bool {
         true
@@ -238,8 +238,8 @@ struct World {
     slabs: Arc<Mutex<BTreeMap<u64, (u8, usize)>>>,
 }
 
-/// Slabs that were found with cells of another kind or size than before, in all schedules. Not the
-/// model checker's: it orders nothing.
+/// Slabs that were found with cells of another kind or size than before, in all schedules. Made of
+/// std's atomic, so that the counter adds no order to the model.
 static REUSED_SLABS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
 impl World {

@@ -640,7 +640,7 @@ impl Transaction {
         }
     }
 
-    /// Saves the before-images from the `from`-th write on.
+    /// Saves the before-images from the `from`-th write on. Returns false if the sink has no room.
     #[cold]
     fn save_before_images_from(
         &mut self,

@@ -15,7 +15,7 @@ pub(crate) fn forge_manifest(document: &[u8]) -> Vec<u8> {
     [first.as_bytes(), document].concat()
 }
 
-/// The checksum of the block that segments and parts begin with.
+/// Corrects the checksum of the block that segments and parts begin with.
 pub(crate) fn forge_file_header(file: &mut [u8]) {
     if let Some(block) = file.first_chunk_mut::<HEADER_BYTES>() {
         let crc = crc32c::crc32c(&block[..HEADER_BYTES - 4]);
@@ -23,14 +23,14 @@ pub(crate) fn forge_file_header(file: &mut [u8]) {
     }
 }
 
-/// Magic and length of a batch that fills `batch`.
+/// Writes the magic and the length of a batch that fills `batch`.
 pub(crate) fn forge_batch_name(batch: &mut [u8]) {
     batch[..4].copy_from_slice(b"SPLB");
     let bytes = batch.len() as u32;
     batch[12..16].copy_from_slice(&bytes.to_le_bytes());
 }
 
-/// Both checksums of a batch at `offset`.
+/// Corrects both checksums of a batch at `offset`.
 pub(crate) fn forge_batch(header: &SegmentHeader, offset: u64, batch: &mut [u8]) {
     let crc = |bytes: &[u8]| header.identity().checksum(offset, bytes).to_le_bytes();
     let payload_crc = crc(&batch[BATCH_HEADER_BYTES..]);

@@ -1,7 +1,8 @@
 //! Bytes of memory for each element of a collection, and bytes of the log for each command.
 //!
-//! Memory is what the process has more, resident and anonymous, than before the collection. So it
-//! counts what a server keeps aside, and the mean over several sizes evens out what grows in steps.
+//! The memory of a collection is by how much the process has grown, in resident anonymous bytes.
+//! So memory that a server reserves counts too, and the mean over several sizes evens out memory
+//! that grows in steps.
 
 use super::super::peers_redis::PATIENCE;
 use super::{Plan, SOURCE};
@@ -91,7 +92,7 @@ pub(super) fn run(
         ..Table::default()
     };
     let mut measure = |name: &str, bound: f64, of: &dyn Fn(&Server) -> LabResult<f64>| {
-        // [peer][run]; a further setting of our server has no claim.
+        // Indexed by peer and run. A further setting of our server has no claim.
         let mut bytes = vec![Vec::new(); peers.len().min(2)];
         for _ in 0..plan.runs {
             for (peer, bytes) in peers.iter().zip(&mut bytes) {
@@ -184,7 +185,8 @@ fn small_hash_bytes(plan: &Plan, server: &Server) -> LabResult<f64> {
     Ok((resident(server)? - before) / plan.small_hashes as f64)
 }
 
-/// Bytes of the log for each command of one element, while a collection grows from none.
+/// Measures the bytes of the log for each command of one element, while a collection grows from
+/// none.
 fn log(
     context: &Context,
     plan: &Plan,

@@ -139,7 +139,7 @@ mod tests {
         let (id, title) = (PeersCollections::ID, PeersCollections::TITLE);
         let mut result = context.result(id, title, PeersCollections::PAPER);
         run_with(&context, &plan, &both, &mut result)?;
-        // Five families; of redis-benchmark 19 lines, in three loads.
+        // Claims on five families, and on each of 19 lines of redis-benchmark in three loads.
         assert!(result.claims.len() > 40, "{}", result.claims.len());
         for claim in &result.claims {
             assert!(claim.met.is_some(), "not measured: {}", claim.claim);

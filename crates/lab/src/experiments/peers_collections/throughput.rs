@@ -58,7 +58,7 @@ pub(super) fn run(
             columns: std::iter::once("test".to_owned()).chain(columns).collect(),
             ..Table::default()
         };
-        // [test][peer][run]
+        // For each test: the rates, indexed by peer and run.
         let mut tests: Vec<(String, Vec<Vec<f64>>)> = Vec::new();
         for _ in 0..plan.runs {
             for (at, peer) in peers.iter().enumerate() {

@@ -46,7 +46,7 @@ pub(super) fn draw(svg: &mut String, figure: &Figure) -> f64 {
     frame.height()
 }
 
-/// A bar from zero to its median, with its whisker and its number.
+/// Draws a bar from zero to its median, with its whisker and its number.
 fn one(svg: &mut String, bar: &Bar, y: &Axis, [x, width, zero]: [f64; 3], colour: usize) {
     let end = y.position(bar.value.median);
     let (top, height) = (end.min(zero), (end - zero).abs().max(0.5));

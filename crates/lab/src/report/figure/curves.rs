@@ -128,7 +128,7 @@ fn path(svg: &mut String, series: &Series, x: &Axis, y: &Axis, look: Look, numbe
     }
 }
 
-/// A line from the least to the greatest value at each point.
+/// Draws a line from the least to the greatest value at each point.
 fn whiskers(svg: &mut String, series: &Series, x: &Axis, y: &Axis, look: Look) {
     for (point, [low, high]) in series.points.iter().zip(&series.spreads) {
         if !(x.shows(point[0]) && y.shows(*low) && y.shows(*high)) || low == high {

@@ -134,7 +134,7 @@ fn text(svg: &mut String, x: f64, y: f64, class: &str, body: &str) {
         write!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\">{}</text>", escape(body));
 }
 
-/// A horizontal line with its number, for each tick of the y axis.
+/// Draws a horizontal line with its number, for each tick of the y axis.
 fn y_grid(svg: &mut String, axis: &axis::Axis, frame: Frame, label: &str) {
     for tick in axis.ticks() {
         let y = axis.position(tick);
@@ -153,7 +153,7 @@ fn y_grid(svg: &mut String, axis: &axis::Axis, frame: Frame, label: &str) {
     );
 }
 
-/// The line from which bars and curves rise.
+/// Draws the line from which bars and curves rise.
 fn base_line(svg: &mut String, y: f64) {
     let right = WIDTH - RIGHT;
     let _ = write!(

@@ -189,7 +189,7 @@ impl InTransaction<'_, '_> {
         slot
     }
 
-    /// Bytes of a row, from an offset on.
+    /// Reads bytes of a row, from an offset on.
     #[inline]
     fn read<T: TableRow>(&self, row: usize, offset: usize, bytes: &mut [u8]) {
         let Some(slot) = self.slot::<T>(row) else { return };
