@@ -16,15 +16,13 @@ fn main() -> std::io::Result<()> {
     writeln!(output, "cargo::rustc-env=STILLPOINT_COMMIT={commit}")?;
     writeln!(output, "cargo::rerun-if-env-changed=STILLPOINT_COMMIT")?;
     // A change of the sources makes the tree dirty. Each commit and checkout adds to the log of
-    // HEAD.
+    // HEAD. The index is not watched: git writes it whenever it looks at the tree.
     for path in ["..", "../../Cargo.toml", "../../Cargo.lock"] {
         writeln!(output, "cargo::rerun-if-changed={path}")?;
     }
-    for name in ["logs/HEAD", "index"] {
-        let path = git(&["rev-parse", "--git-path", name]);
-        if let Some(path) = path.filter(|path| std::path::Path::new(path).exists()) {
-            writeln!(output, "cargo::rerun-if-changed={path}")?;
-        }
+    let log_of_head = git(&["rev-parse", "--git-path", "logs/HEAD"]);
+    if let Some(path) = log_of_head.filter(|path| std::path::Path::new(path).exists()) {
+        writeln!(output, "cargo::rerun-if-changed={path}")?;
     }
     Ok(())
 }
@@ -40,6 +38,7 @@ fn commit_of_checkout() -> Option<String> {
 
 /// Output of git, run in this crate's folder.
 fn git(arguments: &[&str]) -> Option<String> {
-    let output = Command::new("git").args(arguments).output().ok()?;
+    // Other work in the checkout is not disturbed.
+    let output = Command::new("git").arg("--no-optional-locks").args(arguments).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
