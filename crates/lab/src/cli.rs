@@ -11,6 +11,7 @@ use crate::crash;
 use crate::drivers::profiled;
 use crate::error::{LabError, LabResult};
 use crate::experiments::{self, EXPERIMENTS};
+use crate::measure::durations::seconds;
 use crate::report;
 use crate::report::result::ExperimentResult;
 use crate::subjects;
@@ -51,7 +52,7 @@ enum LabCommand {
         #[arg(long)]
         runs: Option<usize>,
         /// Seconds of each run, instead of the experiment's own.
-        #[arg(long)]
+        #[arg(long, value_parser = seconds)]
         seconds: Option<f64>,
         /// One part of the experiment instead of all, where it has parts.
         #[arg(long)]
@@ -268,6 +269,18 @@ mod tests {
     fn an_unknown_experiment_is_refused_with_the_known_ones() {
         let error = say(&["run", "nothing"]).expect_err("unknown").to_string();
         assert!(error.contains("nothing") && error.contains("peers-redis"), "{error}");
+    }
+
+    #[test]
+    fn seconds_that_are_no_duration_are_refused() {
+        for text in ["1e30", "inf", "nan", "-1", "0"] {
+            let option = format!("--seconds={text}");
+            let advise = ["advise", "--state", "--cells=9", "--updates-per-second=9"];
+            for words in [&["run", "nothing"][..], &advise] {
+                let error = say(&[words, &[&option]].concat()).expect_err(text).to_string();
+                assert!(error.contains("a week") && error.contains(text), "{error}");
+            }
+        }
     }
 
     #[test]

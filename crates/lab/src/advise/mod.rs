@@ -13,6 +13,7 @@ use stillpoint_state::{Content, registry};
 use crate::context::Context;
 use crate::drivers::ticks::{self, Drive, Images};
 use crate::error::{LabError, LabResult};
+use crate::measure::durations::{LONGEST_S, seconds};
 use crate::measure::machine::available_bytes;
 use crate::measure::outcome::Outcome;
 use crate::measure::stats::median;
@@ -26,6 +27,9 @@ pub(crate) use choice::{Choice, Limits};
 /// Sizes of the pieces into which cells are divided for the measurement, in words. Each size is
 /// compiled once for every scheme and layout, so there are few.
 const PIECE_WORDS: [usize; 5] = [1, 2, 16, 128, 1024];
+
+/// Shortest tick that can be asked for, in milliseconds.
+const TICK_MIN_MS: f64 = 0.001;
 
 /// A load, and the limits that a scheme must keep under it.
 #[derive(Args, Clone, Debug, PartialEq)]
@@ -62,7 +66,7 @@ pub(crate) struct Question {
     #[arg(long, value_name = "COPIES")]
     pub(crate) copies_max: Option<f64>,
     /// Seconds for which each scheme is measured.
-    #[arg(long, default_value_t = 3.0)]
+    #[arg(long, default_value_t = 3.0, value_parser = seconds)]
     pub(crate) seconds: f64,
     /// Measure every layout, not only the first of each scheme.
     #[arg(long)]
@@ -138,16 +142,21 @@ impl Question {
             ("--cells", self.cells as f64),
             ("--cell-bytes", self.cell_bytes as f64),
             ("--updates-per-second", self.updates_per_second as f64),
-            ("--tick-ms", self.tick_ms),
-            ("--image-every-ms", self.image_every_ms as f64),
-            ("--seconds", self.seconds),
         ];
         for (option, value) in positive {
-            if !value.is_finite() || value <= 0.0 || value > 1e15 {
+            if value <= 0.0 || value > 1e15 {
                 return Err(refused(
                     format!("{option} {value}"),
                     "give a number above 0, and no more than 10^15",
                 ));
+            }
+        }
+        let milliseconds =
+            [("--tick-ms", self.tick_ms), ("--image-every-ms", self.image_every_ms as f64)];
+        for (option, value) in milliseconds {
+            if !(TICK_MIN_MS..=LONGEST_S * 1e3).contains(&value) {
+                let cure = format!("give milliseconds from {TICK_MIN_MS} to {}", LONGEST_S * 1e3);
+                return Err(refused(format!("{option} {value}"), &cure));
             }
         }
         if !(0.0..1.0).contains(&self.reads) {

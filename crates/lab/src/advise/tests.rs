@@ -65,6 +65,11 @@ fn questions_that_make_no_sense_are_refused() {
     refused(Question { cells: 0, ..question() }, "--cells 0");
     refused(Question { reads: 1.0, ..question() }, "--reads 1");
     refused(Question { zipf: f64::NAN, ..question() }, "--zipf NaN");
-    refused(Question { tick_ms: -1.0, ..question() }, "--tick-ms -1");
+    for (tick_ms, word) in
+        [(-1.0, "-1"), (1e30, "1000000"), (f64::INFINITY, "inf"), (1e-9, "0.000")]
+    {
+        refused(Question { tick_ms, ..question() }, &format!("--tick-ms {word}"));
+    }
+    refused(Question { image_every_ms: u64::MAX, ..question() }, "--image-every-ms 18446");
     refused(Question { cells: 1 << 40, ..question() }, "bytes of memory are not there");
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::drivers::transactions::{self, Drive};
 use crate::error::{LabError, LabResult};
+use crate::measure::durations;
 use crate::subjects::adapter::{OpenEngine, Setup};
 use crate::workloads::calc::{Change, LARGE_VALUE_BYTES, VALUE_BYTES};
 
@@ -31,10 +32,10 @@ pub(crate) struct Profiled {
     #[arg(long)]
     pub(crate) large: bool,
     /// Seconds of the run.
-    #[arg(long, default_value_t = 12.0)]
+    #[arg(long, default_value_t = 12.0, value_parser = durations::seconds)]
     pub(crate) seconds: f64,
     /// Times at which checkpoints begin.
-    #[arg(long)]
+    #[arg(long, value_parser = durations::moment)]
     pub(crate) checkpoint_at: Vec<f64>,
     /// Directory of the engine's files.
     #[arg(long)]

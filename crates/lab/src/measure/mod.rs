@@ -2,6 +2,7 @@
 
 pub(crate) mod conditions;
 pub(crate) mod device;
+pub(crate) mod durations;
 pub(crate) mod machine;
 pub(crate) mod outcome;
 pub(crate) mod process;
