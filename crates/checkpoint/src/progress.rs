@@ -39,7 +39,7 @@ pub struct ProgressSnapshot {
     pub bytes: u64,
     /// Bytes written to the disk, or read from it.
     pub written_bytes: u64,
-    /// Monotonic clock when the checkpoint began, in nanoseconds.
+    /// Monotonic clock when the checkpoint began, in nanoseconds. 0 before the first begins.
     pub started_ns: u64,
 }
 

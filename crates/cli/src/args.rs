@@ -215,7 +215,7 @@ pub(crate) struct ServeArgs {
     /// Time between checkpoints, or `never` [default: 60s]
     #[arg(long, env = "STILLPOINT_CHECKPOINT_EVERY", value_name = "TIME", value_parser = interval)]
     pub(crate) checkpoint_every: Option<Interval>,
-    /// Bytes per second that a checkpoint may write [default: as fast as the disk]
+    /// Bytes per second that a checkpoint may write, 0 for no limit [default: no limit]
     #[arg(long, env = "STILLPOINT_CHECKPOINT_PACE", value_name = "SIZE", value_parser = size)]
     pub(crate) checkpoint_pace: Option<u64>,
     #[arg(long, env = "STILLPOINT_COMPRESS", value_name = "CODEC",
@@ -228,7 +228,7 @@ pub(crate) struct ServeArgs {
     /// Checkpoints of changes after which they are merged, 0 for never [default: 8]
     #[arg(long, env = "STILLPOINT_MERGE_AFTER", value_name = "N")]
     pub(crate) merge_after: Option<usize>,
-    /// A checkpoint begins when recovery would read this much log [default: 4GiB]
+    /// A checkpoint begins when recovery would read this much log, 0 for no limit [default: 4GiB]
     #[arg(long, env = "STILLPOINT_LOG_LIMIT", value_name = "SIZE", value_parser = size)]
     pub(crate) log_limit: Option<u64>,
     #[arg(long, env = "STILLPOINT_JOURNAL", value_name = "JOURNAL",

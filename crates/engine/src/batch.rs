@@ -97,6 +97,7 @@ pub(crate) fn run_called<B: Batch + ?Sized>(
     call.clear();
     batch.call(index, call);
     tx.carry(call)?;
+    call.clear();
     batch.run(index, tx)
 }
 

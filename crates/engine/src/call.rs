@@ -25,11 +25,14 @@ impl Call {
         self.version = version;
     }
 
-    /// Forgets the call.
+    /// Forgets the call. The buffer of a long call is freed.
     pub(crate) fn clear(&mut self) {
+        const KEEP_BYTES: usize = 1 << 20;
         self.name.clear();
-        self.arguments.clear();
-        self.inputs.clear();
+        for buffer in [&mut self.arguments, &mut self.inputs] {
+            buffer.clear();
+            buffer.shrink_to(KEEP_BYTES);
+        }
     }
 
     /// Encodes the call for the log. Nothing for a call without a name.
@@ -81,5 +84,14 @@ mod tests {
         assert_eq!(out, b"");
         call.set(&"n".repeat(256), 1);
         assert!(call.encode(&mut out).is_err_and(|e| e.to_string().contains("call of 256 bytes")));
+    }
+
+    #[test]
+    fn a_long_call_leaves_no_long_buffer_behind() {
+        let mut call = Call::default();
+        call.arguments.resize(8 << 20, 1);
+        call.inputs.resize(8 << 20, 1);
+        call.clear();
+        assert!(call.arguments.capacity().max(call.inputs.capacity()) <= 1 << 20);
     }
 }

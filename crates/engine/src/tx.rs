@@ -32,10 +32,7 @@ impl<'t> Tx<'t> {
 
     /// Makes the log name this call besides the transaction's writes.
     pub(crate) fn carry(&mut self, call: &Call) -> Result<(), TxError> {
-        let encoded = self.memory.call();
-        // A run of the transaction may have failed before.
-        encoded.clear();
-        call.encode(encoded)
+        call.encode(self.memory.call())
     }
 
     /// Lets this transaction use memory beyond the limit, from here to its end. The permission is

@@ -519,6 +519,26 @@ fn many_patches_of_one_key_become_one_value() {
     }
 }
 
+/// A transaction starts without the call of the one before it, and a long call leaves no long buffer
+/// behind.
+#[test]
+fn a_call_ends_with_its_transaction() {
+    let store = store_with(64 << 20, 4, 1, CellRules::BEFORE_IMAGES);
+    let mut worker = Worker::new(store, Box::new(NoLog::default())).expect("a free slot");
+    for is_rolled_back in [false, true] {
+        let ended = worker.transact(|tx| {
+            tx.call().resize(8 << 20, 1);
+            tx.put_tagged(TableId(0), b"k", 0, b"v")?;
+            if is_rolled_back { Err(TxError::NotLocked) } else { Ok(()) }
+        });
+        assert_eq!(ended.is_err(), is_rolled_back);
+        let buffer = worker.transact(|tx| Ok((tx.call().len(), tx.call().capacity())));
+        let (len, capacity) = buffer.expect("nothing is refused");
+        assert_eq!(len, 0);
+        assert!(capacity <= 1 << 20, "{capacity} bytes are kept");
+    }
+}
+
 /// One read section copies a bounded number of bytes, so the records of one position may need
 /// several.
 #[test]

@@ -191,7 +191,9 @@ fn engine_settings(args: &ServeArgs, file: File, threads: usize) -> Result<Confi
     if let Some(Interval(every)) = args.checkpoint_every.or(file.checkpoint_every.0) {
         config.checkpoint_every = every;
     }
-    config.checkpoint_pace = args.checkpoint_pace.or(file.checkpoint_pace.0);
+    // Zero means no limit.
+    let pace = args.checkpoint_pace.or(file.checkpoint_pace.0);
+    config.checkpoint_pace = pace.filter(|&bytes_per_s| bytes_per_s > 0);
     if let Some(codec) = args.compress.clone().or(file.compress) {
         config.codec = codec_named(&codec)?;
     }
@@ -202,7 +204,8 @@ fn engine_settings(args: &ServeArgs, file: File, threads: usize) -> Result<Confi
         config.merge_after = (links > 0).then_some(links);
     }
     if let Some(limit) = args.log_limit.or(file.log_limit.0) {
-        config.log_limit_bytes = limit;
+        // Zero means no limit.
+        config.log_limit_bytes = if limit == 0 { u64::MAX } else { limit };
     }
     if let Some(journal) = args.journal.clone().or(file.journal) {
         config.journal = journal;
@@ -270,5 +273,16 @@ mod tests {
         let file = parse_file(text.as_bytes()).expect("right");
         assert_eq!(file.checkpoint_every.0, Some(Interval(Some(Duration::from_secs(300)))));
         assert_eq!((file.log_limit.0, file.max_memory.0), (Some(1 << 30), None));
+    }
+
+    #[test]
+    fn a_pace_or_a_limit_of_zero_is_none() {
+        let args =
+            ServeArgs { checkpoint_pace: Some(0), log_limit: Some(0), ..ServeArgs::default() };
+        let config = engine_settings(&args, File::default(), 1).expect("right");
+        assert_eq!((config.checkpoint_pace, config.log_limit_bytes), (None, u64::MAX));
+        let args = ServeArgs { checkpoint_pace: Some(7), ..args };
+        let config = engine_settings(&args, File::default(), 1).expect("right");
+        assert_eq!(config.checkpoint_pace, Some(7));
     }
 }

@@ -68,18 +68,20 @@ fn number(value: &[u8], min: u64, max: u64) -> Result<u64, String> {
         .ok_or_else(|| format!("argument must be between {min} and {max} inclusive"))
 }
 
-/// A size with an optional unit, as Redis reads it: k = 1000, kb = 1024, and so on.
+/// A size with an optional unit, as Redis reads it: k = 1000, kb = 1024, and so on. The units KiB to
+/// TiB of the command line are known, too.
 fn size(value: &[u8]) -> Result<u64, String> {
     let digits = value.iter().take_while(|b| b.is_ascii_digit()).count();
     let unit = value[digits..].to_ascii_lowercase();
     let factor: u64 = match unit.as_slice() {
         b"" | b"b" => 1,
         b"k" => 1000,
-        b"kb" => 1 << 10,
+        b"kb" | b"kib" => 1 << 10,
         b"m" => 1_000_000,
-        b"mb" => 1 << 20,
+        b"mb" | b"mib" => 1 << 20,
         b"g" => 1_000_000_000,
-        b"gb" => 1 << 30,
+        b"gb" | b"gib" => 1 << 30,
+        b"tib" => 1 << 40,
         _ => return Err("argument must be a memory value".to_owned()),
     };
     let amount = parse_u64(&value[..digits]).and_then(|n| n.checked_mul(factor));
@@ -159,9 +161,13 @@ static PARAMS: &[Param] = &[
     fixed!("lazyfree-lazy-user-flush", "yes"),
     Param {
         name: "log-limit",
-        get: |s| policy(s).log_limit_bytes.to_string(),
+        get: |s| match policy(s).log_limit_bytes {
+            u64::MAX => "0".to_owned(),
+            bytes => bytes.to_string(),
+        },
         set: Some(|_, v| {
-            let bytes = size(v)?;
+            // Zero means no limit.
+            let bytes = Some(size(v)?).filter(|&bytes| bytes > 0).unwrap_or(u64::MAX);
             change(move |s| set_policy(s, |policy| policy.log_limit_bytes = bytes))
         }),
     },
@@ -399,6 +405,8 @@ mod tests {
         assert_eq!(size(b"1kb"), Ok(1024));
         assert_eq!(size(b"2K"), Ok(2000));
         assert_eq!(size(b"1gb"), Ok(1 << 30));
+        assert_eq!((size(b"4GiB"), size(b"1TiB")), (Ok(4 << 30), Ok(1 << 40)));
+        assert_eq!((size(b"3KiB"), size(b"5mib")), (Ok(3 << 10), Ok(5 << 20)));
         assert!(size(b"x").is_err());
         assert!(size(b"1zb").is_err());
         assert!(size(b"99999999999999999999gb").is_err());

@@ -260,7 +260,7 @@ fn persistence(out: &mut String, ctx: &Context<'_>) {
     let last_s = state.last.as_ref().map(|done| done.duration.as_secs_f64().ceil() as i64);
     field(out, "rdb_last_bgsave_time_sec", last_s.unwrap_or(-1));
     let now_ns = shared.config.clock.monotonic_ns();
-    let running_s = running.map(|p| now_ns.saturating_sub(p.started_ns) / 1_000_000_000);
+    let running_s = running.map(|p| seconds_since(p.started_ns, now_ns));
     field(out, "rdb_current_bgsave_time_sec", running_s.map_or(-1, u64::cast_signed));
     field(out, "rdb_saves", state.published);
     field(out, "rdb_last_cow_size", state.last.as_ref().map_or(0, |done| done.pool_bytes_max));
@@ -291,6 +291,14 @@ fn persistence(out: &mut String, ctx: &Context<'_>) {
     field(out, "log_holders", holders.join(","));
     field(out, "epoch", stats.epoch);
     field(out, "incarnation", stats.incarnation);
+}
+
+/// Whole seconds since a checkpoint began. One that is about to begin has no time yet.
+fn seconds_since(started_ns: u64, now_ns: u64) -> u64 {
+    match started_ns {
+        0 => 0,
+        _ => now_ns.saturating_sub(started_ns) / 1_000_000_000,
+    }
 }
 
 /// Writes the progress of the checkpoint under way, the figures of the last one, and the state of
@@ -478,5 +486,17 @@ fn keyspace(out: &mut String, ctx: &Context<'_>) {
             let expires = shared.keyspace.expiring(db);
             field(out, &format!("db{db}"), format!("keys={keys},expires={expires},avg_ttl=0"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_that_has_no_beginning_yet_has_taken_no_time() {
+        const UPTIME_NS: u64 = 7_000_000_000;
+        assert_eq!(seconds_since(0, UPTIME_NS), 0);
+        assert_eq!(seconds_since(UPTIME_NS, UPTIME_NS + 2_999_999_999), 2);
     }
 }

@@ -398,6 +398,8 @@ fn periods_paces_and_limits_of_checkpoints_are_parameters() {
         ("checkpoint-pace", "100mb", "104857600"),
         ("checkpoint-pace", "0", "0"),
         ("log-limit", "1gb", "1073741824"),
+        ("log-limit", "4GiB", "4294967296"),
+        ("log-limit", "0", "0"),
         ("merge-after", "0", "0"),
         ("merge-after", "4", "4"),
     ] {

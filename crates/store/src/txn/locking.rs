@@ -493,8 +493,8 @@ impl Transaction {
         new.make(store.memory(), cache)
     }
 
-    /// Gives all locks back after a commit or a rollback, and forgets the transaction's keys and
-    /// writes.
+    /// Gives all locks back after a commit or a rollback, and forgets the transaction's keys, writes
+    /// and call.
     pub(crate) fn release_all(&mut self, local: &mut Participant) {
         self.locked_version = u64::MAX;
         local.cache.allowance = Allowance::Limit;
@@ -520,6 +520,9 @@ impl Transaction {
         if !self.slots_by_key.is_empty() || !self.slots_by_cell.is_empty() {
             self.slots_by_key.clear();
             self.slots_by_cell.clear();
+        }
+        if !self.call.is_empty() {
+            self.forget_call();
         }
     }
 

@@ -126,7 +126,6 @@ impl Transaction {
         self.discipline = discipline;
         self.has_conflicted = false;
         self.holds_elsewhere = false;
-        self.call.clear();
     }
 
     /// Begins a transaction of a batch, whose first key is number `first_key`.
@@ -135,7 +134,14 @@ impl Transaction {
         self.first_key = first_key;
         self.priority = Priority::DECLARED;
         self.discipline = Discipline::Declared;
+    }
+
+    /// Forgets the call of a run that has ended. The buffer of a long call is freed.
+    #[cold]
+    pub(crate) fn forget_call(&mut self) {
+        const KEEP_BYTES: usize = 1 << 20;
         self.call.clear();
+        self.call.shrink_to(KEEP_BYTES);
     }
 
     /// Adds the keys of a rolled-back run to the remembered ones.
