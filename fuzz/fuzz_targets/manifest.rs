@@ -1,7 +1,7 @@
 //! The manifest.
 //!
-//! Input: a document; its first line is made right. What begins like a first line is decoded as it
-//! is, too.
+//! Input: a document. The target puts a first line with the right length and checksum before it. An
+//! input that begins like a first line is also decoded as it is.
 
 #![no_main]
 

@@ -4,8 +4,9 @@
 //! claim slots ─ PREPARE: marks settled, kind chosen ─ (quiesce) ─ RESOLVE ─ (go on, if physical) ─ CAPTURE: threads walk units
 //!   ─ (go on, if quiesced throughout) ─ COMPLETE: the sink is drained ─ REST
 //! ```
-//! Every way out passes through all phases. A checkpoint that fails, panics or is cancelled still
-//! scans every record, without output: the next checkpoint needs the marks that this leaves.
+//! Every checkpoint passes through all phases. A checkpoint that fails, panics or is cancelled
+//! still scans every record, without output: the next checkpoint needs the marks that such a scan
+//! leaves.
 
 mod walk;
 

@@ -4,7 +4,7 @@
 //! A *scheme* ([`registry`]) says how a consistent image of a live store comes about. The *cycle*
 //! ([`run_checkpoint`]) moves the phases, owns the threads and keeps the pace. The *writer*
 //! ([`PartSink`]) takes records from commits and capture threads, and puts them into part files.
-//! The *reader* ([`load`], [`verify`], [`for_each_record`]) brings them back, or names the damaged
+//! The *reader* ([`load`], [`verify`], [`for_each_record`]) reads the records, or names the damaged
 //! file and offset.
 //!
 //! ```text
@@ -14,7 +14,7 @@
 //! ```
 //!
 //! A checkpoint exists once a manifest that names it is durable; the manifest belongs to the
-//! engine. [`Written::into_entry`] is what goes into it, and everything that an entry names has
+//! engine. [`Written::into_entry`] gives the manifest's entry. Everything that an entry names has
 //! been flushed, directories included, before [`PartSink::finish`] returns.
 
 mod cycle;

@@ -101,8 +101,8 @@ impl Merge {
         let (MergedRecords { part, table_records }, started_ms) = match merged {
             Ok(merged) => merged,
             Err(error) => {
-                // If even the removal fails, the directory stays. No manifest names it, and the
-                // next start removes it.
+                // If even the removal fails, the directory stays until the next start, which
+                // removes directories that no manifest names.
                 let _ = disk.remove(&dir);
                 return Err(error);
             }

@@ -121,7 +121,7 @@ pub fn load(
 
 /// Loads a chain of checkpoints, given oldest first, with a thread for each visitor. The newest
 /// checkpoint is loaded first. So the first record of a key is the one that counts, and the visitor
-/// ignores records of the key that come later. The summary counts all of them.
+/// ignores records of the key that come later. The summary counts all records.
 ///
 /// # Errors
 /// As [`load`].

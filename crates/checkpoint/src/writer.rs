@@ -336,8 +336,8 @@ impl PartSink {
     }
 
     fn remove_files(&self) {
-        // If even the removal fails, the files stay. No manifest names them, and the next start
-        // removes them.
+        // If even the removal fails, the files stay until the next start, which removes files that
+        // no manifest names.
         let _ = self.disk.remove(&self.dir);
     }
 

@@ -1,5 +1,5 @@
-//! Transactions with declared keys: the traits that a program implements, and their adapter to
-//! those of the memory store.
+//! Transactions with declared keys: the traits that a program implements, and the adapter from
+//! these to the memory store's traits.
 
 use stillpoint_store::{KeySet, Stamp, TxError};
 

@@ -39,8 +39,8 @@ pub struct Config {
     pub codec: Codec,
     /// Threads that capture a checkpoint.
     pub checkpoint_threads: usize,
-    /// Number of checkpoints that `stillpoint restore` can use: the newest ones. The checkpoints that
-    /// they go on from are kept, too. The log is kept back to the newest.
+    /// Number of checkpoints that `stillpoint restore` can use: the newest ones. The checkpoints
+    /// that they go on from are kept, too. The log is kept from the newest checkpoint on.
     pub keep_checkpoints: usize,
     /// A checkpoint holds only the changes if no more than this percentage of the records has
     /// changed. For schemes that take such checkpoints.
@@ -101,8 +101,8 @@ pub struct Environment {
     pub space: Arc<AddressSpace>,
     /// Checkpoint schemes besides those of the registry, for tests of schemes to come.
     pub checkpoint_rows: &'static [stillpoint_checkpoint::Row],
-    /// Whether the engine has background threads. Without them, for a simulation, the caller's
-    /// thread runs a requested checkpoint or a needed flush.
+    /// Whether the engine has background threads. Without background threads, for a simulation, the
+    /// caller's thread runs a requested checkpoint or a needed flush.
     pub background: bool,
 }
 

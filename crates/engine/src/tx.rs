@@ -149,7 +149,7 @@ impl<'t> Tx<'t> {
         }
     }
 
-    /// Removes the key's value. Returns whether it had one.
+    /// Removes the key's value. Returns whether the key had a value.
     ///
     /// # Errors
     /// [`TxError::DeclaredForReading`] if the key is not locked for writing.
@@ -262,7 +262,7 @@ impl<'t> Tx<'t> {
         self.patch_slot(slot, offset, bytes)
     }
 
-    /// Removes a key's value. Returns whether it had one.
+    /// Removes a key's value. Returns whether the key had a value.
     ///
     /// # Errors
     /// As [`key`](Self::key).

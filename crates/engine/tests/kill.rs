@@ -1,10 +1,10 @@
 //! Tests that kill a real process with threads on a real disk. Transfers acknowledged through a
 //! pipe survive, and the sums are right.
 //!
-//! A child (this binary again) runs bank transfers and takes checkpoints. The parent kills it with
-//! SIGKILL at a random moment, also during recovery. Then the parent opens the store itself and
-//! checks it. Each transfer leaves a receipt in the same transaction, so the balances must follow
-//! exactly from the recovered receipts.
+//! A child (this binary again) runs bank transfers and takes checkpoints. The parent kills the
+//! child with SIGKILL at a random moment, also during recovery. Then the parent itself opens and
+//! checks the store. Each transfer leaves a receipt in the same transaction, so the balances must
+//! follow exactly from the recovered receipts.
 //!
 //! 200 kills over all schemes and journals:  `cargo test -p stillpoint --test kill`
 //! More:  `STILLPOINT_KILLS=10000 cargo test -p stillpoint --test kill`

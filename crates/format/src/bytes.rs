@@ -24,7 +24,7 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(array(bytes, at))
 }
 
-/// Writes `field` at `at`. Panics if it does not fit.
+/// Writes `field` at `at`. Panics if the field does not fit.
 pub(crate) fn put(bytes: &mut [u8], at: usize, field: &[u8]) {
     bytes[at..at + field.len()].copy_from_slice(field);
 }

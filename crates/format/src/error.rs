@@ -134,7 +134,7 @@ pub enum EncodeError {
     /// The batch has no room for the record. Seal it and append to an empty one.
     #[error("the batch is full")]
     BatchFull,
-    /// The block has no room for the entry. Seal it, reset it, and append again.
+    /// The block has no room for the entry. Seal and reset the block, and append again.
     #[error("the block is full")]
     BlockFull,
     /// The record's epoch is too far from those in the batch. Seal the batch and append to an empty

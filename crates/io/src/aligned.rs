@@ -1,8 +1,8 @@
 //! A growable byte buffer at a 4096-byte boundary, for direct I/O.
 //!
 //! Small buffers lie in a `Vec<u8>` that is one alignment unit too large. The bytes begin at the
-//! first boundary inside it. Growth aligns and copies the bytes anew. Large buffers lie on huge
-//! pages.
+//! first boundary inside the vector. Growth aligns and copies the bytes anew. Large buffers lie on
+//! huge pages.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};

@@ -140,7 +140,7 @@ pub trait Disk: Send + Sync + fmt::Debug {
 
 /// Result of [`Disk::lock_shared`].
 pub enum SharedLock {
-    /// The shared lock. Nobody gets the exclusive lock before this is dropped.
+    /// The shared lock. Nobody gets the exclusive lock before this value is dropped.
     Held(Box<dyn DiskLock>),
     /// There is no lock file, so no process holds the lock.
     Absent,

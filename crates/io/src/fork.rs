@@ -57,7 +57,7 @@ impl std::error::Error for ForkError {
 }
 
 /// A snapshot of all memory of this process at the call of [`fork`](Self::fork). A child process
-/// holds it, and sleeps until this value is dropped or the parent dies.
+/// holds the snapshot, and sleeps until this value is dropped or the parent dies.
 ///
 /// The system copies each page when either side first writes to it. The fork itself copies the page
 /// tables, so it takes longer with more memory.
@@ -96,8 +96,8 @@ impl ForkedMemory {
         self.fork_ns
     }
 
-    /// The bytes of `memory` at the time of the fork. If `memory` was allocated later, they are the
-    /// earlier bytes at its address.
+    /// The bytes of `memory` at the time of the fork. If `memory` was allocated later, the result
+    /// is what was at its address then.
     ///
     /// # Errors
     /// The child has ended (usually killed for lack of memory), or the system does not allow its
@@ -134,7 +134,7 @@ mod linux {
     #[derive(Debug)]
     pub(super) struct Child {
         pid: Pid,
-        /// End of a pipe. The child ends when the last copy of it is closed.
+        /// End of a pipe. The child ends when the last copy of this end is closed.
         _hold: OwnedFd,
         memory: OnceLock<File>,
     }

@@ -2,7 +2,7 @@
 //!
 //! Every sector of 512 bytes and every name has a durable and a volatile state. After a power loss
 //! each unflushed sector is old, new or torn, independently of the others. Of each directory's
-//! unflushed changes a prefix remains. Seeds determine all of it.
+//! unflushed changes a prefix remains. Seeds determine all of these outcomes.
 //!
 //! Two assumptions about a real disk are never violated here. A flush that returned success has
 //! reached the medium. Sectors that nobody writes keep their bytes.

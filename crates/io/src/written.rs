@@ -101,7 +101,7 @@ impl WrittenPages {
     }
 
     /// Calls `each` with ranges of bytes of the memory, in order, which cover all bytes written
-    /// since the last call. Pages that were never touched are not among them.
+    /// since the last call. The ranges leave out pages that were never touched.
     ///
     /// # Errors
     /// The system does not tell. Pages reported before the error are not reported again, so the

@@ -9,7 +9,8 @@
 use stillpoint_format::LogGsn;
 
 /// Looks in log `log` for the first record with gsn ≤ `ends[log]` that depends on a (k, h) with h >
-/// `ends[k]`. Returns the gsn of the record before it, with which the log must end.
+/// `ends[k]`. Returns the gsn of the record before the found one: with that record the log must
+/// end.
 pub(crate) trait FirstUnmet<E> {
     fn first_unmet(&mut self, log: usize, ends: &[u64]) -> Result<Option<u64>, E>;
 }

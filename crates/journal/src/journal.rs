@@ -41,7 +41,7 @@ impl Durability {
     }
 }
 
-/// Capabilities of a journal. Callers ask these, never its name.
+/// Capabilities of a journal. Callers ask for capabilities, never for the journal's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// Whether the journal keeps appended records. If not, [`Journal::append`] returns stamps of no
@@ -89,8 +89,8 @@ pub struct Config {
     pub spare_segments: usize,
     /// Freed segments per log that are kept for reuse.
     pub recycled_segments: usize,
-    /// Whether threads flush and prepare segments in the background. Without them, for simulations,
-    /// the caller does this work in a fixed order.
+    /// Whether threads flush and prepare segments in the background. Without background threads,
+    /// for simulations, the caller does this work in a fixed order.
     pub background: bool,
     /// Segments of earlier incarnations that are still needed, oldest first. The journal frees them
     /// like its own.
@@ -156,7 +156,7 @@ pub struct Entry<'a> {
     /// The checkpoint period to which the record belongs.
     pub epoch: u64,
     /// Stamps of everything that the entry depends on: of every cell that the transaction read or
-    /// overwrites. The entry's own gsn is greater than theirs.
+    /// overwrites. The entry's own gsn is greater than the gsns of these stamps.
     pub touched: &'a [Stamp],
     /// Appends the record's body.
     pub body: &'a EncodeBody<'a>,
@@ -301,7 +301,7 @@ pub trait Journal: Send + Sync + fmt::Debug {
     fn make_closed(&self, stamps: &[Stamp]) -> Result<(), JournalError>;
 
     /// Per log, the gsn up to which all records belong to epochs before `epoch`. A checkpoint of
-    /// that epoch contains all of them. (Later records may belong to earlier epochs too, if
+    /// that epoch contains all these records. (Later records may belong to earlier epochs too, if
     /// sessions share the log. The epoch of such a record tells.)
     fn positions_before_epoch(&self, epoch: u64) -> Vec<LogGsn>;
 

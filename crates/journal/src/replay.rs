@@ -145,8 +145,9 @@ impl<'r> Round<'r> {
     }
 
     /// The operations on tables of other kinds in this round and the ends of their transactions, in
-    /// gsn order. The calls are among them if they were [asked for](ReplayOptions::with_calls).
-    /// Operations of a later round, and of a later incarnation, have greater gsns.
+    /// gsn order. The calls are among the operations if they were [asked
+    /// for](ReplayOptions::with_calls). Operations of a later round, and of a later incarnation,
+    /// have greater gsns.
     pub fn operations(&self) -> &[ReplayOperation<'r>] {
         &self.operations
     }

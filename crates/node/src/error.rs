@@ -3,7 +3,7 @@
 /// A change that a node cannot take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NodeError {
-    /// The node has no room. Compact it, or split it, and try again.
+    /// The node has no room. Compact or split the node, and try again.
     #[error("the node has no room for {needed_bytes} bytes: compact or split it")]
     Full {
         /// Bytes of the heap and the slots that the change needs.

@@ -6,9 +6,9 @@
 //! Graefe, *Modern B-tree techniques* (2011). Short separators come from Bayer and Unterauer,
 //! *Prefix B-trees* (1977).
 //!
-//! A node holds the keys from its *lower fence* on, below its *upper fence*. The common beginning
-//! of both fences is the *prefix* of all keys. The node stores the *rest* of each key. A *slot*
-//! holds the first four bytes of a rest, its *head*, so a search seldom leaves the slots. A deleted
+//! A node holds the keys from its *lower fence* on, below its *upper fence*. The common prefix of
+//! both fences is the *prefix* of all keys. The node stores the *rest* of each key. A *slot* holds
+//! the first four bytes of a rest, its *head*, so a search seldom leaves the slots. A deleted
 //! record becomes a *ghost*, which keeps its place until [`Node::compact`] may drop it.
 //!
 //! **Readers without a latch.** All words are atomics, accessed Relaxed. A reader takes the version

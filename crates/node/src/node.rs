@@ -255,7 +255,7 @@ pub(crate) fn value_start(slot: Slot) -> usize {
     usize::from(slot.start) + 1 + words::words_for(usize::from(slot.rest_bytes))
 }
 
-/// Length in bytes of the common beginning of two keys.
+/// Length in bytes of the common prefix of two keys.
 pub(crate) fn common_prefix_bytes(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

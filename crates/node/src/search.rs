@@ -55,7 +55,7 @@ impl Node<'_> {
     fn order_of(&self, slot: Slot, sought: &Sought<'_>) -> Ordering {
         let (own, other) = (usize::from(slot.rest_bytes), sought.rest.len());
         if own <= HEAD_BYTES || other <= HEAD_BYTES {
-            // The shorter rest, padded with zeros, is the beginning of the longer one.
+            // The shorter rest, padded with zeros, is a prefix of the longer one.
             return own.cmp(&other);
         }
         let from = usize::from(slot.start) + 1;

@@ -183,7 +183,8 @@ impl Node<'_> {
     }
 }
 
-/// The shortest key above `low` and at most `high`, which is a beginning of `high`.
+/// The shortest prefix of `high` that is above `low`. No key above `low` and at most `high` is
+/// shorter.
 fn shortest_between(low: &[u8], mut high: Vec<u8>) -> Vec<u8> {
     debug_assert!(low < high.as_slice(), "keys out of order");
     high.truncate(common_prefix_bytes(low, &high) + 1);

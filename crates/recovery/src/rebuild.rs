@@ -92,7 +92,8 @@ pub fn rebuild(
     found.find_segments(&**disk)?;
     let Some(store) = found.store else { return Ok(None) };
     found.checkpoints.sort_by_key(|entry| (entry.epoch, entry.serial));
-    // Two checkpoints of one epoch are two attempts. A manifest may have named the later one only.
+    // Two checkpoints of one epoch are two attempts. A manifest may have named only the later
+    // attempt.
     found.checkpoints.reverse();
     found.checkpoints.dedup_by_key(|entry| entry.epoch);
     found.checkpoints.reverse();

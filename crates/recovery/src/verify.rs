@@ -144,8 +144,8 @@ impl Plan {
         Ok(())
     }
 
-    /// A record of a patch presupposes the length of the value. Compares these lengths with those of the
-    /// values in the checkpoints; a difference is damage.
+    /// Compares the lengths of values that records of patches presuppose with those of the values
+    /// in the checkpoints. A difference is damage.
     fn look_up(&self, disk: &dyn Disk, mut patched: Patched) -> Result<(), RecoveryError> {
         let generation =
             |of: &TableEntry| TableGeneration { table: of.id, generation: of.generation };

@@ -16,7 +16,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         config.port = port.parse()?;
     }
     let engine = Arc::new(Engine::open(Config::new(directory))?);
-    // A signal handler may raise this flag to end the server. The command SHUTDOWN ends it, too.
+    // A signal handler may raise this flag to end the server. The command SHUTDOWN ends the server,
+    // too.
     let stopping = Arc::new(AtomicBool::new(false));
     serve(config, Arc::clone(&engine), stopping)?;
     Arc::into_inner(engine).ok_or("a session is still open")?.close()?;

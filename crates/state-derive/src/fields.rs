@@ -52,7 +52,7 @@ pub(crate) fn sum_of<'a>(fields: impl IntoIterator<Item = &'a PlainField<'a>>) -
     quote!(0usize #( + #lengths )*)
 }
 
-/// `path { member: zero, … }`
+/// Code for a value of `path` with zeros in all fields: `path { member: zero, … }`.
 pub(crate) fn zero_of(path: &TokenStream, fields: &[PlainField<'_>]) -> TokenStream {
     let members = fields.iter().map(|field| {
         let (member, kind) = (&field.member, field.kind);
@@ -61,7 +61,8 @@ pub(crate) fn zero_of(path: &TokenStream, fields: &[PlainField<'_>]) -> TokenStr
     quote!(#path { #( #members, )* })
 }
 
-/// A pattern, or a value, with the fields in their variables.
+/// Code for the structure or variant `path`, each field in its variable: a pattern or an
+/// expression.
 pub(crate) fn with_variables(path: &TokenStream, fields: &[PlainField<'_>]) -> TokenStream {
     let members = fields.iter().map(|field| {
         let (member, variable) = (&field.member, &field.variable);
@@ -70,7 +71,8 @@ pub(crate) fn with_variables(path: &TokenStream, fields: &[PlainField<'_>]) -> T
     quote!(#path { #( #members, )* })
 }
 
-/// Statements that read the variables from the bytes in `rest`, and leave `rest` behind them.
+/// Statements that read the variables from the bytes in `rest`, and then let `rest` be the bytes
+/// behind them.
 pub(crate) fn read_all(fields: &[PlainField<'_>]) -> TokenStream {
     let each = fields.iter().map(|field| {
         let (variable, kind, bytes) = (&field.variable, field.kind, bytes_of(field.kind));
@@ -82,7 +84,8 @@ pub(crate) fn read_all(fields: &[PlainField<'_>]) -> TokenStream {
     quote! { #( #each )* let _ = rest; }
 }
 
-/// Statements that write the variables to the bytes in `rest`, and leave `rest` behind them.
+/// Statements that write the variables to the bytes in `rest`, and then let `rest` be the bytes
+/// behind them.
 pub(crate) fn write_all(fields: &[PlainField<'_>]) -> TokenStream {
     let each = fields.iter().map(|field| {
         let (variable, bytes) = (&field.variable, bytes_of(field.kind));

@@ -3,13 +3,13 @@
 //! `cargo run --release -p stillpoint-state --example ghosts -- [DIR]`
 //!
 //! Type letters and Enter: `w` `a` `s` `d` walk, `.` waits, and several letters are several ticks.
-//! `r 20` shows the game as it was 20 ticks ago. `k` kills the process on the spot, without a goodbye;
-//! `kill -9` from outside does the same. Started again, the game goes on at the tick that was durable.
-//! `q` ends it. DIR defaults to `ghosts`.
+//! `r 20` shows the game as it was 20 ticks ago. `k` kills the process on the spot, without a
+//! goodbye; `kill -9` from outside does the same. Started again, the game goes on at the tick that
+//! was durable. `q` ends the game. DIR defaults to `ghosts`.
 //!
 //! The actions are the letters. A tick draws no random numbers and reads no clock: ghosts move by
 //! the number of the tick. So the same steps, run again, give the same game. The rewind depends on
-//! that.
+//! equal games.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for a terminal")]
 

@@ -181,7 +181,7 @@ impl<S: Scheme> Cells<S> {
     }
 
     /// Leaves the cells out of child processes, for good: another state's fork then costs nothing
-    /// for these cells. A child that touches them is killed.
+    /// for these cells. A child that touches these cells is killed.
     pub fn keep_from_children(&self) {
         for slot in self.shared.slots.iter() {
             with_grid!(&slot.grid, grid => grid.keep_from_children());

@@ -69,10 +69,10 @@ pub struct PointOfConsistency<S: Scheme> {
 /// The state at a point of consistency. Any one thread may write it while the mutator goes on. The next
 /// capture cannot begin before this one has ended.
 ///
-/// [`durable`](Self::durable) ends the capture. A capture that is dropped without it has failed. After
-/// a failed capture of changes the next capture is the same again, as of the same tick, because the
-/// image needs those changes. [`base_is_lost`](Self::base_is_lost) ends a capture whose image before
-/// is lost.
+/// [`durable`](Self::durable) ends the capture. A capture that is dropped without this call has
+/// failed. After a failed capture of changes the next capture is the same again, as of the same
+/// tick, because the image needs those changes. [`base_is_lost`](Self::base_is_lost) ends a capture
+/// whose image before is lost.
 #[derive(Debug)]
 pub struct Capture<S: Scheme> {
     shared: Arc<Shared<S>>,

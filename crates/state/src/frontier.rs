@@ -86,7 +86,7 @@ pub struct Frontier {
     marks: usize,
     /// log2 of the marks of a piece.
     piece_log2: u32,
-    /// Marks of a stretch: whole pieces.
+    /// Number of marks of a stretch, which is a number of whole pieces.
     stretch: usize,
     /// The mutator loads the limits at every write, and the copier stores them once per stretch. The
     /// mutator holds the copier off at most once for each array that its threads divide.

@@ -230,7 +230,7 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         self.cells().div_ceil(self.cells_per_mark()) * self.marks_per_cell
     }
 
-    /// The marks of some cells.
+    /// The range of the marks of some cells.
     #[inline]
     pub fn marks_of(&self, cells: &Range<usize>) -> Range<usize> {
         let marks = self.mark_at(cells.start)..cells.end.div_ceil(self.cells_per_mark());

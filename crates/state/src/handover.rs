@@ -10,9 +10,10 @@
 //! ended     the newest tick: Release by the mutator, Acquire by the logger
 //! ```
 //!
-//! A tick is one word of length and the words of its actions, padded with zeros. The highest bit of the
-//! length is set if a new segment begins with the tick. Ticks follow each other without gaps. The mutator may
-//! write the words of a tick before the tick has ended: nobody reads them before they are published.
+//! A tick is one word of length and the words of its actions, padded with zeros. The highest bit of
+//! the length is set if a new segment begins with the tick. Ticks follow each other without gaps.
+//! The mutator may write the words of a tick before the tick has ended: nobody reads the words
+//! before they are published.
 //!
 //! A chunk has a mutex for the pointer to the next chunk. The mutator takes that mutex once per chunk:
 //! once per [`CHUNK_WORDS`]. The logger prepares the next chunk ahead, so that the mutator allocates

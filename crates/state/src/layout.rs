@@ -8,7 +8,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A layout of a state's arrays. Every scheme's logic is written once, for all of them.
+/// A layout of a state's arrays. Every scheme's logic is written once, for all layouts.
 pub trait Layout: sealed::Sealed + Debug + Send + Sync + 'static {
     /// The layout's name in options and figures.
     const NAME: &'static str;

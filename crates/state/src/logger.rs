@@ -36,7 +36,7 @@ pub(crate) struct LogQueue {
     flushed: Condvar,
     /// Bytes of the stream that need no room any more. Only the logger writes this number.
     flushed_bytes: CachePadded<AtomicU64>,
-    /// True while there is a failure. Every tick looks at it, and it changes with failures only.
+    /// True while there is a failure. Every tick reads this flag, and only failures change it.
     has_failed: CachePadded<AtomicBool>,
 }
 

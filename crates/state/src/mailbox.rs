@@ -153,9 +153,9 @@ impl<S: Scheme> Mailbox<S> {
     }
 }
 
-/// Room for one point of consistency. The mutator fills it, and the writer empties it. The mutator
-/// does not fill it twice, since the arrays' `CaptureState` forbids a capture before the last one
-/// has ended.
+/// Room for one point of consistency. The mutator fills the room, and the writer empties it. The
+/// mutator does not fill it twice, since the arrays' `CaptureState` forbids a capture before the
+/// last one has ended.
 #[derive(Debug)]
 struct Slot<F> {
     /// [`EMPTY`], or the turn.

@@ -167,8 +167,8 @@ pub trait Scheme: Debug + Send + Sync + Sized + 'static {
         store: impl FnMut(&[G]),
     );
 
-    /// *HandleWrite* for some bytes of a long cell, which `store` writes. The lines that the bytes touch and
-    /// do not cover are brought up to date in the copy before that.
+    /// *HandleWrite* for some bytes of a long cell, which `store` writes. The lines that the bytes
+    /// touch and do not cover are brought up to date in the copy before the call of `store`.
     #[inline(always)]
     fn handle_write_lines<G: Grain>(
         grid: &Grid<G, Self::Layout>,

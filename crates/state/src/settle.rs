@@ -1,8 +1,8 @@
 //! Everything that recovery has read becomes durable before the state is used.
 //!
-//! After the death of a process its writes may be in a cache only. A flush of them may have failed
-//! already, and then no later flush reaches them. So recovery writes these parts again, into fresh
-//! files:
+//! After the death of a process its writes may be in a cache only. A flush of these writes may have
+//! failed already, and then no later flush reaches them. So recovery writes these parts again, into
+//! fresh files:
 //!
 //! 1. The last batch of the log becomes a segment of its own. All other batches are durable, since
 //!    each batch is written after the flush of the one before it.

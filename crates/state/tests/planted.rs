@@ -31,7 +31,7 @@ const LIVES: u64 = 60;
 const HOURGLASS: &[&str] = &["hg", "hg-interleaved", "hg-naive"];
 const PIGGYBACK: &[&str] = &["pb", "pb-bits", "pb-interleaved", "pb-packed"];
 
-/// The name of the scheme that a bug is in, and whether it takes threads to show it.
+/// The name of the scheme that a bug is in, and whether only runs with threads show the bug.
 fn scheme_of(bug: Bug) -> Option<(&'static [&'static str], bool)> {
     Some(match bug {
         Bug::PartLosesTheRest => (&["none", "ipp"], false),

@@ -6,8 +6,8 @@
 //!
 //! A replaced generation is reached by four kinds of holders, and its slabs are freed after the last:
 //! 1. Read sections that began before the replacement. A grace period ends them.
-//! 2. Open transactions with locks outside of a read section. Each announces the catalog version
-//!    that it began with.
+//! 2. Open transactions with locks outside of a read section. Each transaction announces the
+//!    catalog version that it began with.
 //! 3. A checkpoint whose point of consistency was before, until REST.
 //! 4. Large values that a checkpoint pins.
 

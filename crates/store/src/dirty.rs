@@ -58,9 +58,9 @@ impl Store {
     }
 
     /// Settles the marks that the epoch before the present one has left in a slab. If the
-    /// checkpoint that has these records is `published`, this clears them. Otherwise this turns the
-    /// marks into marks of the present epoch. Returns how many cells have a mark of the present
-    /// epoch.
+    /// checkpoint that has these records is `published`, the call clears these marks. Otherwise the
+    /// call turns the marks into marks of the present epoch. Returns how many cells have a mark of
+    /// the present epoch.
     ///
     /// Called in PREPARE. The caller owns read section slot `slot`.
     pub fn settle_marks(&self, slab: usize, slot: usize, published: bool) -> u64 {

@@ -1,14 +1,15 @@
 //! Records, indexes, transactions and the phase driver. Knows no checkpoint algorithm's name and
 //! no journal.
 //!
-//! A [`Store`] holds tables of records in memory. A [`Worker`] runs transactions on it, of two kinds:
+//! A [`Store`] holds tables of records in memory. A [`Worker`] runs transactions of two kinds on
+//! the store:
 //! - [`Worker::execute`] with declared keys, which are prefetched in batches and locked in a global
 //!   order. Such a transaction is never aborted.
 //! - [`Worker::transact`] with keys found on the way, under wait-die. The worker tries such a
 //!   transaction again by itself.
 //!
-//! Both are strict two-phase locked and serializable, and both keep their writes to themselves
-//! until they commit.
+//! Both kinds are strict two-phase locked and serializable, and both keep their writes to
+//! themselves until they commit.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -258,7 +258,7 @@ impl Participant {
             let batch = std::mem::take(&mut self.reclaim.garbage);
             self.reclaim.garbage_bytes = 0;
             // This worker's own read section is open. So the grace period passes only after the
-            // worker has left it.
+            // worker has left that section.
             self.reclaim.waiting.push_back((read_sections.token(), batch));
         }
         while let Some((token, _)) = self.reclaim.waiting.front_mut() {

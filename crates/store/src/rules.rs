@@ -1,5 +1,5 @@
-//! The requirements of a checkpoint scheme on the cells of a store, as data. The store reads them
-//! once, when it is made, so that a commit calls no scheme.
+//! The requirements of a checkpoint scheme on the cells of a store, as data. The store reads the
+//! requirements once, when it is made, so that a commit calls no scheme.
 //!
 //! | status bit | meaning | rule |
 //! |---|---|---|

@@ -12,8 +12,8 @@
 //! - *status*: owned by the checkpoint scheme. [`claim`], [`claim_if`] and [`update_status`] need
 //!   no lock, so a capture never waits for a transaction. [`set_status_held`] is for the holder of
 //!   the exclusive lock.
-//! - *await*: a transaction waits for the sharers to leave. No younger transaction may join them, so
-//!   the sharers do leave. If the waiter gave up, the flag costs the next sharer one refusal.
+//! - *await*: a transaction waits for the sharers to leave. No younger transaction may join the
+//!   sharers, so they do leave. If the waiter gave up, the flag costs the next sharer one refusal.
 //! - *priority*: the oldest priority that has held the lock since it was last free, or that waits for
 //!   it (see [`Priority`]). Meaningless while the lock is free.
 //! - *user*: bits of the caller, which this module never changes.
@@ -84,7 +84,7 @@ impl Priority {
     }
 }
 
-/// Other transactions hold the lock. The oldest of them has this priority.
+/// Other transactions hold the lock, the oldest of them with this priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contended(pub Priority);
 
@@ -263,7 +263,7 @@ pub fn release_shared(word: &AtomicU64) {
 }
 
 /// Sets the status bits in `mask` to those of `status`. Returns true to the one caller that changed
-/// them, and false if the bits were so already. Independent of the lock, and never waits.
+/// the bits, and false if they were so already. Independent of the lock, and never waits.
 ///
 /// The winner has read the cell before its claim. A thread that sees the new status first, by a
 /// lost claim or by a load with Acquire, cannot overwrite what the winner read.

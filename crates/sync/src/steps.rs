@@ -34,7 +34,7 @@ mod hooked {
         HOOK.set(hook);
     }
 
-    /// Calls the thread's hook. Returns whether it has one.
+    /// Calls the thread's hook. Returns whether the thread has a hook.
     #[inline]
     pub fn step(step: Step) -> bool {
         let hook = HOOK.with_borrow(Clone::clone);

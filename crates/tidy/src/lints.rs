@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use crate::forbidden::UNSAFE_CRATES;
 use crate::tree::TextFile;
 
-/// The line that only the workspace's table has.
+/// The line of the workspace's table that crates with unsafe code leave out.
 const BAN: (&str, &str) = ("rust.unsafe_code", "\"forbid\"");
-/// The line that crates with unsafe code have instead.
+/// The line that crates with unsafe code have in place of [`BAN`].
 const IN_ITS_PLACE: (&str, &str) = ("rust.unsafe_op_in_unsafe_fn", "\"deny\"");
 
 type Table = BTreeMap<String, String>;

@@ -47,13 +47,13 @@ pub enum Presence<T> {
 
 /// Something on its way into memory.
 pub trait Arrival: Send + Sync + fmt::Debug {
-    /// Whether it is time to ask again.
+    /// Whether it is time to lock the key again.
     fn has_arrived(&self) -> bool;
 
-    /// Waits until it is time to ask again. Call this outside of any read section.
+    /// Waits until it is time to lock the key again. Call this outside of any read section.
     ///
     /// # Errors
-    /// The key will not come, and the transaction is rolled back.
+    /// The key cannot be brought into memory, and the transaction is rolled back.
     fn wait(&self) -> Result<(), TxError>;
 }
 
@@ -108,8 +108,8 @@ pub trait TableKind: Send + Sync + fmt::Debug {
     fn name(&self) -> &'static str;
 
     /// Adds a table: with the records that its section names, or empty without a section. Called
-    /// once for each table, before anything else names it. The kind's files are on `disk`. A crash
-    /// has left those that no section names.
+    /// once for each table, before anything else names the table. The kind's files are on `disk`. A
+    /// crash has left those that no section names.
     ///
     /// # Errors
     /// There is no room for the table, or what its section names cannot be read.
@@ -128,7 +128,8 @@ pub trait TableKind: Send + Sync + fmt::Debug {
 
     /// Appends to `out` about `count` keys of a table, from a cursor on (0 at first). Returns the
     /// next cursor, 0 at the end. A key that has a value during the whole scan is found exactly
-    /// once. A key without a committed value may be among them, so the caller locks and checks.
+    /// once. A key without a committed value may be among the found keys, so the caller locks and
+    /// checks.
     ///
     /// # Errors
     /// [`TxError::NoSuchTable`]; the kind's own.
@@ -222,7 +223,7 @@ pub trait KindPart: Send {
 
     /// Locks several keys in the global order of this kind. Waits for any holder as long as
     /// `may_wait` allows, since all waits follow one order. Called before any [`lock`](Self::lock)
-    /// of the run, which then returns the slots. After [`Presence::NotHere`] it is called again
+    /// of the run, which then returns the slots. After [`Presence::NotHere`] this is called again
     /// with the same keys.
     ///
     /// # Errors

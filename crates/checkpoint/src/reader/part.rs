@@ -43,7 +43,7 @@ pub(super) struct Part {
 enum Source {
     /// The open file, which can be read though it is removed meanwhile.
     File(Arc<dyn DiskFile>),
-    /// A disk, and the file's place on it.
+    /// A disk, and the path of the file on it.
     OnDisk(Arc<dyn Disk>, PathBuf),
 }
 

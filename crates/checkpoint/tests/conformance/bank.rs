@@ -1,6 +1,6 @@
 //! A bank on several threads: transfers with declared and with undeclared keys, accounts opened,
 //! closed and reopened, aborts, large values and reads. Long transactions hold locks across phases.
-//! Checkpoints run all the while. Each of them must equal the sequential model at its point of
+//! Checkpoints run all the while. Each checkpoint must equal the sequential model at its point of
 //! consistency.
 
 use std::collections::{BTreeMap, HashMap};

@@ -38,7 +38,7 @@ fn both_signals_of_an_end_save() {
 }
 
 /// After the first signal the server waits for a client that does not read its replies. The second
-/// signal ends it at once.
+/// signal ends the server at once.
 #[test]
 fn a_second_signal_ends_at_once_and_says_so() {
     let dir = tempfile::tempdir().expect("a directory");

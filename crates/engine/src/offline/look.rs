@@ -66,7 +66,8 @@ impl Looked {
         newest(&self.directory.manifest).map(|checkpoint| checkpoint.epoch)
     }
 
-    /// Serials of the files that a start would load. A merge changes them, and not the epoch.
+    /// Serials of the files that a start would load. A merge changes the serials, and not the
+    /// epoch.
     fn serials(&self) -> Vec<u64> {
         self.directory.manifest.newest_chain().iter().map(|entry| entry.serial).collect()
     }
@@ -286,7 +287,7 @@ fn recover(directory: &Directory) -> Result<(Arc<Store>, RecoverySummary), Error
 }
 
 /// The state at the newest checkpoint's point of consistency. A later flush of a table is not part
-/// of it.
+/// of this state.
 fn load_newest(directory: &Directory) -> Result<(Arc<Store>, RecoverySummary), Error> {
     let mut manifest = directory.manifest.clone();
     let generations = newest(&directory.manifest).map_or(&[][..], |entry| &entry.generations);

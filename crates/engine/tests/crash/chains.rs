@@ -80,8 +80,8 @@ pub(crate) fn a_chain_goes_on_after_a_restart() {
     assert!(value(&found, table, 200).is_some() && found.len() == usize::from(KEYS));
 }
 
-/// Checkpoints of changes are merged without the full one. The full one still has a key that they
-/// delete.
+/// Checkpoints of changes are merged without the full checkpoint, which still has a key that the
+/// changes delete.
 pub(crate) fn a_merge_of_changes_keeps_deletions() {
     let disk = SimDisk::new(1);
     let (engine, table, mut session) = open(&disk, 1, Some(2));

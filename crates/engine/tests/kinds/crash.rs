@@ -319,7 +319,7 @@ pub(crate) fn transactions_on_two_kinds() {
 }
 
 /// The machine stops while a transaction with several operations on each of two keys is open. The
-/// opening that undoes them is cut off after each of its calls of the disk.
+/// opening that undoes these operations is cut off after each of its calls of the disk.
 pub(crate) fn a_crash_during_the_undo() {
     let disk = SimDisk::new(1);
     let world = World::open(&disk, 1, 1, 0).expect("opens");

@@ -4,8 +4,8 @@
 //!
 //! The second kind is `in_place`. A further kind gets its row in `suite::KINDS`.
 //!
-//! One seed of the crashes again: `STILLPOINT_KINDS_SEED=<seed> cargo test -p stillpoint --test kinds`
-//! More of them: `STILLPOINT_KINDS_SEEDS=1000`
+//! One seed of the crashes again: `STILLPOINT_KINDS_SEED=<seed> cargo test -p stillpoint --test
+//! kinds` More seeds: `STILLPOINT_KINDS_SEEDS=1000`
 
 mod checkpoints;
 mod crash;

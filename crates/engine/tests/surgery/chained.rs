@@ -57,8 +57,9 @@ impl Chain {
     }
 }
 
-/// Three lives. The first has a full checkpoint and one of changes, the others have one of changes
-/// each, with commits before and after it. Each checkpoint frees the logs of the lives before.
+/// Three lives. The first life takes a full checkpoint and a checkpoint of changes. Each later life
+/// takes one checkpoint of changes. Commits come before and after each checkpoint of changes. Each
+/// checkpoint frees the logs of the lives before.
 fn three_lives(dir: &Path) -> Chain {
     let mut chain = Chain::default();
     for life in 0..3u8 {

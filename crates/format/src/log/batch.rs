@@ -136,8 +136,8 @@ impl BatchBuilder {
     }
 
     /// An empty batch in this memory, whose content is dropped. From a capacity of 4 MiB on, the
-    /// batch begins at a multiple of 2 MiB. The bytes before it are not touched if the buffer is
-    /// long enough.
+    /// batch begins at a multiple of 2 MiB. The bytes before the batch are not touched if the
+    /// buffer is long enough.
     pub fn with_buffer(mut buf: Vec<u8>) -> Self {
         let lead = lead(&buf);
         buf.truncate(lead);

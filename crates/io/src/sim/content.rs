@@ -32,12 +32,12 @@ struct Doubt {
     before: Option<Arc<Page>>,
     /// Sectors changed since the last flush.
     dirty: u8,
-    /// Sectors whose flush failed. A later flush does not reach them, since the page cache no
-    /// longer holds them as dirty. Source: Rebello et al., "Can Applications Recover from fsync
+    /// Sectors whose flush failed. A later flush does not reach these sectors, since the page cache
+    /// no longer holds them as dirty. Source: Rebello et al., "Can Applications Recover from fsync
     /// Failures?", USENIX ATC 2020.
     lost: u8,
-    /// Sectors of both sets that were written with data. Only these may tear; sectors of a cut file
-    /// do not.
+    /// Sectors of both sets that were written with data. Only these sectors may tear; sectors of a
+    /// cut file do not.
     written: u8,
     /// Number of the page's last write among all writes of the machine.
     order: u64,

@@ -2,8 +2,8 @@
 //! names, and the changes between the two in their order.
 //!
 //! A power loss keeps a prefix of each directory's changes. A rename from one directory to another
-//! is one change of both, kept as a whole or not at all. A flush of either directory makes it
-//! durable, together with all earlier changes of the other.
+//! is one change of both, kept as a whole or not at all. A flush of either directory makes the
+//! rename durable, together with all earlier changes of the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};

@@ -360,7 +360,7 @@ impl Appender {
         })
     }
 
-    /// Gives the open batch its place and queues it, if it has a record.
+    /// Gives the open batch its offset in the segment and queues it, if the batch has a record.
     pub(crate) fn seal(&mut self) {
         let Some(mut batch) = self.open.take_if(|batch| !batch.builder.is_empty()) else {
             return;
@@ -397,8 +397,8 @@ impl Appender {
         }
     }
 
-    /// Goes on in another segment. The open batch must be empty. Returns the old one if
-    /// nothing was placed in it.
+    /// Goes on in another segment. The open batch must be empty. Returns the old segment if nothing
+    /// was placed in it.
     pub(crate) fn roll(&mut self, segment: Segment) -> Option<Unused> {
         debug_assert!(self.open.as_ref().is_none_or(|batch| batch.builder.is_empty()));
         let unused = self.offset == HEADER_BYTES as u64;

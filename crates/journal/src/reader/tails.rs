@@ -1,4 +1,4 @@
-//! Ends of logs that may be in the page cache only. A start copies them.
+//! Ends of logs that may be in the page cache only. A start copies these ends.
 //!
 //! A flush may have failed in a process that is dead now. The bytes can still be read, but no later
 //! flush makes them durable. The bytes may also be durable and acknowledged, so they must not be

@@ -147,7 +147,7 @@ fn a_missing_segment_is_missed() {
     let error = scan_with(&disk, &known, &none, None).expect_err("shorter than its cut");
     assert!(matches!(error, ScanError::Missing { found_gsn: None, .. }), "{error}");
 
-    // All segments of a log are missing. The number of logs proves it, or the cut.
+    // All segments of a log are missing. The number of logs or the cut proves the loss.
     let disk = fresh();
     disk.remove(names::log_dir(0).as_ref()).expect("removes");
     assert!(scan_with(&disk, &[entry(1, 0, None)], &none, Some(1)).is_err());

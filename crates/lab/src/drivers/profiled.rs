@@ -18,8 +18,8 @@ pub(crate) struct Profiled {
     /// The journal's registered name.
     #[arg(long, default_value = "none")]
     pub(crate) journal: String,
-    /// Bytes per second that checkpoints may write. Without a number they write as fast as they
-    /// can.
+    /// Bytes per second that checkpoints may write. Without a number, checkpoints write as fast as
+    /// they can.
     #[arg(long)]
     pub(crate) pace: Option<u64>,
     /// Transactions per second. Without a number the workers are saturated.

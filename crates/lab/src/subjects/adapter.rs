@@ -18,7 +18,8 @@ pub(crate) struct Setup {
     pub(crate) scheme: String,
     /// The journal, by its registered name.
     pub(crate) journal: String,
-    /// Bytes per second that a checkpoint may write. Without a number it writes as fast as it can.
+    /// Bytes per second that a checkpoint may write. Without a number, a checkpoint writes as fast
+    /// as it can.
     pub(crate) pace_bytes_per_s: Option<u64>,
     /// Records that will be loaded, for the engine's limits.
     pub(crate) records: u64,

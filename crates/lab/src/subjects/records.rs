@@ -35,8 +35,8 @@ pub(crate) struct Row {
     pub(crate) value_bytes: usize,
 }
 
-/// All rows, the baseline first. A scheme that takes checkpoints has two: at the speed of the paper's
-/// disk, and as fast as it can.
+/// All rows, the baseline first. A scheme that takes checkpoints has two rows: at the speed of the
+/// paper's disk, and as fast as it can.
 pub(crate) static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
     let mut rows = Vec::new();
     for scheme in &REGISTRY {

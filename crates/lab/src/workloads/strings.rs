@@ -97,7 +97,7 @@ pub(crate) fn value(key: u64, stamp: u64, bytes: usize) -> Vec<u8> {
 /// too short to carry one.
 ///
 /// # Errors
-/// What is wrong with it.
+/// What is wrong with the value.
 pub(crate) fn check(key: u64, found: &[u8], bytes: usize) -> Result<u64, String> {
     let stamp = if found.len() == bytes && bytes >= STAMPED_BYTES_MIN {
         std::str::from_utf8(&found[STAMP_AT..STAMP_AT + STAMP_DIGITS])

@@ -30,8 +30,8 @@ pub(crate) fn below(random: &SeededRng, end: usize) -> usize {
     random.below(end as u64) as usize
 }
 
-/// A key of one of three kinds. Keys of few letters, zeros among them, often share their
-/// beginnings. Other keys are numbers, or are long.
+/// A key of one of three kinds. Keys of few letters, zeros among them, often share prefixes. Other
+/// keys are numbers, or are long.
 pub(crate) fn key(random: &SeededRng, page_bytes: usize) -> Vec<u8> {
     let letters = |len: usize| (0..len).map(|_| [0, 0, 1, b'a', 255][below(random, 5)]).collect();
     match below(random, 8) {

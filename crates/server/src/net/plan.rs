@@ -125,8 +125,8 @@ impl Plan {
         Self { diverts: true, ..Self::default() }
     }
 
-    /// Begins a round for `clients` clients at `now_ms`, to be planned before `until_ns`. Each of
-    /// them may leave `allowance` bytes unread.
+    /// Begins a round for `clients` clients at `now_ms`, to be planned before `until_ns`. Each
+    /// client may leave `allowance` bytes unread.
     pub(crate) fn begin(&mut self, clients: usize, now_ms: u64, until_ns: u64, allowance: usize) {
         self.calls.clear();
         self.spans.clear();

@@ -724,7 +724,8 @@ impl Worker {
         }
     }
 
-    /// Lets the clients take their last replies. True when all have them, or the time is over.
+    /// Lets the clients take their last replies. Returns true when all clients have their replies,
+    /// or the time is over.
     fn drain(&mut self) -> bool {
         if let Some(mut listener) = self.listener.take() {
             listener.deregister(self.poll.registry());

@@ -77,8 +77,8 @@ impl Context<'_> {
     }
 
     /// Ends a run that has found nothing at the `count` keys from the `first`-th on. The command
-    /// now waits for them, for `timeout_ms` at most (0: for ever). Returns false if the command has
-    /// waited that long. The command then answers that it found nothing.
+    /// now waits for these keys, for `timeout_ms` at most (0: for ever). Returns false if the
+    /// command has waited that long. The command then answers that it found nothing.
     ///
     /// # Errors
     /// `CLIENT UNBLOCK` has ended the wait with an error.

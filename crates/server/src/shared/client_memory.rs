@@ -121,7 +121,7 @@ impl Shared {
     }
 
     /// Disconnects the largest holders until the others are within the limit. Returns false if
-    /// `asking` is among them.
+    /// `asking` is among the disconnected clients.
     #[cold]
     fn make_room(&self, asking: &ClientInfo) -> bool {
         let memory = &self.client_memory;

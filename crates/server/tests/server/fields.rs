@@ -1,5 +1,5 @@
-//! Fields of hashes that expire. The redis-server of the comparisons does not know them: what is
-//! expected here is what the vendor's documentation says.
+//! Fields of hashes that expire. The redis-server of the comparisons does not know such fields:
+//! what is expected here is what the vendor's documentation says.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -361,7 +361,7 @@ fn verify(engine: &Engine) -> u64 {
 }
 
 /// Random changes of small and of large hashes, while time goes on: every way of reading tells what
-/// the model holds. The stored collection is sound after it, and after a restart.
+/// the model holds. The stored collection is sound after each change, and after a restart.
 #[test]
 fn hashes_are_as_a_model_while_time_goes_on() {
     for seed in 0..6 {

@@ -1,5 +1,5 @@
-//! Commands over many keys or bytes run beside the event loops. Nobody else waits for them, and
-//! their client sees no difference.
+//! Commands over many keys or bytes run beside the event loops. No other client waits for such a
+//! command, and its own client sees no difference.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -23,8 +23,8 @@ fn server_with(disk: &SimDisk, config: ServerConfig) -> TestServer {
     TestServer::around(config, Engine::open(engine).expect("the engine opens"), None)
 }
 
-/// A server whose flushes hang until the test releases them. A drop releases them, too; otherwise a
-/// failed test could not end.
+/// A server whose flushes hang until the test releases them. The drop of this value releases the
+/// flushes, too; otherwise a failed test could not end.
 struct Stalled<'a> {
     disk: &'a SimDisk,
     /// A client in the first loop, which waits for the flush of a SET.

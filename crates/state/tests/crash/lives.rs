@@ -1,6 +1,6 @@
-//! Lives of a state on a simulated disk. Each ends in a crash, and the next begins with the disk
-//! that it left. Durable ticks must be recovered, and the recovered state must equal an earlier one
-//! down to the bit.
+//! Lives of a state on a simulated disk. Each life ends in a crash, and the next life begins with
+//! the disk after the crash. Durable ticks must be recovered, and the recovered state must equal an
+//! earlier one down to the bit.
 
 use stillpoint_io::{Fault, FaultPlan, Lasts, SimDisk, Tearing};
 use stillpoint_state::{

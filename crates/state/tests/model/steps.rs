@@ -266,7 +266,7 @@ impl<S: Scheme, T: TestCell> World<S, T> {
         }
         let found = self.arrays.read(self.cells, index);
         let wanted = T::of(&self.model[0][index * T::BYTES..][..T::BYTES]);
-        // Compared as bytes: a number may be none.
+        // Compared as bytes, since a NaN does not equal itself.
         assert_eq!(found.bytes(), wanted.bytes(), "{}: cell {index}", self.at);
         self.seen.reads += 1;
     }

@@ -1,6 +1,6 @@
-//! Every order of the accesses to one or two cells, under loom. Cells, lock words, read sections and
-//! phases are the store's own. Commits that write or only lock, a scan, and a reader without a lock
-//! use them.
+//! Every order of the accesses to one or two cells, under loom. Cells, lock words, read sections
+//! and phases are the store's own. Commits that write or only lock, a scan, and a reader without a
+//! lock use these parts.
 //!
 //! Each commit adds one to a record, in both words of its value; a commit from after the point of
 //! consistency adds a hundred. Each value in the checkpoint must be whole and below a hundred. Each
@@ -81,8 +81,8 @@ impl World {
         assert_eq!(before, 0, "given twice");
     }
 
-    /// Locks the cells. False if another commit holds one of them, since to wait would only
-    /// lengthen the model.
+    /// Locks the cells. Returns false if another commit holds a cell's lock, since a wait would
+    /// only lengthen the model.
     fn lock(&self, cells: &[usize]) -> bool {
         for (count, &at) in cells.iter().enumerate() {
             if lock_word::try_exclusive(self.cell(at).lock(), Priority::DECLARED).is_err() {

@@ -158,9 +158,9 @@ impl Transaction {
 
     /// Gives all locks back and takes them in the order of cell numbers.
     ///
-    /// A cell may be reclaimed between two read sections, unless its lock is held. In the later one it
-    /// may belong to another key. So the keys that are not locked yet are looked up again after each
-    /// wait outside of the read section.
+    /// A cell may be reclaimed between two read sections, unless its lock is held. In the later
+    /// section the cell may belong to another key. So the keys that are not locked yet are looked
+    /// up again after each wait outside of the read section.
     #[cold]
     fn lock_in_order(
         &mut self,

@@ -43,8 +43,8 @@ impl<'w> Tx<'w> {
         self.transaction.holds_elsewhere = true;
     }
 
-    /// The call that the transaction is: bytes that the log of the commit gets beside the writes. The
-    /// caller encodes them; empty for none.
+    /// The call that the transaction is: bytes that the log of the commit gets beside the writes.
+    /// The caller encodes these bytes; empty for none.
     pub fn call(&mut self) -> &mut Vec<u8> {
         &mut self.transaction.call
     }
@@ -242,7 +242,7 @@ impl<'w> Tx<'w> {
         self.put_slot_tagged(slot, tag, &whole)
     }
 
-    /// Removes the key's value. Returns whether it had one.
+    /// Removes the key's value. Returns whether the key had a value.
     ///
     /// # Errors
     /// [`TxError::DeclaredForReading`] if the key is not locked for writing.
@@ -386,7 +386,7 @@ impl<'w> Tx<'w> {
         self.patch_slot(slot, offset, bytes)
     }
 
-    /// Removes a key's value. Returns whether it had one.
+    /// Removes a key's value. Returns whether the key had a value.
     ///
     /// # Errors
     /// As [`key`](Self::key).

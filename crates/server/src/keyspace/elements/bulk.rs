@@ -94,8 +94,8 @@ impl Elements {
         self.note_all_times(tx, &contents)
     }
 
-    /// Removes up to `count` elements from the end, or from the beginning. Gives their contents, the
-    /// outermost first.
+    /// Removes up to `count` elements from the end, or from the beginning. Gives the contents of
+    /// the removed elements, the outermost first.
     ///
     /// # Errors
     /// A node cannot be locked, read or written.
