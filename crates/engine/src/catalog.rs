@@ -72,8 +72,8 @@ impl Catalog {
         Self { disk, now: Mutex::new(manifest), changing_tables: Mutex::default() }
     }
 
-    /// Takes the lock of a change to the set of tables. A change of tables takes it before any
-    /// other lock or wait.
+    /// Takes the lock of a change to the set of tables. A change of tables takes this lock before
+    /// any other lock or wait.
     pub(crate) fn change_tables(&self) -> MutexGuard<'_, ()> {
         self.changing_tables.lock()
     }

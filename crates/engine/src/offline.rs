@@ -28,7 +28,7 @@ pub use merge::merge;
 pub use repair::{Repair, repair};
 pub use restore::restore;
 
-/// A data directory, locked while this lives.
+/// A data directory, locked while this value lives.
 struct Directory {
     disk: Arc<dyn Disk>,
     manifest: Manifest,

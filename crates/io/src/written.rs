@@ -201,7 +201,7 @@ mod linux {
 
     #[derive(Debug)]
     pub(super) struct Watch {
-        /// The memory is protected as long as this is open.
+        /// The memory is protected as long as this descriptor is open.
         _faults: OwnedFd,
         pagemap: File,
         found: Vec<Pages>,

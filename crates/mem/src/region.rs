@@ -308,7 +308,7 @@ mod backing {
             let done = unsafe { rustix::mm::madvise(start, count * 8, Advice::LinuxPopulateWrite) };
             if done.is_err() {
                 for word in words.iter().step_by(512) {
-                    // Relaxed: to add zero changes no value. Only the touch of the page counts.
+                    // Relaxed: an or with zero changes no value. Only the touch of the page counts.
                     word.fetch_or(0, Relaxed);
                 }
             }

@@ -1,4 +1,4 @@
-//! Puts mutants into a source text, each behind a question at run time.
+//! Puts mutants into a source text, each behind a test at run time whether it is chosen.
 //!
 //! `a + b` with two mutants becomes, on one line, `(if none(&[1, 2]) { a + b } else if is(1) { a -
 //! b } else { a * b })`. The original stays in its place, so that mutants of its operands nest. The
@@ -84,7 +84,7 @@ pub(crate) fn marks(text: &str) -> Vec<(Range<usize>, u32)> {
     found
 }
 
-/// Notes the edits of one mutant. Returns `None` if no question at run time fits.
+/// Notes the edits of one mutant. Returns `None` if the mutant cannot be chosen at run time.
 fn place(
     source: &str,
     sites: &Sites,

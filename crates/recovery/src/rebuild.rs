@@ -275,8 +275,8 @@ impl Found {
         Ok(())
     }
 
-    /// The incarnations that have segments, without cuts. Another one follows if a file shows that
-    /// there was a later one.
+    /// The incarnations that have segments, without cuts. Another entry follows if a file shows
+    /// that there was a later incarnation.
     fn incarnations(&self) -> Vec<IncarnationEntry> {
         let entry = |number, gsn_floor, logs| IncarnationEntry {
             number,

@@ -188,7 +188,8 @@ fn is_known(manifest: &Manifest, write: &ReplayWrite<'_>) -> bool {
     table.is_some_and(|table| write.write.generation <= table.generation)
 }
 
-/// Whether a write is of the table's present generation. A table that is emptied gets a new one.
+/// Whether a write is of the table's present generation. A table that is emptied gets a new
+/// generation.
 fn is_current(manifest: &Manifest, write: &ReplayWrite<'_>) -> bool {
     let table = manifest.table(write.write.table);
     table.is_some_and(|table| write.write.generation == table.generation)

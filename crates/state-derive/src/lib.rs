@@ -1,8 +1,8 @@
 //! The derive macro `Plain`. The crate `stillpoint_state` exports and describes it.
 //!
-//! A structure becomes a value of so many bytes: its fields follow each other without gaps. An enumeration
-//! becomes the number of its variant and room for the longest variant. All lengths are constants that
-//! the compiler computes from those of the fields' types.
+//! A structure becomes the bytes of its fields, which follow each other without gaps. An
+//! enumeration becomes the number of its variant and room for the longest variant. All lengths are
+//! constants that the compiler computes from those of the fields' types.
 
 mod enumeration;
 mod fields;

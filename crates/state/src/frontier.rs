@@ -79,7 +79,7 @@ const NOWHERE: usize = usize::MAX;
 /// Behind all marks.
 const END: usize = usize::MAX;
 
-/// The places of a grid's copier and mutator.
+/// Where the copier and the mutator of a grid work, and which marks the copier has done.
 #[derive(Debug)]
 pub struct Frontier {
     fences: AsymmetricFences,

@@ -54,7 +54,7 @@ impl<const WORDS: usize> Chunk<WORDS> {
     }
 }
 
-/// The bytes that a tick with so many bytes of actions takes in the stream.
+/// Bytes of the stream that a tick with actions of this length takes.
 pub(crate) fn stream_bytes(actions: usize) -> u64 {
     8 + actions.next_multiple_of(8) as u64
 }
@@ -167,7 +167,7 @@ impl<const WORDS: usize> TickSender<WORDS> {
         self.ended.store(tick, Release); // pairs with the Acquire in `published`
     }
 
-    /// The word of length of a tick with so many bytes of actions.
+    /// The word that states the length of a tick's actions.
     #[inline]
     fn length_word(&self, bytes: usize) -> u64 {
         bytes as u64 | if self.begins_segment { BEGINS_SEGMENT } else { 0 }

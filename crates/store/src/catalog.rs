@@ -8,7 +8,8 @@
 //! 1. Read sections that began before the replacement. A grace period ends them.
 //! 2. Open transactions with locks outside of a read section. Each transaction announces the
 //!    catalog version that it began with.
-//! 3. A checkpoint whose point of consistency was before, until REST.
+//! 3. A checkpoint whose point of consistency was before the replacement, until the checkpoint's
+//!    REST.
 //! 4. Large values that a checkpoint pins.
 
 use std::sync::Arc;

@@ -217,7 +217,7 @@ fn a_capture_does_not_hold_up_cells_that_it_does_not_need() {
         for key in 0..50u64 {
             worker.transact(|tx| tx.put(T, &key.to_be_bytes(), &[1; 100])).expect("memory");
         }
-        // Captured once, so that the deletions are news for the second capture.
+        // The first capture marks all records, so that the second one must capture the deletions.
         checkpoint(&store, rules.write, || ());
         let found = checkpoint(&store, rules.write, || {
             for key in 0..50u64 {

@@ -40,7 +40,7 @@ impl Door {
         }
     }
 
-    /// Waits until a commit stands before the door.
+    /// Waits until a commit waits at the door.
     fn await_commit(&self) {
         while self.waited.load(SeqCst) == 0 {
             std::thread::yield_now();

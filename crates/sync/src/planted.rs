@@ -1,10 +1,11 @@
 //! Bugs that tests plant in the whole process, to show that the checkers see them. Without the
 //! feature `planted-bugs`, `is_planted` is `false` at compile time and no code is left.
 
-/// Puts the code of a planted bug beside the honest code, on one line. `planted` must name the
+/// Puts the code of a planted bug beside the correct code, on one line. `planted` must name the
 /// module that declares the bug.
 ///
-/// - `mutant!(honest, Bug => planted)` is the honest expression, unless a test has planted the bug.
+/// - `mutant!(honest, Bug => planted)` is the expression `honest`, unless a test has planted the
+///   bug.
 /// - `mutant!(Bug => planted)` runs additional code if a test has planted the bug.
 /// - `mutant!(in place; …)` asks `place.has_planted(…)`, for bugs that are planted in one object.
 #[macro_export]

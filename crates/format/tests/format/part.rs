@@ -218,7 +218,8 @@ fn stamps_come_back_and_others_pay_nothing() {
         (7, 43, Content::Fragment(fragment, b"middle")),
     ];
     assert_eq!(read, expected.map(|(tag, gsn, content)| Entry { key: KEY, tag, gsn, content }));
-    // The stamp of the first entry lies behind the head of 16 bytes. No gsn is 0 or so great.
+    // The stamp of the first entry lies behind the head of 16 bytes. The gsn of a stamp is neither
+    // 0 nor as great as 2^52.
     for gsn in [0, 1 << 52] {
         let mut forged = bytes.clone();
         forged[56..64].copy_from_slice(&u64::to_le_bytes(gsn));

@@ -178,8 +178,8 @@ impl Appender {
         }
     }
 
-    /// Appends a record and returns its gsn. An obstacle changes nothing, except that the open
-    /// batch may have been sealed.
+    /// Appends a record and returns its gsn. A returned [`Obstacle`] means that nothing has
+    /// changed, except that the open batch may have been sealed.
     #[inline]
     pub(crate) fn append(&mut self, entry: &Entry<'_>, closing: &Closing) -> Result<u64, Obstacle> {
         let kept_back = self.aside.kept_back();

@@ -60,8 +60,8 @@ impl Aside {
         (room + ALIGN).saturating_sub(largest)
     }
 
-    /// The segments that must be pinned to set a further record aside, if `left` bytes of room are left
-    /// in the present segment. `None` if no segment has room for the record.
+    /// Number of segments that must be pinned to set a further record aside, if `left` bytes of
+    /// room are left in the present segment. `None` if no segment has room for the record.
     pub(super) fn pinned_with(&self, body_bytes: u64, left: u64) -> Option<usize> {
         let unit = self.unit(body_bytes);
         let largest = self.largest.max(unit);
@@ -73,7 +73,7 @@ impl Aside {
         Some((rest.div_ceil(per_segment) as usize).max(self.pinned))
     }
 
-    /// The segments that must be pinned so that nothing of the present one need be kept back.
+    /// Number of segments that must be pinned so that nothing of the present one need be kept back.
     pub(super) fn pinned_for_all(&self) -> usize {
         self.units.div_ceil(Self::certain(self.capacity, self.largest)) as usize
     }

@@ -226,7 +226,8 @@ impl Core {
                 let missing = |log: &Log| log.stock().is_short();
                 self.preparer.wait(LOOK, || !self.logs.iter().any(missing))
             } else {
-                // After a refusal no hurried caller shortens the pause.
+                // After a refusal of the disk the thread pauses. No caller that needs a segment
+                // shortens the pause.
                 self.preparer.pause(RETRY)
             };
             if wake == Wake::Stop {

@@ -485,7 +485,7 @@ fn table(size: &Size) -> Table {
     table
 }
 
-/// Time of each batch at one size: the largest that `fc-fig12` runs unasked.
+/// Time of each batch at one size: the largest that `fc-fig12` runs by default.
 pub(crate) struct FcFig13;
 
 impl Experiment for FcFig13 {

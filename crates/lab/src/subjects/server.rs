@@ -43,7 +43,7 @@ impl Peer {
     /// Starts the server on its data directory and waits until it serves.
     ///
     /// # Errors
-    /// When the program cannot be started, ends, or does not serve within the patience.
+    /// When the program cannot be started, ends, or does not serve within `patience`.
     pub(crate) fn start(&self, dir: &Path, patience: Duration) -> LabResult<Server> {
         sys::create_dir_all(dir)?;
         let port = free_port()?;

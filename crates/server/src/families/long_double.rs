@@ -64,8 +64,8 @@ impl LongDouble {
         else {
             return None;
         };
-        // `x` is the number with the greater exponent. Unless `x` is zero, its magnitude is
-        // greater.
+        // `x` is the number with the greater exponent. Only if both are zero, `x` is zero. With
+        // equal exponents `y` may be the greater one.
         let a_first = bm == 0 || (am != 0 && ae >= be);
         let ((high, e), (low, low_e)) =
             if a_first { ((am, ae), (bm, be)) } else { ((bm, be), (am, ae)) };

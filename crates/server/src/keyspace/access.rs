@@ -83,7 +83,7 @@ impl LoopKeys {
         std::mem::take(&mut self.wakes)
     }
 
-    /// An empty buffer, which its taker gives back.
+    /// An empty buffer, which the caller gives back.
     pub(crate) fn take_scratch(&mut self) -> Vec<u8> {
         let mut buffer = std::mem::take(&mut self.scratch);
         buffer.clear();

@@ -2,10 +2,10 @@
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// A lock that each event loop takes alone while it executes, and that one taker can have whole.
+/// A lock of one stripe for each thread that executes commands. Such a thread locks its own stripe
+/// while it executes, and one thread can lock all stripes.
 ///
-/// Each event loop has a stripe of its own, so event loops share no cache line here. So has each
-/// thread for long commands.
+/// So event loops and threads for long commands share no cache line here.
 #[derive(Debug)]
 pub(crate) struct KeyspaceLock {
     stripes: Box<[Mutex<()>]>,

@@ -130,7 +130,7 @@ impl Waiters {
     }
 }
 
-/// A client that waits, until this is dropped.
+/// A client that waits, until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     place: u64,

@@ -132,7 +132,7 @@ impl MissingKeys {
     }
 }
 
-/// A key that was missing, watched until this is dropped.
+/// A key that was missing, watched until this value is dropped.
 #[derive(Debug)]
 struct MissingKey {
     made: Arc<AtomicBool>,

@@ -84,7 +84,7 @@ impl Drop for Parked {
 /// A client that is back in its event loop, by its number there; `None` if it is lost.
 pub(crate) type Returned = (usize, Option<Box<Conn>>);
 
-/// The desk between event loops and the threads for long commands.
+/// The queue of parked clients, from event loops to the threads for long commands and back.
 #[derive(Debug)]
 pub(crate) struct LongCommands {
     shared: Arc<Shared>,
@@ -165,7 +165,7 @@ impl LongThread {
         Self { number, desk, shared, session, local, plan, conns }
     }
 
-    /// Runs commands until the desk is closed.
+    /// Runs commands until the queue is closed.
     ///
     /// # Errors
     /// When commits cannot be made durable.

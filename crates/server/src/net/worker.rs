@@ -649,7 +649,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Ends the silence of a client whose delay is over.
+    /// Serves a client again once the moment [`Client::silent_until_ms`] has passed.
     fn settle_silence(&mut self, id: usize) {
         let Some(conn) = self.conns.get_mut(id) else {
             return;

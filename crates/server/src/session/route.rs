@@ -26,7 +26,7 @@ pub(crate) enum Route {
     Now(&'static Spec),
     /// The command joins the queue of `MULTI`.
     Queue(&'static Spec),
-    /// The client gets an error, which spoils the queue of `MULTI`.
+    /// The client gets an error, and a later `EXEC` is refused.
     Refuse(Option<&'static Spec>, CmdError),
     /// The client gets an error, and the queue of `MULTI` goes on.
     RefuseAlone(&'static Spec, CmdError),
@@ -142,8 +142,8 @@ fn is_http(args: Args<'_>) -> bool {
     is(args.at(0), "POST") || is(args.at(0), "Host:")
 }
 
-/// Notes the refusal in the client's transaction: a refused command spoils the transaction, and a
-/// refused `EXEC` ends the transaction.
+/// Notes the refusal in the client's transaction: after a refused command the transaction's `EXEC`
+/// is refused, and a refused `EXEC` ends the transaction.
 fn refuse_in_multi(client: &mut Client, spec: Option<&Spec>, error: CmdError) -> CmdError {
     if spec.is_some_and(|spec| matches!(spec.handler, Handler::Exec)) {
         client.multi = None;

@@ -31,7 +31,7 @@ impl Flags {
     pub(crate) const NOSCRIPT: Self = Self(1 << 6);
     /// Allowed while data is loaded.
     pub(crate) const LOADING: Self = Self(1 << 7);
-    /// Refused inside `MULTI`, whose queue is spoilt.
+    /// Refused inside `MULTI`, whose `EXEC` is then refused, too.
     pub(crate) const NO_MULTI: Self = Self(1 << 8);
     /// Never in the slow log.
     pub(crate) const SKIP_SLOWLOG: Self = Self(1 << 9);

@@ -63,8 +63,8 @@ fn listed(admin: &mut Client) -> Vec<String> {
     list.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
-/// Waits until this is a client's last command. Requests that others send afterwards belong to a
-/// later pass of the loop. (Replies of one pass wait together.)
+/// Waits until `command` is the last command of client `id`. Requests that others send afterwards
+/// belong to a later pass of the loop. (Replies of one pass wait together.)
 fn until_executed(admin: &mut Client, id: &str, command: &str) {
     let (id, command) = (format!("id={id} "), format!(" cmd={command} "));
     eventually("a command is executed", || {

@@ -56,7 +56,7 @@ const STATE: usize = 0;
 
 const EQUAL: u8 = 0;
 
-/// If at least one in so many blocks of a piece must be copied, the whole piece is copied. Adjacent
+/// A piece is copied as a whole if at least one in `DENSE` of its blocks must be copied. Adjacent
 /// blocks are copied faster than scattered ones.
 const DENSE: usize = 8;
 

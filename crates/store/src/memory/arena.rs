@@ -431,8 +431,9 @@ impl Arena {
         };
         pools.cells.resize_with(self.slab_count(), SlabCells::default);
         pools.cells[index] = SlabCells::default();
-        // Relaxed: the pools' mutex orders takers. A capture must see the cells of earlier epochs,
-        // and a grace period came between the end of these epochs and its beginning.
+        // Relaxed: the pools' mutex orders the threads that take slabs. A capture must see the
+        // cells of earlier epochs, and a grace period came between the end of these epochs and its
+        // beginning.
         self.slabs[index].store(key.describe(), Relaxed);
         Ok(index)
     }
@@ -498,7 +499,8 @@ impl Arena {
 
     /// Returns the memory of a slab that no reader can reach any more to the system.
     fn free_slab(&self, pools: &mut Pools, index: usize) {
-        // Relaxed: the pools' mutex orders takers. For others a free slab is like an empty one.
+        // Relaxed: the pools' mutex orders the threads that take slabs. For other threads a free
+        // slab is like an empty one.
         self.slabs[index].store(0, Relaxed);
         self.region.discard(index * SLAB_BYTES / 8, SLAB_BYTES / 8);
         self.slabs_held.fetch_sub(1, Relaxed);

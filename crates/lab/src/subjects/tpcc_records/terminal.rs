@@ -133,7 +133,7 @@ impl<'a> Terminal<'a> {
         Ok(middle(&numbers))
     }
 
-    /// A number of so many bytes in a record.
+    /// Reads the number in some bytes of a record.
     fn column<T: TableRow>(&mut self, row: usize, offset: usize, len: usize) -> LabResult<u64> {
         self.bytes.clear();
         let table = self.subject.tpcc.table::<T>();

@@ -174,7 +174,7 @@ impl Burial {
     }
 }
 
-/// One transaction of a burial.
+/// One transaction of a [`Burial`].
 struct Step<'a> {
     burial: &'a Burial,
     first: usize,
