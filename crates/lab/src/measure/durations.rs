@@ -17,7 +17,7 @@ pub(crate) fn seconds(text: &str) -> Result<f64, String> {
 /// # Errors
 /// As [`seconds`], but 0 is right.
 pub(crate) fn moment(text: &str) -> Result<f64, String> {
-    // Comparisons with no number are false.
+    // A comparison with NaN is false.
     let is_right = |seconds: &f64| (0.0..=LONGEST_S).contains(seconds);
     text.parse().ok().filter(is_right).ok_or_else(|| refusal(text, "from 0"))
 }

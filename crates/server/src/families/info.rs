@@ -293,7 +293,7 @@ fn persistence(out: &mut String, ctx: &Context<'_>) {
     field(out, "incarnation", stats.incarnation);
 }
 
-/// Whole seconds since a checkpoint began. One that is about to begin has no time yet.
+/// Whole seconds since a checkpoint began. A checkpoint that is about to begin has no time yet.
 fn seconds_since(started_ns: u64, now_ns: u64) -> u64 {
     match started_ns {
         0 => 0,

@@ -168,7 +168,7 @@ struct EmptySlab {
     trims: u64,
 }
 
-/// Calls of [`Arena::trim`] that an empty slab keeps its memory for.
+/// Number of calls of [`Arena::trim`] during which an empty slab keeps its memory.
 const TRIMS_KEPT: u64 = 64;
 
 /// Sizes up to this one find their class in a table.

@@ -12,7 +12,8 @@ use crate::txn::pending::{NONE, OpKind, Pending};
 pub struct Commit<'a> {
     /// The epoch of the commit.
     pub epoch: u64,
-    /// Stamps of every record read or overwritten. The commit's own gsn must exceed them all.
+    /// Stamps of every record read or overwritten. The commit's own gsn must exceed the gsns of all
+    /// these stamps.
     pub touched: &'a [Stamp],
     /// The call that the transaction is, as [`Tx::call`](crate::Tx::call) got it. Empty for none.
     pub call: &'a [u8],
