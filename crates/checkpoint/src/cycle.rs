@@ -13,13 +13,12 @@ mod walk;
 use std::sync::{Arc, OnceLock};
 
 use stillpoint_format::names::CheckpointKind;
-use stillpoint_io::{Clock, Disk, catch_panic};
+use stillpoint_io::{Clock, Disk, Meter, Pace, catch_panic};
 use stillpoint_store::{
     Checkpointer, LogRefused, Outcome, Phase, PointOfConsistency, SchemeLog, Sink, Stamp, Store,
 };
 
 use crate::error::CheckpointError;
-use crate::pace::{Meter, Pace};
 use crate::progress::Progress;
 use crate::writer::{PartSink, WriterConfig, Written};
 use walk::{CaptureScan, DiscardSink, Slots, Work, finish_marks};

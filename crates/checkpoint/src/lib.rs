@@ -20,7 +20,6 @@
 mod cycle;
 mod error;
 mod merge;
-mod pace;
 mod progress;
 mod reader;
 pub mod registry;
@@ -33,11 +32,11 @@ pub use cycle::{
 };
 pub use error::{CheckpointError, Damage, DamageCause, LoadError};
 pub use merge::{MERGE_KEY_BYTES, Merge, MergeError};
-pub use pace::Pace;
 pub use progress::{Progress, ProgressSnapshot};
 pub use reader::{
     DAMAGE_MAX, Described, LoadOptions, LoadSummary, LoadedRecord, Verified, Visit, VisitError,
     describe, epoch_of, for_each_record, load, load_chain, verify,
 };
 pub use registry::{Capabilities, Row, Scheme};
+pub use stillpoint_io::Pace;
 pub use writer::{PartSink, SinkStats, WriterConfig, Written, remove_checkpoint};

@@ -27,11 +27,10 @@ use std::sync::Arc;
 use stillpoint_format::manifest::{CheckpointEntry, TableGeneration};
 use stillpoint_format::names::{CHECKPOINT_DIR, CheckpointKind, checkpoint_dir};
 use stillpoint_format::part::PartHeader;
-use stillpoint_io::{Clock, Disk};
+use stillpoint_io::{Clock, Disk, Meter, Pace};
 use stillpoint_sync::{mutant, planted};
 
 use crate::error::{CheckpointError, LoadError};
-use crate::pace::{Meter, Pace};
 use crate::progress::Progress;
 use crate::reader::{LoadOptions, LoadedRecord, OpenCheckpoint};
 use crate::writer::{MergedPart, MergedRecords, WriterConfig, merge_target};

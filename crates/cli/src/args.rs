@@ -309,4 +309,15 @@ mod tests {
             assert!(long.contains(&format!("- {name}: {about}")), "{name} is not in: {long}");
         }
     }
+
+    #[test]
+    fn the_readme_names_every_scheme_and_every_log() {
+        let readme = include_str!("../../../README.md");
+        for (name, _) in stillpoint::checkpoint_schemes().filter(|(name, _)| *name != "none") {
+            assert!(readme.contains(&format!("`{name}`")), "the README does not name {name}");
+        }
+        for (name, _) in stillpoint::journal_schemes().filter(|(name, _)| *name != "none") {
+            assert!(readme.contains(&format!("{name} log")), "the README does not name {name}");
+        }
+    }
 }

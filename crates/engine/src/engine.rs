@@ -196,6 +196,11 @@ impl Engine {
         crate::checkpoints::merge(&self.shared, true)
     }
 
+    /// Whether the engine takes checkpoints: true unless [`Config::checkpoint`] is `none`.
+    pub fn takes_checkpoints(&self) -> bool {
+        self.shared.scheme.is_some()
+    }
+
     /// Asks the background thread for a checkpoint and returns at once. Returns false if one is
     /// under way. The scheme and the chain decide whether the checkpoint is full or one of changes.
     pub fn checkpoint_in_background(&self) -> bool {

@@ -23,6 +23,7 @@ mod fork;
 #[expect(unsafe_code, reason = "mappings are the system's own, see the notes there")]
 mod huge;
 mod owned;
+mod pace;
 mod parallel;
 mod process;
 mod real;
@@ -55,6 +56,7 @@ pub use disk::{
 pub use fork::{ForkError, ForkedMemory};
 pub use huge::huge_zeros;
 pub use owned::{NotOwner, OwnedDisk};
+pub use pace::{Meter, Pace};
 pub use parallel::in_parallel;
 pub use process::{
     process_cpu_ns, raise_open_files, resident_bytes, thread_cpu_ns, total_memory_bytes,

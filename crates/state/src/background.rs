@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use stillpoint_io::{JoinHandle, WriteBehind, go_behind, spawn};
+use stillpoint_io::{JoinHandle, Meter, Pace, WriteBehind, go_behind, spawn};
 
 use crate::capture::Capture;
-use crate::config::{Config, Every, Pace};
+use crate::config::{Config, Every};
 use crate::error::StateError;
 use crate::files::Files;
 use crate::logger::{self, LogWriter};
@@ -19,8 +19,6 @@ use crate::writer::{Advance, ImageWriter, WRITES};
 /// maximum.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
 const AFTER_FAILURES_MAX: Duration = Duration::from_secs(60);
-/// Longest sleep of the writer between two blocks, so that the thread ends soon when told to.
-const SLEEP_NS_MAX: u64 = 10_000_000;
 
 /// The writer and the logger: threads of their own, or objects that the caller moves.
 #[derive(Debug)]
@@ -132,19 +130,9 @@ impl<S: Scheme> WriterThread<S> {
     }
 
     fn keep_pace(&self, bytes: u64, begun_ns: u64) {
-        let Pace::BytesPerSecond(rate) = self.pace else {
-            return;
-        };
-        let due_ns = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
-        while !self.mailbox.stops() && !self.mailbox.is_urgent() {
-            let passed_ns = u128::from(self.files.now_ns().saturating_sub(begun_ns));
-            let ahead_ns = u64::try_from(due_ns.saturating_sub(passed_ns)).unwrap_or(u64::MAX);
-            if ahead_ns == 0 {
-                return;
-            }
-            let sleep = Duration::from_nanos(ahead_ns.min(SLEEP_NS_MAX));
-            self.files.environment.clock.sleep(sleep);
-        }
+        let clock = self.files.environment.clock.clone();
+        let is_called = || self.mailbox.stops() || self.mailbox.is_urgent();
+        Meter::since(self.pace, clock, begun_ns).wait(|| bytes, is_called);
     }
 }
 

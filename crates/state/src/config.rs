@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use stillpoint_format::state::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN};
+use stillpoint_io::Pace;
 
 use crate::error::StateError;
 
@@ -26,16 +27,6 @@ pub enum Every {
     Interval(Duration),
     /// When [`State::checkpoint`](crate::State::checkpoint) asks for one.
     OnRequest,
-}
-
-/// How fast the writer writes an image.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Pace {
-    /// As fast as the device takes it.
-    #[default]
-    Unpaced,
-    /// Most bytes per second. Zero counts as one.
-    BytesPerSecond(u64),
 }
 
 /// Who runs the writer and the logger: threads, or the caller.

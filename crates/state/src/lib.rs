@@ -98,7 +98,7 @@ mod writer;
 pub use actions::{ActionIter, Actions};
 pub use arrays::{ARRAYS_MAX, Array, ArrayInfo, Arrays, ArraysBuilder, Cells, NAME_BYTES_MAX};
 pub use capture::{Capture, PointOfConsistency};
-pub use config::{Background, Config, Every, Merge, Pace};
+pub use config::{Background, Config, Every, Merge};
 pub use error::{ArraysError, StateError};
 pub use files::Environment;
 pub use frontier::{Frontier, Writing};
@@ -111,7 +111,8 @@ pub use recovery::Recovered;
 pub use scheme::{Content, Extent, FreezeCost, Frozen, Intent, Last, LiveCopy, Scheme};
 pub use state::{State, StateBuilder};
 pub use stillpoint_io::{
-    Clock, Disk, DiskError, ManualClock, RealClock, RealDisk, RealRng, Rng, SeededRng, SimDisk,
+    Clock, Disk, DiskError, ManualClock, Pace, RealClock, RealDisk, RealRng, Rng, SeededRng,
+    SimDisk,
 };
 pub use stillpoint_mem::PageSize;
 /// Makes a structure or an enumeration a cell of arrays, and a field of cells. The type has `Clone`, `Copy`

@@ -1,8 +1,9 @@
 //! The capture scan of a checkpoint: capture threads that visit all units, at the pace.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use stillpoint_io::{JoinHandle, is_interrupted_soon, spawn};
+use stillpoint_io::{JoinHandle, Meter, is_interrupted_soon, spawn};
 use stillpoint_store::{
     Capture, Checkpointer, DeletedKey, Demand, Lane, PointOfConsistency, RecordImage, Sink, Store,
     planted,
@@ -15,7 +16,6 @@ use stillpoint_sync::mutant;
 
 use super::{Cycle, ran};
 use crate::error::CheckpointError;
-use crate::pace::Meter;
 use crate::progress::Progress;
 
 /// Bytes that a capture thread emits between two looks at the pace.
@@ -23,6 +23,14 @@ const METERED_BYTES: u64 = 16 << 10;
 /// Bytes that a capture thread emits between two looks at the bytes of saved before-images. So many
 /// bytes during one nap of a millisecond are near the write rate of a device.
 const GIVE_WAY_BYTES: u64 = 256 << 10;
+
+/// Length of a pause of the capture scan. The records that it has emitted keep the writers busy for
+/// longer.
+const NAP: Duration = Duration::from_millis(1);
+
+/// Rest of a capture thread between two bursts of work. The rest is long enough for another thread to
+/// get the core.
+const REST: Duration = Duration::from_micros(50);
 
 /// A capture thread rests after so many pauses, or after [`BURST_BYTES`]. A pause comes every few
 /// dozen records, so both are less than a quarter of a millisecond of work. A thread that wakes up
@@ -271,7 +279,7 @@ impl CaptureThread<'_> {
     #[cold]
     fn wait_for_room(&self) {
         while self.walk.sink.demand() == Demand::Wait && !self.should_stop() {
-            self.walk.meter.nap();
+            self.walk.meter.pause(NAP);
         }
     }
 
@@ -287,7 +295,7 @@ impl CaptureThread<'_> {
             if saved < before + GIVE_WAY_BYTES || self.should_stop() {
                 return;
             }
-            self.walk.meter.nap();
+            self.walk.meter.pause(NAP);
         }
     }
 }
@@ -335,7 +343,7 @@ impl Capture for CaptureThread<'_> {
                 || self.burst_bytes >= u64::from(bursts) * BURST_BYTES)
         {
             (self.burst_pauses, self.burst_bytes) = (0, 0);
-            self.walk.meter.rest();
+            self.walk.meter.pause(REST);
         }
     }
 

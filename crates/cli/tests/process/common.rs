@@ -158,7 +158,7 @@ impl Client {
         self.stream.get_mut().write_all(request.as_bytes()).expect("the server takes it");
     }
 
-    fn reply(&mut self) -> std::io::Result<String> {
+    pub(crate) fn reply(&mut self) -> std::io::Result<String> {
         let mut line = String::new();
         if self.stream.read_line(&mut line)? == 0 {
             return Err(std::io::ErrorKind::UnexpectedEof.into());

@@ -160,7 +160,17 @@ fn the_commands_in_the_logs_are_listed() {
     assert_eq!(client.ask(&["INCR", "a"]), "QUEUED");
     assert_eq!(client.ask(&["LPUSH", "list", "x", "y"]), "QUEUED");
     assert_eq!(client.ask(&["CONFIG", "SET", "requirepass", "hush"]), "QUEUED");
-    client.ask(&["EXEC"]);
+    assert_eq!(client.ask(&["EXEC"]), "*3");
+    (0..3).for_each(|_| drop(client.reply().expect("a reply of the queue")));
+    // A queue with a command over the whole database: in steps if one of them writes, else as one.
+    for queue in [&[&["SET", "b", "2"][..], &["DBSIZE"]][..], &[&["SET", "c", "3"], &["FLUSHDB"]]] {
+        assert_eq!(client.ask(&["MULTI"]), "OK");
+        for command in queue {
+            assert_eq!(client.ask(command), "QUEUED");
+        }
+        assert_eq!(client.ask(&["EXEC"]), "*2");
+        queue.iter().for_each(|_| drop(client.reply().expect("a reply of the queue")));
+    }
     serving.signal("TERM");
     assert!(serving.ended().0.success());
     let (code, said) = run("inspect", dir.path(), &["--calls"]);
@@ -171,8 +181,13 @@ fn the_commands_in_the_logs_are_listed() {
     let exec = "*2\r\n$4\r\nINCR\r\n$1\r\na\r\n\
         *4\r\n$5\r\nLPUSH\r\n$4\r\nlist\r\n$1\r\nx\r\n$1\r\ny\r\n\
         *4\r\n$6\r\nCONFIG\r\n$3\r\nSET\r\n$11\r\nrequirepass\r\n$10\r\n(redacted)\r\n";
-    let expected = [("SET", "*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\n1\r\n"), ("EXEC", exec)];
-    assert_eq!(named.len(), 2, "a read has no record: {said}");
+    let expected = [
+        ("SET", "*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\n1\r\n"),
+        ("EXEC", exec),
+        ("EXEC", "*3\r\n$3\r\nSET\r\n$1\r\nb\r\n$1\r\n2\r\n"),
+        ("EXEC", "*3\r\n$3\r\nSET\r\n$1\r\nc\r\n$1\r\n3\r\n*1\r\n$7\r\nFLUSHDB\r\n"),
+    ];
+    assert_eq!(named.len(), 4, "a read has no record: {said}");
     for ((name, arguments), (command, request)) in named.iter().zip(expected) {
         assert!(name.as_str().is_some_and(|name| name.eq_ignore_ascii_case(command)), "{said}");
         assert_eq!(arguments.as_str(), Some(request), "{said}");

@@ -5,7 +5,7 @@ use stillpoint::Durability;
 use stillpoint_checkpoint::registry::{REGISTRY, Row};
 use stillpoint_journal::registry::REGISTRY as JOURNALS;
 
-#[path = "spikes.rs"]
+#[path = "../../../checkpoint/tests/conformance/spikes/mod.rs"]
 mod spikes;
 
 pub(crate) use spikes::SPIKES;

@@ -205,6 +205,10 @@ impl Places {
     /// A cursor at a cell.
     #[inline(always)]
     pub(super) fn cursor(&self, index: usize) -> Cursor {
+        if self.lanes_reciprocal == 0 {
+            let (cell, mark) = (index * self.lane_stride, index * self.mark_lane_stride);
+            return Cursor { index, lane: index, cell, mark };
+        }
         let (group, lane) = self.split(index);
         let cell = group * self.group_stride + lane * self.lane_stride;
         let mark = group * self.mark_group_stride + lane * self.mark_lane_stride;

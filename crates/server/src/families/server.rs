@@ -34,7 +34,7 @@ fn time(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
 
 /// Refuses if no scheme takes checkpoints.
 fn check_scheme(ctx: &Context<'_>) -> CmdResult {
-    if ctx.shared.keyspace.engine.config().checkpoint == "none" {
+    if !ctx.shared.keyspace.engine.takes_checkpoints() {
         return Err(CmdError::fixed(
             "ERR checkpoints are switched off; start with --checkpoint calc",
         ));

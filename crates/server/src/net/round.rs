@@ -10,15 +10,13 @@ use super::long::LONG_WORK;
 use super::plan::{Call, Plan, ROUND_WORK, UNIT_BYTES};
 use crate::error::CmdError;
 use crate::resp::Mark;
+use crate::session::call::{name_command, name_exec};
 use crate::session::context::{Context, Local};
 use crate::session::exec::{answered, declare_exec, run_exec};
 use crate::session::route::{note_latency, note_time, settle_reply};
 use crate::session::spec::{Flags, Handler, Spec};
 use crate::shared::Shared;
 use crate::shared::registry::RELAXED;
-
-/// Version of all commands in logs that name calls.
-const COMMANDS_VERSION: u32 = 1;
 
 /// After a reply of this length the round asks whether the clients hold too much.
 const LARGE_REPLY_BYTES: usize = 64 << 10;
@@ -209,24 +207,18 @@ impl Batch for Round<'_> {
         begins
     }
 
-    /// A command is called by its name. The arguments of a command are its request, and those of
-    /// `EXEC` are the queued requests. A word stands for each secret. The inputs of a command are
-    /// the time and the number of the database.
     fn call(&mut self, i: usize, to: &mut stillpoint::Call) {
         let call = self.plan.calls[i];
         let Some(conn) = self.conns.get_mut(call.conn as usize) else {
             return;
         };
-        to.set(call.spec.name, COMMANDS_VERSION);
+        let now_ms = self.local.keys.now_ms;
         if matches!(call.spec.handler, Handler::Exec) {
-            let queue = conn.client.multi.iter();
-            queue.for_each(|multi| multi.encode(&mut to.arguments));
+            name_exec(to, &conn.client, (0, usize::MAX), now_ms);
         } else {
             let args = self.plan.args(&call, &conn.input);
-            args.encode(&mut to.arguments, |i| call.spec.secrets.hide(args, i));
+            name_command(to, (call.spec, args), &conn.client, now_ms);
         }
-        to.inputs.extend_from_slice(&self.local.keys.now_ms.to_le_bytes());
-        to.inputs.extend_from_slice(&u32::from(conn.client.db).to_le_bytes());
     }
 
     fn run(&mut self, i: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {

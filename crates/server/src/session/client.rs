@@ -58,14 +58,6 @@ impl Multi {
         (q.spec, Args::new(&self.bytes, spans))
     }
 
-    /// Appends the requests of the queue, as a client would send them, but without secrets.
-    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
-        for i in 0..self.len() {
-            let (spec, args) = self.command(i);
-            args.encode(out, |i| spec.secrets.hide(args, i));
-        }
-    }
-
     pub(crate) fn specs(&self) -> impl Iterator<Item = &'static Spec> {
         self.queued.iter().map(|q| q.spec)
     }

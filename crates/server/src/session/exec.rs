@@ -11,8 +11,9 @@
 //!
 //! [`whole`]: super::whole
 
-use stillpoint::{Batch, KeySet, Session, Slot, Stamp, Tx, TxError};
+use stillpoint::{Batch, Call, KeySet, Session, Slot, Stamp, Tx, TxError};
 
+use super::call::name_exec;
 use super::client::{Client, Multi};
 use super::context::Context;
 use super::spec::{Flags, Handler, Spec};
@@ -245,6 +246,10 @@ impl Batch for QueuedRun<'_, '_> {
     fn declare(&mut self, _: usize, keys: &mut KeySet) {
         let keyspace = &self.ctx.shared.keyspace;
         declare_range(self.ctx.client, self.from, self.to, keyspace, keys);
+    }
+
+    fn call(&mut self, _: usize, to: &mut Call) {
+        name_exec(to, self.ctx.client, (self.from, self.to), self.ctx.now_ms());
     }
 
     fn run(&mut self, _: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {

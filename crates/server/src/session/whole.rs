@@ -3,8 +3,9 @@
 //! The caller holds the keyspace lock alone. All keys of the databases that the queue lists or
 //! empties become keys of the transaction, which a crash keeps or loses as a whole.
 
-use stillpoint::{KeySet, Procedure, Session, Stamp, Tx, TxError};
+use stillpoint::{Call, KeySet, Procedure, Session, Stamp, Tx, TxError};
 
+use super::call::name_exec;
 use super::client::Multi;
 use super::context::Context;
 use super::exec::{answered, declare_range, is_unchanged, run_range, selected};
@@ -83,6 +84,10 @@ impl Procedure for Exec<'_, '_> {
         let keyspace = &self.ctx.shared.keyspace;
         declare_range(self.ctx.client, 0, usize::MAX, keyspace, keys);
         self.listed = self.names.declare(keyspace, keys);
+    }
+
+    fn call(&mut self, to: &mut Call) {
+        name_exec(to, self.ctx.client, (0, usize::MAX), self.ctx.now_ms());
     }
 
     fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {

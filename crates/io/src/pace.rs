@@ -1,48 +1,47 @@
-//! The pace of a capture.
+//! The pace of a checkpoint: of the scan that captures records, or of the writer of an image.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use stillpoint_io::Clock;
+use crate::clock::Clock;
 
-/// How fast a checkpoint is captured.
+/// How fast a checkpoint is captured or written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pace {
     /// As fast as the device writes.
     #[default]
     Unpaced,
-    /// At most so many bytes of records per second, before-images included. Commits are never
-    /// delayed: the more they save, the less the capture scan emits. Zero counts as one. A scheme
-    /// that stops commits during its capture is not paced.
+    /// At most so many bytes per second, before-images included. Commits are never delayed: the more
+    /// they save, the less the capture scan emits. Zero counts as one. A scheme that stops commits
+    /// during its capture is not paced.
     BytesPerSecond(u64),
 }
 
 /// Longest single sleep, so that a cancelled checkpoint ends soon.
 const SLEEP_NS_MAX: u64 = 10_000_000;
 
-/// Length of a pause of the capture scan. The records that it has emitted keep the writers busy for
-/// longer.
-const NAP: Duration = Duration::from_millis(1);
-
-/// Rest of a capture thread between two bursts of work. The rest is long enough for another thread
-/// to get the core.
-const REST: Duration = Duration::from_micros(50);
-
 /// A pace, and the time at which the capture began.
 #[derive(Debug)]
-pub(crate) struct Meter {
+pub struct Meter {
     pace: Pace,
     clock: Arc<dyn Clock>,
     start_ns: u64,
 }
 
 impl Meter {
-    pub(crate) fn new(pace: Pace, clock: Arc<dyn Clock>) -> Self {
+    /// A capture that begins now.
+    pub fn new(pace: Pace, clock: Arc<dyn Clock>) -> Self {
         let start_ns = clock.monotonic_ns();
+        Self::since(pace, clock, start_ns)
+    }
+
+    /// A capture that began at that time of the monotonic clock, in nanoseconds.
+    pub fn since(pace: Pace, clock: Arc<dyn Clock>, start_ns: u64) -> Self {
         Self { pace, clock, start_ns }
     }
 
-    pub(crate) fn is_paced(&self) -> bool {
+    /// Whether the pace has a limit.
+    pub fn is_paced(&self) -> bool {
         self.pace != Pace::Unpaced
     }
 
@@ -56,18 +55,13 @@ impl Meter {
         u64::try_from(due_ns.saturating_sub(passed_ns)).unwrap_or(u64::MAX)
     }
 
-    /// Leaves the core to other threads for [`REST`].
-    pub(crate) fn rest(&self) {
-        self.clock.sleep(REST);
-    }
-
-    /// Sleeps for [`NAP`].
-    pub(crate) fn nap(&self) {
-        self.clock.sleep(NAP);
+    /// Sleeps that long.
+    pub fn pause(&self, duration: Duration) {
+        self.clock.sleep(duration);
     }
 
     /// Sleeps until the pace allows `taken` bytes, or until `stop` is true.
-    pub(crate) fn wait(&self, taken: impl Fn() -> u64, stop: impl Fn() -> bool) {
+    pub fn wait(&self, taken: impl Fn() -> u64, stop: impl Fn() -> bool) {
         loop {
             let ahead_ns = self.ahead_ns(taken());
             if ahead_ns == 0 || stop() {
@@ -81,7 +75,7 @@ impl Meter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stillpoint_io::ManualClock;
+    use crate::clock::ManualClock;
 
     #[test]
     fn waits_until_the_bytes_are_due() {
