@@ -79,7 +79,7 @@ fn what_waits_for_transactions_is_refused_inside_of_one() {
         tx.put(table, b"key", b"value")
     });
     put.expect("commits");
-    // Outside of the transaction again.
+    // The call is outside of the transaction again.
     engine.checkpoint().expect("a checkpoint");
     engine.flush_tables(&[table]).expect("flushes");
     // A close inside a transaction ends the engine, without a wait for the transaction itself.

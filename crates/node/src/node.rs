@@ -215,7 +215,7 @@ impl<'a> Node<'a> {
         Insertions::unpack(self.word(WORD_LAST_CHILD))
     }
 
-    /// The words of the slots, as many as the page has room for at most.
+    /// The words of the slots, but no more words than the page has.
     #[inline]
     pub(crate) fn slots(&self) -> &'a [AtomicU64] {
         &self.words[NODE_HEADER_WORDS..][..self.slot_count()]

@@ -8,7 +8,7 @@ use stillpoint_mem::words::words_for;
 use crate::error::NodeError;
 use crate::node::{Node, common_prefix_bytes};
 
-/// The place of a split.
+/// Where a node is split: by slots, and by keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Split {
     /// The first slot that leaves the node. Of an inner node, this separator goes to the parent.
@@ -158,7 +158,7 @@ impl Node<'_> {
         usize::from(self.slot(slot).rest_bytes)
     }
 
-    /// The shortest key above that of the slot before, and at most that of the slot.
+    /// The shortest key that is above the previous slot's key, and at most this slot's key.
     fn separator_before(&self, slot: usize) -> Vec<u8> {
         shortest_between(&self.key(slot - 1), self.key(slot))
     }

@@ -220,7 +220,7 @@ impl Catalog {
         present + self.retired.lock().len()
     }
 
-    /// Whether the slabs of a replaced table are not freed yet. Outside of read sections.
+    /// Whether the slabs of a replaced table are not freed yet. Call this outside of read sections.
     pub(crate) fn has_retired(&self) -> bool {
         !self.retired.lock().is_empty()
     }

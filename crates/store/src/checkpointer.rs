@@ -69,9 +69,9 @@ pub trait Checkpointer: Send + Sync {
         false
     }
 
-    /// Works on one unit after the capture, in REST, while commits go on. Like a capture, it keeps
-    /// the pace, and several threads call it. Nothing is emitted. The next checkpoint begins after
-    /// the last unit. [`settle`](Self::settle) makes up for work that was cut off.
+    /// Works on one unit after the capture, in REST, while commits go on. Like a capture, this work
+    /// keeps the pace, and several threads share it. Nothing is emitted. The next checkpoint begins
+    /// after the last unit. [`settle`](Self::settle) makes up for work that was cut off.
     fn after_capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
         let _ = (store, unit, to);
     }

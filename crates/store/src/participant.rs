@@ -108,8 +108,8 @@ impl Participant {
     }
 
     /// Reads one key without a lock. If the key has a value, appends it and returns its tag. Also
-    /// returns the stamp. `candidate` is a cell that may be the key's, 0 for none. Inside a read
-    /// section.
+    /// returns the stamp. `candidate` is a cell that may be the key's, 0 for none. Call this inside
+    /// a read section.
     #[inline]
     pub(crate) fn read_optimistic(
         &self,
@@ -136,7 +136,7 @@ impl Participant {
         }
     }
 
-    /// The cell of a key, if the key has one. Inside a read section.
+    /// The cell of a key, if the key has one. Call this inside a read section.
     #[inline]
     pub(crate) fn find(&self, table: &Table, key: &[u8], hash: u64) -> Option<u64> {
         table.index.find(hash, |cell| self.is_cell_of(cell, key))

@@ -138,7 +138,8 @@ impl Reclaim {
 }
 
 impl Participant {
-    /// Reclaims the cells and frees the garbage whose time has come. Inside a read section.
+    /// Reclaims the cells and frees the garbage whose time has come. Call this inside a read
+    /// section.
     #[inline]
     pub(crate) fn collect_garbage(&mut self, is_closed: IsClosed<'_>) {
         if !self.reclaim.absent.is_empty() {

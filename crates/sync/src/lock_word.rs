@@ -172,8 +172,9 @@ fn must_yield_to_waiter(word: &AtomicU64, seen: u64, priority: Priority) -> bool
     true
 }
 
-/// Notes in the word that a transaction of this priority waits for the sharers to leave. Does nothing
-/// if the lock is not shared. Call it again while waiting, since another transaction may clear the flag.
+/// Notes in the word that a transaction of this priority waits for the sharers to leave. Does
+/// nothing if the lock is not shared. Call this again while waiting, since another transaction may
+/// clear the flag.
 pub fn await_sharers(word: &AtomicU64, priority: Priority) {
     // Relaxed: a hint, which protects nothing.
     let mut seen = word.load(Ordering::Relaxed);
@@ -224,10 +225,10 @@ pub fn release_exclusive(word: &AtomicU64) {
     debug_assert!(before & EXCLUSIVE != 0, "released a lock that was not held");
 }
 
-/// Releases the exclusive lock with a plain store. Call it only while no other thread can [`claim`]
-/// the word, since a claim between load and store would be lost. No claim is possible inside a read
-/// section that saw a phase without a capture scan. No other thread changes the word of an
-/// exclusively held lock.
+/// Releases the exclusive lock with a plain store. Call this only while no other thread can
+/// [`claim`] the word, since a claim between load and store would be lost. No claim is possible
+/// inside a read section that saw a phase without a capture scan. No other thread changes the word
+/// of an exclusively held lock.
 #[inline]
 pub fn release_exclusive_unclaimable(word: &AtomicU64) {
     // Relaxed load: the holder is the only writer of the word.

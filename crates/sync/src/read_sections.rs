@@ -114,7 +114,7 @@ impl ReadSections {
         token.open.is_empty()
     }
 
-    /// Waits a grace period. Never call it from inside a read section.
+    /// Waits a grace period. Never call this inside a read section.
     pub fn wait_grace_period(&self) {
         let mut token = self.token();
         let mut backoff = Backoff::new();

@@ -24,7 +24,7 @@ use super::{LoadOptions, LoadSummary, LoadedRecord, check_totals, damage, dir_of
 use crate::error::{Damage, DamageCause, LoadError};
 use crate::progress::Progress;
 
-/// Records whose hashes are kept at a time: 96 MiB of them.
+/// Records whose hashes and places are kept at a time, in 96 MiB.
 const PASS_RECORDS: u64 = 4 << 20;
 /// Bytes of a key that an error shows.
 const KEY_BYTES_SHOWN: usize = 64;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 pub(super) const SECTOR: usize = 512;
 /// Unit of sharing and of space, in bytes.
 pub(super) const PAGE: usize = 4096;
-/// Sectors in a page; sets of them are bits of a byte.
+/// Number of sectors in a page. A set of sectors is a byte with one bit for each sector.
 pub(super) const SECTORS: usize = PAGE / SECTOR;
 const LEAF: u64 = 64;
 

@@ -103,7 +103,8 @@ fn agreement(claim: &Claim, is_quick: bool) -> String {
     }
 }
 
-/// Smallest and greatest value, and what the values are. Empty for a single value.
+/// Smallest and greatest value, and the number of runs, processes or periods. Empty for a single
+/// value.
 fn spread(claim: &Claim) -> String {
     let Some(spread) = claim.spread.filter(|spread| spread.runs > 1) else {
         return String::new();

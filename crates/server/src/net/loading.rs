@@ -212,7 +212,7 @@ impl Answering {
         }
     }
 
-    /// Gives each client a turn that was ready when this began.
+    /// Gives a turn to each client that was ready when the call began.
     fn look_at_ready(&mut self) {
         for id in std::mem::take(&mut self.ready) {
             if self.is_ended() {

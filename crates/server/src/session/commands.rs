@@ -122,7 +122,7 @@ fn unknown_command(args: Args<'_>) -> CmdError {
     CmdError::text(format!("ERR unknown command '{name}', with args beginning with: {shown}"))
 }
 
-/// Buckets of the index by name: a power of two, about ten times the commands.
+/// Buckets of the index by name: a power of two, several times the number of commands.
 const BUCKETS: usize = 1024;
 
 /// Finds a command by its name in any case: an open hash table of the rows.

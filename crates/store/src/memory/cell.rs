@@ -279,7 +279,7 @@ impl<'a> Cell<'a> {
         self.record().value()
     }
 
-    /// Reads without a lock. Appends the value if `key` has one. Call it inside a read section.
+    /// Reads without a lock. Appends the value if `key` has one. Call this inside a read section.
     pub(crate) fn read_optimistic(self, key: &[u8], out: &mut Vec<u8>) -> OptimisticRead {
         self.read_head_optimistic(key, usize::MAX, out)
     }

@@ -228,7 +228,7 @@ impl Index {
         0
     }
 
-    /// The cell of a key. `is_key` says whether a cell holds that key. Call it inside a read
+    /// The cell of a key. `is_key` says whether a cell holds that key. Call this inside a read
     /// section.
     #[inline]
     pub(crate) fn find(&self, hash: u64, mut is_key: impl FnMut(u64) -> bool) -> Option<u64> {

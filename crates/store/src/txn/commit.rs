@@ -250,8 +250,8 @@ fn saves_before_images(local: &Participant, phase: PhaseWord) -> bool {
 }
 
 impl Transaction {
-    /// Commits to `log` and releases all locks; gives the stamp, `None` if nothing was written. Inside
-    /// a read section. After an error the caller rolls back.
+    /// Commits to `log` and releases all locks; gives the stamp, `None` if nothing was written.
+    /// Call this inside a read section. After an error the caller rolls back.
     #[inline]
     pub(crate) fn commit(
         &mut self,

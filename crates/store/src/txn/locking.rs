@@ -421,7 +421,7 @@ impl Transaction {
         }
     }
 
-    /// The cell of a key, made if there is none. Inside a read section.
+    /// The cell of a key, made if there is none. Call this inside a read section.
     fn resolve(&mut self, local: &mut Participant, index: usize) -> Result<u64, TxError> {
         let declared = self.keys.declared()[index];
         let found = {

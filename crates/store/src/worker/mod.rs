@@ -201,7 +201,7 @@ impl Worker {
         }
     }
 
-    /// Bytes of the large values of declared keys, at this moment. Inside a read section.
+    /// Bytes of the large values of declared keys, at this moment. Call this inside a read section.
     fn large_bytes(&self, keys: std::ops::Range<usize>) -> usize {
         let Self { local, transaction: Transaction { keys: all, .. }, .. } = self;
         let large = |index| {
@@ -321,7 +321,7 @@ impl Worker {
         self.local.dependencies.take()
     }
 
-    /// Does pending upkeep: reclaims records whose deletion is durable. Call it from time to time
+    /// Does pending upkeep: reclaims records whose deletion is durable. Call this from time to time
     /// while idle. Returns whether work is left.
     pub fn idle(&mut self) -> bool {
         self.local.reclaim.adopt(self.local.store.catalog().take_absent());
