@@ -31,7 +31,7 @@ pub struct Config {
     pub checkpoint: String,
     /// Time from one checkpoint to the next, if anything was committed since. `None` means never.
     pub checkpoint_every: Option<Duration>,
-    /// Bytes of log for recovery at which a checkpoint begins.
+    /// A checkpoint begins once recovery would read this number of bytes of the log.
     pub log_limit_bytes: u64,
     /// Most bytes per second that a checkpoint writes. `None` means as fast as the disk.
     pub checkpoint_pace: Option<u64>,
@@ -80,7 +80,7 @@ pub struct Config {
 pub struct CheckpointPolicy {
     /// Time from one checkpoint to the next, if anything was committed since. `None` means never.
     pub every: Option<Duration>,
-    /// Bytes of log for recovery at which a checkpoint begins.
+    /// A checkpoint begins once recovery would read this number of bytes of the log.
     pub log_limit_bytes: u64,
     /// Most bytes per second that a checkpoint or a merge writes. `None` means as fast as the disk.
     pub pace: Option<u64>,

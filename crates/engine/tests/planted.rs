@@ -2,8 +2,8 @@
 //! recovery. The conformance suite of `stillpoint-checkpoint` plants the bugs of phases and
 //! capture.
 //!
-//! `cargo test -p stillpoint --features planted-bugs --test planted`
-//! Only one: `STILLPOINT_PLANTED=<bug>` before it.
+//! `cargo test -p stillpoint --features planted-bugs --test planted` Only one bug:
+//! `STILLPOINT_PLANTED=<bug>` before the command.
 //!
 //! | bug | what is wrong |
 //! |---|---|

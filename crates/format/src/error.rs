@@ -131,14 +131,14 @@ pub enum EncodeError {
         /// The limit in bytes.
         max: usize,
     },
-    /// The batch has no room for the record. Seal it and append to an empty one.
+    /// The batch has no room for the record. Seal the batch and append to an empty batch.
     #[error("the batch is full")]
     BatchFull,
     /// The block has no room for the entry. Seal and reset the block, and append again.
     #[error("the block is full")]
     BlockFull,
     /// The record's epoch is too far from those in the batch. Seal the batch and append to an empty
-    /// one.
+    /// batch.
     #[error("epoch {epoch} is more than 32767 away from the batch's first, {base}")]
     EpochSpan {
         /// The record's epoch.

@@ -102,7 +102,7 @@ pub struct OwnedDisk {
 }
 
 impl OwnedDisk {
-    /// Takes the lock file; `None` if another holds it.
+    /// Takes the lock file; `None` if another process or value holds the lock.
     ///
     /// # Errors
     /// An error of the disk.

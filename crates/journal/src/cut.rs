@@ -70,7 +70,7 @@ mod tests {
         })
     }
 
-    /// All prefix tuples within `valid`, by brute force; the greatest closed one.
+    /// The greatest closed tuple of prefixes within `valid`, by brute force over all tuples.
     fn oracle(records: &Records, valid: &[u64]) -> Vec<u64> {
         let choices = |log: usize| {
             let gsns = records[log].iter().map(|record| record.0);

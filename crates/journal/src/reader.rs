@@ -18,9 +18,9 @@
 //! log.
 //!
 //! Incarnations before the latest have a recorded, final cut, and their logs must reach it. The
-//! reader finds the cut of the latest one. The reader uses the summaries of the batches first, and
-//! the exact records where a summary does not suffice. Memory is bounded: buffers, and one note per
-//! run of batches with dependencies.
+//! reader finds the cut of the latest incarnation. For this cut the reader uses the summaries of
+//! the batches first, and the exact records where a summary does not suffice. Memory is bounded:
+//! buffers, and one note per run of batches with dependencies.
 
 mod chain;
 mod cutting;
@@ -67,8 +67,8 @@ pub struct ReplayStart {
     pub positions: Vec<LogGsn>,
     /// Per incarnation, gsns up to which its logs were flushed before a checkpoint was published.
     pub flushed: Vec<LogPositions>,
-    /// Where other kinds of tables stand, which no checkpoint holds. Operations on such tables are
-    /// replayed from the least of these places on, where that is before the checkpoint's.
+    /// The positions of other kinds of tables, which no checkpoint holds. Operations on such tables
+    /// are replayed from the least of these positions on, if that is before the checkpoint's.
     pub kinds: Vec<KindEntry>,
     /// Whether the state on which the logs build is lost, so that nothing of them can be replayed.
     pub is_lost: bool,

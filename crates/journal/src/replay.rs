@@ -437,7 +437,7 @@ struct DecodedBatches<'w> {
 }
 
 impl<'w> DecodedBatches<'w> {
-    /// Divides batches into pieces like this one.
+    /// Divides batches into pieces of about [`PIECE_BYTES`] each, with the settings of this piece.
     fn split(self, batches: Vec<Batch<'w>>) -> Vec<Self> {
         let mut pieces: Vec<Self> = Vec::new();
         let mut bytes = PIECE_BYTES;

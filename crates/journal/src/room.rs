@@ -34,7 +34,7 @@ impl Room {
     /// Sets the reserve, which further segments may not use.
     pub(crate) fn set_reserve(&self, bytes: u64) {
         // Relaxed: the number guards no other memory. A concurrent preparation may still see the
-        // old one.
+        // old number.
         self.reserve_bytes.store(bytes, Relaxed);
     }
 

@@ -11,7 +11,8 @@ use crate::node::{Node, common_prefix_bytes};
 /// Where a node is split: by slots, and by keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Split {
-    /// The first slot that leaves the node. Of an inner node, this separator goes to the parent.
+    /// The first slot that leaves the node. In an inner node, the separator of this slot goes to
+    /// the parent.
     pub slot: usize,
     /// The key between both nodes: the upper fence of the left one, the lower fence of the right one.
     pub separator: Vec<u8>,
@@ -26,7 +27,7 @@ impl Node<'_> {
     /// separator. A separator is the shortest key that separates the keys around it.
     ///
     /// With large entries the key's node may still be full after one split. Repeated splits end,
-    /// since each split leaves it fewer entries, and an empty node takes any entry.
+    /// since each split leaves the key's node fewer entries, and an empty node takes any entry.
     ///
     /// # Panics
     /// If an inner node has no separator, or a leaf no record other than this key's.

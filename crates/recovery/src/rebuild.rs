@@ -66,7 +66,7 @@ struct Found {
 #[derive(Debug)]
 struct GivenUp {
     dir: String,
-    /// `None` if no header tells it.
+    /// The checkpoint's epoch. `None` if no header tells the epoch.
     epoch: Option<u64>,
 }
 

@@ -1,7 +1,7 @@
 //! Bugs planted in schemes, writer, logger and recovery, each of which the suites must catch.
 //!
-//! `cargo test -p stillpoint-state --features planted-bugs --test planted`
-//! Only one: `STILLPOINT_PLANTED=<bug>` before it.
+//! `cargo test -p stillpoint-state --features planted-bugs --test planted` Only one bug:
+//! `STILLPOINT_PLANTED=<bug>` before the command.
 
 #[path = "crash/lives.rs"]
 mod lives;

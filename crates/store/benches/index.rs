@@ -195,7 +195,7 @@ impl Subject for Sharded {
     }
 }
 
-/// Key of the record `number`: scattered, and never that of a missing one.
+/// Key of the record `number`. The keys are scattered, and none is the key of a missing record.
 fn key_of(number: u64) -> u64 {
     hash(number) >> 1
 }

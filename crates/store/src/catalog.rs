@@ -88,7 +88,7 @@ pub(crate) struct Absent {
 #[derive(Debug)]
 struct Retired {
     table: Arc<Table>,
-    /// Catalog version that replaced it.
+    /// The catalog version that replaced this generation.
     version: u64,
     replaced: Replaced,
 }
@@ -107,7 +107,8 @@ pub(crate) struct Catalog {
     owners: Mutex<Vec<(u32, Arc<Table>)>>,
     next_owner: AtomicU32,
     retired: Mutex<Vec<Retired>>,
-    /// Per worker, 1 + the catalog version at the begin of its open transaction. 0 without one.
+    /// Per worker, 1 + the catalog version at the begin of its open transaction. 0 without an open
+    /// transaction.
     transactions: Box<[CachePadded<AtomicU64>]>,
     /// Absent cells that workers could not reclaim before they ended.
     unreclaimed: Mutex<Vec<Absent>>,

@@ -90,7 +90,7 @@ pub fn complaints(files: &[TextFile], rooms: &[(&str, &[&[&str]])]) -> Vec<Strin
     found
 }
 
-/// `workloads` of `workloads/tpcc/mod.rs`, `cli` of `cli.rs`.
+/// The module at the top of a path: `workloads` of `workloads/tpcc/mod.rs`, `cli` of `cli.rs`.
 fn room_of(path: &str) -> &str {
     let first = path.split('/').next().unwrap_or(path);
     first.strip_suffix(".rs").unwrap_or(first)

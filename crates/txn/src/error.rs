@@ -36,7 +36,7 @@ pub enum TxError {
     PatchOutsideValue {
         /// Offset of the patch.
         offset: usize,
-        /// Length of the value; 0 without one.
+        /// Length of the value; 0 without a value.
         len: usize,
     },
     /// A key declared for reading was written.

@@ -49,7 +49,8 @@ impl CallSite {
 }
 
 impl Repeats {
-    /// The number of events left out before this one. `None` if this one is to be left out, too.
+    /// The number of events left out before this event. `None` if this event is to be left out,
+    /// too.
     pub(super) fn admit(&mut self, place: Identifier, now_ns: u64) -> Option<u64> {
         let place = self.places.entry(place).or_insert(CallSite {
             next_ns: 0,

@@ -236,7 +236,7 @@ impl Dependencies {
         }
     }
 
-    /// Halves the number of runs. Batches without dependencies may come to lie within one.
+    /// Halves the number of runs. Batches without dependencies may come to lie within a run.
     fn merge_pairs(&mut self) {
         let merge = |pair: &[Dependency]| {
             let mut merged = pair[0].clone();

@@ -16,7 +16,7 @@
 //! - Gsns grow in a log and along every dependency; so per key the records order by gsn,
 //!   which is all that replay by key needs.
 //! - A record names its dependencies, except those that are closed or named by an earlier record of
-//!   its log. Recovery keeps prefixes, so the earlier record covers them.
+//!   its log. Recovery keeps prefixes, so the earlier record covers the dependencies that it names.
 //! - A batch lies in space that was allocated before. So a full disk refuses records and leaves
 //!   everything flushable.
 //! - A failed write or flush ends the log: nothing that it carried is acknowledged, and

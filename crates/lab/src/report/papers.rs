@@ -11,7 +11,7 @@ struct Item {
     /// The figure or table, as the sources of claims name it.
     name: &'static str,
     says: &'static str,
-    /// The experiments that measure it.
+    /// The experiments that measure this item.
     measured_by: Measured,
 }
 

@@ -218,7 +218,7 @@ impl Check {
     /// Checks one record.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// What is wrong with the record.
     pub(crate) fn record(
         &mut self,
         record: u64,

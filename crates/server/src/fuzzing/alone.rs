@@ -145,7 +145,7 @@ impl Server {
         let shared = Shared::new(config, keyspace, (1, COMMANDS.rows()), 6379, stopping, mailboxes);
         let shared = Arc::new(shared);
         // A scan over all tables in every server would take most of the time. Clients can ask for
-        // one.
+        // such a scan.
         shared.params.active_expiry.store(false, Ordering::Relaxed);
         let session = alone.engine.session().expect("a session");
         let worker = Worker::new(0, poll, None, session, Arc::clone(&shared), None);

@@ -52,7 +52,7 @@ impl Commands {
         self.top.iter().flat_map(|spec| std::iter::once(spec).chain(spec.subcommands()))
     }
 
-    /// All ids are below this.
+    /// Number of rows, subcommands included. All ids are below this number.
     pub(crate) fn rows(&self) -> usize {
         self.rows
     }

@@ -160,7 +160,7 @@ pub(crate) enum Handler {
     Store(StoreFn, Whole),
     /// `EXEC`.
     Exec,
-    /// The first argument names a subcommand. The function runs the command without one.
+    /// The first argument names a subcommand. The function runs the command without a subcommand.
     Container(&'static [Spec], Option<PureFn>),
 }
 

@@ -480,7 +480,7 @@ impl Arena {
     }
 
     /// Returns the memory of a slab that was empty for long to the system. Called in the
-    /// background. Returns whether there was one.
+    /// background. Returns whether there was such a slab.
     pub(crate) fn trim(&self) -> bool {
         let mut pools = self.pools.lock();
         pools.trims += 1;

@@ -51,7 +51,7 @@ const CHECK_EVERY: i64 = if IS_MODEL { 1 } else { 32 };
 /// A model checker grows the index from its first dozen of entries.
 const IS_MODEL: bool = cfg!(any(loom, shuttle));
 
-/// Overflow buckets of the first segment of them.
+/// Number of overflow buckets in the first segment.
 const OVERFLOW_FIRST: usize = if IS_MODEL { 4 } else { 256 };
 
 #[derive(Debug)]

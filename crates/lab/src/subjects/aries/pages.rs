@@ -42,7 +42,7 @@ const COMPLETE_BYTES: usize = 13;
 /// A complete checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Complete {
-    /// The last batch before it.
+    /// The last batch before the checkpoint.
     pub(super) before: u64,
     /// Number of the checkpoint's file.
     pub(super) file: usize,
@@ -160,7 +160,7 @@ impl Pages {
 pub(super) struct Job {
     pub(super) capture: Capture<Fuzzy>,
     pub(super) dirty: Dirty,
-    /// The last batch before it.
+    /// The last batch before the checkpoint.
     pub(super) before: u64,
 }
 
