@@ -12,12 +12,13 @@ use crate::tx::Tx;
 /// dropped without [`commit`](Self::commit) is rolled back.
 ///
 /// Until its end a transaction holds the locks of the keys that it has read and written, so end it
-/// soon. Others that want these keys wait for it or are tried again. After some conflicts another
-/// transaction takes the permit of the store and waits for the locks. No further transaction begins
-/// until then.
+/// soon. Other transactions on these keys wait for the locks or are tried again. After some
+/// conflicts another transaction takes the permit of the store and waits for the locks. No further
+/// transaction begins until that transaction has ended.
 ///
-/// The thread must not begin or run a transaction of another session meanwhile, on whatever keys. That
-/// transaction may wait for the permit, whose holder waits for this thread's locks: neither would end.
+/// The thread must not begin or run a transaction of another session meanwhile, on whatever keys.
+/// That transaction may wait for the permit, whose holder waits for this thread's locks: neither
+/// would end.
 ///
 /// ```
 /// # let directory = tempfile::tempdir()?;

@@ -85,7 +85,7 @@ mod tests {
 
     use super::*;
 
-    /// Longer than any test.
+    /// A timeout that is longer than any test.
     const FOREVER: Duration = Duration::from_secs(100_000);
 
     /// Work from before the sleep keeps the thread awake.

@@ -18,7 +18,7 @@ use stillpoint_sync::lock_word::Priority;
 
 use crate::discipline::Discipline;
 
-/// Runs under wait-die. A model has one, so that few steps lead to the next stage.
+/// Runs under wait-die. A model has one run, so that few steps lead to the next stage.
 const RUNS_WAIT_DIE: u32 = if cfg!(shuttle) { 1 } else { 8 };
 /// Runs with the keys of the earlier runs locked first.
 const RUNS_REMEMBERED: u32 = if cfg!(shuttle) { 1 } else { 8 };

@@ -44,7 +44,7 @@ const PAGE_BYTES: usize = PAGE_WORDS * 4;
 /// The amount of work of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Plan {
-    /// Pages, by size, rising.
+    /// Numbers of pages of the measured states, in ascending order.
     pub(crate) pages: Vec<usize>,
     /// Pages of the state in the part `rates`.
     pub(crate) pages_of_rates: usize,

@@ -15,7 +15,7 @@ pub(crate) struct KeyCounters {
     pub(super) expired: Counter,
     /// Expired fields of hashes that this event loop has deleted.
     pub(super) expired_fields: Counter,
-    /// Keys that got an expiry minus keys that lost one, by database.
+    /// Number of keys that got an expiry minus number of keys that lost an expiry, by database.
     expiring: [AtomicI64; DATABASES as usize],
     /// Keys that got an expiry, or whose fields expire earlier than before, by database; never goes
     /// down.
