@@ -279,7 +279,7 @@ fn choices<'a>(
     format!("{what}: {} [default: {default}]", names.join(", "))
 }
 
-/// The long help of such an option: a line for each name.
+/// The long help of an option that takes a name from a registry: a line for each name.
 fn choices_told<'a>(
     what: &str,
     default: &str,

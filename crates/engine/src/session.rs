@@ -120,7 +120,7 @@ impl Session {
         (std::mem::replace(&mut self.worker, SessionWorker::lent()), self.parts.take())
     }
 
-    /// Takes worker and parts back from such a transaction, which has ended.
+    /// Takes worker and parts back from a transaction that stayed open and has ended.
     pub(crate) fn take_back(&mut self, worker: SessionWorker, parts: Option<Parts>) {
         (self.worker, self.parts) = (worker, parts);
         if let Some(parts) = &mut self.parts {

@@ -411,8 +411,8 @@ fn the_end_of_the_store_waits_for_no_pace() {
     }
 }
 
-/// The directory of the next attempt has another name, whether an attempt failed before or after it
-/// made its directory, also after another opening.
+/// No attempt uses the directory name of an earlier one. The earlier attempt may have failed before
+/// or after it made its directory, or in an earlier life of the engine.
 #[test]
 fn no_name_of_a_checkpoint_is_used_twice() {
     let disk = SimDisk::new(4);

@@ -120,7 +120,7 @@ fn no_session_is_used_inside_a_declared_transaction() {
         inner.idle();
     };
     outer.execute(&mut [Inside(|| check("a declared transaction"))][..]);
-    // The same holds in a nested call.
+    // Nested calls are refused in the same way.
     let mut innermost = engine.session().expect("a session");
     outer
         .transact(|_| {

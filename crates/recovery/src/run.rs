@@ -48,7 +48,8 @@ pub struct RecoverySummary {
 
 /// A receiver of log records on tables of other kinds than the memory store.
 pub trait Operations {
-    /// A record of a transaction that changes such tables in place. Records come in gsn order.
+    /// A record of a transaction that changes tables of other kinds in place. Records come in gsn
+    /// order.
     ///
     /// # Errors
     /// The record belongs to no known table, or does not fit the earlier records.

@@ -24,7 +24,7 @@ pub enum RecordKind {
     Command = 2,
     /// An operation on a table whose kind writes in place ([`super::LoggedOperation`]).
     Operation = 4,
-    /// The undo of such an operation ([`super::LoggedOperation`]).
+    /// The undo of a record of [`RecordKind::Operation`] ([`super::LoggedOperation`]).
     Undo = 7,
     /// The end of a transaction with operations, and its writes ([`super::LoggedEnd`]).
     End = 8,

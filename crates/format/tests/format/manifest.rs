@@ -209,7 +209,7 @@ fn contradictions_are_refused() {
         change(&mut manifest);
         let error = manifest.encode().expect_err(message).to_string();
         assert!(error.contains(message), "case {n}: {error}");
-        // Decoding refuses it as well.
+        // Decoding refuses the contradiction as well.
         let document = serde_json::to_string(&manifest).expect("json");
         let error =
             Manifest::decode(&forge_manifest(document.as_bytes())).expect_err(message).to_string();

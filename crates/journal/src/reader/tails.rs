@@ -100,7 +100,7 @@ impl Ends {
     ) -> Result<(), ScanError> {
         let dir = PathBuf::from(names::log_dir(chain.log));
         let path = dir.join(names::tail_name(made_by, header.incarnation));
-        // A failed start may have left such a file.
+        // A failed start may have left a file of this name.
         disk.remove(&path)?;
         let file = disk.open(&path, OpenMode::CreateNew, Caching::Buffered)?;
         let mut gathered = header.encode().to_vec();

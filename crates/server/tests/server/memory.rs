@@ -44,7 +44,8 @@ fn memory_of_deleted_keys_serves_values_of_any_size() {
     }
 }
 
-/// The same holds for a database without keys, whose index keeps its size.
+/// `FLUSHALL` of a database whose keys were all deleted frees the index, which keeps its size until
+/// then.
 #[test]
 fn flushall_frees_what_deleted_keys_have_left() {
     const KEYS: usize = 100_000;

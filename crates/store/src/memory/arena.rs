@@ -80,7 +80,7 @@ pub(crate) enum Kind {
     /// Locks of keys without a value, made beyond the memory limit, up to twice the reserve, so
     /// that reads and deletions go on. These cells hold no value.
     Lock = 3,
-    /// Long keys of such locks.
+    /// Long keys of [`Kind::Lock`].
     LockKey = 4,
 }
 

@@ -95,7 +95,7 @@ fn rings_go_round_and_nothing_that_waits_is_passed_over() {
     let scale = Scale::small(1);
     let mut world = World::new(scale, 5);
     let trace = Trace::new(&scale, 6, 20_000);
-    // The trace wraps as well.
+    // The run is longer than the trace, so the trace wraps.
     let kinds = world.run(&trace, 50_000);
     assert_eq!(kinds.get("Refused"), None);
     assert!(kinds["NewOrder"] > 10 * 256 * 5, "{kinds:?}");
