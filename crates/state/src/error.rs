@@ -83,7 +83,7 @@ pub enum StateError {
         /// The damage to the file.
         #[source]
         source: DecodeError,
-        /// The action that helps.
+        /// The cure.
         cure: &'static str,
     },
     /// The state was written by a release with another format.

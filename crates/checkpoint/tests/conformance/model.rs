@@ -53,7 +53,7 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// A log that remembers.
+    /// A log that records its commits in this history.
     pub(crate) fn log(self: &Arc<Self>, number: u8) -> RecordingLog {
         let gsn = self.last.lock().get(&number).copied().unwrap_or(0);
         RecordingLog { number, gsn, history: self.clone(), before_append: None }

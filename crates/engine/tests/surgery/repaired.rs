@@ -1,4 +1,4 @@
-//! Tests of repairs after a refusal.
+//! Tests of repairs and restores of data directories that a start refuses.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

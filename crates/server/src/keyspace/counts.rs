@@ -124,7 +124,7 @@ impl Counts {
         self.sum(|counters| counters.expired_fields.get())
     }
 
-    /// Sets what `CONFIG RESETSTAT` resets to zero.
+    /// Clears the counters that `CONFIG RESETSTAT` clears.
     pub(super) fn reset(&self) {
         for counters in &self.loops {
             let KeyCounters { hits, misses, expired, expired_fields, .. } = &**counters;

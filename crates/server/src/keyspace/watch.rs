@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn nothing_is_left_of_keys_that_nobody_watches_any_more() {
         let missing = Arc::new(MissingKeys::default());
-        // The same counter, another key.
+        // The third key is another one, and shares the counter of the first two.
         let (one, two, other) = (missing.watch(7), missing.watch(7), missing.watch(7 + 1024));
         drop(one);
         missing.made(7);

@@ -1,9 +1,9 @@
 //! Tests of failed flushes. A flush fails, the process dies, and the next process finds bytes in
 //! the cache that the disk may not hold.
 //!
-//! Each story ends a first life by a failed flush and a kill. Up to three recoveries follow, each
-//! cut off at any of its calls, by a kill or by a loss of power. After each, every tick that was
-//! reported as durable must be recovered. The recovered state must be one that existed.
+//! Each scenario ends a first life by a failed flush and a kill. Up to three recoveries follow, each
+//! cut off at any of its calls, by a kill or by a loss of power. After each recovery, every tick
+//! that was reported as durable must be there. The recovered state must be one that existed.
 
 use stillpoint_io::{Call, Fault, FaultPlan, Lasts, SimDisk};
 use stillpoint_state::schemes::{Hourglass, Piggyback};

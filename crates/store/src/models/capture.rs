@@ -184,7 +184,7 @@ impl History {
     }
 }
 
-/// A log that remembers.
+/// A log that records its commits in the history.
 struct Recorder {
     number: u8,
     gsn: u64,
