@@ -426,8 +426,8 @@ impl ScannedCell<'_> {
         lock_word::status(self.cell.lock().load(Acquire))
     }
 
-    /// Emits a copy, if it has a value. Commits do not write this copy meanwhile. Only for cells of
-    /// several copies.
+    /// Emits a copy, if it has a value. Commits do not write this copy meanwhile. Call this only
+    /// for cells of several copies.
     pub fn emit_copy(&mut self, copy: usize) {
         if let Some(value) = self.cell.copy(copy).copy_value() {
             Captured::emit(self, self.cell, value);

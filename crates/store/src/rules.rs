@@ -209,13 +209,13 @@ impl Claim {
     }
 }
 
-/// The copy that commits of `epoch` write. Only for [`WriteRule::AlternateCopies`].
+/// The copy that commits of `epoch` write. Call this only under [`WriteRule::AlternateCopies`].
 #[inline]
 pub const fn alternate_copy(epoch: u64) -> usize {
     (epoch & 1) as usize
 }
 
-/// The copy that commits of `epoch` write besides copy 0, and its dirty bit. Only for
+/// The copy that commits of `epoch` write besides copy 0, and its dirty bit. Call this only under
 /// [`WriteRule::WriteBoth`].
 #[inline]
 pub(crate) fn copy_of(epoch: u64) -> (usize, u8) {

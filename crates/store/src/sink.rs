@@ -10,7 +10,8 @@ pub trait Lane {
     /// closed, and the sink drops all records after a failure.
     fn emit(&mut self, record: &RecordImage<'_>);
 
-    /// Takes the deletion of a key. Only in a checkpoint of changes, and in a fuzzy one.
+    /// Takes the deletion of a key. Called only for a checkpoint of changes, and for a fuzzy
+    /// checkpoint.
     fn emit_deletion(&mut self, key: &DeletedKey<'_>);
 
     /// Forgets the record that was emitted last. A commit has captured the record meanwhile, so the

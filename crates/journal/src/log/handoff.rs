@@ -1,7 +1,7 @@
 //! Sealed batches on their way to the leader, and their buffers on the way back.
 //!
-//! This lock is separate, so that a working leader does not contend with appends, which come here
-//! once per batch.
+//! The handoff has a lock of its own, so that a working leader does not contend with appends, which
+//! come here once per batch.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -314,8 +314,8 @@ fn whoever_accepts_loss_learns_of_each_damaged_segment() {
     }
 }
 
-/// A failed start leaves files of the next incarnation. A file of a later one shows that the
-/// manifest is older than the log, even without a batch.
+/// A failed start leaves files of the next incarnation. A file of a later incarnation shows that
+/// the manifest is older than the log, even without a batch.
 #[test]
 fn a_segment_of_an_incarnation_after_the_next_is_refused() {
     for (number, sound) in [(2, true), (3, false)] {

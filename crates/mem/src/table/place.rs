@@ -17,9 +17,9 @@ pub enum Placement {
     /// that exceed a line with their copies and marks lie as in [`Apart`](Self::Apart). Contiguous
     /// copies would save nothing for such cells, and cells of one copy are dense.
     Rows,
-    /// The cells of one cache line lie column by column: first copy 0 of each cell, then copy 1, then
-    /// the marks. Eight cells form a group if one of them
-    /// exceeds a line. Each kind of mark then has an array of its own, behind all groups.
+    /// The cells of one cache line lie column by column: first copy 0 of each cell, then copy 1,
+    /// then the marks. Eight cells form a group if a single cell exceeds a line. Each kind of mark
+    /// then has an array of its own, behind all groups.
     Lines,
 }
 

@@ -27,13 +27,13 @@ impl Flags {
     pub(crate) const NO_AUTH: Self = Self(1 << 4);
     /// Takes constant or logarithmic time.
     pub(crate) const FAST: Self = Self(1 << 5);
-    /// Not from scripts.
+    /// Refused in scripts.
     pub(crate) const NOSCRIPT: Self = Self(1 << 6);
     /// Allowed while data is loaded.
     pub(crate) const LOADING: Self = Self(1 << 7);
     /// Refused inside `MULTI`, whose `EXEC` is then refused, too.
     pub(crate) const NO_MULTI: Self = Self(1 << 8);
-    /// Never in the slow log.
+    /// Never noted in the slow log.
     pub(crate) const SKIP_SLOWLOG: Self = Self(1 << 9);
     /// Publish and subscribe.
     pub(crate) const PUBSUB: Self = Self(1 << 10);

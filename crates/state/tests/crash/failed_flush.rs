@@ -1,7 +1,7 @@
 //! Tests of failed flushes. A flush fails, the process dies, and the next process finds bytes in
 //! the cache that the disk may not hold.
 //!
-//! Each scenario ends a first life by a failed flush and a kill. Up to three recoveries follow, each
+//! Each case ends a first life by a failed flush and a kill. Up to three recoveries follow, each
 //! cut off at any of its calls, by a kill or by a loss of power. After each recovery, every tick
 //! that was reported as durable must be there. The recovered state must be one that existed.
 

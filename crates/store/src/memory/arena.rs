@@ -621,7 +621,7 @@ pub(crate) enum Allowance {
     /// Up to the memory limit.
     #[default]
     Limit,
-    /// Up to the reserve beyond it.
+    /// Up to the end of the reserve beyond the memory limit.
     Reserve,
 }
 

@@ -219,8 +219,8 @@ impl<'a> Cell<'a> {
         start..start + words
     }
 
-    /// The copies that have a value, as bits of their numbers. The caller holds the lock. Only for a
-    /// cell of several copies.
+    /// The copies that have a value, as bits of their numbers. The caller holds the lock. Call this
+    /// only for a cell of several copies.
     pub(crate) fn copies_with_value(self) -> u8 {
         let has_value = |copy: &usize| self.copy(*copy).copy_value().is_some();
         (0..self.memory.copies).filter(has_value).map(|copy| 1 << copy).sum()
@@ -445,13 +445,14 @@ impl<'a> Record<'a> {
         meta.is_large().then(|| Blob { table: self.copy[1].load(Relaxed), len: meta.large_len() })
     }
 
-    /// The value of this copy, whatever the newest copy has. Only for a cell of several copies.
+    /// The value of this copy, whatever the newest copy has. Call this only for a cell of several
+    /// copies.
     pub(crate) fn copy_value(self) -> Option<ValueRef<'a>> {
         let has_value = self.copy[0].load(Relaxed) & NOTHING == 0;
         has_value.then(|| self.present_value())
     }
 
-    /// The blocks of this copy, if its value is large. Only for a cell of several copies.
+    /// The blocks of this copy, if its value is large. Call this only for a cell of several copies.
     pub(crate) fn copy_blob(self) -> Option<Blob> {
         self.copy_value()?.large_in().map(|(_, blob)| blob)
     }

@@ -89,7 +89,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// Locks the keys that earlier runs have met, like declared ones. Not inside a read section.
+    /// Locks the keys that earlier runs have met, like declared ones. Do not call this inside a
+    /// read section.
     pub(crate) fn lock_remembered(&mut self, local: &mut Participant) -> Result<(), TxError> {
         let Self { keys, remembered, .. } = self;
         let count = remembered.keys().declared().len();
@@ -285,8 +286,8 @@ impl Transaction {
         }
     }
 
-    /// Locks one key of an undeclared transaction, and enters it as the next slot. Not inside a
-    /// read section.
+    /// Locks one key of an undeclared transaction, and enters it as the next slot. Do not call this
+    /// inside a read section.
     pub(crate) fn lock_undeclared(
         &mut self,
         local: &mut Participant,
