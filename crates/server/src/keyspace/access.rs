@@ -36,11 +36,11 @@ pub(crate) struct LoopKeys {
     wakes: Vec<usize>,
     /// Whether the command that runs may leave its event loop.
     pub(crate) may_leave: bool,
-    /// Elements that a command visits which leaves its event loop.
+    /// Number of elements that the command will visit, if the command has just left its event loop.
     elements_ahead: u64,
 }
 
-/// A command that visits so many elements leaves its event loop.
+/// Number of visited elements from which on a command leaves its event loop.
 const ELEMENTS_LONG: u64 = 8192;
 
 /// Difference between two successive incarnations of an event loop. The difference is odd, so every
