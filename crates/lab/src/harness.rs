@@ -5,7 +5,7 @@
 //! machine hits all of them alike.
 
 use crate::context::Context;
-use crate::error::LabResult;
+use crate::error::{LabError, LabResult};
 use crate::measure::machine::available_bytes;
 use crate::measure::process::own_huge_page_bytes;
 use crate::report::result::ExperimentResult;
@@ -114,6 +114,28 @@ pub(crate) fn position(beds: &[Instance<'_>], name: &str) -> usize {
 }
 
 impl Instance<'_> {
+    /// Takes a first checkpoint, if the row's later ones may then hold only what has changed.
+    ///
+    /// # Errors
+    /// When the checkpoint fails.
+    pub(crate) fn take_base(&self) -> LabResult<()> {
+        if !self.row.takes_changes {
+            return Ok(());
+        }
+        let before = self.engine.status().checkpoints;
+        self.engine.start_checkpoint()?;
+        loop {
+            let status = self.engine.status();
+            if let Some(reason) = status.failed {
+                return Err(LabError::Engine { engine: self.row.name.to_owned(), reason });
+            }
+            if status.checkpoints > before {
+                return Ok(());
+            }
+            sys::sleep(std::time::Duration::from_millis(4));
+        }
+    }
+
     /// Closes the engine and removes its data.
     ///
     /// # Errors

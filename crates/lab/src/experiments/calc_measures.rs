@@ -1,7 +1,8 @@
 //! Measures of a run relative to its baseline.
 
-use crate::drivers::transactions::Outcome;
+use crate::drivers::transactions::{Capture, Outcome};
 use crate::measure::stats::lost;
+use crate::report::result::Bound;
 
 /// Share of the baseline's transactions that the run lost while it captured, in %.
 pub(crate) fn capture_loss_percent(baseline: &Outcome, run: &Outcome) -> f64 {
@@ -13,6 +14,25 @@ pub(crate) fn capture_loss_percent(baseline: &Outcome, run: &Outcome) -> f64 {
         missing += lost(&baseline.windows, &run.windows, from_s, to_s);
     }
     missing / area * 100.0
+}
+
+/// Transactions that the run lost while it captured.
+pub(crate) fn capture_lost(baseline: &Outcome, run: &Outcome) -> f64 {
+    let lost_in = |c: &Capture| lost(&baseline.windows, &run.windows, c.from_s, c.to_s);
+    run.captures.iter().map(lost_in).sum()
+}
+
+/// The greatest loss of a checkpoint of changes ÷ that of a full one. The losses follow the share of
+/// the records that have changed.
+pub(crate) fn loss_bound(hot_share: f64) -> Bound {
+    Bound::AtMost(((300.0 * hot_share).round() / 100.0).min(1.0))
+}
+
+/// Share of the baseline's transactions that the run lost while it merged, in %. Not-a-number
+/// without a merge.
+pub(crate) fn merge_loss_percent(baseline: &Outcome, run: &Outcome) -> f64 {
+    let merging = Outcome { captures: run.merges.clone(), ..run.clone() };
+    capture_loss_percent(baseline, &merging)
 }
 
 /// Transactions lost over the whole run.
@@ -55,7 +75,6 @@ pub(crate) fn dirty_share(r: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::drivers::transactions::Capture;
     use crate::measure::stats::WINDOW_NS;
 
     fn outcome(rates: &[u64], capture: Option<(f64, f64)>) -> Outcome {
@@ -74,10 +93,20 @@ mod tests {
         let run = outcome(&[100, 100, 81, 60, 90], Some((0.2, 0.4)));
         let loss = capture_loss_percent(&baseline, &run);
         assert!((loss - (9.0 + 40.0) / 190.0 * 100.0).abs() < 1e-9, "{loss}");
+        assert!((capture_lost(&baseline, &run) - 49.0).abs() < 1e-9);
+        assert!(merge_loss_percent(&baseline, &run).is_nan(), "nothing is merged");
+        let merging = Outcome { merges: run.captures.clone(), captures: Vec::new(), ..run.clone() };
+        assert!((merge_loss_percent(&baseline, &merging) - loss).abs() < 1e-9);
         assert!((lost_transactions(&baseline, &run) - 59.0).abs() < 1e-9);
         assert!((worst_window_ratio(&baseline, &run) - 60.0 / 90.0).abs() < 1e-9);
         assert!((capture_seconds(&run) - 0.2).abs() < 1e-9);
         assert!(worst_window_ratio(&baseline, &baseline).is_nan(), "no capture, no figure");
+    }
+
+    #[test]
+    fn the_bound_of_a_loss_is_a_round_number() {
+        let of = |hot_share| loss_bound(hot_share).to_string();
+        assert_eq!([of(0.1), of(0.2), of(1.0)], ["≤ 0.3", "≤ 0.6", "≤ 1"]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod calc_fig2;
 mod calc_fig3;
+mod calc_fig4;
 mod calc_fig5;
 mod calc_fig6;
 mod calc_fig7;
@@ -11,6 +12,7 @@ mod calc_measures;
 pub(crate) mod fc_words;
 mod game;
 pub(crate) mod instructions;
+mod partial_cost;
 mod peers_clients;
 mod peers_collections;
 mod peers_redis;
@@ -91,10 +93,12 @@ pub(crate) static EXPERIMENTS: Registry<Registered> = Registry::new(
     &[
         row::<calc_fig2::CalcFig2>(),
         row::<calc_fig3::CalcFig3>(),
+        row::<calc_fig4::CalcFig4>(),
         row::<calc_fig5::CalcFig5>(),
         row::<calc_fig6::CalcFig6>(),
         row::<calc_fig7::CalcFig7>(),
         row::<calc_fig8::CalcFig8>(),
+        row::<partial_cost::PartialCost>(),
         row::<redo_cost::RedoCost>(),
         row::<fc_words::FcWords>(),
         row::<snap_fig3::SnapFig3>(),

@@ -58,6 +58,14 @@ pub(crate) trait Checkpointed: Sync {
     /// # Errors
     /// When one is under way, or the scheme takes none.
     fn start_checkpoint(&self) -> LabResult<()>;
+    /// Merges the checkpoints that go on from each other, and returns when that is done. False if
+    /// there is nothing to merge.
+    ///
+    /// # Errors
+    /// When the merge fails.
+    fn merge(&self) -> LabResult<bool> {
+        Ok(false)
+    }
     /// The engine's status.
     fn status(&self) -> Status;
 }

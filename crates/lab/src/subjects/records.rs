@@ -25,6 +25,8 @@ pub(crate) struct Row {
     pub(crate) scheme: &'static str,
     /// Whether the scheme takes checkpoints.
     pub(crate) takes_checkpoints: bool,
+    /// Whether a checkpoint may hold only what has changed since the one before.
+    pub(crate) takes_changes: bool,
     /// Whether no transaction waits for a point of consistency.
     pub(crate) stops_nobody: bool,
     /// Copies of a value that a record has.
@@ -45,6 +47,7 @@ pub(crate) static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
             name: scheme.name,
             scheme: scheme.name,
             takes_checkpoints,
+            takes_changes: scheme.build().checkpointer.is_some_and(|it| it.takes_changes()),
             stops_nobody: !scheme.capabilities.stops_commits(),
             copies: scheme.capabilities.cells.copies as u64,
             pace_bytes_per_s: None,

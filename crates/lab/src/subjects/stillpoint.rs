@@ -39,8 +39,8 @@ pub(crate) fn failed(name: &str, reason: impl ToString) -> LabError {
     LabError::Engine { engine: name.to_owned(), reason: reason.to_string() }
 }
 
-/// Settings of an engine for a measurement: relaxed durability, and checkpoints only at the
-/// experiment's request.
+/// Settings of an engine for a measurement: relaxed durability, and checkpoints and merges only at
+/// the experiment's request.
 pub(crate) fn measured(dir: &Path, scheme: &str, journal: &str) -> Config {
     let mut config = Config::new(dir);
     scheme.clone_into(&mut config.checkpoint);
@@ -48,6 +48,7 @@ pub(crate) fn measured(dir: &Path, scheme: &str, journal: &str) -> Config {
     config.durability = Durability::Relaxed;
     config.checkpoint_every = None;
     config.log_limit_bytes = u64::MAX / 4;
+    config.merge_after = None;
     config
 }
 
@@ -102,6 +103,11 @@ pub(crate) fn status(engine: &Engine) -> Status {
 impl<const BYTES: usize> Checkpointed for Stillpoint<BYTES> {
     fn start_checkpoint(&self) -> LabResult<()> {
         start_checkpoint(&self.name, &self.engine)
+    }
+
+    fn merge(&self) -> LabResult<bool> {
+        let merged = self.engine.merge_checkpoints().map_err(|e| failed(&self.name, e))?;
+        Ok(merged.is_some())
     }
 
     fn status(&self) -> Status {

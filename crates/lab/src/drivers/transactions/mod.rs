@@ -38,6 +38,9 @@ pub(crate) struct Drive {
     pub(crate) long: Option<LongTransactions>,
     /// Times at which checkpoints begin, in seconds of the measured time.
     pub(crate) checkpoints_at_s: Vec<f64>,
+    /// Time from the end of the last of these checkpoints to the begin of a merge. `None` for no
+    /// merge.
+    pub(crate) merge_delay_s: Option<f64>,
     /// Seed of keys and arrival times.
     pub(crate) seed: u64,
 }
@@ -56,19 +59,20 @@ impl Drive {
             rate_per_s: None,
             long: None,
             checkpoints_at_s: Vec::new(),
+            merge_delay_s: None,
             seed: 1,
         }
     }
 }
 
-/// One checkpoint of a run.
+/// One checkpoint of a run, or one merge.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Capture {
     /// Time of the request, in seconds of the measured time.
     pub(crate) from_s: f64,
     /// Time of the publication, in seconds of the measured time.
     pub(crate) to_s: f64,
-    /// Bytes of the checkpoint's files.
+    /// Bytes of the checkpoint's files. 0 for a merge.
     pub(crate) bytes: u64,
 }
 
@@ -105,6 +109,8 @@ pub(crate) struct Outcome {
     pub(crate) updates: u64,
     /// Checkpoints, in order.
     pub(crate) captures: Vec<Capture>,
+    /// Merges of checkpoints.
+    pub(crate) merges: Vec<Capture>,
     /// Memory every 100 ms.
     pub(crate) held: Vec<MemoryAt>,
     /// Length of the measured time.
@@ -127,6 +133,7 @@ impl Outcome {
         self.transactions += part.transactions;
         self.long_transactions += part.long_transactions;
         self.updates += part.updates;
+        self.merges.extend(part.merges);
         self.background_cpu_s -= part.cpu_s;
     }
 }
@@ -139,6 +146,8 @@ struct Part {
     transactions: u64,
     long_transactions: u64,
     updates: u64,
+    merges: Vec<Capture>,
+    /// CPU seconds that are no background work.
     cpu_s: f64,
 }
 
@@ -211,6 +220,9 @@ pub(crate) fn run(engine: &dyn LabEngine, drive: &Drive) -> LabResult<Outcome> {
             Ok(part)
         }));
     }
+    if let Some(delay_s) = drive.merge_delay_s {
+        jobs.push(Box::new(move || merge(engine, run, delay_s)));
+    }
     for number in 0..drive.long.map_or(0, |long| long.open_max) {
         jobs.push(Box::new(move || worker::long(engine, run, partition, number)));
     }
@@ -278,6 +290,26 @@ fn guard<T>(run: &Run<'_>, body: impl FnOnce() -> LabResult<T>) -> LabResult<T> 
         run.stop.store(true, Ordering::Relaxed);
     }
     result
+}
+
+/// Merges the checkpoints once, some time after the last one of the run.
+fn merge(engine: &dyn Checkpointed, run: &Run<'_>, delay_s: f64) -> LabResult<Part> {
+    let last = engine.status().checkpoints + run.drive.checkpoints_at_s.len() as u64;
+    while engine.status().checkpoints < last {
+        if run.ended(sys::now_ns()) {
+            return Ok(Part::default());
+        }
+        sys::sleep(CONTROL_TICK);
+    }
+    let from_ns = sys::now_ns() + (delay_s * 1e9) as u64;
+    if run.ended(from_ns) {
+        return Ok(Part::default());
+    }
+    sys::sleep_until(from_ns);
+    let merged = engine.merge()?;
+    let (from_s, to_s) = (run.since_start(from_ns), run.since_start(sys::now_ns()));
+    let merges = merged.then_some(Capture { from_s, to_s, bytes: 0 });
+    Ok(Part { merges: merges.into_iter().collect(), ..Part::default() })
 }
 
 /// Longest wait for a checkpoint that outlasts its run.
