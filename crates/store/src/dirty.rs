@@ -35,10 +35,10 @@ pub(crate) enum Cells {
 
 impl Store {
     /// Marks the cell as written in `epoch`. The caller holds the lock of the cell, or no other
-    /// thread uses the store. `claimable` says that others may change the status of the cell
-    /// meanwhile.
-    #[inline]
-    pub(crate) fn mark_dirty(&self, cell: u64, epoch: u64, claimable: bool) {
+    /// thread uses the store. `in_section` says that the caller is inside of a read section.
+    #[inline(never)]
+    pub(crate) fn mark_dirty(&self, cell: u64, epoch: u64, in_section: bool) {
+        let claimable = self.status_may_change(in_section);
         let dirty = status::dirty_in(epoch);
         if lock_word::set_status_held(self.cell(cell).lock(), dirty, claimable) {
             self.note_mark(cell, epoch);

@@ -4,6 +4,7 @@
 //! values that do not fit their cells. Installing cannot fail.
 
 use stillpoint_format::Stamp;
+use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::lock_word;
 use stillpoint_sync::mutant;
 use stillpoint_sync::steps::{Step, step};
@@ -18,7 +19,7 @@ use crate::participant::Participant;
 use crate::phase::PhaseWord;
 use crate::planted;
 use crate::record::{self, NewCell, Prepared, Writing};
-use crate::rules::{Claim, DirtyRule, WriteRule};
+use crate::rules::{Claim, DirtyRule, WriteRule, status};
 use crate::txn::Transaction;
 use crate::txn::commit_log::{Change, Commit, CommitLog, WriteSet};
 use crate::txn::pending::NONE;
@@ -607,10 +608,14 @@ impl Transaction {
     /// Sets the dirty bit of the epoch in the cells that were written.
     #[inline]
     fn mark_dirty(&self, local: &Participant, phase: PhaseWord) {
-        let claimable = local.store.status_may_change(local.in_section);
+        let dirty = status::dirty_in(phase.epoch());
         for &(key, _) in &self.written {
-            let cell = self.held[key - self.first_key].cell;
-            local.store.mark_dirty(cell, phase.epoch(), claimable);
+            let held = &self.held[key - self.first_key];
+            // Relaxed: the holder of the lock alone sets this bit.
+            let seen = lock_word::status(local.record(held.place).lock().load(Relaxed));
+            if seen & dirty == 0 {
+                local.store.mark_dirty(held.cell, phase.epoch(), local.in_section);
+            }
         }
     }
 
