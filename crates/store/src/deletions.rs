@@ -13,8 +13,8 @@ use stillpoint_txn::TableId;
 
 /// Shards, each under a lock of its own. The low bits of the hash choose one.
 const SHARDS: usize = if cfg!(any(loom, shuttle)) { 2 } else { 256 };
-/// Bytes before a key: hash, table, length.
-const HEAD_BYTES: usize = 8 + 2 + 4;
+/// Bytes before a key: table, length.
+const HEAD_BYTES: usize = 2 + 4;
 /// An entry begins at a multiple of this many bytes.
 const ALIGN: usize = 8;
 /// Slots of a shard with its first entry.
@@ -67,7 +67,7 @@ impl Deletions {
         let mut shard = self.shard(hash).lock();
         let (slots, bytes) = shard.wanted(key.len());
         let more =
-            (slots - shard.slots.len()) * size_of::<u32>() + bytes - shard.entries.capacity();
+            (slots - shard.slots.len()) * size_of::<Slot>() + bytes - shard.entries.capacity();
         if more > 0 {
             may_grow(more)?;
             shard.grow(slots, bytes);
@@ -82,11 +82,20 @@ impl Deletions {
     }
 }
 
+/// A slot of a hash table. An empty one begins at 0.
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    /// Bits of the hash above those that choose the shard. Few other keys have the same, so a look
+    /// for a key that is not there reads slots alone.
+    tag: u32,
+    /// Where the entry begins, in units of [`ALIGN`] and from 1 on.
+    at: u32,
+}
+
 #[derive(Default)]
 struct Shard {
-    /// Where an entry begins, in units of [`ALIGN`] and from 1 on. 0 is a free slot. The number of
-    /// slots is a power of two, and a quarter of the slots is free.
-    slots: Vec<u32>,
+    /// The number of slots is a power of two, and a quarter of the slots is empty.
+    slots: Vec<Slot>,
     /// Entries one after the other.
     entries: Vec<u8>,
     count: usize,
@@ -107,56 +116,52 @@ impl Shard {
         if slots == self.slots.len() {
             return;
         }
-        let old = std::mem::replace(&mut self.slots, vec![0; slots]);
-        for at in old.into_iter().filter(|&at| at != 0) {
-            let free = self.probe(self.hash_at(at), |_| false);
-            self.slots[free] = at;
+        let old = std::mem::replace(&mut self.slots, vec![Slot::default(); slots]);
+        for slot in old.into_iter().filter(|slot| slot.at != 0) {
+            let free = self.probe(slot.tag, |_| false);
+            self.slots[free] = slot;
         }
     }
 
     fn add(&mut self, hash: u64, table: TableId, key: &[u8]) {
         let begin = self.entries.len();
         let at = u32::try_from(begin / ALIGN + 1).expect("a shard has less than 32 GiB");
-        self.entries.extend_from_slice(&hash.to_le_bytes());
         self.entries.extend_from_slice(&table.0.to_le_bytes());
         self.entries.extend_from_slice(&(key.len() as u32).to_le_bytes());
         self.entries.extend_from_slice(key);
         self.entries.resize(self.entries.len().next_multiple_of(ALIGN), 0);
-        let free = self.probe(hash, |_| false);
-        self.slots[free] = at;
+        let tag = tag_of(hash);
+        let free = self.probe(tag, |_| false);
+        self.slots[free] = Slot { tag, at };
         self.count += 1;
     }
 
     fn has(&self, hash: u64, table: TableId, key: &[u8]) -> bool {
         let is_key = |at: u32| {
-            let entry = &self.entries[Self::begin(at)..];
-            entry[..8] == hash.to_le_bytes()
-                && entry[8..10] == table.0.to_le_bytes()
-                && entry[10..HEAD_BYTES] == (key.len() as u32).to_le_bytes()
+            let entry = &self.entries[(at as usize - 1) * ALIGN..];
+            entry[..2] == table.0.to_le_bytes()
+                && entry[2..HEAD_BYTES] == (key.len() as u32).to_le_bytes()
                 && entry[HEAD_BYTES..][..key.len()] == *key
         };
-        !self.slots.is_empty() && self.slots[self.probe(hash, is_key)] != 0
+        !self.slots.is_empty() && self.slots[self.probe(tag_of(hash), is_key)].at != 0
     }
 
-    /// The slot of the entry that `is_it` accepts, or the first free one.
-    fn probe(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> usize {
+    /// The slot with this tag and an entry that `is_it` accepts, or the first empty one.
+    fn probe(&self, tag: u32, is_it: impl Fn(u32) -> bool) -> usize {
         let mask = self.slots.len() - 1;
-        // The bits above those that choose the shard.
-        let mut slot = (hash / SHARDS as u64) as usize & mask;
-        while self.slots[slot] != 0 && !is_it(self.slots[slot]) {
-            slot = (slot + 1) & mask;
+        let mut at = tag as usize & mask;
+        loop {
+            let slot = self.slots[at];
+            if slot.at == 0 || slot.tag == tag && is_it(slot.at) {
+                return at;
+            }
+            at = (at + 1) & mask;
         }
-        slot
     }
+}
 
-    fn begin(at: u32) -> usize {
-        (at as usize - 1) * ALIGN
-    }
-
-    fn hash_at(&self, at: u32) -> u64 {
-        let bytes = &self.entries[Self::begin(at)..][..8];
-        u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
-    }
+fn tag_of(hash: u64) -> u32 {
+    (hash / SHARDS as u64) as u32
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -200,7 +205,7 @@ mod tests {
         assert_eq!(deletions.bytes(), asked - refused);
         let of_shard = |shard: &Mutex<Shard>| {
             let shard = shard.lock();
-            shard.slots.capacity() * 4 + shard.entries.capacity()
+            shard.slots.capacity() * size_of::<Slot>() + shard.entries.capacity()
         };
         assert_eq!(deletions.bytes(), deletions.shards.iter().map(of_shard).sum::<usize>());
         assert!(deletions.bytes() as u64 / keys < 48, "{keys} keys of 8 bytes");
