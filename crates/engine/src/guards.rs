@@ -1,16 +1,17 @@
 //! Guards of states that every call must release, however it ends.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use stillpoint_store::Worker;
+use stillpoint_store::{Patience, Worker};
 use stillpoint_sync::atomic::{
     AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
 
 use crate::error::Error;
+use crate::kinds::Kinds;
 
 /// The counter of sessions.
 #[derive(Clone, Debug, Default)]
@@ -55,6 +56,63 @@ thread_local! {
     static INSIDE: Cell<(Now, bool)> = const { Cell::new((Now::Outside, false)) };
     /// Workers of sessions that were dropped inside a transaction of this thread.
     static ENDED: RefCell<Vec<Seated>> = const { RefCell::new(Vec::new()) };
+    /// The number of open transactions of the thread, once it has had one.
+    static OPEN: OnceCell<Arc<AtomicUsize>> = const { OnceCell::new() };
+}
+
+/// Guard of a transaction that is open across calls. It counts for the thread that has used it last,
+/// since an open transaction may move to another thread.
+#[derive(Debug)]
+pub(crate) struct OpenOnThread(Arc<AtomicUsize>);
+
+impl OpenOnThread {
+    /// Counts a transaction of this thread.
+    pub(crate) fn new() -> Self {
+        Self::of(OPEN.with(|open| open.get_or_init(Arc::default).clone()))
+    }
+
+    fn of(open: Arc<AtomicUsize>) -> Self {
+        // Relaxed, here and below: a thread asks for its own count only. Another thread changes the
+        // count only when a transaction has moved there, after what moved it.
+        open.fetch_add(1, Relaxed);
+        Self(open)
+    }
+
+    /// Counts the transaction for this thread from here on.
+    pub(crate) fn note_use(&mut self) {
+        let here = OPEN.with(|open| open.get_or_init(Arc::default).clone());
+        if !Arc::ptr_eq(&here, &self.0) {
+            *self = Self::of(here);
+        }
+    }
+
+    /// How long this transaction may wait for others: not long if the thread has another open one.
+    pub(crate) fn patience(&self) -> Patience {
+        patience_beside(self.0.load(Relaxed) - 1)
+    }
+}
+
+impl Drop for OpenOnThread {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+fn patience_beside(open: usize) -> Patience {
+    if open == 0 { Patience::Endless } else { Patience::Short }
+}
+
+/// The number of open transactions of this thread.
+#[inline]
+pub(crate) fn open_on_thread() -> usize {
+    // A thread that is ending has none.
+    OPEN.try_with(|open| open.get().map_or(0, |open| open.load(Relaxed))).unwrap_or(0)
+}
+
+/// How long a further transaction of this thread may wait for others.
+#[inline]
+pub(crate) fn patience() -> Patience {
+    patience_beside(open_on_thread())
 }
 
 /// A worker and the count of its session. The session stays counted until the worker has ended.
@@ -139,6 +197,14 @@ impl Inside {
     /// Refuses a call that would wait for the transaction around it.
     pub(crate) fn refuse(what: &'static str) -> Result<(), Error> {
         if Self::is_now() { Err(Error::InsideTransaction { what }) } else { Ok(()) }
+    }
+
+    /// Refuses a change of tables, which would wait for the transaction around it. With other kinds a
+    /// flush holds the right to change tables while it waits for their locks. An open transaction of the
+    /// thread may hold such a lock.
+    pub(crate) fn refuse_changing_tables(what: &'static str, kinds: &Kinds) -> Result<(), Error> {
+        let waits = Self::is_now() || (!kinds.is_empty() && open_on_thread() > 0);
+        if waits { Err(Error::InsideTransaction { what }) } else { Ok(()) }
     }
 
     /// Refuses a call that enters a read section. While a flush of tables waits for the batch's

@@ -1,5 +1,6 @@
 //! A session, through which one thread uses the store.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use stillpoint_format::Stamp;
@@ -10,7 +11,7 @@ use stillpoint_txn::Arrival;
 use crate::batch::{Batch, InMemory, Procedure};
 use crate::call::Call;
 use crate::error::Error;
-use crate::guards::{Inside, Seat, SessionWorker};
+use crate::guards::{Inside, Seat, SessionWorker, patience};
 use crate::kinds::{self, Absent, Parts};
 use crate::procedure::PreparedCall;
 use crate::shared::Shared;
@@ -81,7 +82,8 @@ impl Session {
     /// transaction remains. [`Error::Journal`] or [`Error::Failed`] if the log has failed; nothing
     /// more is acknowledged. [`Error::Ended`] if the engine is gone. After a failed flush only the
     /// next opening decides whether the transaction has happened. [`Error::InsideTransaction`] from
-    /// inside a transaction with declared keys.
+    /// inside a transaction with declared keys. [`TxError::WaitsForItself`] if it might wait for an
+    /// [open transaction](Self::begin) of this thread.
     pub fn transact<R>(
         &mut self,
         mut body: impl FnMut(&mut Tx<'_>) -> Result<R, TxError>,
@@ -107,12 +109,23 @@ impl Session {
     /// Meanwhile the session does nothing else. Unlike in [`transact`](Self::transact), the
     /// transaction is not tried again after a conflict.
     ///
+    /// An open transaction, even an idle one, keeps what [`flush_tables`](crate::Engine::flush_tables)
+    /// removes after it began: those tables' memory is free when the transaction has ended. So end it
+    /// before you empty large tables, or soon after. [`Stats`](crate::Stats) shows the memory.
+    ///
+    /// A transaction that is leaked, by [`std::mem::forget`] for example, never ends. Its locks stay
+    /// until the engine is closed, and so does the memory of tables that are emptied later. Whoever
+    /// wants its keys waits, and in the end the whole store waits with it.
+    ///
     /// # Errors
     /// As [`transact`](Self::transact), before anything has happened.
+    ///
+    /// # Panics
+    /// As every call of a session whose open transaction was leaked.
     pub fn begin(&mut self) -> Result<Transaction<'_>, Error> {
         Inside::refuse_in_batch("begin")?;
         self.admit()?;
-        Ok(Transaction::begin(self))
+        Transaction::begin(self)
     }
 
     /// Gives worker and parts to a transaction that stays open.
@@ -172,9 +185,10 @@ impl Session {
             self.worker.execute(&mut InMemory { batch: &mut Rest { batch, from }, call });
             return Executed::All;
         };
-        parts.must_not_wait = true;
-        let executed = kinds::execute(&mut self.worker, parts, (batch, call), from);
-        parts.must_not_wait = false;
+        let executed = {
+            let mut here = MustNotWait::begin(parts);
+            kinds::execute(&mut self.worker, &mut here, (batch, call), from)
+        };
         self.note_failure();
         match executed {
             Ok(()) => Executed::All,
@@ -394,6 +408,7 @@ impl Session {
         out: &mut Vec<u8>,
     ) -> Result<Option<FoundValue>, Error> {
         let _inside = Inside::body()?;
+        self.worker.set_patience(patience());
         let parts = self.parts.as_mut().expect("there is a table of another kind");
         let start = out.len();
         let mut body = |tx: &mut Tx<'_>| {
@@ -420,6 +435,7 @@ impl Session {
         visit: &mut dyn FnMut(&[u8], ValueRef<'_>),
     ) -> Result<u64, Error> {
         let inside = Inside::body()?;
+        self.worker.set_patience(patience());
         let parts = self.parts.as_mut().expect("there is a table of another kind");
         let (next, found) = kinds::scan(&mut self.worker, parts, table, range)?;
         drop(inside);
@@ -430,9 +446,11 @@ impl Session {
     }
 
     /// Waits without a lock until the log has room. Refuses when the store has failed. A full disk
-    /// refuses only commits that write; readers go on.
+    /// refuses only commits that write; readers go on. Bounds the waits of a thread that has an open
+    /// transaction.
     #[inline]
-    fn admit(&self) -> Result<(), Error> {
+    fn admit(&mut self) -> Result<(), Error> {
+        self.worker.set_patience(patience());
         self.shared.admit(self.log).or_else(|refused| match self.shared.health() {
             Ok(()) => Ok(()),
             Err(_) => Err(refused),
@@ -487,6 +505,37 @@ pub enum Executed {
         /// The arrivals that the caller can wait for.
         arrivals: Vec<Arc<dyn Arrival>>,
     },
+}
+
+/// Guard of a call whose transactions must not wait for keys that are not in memory. Ends also by a
+/// panic.
+struct MustNotWait<'p>(&'p mut Parts);
+
+impl<'p> MustNotWait<'p> {
+    fn begin(parts: &'p mut Parts) -> Self {
+        parts.must_not_wait = true;
+        Self(parts)
+    }
+}
+
+impl Deref for MustNotWait<'_> {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        self.0
+    }
+}
+
+impl DerefMut for MustNotWait<'_> {
+    fn deref_mut(&mut self) -> &mut Parts {
+        self.0
+    }
+}
+
+impl Drop for MustNotWait<'_> {
+    fn drop(&mut self) {
+        self.0.must_not_wait = false;
+    }
 }
 
 /// The transactions of a batch, from a given number on.

@@ -33,8 +33,8 @@ impl Engine {
     ///
     /// # Errors
     /// A name cannot be used, address space for another table is missing, or the MANIFEST could not
-    /// be written. Then no table is made. [`Error::InsideTransaction`] if a table is missing,
-    /// inside a transaction.
+    /// be written. Then no table is made. [`Error::InsideTransaction`] if a table is missing, where
+    /// [`flush_tables`](Self::flush_tables) is refused, too.
     pub fn tables_named(&self, names: &[&str]) -> Result<Vec<TableId>, Error> {
         for name in names {
             check_table_name(name)?;
@@ -42,7 +42,7 @@ impl Engine {
         if let Some(ids) = self.known_tables(names) {
             return Ok(ids);
         }
-        Inside::refuse("making a table")?;
+        Inside::refuse_changing_tables("making a table", &self.shared.kinds)?;
         let shared = &self.shared;
         let _changing = shared.catalog.change_tables();
         let before = shared.catalog.now().tables;
@@ -73,7 +73,7 @@ impl Engine {
     /// # Errors
     /// [`Error::Config`] if there is no such kind. [`Error::TableName`] if the name cannot be used,
     /// or belongs to a table of another kind. An error of the MANIFEST; then no table is made.
-    /// [`Error::InsideTransaction`] if the table is missing, inside a transaction.
+    /// [`Error::InsideTransaction`] if the table is missing, as for [`tables_named`](Self::tables_named).
     pub fn table_of_kind(&self, name: &str, kind: &str) -> Result<TableId, Error> {
         check_table_name(name)?;
         let shared = &self.shared;
@@ -87,7 +87,7 @@ impl Engine {
         if let Some(found) = find(&shared.catalog.now().tables) {
             return found;
         }
-        Inside::refuse("making a table")?;
+        Inside::refuse_changing_tables("making a table", &shared.kinds)?;
         let _changing = shared.catalog.change_tables();
         let mut after = shared.catalog.now().tables;
         if let Some(found) = find(&after) {
@@ -147,9 +147,10 @@ impl Engine {
     ///
     /// # Errors
     /// Address space for the empty tables is missing, or the MANIFEST could not be written. Then
-    /// nothing is removed. [`Error::InsideTransaction`] from inside a transaction.
+    /// nothing is removed. [`Error::InsideTransaction`] from inside a transaction. If the engine has other
+    /// [kinds](crate::EngineBuilder::table_kind) of tables, also while the thread has an open transaction.
     pub fn flush_tables(&self, tables: &[TableId]) -> Result<(), Error> {
-        Inside::refuse("flush_tables")?;
+        Inside::refuse_changing_tables("flush_tables", &self.shared.kinds)?;
         let shared = &self.shared;
         let _changing = shared.catalog.change_tables();
         let generation = |id: TableId| Some((id, shared.store.generation(id)? + 1));

@@ -3,7 +3,7 @@
 use stillpoint_format::LogGsn;
 
 use crate::error::Error;
-use crate::guards::SessionWorker;
+use crate::guards::{Inside, OpenOnThread, SessionWorker};
 use crate::kinds::{self, Parts};
 use crate::session::Session;
 use crate::tx::Tx;
@@ -16,9 +16,11 @@ use crate::tx::Tx;
 /// conflicts another transaction takes the permit of the store and waits for the locks. No further
 /// transaction begins until that transaction has ended.
 ///
-/// The thread must not begin or run a transaction of another session meanwhile, on whatever keys.
-/// That transaction may wait for the permit, whose holder waits for this thread's locks: neither
-/// would end.
+/// The thread may begin or run transactions of other sessions meanwhile. They might wait for this one,
+/// or for the permit, whose holder waits for this one's locks. So they wait for a sixth of a second at
+/// most, and then end with [`WaitsForItself`](stillpoint_store::TxError::WaitsForItself). The same
+/// holds for this transaction while the thread has another open one. The thread is the one that has
+/// used the transaction last.
 ///
 /// ```
 /// # let directory = tempfile::tempdir()?;
@@ -27,13 +29,13 @@ use crate::tx::Tx;
 /// let mut session = engine.session()?;
 ///
 /// let mut transaction = session.begin()?;
-/// transaction.tx().put(pets, b"rex", b"dog")?;
+/// transaction.tx()?.put(pets, b"rex", b"dog")?;
 /// // Other calls of the program may come here.
-/// transaction.tx().put(pets, b"tom", b"cat")?;
+/// transaction.tx()?.put(pets, b"tom", b"cat")?;
 /// transaction.commit()?;
 ///
 /// let mut dropped = session.begin()?;
-/// dropped.tx().delete(pets, b"rex")?;
+/// dropped.tx()?.delete(pets, b"rex")?;
 /// drop(dropped);
 /// let rex = session.transact(|tx| Ok(tx.get(pets, b"rex")?.map(|pet| pet.to_vec())))?;
 /// assert_eq!(rex.as_deref(), Some(&b"dog"[..]));
@@ -49,6 +51,7 @@ pub struct Transaction<'s> {
     worker: SessionWorker,
     /// The parts of other kinds of tables, if there are such kinds.
     parts: Option<Parts>,
+    thread: OpenOnThread,
 }
 
 impl std::fmt::Debug for Transaction<'_> {
@@ -60,24 +63,36 @@ impl std::fmt::Debug for Transaction<'_> {
 }
 
 impl<'s> Transaction<'s> {
-    pub(crate) fn begin(session: &'s mut Session) -> Self {
-        let (mut worker, mut parts) = session.lend_worker();
+    pub(crate) fn begin(session: &'s mut Session) -> Result<Self, Error> {
+        let (mut worker, parts) = session.lend_worker();
         worker.begin();
-        if let Some(parts) = &mut parts {
+        let mut begun = Self { session, worker, parts, thread: OpenOnThread::new() };
+        if let Some(parts) = &mut begun.parts {
             parts.forget_keys();
-            parts.begin(&worker.open());
+            // The drop gives the worker back.
+            parts.begin(&begun.worker.open())?;
         }
-        Self { session, worker, parts }
+        Ok(begun)
     }
 
     /// The transaction in its body's view. A [conflict](stillpoint_store::TxError::Conflict) ends
     /// the transaction: it cannot commit any more, and is not tried again.
-    pub fn tx(&mut self) -> Tx<'_> {
-        let memory = self.worker.open().into_tx();
-        match &mut self.parts {
-            None => Tx::new(memory),
-            Some(parts) => Tx::on_all(memory, parts),
-        }
+    ///
+    /// # Errors
+    /// [`Error::InsideTransaction`] from inside a transaction with declared keys. While a flush of
+    /// tables waits for that one, this one would wait for the flush.
+    pub fn tx(&mut self) -> Result<Tx<'_>, Error> {
+        Inside::refuse_in_batch("the use of an open transaction")?;
+        self.thread.note_use();
+        self.worker.set_patience(self.thread.patience());
+        let open = self.worker.open();
+        Ok(match &mut self.parts {
+            None => Tx::new(open.into_tx()),
+            Some(parts) => {
+                parts.patience = open.patience();
+                Tx::on_all(open.into_tx(), parts)
+            }
+        })
     }
 
     /// Log and gsn of the transaction's first record, by which the log and the table of open
@@ -94,9 +109,11 @@ impl<'s> Transaction<'s> {
     /// # Errors
     /// As [`Session::transact`]. [`Conflict`](stillpoint_store::TxError::Conflict) if the transaction
     /// has met a lock for which it may not wait, or if a table was emptied meanwhile. Nothing of
-    /// the transaction remains then, and the caller may begin again.
+    /// the transaction remains then, and the caller may begin again. [`Error::InsideTransaction`]
+    /// from inside a transaction with declared keys; this one is rolled back.
     pub fn commit(mut self) -> Result<(), Error> {
         // The drop rolls back.
+        Inside::refuse_in_batch("the commit of an open transaction")?;
         self.session.refuse_commits()?;
         let committed = match &mut self.parts {
             None => self.worker.open().commit(),

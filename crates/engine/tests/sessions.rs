@@ -397,7 +397,7 @@ fn an_open_transaction_goes_on_while_others_wait_for_it() {
     let table = engine.table("table").expect("a table");
     let mut session = engine.session().expect("a session");
     let mut transaction = session.begin().expect("begins");
-    transaction.tx().put(table, b"wanted", b"1").expect("no conflict");
+    transaction.tx().expect("not in a batch").put(table, b"wanted", b"1").expect("no conflict");
     let mut waiting = engine.session().expect("a session");
     let waiter = spawn("waiter", move || {
         waiting.transact(|tx| {
@@ -408,7 +408,11 @@ fn an_open_transaction_goes_on_while_others_wait_for_it() {
     let waiter = waiter.expect("a thread");
     for round in 0..50_u8 {
         RealClock.sleep(Duration::from_millis(2));
-        transaction.tx().put(table, &[round], b"more").expect("nobody else has these keys");
+        transaction
+            .tx()
+            .expect("not in a batch")
+            .put(table, &[round], b"more")
+            .expect("nobody else has these keys");
     }
     transaction.commit().expect("commits");
     waiter.join().expect("no panic").expect("commits");
@@ -424,7 +428,7 @@ fn an_open_transaction_does_not_outlive_its_table() {
     let table = engine.table("table").expect("a table");
     let mut session = engine.session().expect("a session");
     let mut transaction = session.begin().expect("begins");
-    transaction.tx().put(table, b"key", b"value").expect("no conflict");
+    transaction.tx().expect("not in a batch").put(table, b"key", b"value").expect("no conflict");
     engine.flush_tables(&[table]).expect("flushes");
     let ended = transaction.commit();
     assert!(matches!(ended, Err(Error::Transaction(TxError::Conflict))), "{ended:?}");
@@ -440,13 +444,17 @@ fn a_panic_rolls_an_open_transaction_back_and_a_leak_ends_its_session() {
     let mut session = engine.session().expect("a session");
     let panicked = stillpoint_io::catch_panic("test", || {
         let mut transaction = session.begin().expect("begins");
-        transaction.tx().put(table, b"key", b"value").expect("no conflict");
+        transaction
+            .tx()
+            .expect("not in a batch")
+            .put(table, b"key", b"value")
+            .expect("no conflict");
         panic!("in the middle");
     });
     assert!(panicked.is_err());
     session.transact(|tx| tx.put(table, b"key", b"free")).expect("its locks are given back");
     let mut leaked = session.begin().expect("begins");
-    leaked.tx().put(table, b"other", b"value").expect("no conflict");
+    leaked.tx().expect("not in a batch").put(table, b"other", b"value").expect("no conflict");
     std::mem::forget(leaked);
     let used = stillpoint_io::catch_panic("test", || {
         let _ = session.transact(|tx| tx.put(table, b"third", b"value"));

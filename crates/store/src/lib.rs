@@ -58,7 +58,9 @@ pub use rules::{CellRules, DirtyRule, Reuse, StatusChanges, WriteRule};
 pub use sink::{DeletedKey, Demand, KeptValue, Lane, RecordImage, Sink};
 pub use stillpoint_format::Stamp;
 pub use stillpoint_mem::{AddressSpace, RegionError};
-pub use stillpoint_txn::{KeySet, LogRefused, MemoryLimit, Mode, RUNS_MAX, Slot, TableId, TxError};
+pub use stillpoint_txn::{
+    KeySet, LogRefused, MemoryLimit, Mode, Patience, RUNS_MAX, Slot, TableId, TxError,
+};
 pub use store::{Store, StoreConfig};
 pub use txn::commit::{CommitSteps, Shortage};
 pub use txn::commit_log::{Change, Commit, CommitLog, NoLog, Patches, Write, WriteSet, Writes};

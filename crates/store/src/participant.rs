@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use stillpoint_format::Stamp;
-use stillpoint_txn::{Dependencies, TableId, TxError};
+use stillpoint_txn::{Dependencies, Patience, TableId, TxError};
 
 use crate::catalog::Tables;
 use crate::memory::arena::CellCache;
@@ -26,6 +26,8 @@ pub(crate) struct Participant {
     pub(crate) cache: CellCache,
     pub(crate) reclaim: Reclaim,
     pub(crate) dependencies: Dependencies,
+    /// How long the thread waits for other transactions.
+    pub(crate) patience: Patience,
     /// The epoch in which a before-image was saved last, and the sink of its checkpoint.
     sink: Option<(u64, Arc<dyn Sink>)>,
 }
@@ -51,6 +53,7 @@ impl Participant {
             cache: CellCache::default(),
             reclaim,
             dependencies: Dependencies::new(wants_dependencies),
+            patience: Patience::Endless,
             sink: None,
         })
     }
@@ -70,10 +73,17 @@ impl Participant {
 
     /// As [`enter`](Self::enter), for a thread without locks that will take some. Waits for the
     /// holder of the store's permit.
+    ///
+    /// # Errors
+    /// [`TxError::WaitsForItself`] if the permit did not become free within the thread's patience.
+    /// Then the thread is outside of the read section.
     #[inline]
-    pub(crate) fn enter_to_begin(&mut self) {
-        self.store.driver().enter_to_begin(self.number);
+    pub(crate) fn enter_to_begin(&mut self) -> Result<(), TxError> {
+        if !self.store.driver().enter_to_begin(self.number, self.patience) {
+            return Err(TxError::WaitsForItself);
+        }
         self.entered();
+        Ok(())
     }
 
     /// Enters the read section again to end a commit that has announced its wait.

@@ -16,6 +16,7 @@ use stillpoint_sync::atomic::{
     Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 use stillpoint_sync::{CachePadded, Mutex, MutexGuard, ReadSections, mutant};
+use stillpoint_txn::Patience;
 
 use crate::planted::{self, Bug, Planted};
 use crate::rules::status;
@@ -304,36 +305,45 @@ impl PhaseDriver {
 
     /// Opens a worker's read section. Waits while the store is quiesced.
     #[inline]
-    pub(crate) fn enter(&self, slot: usize) -> PhaseWord {
-        self.enter_unless(slot, GATE)
+    pub(crate) fn enter(&self, slot: usize) {
+        let entered = self.enter_unless(slot, GATE, Patience::Endless);
+        debug_assert!(entered, "an endless wait ends with the entry");
     }
 
     /// As [`enter`](Self::enter), for a worker that holds no locks and is about to take some. Also
-    /// waits while a transaction has the permit.
+    /// waits while a transaction has the permit. False if `patience` was over before: the worker is
+    /// outside of its read section.
     #[inline]
-    pub(crate) fn enter_to_begin(&self, slot: usize) -> PhaseWord {
-        self.enter_unless(slot, GATE | PERMIT)
+    pub(crate) fn enter_to_begin(&self, slot: usize, patience: Patience) -> bool {
+        self.enter_unless(slot, GATE | PERMIT, patience)
     }
 
     #[inline]
-    fn enter_unless(&self, slot: usize, closed: u64) -> PhaseWord {
+    fn enter_unless(&self, slot: usize, closed: u64, patience: Patience) -> bool {
         loop {
             self.read_sections.enter(slot);
-            let now = self.now();
-            if now.0 & closed == 0 {
-                return now;
+            if self.now().0 & closed == 0 {
+                return true;
             }
             self.read_sections.exit(slot);
-            self.wait_while(closed);
+            if !self.wait_while(closed, patience) {
+                return false;
+            }
         }
     }
 
+    /// Waits while one of these bits is set; false if `patience` was over first.
     #[cold]
-    fn wait_while(&self, closed: u64) {
+    fn wait_while(&self, closed: u64, patience: Patience) -> bool {
         let mut backoff = stillpoint_sync::Backoff::new();
         while self.now().0 & closed != 0 {
+            // Only the holder of the permit may wait for an open transaction.
+            if self.now().is_permitted() && patience.is_over(backoff.turns()) {
+                return false;
+            }
             backoff.wait();
         }
+        true
     }
 
     #[inline]

@@ -27,6 +27,12 @@ impl Backoff {
         self.turns < SPINS
     }
 
+    /// How often the caller has waited.
+    #[inline]
+    pub fn turns(&self) -> u32 {
+        self.turns
+    }
+
     /// Waits a little, longer each time (at most about 100 µs).
     #[inline]
     pub fn wait(&mut self) {

@@ -53,6 +53,12 @@ pub enum TxError {
     /// on: the transaction runs again, with the lock.
     #[error("the transaction needs the lock of its key and runs again with it")]
     NotLocked,
+    /// The thread has another open transaction, and a lock or the permit of the store did not become
+    /// free. The holder may wait for the open transaction, which cannot go on meanwhile.
+    #[error(
+        "the transaction would wait for another open one of this thread; end that one and run this one again"
+    )]
+    WaitsForItself,
     /// There is no such table.
     #[error("there is no table number {}", .0.0)]
     NoSuchTable(TableId),

@@ -7,6 +7,7 @@ mod error;
 mod keys;
 mod kind;
 mod lookup;
+mod patience;
 mod remembered;
 mod retry;
 mod table;
@@ -20,6 +21,7 @@ pub use kind::{
     Sections, TableKind,
 };
 pub use lookup::{Lookup, SCAN_MAX};
+pub use patience::Patience;
 pub use remembered::Remembered;
 pub use retry::{RUNS_MAX, Run, Runs};
 pub use table::TableId;

@@ -40,7 +40,7 @@ pub(crate) fn run<R>(
     lock: impl FnOnce(&mut Parts) -> Result<(), TxError>,
     body: impl FnOnce(&mut Tx<'_>) -> Result<R, TxError>,
 ) -> Result<(R, Option<Stamp>), TxError> {
-    parts.begin(open);
+    parts.begin(open)?;
     let ended = {
         let running = Run(parts);
         lock(running.0)

@@ -1,10 +1,11 @@
 //! The parts that the kinds of tables have in one session's transactions.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use stillpoint_format::Stamp;
 use stillpoint_store::{
-    KeySet, Mode, OpenTransaction, Slot, Store, TableId, TxError, ValueRef, Worker,
+    KeySet, Mode, OpenTransaction, Patience, Slot, Store, TableId, TxError, ValueRef, Worker,
 };
 use stillpoint_sync::Backoff;
 use stillpoint_txn::{Arrival, Discipline, KindKey, KindPart, Presence};
@@ -52,6 +53,8 @@ pub(crate) struct Parts {
     /// back, and `absent` holds the arrival of the key.
     pub(crate) must_not_wait: bool,
     pub(crate) absent: Option<Arc<dyn Arrival>>,
+    /// How long the run waits for other transactions.
+    pub(crate) patience: Patience,
     /// The value that was read last.
     pub(crate) scratch: Vec<u8>,
     pub(crate) touched: Vec<Stamp>,
@@ -76,6 +79,7 @@ impl Parts {
             is_open: false,
             must_not_wait: false,
             absent: None,
+            patience: Patience::Endless,
             scratch: Vec::new(),
             touched: Vec::new(),
             dependencies: Vec::new(),
@@ -100,30 +104,39 @@ impl Parts {
     }
 
     /// Begins a run. Call this outside of any read section.
-    pub(crate) fn begin(&mut self, open: &OpenTransaction<'_>) {
+    ///
+    /// # Errors
+    /// [`TxError::WaitsForItself`] if the permit of the store did not become free within the patience.
+    pub(crate) fn begin(&mut self, open: &OpenTransaction<'_>) -> Result<(), TxError> {
         self.discipline = open.discipline();
+        self.patience = open.patience();
         self.places.clear();
         self.met.clear();
         self.has_conflicted = false;
         self.holds_locks = false;
         self.absent = None;
-        self.is_open = true;
         if self.discipline == Discipline::WaitDie {
-            self.wait_for_permit();
+            self.wait_for_permit()?;
         }
+        self.is_open = true;
         self.operations.begin(self.store.driver().now().epoch());
         for part in &mut self.parts {
             part.begin(open.priority(), self.discipline);
         }
+        Ok(())
     }
 
     /// Waits while another transaction has the permit of the store, with no lock held. Other runs wait
     /// where they enter the read section that locks their keys of the store.
-    fn wait_for_permit(&self) {
+    fn wait_for_permit(&self) -> Result<(), TxError> {
         let mut backoff = Backoff::new();
         while self.store.driver().now().is_permitted() {
+            if self.patience.is_over(backoff.turns()) {
+                return Err(TxError::WaitsForItself);
+            }
             backoff.wait();
         }
+        Ok(())
     }
 
     /// Locks the keys that earlier runs have met, if the run's discipline says so. Call this after
@@ -187,15 +200,16 @@ impl Parts {
                 continue;
             }
             let asked: Vec<KindKey<'_>> = mine.iter().map(|&at| keys[at].as_asked()).collect();
-            let driver = self.store.driver();
-            // The holder of the store's permit may wait for locks of this transaction.
-            let may_wait = || !driver.now().is_permitted();
             self.holds_locks = true;
-            let Self { parts, absent, must_not_wait, has_conflicted, .. } = self;
+            let Self { store, parts, absent, must_not_wait, has_conflicted, patience, .. } = self;
+            let wait = KindWait::new(*patience);
             let part = &mut parts[kind];
             let mut here = Here { must_not_wait: *must_not_wait, absent };
+            // The holder of the store's permit may wait for locks of this transaction.
+            let may_wait = || !store.driver().now().is_permitted() && wait.may_go_on();
             here.until(|| part.lock_all(&asked, &may_wait))
-                .inspect_err(|error| *has_conflicted |= is_conflict(error))?;
+                .inspect_err(|error| *has_conflicted |= is_conflict(error))
+                .map_err(|error| wait.reason(error))?;
             for &at in &mine {
                 slots[at] = here
                     .until(|| part.lock(keys[at].as_asked(), &|| false))
@@ -229,16 +243,18 @@ impl Parts {
         }
         let asked = Key { kind, table, key: key.to_vec(), mode };
         self.holds_locks = true;
-        let Self { parts, absent, must_not_wait, .. } = self;
+        let Self { parts, absent, must_not_wait, patience, .. } = self;
+        let wait = KindWait::new(*patience);
         let mut here = Here { must_not_wait: *must_not_wait, absent };
-        let slot = match here.until(|| parts[kind].lock(asked.as_asked(), &|| true)) {
+        let may_wait = || wait.may_go_on();
+        let slot = match here.until(|| parts[kind].lock(asked.as_asked(), &may_wait)) {
             Ok(slot) => slot,
             Err(error) => {
                 if is_conflict(&error) {
                     self.has_conflicted = true;
                     self.remember(asked);
                 }
-                return Err(error);
+                return Err(wait.reason(error));
             }
         };
         if let Some(known) = known {
@@ -368,6 +384,33 @@ impl Parts {
 impl Key {
     fn as_asked(&self) -> KindKey<'_> {
         KindKey { table: self.table, key: &self.key, mode: self.mode }
+    }
+}
+
+/// The wait of a transaction for the locks of a kind. The kind asks before each turn.
+struct KindWait {
+    patience: Patience,
+    turns: Cell<u32>,
+}
+
+impl KindWait {
+    fn new(patience: Patience) -> Self {
+        Self { patience, turns: Cell::new(0) }
+    }
+
+    /// Whether the kind may wait for another turn.
+    fn may_go_on(&self) -> bool {
+        self.turns.set(self.turns.get().saturating_add(1));
+        !self.is_over()
+    }
+
+    fn is_over(&self) -> bool {
+        self.patience.is_over(self.turns.get())
+    }
+
+    /// The error of a transaction whose locks the kind has refused.
+    fn reason(&self, error: TxError) -> TxError {
+        if is_conflict(&error) && self.is_over() { TxError::WaitsForItself } else { error }
     }
 }
 

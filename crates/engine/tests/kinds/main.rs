@@ -10,6 +10,7 @@
 mod checkpoints;
 mod crash;
 mod in_place;
+mod open;
 mod space;
 mod suite;
 mod world;

@@ -429,33 +429,38 @@ fn a_transaction_lives_across_calls() {
         let mut other = world.engine.session().expect("a session");
         let mut transaction = session.begin().expect("begins");
         assert_eq!(transaction.first_record(), None);
-        transaction.tx().put(a, b"one", b"first").expect("no conflict");
-        transaction.tx().put(b, b"two", b"second").expect("no conflict");
+        transaction.tx().expect("not in a batch").put(a, b"one", b"first").expect("no conflict");
+        transaction.tx().expect("not in a batch").put(b, b"two", b"second").expect("no conflict");
         let name = transaction.first_record();
         assert_eq!(name.is_some(), kinds != &[0, 0], "{kinds:?}");
         // Others go on, and so does a checkpoint.
         other.transact(|tx| tx.put(world.tables[0], b"other", b"other")).expect("commits");
         let taken = world.engine.checkpoint();
         assert!(taken.is_ok() || world.engine.config().checkpoint == "none", "{taken:?}");
-        transaction.tx().put(a, b"one", b"again").expect("no conflict");
+        transaction.tx().expect("not in a batch").put(a, b"one", b"again").expect("no conflict");
         assert_eq!(transaction.first_record(), name, "the name stays");
-        let one = transaction.tx().get(a, b"one").expect("no conflict").map(|v| v.to_vec());
+        let one = transaction
+            .tx()
+            .expect("not in a batch")
+            .get(a, b"one")
+            .expect("no conflict")
+            .map(|v| v.to_vec());
         assert_eq!(one.as_deref(), Some(&b"again"[..]), "it sees its own writes");
         transaction.commit().expect("commits");
         assert_eq!(get(&mut session, a, b"one"), Some((0, b"again".to_vec())));
         assert_eq!(get(&mut session, b, b"two"), Some((0, b"second".to_vec())));
         let mut dropped = session.begin().expect("begins");
-        dropped.tx().put(a, b"one", b"never").expect("no conflict");
-        dropped.tx().delete(b, b"two").expect("no conflict");
+        dropped.tx().expect("not in a batch").put(a, b"one", b"never").expect("no conflict");
+        dropped.tx().expect("not in a batch").delete(b, b"two").expect("no conflict");
         drop(dropped);
         assert_eq!(get(&mut session, a, b"one"), Some((0, b"again".to_vec())));
         assert_eq!(get(&mut session, b, b"two"), Some((0, b"second".to_vec())));
         assert!(world.kind.is_unlocked());
         // The younger one may not wait for the older one.
         let mut older = session.begin().expect("begins");
-        older.tx().put(a, b"one", b"older").expect("no conflict");
+        older.tx().expect("not in a batch").put(a, b"one", b"older").expect("no conflict");
         let mut younger = other.begin().expect("begins");
-        let met = younger.tx().put(a, b"one", b"younger");
+        let met = younger.tx().expect("not in a batch").put(a, b"one", b"younger");
         assert!(matches!(met, Err(TxError::Conflict)), "{met:?}");
         let ended = younger.commit();
         assert!(matches!(ended, Err(Error::Transaction(TxError::Conflict))), "{ended:?}");
@@ -475,8 +480,8 @@ fn what_was_open_at_the_end_has_not_happened() {
         let mut session = world.engine.session().expect("a session");
         session.transact(|tx| tx.put(a, b"one", b"before")).expect("commits");
         let mut open = session.begin().expect("begins");
-        open.tx().put(a, b"one", b"open").expect("no conflict");
-        open.tx().put(b, b"two", b"open").expect("no conflict");
+        open.tx().expect("not in a batch").put(a, b"one", b"open").expect("no conflict");
+        open.tx().expect("not in a batch").put(b, b"two", b"open").expect("no conflict");
         let other = world.engine.session().expect("a session").transact(|tx| {
             // The flush of this commit also makes the operations of the open transaction durable.
             tx.put(world.tables[0], b"other", b"other")

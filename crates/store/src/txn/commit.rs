@@ -224,10 +224,9 @@ impl<'t> CommitSteps<'t> {
             local.exit();
         }
         local.store.driver().end_wait();
-        if transaction.discipline == Discipline::Permitted {
+        // Later transactions of a batch may begin beside the permit rather than wait without end.
+        if transaction.discipline == Discipline::Permitted || local.enter_to_begin().is_err() {
             local.enter();
-        } else {
-            local.enter_to_begin();
         }
     }
 }

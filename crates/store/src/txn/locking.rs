@@ -98,7 +98,7 @@ impl Transaction {
         for (index, key) in remembered.keys().declared().iter().enumerate() {
             keys.push(key.table, remembered.keys().key(index), key.mode, 0);
         }
-        local.enter_to_begin();
+        local.enter_to_begin()?;
         let locked = self.lock_declared(local, 0..count);
         local.exit();
         locked
@@ -180,7 +180,9 @@ impl Transaction {
                 Ok(true) => break Ok(()),
                 Ok(false) => {
                     self.release_all(local);
-                    self.wait_outside(local, &mut backoff, true);
+                    if let Err(error) = self.wait_outside(local, &mut backoff, true) {
+                        break Err(error);
+                    }
                 }
                 Err(error) => break Err(error),
             }
@@ -260,7 +262,7 @@ impl Transaction {
                 }
                 Err(Refused::Held(_)) => {
                     announce(local, cell, mode, Priority::DECLARED);
-                    self.wait_outside(local, &mut backoff, false);
+                    self.wait_outside(local, &mut backoff, false)?;
                     *left = true;
                     // The cell may have been reclaimed while the worker was outside of its read
                     // section.
@@ -273,17 +275,30 @@ impl Transaction {
     }
 
     /// Leaves the read section for a moment. `begins` says that no lock is held.
-    fn wait_outside(&mut self, local: &mut Participant, backoff: &mut Backoff, begins: bool) {
+    ///
+    /// # Errors
+    /// [`TxError::WaitsForItself`] after the last wait of the thread's patience. The thread is in the
+    /// read section then, too.
+    fn wait_outside(
+        &mut self,
+        local: &mut Participant,
+        backoff: &mut Backoff,
+        begins: bool,
+    ) -> Result<(), TxError> {
+        if local.patience.is_over(backoff.turns()) {
+            return Err(TxError::WaitsForItself);
+        }
         local.exit();
         backoff.wait();
         // The candidate cells of later transactions of the batch were also found in the read
         // section that has ended.
         self.keys.forget_candidates();
         if begins {
-            local.enter_to_begin();
-        } else {
-            local.enter();
+            // The caller leaves a read section.
+            return local.enter_to_begin().inspect_err(|_| local.enter());
         }
+        local.enter();
+        Ok(())
     }
 
     /// Locks one key of an undeclared transaction, and enters it as the next slot. Do not call this
@@ -299,7 +314,7 @@ impl Transaction {
             let version = local.tables.version;
             let begins = self.held.is_empty() && !self.holds_elsewhere;
             if begins && self.discipline != Discipline::Permitted {
-                local.enter_to_begin();
+                local.enter_to_begin()?;
             } else {
                 local.enter();
             }
@@ -307,6 +322,9 @@ impl Transaction {
             local.exit();
             match outcome? {
                 Some(()) => return Ok(()),
+                None if local.patience.is_over(backoff.turns()) => {
+                    return Err(TxError::WaitsForItself);
+                }
                 None => backoff.wait(),
             }
         }
@@ -414,6 +432,9 @@ impl Transaction {
                     return Ok(());
                 }
                 Err(Contended(by)) if self.may_wait_for(by, &backoff) => {
+                    if local.patience.is_over(backoff.turns()) {
+                        return Err(TxError::WaitsForItself);
+                    }
                     lock_word::await_sharers(lock, self.priority);
                     backoff.wait();
                 }

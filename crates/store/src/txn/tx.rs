@@ -266,7 +266,7 @@ impl<'w> Tx<'w> {
     /// # Errors
     /// [`TxError::NotDeclared`] or [`TxError::DeclaredForReading`] in a transaction with declared
     /// keys. [`TxError::Conflict`], which the body must return: the transaction is tried again.
-    /// [`TxError::NoSuchTable`], [`TxError::KeyTooLong`], [`TxError::KeysTooLong`];
+    /// [`TxError::WaitsForItself`], after which it cannot commit. [`TxError::NoSuchTable`], [`TxError::KeyTooLong`], [`TxError::KeysTooLong`];
     /// [`TxError::Memory`] and [`TxError::IndexFull`] if a missing key finds no room.
     pub fn key(&mut self, table: TableId, key: &[u8], mode: Mode) -> Result<Slot, TxError> {
         let transaction = &mut *self.transaction;
@@ -277,7 +277,7 @@ impl<'w> Tx<'w> {
                     return Err(TxError::DeclaredForReading { slot: slot as u32 });
                 }
                 if let Err(error) = self.transaction.upgrade(self.local, at) {
-                    self.transaction.has_conflicted |= matches!(error, TxError::Conflict);
+                    self.transaction.has_conflicted |= ends_run(&error);
                     self.transaction.remembered.add(table, key, mode);
                     return Err(error);
                 }
@@ -296,7 +296,7 @@ impl<'w> Tx<'w> {
             .and_then(|()| transaction.lock_undeclared(self.local, index));
         if let Err(error) = locked {
             transaction.keys.pop();
-            if matches!(error, TxError::Conflict) {
+            if ends_run(&error) {
                 transaction.has_conflicted = true;
                 transaction.remembered.add(table, key, mode);
             }
@@ -417,6 +417,12 @@ impl<'w> Tx<'w> {
     fn is_exclusive(&self, at: usize) -> bool {
         matches!(self.transaction.held[at].state, LockState::Exclusive)
     }
+}
+
+/// Whether a run that has met this error when it locked a key must not commit. A body that goes on has
+/// seen and written a part of its keys only.
+fn ends_run(error: &TxError) -> bool {
+    matches!(error, TxError::Conflict | TxError::WaitsForItself)
 }
 
 fn self_absent(stamp_word: u64) -> bool {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use stillpoint_format::Stamp;
 use stillpoint_sync::mutant;
-use stillpoint_txn::{DeclaredKey, KeySet, Mode, TableId, TxError};
+use stillpoint_txn::{DeclaredKey, KeySet, Mode, Patience, TableId, TxError};
 
 use crate::participant::Participant;
 use crate::planted;
@@ -125,6 +125,12 @@ impl Worker {
         self.local.number
     }
 
+    /// Sets how long transactions wait for others, from the next wait on.
+    #[inline]
+    pub fn set_patience(&mut self, patience: Patience) {
+        self.local.patience = patience;
+    }
+
     /// Runs a batch of procedures, each as a transaction of its own, one after the other. Index
     /// lines and records of several are prefetched together before the first runs. A procedure that
     /// only reads a single key takes no lock.
@@ -148,7 +154,9 @@ impl Worker {
     fn execute_all<B: Batch + ?Sized>(&mut self, batch: &mut B) {
         let mut next = 0;
         while next < batch.len() {
-            self.local.enter_to_begin();
+            if self.local.enter_to_begin().is_err() {
+                return refuse_all(batch, next);
+            }
             self.declare_batch(batch, next);
             self.prefetch_batch();
             let mut first = 0;
@@ -332,6 +340,14 @@ impl Worker {
             local.exit();
         });
         !self.local.reclaim.is_empty()
+    }
+}
+
+/// Ends the transactions of a batch from number `from` on that would wait for their own thread.
+#[cold]
+fn refuse_all<B: Batch + ?Sized>(batch: &mut B, from: usize) {
+    for index in from..batch.len() {
+        batch.ended(index, Err(TxError::WaitsForItself));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use stillpoint_format::Stamp;
 use stillpoint_sync::lock_word::Priority;
-use stillpoint_txn::{Discipline, TxError};
+use stillpoint_txn::{Discipline, Patience, TxError};
 
 use crate::txn::commit::CommitSteps;
 use crate::txn::tx::Tx;
@@ -39,6 +39,11 @@ impl<'w> OpenTransaction<'w> {
     /// The transaction's locking discipline.
     pub fn discipline(&self) -> Discipline {
         self.worker.transaction.discipline
+    }
+
+    /// How long the transaction waits for others.
+    pub fn patience(&self) -> Patience {
+        self.worker.local.patience
     }
 
     /// Notes that the transaction has met a lock outside of the store that it may not wait for.

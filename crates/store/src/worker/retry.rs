@@ -3,7 +3,7 @@
 use stillpoint_sync::Backoff;
 use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::mutant;
-use stillpoint_txn::{Discipline, KeySet, Run, Runs, TxError};
+use stillpoint_txn::{Discipline, KeySet, Patience, Run, Runs, TxError};
 
 use crate::planted;
 use crate::worker::open::OpenTransaction;
@@ -14,7 +14,8 @@ impl Worker {
     /// `run` gets the open transaction: it calls the body and takes the steps of the commit.
     ///
     /// # Errors
-    /// The error of `run`, except a conflict, which is tried again.
+    /// The error of `run`, except a conflict, which is tried again. [`TxError::WaitsForItself`] if the
+    /// transaction would need the permit of the store, and [the patience](Self::set_patience) is short.
     pub fn run_until_ended<R>(
         &mut self,
         mut run: impl FnMut(&mut OpenTransaction<'_>) -> Result<R, TxError>,
@@ -111,7 +112,7 @@ impl Worker {
         mutant!(in driver; PhaseReadBeforeLocks => driver.note_phase(local.number));
         let keys = 0..transaction.keys.declared().len();
         transaction.keys.check(keys.clone())?;
-        local.enter_to_begin();
+        local.enter_to_begin()?;
         let locked = transaction.lock_declared(local, keys);
         // Outside of the read section the announcement keeps the tables of the locked cells.
         let oldest = transaction.locked_version.min(local.tables.version);
@@ -141,6 +142,9 @@ impl Worker {
         next: Run,
         run: &mut impl FnMut(&mut OpenTransaction<'_>) -> Result<R, TxError>,
     ) -> Result<R, TxError> {
+        if self.local.patience == Patience::Short {
+            return Err(TxError::WaitsForItself);
+        }
         let store = self.local.store.clone();
         let _permit = store.driver().take_permit();
         loop {

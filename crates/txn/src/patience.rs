@@ -1,0 +1,27 @@
+//! How long a transaction waits for another one.
+
+/// The most that a transaction waits for a lock or for the permit of the store.
+///
+/// A thread with an open transaction may run a further one. The holder of the lock or of the permit
+/// may then wait for the open transaction, which goes on only when the thread does. The thread cannot
+/// know that, so its waits are short.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Patience {
+    /// As long as it takes. Whoever holds a lock ends by itself.
+    #[default]
+    Endless,
+    /// About a sixth of a second.
+    Short,
+}
+
+/// Turns of a short wait: those that spin and yield, and 1,500 that sleep a tenth of a millisecond.
+const SHORT_TURNS: u32 = 128 + 1500;
+
+impl Patience {
+    /// Whether a wait of so many turns has been long enough, so that the transaction gives up. A turn is
+    /// one call of [`Backoff::wait`](stillpoint_sync::Backoff::wait).
+    #[inline]
+    pub fn is_over(self, turns: u32) -> bool {
+        self == Patience::Short && turns > SHORT_TURNS
+    }
+}
