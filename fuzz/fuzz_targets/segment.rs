@@ -1,8 +1,8 @@
 //! The reader of log segments.
 //!
 //! Input: one byte, then batches. If the byte is a multiple of 3, the batches are read unchanged,
-//! and the same bytes are also decoded as a header. Otherwise their checksums are corrected. In
-//! every second of these cases the first 24 bytes describe the header.
+//! and the same bytes are also decoded as a header. Otherwise the checksums of the batches are
+//! corrected. In every second of these cases the first 24 bytes describe the header.
 
 #![no_main]
 

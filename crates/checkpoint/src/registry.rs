@@ -81,7 +81,7 @@ pub struct Row {
     pub about: &'static str,
     /// Paper and section.
     pub source: &'static str,
-    /// What it can do.
+    /// What the scheme can do.
     pub capabilities: Capabilities,
     /// Makes the part that takes the checkpoints, if the scheme takes any.
     pub checkpointer: fn() -> Option<Arc<dyn Checkpointer>>,

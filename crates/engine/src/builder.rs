@@ -154,7 +154,7 @@ pub(crate) struct Parts<'a> {
 pub(crate) struct PendingProcedures<'a>(Vec<(String, MakeProcedure<'a>)>);
 
 impl PendingProcedures<'_> {
-    /// Makes the procedures. Adds the tables that they ask for and that are missing to `entries`.
+    /// Makes the procedures. Adds tables that procedures ask for and that are missing to `entries`.
     pub(crate) fn make(self, entries: &mut Vec<TableEntry>) -> Result<Procedures, Error> {
         let mut by_name = HashMap::new();
         for (name, make) in self.0 {

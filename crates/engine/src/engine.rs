@@ -38,11 +38,11 @@ const RESERVE_TICK: Duration = Duration::from_millis(20);
 /// decides whether its transaction has happened. The lock of the data directory is released last,
 /// after the last write.
 ///
-/// The file `LOCK` says who owns the data directory. The engine checks it before each creation,
-/// renaming and removal of a file, before each publication, and once a second. If `LOCK` is not the
-/// file that the engine has locked, the store fails with [`Error::NotOwner`]. Commits acknowledged
-/// between the replacement and the next check, within a second, are in files outside of the
-/// directory's present name.
+/// The file `LOCK` says who owns the data directory. The engine checks this file before each
+/// creation, renaming and removal of a file, before each publication, and once a second. If `LOCK`
+/// is not the file that the engine has locked, the store fails with [`Error::NotOwner`]. Commits
+/// acknowledged between the replacement and the next check, within a second, are in files outside
+/// of the directory's present name.
 pub struct Engine {
     pub(crate) shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,

@@ -121,9 +121,9 @@ type Seated = (Worker, Seat);
 /// Why a session has no worker.
 const LENT: &str = "an open transaction of this session was leaked, so the session cannot be used";
 
-/// A session's worker. A worker that ends waits for all read sections. Inside a transaction it
-/// might wait for the thread's own read section. So the worker is kept until the thread has left
-/// the transaction.
+/// A session's worker. A worker that ends waits for all read sections. Inside a transaction the
+/// worker might wait for the thread's own read section. So the worker is kept until the thread has
+/// left the transaction.
 pub(crate) struct SessionWorker(Option<Seated>);
 
 impl SessionWorker {

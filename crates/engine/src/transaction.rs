@@ -96,8 +96,8 @@ impl<'s> Transaction<'s> {
     }
 
     /// Log and gsn of the transaction's first record, by which the log and the table of open
-    /// transactions name it. `None` until it changes a table in place. Writes to memory are logged
-    /// at the commit.
+    /// transactions name it. `None` until the transaction changes a table in place. Writes to
+    /// memory are logged at the commit.
     pub fn first_record(&self) -> Option<(u8, u64)> {
         let first = self.parts.as_ref()?.operations.first_record();
         first.map(|LogGsn { log, gsn }| (log, gsn))

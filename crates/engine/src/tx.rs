@@ -6,7 +6,8 @@ use stillpoint_txn::KindPart;
 use crate::call::Call;
 use crate::kinds::{KeyLocation, Parts};
 
-/// A running transaction. Reads see its own writes; nobody else sees them before it commits.
+/// A running transaction. Reads see the transaction's own writes; nobody else sees the writes
+/// before the commit.
 pub struct Tx<'t> {
     memory: stillpoint_store::Tx<'t>,
     /// The parts of other kinds of tables in the transaction. `None` if all its keys are in memory.

@@ -8,8 +8,8 @@
 //! { "store": "…", … }
 //! ```
 //!
-//! The file is never changed in place. The next one is written beside it, made durable, and renamed
-//! over it. Files that the MANIFEST does not name do not exist.
+//! The file is never changed in place. The next MANIFEST is written beside the file, made durable,
+//! and renamed over it. Files that the MANIFEST does not name do not exist.
 
 mod check;
 

@@ -22,7 +22,7 @@ use crate::huge::{HUGE_PAGE_BYTES, HugeBytes};
 /// ```
 #[derive(Default)]
 pub struct AlignedBuf {
-    /// The allocation, made for the first byte. All its bytes are initialised.
+    /// The allocation, made for the first byte. All bytes of the allocation are initialised.
     raw: Raw,
     /// Offset of the first boundary in `raw`.
     start: usize,

@@ -263,7 +263,8 @@ mod tests {
         let file = owned.open(data, OpenMode::ReadWrite, Caching::Buffered).expect("a file");
         assert_eq!(owned.confirm().expect("a look"), None);
         replace(&*disk);
-        // A write to an open file makes no check. A failed check elsewhere makes it refused, too.
+        // A write to an open file makes no check. After a failed check elsewhere the write is
+        // refused, too.
         file.write_at(b"more", 0).expect("nobody has looked");
         let lost = NotOwner::LockReplaced(disk.describe(lock));
         let is_lost = |refused: DiskResult<()>| {

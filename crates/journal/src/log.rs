@@ -546,7 +546,8 @@ impl Log {
     }
 
     /// True if the name of the segment that begins at `first_gsn` is durable. The first segment has
-    /// its name from the opening. Others get theirs by the flush of their first record.
+    /// its name from the opening. Other segments get their names by the flush of their first
+    /// records.
     fn is_named(&self, first_gsn: u64) -> bool {
         first_gsn <= (self.shared.config.floor + 1).max(self.shared.closing.flushed(self.id))
     }

@@ -164,7 +164,7 @@ pub struct Logs {
     /// The incarnations' numbers, oldest first.
     numbers: Vec<u32>,
     /// Whether the latest incarnation has a recorded cut already, or was ended in order. Then all
-    /// its kept records are durable.
+    /// kept records of the incarnation are durable.
     ended: bool,
     store: StoreId,
     gsn_max: u64,

@@ -28,9 +28,11 @@ pub(crate) struct Context {
     pub(crate) seconds: Option<f64>,
     /// The one part to run, for an experiment with parts. `None` runs all parts.
     pub(crate) part: Option<String>,
-    /// Processes that run the experiment one after the other. `None` runs it in this process.
+    /// Processes that run the experiment one after the other. With `None` the experiment runs in
+    /// this process.
     pub(crate) processes: Option<usize>,
-    /// The data directory of engines and servers under test. The lab empties it afterwards.
+    /// The data directory of engines and servers under test. The lab empties the directory
+    /// afterwards.
     pub(crate) work: PathBuf,
     progress: Mutex<Box<dyn Write + Send>>,
     huge_page_bytes_max: AtomicU64,

@@ -61,7 +61,7 @@ impl AddressSpace {
 
     /// Refuses every request after the first `requests`, like a system without free address space.
     pub fn end_after(&self, requests: usize) {
-        // Relaxed: the test that sets it orders its own threads.
+        // Relaxed: the test that calls this orders its own threads.
         self.requests_max.store(requests, Relaxed);
     }
 

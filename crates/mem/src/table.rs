@@ -485,7 +485,7 @@ mod backing {
             &self.marks_from(places, places.mark_of(cursor, column), 1)[0]
         }
 
-        /// `count` marks from `offset` on. The caller has checked them as in `marks`.
+        /// `count` marks from `offset` on. The caller has checked the range as in `marks`.
         #[inline(always)]
         fn marks_from(&self, places: &Places, offset: usize, count: usize) -> &[AtomicU8] {
             debug_assert!(offset + count <= places.end);

@@ -11,7 +11,7 @@ pub const fn words_for(bytes: usize) -> usize {
     bytes.div_ceil(8)
 }
 
-/// Writes `bytes` from byte offset `at` on. Bytes around them stay.
+/// Writes `bytes` from byte offset `at` on. Bytes before and behind this range stay.
 ///
 /// # Panics
 /// If the words end before the bytes do. All functions here but [`starts_with`] panic then.

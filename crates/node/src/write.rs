@@ -1,4 +1,4 @@
-//! Changes of single records. None of them frees the space of a record that still has a slot.
+//! Changes of single records. No such change frees the space of a record that still has a slot.
 
 use stillpoint_format::node::{
     ENTRY_GHOST, EntryWord, Insertions, NODE_HEADER_WORDS, NodeKind, Slot, WORD_LAST_CHILD,
@@ -190,8 +190,8 @@ impl Node<'_> {
         self.set_space(space);
     }
 
-    /// Allocates `needed` words of the heap, and leaves room for `slots` more slots. Returns their
-    /// begin. May move entries.
+    /// Allocates `needed` words of the heap, and leaves room for `slots` more slots. Returns where
+    /// these words begin. May move entries.
     fn allocate(&self, needed: usize, slots: usize) -> Result<usize, NodeError> {
         let needed_bytes = (needed + slots) * 8;
         if self.contiguous_bytes() < needed_bytes {

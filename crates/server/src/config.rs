@@ -35,7 +35,7 @@ impl DebugCommand {
     }
 }
 
-/// Settings of the server at its start. `CONFIG SET` can change some of them later.
+/// Settings of the server at its start. `CONFIG SET` can change some settings later.
 #[derive(Clone)]
 pub struct ServerConfig {
     /// Addresses to listen on, or names of this host, separated by spaces or commas. Remote clients

@@ -25,7 +25,7 @@ use stillpoint_state::{Array, ArrayMut, Arrays, Capture, Intent, Scheme, registr
 
 /// Writes of a pass.
 const WRITES: usize = 8 << 20;
-/// Writes in a pass of first writes. Few of them meet the same cell.
+/// Writes in a pass of first writes. Few of these writes meet the same cell.
 const FIRST_WRITES: usize = 1 << 20;
 /// Passes after the first.
 const PASSES: usize = 5;

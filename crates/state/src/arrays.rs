@@ -23,7 +23,8 @@ pub const NAME_BYTES_MAX: usize = 64;
 /// Most arrays of a state.
 pub const ARRAYS_MAX: usize = 32;
 
-/// A handle of an array. [`ArraysBuilder::array`] makes it, and it is valid for that state only.
+/// A handle of an array. [`ArraysBuilder::array`] makes the handle, which is valid for that state
+/// only.
 pub struct Array<T> {
     slot: u32,
     owner: u32,

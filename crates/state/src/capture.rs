@@ -58,7 +58,7 @@ impl CaptureState {
     }
 }
 
-/// A point of consistency at which a capture begins. The mutator gives it to the writer.
+/// A point of consistency at which a capture begins. The mutator gives this value to the writer.
 #[derive(Debug)]
 pub struct PointOfConsistency<S: Scheme> {
     pub(crate) turn: LiveCopy,
@@ -66,8 +66,8 @@ pub struct PointOfConsistency<S: Scheme> {
     pub(crate) frozen: S::Frozen,
 }
 
-/// The state at a point of consistency. Any one thread may write it while the mutator goes on. The next
-/// capture cannot begin before this one has ended.
+/// The state at a point of consistency. Any one thread may write this state to the disk while the
+/// mutator goes on. The next capture cannot begin before this one has ended.
 ///
 /// [`durable`](Self::durable) ends the capture. A capture that is dropped without this call has
 /// failed. After a failed capture of changes the next capture is the same again, as of the same

@@ -238,7 +238,7 @@ struct Batch {
 #[derive(Debug)]
 struct Collector {
     ticks: TickReceiver,
-    /// A tick for the next batch. `actions` holds its actions.
+    /// A tick for the next batch. `actions` holds the tick's actions.
     held: Option<ReceivedTick>,
     actions: Vec<u8>,
 }
@@ -390,7 +390,7 @@ fn flush_failed_is_final(flushed: Result<(), DiskError>) -> Result<(), DiskError
     })
 }
 
-/// Flushes a segment. With its first batch, also makes its name durable.
+/// Flushes a segment. With the segment's first batch, also makes the segment's name durable.
 fn flush(files: &Files, segment: &Segment) -> Result<(), DiskError> {
     flush_failed_is_final(segment.file.sync())?;
     if segment.batches == 0 {

@@ -154,8 +154,8 @@ impl<S: Scheme> Mailbox<S> {
 }
 
 /// Room for one point of consistency. The mutator fills the room, and the writer empties it. The
-/// mutator does not fill it twice, since the arrays' `CaptureState` forbids a capture before the
-/// last one has ended.
+/// mutator does not fill the room twice, since the arrays' `CaptureState` forbids a capture before
+/// the last one has ended.
 #[derive(Debug)]
 struct Slot<F> {
     /// [`EMPTY`], or the turn.

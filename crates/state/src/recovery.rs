@@ -392,7 +392,8 @@ fn replay<S: Scheme>(
     Ok(last_batch)
 }
 
-/// Replays a segment up to the tick with which the next one begins. Returns its last batch.
+/// Replays a segment up to the tick with which the next one begins. Returns the last batch of the
+/// segment.
 fn replay_segment<S: Scheme>(
     files: &Files,
     (first_tick, next): (u64, Option<u64>),

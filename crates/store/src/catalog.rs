@@ -5,7 +5,7 @@
 //! the store does not know yet. Adding and replacing prepared tables cannot fail.
 //!
 //! A replaced generation is reached by four kinds of holders, and its slabs are freed after the last:
-//! 1. Read sections that began before the replacement. A grace period ends them.
+//! 1. Read sections that began before the replacement. A grace period waits for their ends.
 //! 2. Open transactions with locks outside of a read section. Each transaction announces the
 //!    catalog version that it began with.
 //! 3. A checkpoint whose point of consistency was before the replacement, until the checkpoint's
@@ -34,9 +34,9 @@ pub struct NewTable(Arc<Table>);
 /// Fate of a replaced table's records in a checkpoint under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replaced {
-    /// The checkpoint captures them: its point of consistency was before.
+    /// The checkpoint captures the records: its point of consistency was before the replacement.
     Captured,
-    /// Nobody needs them any more.
+    /// Nobody needs the records any more.
     Forgotten,
 }
 

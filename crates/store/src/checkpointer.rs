@@ -129,7 +129,8 @@ pub trait Capture {
     /// Whether the checkpoint is given up. Emitted records are then discarded.
     fn is_abandoned(&self) -> bool;
 
-    /// Notes that so many bytes were moved in memory. The pace counts them like emitted bytes.
+    /// Notes that so many bytes were moved in memory. The pace counts these bytes like emitted
+    /// ones.
     fn moved(&mut self, bytes: u64) {
         let _ = bytes;
     }

@@ -194,8 +194,8 @@ impl PhaseDriver {
         PhaseWord(self.word.load(Acquire))
     }
 
-    /// Decides whether the checkpoint that is about to begin is one of changes. Called before its
-    /// point of consistency, by the thread that changes the phase.
+    /// Decides whether the checkpoint that is about to begin is one of changes. Called before the
+    /// checkpoint's point of consistency, by the thread that changes the phase.
     pub fn choose_changes(&self, changes: bool) {
         let _moving = self.moving.lock();
         assert!(self.now().phase() <= Phase::Prepare, "the checkpoint has begun");
@@ -293,8 +293,8 @@ impl PhaseDriver {
     }
 
     /// Takes the permit of the whole store, after a wait for its holder. While the permit is held,
-    /// no other transaction [begins](Self::enter_to_begin). So those that hold locks end, and no
-    /// new ones come.
+    /// no other transaction [begins](Self::enter_to_begin). So transactions that hold locks end,
+    /// and no new ones come.
     pub(crate) fn take_permit(&self) -> Permit<'_> {
         let turn = self.permit.lock();
         // SeqCst: with the phase, as in `advance`. A transaction that begins later sees the permit.

@@ -105,8 +105,8 @@ impl Reclaim {
         self.garbage_bytes += blob.len;
     }
 
-    /// Forgets the cells and large values of a dropped owner. The drop has freed these with the
-    /// owner's slabs, which may belong to another owner already.
+    /// Forgets the cells and large values of a dropped owner. The drop has freed the cells and
+    /// values with the owner's slabs, which may belong to another owner already.
     pub(crate) fn forget_owner(&mut self, owner: u32) {
         self.absent.retain(|absent| absent.owner != owner);
         self.garbage.retain(|garbage| garbage.owner() != owner);

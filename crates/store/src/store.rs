@@ -300,7 +300,7 @@ impl Store {
     /// [`replace_tables`](Self::replace_tables) can put into the store.
     ///
     /// # Errors
-    /// Address space for it could not be had.
+    /// The system refuses the address space for the table.
     pub fn new_table(&self, id: TableId, generation: u32) -> Result<NewTable, RegionError> {
         self.catalog.make(id, generation)
     }

@@ -182,8 +182,8 @@ pub trait TableKind: Send + Sync + fmt::Debug {
 
 /// Tables that are locked as wholes.
 pub trait LockedTables {
-    /// Empties the tables. `generations` are their new generations, in order. The MANIFEST holds
-    /// them already, so this cannot fail.
+    /// Empties the tables. `generations` are the tables' new generations, in order. The MANIFEST
+    /// holds these generations already, so this cannot fail.
     fn empty(&mut self, generations: &[u32]);
 }
 

@@ -1,4 +1,4 @@
-//! The keys that the runs of one transaction have met. A later run locks them first.
+//! The keys that the runs of one transaction have met. A later run locks these keys first.
 
 use stillpoint_format::hash::KeyHasher;
 

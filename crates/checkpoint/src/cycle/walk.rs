@@ -45,7 +45,7 @@ const BURST_BYTES: u64 = 512 << 10;
 /// Without any rest it would take half of the time, but one answer in a thousand would wait longer.
 const BURSTS_WHERE_INTERRUPTED: u32 = 5;
 
-/// Read section slots of the capture threads. A drop gives them back.
+/// Read section slots of the capture threads. A drop gives the slots back.
 pub(super) struct Slots {
     store: Arc<Store>,
     slots: Vec<usize>,

@@ -95,7 +95,8 @@ impl Serving {
         assert!(sent.success());
     }
 
-    /// Waits for the end of the process. Returns its status and its output on stdout and stderr.
+    /// Waits for the end of the process. Returns the process's status and its output on stdout and
+    /// stderr.
     pub(crate) fn ended(mut self) -> (ExitStatus, String, String) {
         let status = wait_for("the end of the server", || self.child.try_wait().expect("a child"));
         let mut said = String::new();

@@ -6,7 +6,7 @@
 //! began then.
 //!
 //! The newest checkpoints, as many as the settings keep, are the *points* that a restore offers. A
-//! merge takes away points before them only.
+//! merge takes away only points of consistency before these.
 
 use stillpoint_checkpoint::Wanted;
 use stillpoint_format::manifest::{CheckpointEntry, CheckpointKind, Manifest};

@@ -56,7 +56,8 @@ pub(crate) fn run<R>(
     ended
 }
 
-/// Commits a transaction that was begun elsewhere. Rolls its parts back after an error.
+/// Commits a transaction that was begun elsewhere. Rolls the parts of the transaction back after an
+/// error.
 pub(crate) fn commit_or_roll_back(
     open: &mut OpenTransaction<'_>,
     parts: &mut Parts,

@@ -191,7 +191,8 @@ impl Parts {
         Ok(())
     }
 
-    /// Locks keys, those of each kind together and in the order of the kind. Returns their slots.
+    /// Locks keys, those of each kind together and in the order of the kind. Returns the keys'
+    /// slots.
     fn lock_all(&mut self, keys: &[Key]) -> Result<Vec<u32>, TxError> {
         let mut slots = vec![0; keys.len()];
         for kind in 0..self.parts.len() {

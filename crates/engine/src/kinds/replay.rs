@@ -4,8 +4,8 @@
 //!
 //! A kind's own files may hold the effects of some records. Replay begins at the least position of
 //! any kind, and repeats for each kind the records above the kind's own position. A transaction
-//! that began at or below the least position has ended. Its records are repeated, and it need not
-//! be undone.
+//! that began at or below the least position has ended. The records of that transaction are
+//! repeated, and it need not be undone.
 //!
 //! A crash during that undo is no special case. The undo is logged, so the next opening repeats it
 //! and goes on with the rest.

@@ -98,7 +98,7 @@ fn verify_copy(
     Ok(())
 }
 
-/// The greatest gsn of the directory. Damage of its logs does not matter here.
+/// The greatest gsn of the directory. Damage of the directory's logs does not matter here.
 fn inspect_gsn(directory: &Directory) -> Result<u64, Error> {
     match plan(directory) {
         Ok(plan) => Ok(plan.gsn_floor),

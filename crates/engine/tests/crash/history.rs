@@ -74,7 +74,7 @@ impl History {
         self.writers.iter().filter(move |(key, _)| key.0 == table).map(|(_, &event)| event)
     }
 
-    /// Records an event, which is visible from now on. Returns its number.
+    /// Records an event, which is visible from now on. Returns the event's number.
     pub(crate) fn happened(&mut self, event: Event) -> usize {
         let number = self.events.len();
         apply(&mut self.now, &event);

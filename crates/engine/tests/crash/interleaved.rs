@@ -257,7 +257,7 @@ fn judge(committed: &[Committed], image: &Image, seed: u64) -> Result<String, St
     Ok(format!("{:?}, checkpoint {:?}", found.state, found.checkpoint))
 }
 
-/// Runs one seed. Returns its transcript, or the judge's complaint.
+/// Runs one seed. Returns the transcript of the run, or the judge's complaint.
 fn run_seed(seed: u64) -> Result<Vec<String>, String> {
     let disk = SimDisk::new(seed);
     let rng = SeededRng::new(seed);

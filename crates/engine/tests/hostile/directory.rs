@@ -110,7 +110,7 @@ impl Sample {
     }
 }
 
-/// The work of one incarnation. All its commits are on the disk.
+/// The work of one incarnation. All commits of the incarnation are on the disk.
 fn live(home: &Path, life: u32, written: &mut BTreeMap<Key, BTreeSet<Vec<u8>>>) -> Engine {
     let mut config = Config::new(home);
     config.durability = Durability::Strict;

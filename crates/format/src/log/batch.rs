@@ -90,7 +90,7 @@ pub struct BatchPlace<'a> {
     /// The length is padded with zeros to a multiple of this power of two, 8 to 4096.
     pub align: usize,
     /// Closed positions of other logs, from before this batch went to the disk. The padding holds
-    /// as many of them as fit, the first ones first.
+    /// as many positions as fit, the first ones first.
     pub closed: &'a [LogGsn],
 }
 
@@ -224,7 +224,7 @@ impl BatchBuilder {
         Ok(())
     }
 
-    /// Appends a record. `encode` appends its body to the given buffer.
+    /// Appends a record. `encode` appends the record's body to the given buffer.
     ///
     /// # Errors
     /// As [`append`](Self::append), or the error of `encode`. Nothing is appended then.
@@ -340,8 +340,8 @@ impl BatchBuilder {
         &self.buf[self.lead..]
     }
 
-    /// Checks a record before anything is appended. Returns its epoch's distance from the first
-    /// epoch.
+    /// Checks a record before anything is appended. Returns the distance of the record's epoch from
+    /// the first epoch.
     #[inline]
     fn admit(&self, head: &RecordHead<'_>, len: usize) -> Result<i16, EncodeError> {
         assert!(!self.sealed, "appending to a sealed batch");

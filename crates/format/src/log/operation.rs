@@ -7,8 +7,8 @@
 //! end       = transaction u64 · outcome u8 · writes
 //! ```
 //!
-//! The place of its first record names a transaction: the log in the top 8 bits, the gsn below. In
-//! the first record itself that word is zero.
+//! A transaction is named by the place of its first record: the log in the top 8 bits, the gsn
+//! below. In the first record itself that word is zero.
 
 use crate::LogGsn;
 use crate::bytes::Cursor;

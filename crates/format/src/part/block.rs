@@ -271,7 +271,7 @@ impl BlockBuilder {
 
     /// Appends the block, compressed if that makes it smaller, to `out`, for its place at `offset`
     /// of the part with that identity ([`PartHeader::identity`](super::PartHeader::identity)).
-    /// Returns its index entry.
+    /// Returns the block's index entry.
     ///
     /// # Errors
     /// [`EncodeError::Compress`]; `out` is unchanged.

@@ -128,8 +128,8 @@ impl Compressor {
     }
 }
 
-/// Makes sure that the buffer has `len` bytes. Never shrinks it, since growing again would clear
-/// the memory each time.
+/// Makes sure that the buffer has `len` bytes. Never shrinks the buffer, since growing again would
+/// clear the memory each time.
 fn grow(scratch: &mut Vec<u8>, len: usize) {
     if scratch.len() < len {
         scratch.resize(len, 0);

@@ -198,7 +198,7 @@ impl<'a> Block<'a> {
         BLOCK_HEADER_BYTES + self.header.payload_len as usize
     }
 
-    /// The block's entries. Offsets in their errors count from the start of the plain payload.
+    /// The block's entries. Offsets in errors of entries count from the start of the plain payload.
     pub fn entries(&self) -> EntryIter<'a> {
         EntryIter::new(self.payload, self.header.entries)
     }

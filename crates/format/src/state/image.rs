@@ -252,7 +252,7 @@ pub fn seal_block(identity: Identity, place: &BlockPlace, block: &mut [u8]) -> u
     checksum
 }
 
-/// Verifies a block. Returns its cells and its header's checksum.
+/// Verifies a block. Returns the block's cells and the checksum of the block's header.
 ///
 /// # Errors
 /// Anything but the intact block of that place.

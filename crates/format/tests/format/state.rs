@@ -199,7 +199,7 @@ fn encoders_still_write_the_same_bytes() {
     }
 }
 
-/// Writes the fixtures anew, for a new format version only. Run it by name with `--ignored`.
+/// Writes the fixtures anew, for a new format version only. Run this test by name with `--ignored`.
 #[test]
 #[ignore = "overwrites the fixtures"]
 #[expect(

@@ -160,7 +160,7 @@ impl Faults {
         self.plans.clear();
     }
 
-    /// Counts a call in every plan. The first plan that meets it decides the failure.
+    /// Counts a call in every plan. The first plan that the call meets decides the failure.
     pub(super) fn strike(&mut self, call: Call) -> Option<Fault> {
         let mut struck = None;
         self.plans.retain_mut(|(plan, seen)| {

@@ -56,7 +56,7 @@ pub(crate) struct Writer {
     flushed_below: u64,
     /// Dependencies of records that are written and not flushed.
     pub(crate) named: Vec<Named>,
-    /// Set while a leader works. If the next leader finds it set, the last one panicked.
+    /// Set while a leader works. If the next leader finds the flag set, the last leader panicked.
     pub(crate) busy: bool,
 }
 
@@ -88,7 +88,7 @@ impl Writer {
     }
 
     /// Writes the adjacent batches at the front of the queue by one call, and leaves them in
-    /// `written`. Returns their bytes on disk.
+    /// `written`. Returns the batches' bytes on disk.
     pub(crate) fn write_next(&mut self, disk: &dyn Disk, closing: &Closing) -> DiskResult<u64> {
         let Some(first) = self.queue.front() else {
             return Ok(0);
@@ -119,7 +119,7 @@ impl Writer {
         Ok(bytes)
     }
 
-    /// Seals a batch. Returns its bytes.
+    /// Seals a batch. Returns the batch's bytes.
     fn seal(&self, batch: &mut Batch) -> u64 {
         let bytes = batch.builder.seal(&BatchPlace {
             segment: &self.segment.header,

@@ -1,7 +1,7 @@
 //! The crash check of `fc-fig10`. A child plays in real time, with images and a log of the players'
-//! actions. The lab kills it shortly before the next image is complete, when the most ticks are to
-//! be replayed. The lab compares the recovered state with an oracle, and the time with the disk's
-//! own read rate.
+//! actions. The lab kills the child shortly before the next image is complete, when the most ticks
+//! are to be replayed. The lab compares the recovered state with an oracle, and the time with the
+//! disk's own read rate.
 
 use std::fmt;
 use std::io::Write;

@@ -2,9 +2,10 @@
 //! takes checkpoints. The lab kills the child in the middle and recovers its data here. The
 //! engine's promise must allow the recovered state.
 //!
-//! With a journal that keeps no commits the engine promises the last complete checkpoint. With `redo`
-//! in relaxed durability it also promises every commit that is older than a second. The check reads every
-//! record, asks that every transaction is whole, and that no promised commit is missing.
+//! With a journal that keeps no commits the engine promises the last complete checkpoint. With
+//! `redo` in relaxed durability the engine also promises every commit that is older than a second.
+//! The check reads every record, asks that every transaction is whole, and that no promised commit
+//! is missing.
 
 use std::io::Write;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! The crash check of TPC-C. A child runs batches and takes one checkpoint after the other. The lab
-//! kills it in the middle of a checkpoint. The recovered database must equal an oracle's, and must
-//! hold everything that the child reported as durable.
+//! kills the child in the middle of a checkpoint. The recovered database must equal an oracle's,
+//! and must hold everything that the child reported as durable.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! The crash check of TPC-C in the records of the engine. A child runs transactions and takes one
-//! checkpoint after the other. The lab kills it in the middle of a checkpoint. The recovered tables
-//! must keep all consistency conditions and hold everything that the engine promised.
+//! checkpoint after the other. The lab kills the child in the middle of a checkpoint. The recovered
+//! tables must keep all consistency conditions and hold everything that the engine promised.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -32,7 +32,7 @@ pub(crate) struct Setup {
 /// Status of an engine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Status {
-    /// Checkpoints finished since it was opened.
+    /// Checkpoints finished since the engine was opened.
     pub(crate) checkpoints: u64,
     /// Whether a checkpoint is under way.
     pub(crate) running: bool,

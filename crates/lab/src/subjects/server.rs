@@ -1,5 +1,5 @@
-//! A server under test, as a child process. The lab watches it from outside through `/proc`, and
-//! ends it by a crash or a shutdown.
+//! A server under test, as a child process. The lab watches the process from outside through
+//! `/proc`, and ends it by a crash or a shutdown.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};

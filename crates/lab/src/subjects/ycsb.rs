@@ -111,7 +111,7 @@ impl YcsbRecords {
         Ok(Box::new(YcsbClient { worker, writes: seed << 48 | (worker as u64) << 40, ..client }))
     }
 
-    /// Reads and checks every record. Returns their number.
+    /// Reads and checks every record. Returns the number of records.
     ///
     /// # Errors
     /// The first record that is wrong, or a loaded record that is missing.

@@ -43,7 +43,7 @@ fn read(shared: &Shared, seed: u64) -> u64 {
         }
         let records = node.records();
         fence(Ordering::Acquire);
-        // Relaxed: the fence before it is the partner of the Release fence in `write`.
+        // Relaxed: the fence before this load is the partner of the Release fence in `write`.
         if !version.is_multiple_of(2) || shared.version.load(Ordering::Relaxed) != version {
             continue;
         }

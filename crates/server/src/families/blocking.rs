@@ -1,8 +1,8 @@
 //! Commands that wait until a list or a sorted set has elements.
 //!
 //! A command that finds nothing waits for its keys ([`Context::wait_for_keys`]). A command that
-//! makes one of them wakes the client that has waited longest. The command of that client runs
-//! again, as a transaction of its own.
+//! makes one of these keys wakes the client that has waited longest. The command of that client
+//! runs again, as a transaction of its own.
 
 use stillpoint::Tx;
 

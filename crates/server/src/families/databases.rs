@@ -197,7 +197,8 @@ fn keys(ctx: &mut Context<'_>, args: Args<'_>, session: &mut Session) -> CmdResu
     Ok(())
 }
 
-/// Replies the keys that match a pattern and that `is_new` does not know. Returns their number.
+/// Replies the keys that match a pattern and that `is_new` does not know. Returns the number of
+/// these keys.
 fn matching_keys(
     ctx: &mut Context<'_>,
     pattern: &[u8],

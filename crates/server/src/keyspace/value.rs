@@ -134,7 +134,7 @@ impl<'a> StoredValue<'a> {
     }
 
     /// Tag and bytes of a value of that table whose key expires at `at_ms`, in milliseconds since
-    /// the Unix epoch. [`of`](Self::of) takes them apart.
+    /// the Unix epoch. [`of`](Self::of) takes both apart again.
     ///
     /// # Errors
     /// Keys of that table do not expire, or the tag has the mark of an expiry already.

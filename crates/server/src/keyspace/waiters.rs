@@ -98,7 +98,7 @@ impl Waiters {
     }
 
     /// Wakes the first waiter of a key, behind place `after`, that has not been woken yet. Returns
-    /// its event loop.
+    /// the waiter's event loop.
     pub(super) fn wake(&self, hash: u64, after: u64) -> Option<usize> {
         let mut queues = self.queues.lock();
         let Queues { by_key, woken, .. } = &mut *queues;
@@ -109,8 +109,8 @@ impl Waiters {
         Some(id.worker)
     }
 
-    /// Ends the wait of a client, with an error or as its timeout would. Gives its event loop; `None` if
-    /// the client does not wait.
+    /// Ends the wait of a client, with an error or as its timeout would. Gives the client's event
+    /// loop; `None` if the client does not wait.
     pub(crate) fn unblock(&self, client: u64, with_error: bool) -> Option<usize> {
         let mut queues = self.queues.lock();
         let &(_, worker) = queues.clients.get(&client)?;

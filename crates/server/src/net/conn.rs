@@ -58,7 +58,7 @@ pub(crate) struct Conn {
     pub(crate) broken: bool,
     /// Work of the next request, if a round gave it back because it leaves the event loop; else 0.
     pub(crate) leaves_with: usize,
-    /// Whether a call of the round runs again after the round. The calls behind it wait.
+    /// Whether a call of the round runs again after the round. The calls behind that call wait.
     pub(crate) runs_again: bool,
     /// Whether the next request found no memory while memory is being freed.
     pub(crate) needs_room: bool,
@@ -186,7 +186,8 @@ impl Conn {
         self.start = base;
     }
 
-    /// Sends as many bytes as the socket takes, `most` or a few more. Returns their number.
+    /// Sends as many bytes as the socket takes, `most` or a few more. Returns the number of sent
+    /// bytes.
     pub(crate) fn write(&mut self, most: usize, now_ms: u64) -> usize {
         let mut total = 0;
         while self.writable && !self.broken && total < most {

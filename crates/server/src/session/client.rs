@@ -111,7 +111,7 @@ pub(crate) enum BlockedState {
 }
 
 /// Keys whose names follow from values that a command has read, in ascending order. When the
-/// command runs again, it declares them for reading, behind its own keys.
+/// command runs again, it declares these keys for reading, behind its own keys.
 #[derive(Debug)]
 pub(crate) struct DerivedKeys {
     /// The number of the first of these keys among all keys of the command.

@@ -123,7 +123,8 @@ impl Context<'_> {
     /// declared them.
     ///
     /// # Errors
-    /// The command is to run again, and must pass this on. Inside `EXEC` it cannot.
+    /// The command is to run again, and must pass this on. Inside `EXEC` a command cannot run
+    /// again.
     pub(crate) fn derive_keys(&mut self, own: u32, mut keys: Vec<Vec<u8>>) -> CmdResult {
         keys.sort_unstable();
         keys.dedup();

@@ -15,7 +15,8 @@ pub(crate) struct Names {
     pub(crate) lib_ver: String,
 }
 
-/// The data of a client that other threads see. The client's event loop writes it once per pass.
+/// The data of a client that other threads see. The client's event loop writes the data once per
+/// pass.
 #[derive(Debug)]
 pub(crate) struct ClientInfo {
     pub(crate) id: u64,

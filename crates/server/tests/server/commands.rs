@@ -302,7 +302,8 @@ fn keys_names_each_key_once_though_the_index_grows() {
     made.join().expect("no panic");
 }
 
-/// A long request frees its memory before its commit. Requests around it stay intact.
+/// A long request frees its memory before its commit. Requests before and behind the long one stay
+/// intact.
 #[test]
 fn long_values_go_in_and_out_between_other_requests() {
     let server = TestServer::start();

@@ -10,7 +10,7 @@ use stillpoint_io::{Call, Clock, Disk, RealClock, SimDisk};
 
 use crate::common::{Client, TestServer, Value, config, encode, eventually, field};
 
-/// The machine's clock. Threads for long commands that read it wait until the gate is open.
+/// The machine's clock. Threads for long commands that read the clock wait until the gate is open.
 #[derive(Debug, Default)]
 struct GatedClock {
     is_open: Mutex<bool>,

@@ -37,7 +37,7 @@ const MOVES_ONE: u64 = 2;
 const MOVES_MASK: u64 = 0x7f * MOVES_ONE;
 const OVERFLOW_SHIFT: u32 = 8;
 const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
-/// The lowest hash bit that entries keep. The level never falls below it.
+/// The lowest hash bit that entries keep. The index's level never falls below this bit.
 const LEVEL_MIN: u32 = if IS_MODEL { 1 } else { 8 };
 const LEVEL_MAX: u32 = LEVEL_MIN + 63 - NUMBER_BITS;
 const SPLIT_MASK: u64 = (1 << 56) - 1;

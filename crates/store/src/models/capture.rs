@@ -258,7 +258,7 @@ impl World {
     }
 
     /// Does the copier's work after a capture: brings over the records that no commit has written
-    /// in the epoch. Only those of some slabs if `is_cut_off`.
+    /// in the epoch. Brings over only the records of some slabs if `is_cut_off`.
     fn bring_over(&self, is_cut_off: bool) {
         let read_sections = self.store.driver().read_sections();
         let slot = read_sections.claim().expect("a free slot");

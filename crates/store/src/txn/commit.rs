@@ -487,8 +487,8 @@ impl Transaction {
         std::mem::forget(unwinding);
     }
 
-    /// Moves whole large values into the blocks that were prepared for them. The log has them already,
-    /// and no record is busy yet.
+    /// Moves whole large values into the blocks that were prepared for them. The log has these
+    /// values already, and no record is busy yet.
     #[cold]
     fn fill_prepared(&mut self, local: &Participant) {
         let memory = local.store.memory();

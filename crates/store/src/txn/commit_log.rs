@@ -38,8 +38,8 @@ pub trait CommitLog: Send {
     /// There will be no room: the transaction is rolled back.
     fn wait_for_room(&mut self) -> Result<(), LogRefused>;
 
-    /// Whether the commit of this stamp survives any crash. Records that it deleted may then be
-    /// reclaimed.
+    /// Whether the commit of this stamp survives any crash. Records that the commit deleted may
+    /// then be reclaimed.
     fn is_closed(&self, stamp: Stamp) -> bool;
 
     /// Whether workers must collect the stamps that their answers depend on.

@@ -18,7 +18,8 @@ const UNCOUNTED_BYTES: usize = 1 << 20;
 /// that patches and reads one key again and again takes linear time.
 const REWRITTEN_BYTES: usize = 4096;
 
-/// A running transaction. Reads see its own writes; nobody else sees them before it commits.
+/// A running transaction. Reads see the transaction's own writes; nobody else sees the writes
+/// before the commit.
 #[derive(Debug)]
 pub struct Tx<'w> {
     transaction: &'w mut Transaction,

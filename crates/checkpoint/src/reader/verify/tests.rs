@@ -371,7 +371,7 @@ fn a_large_value_that_is_not_whole_is_told() {
     assert!(damage.to_string().contains("large value"), "{damage}");
 }
 
-/// Changes a byte of some blocks of a part, given by their number in the file. Returns their
+/// Changes a byte of some blocks of a part, given by their number in the file. Returns the blocks'
 /// offsets.
 fn spoil(disk: &Arc<dyn Disk>, entry: &CheckpointEntry, part: usize, blocks: &[usize]) -> Vec<u64> {
     let path = Path::new(&dir_of(entry)).join(&entry.parts[part].file);

@@ -8,8 +8,8 @@ use super::*;
 use crate::subjects::adapter::{Checkpointed, LabSession, Setup, Status};
 use crate::workloads::calc::{self, CalcTransaction, Check, LongTransaction, VALUE_BYTES};
 
-/// An array behind one lock. Scheme `naive` holds it while it checkpoints,
-/// `calc` does not, `none` takes no checkpoints.
+/// An array behind one lock. Scheme `naive` holds the lock during its checkpoints, `calc` does not,
+/// and `none` takes no checkpoints.
 pub(crate) struct Toy {
     scheme: String,
     /// How long a checkpoint takes.

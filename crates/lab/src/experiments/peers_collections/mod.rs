@@ -26,9 +26,9 @@ const SOURCE: &str = "Stillpoint";
 pub(crate) struct Plan {
     /// Fresh servers of each pair.
     pub(crate) runs: usize,
-    /// Elements of a collection when its bytes are measured first.
+    /// Number of elements at the first measurement of the collection's bytes.
     pub(crate) elements_min: usize,
-    /// Elements when its bytes are measured last.
+    /// Number of elements at the last measurement of the collection's bytes.
     pub(crate) elements_max: usize,
     /// Elements between two measurements.
     pub(crate) elements_step: usize,

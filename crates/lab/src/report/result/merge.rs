@@ -64,7 +64,8 @@ impl ExperimentResult {
         }
     }
 
-    /// This result without any measurement. A part is merged into it if there is no file yet.
+    /// This result without any measurement. A part is merged into this result if there is no file
+    /// yet.
     pub(crate) fn without_findings(&self) -> ExperimentResult {
         let mut empty = self.clone();
         (empty.series, empty.figures, empty.tables) = Default::default();

@@ -7,9 +7,9 @@
 //!
 //! A transaction must declare its keys before it reads. But only a read can tell two parts of the
 //! keys. One part is the number of the next order or row of history, and the other is the customer
-//! of a last name. The [`terminal`] reads them beforehand and passes them to the [`procedure`] as
-//! an expectation. The procedure compares them under its locks. If the expectation does not hold,
-//! the procedure writes nothing and the terminal tries again.
+//! of a last name. The [`terminal`] reads both parts beforehand and passes them to the
+//! [`procedure`] as an expectation. The procedure compares the parts under its locks. If the
+//! expectation does not hold, the procedure writes nothing and the terminal tries again.
 
 mod check;
 mod load;

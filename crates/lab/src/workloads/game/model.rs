@@ -8,10 +8,10 @@
 //! infrequently."
 //!
 //! The paper does not name the behaviours, their states, rates and transitions. This model chooses
-//! them so that they give the paper's totals and resemble such games. A player stands or moves,
-//! fights now and then, and carries effects that run out. A player also works (gathers, crafts,
-//! trades), and talks or plays in a group. The machines are *semi-independent*: a fighting player
-//! runs more and does not begin to work.
+//! all of these so that they give the paper's totals and resemble such games. A player stands or
+//! moves, fights now and then, and carries effects that run out. A player also works (gathers,
+//! crafts, trades), and talks or plays in a group. The machines are *semi-independent*: a fighting
+//! player runs more and does not begin to work.
 //!
 //! - In each tick a state updates a number of the behaviour's own attributes: the 20 % that the
 //!   simulation itself changes. The first of these change most often (a word is drawn as ⌊n·u²⌋).

@@ -299,7 +299,7 @@ struct TreeVerifier<'a> {
 
 impl TreeVerifier<'_> {
     /// Verifies a subtree, whose elements are from the first bound on and before the second.
-    /// Returns its number of elements.
+    /// Returns the number of elements of the subtree.
     fn node(
         &mut self,
         (node, bytes): (u64, &[u8]),

@@ -86,7 +86,7 @@ fn a_sound_tree_has_no_fault_and_each_kind_of_damage_is_told() {
     let mut wrong = header.clone();
     wrong[21] += 1;
     assert!(fault(&wrong, &nodes).is_some());
-    // A record that is too short. So its nodes belong to no collection.
+    // A record that is too short for the header of a collection.
     let mut check = CollectionCheck::default();
     check.add("db3", b"key", ValueRef::from_bytes(Kind::SORTED_SET.tag(), &header[..20]));
     let damage = check.finish().damage;
