@@ -5,15 +5,15 @@
 //! full 5 ─ changes 6 ─ changes 7 ─ changes 8      run 5 to 7: full 7 ─ changes 8
 //!                                                 run 6 to 7: full 5 ─ changes 7 ─ changes 8
 //! ```
-//! The run is read newest first, some partitions at a time. The keys of its newer checkpoints are
-//! remembered, exactly and not by their hashes alone; a record whose key was seen is superseded. The
-//! keys of the oldest checkpoint are compared and not remembered. The keys of a partition might take
-//! more memory than is allowed. Then the partition is read several times, each time for a part of the
-//! hashes.
+//! The run is read newest first, some partitions at a time. The keys of the run's newer checkpoints
+//! are remembered, exactly and not by their hashes alone; a record whose key was seen is
+//! superseded. The keys of the oldest checkpoint are compared and not remembered. The keys of a
+//! partition might take more memory than is allowed. Then the partition is read several times, each
+//! time for a part of the hashes.
 //!
 //! Deletions hide older records of their keys. A flush of a table hides the records of its older
 //! generations. If the full checkpoint is in the run, what is hidden goes with it, and so do the
-//! deletions and the records of older generations. Otherwise all of them stay.
+//! deletions and the records of older generations. Otherwise deletions and hidden records stay.
 //!
 //! The merged checkpoint exists when a manifest names it in place of the run. Until then a crash
 //! leaves a directory that no manifest names.

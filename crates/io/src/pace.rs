@@ -11,9 +11,9 @@ pub enum Pace {
     /// As fast as the device writes.
     #[default]
     Unpaced,
-    /// At most so many bytes per second, before-images included. Commits are never delayed: the more
-    /// they save, the less the capture scan emits. Zero counts as one. A scheme that stops commits
-    /// during its capture is not paced.
+    /// At most this number of bytes per second, before-images included. Commits are never delayed:
+    /// the more they save, the less the capture scan emits. Zero counts as one. A scheme that stops
+    /// commits during its capture is not paced.
     BytesPerSecond(u64),
 }
 
@@ -35,7 +35,7 @@ impl Meter {
         Self::since(pace, clock, start_ns)
     }
 
-    /// A capture that began at that time of the monotonic clock, in nanoseconds.
+    /// A capture that began at `start_ns` of the monotonic clock.
     pub fn since(pace: Pace, clock: Arc<dyn Clock>, start_ns: u64) -> Self {
         Self { pace, clock, start_ns }
     }
@@ -55,7 +55,7 @@ impl Meter {
         u64::try_from(due_ns.saturating_sub(passed_ns)).unwrap_or(u64::MAX)
     }
 
-    /// Sleeps that long.
+    /// Sleeps for `duration`.
     pub fn pause(&self, duration: Duration) {
         self.clock.sleep(duration);
     }

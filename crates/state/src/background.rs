@@ -20,7 +20,7 @@ use crate::writer::{Advance, ImageWriter, WRITES};
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
 const AFTER_FAILURES_MAX: Duration = Duration::from_secs(60);
 
-/// The writer and the logger: threads of their own, or objects that the caller moves.
+/// The writer and the logger: threads of their own, or objects that the caller advances.
 #[derive(Debug)]
 pub(crate) enum BackgroundWork<S: Scheme> {
     Threads { writer: Option<JoinHandle<()>>, logger: Option<JoinHandle<()>> },

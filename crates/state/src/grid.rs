@@ -555,7 +555,7 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         old
     }
 
-    /// The mark of a cell that shares it with no other.
+    /// The mark of a cell that shares its mark with no other cell.
     #[inline(always)]
     pub fn mark_of(&self, column: usize, spot: &Spot<'_, G>) -> u8 {
         if L::BITS {

@@ -189,7 +189,7 @@ impl<const WORDS: usize> TickSender<WORDS> {
         length_chunk.words[open.length_at].store(self.length_word(actions.len()), Relaxed);
     }
 
-    /// Has a new segment begin with the next tick.
+    /// Lets a new segment of the log begin with the next tick.
     pub(crate) fn begin_segment(&mut self) {
         self.begins_segment = true;
     }

@@ -24,7 +24,7 @@ const METERED_BYTES: u64 = 16 << 10;
 /// bytes during one nap of a millisecond are near the write rate of a device.
 const GIVE_WAY_BYTES: u64 = 256 << 10;
 
-/// Length of a pause of the capture scan. The records that it has emitted keep the writers busy for
+/// Length of a pause of the capture scan. The records emitted before keep the writers busy for
 /// longer.
 const NAP: Duration = Duration::from_millis(1);
 

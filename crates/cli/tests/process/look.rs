@@ -162,7 +162,8 @@ fn the_commands_in_the_logs_are_listed() {
     assert_eq!(client.ask(&["CONFIG", "SET", "requirepass", "hush"]), "QUEUED");
     assert_eq!(client.ask(&["EXEC"]), "*3");
     (0..3).for_each(|_| drop(client.reply().expect("a reply of the queue")));
-    // A queue with a command over the whole database: in steps if one of them writes, else as one.
+    // A queue with a command over the whole database runs in steps if at most one step writes.
+    // Otherwise the queue is one transaction.
     for queue in [&[&["SET", "b", "2"][..], &["DBSIZE"]][..], &[&["SET", "c", "3"], &["FLUSHDB"]]] {
         assert_eq!(client.ask(&["MULTI"]), "OK");
         for command in queue {

@@ -262,7 +262,7 @@ impl Appender {
         Ok(())
     }
 
-    /// Encodes the record into the open batch if its place has the room.
+    /// Encodes the record into the open batch, if the segment has room for batch and record.
     #[inline]
     fn encode(
         &mut self,

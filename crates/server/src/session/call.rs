@@ -1,4 +1,4 @@
-//! The call that a command is, for logs that name calls.
+//! Names commands as calls, for logs that name calls.
 
 use stillpoint::Call;
 
@@ -9,8 +9,8 @@ use crate::resp::Args;
 /// Version of all commands.
 const COMMANDS_VERSION: u32 = 1;
 
-/// Names a command as a call. The arguments of the call are the request, in which a word stands for each
-/// secret. The inputs of the call are the time and the number of the database.
+/// Names a command as a call. The arguments of the call are the request, in which a word stands for
+/// each secret. The inputs of the call are the time and the number of the database.
 pub(crate) fn name_command(
     to: &mut Call,
     (spec, args): (&Spec, Args<'_>),
@@ -21,8 +21,8 @@ pub(crate) fn name_command(
     args.encode(&mut to.arguments, |i| spec.secrets.hide(args, i));
 }
 
-/// Names a transaction of `EXEC` as a call. Its arguments are the requests of the queue from `from` on
-/// and before `to`.
+/// Names a transaction of `EXEC` as a call. The arguments of the call are the requests of the queue
+/// from `from` on and before `to`.
 pub(crate) fn name_exec(call: &mut Call, client: &Client, (from, to): (usize, usize), now_ms: u64) {
     begin(call, "exec", client, now_ms);
     if let Some(multi) = &client.multi {

@@ -6,7 +6,7 @@
 //! commands  the table
 //! client    the state of one client, its MULTI queue included
 //! context   what a command's handler works with
-//! call      the call that a command is, for logs that name calls
+//! call      commands as calls, for logs that name calls
 //! exec      EXEC as one transaction, or in pieces
 //! whole     EXEC with commands over whole databases, as one transaction
 //! route     what happens to a request: batch, now, queue, or refusal

@@ -30,7 +30,7 @@ const SCAN: usize = 16;
 /// Bytes of a grave that are read: a header is shorter.
 const GRAVE_BYTES_MAX: usize = 1 << 16;
 
-/// Something that is to be removed, or looked into first.
+/// A part of a collection that is to be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
     /// An inner node whose children have not been listed yet.
