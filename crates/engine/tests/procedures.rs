@@ -138,7 +138,7 @@ fn on_disk(dir: &std::path::Path, log_calls: bool) -> Engine {
     config.durability = Durability::Strict;
     config.log_segment_bytes = 128 << 10;
     config.max_memory_bytes = 256 << 20;
-    // Gsns of one log are the order of the calls.
+    // The gsns of one log give the order of its calls.
     config.logs = 1;
     config.log_calls = log_calls;
     Engine::builder(config)

@@ -54,7 +54,7 @@ impl Flags {
     pub(crate) const COPIES: Self = Self(1 << 17);
     /// May wait for keys.
     pub(crate) const BLOCKING: Self = Self(1 << 18);
-    /// Reads keys whose names follow from values that it has read.
+    /// Reads keys whose names follow from values that the command has read.
     pub(crate) const DERIVES_KEYS: Self = Self(1 << 19);
     /// Runs while no other command does.
     pub(crate) const ALONE: Self = Self(1 << 20);
