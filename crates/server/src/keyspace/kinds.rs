@@ -36,7 +36,7 @@ pub(super) struct ElementRules {
     pub(super) times: Option<TimeRules>,
 }
 
-/// Gives when an element of a content expires, in milliseconds since the Unix epoch.
+/// Gives the expiry of the element with a content, in milliseconds since the Unix epoch.
 pub(super) type ExpiryOf = fn(&[u8]) -> Option<u64>;
 
 /// How the elements of a kind expire.
