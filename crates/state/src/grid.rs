@@ -321,13 +321,13 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         self.table.spot(index)
     }
 
-    /// Asks the processor to bring the place of a byte of a cell nearer.
+    /// Prefetches the cache line of a byte of a cell.
     #[inline(always)]
     pub fn prefetch(&self, copy: usize, index: usize, offset: usize) {
         self.table.prefetch(copy, index, offset / G::BYTES);
     }
 
-    /// Asks the processor to bring a mark nearer.
+    /// Prefetches a mark.
     #[inline(always)]
     pub fn prefetch_mark(&self, column: usize, mark: usize) {
         if L::BITS {
