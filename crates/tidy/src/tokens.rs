@@ -137,7 +137,7 @@ fn is_test(attribute: &Group) -> bool {
     all.is_some_and(|arguments| arguments.split(',').any(|argument| argument == "test"))
 }
 
-/// `std::x` and every `x` of `std::{x, y::z}`.
+/// Adds the path `std::x`, or the path of every `x` of `std::{x, y::z}`, to `found`.
 fn std_paths_at(trees: &[TokenTree], at: usize, found: &mut Vec<(String, usize)>) {
     if !(is_punct(trees, at + 1, ':') && is_punct(trees, at + 2, ':')) {
         return;

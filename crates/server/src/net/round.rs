@@ -141,8 +141,8 @@ impl<'a> Round<'a> {
     }
 }
 
-/// Whether a call that found no memory is run again a little later. `EXEC` is not, since its run has
-/// used up the queue.
+/// Whether a call that found no memory is run again a little later. `EXEC` is not, since its run
+/// has used up the queue.
 fn waits_for_room(shared: &Shared, diverts: bool, spec: &Spec) -> bool {
     diverts && matches!(spec.handler, Handler::Keyed(_)) && shared.keyspace.engine.memory_returns()
 }

@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 const FIRST_DELAY_MS: u64 = 100;
 /// The longest delay. Clients usually wait longer than this for a reply.
 const LONGEST_DELAY_MS: u64 = 3000;
-/// Time without a wrong password after which an address begins anew.
+/// Time without a wrong password after which the count of an address begins anew.
 const FORGOTTEN_AFTER_MS: u64 = 600_000;
 /// Most addresses remembered. Beyond, the address with the oldest last failure is forgotten.
 const ADDRESSES_MAX: usize = 10_000;

@@ -1,5 +1,6 @@
 //! Written pages: a naive snapshot of the written pages, which the system finds. The scheme is in
-//! no paper. The page is ICDE 2018's unit (§III-B), and its fork finds pages by the same faults.
+//! no paper. The unit is the page, as in ICDE 2018 (§III-B), where fork finds pages by the same
+//! faults.
 //!
 //! The kernel protects the state's pages against writes, and lifts the protection at a page's first
 //! write (`userfaultfd`, asynchronous). At a point of consistency the mutator asks which pages lost
@@ -12,9 +13,9 @@
 //! ```
 //!
 //! Copies: 0 the state, 1 the shadow. Invariant: between two points of consistency nobody writes
-//! the shadow, and after one it equals the state. A failed capture costs nothing: the next image is
-//! full. Arrays of this scheme can be made only if the system tells the written pages. If the
-//! system stops telling, the mutator copies all pages.
+//! the shadow, and right after a point of consistency the shadow equals the state. A failed capture
+//! costs nothing: the next image is full. Arrays of this scheme can be made only if the system
+//! tells the written pages. If the system stops telling, the mutator copies all pages.
 
 use std::marker::PhantomData;
 use std::ops::Range;
