@@ -644,7 +644,7 @@ impl Transaction {
         }
     }
 
-    /// Saves the before-images from the `from`-th write on. Returns false if the sink has no room.
+    /// As [`save_before_images`](Self::save_before_images), from the `from`-th write on.
     #[cold]
     fn save_before_images_from(
         &mut self,
