@@ -214,7 +214,7 @@ impl Operations {
         }
     }
 
-    /// Gives all room of the transaction back: it has committed.
+    /// Gives all room of the transaction back, which has committed.
     fn give_back_all(&self) {
         for done in &self.done {
             self.journal.give_back(self.log, undo_bytes(&done.body));
