@@ -194,8 +194,8 @@ impl Participant {
         done > 0
     }
 
-    /// Takes an absent cell, whose lock the caller holds exclusively, out of the index. False if the
-    /// index does not have the cell.
+    /// Takes an absent cell, whose lock the caller holds exclusively, out of the index. False if
+    /// the index does not have the cell.
     pub(crate) fn remove_cell(&self, table: &Table, hash: u64, number: u64, stamp: Stamp) -> bool {
         table.index.remove(self.number, hash, number, || {
             mutant!(table.raise_floor(hash, stamp.gsn()), FloorNotRaised => ());
