@@ -223,8 +223,8 @@ fn publish_kinds(shared: &Arc<Shared>, start_ns: u64) -> Result<CheckpointDone, 
     })
 }
 
-/// Removes directories of checkpoints that the MANIFEST does not name. Attempts that failed, or that
-/// a crash ended, may have left them.
+/// Removes directories of checkpoints that the MANIFEST does not name. Attempts that failed, or
+/// that a crash ended, may have left such directories.
 pub(crate) fn remove_strays(disk: &dyn Disk, manifest: &Manifest) -> Result<(), CheckpointError> {
     remove_unnamed(disk, &directories(disk)?, manifest, None)
 }
