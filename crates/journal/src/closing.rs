@@ -9,11 +9,11 @@
 //! depend on one that is lost.
 //!
 //! A record leaves out a dependency that is closed already. A record also leaves out a dependency
-//! if an earlier record of its log names no smaller gsn of the same other log. The remaining
-//! dependencies suffice, since recovery keeps prefixes as a whole. So both gsns grow strictly along
-//! the queues here, and the queues stay short. Gsns grow along every dependency, so the waits have
-//! no cycles. The greatest solution is reached when no satisfied entry is left at the front of any
-//! queue.
+//! if an earlier record of its log names the other log with the same or a greater gsn. The
+//! remaining dependencies suffice, since recovery keeps prefixes as a whole. So both gsns grow
+//! strictly along the queues here, and the queues stay short. Gsns grow along every dependency, so
+//! the waits have no cycles. The greatest solution is reached when no satisfied entry is left at
+//! the front of any queue.
 
 use std::collections::VecDeque;
 
