@@ -179,7 +179,7 @@ impl<G: Grain> Table<G> {
         self.backing.grains(&self.places, copy, first, count * self.shape.cell_grains)
     }
 
-    /// Makes one copy of some cells equal to another.
+    /// Overwrites copy `to` of some cells with copy `from`.
     ///
     /// # Panics
     /// If there are no such cells or copies.
@@ -192,7 +192,7 @@ impl<G: Grain> Table<G> {
         }
     }
 
-    /// Makes one copy of the cells that share a mark equal to another copy. The copy takes few
+    /// Overwrites copy `to` with copy `from`, in the cells that share a mark. The call takes few
     /// instructions, so that the processor can start the caller's next ones while memory is slow.
     ///
     /// # Panics

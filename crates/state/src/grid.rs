@@ -344,7 +344,7 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         L::BITS || self.table.has_columns_of_marks()
     }
 
-    /// Makes one copy of all cells that some marks belong to equal to another copy.
+    /// Overwrites copy `to` with copy `from`, in all cells of these marks.
     pub fn copy_marks(&self, from: usize, to: usize, marks: Range<usize>) {
         self.for_each_span(marks, |cells, grains| {
             if grains.len() == self.table.shape().cell_grains {
@@ -354,25 +354,25 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         });
     }
 
-    /// Makes some grains of one copy of a cell equal to another copy.
+    /// Overwrites some grains of copy `to` of a cell with those of copy `from`.
     #[inline]
     pub fn copy_grains_of(&self, from: usize, to: usize, index: usize, grains: Range<usize>) {
         let (from, to) = (self.table.cell(from, index), self.table.cell(to, index));
         copy_grains(&from[grains.clone()], &to[grains]);
     }
 
-    /// Makes one copy of a cell equal to another.
+    /// Overwrites copy `to` of a cell with copy `from`.
     #[inline]
     pub fn copy_cell(&self, from: usize, to: usize, index: usize) {
         copy_grains(self.table.cell(from, index), self.table.cell(to, index));
     }
 
-    /// Makes one copy of some cells equal to another.
+    /// Overwrites copy `to` of some cells with copy `from`.
     pub fn copy_cells(&self, from: usize, to: usize, cells: Range<usize>) {
         self.table.copy_cells(from, to, cells);
     }
 
-    /// Makes copy `to` equal to copy 0 in all pages of copy 0 that were written since the last
+    /// Overwrites copy `to` with copy 0, in all pages of copy 0 that were written since the last
     /// call. Copies all pages if the system does not tell which were written.
     pub fn copy_written(&self, to: usize) {
         let all = || self.table.copy_cells(0, to, 0..self.cells());
@@ -391,7 +391,7 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         }
     }
 
-    /// Makes one copy of the cells that share a mark equal to another.
+    /// Overwrites copy `to` with copy `from`, in the cells that share a mark.
     #[inline(always)]
     pub fn copy_marked(&self, from: usize, to: usize, mark: usize) {
         self.table.copy_marked(from, to, mark);
