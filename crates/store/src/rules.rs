@@ -96,10 +96,11 @@ pub enum StatusChanges {
 pub enum Reuse {
     /// At once.
     Always,
-    /// Not from RESOLVE to COMPLETE, unless no copy has a value: a capture reads the other copies.
+    /// Outside of captures, which run from RESOLVE to COMPLETE and read the other copies. At any
+    /// time if no copy has a value.
     OutsideOfCaptures,
-    /// Not from PREPARE to COMPLETE: a fuzzy capture emits the deletion of each key that has lost
-    /// its value meanwhile.
+    /// Outside of checkpoints, which run from PREPARE to COMPLETE. A fuzzy capture emits the
+    /// deletion of each key that has lost its value meanwhile.
     OutsideOfCheckpoints,
     /// When captures have merged all that commits wrote, or no copy has a value.
     WhenMerged,

@@ -112,8 +112,8 @@ struct Child<'a> {
 pub(crate) type Gone<'a> = Option<&'a mut dyn FnMut(&[u8])>;
 
 impl Tree {
-    /// Removes elements; gives how many. `gone` is called with each; without it, leaves that go whole
-    /// are not read.
+    /// Removes elements; gives how many. `gone` is called with each removed element. Without
+    /// `gone`, leaves that are removed as a whole are not read.
     pub(in crate::keyspace::elements) fn remove_all(
         &mut self,
         nodes: &mut dyn Nodes,
