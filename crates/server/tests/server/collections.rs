@@ -7,7 +7,7 @@ use std::time::Duration;
 use stillpoint::{Config as EngineConfig, Durability, Engine};
 use stillpoint_io::{Clock, RealClock};
 
-use crate::common::{Client, TestServer, Value, config};
+use crate::common::{Client, TestServer, Value, config, encode, eventually, field};
 use crate::differential::compare;
 
 /// Commands of one run.
@@ -437,4 +437,36 @@ fn large_collections_outlive_a_restart_and_leave_nothing_when_they_go() {
     stopping.store(true, std::sync::atomic::Ordering::SeqCst);
     drop(client);
     server.join().expect("it ends");
+}
+
+/// The log of a sorted set gets what is new: neither the rest of a leaf, nor all between the roots of
+/// its two trees.
+#[test]
+fn a_sorted_set_logs_what_is_new() {
+    const COMMANDS: usize = 4_000;
+    let server = TestServer::start();
+    let mut c = server.client();
+    let logged =
+        |c: &mut Client| field(&c.call(&["INFO", "persistence"]).text(), "aof_current_size");
+    let mut requests = Vec::new();
+    for i in 0..COMMANDS {
+        let (score, member) = (i * 7_919 % 100_003, format!("member-{i:09}"));
+        requests.extend(encode(&[
+            b"ZADD",
+            b"set",
+            score.to_string().as_bytes(),
+            member.as_bytes(),
+        ]));
+    }
+    let before = logged(&mut c);
+    c.send_raw(&requests);
+    for _ in 0..COMMANDS {
+        assert_eq!(c.read(), Value::Int(1));
+    }
+    // The log is written a while after the replies.
+    let mean = |c: &mut Client| (logged(c) - before) / COMMANDS as u64;
+    eventually("the log is written", || mean(&mut c) > 100);
+    RealClock.sleep(Duration::from_millis(100));
+    let mean = mean(&mut c);
+    assert!(mean < 450, "{mean} bytes for each ZADD");
 }

@@ -23,6 +23,8 @@ mod times;
 mod tree;
 mod verify;
 
+use std::ops::Range;
+
 use stillpoint::{KeyHasher, Slot, TableId, Tx, TxError};
 
 pub(crate) use bulk::{Contents, ranges_of};
@@ -128,15 +130,22 @@ fn patch_or_put(
         debug_assert_eq!(skip, 0, "a record with an expiry is put by the keyspace");
         return tx.put_slot_tagged(slot, tag, new);
     }
-    let same = old.iter().zip(new).take_while(|(a, b)| a == b).count();
-    if same == new.len() {
+    let changed = changed_range(old, new);
+    if changed.is_empty() {
         return Ok(());
     }
+    tx.patch_slot(slot, skip + changed.start, &new[changed])
+}
+
+/// The bytes of `new` that differ from those of `old`, which is no longer. If `new` is longer, its
+/// last bytes belong to the range.
+fn changed_range(old: &[u8], new: &[u8]) -> Range<usize> {
+    let same = old.iter().zip(new).take_while(|(a, b)| a == b).count();
     let mut end = new.len();
     if old.len() == new.len() {
         end -= old[same..].iter().rev().zip(new.iter().rev()).take_while(|(a, b)| a == b).count();
     }
-    tx.patch_slot(slot, skip + same, &new[same..end])
+    same..end
 }
 
 /// A collection, open in a transaction. Changes reach the key when the keyspace saves the collection.
@@ -169,14 +178,15 @@ impl Elements {
         (parent, table): (Slot, TableId),
         next_incarnation: u64,
     ) -> Option<Self> {
+        let rules = kind.elements()?;
         Some(Self {
             kind,
-            rules: kind.elements()?,
+            rules,
             keys: NodeKeys { parent, table, incarnation: 0, last: 0 },
             next_incarnation,
             flags: 0,
-            tree: Tree::default(),
-            index: Tree::default(),
+            tree: Tree::new(rules.order == Order::Contents),
+            index: Tree::new(rules.times.is_some()),
             earliest: NEVER,
             now_ms: 0,
             old: Vec::new(),
@@ -223,7 +233,7 @@ impl Elements {
 
     /// The value as the record of the key holds it, without an expiry.
     fn value(&self) -> Vec<u8> {
-        let Tree { root, height, len } = &self.tree;
+        let Tree { root, height, len, .. } = &self.tree;
         let mut out = Vec::with_capacity(HEAD_BYTES_MAX + root.len() + self.index.root.len());
         let is_tree = *height > 0;
         out.push(if is_tree { self.flags | IS_TREE } else { self.flags & !IS_TREE });
@@ -274,7 +284,8 @@ impl Elements {
 
     /// Patches the record of the key, whose value begins at byte `skip`.
     pub(super) fn patch(&self, tx: &mut Tx<'_>, skip: usize, new: &[u8]) -> Result<(), TxError> {
-        // The head and the elements change independently, so each gets a patch of its own.
+        // The head, the root and the root of the index change independently. So each gets a patch of
+        // its own, unless the root has another length.
         let head = head_bytes(new[0]);
         let (old_head, old_rest) = self.old.split_at(head.min(self.old.len()));
         let slot = self.keys.parent;
@@ -283,7 +294,14 @@ impl Elements {
             true => tx.patch_slot(slot, skip, &new[..1])?,
             false => patch_or_put(tx, slot, (0, skip), old_head, &new[..head])?,
         }
-        patch_or_put(tx, slot, (0, skip + head), old_rest, &new[head..])
+        let root_bytes = TREE_BYTES - 4..TREE_BYTES;
+        let has_two_roots =
+            new[0] & IS_TREE != 0 && self.old.get(root_bytes.clone()) == new.get(root_bytes);
+        let cut = if has_two_roots { self.tree.root.len().min(old_rest.len()) } else { 0 };
+        let ((old_root, old_rest), (root, rest)) =
+            (old_rest.split_at(cut), new[head..].split_at(cut));
+        patch_or_put(tx, slot, (0, skip + head), old_root, root)?;
+        patch_or_put(tx, slot, (0, skip + head + cut), old_rest, rest)
     }
 
     /// Whether the collection was made in this transaction, and has no record yet.
@@ -383,10 +401,17 @@ impl Elements {
             return Ok(old.filter(|old| self.judge().is_live(old)));
         }
         if self.rules.order == Order::Contents {
-            if let Some(old) = &old {
-                self.take_out(tx, old)?;
+            match &old {
+                // The tree of a single element would become a leaf in between.
+                Some(old) if self.tree.height > 0 && self.tree.len > 1 => {
+                    self.exchange(tx, place, (old, content))?;
+                }
+                Some(old) => {
+                    self.take_out(tx, old)?;
+                    self.put_in(tx, content)?;
+                }
+                None => self.put_in(tx, content)?,
             }
-            self.put_in(tx, content)?;
             return Ok(old);
         }
         self.prepare_for(content, old.is_none())?;
@@ -431,6 +456,21 @@ impl Elements {
             return Err(damaged());
         }
         self.tree.remove(&mut nodes, place)
+    }
+
+    /// Replaces an element of a tree in the order of contents by another of the same name. `place` is
+    /// that of the element in the index.
+    fn exchange(
+        &mut self,
+        tx: &mut Tx<'_>,
+        place: TreePosition,
+        (old, content): (&[u8], &[u8]),
+    ) -> Result<(), TxError> {
+        self.prepare_for(content, false)?;
+        let by_name = self.by_name();
+        let mut nodes = TxNodes { keys: &mut self.keys, tx };
+        self.index.replace(&mut nodes, &by_name, place, content)?;
+        self.tree.exchange(&mut nodes, old, content)
     }
 
     /// Puts a new element into a tree in the order of contents.

@@ -8,7 +8,8 @@
 //! Invariants:
 //! 1. The entries of an inner node are in the order of the elements. If the order is that of
 //!    hashes, a separator never divides elements of one hash, and the elements of one leaf have no
-//!    order.
+//!    order. If the order is that of contents, a leaf below the root has no order in its record.
+//!    A new element is appended there, and whoever reads the leaf sorts it.
 //! 2. `below` of an entry is the number of elements in its subtree.
 //! 3. No node but the root is empty. A tree that has grown keeps an inner root until it is empty.
 
@@ -89,6 +90,8 @@ pub(super) struct TreePosition {
     levels: Vec<Level>,
     /// The leaf, unless it is the root.
     leaf: Option<(u64, Vec<u8>)>,
+    /// The bytes of the leaf's record, if its elements are in another order there.
+    stored: Option<Vec<u8>>,
     /// Byte of the leaf.
     offset: usize,
     /// Number of elements before the place. If the order is that of hashes, elements of the same
@@ -108,6 +111,8 @@ pub(super) struct Tree {
     pub(super) height: u8,
     /// Elements.
     pub(super) len: u64,
+    /// Whether the elements are in the order of their contents.
+    pub(super) by_content: bool,
 }
 
 /// Two halves of a node, with the elements below each, and the separator of the second.
@@ -118,6 +123,11 @@ struct Halves {
 }
 
 impl Tree {
+    /// A tree without elements, whose elements will be in the order of their contents, or in another.
+    pub(super) fn new(by_content: bool) -> Self {
+        Self { by_content, ..Self::default() }
+    }
+
     /// The content of the element at a place.
     pub(super) fn content<'a>(&'a self, place: &'a TreePosition) -> &'a [u8] {
         elements(self.leaf(place), place.offset).next().map_or(&[], |element| element.content)
@@ -145,6 +155,7 @@ impl Tree {
         let mut place = TreePosition {
             levels: Vec::with_capacity(usize::from(self.height)),
             leaf: None,
+            stored: None,
             offset: 0,
             position: 0,
             is_there: false,
@@ -166,6 +177,11 @@ impl Tree {
             let (child, entry) = (chosen.child, chosen.at);
             place.levels.push(Level { node, bytes, entry });
             place.leaf = Some((child, nodes.read(child)?));
+        }
+        if let Some((_, leaf)) = place.leaf.as_mut().filter(|_| self.by_content)
+            && let Some(sorted) = sorted(leaf)
+        {
+            place.stored = Some(std::mem::replace(leaf, sorted));
         }
         Ok(place)
     }
@@ -278,6 +294,33 @@ impl Tree {
         self.splice(nodes, sorting, place, removed, &element)
     }
 
+    /// Replaces an element by another, which stands in for it in a tree in the order of contents.
+    pub(super) fn exchange(
+        &mut self,
+        nodes: &mut dyn Nodes,
+        old: &[u8],
+        new: &[u8],
+    ) -> Result<(), TxError> {
+        let place = self.place_of(nodes, old)?;
+        if !place.is_there {
+            return Err(damaged());
+        }
+        let target = self.place_of(nodes, new)?;
+        if let (Some((node, leaf)), Some((other, _))) = (&place.leaf, &target.leaf)
+            && node == other
+            && old.len() == new.len()
+        {
+            let mut bytes = place.stored.clone().unwrap_or_else(|| leaf.clone());
+            let found = elements(&bytes, 0).find(|e| e.content == old).map(|e| e.end);
+            let end = found.ok_or_else(damaged)?;
+            bytes[end - new.len()..end].copy_from_slice(new);
+            return nodes.write(*node, &bytes);
+        }
+        self.remove(nodes, place)?;
+        let place = self.place_of(nodes, new)?;
+        self.insert(nodes, &Sorting::Contents, place, new)
+    }
+
     /// Replaces `removed` bytes of the leaf at a place by an element. Removed bytes, if any, are
     /// one element.
     fn splice(
@@ -288,7 +331,7 @@ impl Tree {
         removed: usize,
         element: &[u8],
     ) -> Result<(), TxError> {
-        let TreePosition { mut levels, leaf, offset, position, upper, .. } = place;
+        let TreePosition { mut levels, leaf, stored, offset, position, upper, .. } = place;
         let Some((node, mut bytes)) = leaf else {
             self.root.splice(offset..offset + removed, element.iter().copied());
             return if self.root.len() > PACKED_BYTES_MAX && self.len > 1 {
@@ -297,6 +340,13 @@ impl Tree {
                 Ok(())
             };
         };
+        if self.by_content && removed == 0 && bytes.len() + element.len() <= LEAF_BYTES_MAX {
+            // The log gets the bytes at the end of the record only.
+            let mut bytes = stored.unwrap_or(bytes);
+            bytes.extend_from_slice(element);
+            nodes.write(node, &bytes)?;
+            return self.add_below(nodes, &mut levels, 1);
+        }
         bytes.splice(offset..offset + removed, element.iter().copied());
         let end = match () {
             () if removed > 0 => End::Neither,
@@ -589,6 +639,22 @@ impl Tree {
             }
         }
     }
+}
+
+/// The elements of a leaf in the order of their contents; `None` if they are in it already.
+pub(super) fn sorted(leaf: &[u8]) -> Option<Vec<u8>> {
+    if elements(leaf, 0).map(|element| element.content).is_sorted() {
+        return None;
+    }
+    let mut all: Vec<_> = elements(leaf, 0).collect();
+    // Most elements are in order already, which a stable sort makes use of.
+    all.sort_by_key(|element| element.content);
+    let end = all.iter().map(|element| element.end).max().unwrap_or(0);
+    let mut sorted = Vec::with_capacity(leaf.len());
+    all.iter().for_each(|element| sorted.extend_from_slice(&leaf[element.at..element.end]));
+    // Bytes that are no element stay behind them.
+    sorted.extend_from_slice(&leaf[end..]);
+    Some(sorted)
 }
 
 /// The error of a damaged tree.

@@ -220,7 +220,7 @@ fn verify(collection: &Elements, nodes: &mut NodesById) -> Result<(), Collection
             Order::Names if tree.height == 0 => None,
             Order::Names => Some(by_hash(content)),
         },
-        is_sorted: order == Order::Contents,
+        is_sorted: order == Order::Contents && tree.height == 0,
         visit: &mut |content| contents.push(content.to_vec()),
     };
     let found = walk.node((0, &tree.root), tree.height, (&[], None))?;
@@ -249,6 +249,7 @@ fn verify(collection: &Elements, nodes: &mut NodesById) -> Result<(), Collection
     };
     walk.node((0, &index.root), index.height, (&[], None))?;
     indexed.sort_unstable();
+    contents.sort_unstable();
     if indexed == contents { Ok(()) } else { Err(CollectionFault::Index) }
 }
 
@@ -275,10 +276,11 @@ fn verify_times(
     let mut walk = TreeVerifier {
         nodes,
         separator: &|content| Some(content.to_vec()),
-        is_sorted: true,
+        is_sorted: index.height == 0,
         visit: &mut |content| indexed.push(content.to_vec()),
     };
     walk.node((0, &index.root), index.height, (&[], None))?;
+    indexed.sort_unstable();
     if indexed == want { Ok(()) } else { Err(CollectionFault::Times) }
 }
 

@@ -12,7 +12,7 @@ use stillpoint::{KeyHasher, TxError};
 use super::super::node::{elements, entries, put_entry};
 use super::{
     ENTRIES_MIN, INNER_BYTES_MAX, LEAF_BYTES_MAX, LEAF_BYTES_MIN, NameOf, Nodes, PACKED_BYTES_MAX,
-    ROOT_BYTES_MAX, Sorting, Tree, damaged,
+    ROOT_BYTES_MAX, Sorting, Tree, damaged, sorted,
 };
 use crate::keyspace::encoding::{put_string, string_bytes};
 
@@ -121,7 +121,8 @@ impl Tree {
         mut gone: Gone<'_>,
     ) -> Result<u64, TxError> {
         let root = std::mem::take(&mut self.root);
-        let (new, removed) = cut(nodes, &root, (self.height, 0), doomed, &mut gone)?;
+        let by_content = self.by_content;
+        let (new, removed) = cut(nodes, &root, (self.height, 0, by_content), doomed, &mut gone)?;
         self.root = new;
         self.len = self.len.saturating_sub(removed);
         if self.root.is_empty() {
@@ -234,16 +235,17 @@ fn fill_inner(nodes: &mut dyn Nodes, level: Vec<Built>) -> Result<Vec<Built>, Tx
 }
 
 /// Gives the bytes of a node without the doomed elements, and how many these are. The node has
-/// `height` levels below it and begins at a position.
+/// `height` levels below it and begins at a position. Its tree is in the order of contents or not.
 fn cut(
     nodes: &mut dyn Nodes,
     bytes: &[u8],
-    (height, from): (u8, u64),
+    (height, from, by_content): (u8, u64, bool),
     doomed: Doomed<'_>,
     gone: &mut Gone<'_>,
 ) -> Result<(Vec<u8>, u64), TxError> {
     if height == 0 {
-        return Ok(cut_leaf(bytes, from, doomed, gone));
+        let sorted = if by_content { sorted(bytes) } else { None };
+        return Ok(cut_leaf(sorted.as_deref().unwrap_or(bytes), from, doomed, gone));
     }
     let mut children: Vec<Child<'_>> = Vec::new();
     let (mut before, mut removed, mut doomed) = (from, 0, doomed);
@@ -258,13 +260,14 @@ fn cut(
         let mut child =
             Child { below: entry.below, node: entry.child, separator: entry.separator, new: None };
         if own.covers(before, entry.below) {
-            drop_subtree(nodes, (entry.child, height - 1), gone)?;
+            drop_subtree(nodes, (entry.child, height - 1, by_content), gone)?;
             removed += entry.below;
         } else if own.is_empty() {
             children.push(child);
         } else {
             let old = nodes.read(entry.child)?;
-            let (new, gone_below) = cut(nodes, &old, (height - 1, before), own, gone)?;
+            let place = (height - 1, before, by_content);
+            let (new, gone_below) = cut(nodes, &old, place, own, gone)?;
             removed += gone_below;
             child.below = child.below.saturating_sub(gone_below);
             if new.is_empty() {
@@ -297,7 +300,7 @@ fn cut_leaf(bytes: &[u8], from: u64, doomed: Doomed<'_>, gone: &mut Gone<'_>) ->
 /// Removes a node and all below it.
 fn drop_subtree(
     nodes: &mut dyn Nodes,
-    (node, height): (u64, u8),
+    (node, height, by_content): (u64, u8, bool),
     gone: &mut Gone<'_>,
 ) -> Result<(), TxError> {
     if height == 0 && gone.is_none() {
@@ -309,10 +312,12 @@ fn drop_subtree(
     nodes.remove(node)?;
     if height > 0 {
         let mut children = entries(&bytes, 0).map(|entry| entry.child);
-        return children.try_for_each(|child| drop_subtree(nodes, (child, height - 1), gone));
+        let below = (height - 1, by_content);
+        return children.try_for_each(|child| drop_subtree(nodes, (child, below.0, below.1), gone));
     }
     if let Some(gone) = gone {
-        elements(&bytes, 0).for_each(|element| gone(element.content));
+        let sorted = if by_content { sorted(&bytes) } else { None };
+        elements(sorted.as_deref().unwrap_or(&bytes), 0).for_each(|element| gone(element.content));
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use stillpoint_io::{Rng, SeededRng};
 
 use super::*;
+use crate::keyspace::elements::changed_range;
 
 /// Nodes in a map.
 #[derive(Default)]
@@ -13,6 +14,8 @@ pub(in crate::keyspace::elements) struct MapNodes {
     last: u64,
     /// Whether the tree may be damaged.
     forgives: bool,
+    /// Bytes of nodes that a log gets.
+    logged_bytes: usize,
 }
 
 impl Nodes for MapNodes {
@@ -22,6 +25,10 @@ impl Nodes for MapNodes {
 
     fn write(&mut self, node: u64, bytes: &[u8]) -> Result<(), TxError> {
         let old = self.nodes.insert(node, bytes.to_vec());
+        self.logged_bytes += match &old {
+            Some(old) if old.len() <= bytes.len() => changed_range(old, bytes).len(),
+            _ => bytes.len(),
+        };
         assert!(self.forgives || (old.is_some() && !bytes.is_empty()));
         Ok(())
     }
@@ -29,6 +36,7 @@ impl Nodes for MapNodes {
     fn add(&mut self, bytes: &[u8]) -> Result<u64, TxError> {
         assert!(self.forgives || !bytes.is_empty());
         self.last += 1;
+        self.logged_bytes += bytes.len();
         self.nodes.insert(self.last, bytes.to_vec());
         Ok(self.last)
     }
@@ -145,7 +153,7 @@ fn lists_are_as_a_vector() {
 fn contents_are_sorted_and_counted() {
     for seed in 0..4 {
         let rng = SeededRng::new(seed);
-        let (mut tree, mut nodes) = (Tree::default(), MapNodes::default());
+        let (mut tree, mut nodes) = (Tree::new(true), MapNodes::default());
         let mut model: Vec<Vec<u8>> = Vec::new();
         let sorting = Sorting::Contents;
         for step in 0..5000 {
@@ -162,6 +170,18 @@ fn contents_are_sorted_and_counted() {
                     tree.insert(&mut nodes, &sorting, place, &new).expect("nodes");
                     model.insert(at, new.clone());
                 }
+            }
+            if rng.below(3) == 0 && model.len() > 1 && tree.height > 0 {
+                let old = model.swap_remove(rng.below(model.len() as u64) as usize);
+                let mut other = content(&rng, 500);
+                if rng.below(2) == 0 {
+                    other = old.clone();
+                    other[7] ^= 1;
+                }
+                let new = if model.contains(&other) { old.clone() } else { other };
+                tree.exchange(&mut nodes, &old, &new).expect("it is there");
+                model.push(new);
+                model.sort();
             }
             if rng.below(3) == 0 && !model.is_empty() {
                 let at = rng.below(model.len() as u64);
@@ -236,7 +256,8 @@ fn damaged_nodes_end_in_an_error_or_a_short_answer() {
     let rng = SeededRng::new(9);
     for _ in 0..3000 {
         let root: Vec<u8> = (0..rng.below(60)).map(|_| rng.below(256) as u8).collect();
-        let mut tree = Tree { root, height: rng.below(3) as u8, len: rng.below(9) };
+        let (height, by_content) = (rng.below(3) as u8, rng.below(2) == 0);
+        let mut tree = Tree { root, height, len: rng.below(9), by_content };
         let mut nodes = MapNodes { last: 9, forgives: true, ..MapNodes::default() };
         for node in 1..4 {
             let bytes = (0..1 + rng.below(40)).map(|_| rng.below(5) as u8).collect();
@@ -251,6 +272,34 @@ fn damaged_nodes_end_in_an_error_or_a_short_answer() {
             let _ = tree.insert(&mut nodes, &Sorting::Contents, place, &[1; 1200]);
         }
     }
+}
+
+/// An insertion into a leaf in the order of contents logs the element, and not the elements behind
+/// it. A new score of an element that stays in its leaf logs the score.
+#[test]
+fn the_log_gets_what_is_new_of_a_sorted_leaf() {
+    const ELEMENTS: usize = 4_000;
+    let rng = SeededRng::new(3);
+    let (mut tree, mut nodes) = (Tree::new(true), MapNodes::default());
+    let mut all = Vec::new();
+    for _ in 0..ELEMENTS {
+        let new = [rng.next_u64().to_be_bytes(); 3].concat();
+        let place = tree.place_of(&mut nodes, &new).expect("nodes");
+        tree.insert(&mut nodes, &Sorting::Contents, place, &new).expect("nodes");
+        all.push(new);
+    }
+    // The rest is for splits and for the counts of inner nodes.
+    let mean = nodes.logged_bytes / ELEMENTS;
+    assert!((25..=200).contains(&mean), "{mean} bytes for each insertion");
+    nodes.logged_bytes = 0;
+    for old in &all {
+        let mut new = old.clone();
+        new[7] ^= 1;
+        tree.exchange(&mut nodes, old, &new).expect("it is there");
+    }
+    // A few elements come into the next leaf.
+    let mean = nodes.logged_bytes / ELEMENTS;
+    assert!(mean <= 30, "{mean} bytes for each change");
 }
 
 /// Ranges of positions below `len`, which neither touch nor overlap each other.
@@ -277,7 +326,7 @@ fn filled_trees_are_cut_as_vectors_are() {
         if seed % 2 == 1 {
             model.sort();
         }
-        let (mut tree, mut nodes) = (Tree::default(), MapNodes::default());
+        let (mut tree, mut nodes) = (Tree::new(seed % 2 == 1), MapNodes::default());
         let contents: Vec<&[u8]> = model.iter().map(|content| &content[..]).collect();
         tree.fill(&mut nodes, &sorting, &contents).expect("nodes");
         check_all(&tree, &nodes, &sorting);
