@@ -61,7 +61,7 @@ impl MergeError {
 pub struct Merge {
     /// The settings of the merged checkpoint, which has one part, and the serial of its directory.
     pub writer: WriterConfig,
-    /// For the pace and for the times in the entry.
+    /// The clock of the pace, and of the times in the entry.
     pub clock: Arc<dyn Clock>,
     /// Most bytes of records that are read per second.
     pub pace: Pace,

@@ -60,8 +60,8 @@ thread_local! {
     static OPEN: OnceCell<Arc<AtomicUsize>> = const { OnceCell::new() };
 }
 
-/// Guard of a transaction that is open across calls. It counts for the thread that has used it last,
-/// since an open transaction may move to another thread.
+/// Guard of a transaction that stays open across calls. The transaction counts for the thread that
+/// has used it last, since an open transaction may move to another thread.
 #[derive(Debug)]
 pub(crate) struct OpenOnThread(Arc<AtomicUsize>);
 
@@ -73,7 +73,7 @@ impl OpenOnThread {
 
     fn of(open: Arc<AtomicUsize>) -> Self {
         // Relaxed, here and below: a thread asks for its own count only. Another thread changes the
-        // count only when a transaction has moved there, after what moved it.
+        // count only if a transaction has moved there, and the move orders that change.
         open.fetch_add(1, Relaxed);
         Self(open)
     }
@@ -86,7 +86,8 @@ impl OpenOnThread {
         }
     }
 
-    /// How long this transaction may wait for others: not long if the thread has another open one.
+    /// How long this transaction may wait for others: briefly if the thread has another open
+    /// transaction.
     pub(crate) fn patience(&self) -> Patience {
         patience_beside(self.0.load(Relaxed) - 1)
     }
@@ -199,9 +200,9 @@ impl Inside {
         if Self::is_now() { Err(Error::InsideTransaction { what }) } else { Ok(()) }
     }
 
-    /// Refuses a change of tables, which would wait for the transaction around it. With other kinds a
-    /// flush holds the right to change tables while it waits for their locks. An open transaction of the
-    /// thread may hold such a lock.
+    /// Refuses a change of tables, which would wait for the transaction around it. With other kinds
+    /// of tables a flush holds the right to change tables while it waits for locks of these kinds.
+    /// An open transaction of the thread may hold such a lock.
     pub(crate) fn refuse_changing_tables(what: &'static str, kinds: &Kinds) -> Result<(), Error> {
         let waits = Self::is_now() || (!kinds.is_empty() && open_on_thread() > 0);
         if waits { Err(Error::InsideTransaction { what }) } else { Ok(()) }

@@ -82,8 +82,8 @@ impl Session {
     /// transaction remains. [`Error::Journal`] or [`Error::Failed`] if the log has failed; nothing
     /// more is acknowledged. [`Error::Ended`] if the engine is gone. After a failed flush only the
     /// next opening decides whether the transaction has happened. [`Error::InsideTransaction`] from
-    /// inside a transaction with declared keys. [`TxError::WaitsForItself`] if it might wait for an
-    /// [open transaction](Self::begin) of this thread.
+    /// inside a transaction with declared keys. [`TxError::WaitsForItself`] if the transaction
+    /// might wait for an [open transaction](Self::begin) of this thread.
     pub fn transact<R>(
         &mut self,
         mut body: impl FnMut(&mut Tx<'_>) -> Result<R, TxError>,
@@ -109,19 +109,20 @@ impl Session {
     /// Meanwhile the session does nothing else. Unlike in [`transact`](Self::transact), the
     /// transaction is not tried again after a conflict.
     ///
-    /// An open transaction, even an idle one, keeps what [`flush_tables`](crate::Engine::flush_tables)
-    /// removes after it began: those tables' memory is free when the transaction has ended. So end it
-    /// before you empty large tables, or soon after. [`Stats`](crate::Stats) shows the memory.
+    /// An open transaction, even an idle one, keeps the memory of tables that
+    /// [`flush_tables`](crate::Engine::flush_tables) empties meanwhile. That memory is free when
+    /// the transaction has ended. So end the transaction before you empty large tables, or soon after.
+    /// [`Stats`](crate::Stats) shows the memory.
     ///
     /// A transaction that is leaked, by [`std::mem::forget`] for example, never ends. Its locks stay
-    /// until the engine is closed, and so does the memory of tables that are emptied later. Whoever
-    /// wants its keys waits, and in the end the whole store waits with it.
+    /// until the engine is closed, and so does the memory of tables that are emptied later. Other
+    /// transactions on its keys wait, and in the end the whole store waits.
     ///
     /// # Errors
     /// As [`transact`](Self::transact), before anything has happened.
     ///
     /// # Panics
-    /// As every call of a session whose open transaction was leaked.
+    /// If an open transaction of the session was leaked. Every call of the session panics then.
     pub fn begin(&mut self) -> Result<Transaction<'_>, Error> {
         Inside::refuse_in_batch("begin")?;
         self.admit()?;
@@ -507,8 +508,8 @@ pub enum Executed {
     },
 }
 
-/// Guard of a call whose transactions must not wait for keys that are not in memory. Ends also by a
-/// panic.
+/// Guard of a call whose transactions must not wait for keys that are not in memory. A panic ends
+/// the guard, too.
 struct MustNotWait<'p>(&'p mut Parts);
 
 impl<'p> MustNotWait<'p> {

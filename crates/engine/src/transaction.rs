@@ -16,11 +16,11 @@ use crate::tx::Tx;
 /// conflicts another transaction takes the permit of the store and waits for the locks. No further
 /// transaction begins until that transaction has ended.
 ///
-/// The thread may begin or run transactions of other sessions meanwhile. They might wait for this one,
-/// or for the permit, whose holder waits for this one's locks. So they wait for a sixth of a second at
-/// most, and then end with [`WaitsForItself`](stillpoint_store::TxError::WaitsForItself). The same
-/// holds for this transaction while the thread has another open one. The thread is the one that has
-/// used the transaction last.
+/// The thread that has used this transaction last may begin or run transactions of other sessions
+/// meanwhile. Those might wait for this transaction, or for the permit, whose holder waits for the
+/// locks of this transaction. So such a wait takes a sixth of a second at most, and then ends with
+/// [`WaitsForItself`](stillpoint_store::TxError::WaitsForItself). The same holds for this
+/// transaction while the thread has another open one.
 ///
 /// ```
 /// # let directory = tempfile::tempdir()?;
@@ -79,8 +79,8 @@ impl<'s> Transaction<'s> {
     /// the transaction: it cannot commit any more, and is not tried again.
     ///
     /// # Errors
-    /// [`Error::InsideTransaction`] from inside a transaction with declared keys. While a flush of
-    /// tables waits for that one, this one would wait for the flush.
+    /// [`Error::InsideTransaction`] from inside a transaction with declared keys. A flush of
+    /// tables might wait for that transaction, and the open transaction for the flush.
     pub fn tx(&mut self) -> Result<Tx<'_>, Error> {
         Inside::refuse_in_batch("the use of an open transaction")?;
         self.thread.note_use();

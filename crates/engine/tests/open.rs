@@ -137,7 +137,7 @@ fn a_thread_does_not_wait_for_who_waits_for_its_open_transaction() {
     });
 }
 
-/// Without anybody else: a thread wants the key of its own open transaction, in every way.
+/// A thread wants the key of its own open transaction, in every way, without another thread.
 #[test]
 fn a_thread_does_not_wait_for_its_own_open_transaction() {
     within_a_minute("a wait for the thread's own transaction", || {
@@ -152,7 +152,7 @@ fn a_thread_does_not_wait_for_its_own_open_transaction() {
         let ended = execute(&mut third, table, b"key");
         assert!(matches!(ended, Err(TxError::WaitsForItself)), "{ended:?}");
         execute(&mut third, table, b"another").expect("a free key");
-        // The older one may wait for the younger one, but not on this thread.
+        // The older transaction may wait for the younger one, but not on this thread.
         let met = older.tx().expect("not in a batch").put(table, b"key", b"older");
         assert!(matches!(met, Err(TxError::WaitsForItself)), "{met:?}");
         drop(older);

@@ -7,7 +7,7 @@
 /// know that, so its waits are short.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Patience {
-    /// As long as it takes. Whoever holds a lock ends by itself.
+    /// Without a limit, since every holder of a lock ends by itself.
     #[default]
     Endless,
     /// About a sixth of a second.
@@ -18,8 +18,8 @@ pub enum Patience {
 const SHORT_TURNS: u32 = 128 + 1500;
 
 impl Patience {
-    /// Whether a wait of so many turns has been long enough, so that the transaction gives up. A turn is
-    /// one call of [`Backoff::wait`](stillpoint_sync::Backoff::wait).
+    /// Whether a wait of this number of turns has been long enough, so that the transaction gives
+    /// up. A turn is one call of [`Backoff::wait`](stillpoint_sync::Backoff::wait).
     #[inline]
     pub fn is_over(self, turns: u32) -> bool {
         self == Patience::Short && turns > SHORT_TURNS

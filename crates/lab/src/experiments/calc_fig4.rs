@@ -91,7 +91,7 @@ impl Experiment for CalcFig4 {
     fn adjust(plan: &mut Plan, asked: &Context) {
         plan.runs = asked.runs.unwrap_or(plan.runs).max(1);
         if let Some(seconds) = asked.seconds {
-            // The seconds are those between two checkpoints.
+            // The requested seconds are those between two checkpoints.
             let factor = seconds / plan.gap_s;
             plan.first_s *= factor;
             plan.gap_s *= factor;

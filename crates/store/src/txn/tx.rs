@@ -267,7 +267,8 @@ impl<'w> Tx<'w> {
     /// # Errors
     /// [`TxError::NotDeclared`] or [`TxError::DeclaredForReading`] in a transaction with declared
     /// keys. [`TxError::Conflict`], which the body must return: the transaction is tried again.
-    /// [`TxError::WaitsForItself`], after which it cannot commit. [`TxError::NoSuchTable`], [`TxError::KeyTooLong`], [`TxError::KeysTooLong`];
+    /// [`TxError::WaitsForItself`], after which the transaction cannot commit.
+    /// [`TxError::NoSuchTable`], [`TxError::KeyTooLong`], [`TxError::KeysTooLong`];
     /// [`TxError::Memory`] and [`TxError::IndexFull`] if a missing key finds no room.
     pub fn key(&mut self, table: TableId, key: &[u8], mode: Mode) -> Result<Slot, TxError> {
         let transaction = &mut *self.transaction;

@@ -48,7 +48,7 @@ pub(crate) struct Plan {
     pub(crate) merge_records: u64,
 }
 
-/// What a checkpoint of changes changes.
+/// Which records change between two checkpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Set {
     Disjoint,
@@ -149,7 +149,7 @@ fn cost(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabR
         let percent = share * 100.0;
         add(&mut table, &format!("{percent} %"), &changes);
         let changed = plan.records.div_ceil(step) as f64;
-        // 10 % may cost 0.15, and 1 % may cost 0.03.
+        // With 10 % changed records the ratio may be 0.15, and with 1 % it may be 0.03.
         let factor = if share >= 0.1 { 1.5 } else { 3.0 };
         let bound = (factor * share * 1e3).round() / 1e3;
         let of = |measure: fn(&Taken) -> f64| -> Vec<f64> {
@@ -222,7 +222,7 @@ fn chain(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> Lab
     Ok(())
 }
 
-/// A full checkpoint, and `links` of changes of a 32nd of the records each.
+/// Takes a full checkpoint, and `links` checkpoints of changes, each of a 32nd of the records.
 fn changed(bench: &Harness<'_>, records: u64, links: u64, set: Set) -> LabResult<Bed> {
     let mut bed = Bed::open(bench.context.fresh_dir(set.name())?)?;
     bench.context.note(format!("loading {records} records, {} sets", set.name()));
@@ -234,7 +234,7 @@ fn changed(bench: &Harness<'_>, records: u64, links: u64, set: Set) -> LabResult
             Set::Identical => bed.put(0..records, 32, link)?,
             Set::DeleteHeavy => {
                 bed.delete(link..records, 32)?;
-                // A tenth as many are new.
+                // A tenth as many records are new as are deleted.
                 bed.put(records * link..records * link + records / 320, 1, link)?;
             }
         }
