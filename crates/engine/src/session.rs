@@ -111,8 +111,8 @@ impl Session {
     ///
     /// An open transaction, even an idle one, keeps the memory of tables that
     /// [`flush_tables`](crate::Engine::flush_tables) empties meanwhile. That memory is free when
-    /// the transaction has ended. So end the transaction before you empty large tables, or soon after.
-    /// [`Stats`](crate::Stats) shows the memory.
+    /// the transaction has ended. So end the transaction before you empty large tables, or soon
+    /// after. [`Stats`](crate::Stats) shows the memory.
     ///
     /// A transaction that is leaked, by [`std::mem::forget`] for example, never ends. Its locks stay
     /// until the engine is closed, and so does the memory of tables that are emptied later. Other

@@ -1,7 +1,7 @@
 //! The asynchronous writer turns captures into images, in two or three files in turn.
 //!
 //! ```text
-//! void      header of the new image, trailer gone; flushed      the oldest image ends to exist
+//! void      header of the new image, trailer gone; flushed      the oldest image ceases to exist
 //! blocks    one is filled while others are written
 //! seal      flushed; trailer; flushed                           the new image begins to exist
 //! ```

@@ -17,7 +17,7 @@ use super::{LoadOptions, LoadSummary, LoadedRecord, Visit, VisitError};
 use crate::error::LoadError;
 use crate::progress::Progress;
 
-/// Read threads. So many keep a device busy, and they need little CPU time.
+/// Number of read threads, which keep a device busy and need little CPU time.
 const READ_THREADS: usize = 4;
 
 impl Take for Box<dyn Visit> {
