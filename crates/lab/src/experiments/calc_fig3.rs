@@ -19,7 +19,7 @@ use crate::experiments::calc_measures::{
 use crate::harness::{Harness, Instance, position};
 use crate::measure::stats::{cost_ratio, median, spread_of};
 use crate::report::figure::axis::grouped;
-use crate::report::result::{Bound, Claim, ExperimentResult, Figure, Table};
+use crate::report::result::{Bound, ClaimRow, ExperimentResult, Figure, Paper, Table};
 use crate::subjects::records::{BASELINE, CALC_PACED, NAIVE_PACED, data_bytes, paced_rows};
 
 const SOURCE: &str = "CALC paper, §5.1.2, Figure 3";
@@ -131,6 +131,16 @@ fn rounds(
     Ok(rounds)
 }
 
+const LOST: ClaimRow = ClaimRow::new("transactions lost", SOURCE, Bound::AtMost(0.6))
+    .between("calc", "naive")
+    .paper(Paper::words("CALC loses least, the more so the fewer records are hot"))
+    .goal(Bound::AtMost(0.25));
+
+/// The claim on rows that write changes only. The share of hot records gives its bound.
+const LOST_IN_CHECKPOINT: ClaimRow =
+    ClaimRow::new("lost within the checkpoint", SOURCE, Bound::AtMost(1.0))
+        .paper(Paper::words("partial checkpoints lose less"));
+
 /// Claims and figures of one share.
 fn add(
     plan: &Plan,
@@ -145,28 +155,15 @@ fn add(
     let of = |name| lost(position(beds, name));
     let (calc, naive) = (of(CALC_PACED), of(NAIVE_PACED));
     let ratios: Vec<f64> = calc.iter().zip(&naive).map(|(c, n)| cost_ratio(*c, *n)).collect();
-    result.claims.push(
-        Claim::new(
-            format!("transactions lost: calc ÷ naive, paced, {percent:.0} % hot"),
-            SOURCE,
-            Bound::AtMost(0.6),
-        )
-        .paper("CALC loses least, the more so the fewer records are hot")
-        .goal(Bound::AtMost(0.25))
-        .measured_runs(&ratios),
-    );
+    let at = format!("paced, {percent:.0} % hot");
+    result.claims.push(LOST.claim(&at).measured_runs(&ratios));
     let full = over(position(beds, CALC_PACED), capture_lost);
     for (row, bed) in beds.iter().enumerate().filter(|(_, bed)| bed.row.takes_changes) {
         let changes = over(row, capture_lost);
         let ratios: Vec<f64> = changes.iter().zip(&full).map(|(c, f)| cost_ratio(*c, *f)).collect();
-        let name = bed.row.name;
-        let title =
-            format!("lost within the checkpoint: {name} ÷ {CALC_PACED}, {percent:.0} % hot");
-        result.claims.push(
-            Claim::new(title, SOURCE, loss_bound(hot_share))
-                .paper("partial checkpoints lose less")
-                .measured_runs(&ratios),
-        );
+        let claim = ClaimRow { bound: loss_bound(hot_share), ..LOST_IN_CHECKPOINT };
+        let claim = claim.claim_of((bed.row.name, CALC_PACED), &format!("{percent:.0} % hot"));
+        result.claims.push(claim.measured_runs(&ratios));
     }
     let rows: Vec<(&str, &[Outcome])> =
         beds.iter().zip(measured).map(|(bed, runs)| (bed.row.name, runs.as_slice())).collect();

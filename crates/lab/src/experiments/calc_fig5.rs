@@ -14,7 +14,9 @@ use crate::experiments::Experiment;
 use crate::experiments::calc_figures::rate;
 use crate::harness::{Harness, Instance, position};
 use crate::report::figure::axis::grouped;
-use crate::report::result::{Bound, Claim, ExperimentResult, Figure, Scale, Series, Table};
+use crate::report::result::{
+    Bound, ClaimRow, ExperimentResult, Figure, Paper, Scale, Series, Table,
+};
 use crate::subjects::records::{BASELINE, CALC_PACED, NAIVE_PACED, data_bytes, paced_rows};
 use crate::workloads::calc::LongTransactions;
 
@@ -150,6 +152,24 @@ fn each(
     Ok(outcomes)
 }
 
+/// The quantile of each claim, and the claim.
+const CLAIMS: [(f64, ClaimRow); 3] = [
+    (0.99, like_baseline("p99 of latency")),
+    (0.999, like_baseline("p99.9 of latency")),
+    (
+        0.99,
+        ClaimRow::new("p99 of latency", SOURCE, Bound::AtLeast(2.0))
+            .between(NAIVE_PACED, CALC_PACED)
+            .paper(Paper::words("naive has the worst latencies of all")),
+    ),
+];
+
+const fn like_baseline(metric: &'static str) -> ClaimRow {
+    ClaimRow::new(metric, SOURCE, Bound::AtMost(1.1))
+        .between(CALC_PACED, BASELINE)
+        .paper(Paper::words("very similar to no checkpointing"))
+}
+
 /// Claims and the figure of one load.
 fn add(
     load: &str,
@@ -158,22 +178,10 @@ fn add(
     result: &mut ExperimentResult,
 ) {
     let quantile = |name: &str, q: f64| outcomes[position(beds, name)].latencies.all().ms(q);
-    for (q, name) in [(0.99, "p99"), (0.999, "p99.9")] {
-        let claim = Claim::new(
-            format!("{name} of latency: calc, paced ÷ none, load {load}"),
-            SOURCE,
-            Bound::AtMost(1.1),
-        );
-        let claim = claim.paper("very similar to no checkpointing");
-        result.claims.push(claim.measured(quantile(CALC_PACED, q) / quantile(BASELINE, q)));
+    for (q, row) in CLAIMS {
+        let ratio = quantile(row.subject, q) / quantile(row.baseline, q);
+        result.claims.push(row.claim(&format!("load {load}")).measured(ratio));
     }
-    let claim = Claim::new(
-        format!("p99 of latency: naive, paced ÷ calc, paced, load {load}"),
-        SOURCE,
-        Bound::AtLeast(2.0),
-    );
-    let claim = claim.paper("naive has the worst latencies of all");
-    result.claims.push(claim.measured(quantile(NAIVE_PACED, 0.99) / quantile(CALC_PACED, 0.99)));
     let mut figure = Figure {
         title: format!("Latencies at {load} of capacity"),
         caption: "Share of transactions that were not slower; queueing included, counted from the \

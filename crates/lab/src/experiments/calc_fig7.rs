@@ -24,7 +24,7 @@ use crate::experiments::calc_measures::{
 use crate::harness::Harness;
 use crate::measure::stats::{cost_ratio, median, spread_of};
 use crate::report::figure::axis::grouped;
-use crate::report::result::{Bound, Claim, ExperimentResult, Figure, Table};
+use crate::report::result::{Bound, ClaimRow, ExperimentResult, Figure, Paper, Table};
 use crate::subjects::records::{
     self, CALC_PACED, CALC_UNPACED, NAIVE_PACED, NAIVE_UNPACED, PAPER_PACE_BYTES_PER_S,
 };
@@ -247,6 +247,26 @@ fn at_rest(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> L
     Ok(())
 }
 
+const AT_REST: ClaimRow = ClaimRow::new("TPC-C throughput at rest", SOURCE, Bound::AtLeast(0.98))
+    .between("calc", "none")
+    .paper(Paper::words("almost no overhead at rest"));
+const LIKE_SILO: ClaimRow = ClaimRow::new("TPC-C throughput", "Stillpoint", Bound::AtLeast(1.5));
+const LOST: ClaimRow = ClaimRow::new("TPC-C transactions lost", SOURCE, Bound::AtMost(0.6))
+    .between("calc", "naive")
+    .paper(Paper::words("CALC loses least of all"))
+    .goal(Bound::AtMost(0.25));
+const LOST_IN_CAPTURE: ClaimRow = ClaimRow::new(
+    "TPC-C: calc, paced: transactions lost inside the capture window",
+    SOURCE,
+    Bound::AtMost(12.0),
+)
+.paper(Paper::words("10 %"))
+.unit("%");
+const WORST_WINDOW: ClaimRow =
+    ClaimRow::new("TPC-C: worst 100 ms window", "Stillpoint", Bound::AtLeast(0.55))
+        .between("calc, paced", "baseline's worst")
+        .goal(Bound::AtLeast(0.70));
+
 fn rest_claims(
     workers: usize,
     rows: &[Row],
@@ -259,25 +279,14 @@ fn rest_claims(
     };
     let pairs = rates("calc").zip(measured[0].iter().map(Outcome::rate));
     let of_baseline: Vec<f64> = pairs.map(|(calc, none)| calc / none).collect();
-    let claim = Claim::new(
-        format!("TPC-C throughput at rest: calc ÷ none, workers: {workers}"),
-        SOURCE,
-        Bound::AtLeast(0.98),
-    );
-    let claim = claim.paper("almost no overhead at rest");
-    result.claims.push(claim.measured_runs(&of_baseline));
+    let at = format!("workers: {workers}");
+    result.claims.push(AT_REST.claim(&at).measured_runs(&of_baseline));
     let silo = SILO.iter().find(|silo| silo.0 == workers);
     for name in BESIDE_SILO {
         let Some((_, silo)) = silo else { continue };
         let ratios: Vec<f64> = rates(name).map(|rate| rate / silo).collect();
-        result.claims.push(
-            Claim::new(
-                format!("TPC-C throughput: {name} ÷ Silo on this machine, workers: {workers}"),
-                "Stillpoint",
-                Bound::AtLeast(1.5),
-            )
-            .measured_runs(&ratios),
-        );
+        let claim = LIKE_SILO.claim_of((name, "Silo on this machine"), &at);
+        result.claims.push(claim.measured_runs(&ratios));
     }
 }
 
@@ -381,36 +390,12 @@ fn capture_claims(rows: &[(&str, &[Outcome])], result: &mut ExperimentResult) {
             .zip(over(naive, lost_transactions))
             .map(|(calc, naive)| cost_ratio(*calc, naive))
             .collect();
-        result.claims.push(
-            Claim::new(
-                format!("TPC-C transactions lost: calc ÷ naive, {mode}"),
-                SOURCE,
-                Bound::AtMost(0.6),
-            )
-            .paper("CALC loses least of all")
-            .goal(Bound::AtMost(0.25))
-            .measured_runs(&ratios),
-        );
+        result.claims.push(LOST.claim(mode).measured_runs(&ratios));
     }
-    result.claims.push(
-        Claim::new(
-            "TPC-C: calc, paced: transactions lost inside the capture window",
-            SOURCE,
-            Bound::AtMost(12.0),
-        )
-        .paper("10 %")
-        .unit("%")
-        .measured_runs(&over(CALC_PACED, capture_loss_percent)),
-    );
-    result.claims.push(
-        Claim::new(
-            "TPC-C: worst 100 ms window: calc, paced ÷ baseline's worst",
-            "Stillpoint",
-            Bound::AtLeast(0.55),
-        )
-        .goal(Bound::AtLeast(0.70))
-        .measured_runs(&over(CALC_PACED, worst_window_ratio)),
-    );
+    let in_capture = over(CALC_PACED, capture_loss_percent);
+    result.claims.push(LOST_IN_CAPTURE.claim("").measured_runs(&in_capture));
+    let worst = over(CALC_PACED, worst_window_ratio);
+    result.claims.push(WORST_WINDOW.claim("").measured_runs(&worst));
 }
 
 #[cfg(test)]

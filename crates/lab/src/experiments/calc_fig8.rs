@@ -13,7 +13,7 @@ use crate::experiments::calc_measures::{capture_seconds, lost_transactions};
 use crate::harness::Harness;
 use crate::measure::machine::available_bytes;
 use crate::report::figure::axis::grouped;
-use crate::report::result::{Bound, Claim, ExperimentResult, Figure, Series, Table};
+use crate::report::result::{Bound, ClaimRow, ExperimentResult, Figure, Paper, Series, Table};
 use crate::subjects::records::{CALC_PACED, PAPER_PACE_BYTES_PER_S, row};
 
 const SOURCE: &str = "CALC paper, §5.1.5, Figure 8";
@@ -109,17 +109,18 @@ fn of(points: &[Point], figure: fn(&Point) -> f64) -> Vec<[f64; 2]> {
     points.iter().map(|point| [point.records as f64 / 1e6, figure(point)]).collect()
 }
 
+const DURATION: ClaimRow =
+    ClaimRow::new("r² of a line: duration by size", SOURCE, Bound::AtLeast(0.98))
+        .paper(Paper::words("linearly scalable"));
+const LOST: ClaimRow =
+    ClaimRow::new("r² of a line: transactions lost by size", SOURCE, Bound::AtLeast(0.9))
+        .paper(Paper::words("linear in database size"));
+
 fn claims(points: &[Point], result: &mut ExperimentResult) {
-    result.claims.push(
-        Claim::new("r² of a line: duration by size", SOURCE, Bound::AtLeast(0.98))
-            .paper("linearly scalable")
-            .measured(linearity(&of(points, |point| point.duration_s))),
-    );
-    result.claims.push(
-        Claim::new("r² of a line: transactions lost by size", SOURCE, Bound::AtLeast(0.9))
-            .paper("linear in database size")
-            .measured(linearity(&of(points, |point| point.lost))),
-    );
+    let duration = linearity(&of(points, |point| point.duration_s));
+    let lost = linearity(&of(points, |point| point.lost));
+    result.claims.push(DURATION.claim("").measured(duration));
+    result.claims.push(LOST.claim("").measured(lost));
 }
 
 fn figures(points: &[Point], result: &mut ExperimentResult) {

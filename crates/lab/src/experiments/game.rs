@@ -14,7 +14,7 @@ use crate::harness::Harness;
 use crate::measure::outcome::Outcome;
 use crate::measure::stats::{Spread, cost_ratio, median, spread_of};
 use crate::report::result::{
-    Bar, Bound, Claim, Comparison, ExperimentResult, Figure, Paper, Scale, Series, Table,
+    Bar, Bound, ClaimRow, ExperimentResult, Figure, Paper, Scale, Series, Table,
 };
 use crate::subjects::arrays::{
     flat_schemes, further_interleaved, has_constant_tick, is_from_2011, schemes_with_copies,
@@ -215,18 +215,20 @@ const fn overhead(
     baseline: &'static str,
     paper: Paper,
     goal: f64,
-) -> Comparison {
+) -> ClaimRow {
     let (metric, source) = ("overhead", "SIGMOD 2011, §5.4, Figure 10");
-    let (bound, goal) = (Bound::AtLeast(1.0), Bound::AtLeast(goal));
-    Comparison { metric, subject, baseline, source, paper: Some(paper), bound, goal }
+    ClaimRow::new(metric, source, Bound::AtLeast(1.0))
+        .between(subject, baseline)
+        .paper(paper)
+        .goal(Bound::AtLeast(goal))
 }
 
 /// The claims of §5.4 on Figure 10.
-const FIGURE_10: [Comparison; 4] = [
+const FIGURE_10: [ClaimRow; 4] = [
     overhead("ns", "ipp", Paper::ratio("nearly 7 ×", 7.0), 7.0),
-    overhead("bacou", "ipp", Paper::order("more"), 2.0),
+    overhead("bacou", "ipp", Paper::words("more"), 2.0),
     overhead("bazz", "ipp", Paper::ratio("about that of ns, nearly 7 ×", 7.0), 2.0),
-    overhead("bacou", "bazz", Paper::order("more"), 1.5),
+    overhead("bacou", "bazz", Paper::words("more"), 1.5),
 ];
 
 fn overhead_claims(rows: &[SchemeRuns], result: &mut ExperimentResult) {
@@ -288,27 +290,26 @@ fn overhead_figures(rows: &[SchemeRuns], result: &mut ExperimentResult) {
     result.tables.push(table);
 }
 
+const OF_RECOVERY: &str = "SIGMOD 2011, §5.4; the project's own bound";
+
+const READ_RATE: ClaimRow = ClaimRow::new(
+    "recovery: rate of reading the image ÷ the disk's read rate",
+    OF_RECOVERY,
+    Bound::AtLeast(0.8),
+);
+const DOWNTIME: ClaimRow = ClaimRow::new(
+    "downtime after kill -9: from the call that opens to its return",
+    OF_RECOVERY,
+    Bound::AtMost(8.1),
+)
+.paper(Paper::words("8.1 s: 3.9 s and at most 4.2 s"))
+.goal(Bound::AtMost(2.0))
+.unit("s");
+
 fn recovery_claims(killed: &Killed, result: &mut ExperimentResult) {
-    let source = "SIGMOD 2011, §5.4; the project's own bound";
-    result.claims.push(
-        Claim::new(
-            "recovery: rate of reading the image ÷ the disk's read rate",
-            source,
-            Bound::AtLeast(0.8),
-        )
-        .measured(killed.image_bytes_per_s() / killed.disk_bytes_per_s),
-    );
-    result.claims.push(
-        Claim::new(
-            "downtime after kill -9: from the call that opens to its return",
-            source,
-            Bound::AtMost(8.1),
-        )
-        .paper("8.1 s: 3.9 s and at most 4.2 s")
-        .goal(Bound::AtMost(2.0))
-        .unit("s")
-        .measured(killed.open_s),
-    );
+    let read_rate = killed.image_bytes_per_s() / killed.disk_bytes_per_s;
+    result.claims.push(READ_RATE.claim("").measured(read_rate));
+    result.claims.push(DOWNTIME.claim("").measured(killed.open_s));
     result.note(killed.to_string());
 }
 
@@ -347,30 +348,22 @@ impl Experiment for FcFig11 {
     }
 }
 
+const FIGURE_11: &str = "SIGMOD 2011, §5.4, Figure 11";
+
+const UNIFORM: ClaimRow = ClaimRow::new("worst tick ÷ mean tick", FIGURE_11, Bound::AtMost(1.5))
+    .paper(Paper::words("almost uniform, at most 0.9 ms"));
+const OF_CAPTURE: ClaimRow =
+    ClaimRow::new("worst tick of a capture", "Stillpoint", Bound::AtMost(1.5));
+const RAW_TICK: &str = "baseline's worst tick";
+
 /// The claims of §5.4 on Figure 11: each scheme of the paper whose tick is constant, by itself.
 fn latency_claims(rows: &[SchemeRuns], result: &mut ExperimentResult) {
-    let source = "SIGMOD 2011, §5.4, Figure 11";
     let is_flat = |row: &&SchemeRuns| has_constant_tick(row.scheme) && is_from_2011(row.scheme);
     for row in rows.iter().filter(is_flat) {
         let uniform = row.all(|it| it.all().max_ms() / it.all().mean_ms());
-        result.claims.push(
-            Claim::new(
-                format!("{}: worst tick ÷ mean tick", row.scheme),
-                source,
-                Bound::AtMost(1.5),
-            )
-            .paper("almost uniform, at most 0.9 ms")
-            .measured_runs(&uniform),
-        );
+        result.claims.push(UNIFORM.claim_of((row.scheme, ""), "").measured_runs(&uniform));
         let raw = row.all(|it| it.all().max_captured_ms() / it.all().raw_max_ms());
-        result.claims.push(
-            Claim::new(
-                format!("worst tick of a capture: {} ÷ baseline's worst tick", row.scheme),
-                "Stillpoint",
-                Bound::AtMost(1.5),
-            )
-            .measured_runs(&raw),
-        );
+        result.claims.push(OF_CAPTURE.claim_of((row.scheme, RAW_TICK), "").measured_runs(&raw));
     }
     let Some((one, other)) = row(rows, PEAKS.subject).zip(row(rows, PEAKS.baseline)) else {
         return;
@@ -380,15 +373,10 @@ fn latency_claims(rows: &[SchemeRuns], result: &mut ExperimentResult) {
 }
 
 /// The claim of §5.4 on the peaks of Figure 11.
-const PEAKS: Comparison = Comparison {
-    metric: "worst tick",
-    subject: "ns",
-    baseline: "ipp",
-    source: "SIGMOD 2011, §5.4, Figure 11",
-    paper: Some(Paper::ratio("29 ms and 0.9 ms: 32 ×", 32.0)),
-    bound: Bound::AtLeast(2.0),
-    goal: Bound::AtLeast(10.0),
-};
+const PEAKS: ClaimRow = ClaimRow::new("worst tick", FIGURE_11, Bound::AtLeast(2.0))
+    .between("ns", "ipp")
+    .paper(Paper::ratio("29 ms and 0.9 ms: 32 ×", 32.0))
+    .goal(Bound::AtLeast(10.0));
 
 fn latency_figures(rows: &[SchemeRuns], result: &mut ExperimentResult) {
     let mut figure = Figure {

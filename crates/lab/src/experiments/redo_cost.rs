@@ -17,7 +17,7 @@ use crate::harness::{Harness, Instance};
 use crate::measure::device;
 use crate::measure::stats::{Spread, median};
 use crate::report::figure::axis::grouped;
-use crate::report::result::{Bound, Claim, ExperimentResult, Table};
+use crate::report::result::{Bound, ClaimRow, ExperimentResult, Table};
 use crate::subjects::records::{CALC_UNPACED, Row, data_bytes, row as row_of};
 use crate::sys;
 use crate::workloads::calc::{Change, LARGE_VALUE_BYTES};
@@ -103,10 +103,8 @@ impl Experiment for RedoCost {
             let pairs = pairs(bench, plan, &beds, workers, Change::Counter, plan.run_s)?;
             table.rows.push(row(workers, "8 of 100 bytes", &pairs));
             let of = if workers == 1 { "1 worker" } else { "2 workers" };
-            let claim = format!("throughput: redo ÷ no journal, changed ranges, {of}");
-            result.claims.push(
-                Claim::new(claim, SOURCE, Bound::AtLeast(0.85)).measured_runs(&ratios(&pairs)),
-            );
+            let claim = CHANGED_RANGES.claim(&format!("changed ranges, {of}"));
+            result.claims.push(claim.measured_runs(&ratios(&pairs)));
         }
         let pairs = pairs(bench, plan, &beds, 2, Change::Whole, plan.run_whole_values_s)?;
         table.rows.push(row(2, "100 of 100 bytes", &pairs));
@@ -116,6 +114,14 @@ impl Experiment for RedoCost {
         Ok(())
     }
 }
+
+const CHANGED_RANGES: ClaimRow =
+    ClaimRow::new("throughput", SOURCE, Bound::AtLeast(0.85)).between("redo", "no journal");
+const LOG_RATE: ClaimRow = ClaimRow::new(
+    "redo, whole values of 1,000 bytes: rate of the log ÷ write rate of the device",
+    SOURCE,
+    Bound::AtLeast(0.8),
+);
 
 /// An engine without a journal and one with the redo log.
 fn beds<'a>(bench: &'a Harness<'_>, row: Row, records: u64) -> LabResult<[Instance<'a>; 2]> {
@@ -145,8 +151,7 @@ fn large_values(
     table.rows.push(row(2, "1,000 of 1,000 bytes", &all));
     let device_bytes_per_s = median(&device).round();
     result.parameters.insert("device_write_bytes_per_s".into(), device_bytes_per_s.into());
-    let claim = "redo, whole values of 1,000 bytes: rate of the log ÷ write rate of the device";
-    result.claims.push(Claim::new(claim, SOURCE, Bound::AtLeast(0.8)).measured_runs(&shares));
+    result.claims.push(LOG_RATE.claim("").measured_runs(&shares));
     beds.into_iter().try_for_each(Instance::clear)
 }
 

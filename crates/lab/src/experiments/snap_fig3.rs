@@ -24,7 +24,7 @@ use crate::measure::outcome::{Outcome, Ticks};
 use crate::measure::stats::median;
 use crate::report::draw::Drawing;
 use crate::report::figure::axis::grouped;
-use crate::report::result::{Bound, Claim, ExperimentResult, Table};
+use crate::report::result::{Bound, ClaimRow, ExperimentResult, Paper, Table};
 use crate::subjects::arrays::{
     flat_schemes, has_constant_tick, is_from_2011, is_from_a_paper, refusals, schemes,
 };
@@ -330,31 +330,40 @@ fn growth(points: &[Point], scheme: &str, figure: impl Fn(&Point) -> f64) -> f64
     }
 }
 
+const LARGEST: &str = "largest size";
+const BOUNDARY: ClaimRow =
+    ClaimRow::new("tick boundary at the worst size", "Stillpoint", Bound::AtMost(1.0)).unit("µs");
+const BOUNDARY_GROWS: ClaimRow = constant("tick boundary, largest ÷ smallest size");
+const TICK_GROWS: ClaimRow = constant("worst tick, largest ÷ smallest size");
+const OF_CAPTURE: ClaimRow =
+    ClaimRow::new("worst tick of a capture", "Stillpoint", Bound::AtMost(1.5));
+const NO_SPIKES: ClaimRow = ClaimRow::new("worst tick ÷ mean tick", SOURCE, Bound::AtMost(1.5))
+    .paper(Paper::words("no spikes"));
+const SPIKES: ClaimRow = ClaimRow::new("worst tick", SOURCE, Bound::AtLeast(10.0))
+    .paper(Paper::words("several orders of magnitude"));
+const OUTPERFORMED: ClaimRow =
+    ClaimRow::new("mean tick", "ICDE 2018, §III-B, finding 1", Bound::AtLeast(1.0))
+        .paper(Paper::words("fork outperforms NS, COU, ZZ and PP in latency and throughput"));
+
+const fn constant(metric: &'static str) -> ClaimRow {
+    ClaimRow::new(metric, SOURCE, Bound::AtMost(1.2))
+        .paper(Paper::words("not affected by the data size"))
+}
+
 /// Claims that no cost of a scheme with a constant tick grows with the size.
 fn flat(points: &[Point], what: &str, result: &mut ExperimentResult) {
     for scheme in flat_schemes() {
         let boundary = of(points, scheme).map(Point::boundary_us).fold(f64::NAN, f64::max);
-        let text = format!("{scheme}: tick boundary at the worst size, {what}, action log on");
-        let claim = Claim::new(text, "Stillpoint", Bound::AtMost(1.0)).unit("µs");
-        result.claims.push(claim.measured(boundary));
-        let text =
-            format!("{scheme}: tick boundary, largest ÷ smallest size, {what}, action log on");
-        result.claims.push(
-            Claim::new(text, SOURCE, Bound::AtMost(1.2))
-                .paper("not affected by the data size")
-                .measured(growth(points, scheme, Point::boundary_us)),
-        );
-        let text = format!("{scheme}: worst tick, largest ÷ smallest size, {what}");
-        result.claims.push(
-            Claim::new(text, SOURCE, Bound::AtMost(1.2))
-                .paper("not affected by the data size")
-                .measured(growth(points, scheme, |point| point.middle(Ticks::max_ms))),
-        );
+        let at = format!("{what}, action log on");
+        result.claims.push(BOUNDARY.claim_of((scheme, ""), &at).measured(boundary));
+        let ratio = growth(points, scheme, Point::boundary_us);
+        result.claims.push(BOUNDARY_GROWS.claim_of((scheme, ""), &at).measured(ratio));
+        let ratio = growth(points, scheme, |point| point.middle(Ticks::max_ms));
+        result.claims.push(TICK_GROWS.claim_of((scheme, ""), what).measured(ratio));
         let beside =
             |point: &Point| point.middle(|ticks| ticks.max_captured_ms() / ticks.raw_max_ms());
         let worst = of(points, scheme).map(beside).fold(f64::NAN, f64::max);
-        let text = format!("worst tick of a capture: {scheme} ÷ baseline's worst tick, {what}");
-        let claim = Claim::new(text, "Stillpoint", Bound::AtMost(1.5));
+        let claim = OF_CAPTURE.claim_of((scheme, "baseline's worst tick"), what);
         result.claims.push(claim.measured(worst));
     }
 }
@@ -364,23 +373,15 @@ fn spikes(points: &[Point], result: &mut ExperimentResult) {
     for scheme in flat_schemes().into_iter().filter(|name| is_from_2011(name)) {
         let flat_at_end =
             of(points, scheme).last().map(|p| p.middle(|ticks| ticks.max_ms() / ticks.mean_ms()));
-        let text = format!("{scheme}: worst tick ÷ mean tick, largest size");
-        result.claims.push(
-            Claim::new(text, SOURCE, Bound::AtMost(1.5))
-                .paper("no spikes")
-                .measured(flat_at_end.unwrap_or(f64::NAN)),
-        );
+        let claim = NO_SPIKES.claim_of((scheme, ""), LARGEST);
+        result.claims.push(claim.measured(flat_at_end.unwrap_or(f64::NAN)));
     }
     let worst = |scheme: &str| of(points, scheme).last().map(|p| p.middle(Ticks::max_ms));
     let has_peaks = |name: &&str| is_from_a_paper(name) && !has_constant_tick(name);
     for scheme in schemes().into_iter().filter(has_peaks) {
         let Some(spike) = worst(scheme) else { continue };
-        let text = format!("worst tick: {scheme} ÷ {WITHOUT_PEAKS}, largest size");
-        result.claims.push(
-            Claim::new(text, SOURCE, Bound::AtLeast(10.0))
-                .paper("several orders of magnitude")
-                .measured(worst(WITHOUT_PEAKS).map_or(f64::NAN, |flat| spike / flat)),
-        );
+        let ratio = worst(WITHOUT_PEAKS).map_or(f64::NAN, |flat| spike / flat);
+        result.claims.push(SPIKES.claim_of((scheme, WITHOUT_PEAKS), LARGEST).measured(ratio));
     }
 }
 
@@ -389,12 +390,8 @@ fn fork_outperforms(points: &[Point], result: &mut ExperimentResult) {
     let mean = |scheme: &str| of(points, scheme).last().map(|p| p.middle(Ticks::mean_ms));
     for scheme in schemes().into_iter().filter(|name| is_from_2011(name)) {
         let ratio = mean(scheme).zip(mean(FORK)).map(|(other, fork)| other / fork);
-        let text = format!("mean tick: {scheme} ÷ {FORK}, largest size");
-        result.claims.push(
-            Claim::new(text, "ICDE 2018, §III-B, finding 1", Bound::AtLeast(1.0))
-                .paper("fork outperforms NS, COU, ZZ and PP in latency and throughput")
-                .measured(ratio.unwrap_or(f64::NAN)),
-        );
+        let claim = OUTPERFORMED.claim_of((scheme, FORK), LARGEST);
+        result.claims.push(claim.measured(ratio.unwrap_or(f64::NAN)));
     }
 }
 

@@ -16,7 +16,7 @@ use crate::experiments::Experiment;
 use crate::harness::Harness;
 use crate::measure::outcome::Outcome;
 use crate::measure::stats::median;
-use crate::report::result::{Bound, Claim, ExperimentResult, Table};
+use crate::report::result::{Bound, ClaimRow, ExperimentResult, Paper, Table};
 use crate::subjects::arrays::{refusals, schemes};
 use crate::sys;
 use crate::workloads::trace::{Trace, TraceLoad};
@@ -269,36 +269,45 @@ fn orders(all: &[Measured], result: &mut ExperimentResult) {
         for above in &PAPER {
             for below in PAPER.iter().filter(|below| rank(below) < rank(above)) {
                 let Some((one, other)) = find(all, above).zip(find(all, below)) else { continue };
-                let text = format!("{metric}: {} ÷ {}", above.scheme, below.scheme);
                 let words = format!("{} and {}", RANKS[rank(above)], RANKS[rank(below)]);
-                let mut claim = Claim::new(text, SOURCE, Bound::AtLeast(1.0)).paper(words);
-                (claim.subject, claim.baseline) = (above.scheme.into(), below.scheme.into());
+                let row = ClaimRow::new(metric, SOURCE, Bound::AtLeast(1.0));
+                let claim = row.claim_of((above.scheme, below.scheme), "").paper(words);
                 result.claims.push(claim.measured(figure(one) / figure(other)));
             }
         }
     }
 }
 
+/// The claim on memory. The paper's figure gives its bound.
+const MEMORY: ClaimRow = ClaimRow::new("memory ÷ state", SOURCE, Bound::AtMost(1.0));
+const GROWTH: &str = "tick boundary, larger ÷ smaller state";
+const GROWS: ClaimRow =
+    ClaimRow::new(GROWTH, SOURCE, Bound::AtLeast(1.5)).paper(Paper::words("O(n)"));
+const IS_CONSTANT: ClaimRow =
+    ClaimRow::new(GROWTH, SOURCE, Bound::AtMost(1.2)).paper(Paper::words("O(1)"));
+const FULL: ClaimRow = ClaimRow::new("full snapshot as in the paper", SOURCE, Bound::AtLeast(1.0));
+const FORK_HOLDS: ClaimRow = ClaimRow::new(
+    "memory: fork, deviation from 1 + the share of the pages written during an image",
+    "Stillpoint",
+    Bound::AtMost(0.05),
+)
+.unit("of it");
+
 /// Memory, growth, and whether images are full.
 fn amounts(all: &[Measured], result: &mut ExperimentResult) {
     for (row, it) in PAPER.iter().filter_map(|row| Some((row, find(all, row)?))) {
-        let text = format!("memory ÷ state: {}", row.scheme);
-        let claim = Claim::new(text, SOURCE, Bound::AtMost(1.1 * row.memory));
+        let memory = ClaimRow { bound: Bound::AtMost(1.1 * row.memory), ..MEMORY };
+        let claim = memory.claim_of((row.scheme, ""), "");
         let words = format!("{} ×", row.memory);
         result.claims.push(claim.paper_ratio(words, row.memory).measured(it.memory()));
 
-        let (bound, words) = match row.grows {
-            true => (Bound::AtLeast(1.5), "O(n)"),
-            false => (Bound::AtMost(1.2), "O(1)"),
-        };
-        let text = format!("tick boundary, larger ÷ smaller state: {}", row.scheme);
-        result.claims.push(Claim::new(text, SOURCE, bound).paper(words).measured(it.growth()));
+        let growth = if row.grows { GROWS } else { IS_CONSTANT };
+        result.claims.push(growth.claim_of((row.scheme, ""), "").measured(it.growth()));
 
         let content = registry::REGISTRY.find(row.scheme).map(|row| row.content);
         let is_alike = content.is_ok_and(|it| (it == Content::Full) == row.is_full);
-        let text = format!("full snapshot: {} as in the paper", row.scheme);
-        let words = if row.is_full { "yes" } else { "no" };
-        let claim = Claim::new(text, SOURCE, Bound::AtLeast(1.0)).paper(words);
+        let full = FULL.paper(Paper::words(if row.is_full { "yes" } else { "no" }));
+        let claim = full.claim_of((row.scheme, ""), "");
         result.claims.push(claim.measured(f64::from(u8::from(is_alike))));
     }
 }
@@ -313,9 +322,7 @@ fn fork_holds_what_is_dirty(all: &[Measured], result: &mut ExperimentResult) {
         fork.dirty_share,
         fork.memory(),
     ));
-    let text = "memory: fork, deviation from 1 + the share of the pages written during an image";
-    let claim = Claim::new(text, "Stillpoint", Bound::AtMost(0.05)).unit("of it");
-    result.claims.push(claim.measured((fork.memory() / wanted - 1.0).abs()));
+    result.claims.push(FORK_HOLDS.claim("").measured((fork.memory() / wanted - 1.0).abs()));
 }
 
 #[cfg(test)]
@@ -367,7 +374,7 @@ mod tests {
         // On a loaded machine such a short run may end before fork's capture begins.
         let unmeasured = result.claims.iter().filter(|claim| claim.measured.is_none());
         assert!(unmeasured.into_iter().all(|it| it.claim.contains("fork")), "{:#?}", result.claims);
-        let full = result.claims.iter().filter(|claim| claim.claim.starts_with("full snapshot"));
+        let full = result.claims.iter().filter(|claim| claim.claim.contains("full snapshot"));
         assert!(full.clone().count() == 7 && full.into_iter().all(|claim| claim.met == Some(true)));
         Ok(())
     }

@@ -13,7 +13,7 @@ use crate::measure::outcome::Recovery;
 use crate::measure::stats::{counted, median, quantile};
 use crate::report::figure::axis::grouped;
 use crate::report::result::{
-    Bound, Claim, Comparison, ExperimentResult, Figure, Paper, Scale as AxisScale, Series, Table,
+    Bound, ClaimRow, ExperimentResult, Figure, Paper, Scale as AxisScale, Series, Table,
 };
 use crate::subjects::tpcc::{BATCH, Engine, Job, ROWS, Row, Status, recovers, with};
 use crate::sys;
@@ -340,20 +340,20 @@ const fn throughput(
     baseline: &'static str,
     paper: Option<Paper>,
     (bound, goal): (f64, f64),
-) -> Comparison {
+) -> ClaimRow {
     let metric = "new orders per second";
     let source = if paper.is_some() { "SIGMOD 2011, §5.5, Figure 12" } else { "Stillpoint" };
     let (bound, goal) = (Bound::AtLeast(bound), Bound::AtLeast(goal));
-    Comparison { metric, subject, baseline, source, paper, bound, goal }
+    ClaimRow { paper, ..ClaimRow::new(metric, source, bound) }.between(subject, baseline).goal(goal)
 }
 
 const NEARLY_NONE: Paper = Paper::ratio("0.899 at 60 warehouses", 0.899);
 
 /// The claims of §5.5 on Figure 12, and the bounds of the schemes with two copies.
-const FIGURE_12: [Comparison; 7] = [
+const FIGURE_12: [ClaimRow; 7] = [
     throughput("ipp, copy", "none", Some(NEARLY_NONE), (0.8, 0.9)),
-    throughput("ipp, copy", "ipp, merge", Some(Paper::order("slightly better")), (1.0, 1.0)),
-    throughput("ipp, merge", "ns", Some(Paper::order("better")), (1.0, 1.1)),
+    throughput("ipp, copy", "ipp, merge", Some(Paper::words("slightly better")), (1.0, 1.0)),
+    throughput("ipp, merge", "ns", Some(Paper::words("better")), (1.0, 1.1)),
     throughput("ipp, copy", "ns", Some(Paper::ratio("1.25 ×", 1.25)), (1.0, 1.25)),
     throughput("ns", "aries", Some(Paper::ratio("1.095 ×", 1.095)), (1.0, 1.1)),
     throughput("hg, copy", "ipp, copy", None, (0.9, 1.0)),
@@ -524,32 +524,32 @@ impl Experiment for FcFig13 {
     }
 }
 
+const FIGURE_13: &str = "SIGMOD 2011, §5.5, Figure 13";
+
+const WORST_BATCH: ClaimRow = ClaimRow::new("worst batch", FIGURE_13, Bound::AtLeast(1.0))
+    .between("ns", "ipp, copy")
+    .paper(Paper::words("large peaks at the end of each checkpoint period"))
+    .goal(Bound::AtLeast(2.0));
+const BYTES_LOGGED: ClaimRow = ClaimRow::new("bytes logged", FIGURE_13, Bound::AtLeast(2.0))
+    .between("aries", "ipp, copy")
+    .paper(Paper::words("it must write more data to disk"));
+const MEDIAN_BATCH: ClaimRow = ClaimRow::new("median batch", FIGURE_13, Bound::AtLeast(1.0))
+    .between("aries", "ipp, copy")
+    .paper(Paper::words("larger and more frequent peaks"));
+
 fn latency_claims(size: &Size, result: &mut ExperimentResult) {
-    let source = "SIGMOD 2011, §5.5, Figure 13";
-    let (Some(ns), Some(ipp), Some(aries)) =
-        (size.first("ns"), size.first("ipp, copy"), size.first("aries"))
-    else {
-        return;
-    };
-    let worst = ns.quantile_ms(1.0) / ipp.quantile_ms(1.0);
-    result.claims.push(
-        Claim::new("worst batch: ns ÷ ipp, copy", source, Bound::AtLeast(1.0))
-            .paper("large peaks at the end of each checkpoint period")
-            .goal(Bound::AtLeast(2.0))
-            .measured(worst),
-    );
-    let logged = aries.logged_per_transaction() / ipp.logged_per_transaction();
-    result.claims.push(
-        Claim::new("bytes logged: aries ÷ ipp, copy", source, Bound::AtLeast(2.0))
-            .paper("it must write more data to disk")
-            .measured(logged),
-    );
-    let batch = aries.quantile_ms(0.5) / ipp.quantile_ms(0.5);
-    result.claims.push(
-        Claim::new("median batch: aries ÷ ipp, copy", source, Bound::AtLeast(1.0))
-            .paper("larger and more frequent peaks")
-            .measured(batch),
-    );
+    type OfRun = fn(&Outcome) -> f64;
+    let rows: [(ClaimRow, OfRun); 3] = [
+        (WORST_BATCH, |it| it.quantile_ms(1.0)),
+        (BYTES_LOGGED, Outcome::logged_per_transaction),
+        (MEDIAN_BATCH, |it| it.quantile_ms(0.5)),
+    ];
+    for (row, figure) in rows {
+        let both = size.first(row.subject).zip(size.first(row.baseline));
+        if let Some((subject, baseline)) = both {
+            result.claims.push(row.claim("").measured(figure(subject) / figure(baseline)));
+        }
+    }
 }
 
 fn latency_figure(size: &Size, result: &mut ExperimentResult) {

@@ -20,7 +20,7 @@ use crate::experiments::peers_redis::{Peers, find_program};
 use crate::harness::Harness;
 use crate::measure::stats::{median, spread_of};
 use crate::report::figure::axis::grouped;
-use crate::report::result::{Bound, Claim, ExperimentResult, Figure, Table};
+use crate::report::result::{Bound, ClaimRow, ExperimentResult, Figure, Paper, Table};
 use crate::subjects::records::records_commits;
 use crate::subjects::server::{Peer, Server};
 use crate::subjects::ycsb::{ROWS, Row, YcsbRecords};
@@ -98,6 +98,12 @@ impl Experiment for Ycsb {
     }
 }
 
+const AT_REST: ClaimRow = ClaimRow::new("YCSB at rest", "CALC paper, §5.1.1", Bound::AtLeast(0.98))
+    .between("calc", "none")
+    .paper(Paper::words("no degradation of the baseline"));
+const OVER_RESP: ClaimRow = ClaimRow::new("YCSB over RESP", "Stillpoint", Bound::AtLeast(1.0))
+    .between("stillpoint", "redis");
+
 fn embedded(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
     let mut beds = Vec::new();
     for row in ROWS {
@@ -114,13 +120,7 @@ fn embedded(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> 
             rates[row].1.iter().zip(&rates[0].1).map(|(rate, none)| rate / none).collect()
         };
         if mix.updates > 0.0 {
-            let claim = Claim::new(
-                format!("YCSB {} at rest: calc ÷ none", mix.name),
-                "CALC paper, §5.1.1",
-                Bound::AtLeast(0.98),
-            );
-            let claim = claim.paper("no degradation of the baseline");
-            result.claims.push(claim.measured_runs(&of_baseline(1)));
+            result.claims.push(AT_REST.claim(mix.name).measured_runs(&of_baseline(1)));
         }
         for (row, (name, rates)) in rates.iter().enumerate() {
             table.rows.push(vec![
@@ -219,11 +219,7 @@ fn over_resp(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) ->
             }
             if let [ours, redis] = &rates[..] {
                 let ratios = ours.1.iter().zip(&redis.1).map(|(ours, redis)| ours / redis);
-                let claim = Claim::new(
-                    format!("YCSB {} over RESP, pipeline {pipeline}: stillpoint ÷ redis", mix.name),
-                    "Stillpoint",
-                    Bound::AtLeast(1.0),
-                );
+                let claim = OVER_RESP.claim(&format!("{}, pipeline {pipeline}", mix.name));
                 result.claims.push(claim.measured_runs(&ratios.collect::<Vec<_>>()));
             }
             let title = format!("YCSB {} over RESP, pipeline {pipeline}", mix.name);

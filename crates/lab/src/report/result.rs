@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use agreement::Agreement;
-pub(crate) use claim::{Bound, Claim, Comparison, Paper, Samples};
+pub(crate) use claim::{Bound, Claim, ClaimRow, Paper, Samples};
 pub(crate) use joined::joined;
 
 use crate::error::{LabError, LabResult};

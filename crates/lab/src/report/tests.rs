@@ -46,7 +46,11 @@ pub(crate) fn sample() -> ExperimentResult {
             ..Table::default()
         }],
         claims: vec![
-            claim("reaches its goal", Bound::AtMost(1.2)).goal(Bound::AtMost(1.1)).measured(1.0),
+            Claim {
+                goal: Some(Bound::AtMost(1.1)),
+                ..claim("reaches its goal", Bound::AtMost(1.2))
+            }
+            .measured(1.0),
             claim("meets its bound", Bound::AtLeast(2.0))
                 .paper_ratio("8 ×", 8.0)
                 .measured_runs(&[2.0, 2.5, 3.0]),

@@ -8,7 +8,9 @@ use crate::experiments::calc_measures::{
 };
 use crate::measure::stats::{Spread, median, spread_of};
 use crate::report::figure::axis::{grouped, short};
-use crate::report::result::{Bar, Bound, Claim, ExperimentResult, Figure, Series, Span, Table};
+use crate::report::result::{
+    Bar, Bound, ClaimRow, ExperimentResult, Figure, Paper, Series, Span, Table,
+};
 use crate::subjects::records::{CALC_PACED, CALC_UNPACED, NAIVE_PACED, NAIVE_UNPACED};
 use crate::workloads::calc::KEYS_PER_TRANSACTION;
 
@@ -45,13 +47,45 @@ pub(super) fn add(part: &str, plan: &Plan, found: &Findings, result: &mut Experi
     }
 }
 
+const NO_DEGRADATION: Paper = Paper::ratio("no degradation of the baseline", 1.0);
+const INSTRUCTIONS: ClaimRow =
+    ClaimRow::new("instructions per transaction at rest", SOURCE, Bound::AtMost(1.01))
+        .between("calc", "none")
+        .paper(NO_DEGRADATION);
+const AT_REST: ClaimRow = ClaimRow::new("throughput at rest", SOURCE, Bound::AtLeast(0.98))
+    .between("calc", "none")
+    .paper(NO_DEGRADATION);
+const LOST_IN_CAPTURE: ClaimRow = ClaimRow::new(
+    "calc, paced: transactions lost inside the capture window",
+    SOURCE,
+    Bound::AtMost(12.0),
+)
+.paper(Paper::words("10 %"))
+.goal(Bound::AtMost(3.0))
+.unit("%");
+const WINDOW: &str = "baseline's worst";
+const WORST_SATURATED: ClaimRow = worst_window(0.55, 0.70);
+const WORST_AT_HALF: ClaimRow = worst_window(0.90, 0.97);
+const LOSS_ADDED: ClaimRow = by_long("loss added by 2-second transactions");
+const WINDOW_LOWERED: ClaimRow = by_long("worst window lowered by 2-second transactions");
+const LOST: ClaimRow = ClaimRow::new("transactions lost", SOURCE, Bound::AtMost(0.6))
+    .between("calc", "naive")
+    .paper(Paper::ratio("2 to 10 times fewer", 0.5))
+    .goal(Bound::AtMost(0.25));
+
+const fn worst_window(bound: f64, goal: f64) -> ClaimRow {
+    ClaimRow::new("worst 100 ms window", "Stillpoint", Bound::AtLeast(bound))
+        .goal(Bound::AtLeast(goal))
+}
+
+const fn by_long(metric: &'static str) -> ClaimRow {
+    ClaimRow::new(metric, SOURCE, Bound::AtMost(5.0))
+        .paper(Paper::words("similar for both versions"))
+        .unit("points")
+}
+
 fn at_rest(found: &Findings, result: &mut ExperimentResult) {
-    let mut claim = Claim::new(
-        "instructions per transaction at rest: calc ÷ none",
-        SOURCE,
-        Bound::AtMost(1.01),
-    )
-    .paper_ratio("no degradation of the baseline", 1.0);
+    let mut claim = INSTRUCTIONS.claim("");
     if let Some(ratio) = &found.instructions {
         claim = claim.measured(ratio.calc / ratio.none);
         result.note(format!(
@@ -60,42 +94,20 @@ fn at_rest(found: &Findings, result: &mut ExperimentResult) {
         ));
     }
     result.claims.push(claim);
-    result.claims.push(
-        Claim::new("throughput at rest: calc ÷ none", SOURCE, Bound::AtLeast(0.98))
-            .paper_ratio("no degradation of the baseline", 1.0)
-            .measured_runs(&found.rest),
-    );
+    result.claims.push(AT_REST.claim("").measured_runs(&found.rest));
 }
 
 fn in_capture(found: &Findings, result: &mut ExperimentResult) {
     let loss = over_baseline(&found.saturated, CALC_PACED, capture_loss_percent);
-    result.claims.extend([Claim::new(
-        "calc, paced: transactions lost inside the capture window",
-        SOURCE,
-        Bound::AtMost(12.0),
-    )
-    .paper("10 %")
-    .goal(Bound::AtMost(3.0))
-    .unit("%")
-    .measured_runs(&loss)]);
+    result.claims.push(LOST_IN_CAPTURE.claim("").measured_runs(&loss));
     for name in [CALC_PACED, CALC_UNPACED] {
-        let worst = |rounds| over_baseline(rounds, name, worst_window_ratio);
-        result.claims.extend([
-            Claim::new(
-                format!("worst 100 ms window: {name} ÷ baseline's worst, saturated"),
-                "Stillpoint",
-                Bound::AtLeast(0.55),
-            )
-            .goal(Bound::AtLeast(0.70))
-            .measured_runs(&worst(&found.saturated)),
-            Claim::new(
-                format!("worst 100 ms window: {name} ÷ baseline's worst, half load"),
-                "Stillpoint",
-                Bound::AtLeast(0.90),
-            )
-            .goal(Bound::AtLeast(0.97))
-            .measured_runs(&worst(&found.half)),
-        ]);
+        for (row, rounds, at) in [
+            (WORST_SATURATED, &found.saturated, "saturated"),
+            (WORST_AT_HALF, &found.half, "half load"),
+        ] {
+            let worst = over_baseline(rounds, name, worst_window_ratio);
+            result.claims.push(row.claim_of((name, WINDOW), at).measured_runs(&worst));
+        }
     }
 }
 
@@ -108,24 +120,10 @@ fn long_transactions(found: &Findings, result: &mut ExperimentResult) {
         with.iter().map(|w| (w - median_without) * to_points).collect()
     };
     for name in [CALC_PACED, CALC_UNPACED] {
-        result.claims.extend([
-            Claim::new(
-                format!("{name}: loss added by 2-second transactions"),
-                SOURCE,
-                Bound::AtMost(5.0),
-            )
-            .paper("similar for both versions")
-            .unit("points")
-            .measured_runs(&apart(name, capture_loss_percent, 1.0)),
-            Claim::new(
-                format!("{name}: worst window lowered by 2-second transactions"),
-                SOURCE,
-                Bound::AtMost(5.0),
-            )
-            .paper("similar for both versions")
-            .unit("points")
-            .measured_runs(&apart(name, worst_window_ratio, -100.0)),
-        ]);
+        let loss = apart(name, capture_loss_percent, 1.0);
+        result.claims.push(LOSS_ADDED.claim_of((name, ""), "").measured_runs(&loss));
+        let lowered = apart(name, worst_window_ratio, -100.0);
+        result.claims.push(WINDOW_LOWERED.claim_of((name, ""), "").measured_runs(&lowered));
     }
 }
 
@@ -136,16 +134,7 @@ fn relative_to_naive(found: &Findings, result: &mut ExperimentResult) {
         // If naive lost nothing, the claim has no denominator.
         let ratio = |(calc, naive): (&f64, f64)| if naive > 0.0 { calc / naive } else { f64::NAN };
         let ratios: Vec<f64> = lost(calc).iter().zip(lost(naive)).map(ratio).collect();
-        result.claims.push(
-            Claim::new(
-                format!("transactions lost: calc ÷ naive, {mode}"),
-                SOURCE,
-                Bound::AtMost(0.6),
-            )
-            .paper_ratio("2 to 10 times fewer", 0.5)
-            .goal(Bound::AtMost(0.25))
-            .measured_runs(&ratios),
-        );
+        result.claims.push(LOST.claim(mode).measured_runs(&ratios));
     }
 }
 

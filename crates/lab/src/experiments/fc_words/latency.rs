@@ -12,7 +12,7 @@ use crate::measure::outcome::{Outcome, Ticks};
 use crate::measure::stats::median;
 use crate::report::draw::Drawing;
 use crate::report::figure::axis::grouped;
-use crate::report::result::{Bound, Claim, Comparison, ExperimentResult, Paper, Table};
+use crate::report::result::{Bound, ClaimRow, ExperimentResult, Paper, Table};
 use crate::subjects::arrays::{has_constant_tick, is_from_2011, schemes_with_copies};
 use crate::sys;
 use crate::workloads::trace::{Trace, TraceLoad};
@@ -53,16 +53,11 @@ impl Speed {
     }
 }
 
-const fn peak(subject: &'static str, words: &'static str, ratio: f64) -> Comparison {
-    Comparison {
-        metric: "worst tick",
-        subject,
-        baseline: "ipp",
-        source: FIGURE_8,
-        paper: Some(Paper::ratio(words, ratio)),
-        bound: Bound::AtLeast(1.0),
-        goal: Bound::AtLeast(ratio),
-    }
+const fn peak(subject: &'static str, words: &'static str, ratio: f64) -> ClaimRow {
+    ClaimRow::new("worst tick", FIGURE_8, Bound::AtLeast(1.0))
+        .between(subject, "ipp")
+        .paper(Paper::ratio(words, ratio))
+        .goal(Bound::AtLeast(ratio))
 }
 
 /// The peaks that §5.3 names at 320,000 updates per second, in ms.
@@ -70,11 +65,23 @@ const PAPER_PEAKS_MS: [(&str, f64); 4] =
     [("ns", 29.0), ("bacou", 6.0), ("bazz", 4.0), ("ipp", 0.8)];
 
 /// The claims on these peaks.
-const PEAKS: [Comparison; 3] = [
+const PEAKS: [ClaimRow; 3] = [
     peak("ns", "29 ÷ 0.8 ms", 36.0),
     peak("bacou", "6 ÷ 0.8 ms", 7.5),
     peak("bazz", "4 ÷ 0.8 ms", 5.0),
 ];
+
+const FLAT: ClaimRow = ClaimRow::new(
+    "worst tick ÷ mean tick",
+    "SIGMOD 2011, §5.3, Figures 8 and 9",
+    Bound::AtMost(1.5),
+)
+.paper(Paper::words("nearly constant, 0.8 ms at 320,000 updates/s"));
+const OF_CAPTURE: ClaimRow =
+    ClaimRow::new("worst tick of a capture", "Stillpoint", Bound::AtMost(1.5));
+const BEST: ClaimRow =
+    ClaimRow::new("overhead of the best scheme, of the tick", "Stillpoint", Bound::AtMost(0.5))
+        .unit("%");
 
 /// Runs the part.
 pub(super) fn run(
@@ -221,27 +228,17 @@ fn claims(
             result.claims.push(compared.claim(&at).measured_periods(&ratios));
         }
     }
-    let figures = "SIGMOD 2011, §5.3, Figures 8 and 9";
     for outcome in outcomes {
         let name = &outcome.scheme;
         if has_constant_tick(name) && is_from_2011(name) {
             let flat = outcome.of_periods(|ticks| ticks.max_ms() / ticks.mean_ms());
-            result.claims.push(
-                Claim::new(
-                    format!("{name}: worst tick ÷ mean tick, {at}"),
-                    figures,
-                    Bound::AtMost(1.5),
-                )
-                .paper("nearly constant, 0.8 ms at 320,000 updates/s")
-                .measured_periods(&flat),
-            );
+            let claim = FLAT.claim_of((name, ""), &at);
+            result.claims.push(claim.measured_periods(&flat));
         }
         if has_constant_tick(name) {
             let worst = outcome.of_periods(|ticks| ticks.max_captured_ms() / ticks.raw_max_ms());
-            let text = format!("worst tick of a capture: {name} ÷ baseline's worst tick, {at}");
-            result
-                .claims
-                .push(Claim::new(text, "Stillpoint", Bound::AtMost(1.5)).measured_periods(&worst));
+            let claim = OF_CAPTURE.claim_of((name, "baseline's worst tick"), &at);
+            result.claims.push(claim.measured_periods(&worst));
         }
     }
     if rate == RATE {
@@ -251,13 +248,8 @@ fn claims(
         let shares = outcomes.iter().map(|outcome| (outcome, share(outcome)));
         let best = shares.min_by(|a, b| median(&a.1).total_cmp(&median(&b.1)));
         if let Some((outcome, shares)) = best {
-            let text =
-                format!("overhead of the best scheme ({}), of the tick, {at}", outcome.scheme);
-            result.claims.push(
-                Claim::new(text, "Stillpoint", Bound::AtMost(0.5))
-                    .unit("%")
-                    .measured_periods(&shares),
-            );
+            let claim = BEST.claim_of((&outcome.scheme, ""), &at);
+            result.claims.push(claim.measured_periods(&shares));
         }
     }
 }

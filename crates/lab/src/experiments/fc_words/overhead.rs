@@ -11,7 +11,7 @@ use crate::error::LabResult;
 use crate::measure::stats::{cost_ratio, median};
 use crate::report::draw::Drawing;
 use crate::report::figure::axis::grouped;
-use crate::report::result::{Bound, Claim, Comparison, ExperimentResult, Paper, Table};
+use crate::report::result::{Bound, Claim, ClaimRow, ExperimentResult, Paper, Table};
 use crate::subjects::arrays::{flat_schemes, further_layouts, is_from_2011, schemes_with_copies};
 use crate::workloads::zipf::OBJECT_WORDS;
 
@@ -26,8 +26,14 @@ const FIGURE_3: &str = "SIGMOD 2011, §5.2, Figure 3";
 const FIGURE_4: &str = "SIGMOD 2011, §5.2, Figure 4";
 const TABLE_2: &str = "SIGMOD 2011, §5.2, Table 2";
 /// The mutator's time ÷ the raw mutator's (§5.2.2).
-const TABLE_2_TIMES: [(&str, &str, f64); 2] =
-    [("ipp", "43 % on top of raw", 1.43), ("npp", "258 % on top of raw", 3.58)];
+const TABLE_2_TIMES: [ClaimRow; 2] =
+    [of_raw("ipp", "43 % on top of raw", 1.43), of_raw("npp", "258 % on top of raw", 3.58)];
+
+const fn of_raw(subject: &'static str, words: &'static str, ratio: f64) -> ClaimRow {
+    ClaimRow::new("the mutator's time", TABLE_2, Bound::AtMost(ratio))
+        .between(subject, "raw")
+        .paper(Paper::ratio(words, ratio))
+}
 /// Updates per second above which ns is ahead of all but ipp (§5.3).
 const NS_IS_AHEAD: u64 = 160_000;
 
@@ -37,21 +43,22 @@ const fn overhead(
     source: &'static str,
     paper: &'static str,
     goal: f64,
-) -> Comparison {
-    let (metric, paper) = ("overhead", Some(Paper::ratio(paper, goal)));
-    let (bound, goal) = (Bound::AtLeast(1.0), Bound::AtLeast(goal));
-    Comparison { metric, subject, baseline, source, paper, bound, goal }
+) -> ClaimRow {
+    ClaimRow::new("overhead", source, Bound::AtLeast(1.0))
+        .between(subject, baseline)
+        .paper(Paper::ratio(paper, goal))
+        .goal(Bound::AtLeast(goal))
 }
 
 /// The ratios that §5.3 names.
-const FIGURE_5_RATIOS: [Comparison; 3] = [
+const FIGURE_5_RATIOS: [ClaimRow; 3] = [
     overhead("bazz", "ipp", FIGURE_5, "8.4 ×", 8.4),
     overhead("bacou", "ipp", FIGURE_5, "9.6 ×", 9.6),
     overhead("ns", "ipp", FIGURE_5, "3 ×", 3.0),
 ];
 
 /// Statements of §5.3 on other rates of Figure 5.
-const FIGURE_5_AT: [(u64, Comparison); 4] = [
+const FIGURE_5_AT: [(u64, ClaimRow); 4] = [
     (80_000, overhead("bazz", "ipp", FIGURE_5, "9 ×", 9.0)),
     (80_000, overhead("bacou", "ipp", FIGURE_5, "over 10 ×", 10.0)),
     (80_000, overhead("ns", "ipp", FIGURE_5, "over 10 ×", 10.0)),
@@ -59,7 +66,7 @@ const FIGURE_5_AT: [(u64, Comparison); 4] = [
 ];
 
 /// The ratios that §5.2 names.
-const LAYOUT_RATIOS: [Comparison; 3] = [
+const LAYOUT_RATIOS: [ClaimRow; 3] = [
     overhead("nzz", "bazz", FIGURE_3, "about 2 ×", 2.0),
     overhead("izz", "bazz", FIGURE_3, "about 3 ×", 3.0),
     overhead("npp", "ipp", FIGURE_4, "about 6 ×", 6.0),
@@ -71,7 +78,7 @@ const FIGURE_7: &str = "SIGMOD 2011, §5.3, Figure 7";
 
 /// The paper's statements on the largest size (§5.3). At the low share ipp is ten times cheaper
 /// than ns. At the high share ns is the cheapest. At both ipp is cheaper than bacou and bazz.
-const SIZE_RATIOS: [Comparison; 8] = [
+const SIZE_RATIOS: [ClaimRow; 8] = [
     overhead("ns", "ipp", FIGURE_6, "10 ×", 10.0),
     dearer("bacou", "ipp", FIGURE_6),
     dearer("bazz", "ipp", FIGURE_6),
@@ -82,9 +89,47 @@ const SIZE_RATIOS: [Comparison; 8] = [
     dearer("bazz", "ipp", FIGURE_7),
 ];
 
-const fn dearer(subject: &'static str, baseline: &'static str, source: &'static str) -> Comparison {
-    let paper = Some(Paper::order("dominated, whatever the size"));
-    Comparison { paper, ..overhead(subject, baseline, source, "", 1.0) }
+const fn dearer(subject: &'static str, baseline: &'static str, source: &'static str) -> ClaimRow {
+    overhead(subject, baseline, source, "", 1.0).paper(Paper::words("dominated, whatever the size"))
+}
+
+const IPP_IS_BEST: ClaimRow = ClaimRow::new("overhead", FIGURE_5, Bound::AtMost(1.0))
+    .between("ipp", "best of ns, bacou, bazz")
+    .paper(Paper::words("below 1 at every rate"));
+const NS_IS_NEXT: ClaimRow = ClaimRow::new("overhead", FIGURE_5, Bound::AtMost(1.0))
+    .between("ns", "best of bacou, bazz")
+    .paper(Paper::words("dominates all but ipp"));
+/// A scheme of ours costs no more than one of the paper's.
+const NO_DEARER: ClaimRow = ClaimRow::new("overhead", "Stillpoint", Bound::AtMost(1.0));
+const NS_IS_CONSTANT: ClaimRow =
+    ClaimRow::new("overhead: ns, highest ÷ lowest rate", FIGURE_5, Bound::AtMost(1.2))
+        .paper(Paper::words("essentially constant"));
+const IPP_IS_LINEAR: ClaimRow = ClaimRow::new(
+    "overhead per update: ipp, highest rate ÷ 320,000 updates/s",
+    FIGURE_5,
+    Bound::AtMost(1.3),
+)
+.paper(Paper::words("scales linearly"));
+const CROSSOVER: ClaimRow = ClaimRow::new(
+    "crossover of ipp and ns: deviation from the predicted rate",
+    FIGURE_5,
+    Bound::AtMost(0.3),
+)
+.paper(Paper::words(PAPER_CROSSOVER));
+const LARGE_PAGES: [ClaimRow; 2] = [by_pages("ipp", "0.2 ×", 0.2), by_pages("bazz", "0.6 ×", 0.6)];
+const LITTLE_IMPACT: ClaimRow =
+    ClaimRow::new("change of the overhead by pages of 2 MiB", FIGURE_14, Bound::AtMost(0.2))
+        .paper(Paper::words("little impact"));
+const BOUNDARY: ClaimRow = ClaimRow::new("tick boundary", FIGURE_14, Bound::AtLeast(100.0))
+    .between("ns", "ipp")
+    .paper(Paper::ratio("up to three orders of magnitude", 1_000.0))
+    .goal(Bound::AtLeast(1_000.0));
+
+const fn by_pages(subject: &'static str, words: &'static str, cut: f64) -> ClaimRow {
+    ClaimRow::new("overhead, pages of 2 MiB ÷ pages of 4 KiB", FIGURE_14, Bound::AtMost(1.0))
+        .between(subject, "")
+        .paper(Paper::ratio(words, cut))
+        .goal(Bound::AtMost(cut))
 }
 
 /// Runs the parts in memory that the context asks for.
@@ -148,7 +193,7 @@ fn draw(
     all: &[Costs],
     schemes: &[&str],
     (title, suffix): (&str, &str),
-    paper: &[(u64, &Comparison)],
+    paper: &[(u64, &ClaimRow)],
     result: &mut ExperimentResult,
 ) {
     let caption = "The mutator's CPU time beyond the baseline's, from one point of consistency to \
@@ -173,7 +218,7 @@ fn draw(
 /// Figure 5, and a table of it.
 fn by_rate(all: &[Costs], plan: &Plan, objects: usize, result: &mut ExperimentResult) {
     let size = megabytes(objects);
-    let paper: Vec<(u64, &Comparison)> = FIGURE_5_RATIOS
+    let paper: Vec<(u64, &ClaimRow)> = FIGURE_5_RATIOS
         .iter()
         .map(|compared| (RATE, compared))
         .chain(FIGURE_5_AT.iter().map(|(rate, compared)| (*rate, compared)))
@@ -216,23 +261,22 @@ fn order(all: &[Costs], size: &str, result: &mut ExperimentResult) {
         let claim = compared.claim(&format!("{size}, 320,000 updates/s"));
         result.claims.push(claim.measured_periods(&ratios));
     }
-    let text =
-        format!("overhead: ipp ÷ best of ns, bacou, bazz, worst rate up to 320,000/s, {size}");
-    let claim = Claim::new(text, FIGURE_5, Bound::AtMost(1.0)).paper("below 1 at every rate");
+    let claim = IPP_IS_BEST.claim(&format!("worst rate up to 320,000/s, {size}"));
     let paper = Worst::of(all, "ipp", &["ns", "bacou", "bazz"], 0..=RATE);
     result.claims.push(paper.judge(claim));
     paper.note(size, result);
-    let text = format!("overhead: ns ÷ best of bacou, bazz, worst rate above 160,000/s, {size}");
-    let claim = Claim::new(text, FIGURE_5, Bound::AtMost(1.0)).paper("dominates all but ipp");
+    let claim = NS_IS_NEXT.claim(&format!("worst rate above 160,000/s, {size}"));
     let paper = Worst::of(all, "ns", &["bacou", "bazz"], NS_IS_AHEAD + 1..=u64::MAX);
     result.claims.push(paper.judge(claim));
     paper.note(size, result);
     over_all_rates(all, size, result);
     let two_copies = flat_schemes().into_iter().filter(|name| !is_from_2011(name));
     for scheme in two_copies {
-        let text = format!("overhead: {scheme} (2 copies) ÷ ipp (3 copies), worst rate, {size}");
         let ours = Worst::of(all, scheme, &["ipp"], 0..=u64::MAX);
-        result.claims.push(ours.judge(Claim::new(text, "Stillpoint", Bound::AtMost(1.0))));
+        let subject = format!("{scheme} (2 copies)");
+        let both = (&*subject, "ipp (3 copies)");
+        let claim = NO_DEARER.claim_of(both, &format!("worst rate, {size}"));
+        result.claims.push(ours.judge(claim));
         ours.note(size, result);
     }
 }
@@ -242,22 +286,14 @@ fn over_all_rates(all: &[Costs], size: &str, result: &mut ExperimentResult) {
     if let Some(([first, ..], Some(last))) =
         of(all, "ns").map(|ns| (&ns.points[..], ns.points.last()))
     {
-        let text = format!("overhead: ns, highest ÷ lowest rate, {size}");
-        result.claims.push(
-            Claim::new(text, FIGURE_5, Bound::AtMost(1.2))
-                .paper("essentially constant")
-                .measured(cost_ratio(last.overhead(), first.overhead())),
-        );
+        let ratio = cost_ratio(last.overhead(), first.overhead());
+        result.claims.push(NS_IS_CONSTANT.claim(size).measured(ratio));
     }
     let ends = of(all, "ipp").and_then(|ipp| ipp.at(RATE).zip(ipp.points.last()));
     if let Some((at_rate, last)) = ends {
         let per_update = |cost: &Cost| cost.overhead() / cost.updates as f64;
-        let text = format!("overhead per update: ipp, highest rate ÷ 320,000 updates/s, {size}");
-        result.claims.push(
-            Claim::new(text, FIGURE_5, Bound::AtMost(1.3))
-                .paper("scales linearly")
-                .measured(cost_ratio(per_update(last), per_update(at_rate))),
-        );
+        let ratio = cost_ratio(per_update(last), per_update(at_rate));
+        result.claims.push(IPP_IS_LINEAR.claim(size).measured(ratio));
     }
 }
 
@@ -326,12 +362,8 @@ fn crossover(all: &[Costs], plan: &Plan, size: &str, result: &mut ExperimentResu
         grouped(predicted.max(0.0) as u64),
         measured.map_or("no measured rate".into(), |rate| grouped(rate as u64)),
     ));
-    let text = format!("crossover of ipp and ns: deviation from the predicted rate, {size}");
-    result.claims.push(
-        Claim::new(text, FIGURE_5, Bound::AtMost(0.3))
-            .paper(PAPER_CROSSOVER)
-            .measured(measured.map_or(f64::NAN, |rate| (rate / predicted - 1.0).abs())),
-    );
+    let deviation = measured.map_or(f64::NAN, |rate| (rate / predicted - 1.0).abs());
+    result.claims.push(CROSSOVER.claim(size).measured(deviation));
 }
 
 /// The rate at which a curve that was below another comes above it, between two points by ratio.
@@ -350,23 +382,22 @@ fn crossing(rising: &Costs, flat: &Costs) -> Option<f64> {
 
 /// Figures 3 and 4, and the subject of Table 2: the costs of updates and of negation, apart.
 fn variants(all: &[Costs], result: &mut ExperimentResult) {
-    let paper: Vec<(u64, &Comparison)> = LAYOUT_RATIOS.iter().map(|it| (RATE, it)).collect();
+    let paper: Vec<(u64, &ClaimRow)> = LAYOUT_RATIOS.iter().map(|it| (RATE, it)).collect();
     let names = ("Layouts of zigzag", ", Figure 3");
     draw(all, &["nzz", "izz", "pzz", "bazz"], names, &paper[..2], result);
     // "Over all update rates" (§5.2).
     let rates = all.first().map_or(&[][..], |costs| &costs.points[..]);
-    let paper: Vec<(u64, &Comparison)> =
+    let paper: Vec<(u64, &ClaimRow)> =
         rates.iter().map(|cost| (cost.rate, &LAYOUT_RATIOS[2])).collect();
     draw(all, &["npp", "ipp"], ("Layouts of ping-pong", ", Figure 4"), &paper, result);
     for compared in &LAYOUT_RATIOS {
         let ratios = ratios(all, compared.subject, compared.baseline, RATE);
         result.claims.push(compared.claim("320,000 updates/s").measured_periods(&ratios));
     }
-    for (scheme, words, ratio) in TABLE_2_TIMES {
-        let times = of(all, scheme).and_then(|costs| costs.at(RATE)).map(Cost::times_of_raw);
-        let text = format!("the mutator's time: {scheme} ÷ raw, 320,000 updates/s");
-        let claim = Claim::new(text, TABLE_2, Bound::AtMost(ratio)).paper_ratio(words, ratio);
-        result.claims.push(claim.measured_periods(&times.unwrap_or_default()));
+    for row in TABLE_2_TIMES {
+        let costs = of(all, row.subject).and_then(|costs| costs.at(RATE));
+        let times = costs.map(Cost::times_of_raw).unwrap_or_default();
+        result.claims.push(row.claim("320,000 updates/s").measured_periods(&times));
     }
     let columns = ["scheme", "an update more, ns", "the tick of a capture, ms", "raw update, ns"];
     let mut table = Table {
@@ -399,8 +430,7 @@ fn half_reads(all: &[Costs], result: &mut ExperimentResult) {
     draw(all, &schemes_with_copies(), names, &[], result);
     for scheme in flat_schemes() {
         let ratios = ratios(all, scheme, "bazz", RATE);
-        let text = format!("overhead: {scheme} ÷ bazz, half reads, 320,000 accesses/s");
-        let claim = Claim::new(text, "Stillpoint", Bound::AtMost(1.0));
+        let claim = NO_DEARER.claim_of((scheme, "bazz"), "half reads, 320,000 accesses/s");
         result.claims.push(claim.measured_periods(&ratios));
     }
 }
@@ -501,18 +531,11 @@ fn pages(context: &Context, plan: &Plan, result: &mut ExperimentResult) -> LabRe
              the sizes of pages were not compared.",
         );
     }
-    for (scheme, cut) in [("ipp", 0.2), ("bazz", 0.6)] {
-        let overhead = |all: &[Costs]| of(all, scheme)?.at(RATE).map(|cost| cost.overhead());
+    for row in LARGE_PAGES {
+        let overhead = |all: &[Costs]| of(all, row.subject)?.at(RATE).map(|cost| cost.overhead());
         let ratio = overhead(&huge).zip(overhead(&small)).map(|(h, s)| cost_ratio(h, s));
         let ratio = ratio.filter(|_| is_comparable).unwrap_or(f64::NAN);
-        let text =
-            format!("overhead: {scheme}, pages of 2 MiB ÷ pages of 4 KiB, 320,000 updates/s");
-        result.claims.push(
-            Claim::new(text, FIGURE_14, Bound::AtMost(1.0))
-                .paper_ratio(format!("{cut} ×"), cut)
-                .goal(Bound::AtMost(cut))
-                .measured(ratio),
-        );
+        result.claims.push(row.claim("320,000 updates/s").measured(ratio));
     }
     other_claims_on_pages((&small, &huge), is_comparable, result);
     Ok(())
@@ -529,19 +552,13 @@ fn other_claims_on_pages(
         let overhead = |all: &[Costs]| of(all, scheme)?.at(RATE).map(|cost| cost.overhead());
         let ratio = overhead(huge).zip(overhead(small)).map(|(h, s)| cost_ratio(h, s));
         let deviation = ratio.filter(|_| is_comparable).map_or(f64::NAN, |it| (it - 1.0).abs());
-        let text = format!("overhead: {scheme}, change by pages of 2 MiB, 320,000 updates/s");
-        let claim = Claim::new(text, FIGURE_14, Bound::AtMost(0.2)).paper("little impact");
+        let claim = LITTLE_IMPACT.claim_of((scheme, ""), "320,000 updates/s");
         result.claims.push(claim.measured(deviation));
     }
     let boundary = |scheme: &str| of(huge, scheme)?.points.last().map(Cost::boundary);
     let ratio = boundary("ns").zip(boundary("ipp")).map(|(ns, ipp)| cost_ratio(ns, ipp));
-    let text = "tick boundary: ns ÷ ipp, pages of 2 MiB, highest rate";
-    result.claims.push(
-        Claim::new(text, FIGURE_14, Bound::AtLeast(100.0))
-            .paper_ratio("up to three orders of magnitude", 1_000.0)
-            .goal(Bound::AtLeast(1_000.0))
-            .measured(ratio.unwrap_or(f64::NAN)),
-    );
+    let claim = BOUNDARY.claim("pages of 2 MiB, highest rate");
+    result.claims.push(claim.measured(ratio.unwrap_or(f64::NAN)));
 }
 
 /// Whether the memory lay on pages of the compared sizes.

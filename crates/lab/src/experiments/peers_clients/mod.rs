@@ -20,7 +20,7 @@ use crate::error::LabResult;
 use crate::experiments::Experiment;
 use crate::harness::Harness;
 use crate::measure::stats::median;
-use crate::report::result::{Bound, Claim, ExperimentResult, Table};
+use crate::report::result::{Bound, ClaimRow, ExperimentResult, Table};
 use crate::subjects::resp::codec;
 use crate::subjects::server::{Peer, Server};
 use crate::sys;
@@ -271,15 +271,13 @@ fn stalls(
         table.rows.push(row.collect());
         let [ours, theirs, ..] = &waits[..] else { continue };
         let claim = if step.name == PIPELINE {
-            let name = "longest wait of the others during a pipeline";
-            Claim::new(name, SOURCE, Bound::AtMost(10.0)).unit("ms").measured_runs(ours)
+            PIPELINE_WAIT.claim("").measured_runs(ours)
         } else {
             // Medians are compared, since single runs are noisy on both sides.
             let theirs = median(theirs).max(SHORTEST_WAIT_MS);
             let ratios: Vec<f64> =
                 ours.iter().map(|ms| ms.max(SHORTEST_WAIT_MS) / theirs).collect();
-            let name = format!("longest wait of the others during {}: ours ÷ Redis's", step.name);
-            Claim::new(name, SOURCE, Bound::AtMost(1.5)).measured_runs(&ratios)
+            STEP_WAIT.claim(&format!("during {}", step.name)).measured_runs(&ratios)
         };
         result.claims.push(claim);
     }
@@ -291,6 +289,21 @@ fn stalls(
 fn cell(runs: &[f64]) -> String {
     let greatest = runs.iter().copied().fold(0.0, f64::max);
     format!("{:.1} ({greatest:.1})", median(runs))
+}
+
+const PIPELINE_WAIT: ClaimRow =
+    row("longest wait of the others during a pipeline", 10.0).unit("ms");
+const STEP_WAIT: ClaimRow = row("longest wait of the others", 1.5).between("ours", "Redis's");
+const LONG_VALUE: ClaimRow = row("peak of memory while a long value is set ÷ its length", 2.2);
+/// The claims of the part `unread`.
+const UNREAD_CLAIMS: [ClaimRow; 3] = [
+    row("p99.9 of the others while clients read nothing", 10.0).unit("ms"),
+    row("peak of memory beyond data and the clients' limit", 256.0).unit("MiB"),
+    row("GETs written before the first reply is read: time ÷ Redis's", 1.2),
+];
+
+const fn row(metric: &'static str, most: f64) -> ClaimRow {
+    ClaimRow::new(metric, SOURCE, Bound::AtMost(most))
 }
 
 fn large(
@@ -322,8 +335,7 @@ fn large(
     }
     result.tables.push(table);
     if let Some(ours) = shares.first() {
-        let name = "peak of memory while a long value is set ÷ its length";
-        result.claims.push(Claim::new(name, SOURCE, Bound::AtMost(2.2)).measured_runs(ours));
+        result.claims.push(LONG_VALUE.claim("").measured_runs(ours));
     }
     Ok(())
 }
@@ -355,17 +367,9 @@ fn unread(
         ],
         ..Table::default()
     });
-    let claim = |name: &str, most| Claim::new(name, SOURCE, Bound::AtMost(most));
-    result.claims.extend([
-        claim("p99.9 of the others while clients read nothing", 10.0)
-            .unit("ms")
-            .measured_runs(&p999_ms),
-        claim("peak of memory beyond data and the clients' limit", 256.0)
-            .unit("MiB")
-            .measured_runs(&beyond_mib),
-        claim("GETs written before the first reply is read: time ÷ Redis's", 1.2)
-            .measured_runs(&ratios),
-    ]);
+    for (row, runs) in UNREAD_CLAIMS.iter().zip([p999_ms, beyond_mib, ratios]) {
+        result.claims.push(row.claim("").measured_runs(&runs));
+    }
     Ok(())
 }
 

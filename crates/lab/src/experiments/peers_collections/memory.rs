@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::error::LabResult;
 use crate::measure::process::anonymous_bytes;
 use crate::measure::stats::median;
-use crate::report::result::{Bound, Claim, ExperimentResult, Table};
+use crate::report::result::{Bound, ClaimRow, ExperimentResult, Table};
 use crate::subjects::resp::admin::Admin;
 use crate::subjects::server::{Peer, Server};
 
@@ -76,6 +76,13 @@ const FAMILIES: &[Family] = &[
 const SMALL_HASHES_RATIO_MAX: f64 = 0.9;
 const SMALL_HASHES: &str = "hashes of 10 × (8 + 8) B";
 
+/// The claim on memory. Each family gives its bound.
+const MEMORY: ClaimRow =
+    ClaimRow::new("memory of each element", SOURCE, Bound::AtMost(1.0)).between("ours", "Redis's");
+/// The claim on the log. Each family gives its bound.
+const LOG: ClaimRow =
+    ClaimRow::new("log of each command of one element", SOURCE, Bound::AtMost(1.0)).unit("B");
+
 /// Runs the part and adds its claims and tables.
 ///
 /// # Errors
@@ -106,8 +113,8 @@ pub(super) fn run(
             table.rows.push(vec![name.to_owned(), peer.name.clone(), format!("{bytes:.1}")]);
         }
         let ratios: Vec<f64> = bytes[0].iter().zip(&bytes[1]).map(|(a, b)| a / b).collect();
-        let text = format!("memory of a {name}: ours ÷ Redis's");
-        result.claims.push(Claim::new(text, SOURCE, Bound::AtMost(bound)).measured_runs(&ratios));
+        let row = ClaimRow { bound: Bound::AtMost(bound), ..MEMORY };
+        result.claims.push(row.claim(name).measured_runs(&ratios));
         LabResult::Ok(())
     };
     for family in FAMILIES {
@@ -211,9 +218,8 @@ fn log(
         context.note(format!("memory: log of {}: {:.1} B", family.command, median(&all)));
         table.rows.push(vec![family.command.to_owned(), format!("{:.1}", median(&all))]);
         if let Some(most) = family.log_bytes_max {
-            let text = format!("log of each {} of a {}", family.command, family.name);
-            let claim = Claim::new(text, SOURCE, Bound::AtMost(most)).unit("B");
-            result.claims.push(claim.measured_runs(&all));
+            let row = ClaimRow { bound: Bound::AtMost(most), ..LOG };
+            result.claims.push(row.claim_of((family.command, ""), "").measured_runs(&all));
         }
     }
     result.tables.push(table);

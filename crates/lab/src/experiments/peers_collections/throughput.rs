@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::error::{LabError, LabResult};
 use crate::measure::stats::median;
 use crate::report::figure::axis::grouped;
-use crate::report::result::{Bound, Claim, ExperimentResult, Table};
+use crate::report::result::{Bound, ClaimRow, ExperimentResult, Table};
 use crate::subjects::server::{Peer, Server};
 
 /// The tests of redis-benchmark, but `xadd`.
@@ -30,6 +30,10 @@ struct Load {
 
 /// The least of our rate ÷ Redis's, for every command.
 const RATIO_MIN: f64 = 0.9;
+
+/// The claim on each test. The load gives its bound.
+const THROUGHPUT: ClaimRow =
+    ClaimRow::new("throughput", SOURCE, Bound::AtLeast(RATIO_MIN)).between("Stillpoint", "Redis");
 
 const LOADS: &[Load] = &[
     Load { name: "without pipelining", pipeline: 1, one_key: false, ratio_min: 0.97 },
@@ -81,9 +85,9 @@ pub(super) fn run(
             let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(a, b)| a / b).collect();
             let is_many = MANY_ELEMENTS.iter().any(|many| test.starts_with(many));
             let least = if is_many { RATIO_MIN } else { load.ratio_min };
-            let text = format!("throughput, {}: Stillpoint ÷ Redis, {test}", load.name);
-            let claim = Claim::new(text, SOURCE, Bound::AtLeast(least));
-            result.claims.push(claim.measured_runs(&ratios));
+            let row = ClaimRow { bound: Bound::AtLeast(least), ..THROUGHPUT };
+            let at = format!("{}, {test}", load.name);
+            result.claims.push(row.claim(&at).measured_runs(&ratios));
         }
         result.tables.push(table);
     }

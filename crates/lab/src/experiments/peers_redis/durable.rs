@@ -7,7 +7,7 @@ use crate::drivers::resp::{self, Load, LoadPlan, Until};
 use crate::error::LabResult;
 use crate::measure::stats::{Spread, median, quantile};
 use crate::report::figure::axis::grouped;
-use crate::report::result::{Bound, Claim, ExperimentResult, Table};
+use crate::report::result::{Bound, Claim, ClaimRow, ExperimentResult, Table};
 use crate::subjects::server::{Peer, Server};
 use crate::sys;
 
@@ -102,6 +102,13 @@ fn measure(
     Ok(runs)
 }
 
+const WRITES: ClaimRow = ClaimRow::new("durable writes", SOURCE, Bound::AtLeast(1.2))
+    .between("strict", "appendfsync always");
+const WRITES_PIPELINED: ClaimRow = ClaimRow { bound: Bound::AtLeast(2.0), ..WRITES };
+const P99: ClaimRow =
+    ClaimRow::new("p99 of strict writes beyond the p99 without a log", SOURCE, Bound::AtMost(3.0))
+        .unit("device flushes");
+
 fn claims(runs: &Runs, pipeline: usize, flush_ms: f64) -> [Claim; 2] {
     let pairs = |a: &[f64], b: &[f64], f: fn(f64, f64) -> f64| -> Vec<f64> {
         a.iter().zip(b).map(|(&a, &b)| f(a, b)).collect()
@@ -111,22 +118,9 @@ fn claims(runs: &Runs, pipeline: usize, flush_ms: f64) -> [Claim; 2] {
     let [strict, _, without] = &runs.p99_ms;
     let extra: Vec<f64> =
         pairs(strict, without, |a, b| a - b).iter().map(|ms| ms / flush_ms).collect();
-    let bound = if pipeline > 1 { 2.0 } else { 1.2 };
-    [
-        Claim::new(
-            format!("durable writes: strict ÷ appendfsync always, pipeline {pipeline}"),
-            SOURCE,
-            Bound::AtLeast(bound),
-        )
-        .measured_runs(&ratios),
-        Claim::new(
-            format!("p99 of strict writes beyond the p99 without a log, pipeline {pipeline}"),
-            SOURCE,
-            Bound::AtMost(3.0),
-        )
-        .unit("device flushes")
-        .measured_runs(&extra),
-    ]
+    let writes = if pipeline > 1 { WRITES_PIPELINED } else { WRITES };
+    let at = format!("pipeline {pipeline}");
+    [writes.claim(&at).measured_runs(&ratios), P99.claim(&at).measured_runs(&extra)]
 }
 
 /// Kills both durable servers under load and compares the recovered data with the acknowledged

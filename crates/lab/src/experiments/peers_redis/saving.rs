@@ -15,7 +15,7 @@ use crate::drivers::resp::{self, Arrivals, Load, LoadPlan, LoadReport, Pacing, U
 use crate::error::LabResult;
 use crate::measure::stats::{Percentiles, median};
 use crate::report::figure::axis::grouped;
-use crate::report::result::{Bound, Claim, ExperimentResult, Table};
+use crate::report::result::{Bound, Claim, ClaimRow, ExperimentResult, Paper, Table};
 use crate::subjects::resp::admin::Admin;
 use crate::subjects::server::{MemorySample, Peer, Server, Watch};
 use crate::sys;
@@ -253,24 +253,25 @@ fn of_saves(findings: &Findings, f: impl Fn(&Saves) -> f64) -> Vec<f64> {
     findings.saves.iter().map(f).collect()
 }
 
+const CLAIMS: [ClaimRow; 4] = [
+    ClaimRow::new("p99.9", SOURCE, Bound::AtMost(1.2))
+        .between("while saving", "at rest")
+        .paper(Paper::words("fork's spike gone (ICDE 2018, §5)")),
+    ClaimRow::new("memory that a save adds", SOURCE, Bound::AtMost(5.0)).unit("%"),
+    ClaimRow::new("a save under load finishes sooner than Redis's", SOURCE, Bound::AtLeast(8.0)),
+    ClaimRow::new("restart after kill -9 sooner than Redis's", SOURCE, Bound::AtLeast(5.0)),
+];
+
 fn claims(ours: &Findings, reference: &Findings) -> Vec<Claim> {
     let ratio =
         |a: &[f64], b: &[f64]| -> Vec<f64> { a.iter().zip(b).map(|(a, b)| a / b).collect() };
     let slower = of_saves(ours, |s| s.while_saving().p999_ms() / s.at_rest().p999_ms());
     let memory = of_saves(ours, |s| s.extra_share() * 100.0);
     let (save, their_save) = (of_saves(ours, Saves::seconds), of_saves(reference, Saves::seconds));
-    vec![
-        Claim::new("p99.9: while saving ÷ at rest", SOURCE, Bound::AtMost(1.2))
-            .paper("fork's spike gone (ICDE 2018, §5)")
-            .measured_runs(&slower),
-        Claim::new("memory that a save adds", SOURCE, Bound::AtMost(5.0))
-            .unit("%")
-            .measured_runs(&memory),
-        Claim::new("a save under load finishes sooner than Redis's", SOURCE, Bound::AtLeast(8.0))
-            .measured_runs(&ratio(&their_save, &save)),
-        Claim::new("restart after kill -9 sooner than Redis's", SOURCE, Bound::AtLeast(5.0))
-            .measured_runs(&ratio(&reference.restarts_s, &ours.restarts_s)),
-    ]
+    let sooner = ratio(&their_save, &save);
+    let restarts = ratio(&reference.restarts_s, &ours.restarts_s);
+    let measured = CLAIMS.iter().zip([slower, memory, sooner, restarts]);
+    measured.map(|(row, runs)| row.claim("").measured_runs(&runs)).collect()
 }
 
 fn tables(peers: &[Peer], found: &[Findings], result: &mut ExperimentResult) {

@@ -9,7 +9,7 @@ use crate::drivers::resp::{self, LoadPlan};
 use crate::error::LabResult;
 use crate::measure::stats::{Spread, median, spread_of};
 use crate::report::figure::axis::grouped;
-use crate::report::result::{Bar, Bound, Claim, ExperimentResult, Figure, Table};
+use crate::report::result::{Bar, Bound, Claim, ClaimRow, ExperimentResult, Figure, Table};
 use crate::subjects::server::{Peer, Server};
 
 /// One cell of the comparison, measured for every peer.
@@ -155,18 +155,20 @@ impl Cell {
     }
 }
 
+const RATE: ClaimRow =
+    ClaimRow::new("throughput", SOURCE, Bound::AtLeast(1.2)).between("Stillpoint", "Redis");
+const RATE_PIPELINED: ClaimRow = ClaimRow { bound: Bound::AtLeast(2.0), ..RATE };
+const CPU: ClaimRow = ClaimRow::new("server CPU per command", SOURCE, Bound::AtMost(0.5))
+    .between("Stillpoint", "Redis");
+
 impl Cell {
     fn claims(&self) -> Vec<Claim> {
         let (pipelined, by) = (self.pipeline > 1, self.generator);
-        let bound = Bound::AtLeast(if pipelined { 2.0 } else { 1.2 });
-        let text = format!("throughput: Stillpoint ÷ Redis, {}, by {by}", self.title());
-        let mut claims =
-            vec![Claim::new(text, SOURCE, bound).measured_runs(&Cell::ratios(&self.rates))];
+        let at = format!("{}, by {by}", self.title());
+        let rate = if pipelined { RATE_PIPELINED } else { RATE };
+        let mut claims = vec![rate.claim(&at).measured_runs(&Cell::ratios(&self.rates))];
         if pipelined {
-            let text =
-                format!("server CPU per command: Stillpoint ÷ Redis, {}, by {by}", self.title());
-            let claim = Claim::new(text, SOURCE, Bound::AtMost(0.5));
-            claims.push(claim.measured_runs(&Cell::ratios(&self.cpu)));
+            claims.push(CPU.claim(&at).measured_runs(&Cell::ratios(&self.cpu)));
         }
         claims
     }

@@ -87,7 +87,7 @@ pub(crate) enum Samples {
     Periods,
 }
 
-/// A paper's statement about a comparison.
+/// A paper's statement about a claim.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Paper {
     words: &'static str,
@@ -95,8 +95,9 @@ pub(crate) struct Paper {
 }
 
 impl Paper {
-    /// The paper says only which of the two is better.
-    pub(crate) const fn order(words: &'static str) -> Paper {
+    /// The paper gives no ratio: it says only which of the two is better, or its figure is of another
+    /// machine.
+    pub(crate) const fn words(words: &'static str) -> Paper {
         Paper { words, ratio: None }
     }
 
@@ -111,14 +112,15 @@ impl Paper {
     }
 }
 
-/// A claim as data: a metric of a subject, divided by that of a baseline.
+/// A claim as data: a metric, of a subject or of a subject divided by a baseline. Names of subjects
+/// that are known at run time only come with the [`claim`](ClaimRow::claim_of).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Comparison {
-    /// The compared metric.
+pub(crate) struct ClaimRow {
+    /// The claimed metric.
     pub(crate) metric: &'static str,
-    /// The subject whose metric is the dividend, by its name in figures.
+    /// The subject, by its name in figures. Empty if the metric says all.
     pub(crate) subject: &'static str,
-    /// The baseline, whose metric is the divisor.
+    /// The baseline of a comparison, whose metric is the divisor. Empty for none.
     pub(crate) baseline: &'static str,
     /// The claim's [`Claim::source`].
     pub(crate) source: &'static str,
@@ -127,19 +129,60 @@ pub(crate) struct Comparison {
     /// The claim's [`Claim::bound`].
     pub(crate) bound: Bound,
     /// The claim's [`Claim::goal`].
-    pub(crate) goal: Bound,
+    pub(crate) goal: Option<Bound>,
+    /// The claim's [`Claim::unit`].
+    pub(crate) unit: &'static str,
 }
 
-impl Comparison {
+impl ClaimRow {
+    /// A claim on a metric alone, in `×`, without a paper and without a goal.
+    pub(crate) const fn new(metric: &'static str, source: &'static str, bound: Bound) -> Self {
+        let (subject, baseline, unit) = ("", "", "×");
+        Self { metric, subject, baseline, source, paper: None, bound, goal: None, unit }
+    }
+
+    /// The same on a subject, divided by a baseline. An empty baseline stands for none.
+    pub(crate) const fn between(self, subject: &'static str, baseline: &'static str) -> Self {
+        Self { subject, baseline, ..self }
+    }
+
+    /// The same with a paper's statement.
+    pub(crate) const fn paper(self, paper: Paper) -> Self {
+        Self { paper: Some(paper), ..self }
+    }
+
+    /// The same with a goal beyond the bound.
+    pub(crate) const fn goal(self, goal: Bound) -> Self {
+        Self { goal: Some(goal), ..self }
+    }
+
+    /// The same in another unit.
+    pub(crate) const fn unit(self, unit: &'static str) -> Self {
+        Self { unit, ..self }
+    }
+
     /// The claim under these circumstances, not measured yet. `at` may be empty.
     pub(crate) fn claim(&self, at: &str) -> Claim {
-        let Comparison { metric, subject, baseline, source, paper, bound, goal } = *self;
-        let at = if at.is_empty() { String::new() } else { format!(", {at}") };
-        let mut claim = Claim::new(format!("{metric}: {subject} ÷ {baseline}{at}"), source, bound);
+        self.claim_of((self.subject, self.baseline), at)
+    }
+
+    /// The claim on another subject and another baseline. Each may be empty.
+    pub(crate) fn claim_of(&self, (subject, baseline): (&str, &str), at: &str) -> Claim {
+        let ClaimRow { metric, source, paper, bound, goal, unit, .. } = *self;
+        let mut text = match (subject, baseline) {
+            ("", _) => metric.to_owned(),
+            (_, "") => format!("{subject}: {metric}"),
+            _ => format!("{metric}: {subject} ÷ {baseline}"),
+        };
+        if !at.is_empty() {
+            text = format!("{text}, {at}");
+        }
+        let mut claim = Claim::new(text, source, bound).unit(unit);
         (claim.subject, claim.baseline) = (subject.to_owned(), baseline.to_owned());
         claim.paper = paper.map(|paper| paper.words.to_owned());
         claim.paper_ratio = paper.and_then(|paper| paper.ratio);
-        claim.goal(goal)
+        claim.goal = goal;
+        claim
     }
 }
 
@@ -219,13 +262,6 @@ impl Claim {
         self.paper(figure)
     }
 
-    /// Adds a goal beyond the bound.
-    #[must_use]
-    pub(crate) fn goal(mut self, goal: Bound) -> Claim {
-        self.goal = Some(goal);
-        self
-    }
-
     /// Sets the unit; `×` otherwise.
     #[must_use]
     pub(crate) fn unit(mut self, unit: impl Into<String>) -> Claim {
@@ -293,21 +329,20 @@ mod tests {
 
     #[test]
     fn a_comparison_says_what_is_divided_by_what() {
-        let compared = Comparison {
-            metric: "overhead",
-            subject: "ns",
-            baseline: "ipp",
-            source: "a paper",
-            paper: Some(Paper::ratio("3 ×", 3.0)),
-            bound: Bound::AtLeast(1.0),
-            goal: Bound::AtLeast(3.0),
-        };
+        let compared = ClaimRow::new("overhead", "a paper", Bound::AtLeast(1.0))
+            .between("ns", "ipp")
+            .paper(Paper::ratio("3 ×", 3.0))
+            .goal(Bound::AtLeast(3.0));
         let claim = compared.claim("200 MB");
         assert_eq!(claim.claim, "overhead: ns ÷ ipp, 200 MB");
         assert_eq!((&*claim.subject, &*claim.baseline), ("ns", "ipp"));
-        assert_eq!((claim.paper.as_deref(), claim.goal), (Some("3 ×"), Some(compared.goal)));
+        assert_eq!((claim.paper.as_deref(), claim.goal), (Some("3 ×"), compared.goal));
         assert_eq!(claim.paper_ratio, Some(3.0));
         assert_eq!(compared.claim("").claim, "overhead: ns ÷ ipp");
+        assert_eq!(compared.claim_of(("pb", "none"), "").claim, "overhead: pb ÷ none");
+        let alone = ClaimRow::new("worst tick", "a paper", Bound::AtMost(1.0)).unit("ms");
+        assert_eq!((&*alone.claim("").claim, &*alone.claim("").unit), ("worst tick", "ms"));
+        assert_eq!(alone.claim_of(("ns", ""), "at rest").claim, "ns: worst tick, at rest");
     }
 
     #[test]
