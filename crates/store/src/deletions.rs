@@ -47,6 +47,18 @@ impl Deletions {
         self.bytes.load(Relaxed)
     }
 
+    /// Prefetches the slots where a look for a key of this hash begins.
+    #[inline]
+    pub(crate) fn prefetch(&self, hash: u64) {
+        if self.bytes() > 0 {
+            let shard = self.shard(hash).lock();
+            if !shard.slots.is_empty() {
+                let mask = shard.slots.len() - 1;
+                stillpoint_mem::prefetch(&shard.slots[tag_of(hash) as usize & mask]);
+            }
+        }
+    }
+
     /// Whether the key was deleted.
     pub(crate) fn has(&self, hash: u64, table: TableId, key: &[u8]) -> bool {
         self.bytes() > 0 && self.shard(hash).lock().has(hash, table, key)

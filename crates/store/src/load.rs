@@ -125,6 +125,7 @@ impl Loader {
         let table = self.local.tables.get(id).ok_or(TxError::NoSuchTable(id))?.clone();
         for record in records.clone() {
             table.index.prefetch(record.hash);
+            self.deletions().prefetch(record.hash);
         }
         // A locked instruction makes an index entry, and waits for all earlier stores. The cells'
         // lines are not in the cache. So all cells are written before the first index entry.
