@@ -185,7 +185,7 @@ impl Engine {
 
     /// Merges the newest checkpoint with those that it goes on from, but not across a point that is
     /// [kept](Config::keep_checkpoints). `None` if there is nothing to merge, if another merge is
-    /// under way, or if a full checkpoint has replaced them meanwhile.
+    /// under way, or if a full checkpoint has replaced these meanwhile.
     ///
     /// # Errors
     /// [`Error::InsideTransaction`] from inside a transaction; otherwise the reason of the failure.

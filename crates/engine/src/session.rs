@@ -166,11 +166,11 @@ impl Session {
     /// As [`execute`](Self::execute) from transaction `from` on, but never waits for keys that are
     /// not in memory: for event loops, which have other clients. Transactions end in their order.
     /// Before the first transaction with a missing key the call returns with the arrivals. The
-    /// caller serves others until one [has arrived](crate::Arrival::has_arrived), and calls again
+    /// caller serves others until a key [has arrived](crate::Arrival::has_arrived), and calls again
     /// with the same batch.
     ///
-    /// The batch may be asked again whether a transaction begins, and may run it again. For a
-    /// missing key may show in the middle of a run, which is then rolled back.
+    /// The batch may be asked again whether a transaction begins, and may run it again. A missing
+    /// key may show only in the middle of a run, which is then rolled back.
     pub fn execute_here<B: Batch + ?Sized>(&mut self, batch: &mut B, from: usize) -> Executed {
         let inside = Inside::batch("execute_here");
         let refused = inside.and_then(|inside| self.admit().map(|()| inside));
@@ -282,7 +282,7 @@ impl Session {
     }
 
     /// Reads one key without a lock, appending the newest committed value to `out`. In strict
-    /// durability the caller may show it only after [`flush`](Self::flush).
+    /// durability the caller may show the value only after [`flush`](Self::flush).
     ///
     /// # Errors
     /// [`Error::Transaction`] if there is no such table. [`Error::Ended`] if the engine is gone,

@@ -1,10 +1,10 @@
 //! The greatest set of per-log prefixes that is closed under dependencies.
 //!
-//! After a crash each log has a valid prefix. A record in it may depend on a record that is lost in
-//! another log. Then this record is lost too. So are all later records of its log, and the records
-//! that depend on any of these. The algorithm starts from the valid prefixes and shortens them
-//! wherever a dependency is missing, until nothing changes. Every closed set survives each
-//! shortening, so the result is the greatest closed set.
+//! After a crash each log has a valid prefix. A record in such a prefix may depend on a record that
+//! is lost in another log. Then this record is lost too. So are all later records of its log, and
+//! the records that depend on any of these. The algorithm starts from the valid prefixes and
+//! shortens them wherever a dependency is missing, until nothing changes. Every closed set survives
+//! each shortening, so the result is the greatest closed set.
 
 use stillpoint_format::LogGsn;
 

@@ -1,8 +1,8 @@
 //! The keys that newer checkpoints of a chain have deleted, while older ones are loaded.
 //!
-//! They have no cells. Cells of deleted keys would lie between those of records, and the slabs
-//! would stay half empty after the load. Here a key takes its bytes, a head, and a slot of a hash
-//! table. The memory counts while the load lasts, and is freed as a whole.
+//! Deleted keys have no cells. Cells of deleted keys would lie between those of records, and the
+//! slabs would stay half empty after the load. Here a key takes its bytes, a head, and a slot of a
+//! hash table. The memory counts while the load lasts, and is freed as a whole.
 //!
 //! Loaders on several threads share the set. A load ends one checkpoint before it begins an older
 //! one, so a loader finds every deletion that hides its record.

@@ -258,8 +258,8 @@ impl PhaseDriver {
     ///
     /// A commit announces its wait inside of a read section that was open before the quiesce began.
     /// The commit takes its announcement back after it has ended and has left the read section that
-    /// it entered in spite of the quiesce. So with no announcement after a grace period no read
-    /// section is open.
+    /// it entered in spite of the quiesce. So if there is no announcement after a grace period, no
+    /// read section is open.
     fn wait_for_commits(&self) {
         let mut backoff = stillpoint_sync::Backoff::new();
         loop {
@@ -298,7 +298,7 @@ impl PhaseDriver {
     pub(crate) fn take_permit(&self) -> Permit<'_> {
         let turn = self.permit.lock();
         // SeqCst: with the phase, as in `advance`. A transaction that begins later sees the permit.
-        // The holder waits for the locks of one that began earlier.
+        // The holder waits for the locks of a transaction that began earlier.
         self.word.fetch_or(PERMIT, SeqCst);
         Permit { driver: self, _permit: turn }
     }

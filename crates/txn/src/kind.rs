@@ -108,8 +108,8 @@ pub trait TableKind: Send + Sync + fmt::Debug {
     fn name(&self) -> &'static str;
 
     /// Adds a table: with the records that its section names, or empty without a section. Called
-    /// once for each table, before anything else names the table. The kind's files are on `disk`. A
-    /// crash has left those that no section names.
+    /// once for each table, before anything else names the table. The kind's files are on `disk`.
+    /// Files that no section names are left from before a crash.
     ///
     /// # Errors
     /// There is no room for the table, or what its section names cannot be read.

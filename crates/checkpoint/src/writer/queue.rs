@@ -317,7 +317,7 @@ impl Queue {
 }
 
 /// Items that were taken from the queue. This value is dropped when the items are written, or when
-/// the write has failed or panicked. The drop frees their memory and ends waits for them.
+/// the write has failed or panicked. The drop frees the items' memory and ends waits for the items.
 pub(super) struct InHand<'a> {
     queue: &'a Queue,
     pub(super) items: Vec<Item>,

@@ -174,7 +174,7 @@ fn every_run_of_a_chain_merges_to_what_it_holds() {
 }
 
 /// A table is flushed within the run. A run with the full checkpoint keeps only the records of the
-/// table's last generation. A run without it keeps the changes of all generations.
+/// table's last generation. A run without the full checkpoint keeps the changes of all generations.
 #[test]
 fn superseded_generations_go_with_the_full_checkpoint_only() {
     let mut chain = Chain::new(5, 2, false);

@@ -100,8 +100,8 @@ impl Loader {
     /// Puts a record into a table. Makes the table if it is missing.
     ///
     /// # Errors
-    /// The table's name, the key or the value cannot be used, or memory does not suffice.
-    /// The transaction may be that of an earlier record: up to 256 of them share one.
+    /// The table's name, the key or the value cannot be used, or memory does not suffice. The
+    /// transaction may be that of an earlier record: up to 256 records share a transaction.
     pub fn put(&mut self, table: &str, key: Vec<u8>, tag: u8, value: Vec<u8>) -> Result<(), Error> {
         // A record that can never be put is refused at once, before others share its transaction.
         if key.len() > KEY_BYTES_MAX {

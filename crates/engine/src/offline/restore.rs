@@ -22,10 +22,9 @@ const COPY_BYTES: usize = 1 << 20;
 /// before its publication. Returns the records and bytes of the copied checkpoints, deletions included.
 ///
 /// # Errors
-/// One of the directories is in use. The first is no store, is damaged, or has no such
-/// checkpoint: the error names those that it offers.
-/// The checkpoint has no point of consistency.
-/// Or the new one exists and is not empty; files left by a killed restore do not count.
+/// One of the directories is in use. The first is no store, is damaged, or has no such checkpoint:
+/// the error names those that it offers. The checkpoint has no point of consistency. Or the new
+/// directory exists and is not empty; files left by a killed restore do not count.
 pub fn restore(dir: &Path, epoch: u64, to: &Path) -> Result<(u64, u64), Error> {
     let directory = open(dir)?;
     let manifest = &directory.manifest;

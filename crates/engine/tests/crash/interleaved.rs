@@ -2,7 +2,7 @@
 //! Checkpoints pass meanwhile, and the machine loses power.
 //!
 //! One thread runs at a time, from its first step to its last. At each step of a commit, and at
-//! each wait for another thread, it passes the turn to a thread that the seed picks. So a commit
+//! each wait for another thread, the thread passes the turn to one that the seed picks. So a commit
 //! stands still between reading its phase and entering its log while others pass it in the same log
 //! with a later epoch.
 //!

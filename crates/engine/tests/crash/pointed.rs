@@ -80,7 +80,7 @@ pub(crate) fn a_reader_open_across_a_flush_of_tables_begins_again() {
 
 /// Any call may fail in a flush of tables. A transaction that is open meanwhile is recovered as a
 /// whole or not at all, and as a whole if acknowledged. Seed 46 of `none`, relaxed, once lost half
-/// of one to a MANIFEST in doubt.
+/// of such a transaction to a MANIFEST in doubt.
 pub(crate) fn a_transaction_open_across_a_failing_flush_of_tables_stays_whole() {
     for nth in 1.. {
         let disk = SimDisk::new(1);

@@ -1,9 +1,9 @@
 //! Tests with crashes in the middle of transactions on two kinds of tables.
 //!
-//! All transactions form a chain. Each reads the last number from its table, and writes the next
-//! number to one of the tables, with other keys in both. So the recovered transactions must be a
-//! prefix, and the greater number in the tables says which. Some transactions fail and undo. A
-//! crash may come while a transaction is open and its operations are in the log already.
+//! All transactions form a chain. Each transaction reads the last number from its table, and writes
+//! the next number to one of the tables, with other keys in both. So the recovered transactions
+//! must be a prefix, and the greater number in the tables says which. Some transactions fail and
+//! undo. A crash may come while a transaction is open and its operations are in the log already.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

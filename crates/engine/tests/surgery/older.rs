@@ -18,7 +18,8 @@ fn note(dir: &Path, seen: &mut Vec<Vec<u8>>) {
     }
 }
 
-/// Puts each MANIFEST back in turn. Returns how many are refused. The last one is the current one.
+/// Puts each MANIFEST back in turn. Returns how many are refused. The last MANIFEST is the current
+/// one.
 fn put_each_back(dir: &Path, seen: &[Vec<u8>], acknowledged: &Keys, when: &str) -> usize {
     let last = seen.len() - 1;
     let mut refused = 0;

@@ -34,8 +34,8 @@ pub enum Tail {
     /// Valid batches follow, but the missing one was possibly never flushed:
     /// writes of one crash reached the disk out of order. The log ends here.
     OutOfOrder(LaterBatch),
-    /// Damage: the missing batch was durable once. A later batch proves the damage. Without one,
-    /// the cause of the end is such that no crash explains it.
+    /// Damage: the missing batch was durable once. A later batch proves the damage. Without such a
+    /// batch, the cause of the end is one that no crash explains.
     Damaged(Option<LaterBatch>),
 }
 

@@ -1,10 +1,10 @@
 //! Measures overhead in memory alone, as SIGMOD 2011 does (§5.1): ticks at full speed, without a disk.
 //!
-//! The paper turns its asynchronous writer off once it knows a sufficient checkpoint interval. Here a
-//! capture is open from one point of consistency to the next. The driver takes its image between the
-//! two, in no measured time. The first period of each rate is not measured: its image must be the
-//! baseline's state at its point of consistency. Piggyback's copier runs at the beginning of a
-//! period, unmeasured.
+//! The paper turns its asynchronous writer off once it knows a sufficient checkpoint interval. Here
+//! a capture is open from one point of consistency to the next. The driver takes the image between
+//! these two points, in no measured time. The first period of each rate is not measured: its image
+//! must be the baseline's state at its point of consistency. Piggyback's copier runs at the
+//! beginning of a period, unmeasured.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! `calc-fig4`: several checkpoints, and a merge of those of changes (CALC paper, §5.1.3, Figure 4).
 //!
 //! A run takes 4, 8 or 16 checkpoints at equal distances. The merge of a chain begins 5 s after the
-//! last of them, as published. A row that takes full checkpoints has nothing to merge.
+//! last checkpoint, as published. A row that takes full checkpoints has nothing to merge.
 
 use serde::Serialize;
 

@@ -1,5 +1,5 @@
-//! TPC-C on a state of each scheme and on the competitor. Each has its own writer and logger on the
-//! real disk.
+//! TPC-C on a state of each scheme and on the competitor. Each of these has its own writer and
+//! logger on the real disk.
 //!
 //! A tick is a batch of transactions, and each transaction is an action of the log. The logger
 //! flushes a batch as one (group commit) while the next batch runs. The next batch waits for that

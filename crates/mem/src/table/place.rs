@@ -277,8 +277,8 @@ impl Places {
     /// Verifies that no two cells, copies or marks overlap and that all lie inside the table. The
     /// unsafe code of `Backing` rests on this check.
     ///
-    /// Lanes, copies, marks and groups are arithmetic progressions. None overlaps itself, since
-    /// each step is at least as long as the repeated part.
+    /// Lanes, copies, marks and groups are arithmetic progressions. No progression overlaps itself,
+    /// since each step is at least as long as the repeated part.
     pub(super) fn check(&self, shape: &TableShape, grain_bytes: usize) {
         let cells = shape.cells;
         if cells == 0 {

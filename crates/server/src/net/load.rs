@@ -5,7 +5,7 @@ const HALF_LIFE_MS: u64 = 16;
 /// Differences of less work do not change the order of clients.
 const STEP: u64 = 64;
 
-/// Work of which less counts as time passes, in units of about a microsecond.
+/// Work, which counts less as time passes, in units of about a microsecond.
 ///
 /// The client with the least work is served first. So a client that asks little never waits for a
 /// second request of a client that asks much. Clients that ask for the same share the time equally.

@@ -145,8 +145,8 @@ fn who_leaves_or_is_killed_while_waiting_is_gone_after_the_flush() {
 }
 
 /// The client sends more requests than a pass executes, and the loop reads them all at once. So no
-/// event of the socket announces the rest. The rest must run when the flush of the first ones ends.
-/// The loop's next check of its clients never comes by this clock.
+/// event of the socket announces the rest. The rest must run when the flush of the first requests
+/// ends. The loop's next check of its clients never comes by this clock.
 #[test]
 fn a_long_pipeline_goes_on_after_each_flush() {
     const REQUESTS: usize = 10_000;

@@ -479,7 +479,7 @@ impl Arena {
         Some(index)
     }
 
-    /// Returns the memory of a slab that was empty for long to the system. Called in the
+    /// Gives the memory of a slab back to the system, if a slab was empty for long. Called in the
     /// background. Returns whether there was such a slab.
     pub(crate) fn trim(&self) -> bool {
         let mut pools = self.pools.lock();

@@ -47,8 +47,8 @@ pub trait Batch {
     fn declare(&mut self, index: usize, keys: &mut KeySet);
     /// Whether transaction `index` shall run now. Asked before the transaction locks a key or
     /// copies a value. A refused transaction does not run, and [`ended`](Self::ended) is not called
-    /// for it. `large_bytes` estimates the bytes of the large values under its keys; nothing is
-    /// locked yet.
+    /// for it. `large_bytes` estimates the bytes of the large values under the transaction's keys;
+    /// nothing is locked yet.
     #[inline]
     fn begins(&mut self, _index: usize, _large_bytes: &dyn Fn() -> usize) -> bool {
         true

@@ -77,7 +77,8 @@ const FIGURE_14: &str = "SIGMOD 2011, §5.6, Figure 14";
 const FIGURE_7: &str = "SIGMOD 2011, §5.3, Figure 7";
 
 /// The paper's statements on the largest size (§5.3). At the low share ipp is ten times cheaper
-/// than ns. At the high share ns is the cheapest. At both ipp is cheaper than bacou and bazz.
+/// than ns. At the high share ns is the cheapest. At both shares ipp is cheaper than bacou and
+/// bazz.
 const SIZE_RATIOS: [ClaimRow; 8] = [
     overhead("ns", "ipp", FIGURE_6, "10 ×", 10.0),
     dearer("bacou", "ipp", FIGURE_6),

@@ -1,7 +1,7 @@
 //! Joins runs of the same experiment, each of a process of its own, into one result.
 //!
-//! A process has one placement in memory, and one state of the machine when it began. What holds for
-//! several processes holds for more than one such chance. Joined are:
+//! A process has one placement in memory, and one state of the machine when it began. So a figure
+//! that holds in several processes does not rest on one such chance. Joined are:
 //! - claims: the median of the processes' figures, with the least and the greatest;
 //! - curves whose points have the same x in all processes, and bars: likewise, point by point;
 //! - cells of tables that are numbers in all processes: the median.

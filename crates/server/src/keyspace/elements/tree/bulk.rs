@@ -2,8 +2,8 @@
 //! node.
 //!
 //! A removal passes over the tree once. The removal takes whole subtrees out. Of the remaining
-//! nodes the removal visits, once, those with elements to remove. So its cost depends on nodes, not
-//! on elements.
+//! nodes the removal visits, once, those with elements to remove. So the cost of a removal depends
+//! on nodes, not on elements.
 
 use std::ops::Range;
 
