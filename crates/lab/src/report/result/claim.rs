@@ -95,8 +95,8 @@ pub(crate) struct Paper {
 }
 
 impl Paper {
-    /// The paper gives no ratio: it says only which of the two is better, or its figure is of another
-    /// machine.
+    /// A statement in words. The paper gives no ratio: it says only which of the two is better, or
+    /// its figure is of another machine.
     pub(crate) const fn words(words: &'static str) -> Paper {
         Paper { words, ratio: None }
     }
@@ -112,8 +112,8 @@ impl Paper {
     }
 }
 
-/// A claim as data: a metric, of a subject or of a subject divided by a baseline. Names of subjects
-/// that are known at run time only come with the [`claim`](ClaimRow::claim_of).
+/// A claim as data: a metric, of a subject or of a subject divided by a baseline. Where the names of
+/// subjects are known only at run time, [`claim_of`](ClaimRow::claim_of) adds the names.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct ClaimRow {
     /// The claimed metric.
@@ -141,22 +141,22 @@ impl ClaimRow {
         Self { metric, subject, baseline, source, paper: None, bound, goal: None, unit }
     }
 
-    /// The same on a subject, divided by a baseline. An empty baseline stands for none.
+    /// This claim on a subject, divided by a baseline. An empty baseline stands for none.
     pub(crate) const fn between(self, subject: &'static str, baseline: &'static str) -> Self {
         Self { subject, baseline, ..self }
     }
 
-    /// The same with a paper's statement.
+    /// This claim with a paper's statement.
     pub(crate) const fn paper(self, paper: Paper) -> Self {
         Self { paper: Some(paper), ..self }
     }
 
-    /// The same with a goal beyond the bound.
+    /// This claim with a goal beyond the bound.
     pub(crate) const fn goal(self, goal: Bound) -> Self {
         Self { goal: Some(goal), ..self }
     }
 
-    /// The same in another unit.
+    /// This claim in another unit.
     pub(crate) const fn unit(self, unit: &'static str) -> Self {
         Self { unit, ..self }
     }
