@@ -112,8 +112,8 @@ impl Paper {
     }
 }
 
-/// A claim as data: a metric, of a subject or of a subject divided by a baseline. Where the names of
-/// subjects are known only at run time, [`claim_of`](ClaimRow::claim_of) adds the names.
+/// A claim as data: a metric, of a subject or of a subject divided by a baseline. Where the names
+/// of subjects are known only at run time, [`claim_of`](ClaimRow::claim_of) adds the names.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct ClaimRow {
     /// The claimed metric.
