@@ -290,7 +290,7 @@ fn overhead_figures(rows: &[SchemeRuns], result: &mut ExperimentResult) {
     result.tables.push(table);
 }
 
-const OF_RECOVERY: &str = "SIGMOD 2011, §5.4; the project's own bound";
+const OF_RECOVERY: &str = "SIGMOD 2011, §5.4, recovery; the project's own bound";
 
 const READ_RATE: ClaimRow = ClaimRow::new(
     "recovery: rate of reading the image ÷ the disk's read rate",

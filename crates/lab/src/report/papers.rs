@@ -186,6 +186,39 @@ mod tests {
         assert_eq!(html, "");
     }
 
+    /// The sources that an experiment's code names.
+    fn sources(id: &str) -> Vec<&'static str> {
+        let code: &[&str] = match id {
+            "fc-words" => &[
+                include_str!("../experiments/fc_words/overhead.rs"),
+                include_str!("../experiments/fc_words/latency.rs"),
+            ],
+            "fc-fig10" | "fc-fig11" => &[include_str!("../experiments/game.rs")],
+            "fc-fig12" | "fc-fig13" => &[include_str!("../experiments/tpcc.rs")],
+            "snap-fig3" => &[include_str!("../experiments/snap_fig3.rs")],
+            "snap-table1" => &[include_str!("../experiments/snap_table1.rs")],
+            _ => panic!("{id} measures an item, and the test does not know its code"),
+        };
+        code.iter().flat_map(|code| code.split('"')).collect()
+    }
+
+    #[test]
+    fn each_item_is_the_source_of_a_claim() {
+        for paper in &PAPERS {
+            for item in paper.items {
+                if let By(id) = item.measured_by {
+                    let mut sources = sources(id).into_iter();
+                    assert!(
+                        sources.any(|source| is_of(&claim(source, 1.0), paper.name, item.name)),
+                        "{id} has no claim whose source is {}, {}",
+                        paper.name,
+                        item.name
+                    );
+                }
+            }
+        }
+    }
+
     #[test]
     fn the_experiments_are_there() {
         for item in PAPERS.iter().flat_map(|paper| paper.items) {
