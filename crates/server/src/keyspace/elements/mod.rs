@@ -140,12 +140,34 @@ fn patch_or_put(
 /// The bytes of `new` that differ from those of `old`, which is no longer. If `new` is longer, its
 /// last bytes belong to the range.
 fn changed_range(old: &[u8], new: &[u8]) -> Range<usize> {
-    let same = old.iter().zip(new).take_while(|(a, b)| a == b).count();
+    let same = same_at_start(old, new);
     let mut end = new.len();
     if old.len() == new.len() {
-        end -= old[same..].iter().rev().zip(new.iter().rev()).take_while(|(a, b)| a == b).count();
+        end -= same_at_end(&old[same..], &new[same..]);
     }
     same..end
+}
+
+/// Bytes that are compared at once.
+const COMPARED_BYTES: usize = 32;
+
+/// Bytes that two byte strings have in common at their beginning.
+fn same_at_start(old: &[u8], new: &[u8]) -> usize {
+    let (old_chunks, new_chunks) =
+        (old.as_chunks::<COMPARED_BYTES>().0, new.as_chunks::<COMPARED_BYTES>().0);
+    let chunks = old_chunks.iter().zip(new_chunks).take_while(|(a, b)| a == b).count();
+    let from = chunks * COMPARED_BYTES;
+    from + old[from..].iter().zip(&new[from..]).take_while(|(a, b)| a == b).count()
+}
+
+/// Bytes that two byte strings have in common at their end.
+fn same_at_end(old: &[u8], new: &[u8]) -> usize {
+    let (old_chunks, new_chunks) =
+        (old.as_rchunks::<COMPARED_BYTES>().1, new.as_rchunks::<COMPARED_BYTES>().1);
+    let pairs = old_chunks.iter().rev().zip(new_chunks.iter().rev());
+    let behind = pairs.take_while(|(a, b)| a == b).count() * COMPARED_BYTES;
+    let (old, new) = (&old[..old.len() - behind], &new[..new.len() - behind]);
+    behind + old.iter().rev().zip(new.iter().rev()).take_while(|(a, b)| a == b).count()
 }
 
 /// A collection, open in a transaction. Changes reach the key when the keyspace saves the collection.
@@ -691,4 +713,34 @@ pub(super) enum Save {
     Put(Vec<u8>),
     /// The record is patched with the differences between its value and this one.
     Patch(Vec<u8>),
+}
+
+#[cfg(test)]
+mod tests {
+    use stillpoint_io::{Rng, SeededRng};
+
+    use super::*;
+
+    #[test]
+    fn the_changed_range_is_the_shortest() {
+        let rng = SeededRng::new(1);
+        for _ in 0..2_000 {
+            let old: Vec<u8> = (0..rng.below(150)).map(|_| rng.below(2) as u8).collect();
+            let mut new = old.clone();
+            for _ in 0..rng.below(3) {
+                if let Some(byte) = new.get_mut(rng.below(150) as usize) {
+                    *byte ^= 1;
+                }
+            }
+            new.extend(std::iter::repeat_n(1, rng.below(2) as usize * 40));
+            let from = (0..old.len()).find(|&at| old[at] != new[at]).unwrap_or(old.len());
+            let last = (from..old.len()).rev().find(|&at| old[at] != new[at]);
+            let end = match last {
+                _ if new.len() > old.len() => new.len(),
+                Some(last) => last + 1,
+                None => from,
+            };
+            assert_eq!(changed_range(&old, &new), from..end, "{old:?} {new:?}");
+        }
+    }
 }
