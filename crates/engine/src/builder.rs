@@ -13,6 +13,7 @@ use stillpoint_txn::TableKind;
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::kinds::check_name;
 use crate::procedure::{ErasedProcedure, Procedures, StoredProcedure};
 use crate::tables;
 
@@ -86,7 +87,8 @@ impl<'a> EngineBuilder<'a> {
         }
     }
 
-    /// Registers a procedure under a name, for [`Session::call`](crate::Session::call).
+    /// Registers a procedure under a name of 1 to 255 bytes, for
+    /// [`Session::call`](crate::Session::call).
     ///
     /// `make` gets the store's [`Tables`] and returns the procedure. The engine calls `make` while
     /// it opens the store, after the MANIFEST was read and before any log is replayed.
@@ -158,6 +160,7 @@ impl PendingProcedures<'_> {
     pub(crate) fn make(self, entries: &mut Vec<TableEntry>) -> Result<Procedures, Error> {
         let mut by_name = HashMap::new();
         for (name, make) in self.0 {
+            check_name("procedure", &name)?;
             let procedure = make(&mut Tables { entries })?;
             if by_name.insert(name.clone(), procedure).is_some() {
                 let reason = format!("{name:?} is given twice: procedures differ in their names");

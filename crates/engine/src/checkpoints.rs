@@ -125,7 +125,12 @@ const OVERDUE_PERIODS: u32 = 3;
 #[derive(Debug)]
 struct State {
     /// The checkpoint that was asked for: a full one, or of the kind that is due.
-    requested: Option<Wish>,
+    requested: bool,
+    /// A checkpoint of every record was asked for, and none was published since. Until then each
+    /// attempt takes one, also after attempts that failed or were given up.
+    owes_full: bool,
+    /// Whether the scheme takes checkpoints.
+    takes_checkpoints: bool,
     /// Whether the store is being closed.
     is_stopping: bool,
     /// The checkpoint under way.
@@ -184,14 +189,16 @@ impl Drop for HeldPoint<'_> {
 impl Checkpoints {
     pub(crate) fn new(
         manifest: &Manifest,
-        policy: CheckpointPolicy,
+        (takes_checkpoints, policy): (bool, CheckpointPolicy),
         log_bytes: u64,
         now_ns: u64,
     ) -> Self {
         let last_finished_ms = manifest.checkpoints.iter().map(|c| c.finished_ms).max();
         Self {
             state: Mutex::new(State {
-                requested: None,
+                requested: false,
+                owes_full: false,
+                takes_checkpoints,
                 is_stopping: false,
                 running: None,
                 merging: merge::Merging::default(),
@@ -246,7 +253,7 @@ impl Checkpoints {
         let mut state = self.state.lock();
         if let Some(running) = &state.running {
             running.cancel();
-            state.requested.get_or_insert(Wish::Due);
+            state.requested = true;
             self.changed.notify_all();
         }
     }
@@ -255,10 +262,10 @@ impl Checkpoints {
     /// already.
     pub(crate) fn request(&self, wish: Wish) -> bool {
         let mut state = self.state.lock();
-        if state.requested.is_some() || state.running.is_some() {
+        if state.requested || state.running.is_some() {
             return false;
         }
-        state.requested = Some(wish);
+        state.request(wish);
         self.changed.notify_all();
         true
     }
@@ -267,9 +274,21 @@ impl Checkpoints {
         self.state.lock().policy
     }
 
-    pub(crate) fn set_policy(&self, policy: CheckpointPolicy) {
-        self.state.lock().policy = policy;
+    /// Changes the policy in one step: no other change comes between its reading and its writing.
+    ///
+    /// # Errors
+    /// The changed policy cannot be used. The policy stays as it was.
+    pub(crate) fn change_policy(
+        &self,
+        change: impl FnOnce(&mut CheckpointPolicy),
+    ) -> Result<(), Error> {
+        let mut state = self.state.lock();
+        let mut policy = state.policy;
+        change(&mut policy);
+        policy.check()?;
+        state.policy = policy;
         self.changed.notify_all();
+        Ok(())
     }
 
     /// Gives up the checkpoint under way, since the store is being closed. The background thread
@@ -317,7 +336,7 @@ impl Checkpoints {
         let now_ns = shared.config.environment.clock.monotonic_ns();
         let (retry, policy, by_time, positions, earlier_log_bytes) = {
             let state = self.state.lock();
-            if state.requested.is_some() {
+            if state.requested {
                 return true;
             }
             let waited = Duration::from_nanos(now_ns.saturating_sub(state.last_ns));
@@ -367,12 +386,13 @@ impl Checkpoints {
         let progress = Arc::<Progress>::default();
         state.running = Some(progress.clone());
         // This attempt answers all requests made so far.
-        let wish = state.requested.take().unwrap_or(Wish::Due);
+        state.requested = false;
+        let wish = if state.owes_full { Wish::Full } else { Wish::Due };
         Some(Running { checkpoints: self, progress, wish })
     }
 
     /// Warns once in the log when a checkpoint is overdue.
-    fn warn_if_overdue(&self, shared: &Shared) {
+    pub(crate) fn warn_if_overdue(&self, shared: &Shared) {
         let commits = shared.commit_count();
         let now_ns = shared.config.environment.clock.monotonic_ns();
         let mut state = self.state.lock();
@@ -395,6 +415,11 @@ impl Checkpoints {
 }
 
 impl State {
+    fn request(&mut self, wish: Wish) {
+        self.requested = true;
+        self.owes_full |= wish == Wish::Full;
+    }
+
     /// Whether memory is nearly used up and a checkpoint frees the memory of deleted keys. A
     /// checkpoint frees the keys whose deletions the previous checkpoint has published, so one more
     /// is taken after the last deletion.
@@ -409,7 +434,8 @@ impl State {
     }
 
     fn is_overdue(&mut self, commits: u64, now_ns: u64) -> bool {
-        if commits == self.last_commits && self.earlier_log_bytes == 0 {
+        let is_saved = commits == self.last_commits && self.earlier_log_bytes == 0;
+        if is_saved || !self.takes_checkpoints {
             self.unsaved_since_ns = None;
             return false;
         }
@@ -453,24 +479,23 @@ impl Drop for Running<'_> {
 pub(crate) fn run_in_background(shared: &Arc<Shared>) {
     while !shared.stopping.load(Acquire) {
         let checkpoints = &shared.checkpoints;
-        if shared.scheme.is_some() && shared.health().is_ok() && checkpoints.is_due(shared) {
+        let may_take = shared.scheme.is_some() && shared.health().is_ok();
+        if may_take && checkpoints.is_due(shared) {
             // The status holds the error for the operator.
             let _ = take(shared);
             continue;
         }
-        if shared.scheme.is_some() {
-            checkpoints.warn_if_overdue(shared);
-        }
         let mut state = checkpoints.state.lock();
-        if state.requested.is_none() && !shared.stopping.load(Acquire) {
-            checkpoints.changed.wait_for(&mut state, TICK);
+        if !may_take {
+            // Nobody will take it.
+            state.requested = false;
         }
-        if shared.scheme.is_none() {
-            state.requested = None;
+        if !state.requested && !shared.stopping.load(Acquire) {
+            checkpoints.changed.wait_for(&mut state, TICK);
         }
     }
     // A caller that waits for a requested checkpoint must not wait for ever.
-    shared.checkpoints.state.lock().requested = None;
+    shared.checkpoints.state.lock().requested = false;
 }
 
 /// Takes a checkpoint at the pace of the policy and publishes it. A checkpoint that is
@@ -539,6 +564,7 @@ impl Checkpoints {
                 state.positions = positions;
                 state.earlier_log_bytes = 0;
                 state.last_finished_ms = Some(done.finished_ms);
+                state.owes_full &= done.kind != CheckpointKind::Full;
                 state.last = Some(done.clone());
                 state.last_error = None;
                 state.retry = Backoff::default();

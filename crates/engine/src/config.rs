@@ -46,7 +46,7 @@ pub struct Config {
     /// changed. For schemes that take such checkpoints.
     pub changed_percent_max: u64,
     /// Number of checkpoints of changes after which they are merged, unless a point that is kept
-    /// lies between them. `None` for never.
+    /// lies between them. At least 2; `None` for never.
     pub merge_after: Option<usize>,
     /// Name of the journal, as [`journal_schemes`](crate::journal_schemes) lists them.
     pub journal: String,
@@ -84,8 +84,19 @@ pub struct CheckpointPolicy {
     pub log_limit_bytes: u64,
     /// Most bytes per second that a checkpoint or a merge writes. `None` means as fast as the disk.
     pub pace: Option<u64>,
-    /// Number of checkpoints of changes after which they are merged. `None` for never.
+    /// Number of checkpoints of changes after which they are merged. At least 2; `None` for never.
     pub merge_after: Option<usize>,
+}
+
+impl CheckpointPolicy {
+    /// Checks the policy.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if let Some(links @ ..2) = self.merge_after {
+            let reason = format!("a merge needs at least 2 checkpoints of changes, not {links}");
+            return Err(Error::Config { setting: "merge_after", reason });
+        }
+        Ok(())
+    }
 }
 
 /// The environment of an engine.
@@ -201,6 +212,7 @@ impl Config {
         if self.keep_checkpoints == 0 {
             return refuse("keep_checkpoints", "at least one must be kept".to_owned());
         }
+        self.checkpoint_policy().check()?;
         if self.max_memory_bytes < 32 << 20 {
             return refuse("max_memory", "less than 32 MiB does not hold a store".to_owned());
         }

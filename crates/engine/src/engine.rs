@@ -99,6 +99,8 @@ impl Engine {
                     look_ns = clock.monotonic_ns() + OWNERSHIP_TICK.as_nanos() as u64;
                     // A failed check says nothing. A mismatch fails the store.
                     let _ = shared.confirm_ownership();
+                    // Here, since the thread of checkpoints may be busy with the one that is late.
+                    shared.checkpoints.warn_if_overdue(shared);
                 }
                 if clock.monotonic_ns() >= reserve_ns {
                     reserve_ns = clock.monotonic_ns() + RESERVE_TICK.as_nanos() as u64;
@@ -234,8 +236,15 @@ impl Engine {
     }
 
     /// Changes when checkpoints are taken and merged. A checkpoint or merge under way keeps its pace.
-    pub fn set_checkpoint_policy(&self, policy: CheckpointPolicy) {
-        self.shared.checkpoints.set_policy(policy);
+    /// The change is one step, so that two threads may change two parts of the policy at once.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the changed policy cannot be used. The policy stays as it was.
+    pub fn change_checkpoint_policy(
+        &self,
+        change: impl FnOnce(&mut CheckpointPolicy),
+    ) -> Result<(), Error> {
+        self.shared.checkpoints.change_policy(change)
     }
 
     /// The health of the store. An error says why nothing may be acknowledged any more.

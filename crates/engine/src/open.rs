@@ -63,6 +63,7 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     let records_commits = journal_row.capabilities.records_commits;
     let open = Arc::new(OpenTransactions::new(journal.clone(), config.logs));
     kind_replay.undo_losers(&journal, &open, store.driver().now().epoch())?;
+    let takes_checkpoints = scheme.checkpointer.is_some();
     let shared = Shared {
         kinds,
         open,
@@ -81,7 +82,7 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
         procedures,
         checkpoints: Checkpoints::new(
             &plan.manifest,
-            config.checkpoint_policy(),
+            (takes_checkpoints, config.checkpoint_policy()),
             recovered.log_bytes,
             environment.clock.monotonic_ns(),
         ),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use stillpoint::{CheckpointPolicy, Config, Durability, Engine, Error, Session, TableId};
+use stillpoint::{Config, Durability, Engine, Error, Session, TableId};
 use stillpoint_format::manifest::{CheckpointKind, Manifest};
 use stillpoint_io::{
     Call, Clock, Disk, Fault, FaultPlan, Lasts, ManualClock, RealClock, SeededRng, SimDisk,
@@ -179,8 +179,7 @@ fn a_checkpoint_that_does_not_come_is_overdue() {
     let table = engine.table("t").expect("a name");
     let mut session = engine.session().expect("a seat");
     let every = Some(Duration::from_secs(60));
-    let policy = engine.checkpoint_policy();
-    engine.set_checkpoint_policy(CheckpointPolicy { every, ..policy });
+    engine.change_checkpoint_policy(|policy| policy.every = every).expect("a sound policy");
     let pass = |seconds: u64| clock.0.fetch_add(seconds * 1_000_000_000, SeqCst);
     let is_overdue = || engine.stats().checkpoints.is_overdue;
     pass(300);
@@ -242,8 +241,9 @@ fn a_checkpoint_leaves_the_log_its_space() {
     assert!(disk.used_bytes() <= before, "{} before, {} now", before, disk.used_bytes());
     disk.set_capacity(Some(64 << 20));
     wait_until("writes resume", || put(&mut session, table, 1, &[8; 20_000]).is_ok());
-    let policy = engine.checkpoint_policy();
-    engine.set_checkpoint_policy(CheckpointPolicy { every: Some(Duration::ZERO), ..policy });
+    engine
+        .change_checkpoint_policy(|policy| policy.every = Some(Duration::ZERO))
+        .expect("a sound policy");
     clock.0.fetch_add(1_000_000_000, SeqCst);
     wait_until("space has appeared", || engine.stats().checkpoints.published > 0);
     drop(session);
@@ -547,8 +547,7 @@ fn a_chain_that_cannot_be_read_is_replaced() {
     let link = &manifest.checkpoints[2];
     let dir = stillpoint_format::names::checkpoint_dir(link.serial, link.kind);
     disk.remove(&Path::new(&dir).join(&link.parts[0].file)).expect("removed");
-    let policy = engine.checkpoint_policy();
-    engine.set_checkpoint_policy(CheckpointPolicy { merge_after: Some(2), ..policy });
+    engine.change_checkpoint_policy(|policy| policy.merge_after = Some(2)).expect("a sound policy");
     wait_until("a full one replaces the chain", || {
         clock.0.fetch_add(1_000_000_000, SeqCst);
         status().chain_links == 1

@@ -110,6 +110,13 @@ fn an_opening_whose_procedures_are_refused_changes_no_table() {
         .open()
         .expect_err("a table without a name");
     assert!(matches!(unnamed, Error::TableName { .. }), "{unnamed}");
+    for name in ["".to_owned(), "n".repeat(256)] {
+        let refused = builder(&disk)
+            .procedure(&name, |tables| Ok(Add { numbers: tables.table("numbers")? }))
+            .open()
+            .expect_err("a name that the log cannot hold");
+        assert!(matches!(refused, Error::Config { setting: "procedure", .. }), "{refused}");
+    }
     let engine = builder(&disk).open().expect("opens");
     assert_eq!(engine.tables(), []);
     let mut session = engine.session().expect("a session");

@@ -56,7 +56,7 @@ pub(super) fn due_run(manifest: &Manifest, keep: usize, links_max: usize) -> Vec
     if sum_bytes(&links) >= (bytes_of(full) / 2).max(LINK_BYTES_MIN) {
         return run;
     }
-    match links.len() >= links_max.max(2) {
+    match links.len() >= links_max {
         true => run[1..].to_vec(),
         false => Vec::new(),
     }

@@ -124,7 +124,7 @@ pub(crate) fn merge(shared: &Arc<Shared>, all: bool) -> Result<Option<Checkpoint
             if matches!(error, Error::Merge(MergeError::Read(_))) {
                 // Memory still has the records that cannot be read. A full checkpoint needs no file
                 // of the chain.
-                state.requested = Some(Wish::Full);
+                state.request(Wish::Full);
             }
             tracing::warn!(%error, "checkpoints could not be merged; they are kept");
         }

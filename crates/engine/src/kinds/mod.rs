@@ -59,6 +59,7 @@ impl Kinds {
     pub(crate) fn new(kinds: Vec<Arc<dyn TableKind>>) -> Result<Self, Error> {
         for (at, kind) in kinds.iter().enumerate() {
             let name = kind.name();
+            check_name("table_kind", name)?;
             if name == "memory" || kinds[..at].iter().any(|other| other.name() == name) {
                 let reason = format!("{name:?} is given twice: kinds differ in their names");
                 return Err(Error::Config { setting: "table_kind", reason });
@@ -130,6 +131,16 @@ impl Kinds {
         let number = self.of(table).ok_or(TxError::NoSuchTable(table))?;
         Ok(&self.kinds[number])
     }
+}
+
+/// Checks the name of a procedure or of a kind of tables: the log and the MANIFEST hold it.
+pub(crate) fn check_name(setting: &'static str, name: &str) -> Result<(), Error> {
+    if (1..=255).contains(&name.len()) {
+        return Ok(());
+    }
+    let (len, shown) = (name.len(), name.chars().take(32).collect::<String>());
+    let reason = format!("a name has 1 to 255 bytes, not {len} as {shown:?}");
+    Err(Error::Config { setting, reason })
 }
 
 /// Tables of one kind that are locked as wholes.

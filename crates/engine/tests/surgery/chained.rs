@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use stillpoint::{CheckpointPolicy, Config, Engine, Session, TableId, offline};
+use stillpoint::{Config, Engine, Session, TableId, offline};
 use stillpoint_format::ident::HEADER_BYTES;
 use stillpoint_format::manifest::CheckpointEntry;
 use stillpoint_format::names;
@@ -183,13 +183,14 @@ fn a_repair_does_not_bridge_a_damaged_merged_link() {
         chain.delete(&mut store, 20 + round);
         chain.checkpoint(&store);
     }
-    let policy = store.0.checkpoint_policy();
-    store.0.set_checkpoint_policy(CheckpointPolicy { merge_after: Some(2), ..policy });
+    store
+        .0
+        .change_checkpoint_policy(|policy| policy.merge_after = Some(2))
+        .expect("a sound policy");
     chain.put(&mut store, 5, b"in the last link");
     // A merge follows the publication.
     chain.checkpoint(&store);
-    let policy = store.0.checkpoint_policy();
-    store.0.set_checkpoint_policy(CheckpointPolicy { merge_after: None, ..policy });
+    store.0.change_checkpoint_policy(|policy| policy.merge_after = None).expect("a sound policy");
     chain.put(&mut store, 6, b"in the link after the merged one");
     chain.checkpoint(&store);
     chain.put(&mut store, 7, b"in the log");

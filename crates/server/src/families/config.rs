@@ -218,6 +218,9 @@ static PARAMS: &[Param] = &[
         set: Some(|_, v| {
             // Zero means never.
             let links = Some(number(v, 0, 1 << 20)? as usize).filter(|&links| links > 0);
+            if links == Some(1) {
+                return Err("argument must be 0 or at least 2".to_owned());
+            }
             change(move |s| set_policy(s, |policy| policy.merge_after = links))
         }),
     },
@@ -292,10 +295,11 @@ fn policy(shared: &Shared) -> CheckpointPolicy {
     shared.keyspace.engine.checkpoint_policy()
 }
 
+/// Changes a part of the policy. The parameter has checked the value.
 fn set_policy(shared: &Shared, change: impl FnOnce(&mut CheckpointPolicy)) {
-    let mut policy = policy(shared);
-    change(&mut policy);
-    shared.keyspace.engine.set_checkpoint_policy(policy);
+    if let Err(error) = shared.keyspace.engine.change_checkpoint_policy(change) {
+        tracing::error!(%error, "a parameter takes a value that the engine refuses");
+    }
 }
 
 /// Whole seconds, rounded up, so that a period shorter than a second is not shown as zero. Zero for
