@@ -70,7 +70,7 @@ impl TestClock {
 }
 
 fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    for _ in 0..60_000 {
+    for _ in 0..5_000 {
         if done() {
             return;
         }
