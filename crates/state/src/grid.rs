@@ -379,11 +379,9 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         let Some(written) = &self.written else { return all() };
         let cell_bytes = self.cell_bytes();
         let told = written.lock().take(|bytes| {
-            mutant!(OnePageOfEachRange => {
-                let end = bytes.end.min(bytes.start + 4096).div_ceil(cell_bytes);
-                return self.table.copy_cells(0, to, bytes.start / cell_bytes..end);
-            });
-            let cells = bytes.start / cell_bytes..bytes.end.div_ceil(cell_bytes);
+            let mut end = bytes.end;
+            mutant!(OnePageOfEachRange => end = end.min(bytes.start + 4096));
+            let cells = bytes.start / cell_bytes..end.div_ceil(cell_bytes);
             self.table.copy_cells(0, to, cells);
         });
         if told.is_err() {

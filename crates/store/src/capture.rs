@@ -129,12 +129,9 @@ pub(crate) fn save_before_images<'a>(
     let unemitted = Unemitted { store, epoch: phase.epoch() };
     let claim = Claim::of(phase);
     sink.with_lane(worker, &mut |lane| {
-        let claims = |it: &Overwritten<'_>| claim_locked(it.record.lock(), claim);
         let claimed = records.clone().filter(|it| {
-            mutant!(
-                in store.driver();
-                claims(it), InsertWithoutMark => !it.record.is_absent() && claims(it)
-            )
+            mutant!(in store.driver(); InsertWithoutMark => if it.record.is_absent() { return false });
+            claim_locked(it.record.lock(), claim)
         });
         for Overwritten { record, table, hash, key } in claimed {
             let (table, generation) = (table.id.0, table.generation);
@@ -516,10 +513,8 @@ impl ScannedCell<'_> {
         let Table { id, generation, .. } = *self.table;
         let hash = self.store.hash(id, self.key);
         let deleted = DeletedKey { table: id.0, generation, hash, key: self.key, gsn };
-        mutant!(
-            in self.store.driver();
-            self.lane.emit_deletion(&deleted), TombstoneDropped => ()
-        );
+        mutant!(in self.store.driver(); TombstoneDropped => return);
+        self.lane.emit_deletion(&deleted);
     }
 }
 

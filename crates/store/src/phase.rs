@@ -225,11 +225,9 @@ impl PhaseDriver {
         // the permit change at any moment.
         self.word.fetch_xor((now.0 ^ next.0) & !(GATE | PERMIT), SeqCst);
         drop(moving);
-        mutant!(in self; self.read_sections.wait_grace_period(), NoGracePeriod => {
-            if !matches!(phase, Phase::Resolve | Phase::Capture) {
-                self.read_sections.wait_grace_period();
-            }
-        });
+        let is_of_capture = matches!(phase, Phase::Resolve | Phase::Capture);
+        mutant!(in self; NoGracePeriod => if is_of_capture { return next });
+        self.read_sections.wait_grace_period();
         next
     }
 

@@ -161,10 +161,8 @@ impl Store {
             Reuse::Always => true,
             Reuse::OutsideOfCaptures => {
                 let phase = self.driver.now().phase();
-                matches!(phase, Phase::Rest | Phase::Prepare)
-                    || mutant!(
-                        in self.driver; cell.copies_with_value() == 0, CopyReused => true
-                    )
+                mutant!(in self.driver; CopyReused => return true);
+                matches!(phase, Phase::Rest | Phase::Prepare) || cell.copies_with_value() == 0
             }
             Reuse::OutsideOfCheckpoints => {
                 let is_at_rest = self.driver.now().phase() == Phase::Rest;

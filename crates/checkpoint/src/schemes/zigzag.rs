@@ -54,12 +54,8 @@ impl Checkpointer for Zigzag {
     }
 
     fn at_point_of_consistency(&self, store: &Store, unit: usize, slot: usize) {
-        let next = |newest| 1 - newest;
-        mutant!(
-            in store.driver();
-            store.set_statuses(unit, slot, |_, newest| writing(next(newest))),
-            NextCopyKept => ()
-        );
+        mutant!(in store.driver(); NextCopyKept => return);
+        store.set_statuses(unit, slot, |_, newest| writing(1 - newest));
     }
 
     fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {

@@ -173,10 +173,8 @@ fn publish(
     start_ns: u64,
 ) -> Result<CheckpointDone, Error> {
     let (kind, pool_bytes_max) = (written.kind, written.stats.pool_bytes_peak);
-    let logs = mutant!(
-        noted.positions.clone(),
-        PositionsTooLate => shared.journal.positions_before_epoch(u64::MAX)
-    );
+    let mut logs = noted.positions.clone();
+    mutant!(PositionsTooLate => logs = shared.journal.positions_before_epoch(u64::MAX));
     let positions = vec![LogPositions { incarnation: shared.incarnation, logs }];
     let mut entry = written.into_entry(
         shared.scheme_name,

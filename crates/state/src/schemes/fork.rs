@@ -92,10 +92,7 @@ impl<L: Layout> Scheme for Fork<L> {
         cells: Range<usize>,
         image: &mut [u8],
     ) -> Result<(), ForkError> {
-        mutant!(ForkReadsTheParent => {
-            grid.read_bytes(STATE, cells, image);
-            return Ok(());
-        });
+        mutant!(ForkReadsTheParent => { grid.read_bytes(STATE, cells, image); return Ok(()) });
         grid.read_forked(frozen.0.as_ref().map_err(Clone::clone)?, STATE, cells, image)
     }
 }

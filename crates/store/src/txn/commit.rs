@@ -282,10 +282,8 @@ impl Transaction {
     #[inline]
     fn read_phase(&mut self, local: &Participant) -> Result<PhaseWord, TxError> {
         let driver = local.store.driver();
-        let phase = mutant!(
-            in driver; driver.now(),
-            PhaseReadBeforeLocks => driver.noted_phase(local.number)
-        );
+        let mut phase = driver.now();
+        mutant!(in driver; PhaseReadBeforeLocks => phase = driver.noted_phase(local.number));
         step(Step::PhaseRead);
         self.note_touched();
         if local.tables.version > self.locked_version {
@@ -311,11 +309,9 @@ impl Transaction {
         if !saves_before_images(local, phase) {
             return Ok(None);
         }
+        mutant!(in local.store.driver(); BeforeImageAfterInstall => return Ok(None));
         let has_waited = waited_in == phase.epoch();
-        let has_room = mutant!(
-            in local.store.driver();
-            self.save_before_images(local, phase, has_waited), BeforeImageAfterInstall => true
-        );
+        let has_room = self.save_before_images(local, phase, has_waited);
         Ok(if has_room { None } else { Some(Shortage::Sink(phase.epoch())) })
     }
 
@@ -333,12 +329,14 @@ impl Transaction {
         step(Step::Appended);
         self.install_all(local, stamp, phase);
         step(Step::Installed);
-        mutant!(
-            in local.store.driver();
-            BeforeImageAfterInstall => if saves_before_images(local, phase) {
-                self.save_before_images(local, phase, true);
-            }
-        );
+        mutant!(in local.store.driver(); BeforeImageAfterInstall => self.save_late(local, phase));
+    }
+
+    /// Part of a planted bug: saves before-images although the values are in their cells already.
+    fn save_late(&mut self, local: &mut Participant, phase: PhaseWord) {
+        if saves_before_images(local, phase) {
+            self.save_before_images(local, phase, true);
+        }
     }
 
     /// Gives all locks back at the end of a commit.
@@ -628,15 +626,13 @@ impl Transaction {
         phase: PhaseWord,
         has_waited: bool,
     ) -> bool {
-        let claim = Claim::of(phase);
+        let (claim, driver) = (Claim::of(phase), local.store.driver());
         let is_unmarked = |&(key, first): &(usize, u32)| {
             let lock = local.record(self.held[key - self.first_key].place).lock();
             let deletes = || matches!(Change::of(&self.pending, first), Change::Delete);
             let is_unmarked = capture::is_unmarked(lock, claim);
-            mutant!(
-                in local.store.driver();
-                is_unmarked, DeleteWithoutBeforeImage => is_unmarked && !deletes()
-            )
+            mutant!(in driver; DeleteWithoutBeforeImage => return is_unmarked && !deletes());
+            is_unmarked
         };
         match self.written.iter().position(is_unmarked) {
             Some(first) => self.save_before_images_from(local, first, phase, has_waited),
