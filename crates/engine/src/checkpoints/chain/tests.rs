@@ -96,9 +96,9 @@ fn a_merge_is_due_by_count_and_by_bytes() {
         Vec::<u64>::new(),
         "the last point stays, the others are light"
     );
-    assert_eq!(epochs(&due_run(&manifest(&[FULL]), 1, 1)), Vec::<u64>::new());
+    assert_eq!(epochs(&due_run(&manifest(&[FULL]), 1, 2)), Vec::<u64>::new());
     assert_eq!(
-        epochs(&due_run(&manifest(&[FULL, Some(1)]), 1, 1)),
+        epochs(&due_run(&manifest(&[FULL, Some(1)]), 1, 2)),
         Vec::<u64>::new(),
         "one link alone"
     );
