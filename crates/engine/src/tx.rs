@@ -33,7 +33,10 @@ impl<'t> Tx<'t> {
 
     /// Makes the log name this call besides the transaction's writes.
     pub(crate) fn carry(&mut self, call: &Call) -> Result<(), TxError> {
-        call.encode(self.memory.call())
+        let encoded = self.memory.call();
+        // A run without locks may have failed before.
+        encoded.clear();
+        call.encode(encoded)
     }
 
     /// Lets this transaction use memory beyond the limit, from here to its end. The permission is

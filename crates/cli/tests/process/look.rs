@@ -189,9 +189,11 @@ fn the_commands_in_the_logs_are_listed() {
         ("EXEC", "*3\r\n$3\r\nSET\r\n$1\r\nc\r\n$1\r\n3\r\n*1\r\n$7\r\nFLUSHDB\r\n"),
     ];
     assert_eq!(named.len(), 4, "a read has no record: {said}");
-    for ((name, arguments), (command, request)) in named.iter().zip(expected) {
+    // Calls that do not depend on each other have no order.
+    for (command, request) in expected {
+        let found = named.iter().find(|(_, arguments)| arguments.as_str() == Some(request));
+        let (name, _) = found.unwrap_or_else(|| panic!("{request} is not in {said}"));
         assert!(name.as_str().is_some_and(|name| name.eq_ignore_ascii_case(command)), "{said}");
-        assert_eq!(arguments.as_str(), Some(request), "{said}");
     }
     // The inputs of a call: the time in 8 bytes, and the number of the database in 4.
     let bytes = |call: &serde_json::Value| match &call["inputs"] {

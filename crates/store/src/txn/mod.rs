@@ -126,6 +126,8 @@ impl Transaction {
         self.discipline = discipline;
         self.has_conflicted = false;
         self.holds_elsewhere = false;
+        // A run without locks leaves its call.
+        self.call.clear();
     }
 
     /// Begins a transaction of a batch, whose first key is number `first_key`.
@@ -134,6 +136,8 @@ impl Transaction {
         self.first_key = first_key;
         self.priority = Priority::DECLARED;
         self.discipline = Discipline::Declared;
+        // As in `begin_undeclared`.
+        self.call.clear();
     }
 
     /// Forgets the call of a run that has ended. The buffer of a long call is freed.
