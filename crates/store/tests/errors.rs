@@ -353,3 +353,29 @@ fn private_writes_count_against_the_limit() {
     worker.read(T, b"two", &mut found).expect("a table");
     assert_eq!((found.len(), &found[1_000_000..]), (1_000_003, &b"end"[..]));
 }
+
+/// A run that reads a single key takes no lock, so no release of locks forgets its call.
+#[test]
+fn a_read_without_a_lock_leaves_its_call_to_nobody() {
+    let store = store_of(64 << 20, 4, 1);
+    let mut worker = worker_of(&store);
+    for _ in 0..3 {
+        let read = Declared::new(&[(b"k", Mode::Read)], |tx: &mut Tx<'_>| {
+            assert!(tx.call().is_empty());
+            tx.call().push(1);
+            Ok(())
+        });
+        read.run_on(&mut worker).expect("a read");
+        let open = worker.transact(|tx| Ok(tx.call().len()));
+        assert_eq!(open.expect("nothing is refused"), 0);
+        read_with_call(&mut worker);
+    }
+}
+
+fn read_with_call(worker: &mut Worker) {
+    let read = Declared::new(&[(b"k", Mode::Read)], |tx: &mut Tx<'_>| {
+        tx.call().push(1);
+        Ok(())
+    });
+    read.run_on(worker).expect("a read");
+}
