@@ -504,15 +504,15 @@ pub(crate) fn run_in_background(shared: &Arc<Shared>) {
 /// # Errors
 /// The reason of the failure. A cancellation if the store is being closed.
 pub(crate) fn take(shared: &Arc<Shared>) -> Result<CheckpointDone, Error> {
-    take_at(shared, pace_of(&shared.checkpoints.policy()), false)
+    take_until_not_abandoned(shared, false)
 }
 
 /// Takes the last checkpoint of a store that is being closed, without a pace.
 pub(crate) fn take_last(shared: &Arc<Shared>) -> Result<CheckpointDone, Error> {
-    take_at(shared, Pace::Unpaced, true)
+    take_until_not_abandoned(shared, true)
 }
 
-fn take_at(shared: &Arc<Shared>, pace: Pace, is_last: bool) -> Result<CheckpointDone, Error> {
+fn take_until_not_abandoned(shared: &Arc<Shared>, is_last: bool) -> Result<CheckpointDone, Error> {
     loop {
         let Some(running) = shared.checkpoints.begin(is_last) else {
             tracing::info!("no checkpoint: the store is being closed");
@@ -521,6 +521,9 @@ fn take_at(shared: &Arc<Shared>, pace: Pace, is_last: bool) -> Result<Checkpoint
         shared.health()?;
         let commits = shared.commit_count();
         tracing::info!("a checkpoint begins");
+        // A checkpoint that is begun anew heeds a pace that was changed meanwhile.
+        let policy = shared.checkpoints.policy();
+        let pace = if is_last { Pace::Unpaced } else { pace_of(&policy) };
         let (wish, progress) = (running.wish, &running.progress);
         // A panic of the capture has become an error already. Any other panic may have interrupted
         // a publication.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use stillpoint::{Config, Engine, Error, Session, TableId};
+use stillpoint::{CheckpointDone, Config, Engine, Error, Session, TableId};
 use stillpoint_format::manifest::CheckpointKind;
 use stillpoint_io::{
     Call, Clock, Disk, Fault, FaultPlan, Lasts, RealClock, SeededRng, SimDisk, spawn,
@@ -56,6 +56,128 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
         RealClock.sleep(Duration::from_millis(1));
     }
     panic!("waited for ever until {what}");
+}
+
+/// Waits until a call of that kind hangs.
+fn wait_for_stall(disk: &SimDisk, call: Call) {
+    wait_until(&format!("{call:?} hangs"), || disk.waiting_calls() > 0);
+}
+
+/// Takes a checkpoint on a thread of its own. When everything is captured, the checkpoint hangs before
+/// it flushes its directory, and `act` runs.
+fn act_after_the_capture(
+    engine: &Arc<Engine>,
+    disk: &SimDisk,
+    act: impl FnOnce(),
+) -> CheckpointDone {
+    let taker = engine.clone();
+    disk.stall(&[Call::CreateDir]);
+    let taken = spawn("taker", move || taker.checkpoint()).expect("a thread");
+    wait_for_stall(disk, Call::CreateDir);
+    let made = disk.call_counts().of(Call::CreateDir);
+    disk.stall(&[Call::SyncDir]);
+    wait_until("the directory is made", || disk.call_counts().of(Call::CreateDir) > made);
+    wait_for_stall(disk, Call::SyncDir);
+    act();
+    disk.resume();
+    taken.join().expect("no panic").expect("published")
+}
+
+/// Commits count from the begin of the last checkpoint, so none is forgotten that came too late for
+/// it.
+#[test]
+fn commits_count_from_the_begin_of_a_checkpoint() {
+    let (disk, clock) = (SimDisk::new(1), Arc::default());
+    let engine = Arc::new(Engine::open(config(&disk, &clock)).expect("an empty disk"));
+    let table = engine.table("t").expect("a name");
+    let mut session = engine.session().expect("a seat");
+    (0..100).for_each(|key| put(&mut session, table, key));
+    let late = || put(&mut session, table, 100);
+    let done = act_after_the_capture(&engine, &disk, late);
+    assert_eq!(done.records, 100);
+    assert_eq!(engine.stats().checkpoints.commits_since, 1);
+}
+
+/// Without a journal, a flush of tables is durable with the next checkpoint. The flush asks for one if
+/// the checkpoint under way has captured the records already.
+#[test]
+fn a_flush_after_the_capture_asks_for_another_checkpoint() {
+    let (disk, clock) = (SimDisk::new(1), Arc::default());
+    let mut config = config(&disk, &clock);
+    config.journal = "none".to_owned();
+    let engine = Arc::new(Engine::open(config).expect("an empty disk"));
+    let table = engine.table("t").expect("a name");
+    let mut session = engine.session().expect("a seat");
+    (0..100).for_each(|key| put(&mut session, table, key));
+    let flush = || engine.flush_tables(&[table]).expect("flushes");
+    let done = act_after_the_capture(&engine, &disk, flush);
+    assert_eq!(done.records, 100);
+    assert!(!engine.checkpoint_in_background(), "one is requested");
+    assert_eq!(engine.checkpoint().expect("published").records, 0);
+    assert!(engine.checkpoint_in_background(), "none is requested");
+}
+
+/// Without a journal, a flush of tables before the capture gives up the checkpoint under way. What is
+/// begun anew is what was asked for: a checkpoint of every record, at the present pace.
+#[test]
+fn a_checkpoint_that_is_given_up_is_begun_anew() {
+    let (disk, clock) = (SimDisk::new(1), Arc::default());
+    let mut config = config(&disk, &clock);
+    config.checkpoint = "calc:partial".to_owned();
+    config.journal = "none".to_owned();
+    let engine = Arc::new(Engine::open(config).expect("an empty disk"));
+    let (table, other) = (engine.table("t").expect("a name"), engine.table("u").expect("a name"));
+    let mut session = engine.session().expect("a seat");
+    let set_pace = |pace| {
+        let changed = engine.change_checkpoint_policy(|policy| policy.pace = pace);
+        changed.expect("a sound policy");
+    };
+    (0..10_000).for_each(|key| put(&mut session, table, key));
+    assert_eq!(engine.checkpoint().expect("published").kind, CheckpointKind::Full);
+    put(&mut session, table, 1);
+    assert!(engine.full_checkpoint_in_background());
+    // No checkpoint would end at this pace, since the clock stands still.
+    set_pace(Some(1));
+    let (taker, made) = (engine.clone(), disk.call_counts().of(Call::CreateDir));
+    let taken = spawn("taker", move || taker.checkpoint()).expect("a thread");
+    wait_until("a checkpoint is taken", || disk.call_counts().of(Call::CreateDir) > made);
+    set_pace(None);
+    engine.flush_tables(&[other]).expect("flushes");
+    let done = taken.join().expect("no panic").expect("published");
+    assert_eq!((done.kind, done.records), (CheckpointKind::Full, 10_000));
+    put(&mut session, table, 2);
+    assert_eq!(engine.checkpoint().expect("published").kind, CheckpointKind::Partial);
+}
+
+/// A merge at a slow pace does not hold up the end of the store.
+#[test]
+fn the_end_of_the_store_waits_for_no_merge() {
+    let (disk, clock) = (SimDisk::new(1), Arc::new(TestClock::default()));
+    let mut config = config(&disk, &clock);
+    config.environment.background = true;
+    config.checkpoint = "calc:partial".to_owned();
+    let engine = Engine::open(config).expect("an empty disk");
+    let table = engine.table("t").expect("a name");
+    let mut session = engine.session().expect("a seat");
+    // A merge of so many bytes writes some before its end, and then waits for its pace.
+    (0..60_000).for_each(|key| put(&mut session, table, key));
+    for _ in 0..3 {
+        engine.checkpoint().expect("published");
+        (0..20_000).for_each(|key| put(&mut session, table, key));
+    }
+    disk.stall(&[Call::CreateDir]);
+    let changed = engine.change_checkpoint_policy(|policy| {
+        policy.pace = Some(1);
+        policy.merge_after = Some(2);
+    });
+    changed.expect("a sound policy");
+    wait_for_stall(&disk, Call::CreateDir);
+    assert!(engine.stats().checkpoints.merging.running.is_some());
+    disk.resume();
+    drop(session);
+    let closes = spawn("close", move || engine.close()).expect("a thread");
+    wait_until("the store is closed", || closes.is_finished());
+    closes.join().expect("no panic").expect("closes");
 }
 
 /// A request for a checkpoint of every record holds until there is one, however many attempts fail.

@@ -436,6 +436,21 @@ fn an_open_transaction_does_not_outlive_its_table() {
     session.transact(|tx| tx.put(table, b"key", b"value")).expect("the session goes on");
 }
 
+/// A table that is made or emptied meanwhile does not concern a transaction that has met no key of it.
+#[test]
+fn an_open_transaction_outlives_changes_of_other_tables() {
+    let engine = open(&SimDisk::new(1), 3);
+    let tables = engine.tables_named(&["table", "other"]).expect("two tables");
+    let mut session = engine.session().expect("a session");
+    let mut transaction = session.begin().expect("begins");
+    transaction.tx().expect("not in a batch").put(tables[0], b"key", b"1").expect("no conflict");
+    engine.table("third").expect("a table");
+    engine.flush_tables(&tables[1..]).expect("flushes");
+    transaction.tx().expect("not in a batch").put(tables[0], b"more", b"2").expect("no conflict");
+    transaction.commit().expect("commits");
+    assert_eq!(engine.len(tables[0]), 2);
+}
+
 /// A body that panics, and a transaction that is leaked.
 #[test]
 fn a_panic_rolls_an_open_transaction_back_and_a_leak_ends_its_session() {

@@ -370,7 +370,7 @@ impl Disk for SimDisk {
     }
 
     fn sync_dir(&self, path: &Path) -> DiskResult<()> {
-        let mut state = self.machine.state.lock();
+        let mut state = self.machine.state_for(Call::SyncDir);
         let result = state.begin(Call::SyncDir).and_then(|fault| {
             let node = state.tree.lookup(&parts(path)?)?;
             if state.tree.directory(node)?.flush_failed {

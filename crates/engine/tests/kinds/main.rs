@@ -54,3 +54,8 @@ fn a_flush_during_a_checkpoint_empties_what_it_has_copied() {
 fn an_abort_finds_room_in_a_full_log() {
     space::an_abort_finds_room_in_a_full_log();
 }
+
+#[test]
+fn a_commit_gives_the_room_of_its_undo_back() {
+    space::a_commit_gives_the_room_of_its_undo_back();
+}

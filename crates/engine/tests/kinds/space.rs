@@ -1,4 +1,5 @@
-//! A disk that is full in the middle of a transaction: its abort finds room in the log.
+//! Room in the log that is set aside for undos: an abort finds it on a full disk, and a commit gives
+//! it back.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -75,5 +76,22 @@ pub(crate) fn an_abort_finds_room_in_a_full_log() {
         );
         disk.set_capacity(None);
         session.transact(|tx| tx.put(in_place, b"more", b"more")).expect("there is room again");
+    }
+}
+
+/// Transactions commit on a small disk, more than it could set room aside for at once. So each commit
+/// gives back the room of its undo.
+pub(crate) fn a_commit_gives_the_room_of_its_undo_back() {
+    let disk = SimDisk::new(1);
+    let world = Arc::new(open(&disk, 16 << 10));
+    let in_place = world.tables[1];
+    let mut session = world.engine.session().expect("a session");
+    disk.set_capacity(Some(disk.used_bytes() + (512 << 10)));
+    for n in 0..1_000u16 {
+        let put = session.transact(|tx| tx.put(in_place, b"key", &[n as u8; 1_000]));
+        put.unwrap_or_else(|error| panic!("commit {n}: {error}"));
+        if n % 20 == 19 {
+            world.engine.checkpoint().unwrap_or_else(|error| panic!("after commit {n}: {error}"));
+        }
     }
 }
