@@ -93,6 +93,8 @@ pub struct Table<G: Grain> {
     /// Number of leading marks whose block of `cells_per_mark` cells is complete and contiguous; only
     /// the last block may be shorter.
     whole_marks: usize,
+    /// Columns of marks if each cell has one mark that it shares with no other cell, otherwise 0.
+    own_mark_columns: usize,
 }
 
 impl<G: Grain> Table<G> {
@@ -119,7 +121,9 @@ impl<G: Grain> Table<G> {
         let marks = shape.marks();
         let is_apart = shape.placement == Placement::Apart;
         let whole_marks = if is_apart { shape.cells / shape.cells_per_mark } else { 0 };
-        Ok(Self { backing, places, shape: *shape, marks, whole_marks })
+        let is_one_to_one = shape.cells_per_mark == 1 && shape.marks_per_cell == 1;
+        let own_mark_columns = if is_one_to_one { shape.mark_columns } else { 0 };
+        Ok(Self { backing, places, shape: *shape, marks, whole_marks, own_mark_columns })
     }
 
     /// Size and layout of the table.

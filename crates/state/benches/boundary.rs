@@ -2,16 +2,21 @@
 //! of the state. The tick must cost the same for all sizes, and two copies must take the memory of
 //! two states.
 //!
-//! `cargo bench -p stillpoint-state --bench boundary -- [--mib MIB,…] [NAME…]`: sizes of the state
-//! (default 512,1024), the schemes of those names (default: those whose row promises a constant
-//! tick). Words of 4 bytes, and pages of 4 KiB. Between two boundaries the mutator reads, writes
-//! parts, and writes whole cells. Of four captures one fails, and the boundary after it is shown
-//! separately. Wall time of the mutator: clock, end of the tick and point of consistency.
+//! `cargo bench -p stillpoint-state --bench boundary -- [--mib MIB,…] [--only COLUMN,…] [NAME…]`:
+//! sizes of the state (default 512,1024), the columns (default: all), the schemes of those names
+//! (default: those whose row promises a constant tick).
 //!
-//! `disk` measures the same for a state of words of at most 64 MiB in a temporary directory. Its
-//! writer is a thread, so the mutator has to fetch cache lines from the writer's core. `log` adds
-//! the default log of actions, whose logger is a thread, too. `actions` adds 100 actions of 8
-//! bytes.
+//! | column | what |
+//! |---|---|
+//! | `words` | cells of 4 bytes, in memory. Between two boundaries the mutator reads, writes parts, and writes whole cells. Of four captures one fails, and the boundary after it is shown separately. |
+//! | `pages` | the same with cells of 4 KiB |
+//! | `disk` | a state of words in a temporary directory. Its writer is a thread, so the mutator has to fetch cache lines from the writer's core |
+//! | `log` | the same with the default log of actions, whose logger is a thread, too |
+//! | `actions` | the same with 100 actions of 8 bytes in the tick |
+//!
+//! Wall time of the mutator: clock, end of the tick and point of consistency. A column on the disk
+//! writes one whole image for each boundary. So a state of 4 GiB takes about half a minute for each
+//! column. The state needs 8 GiB on the disk.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
@@ -26,76 +31,87 @@ use stillpoint_state::{
 
 /// Boundaries of each size.
 const BOUNDARIES: usize = 40;
+/// Bytes of a state on the disk up to which all boundaries are taken.
+const SMALL_BYTES: usize = 64 << 20;
+/// Boundaries of a larger state on the disk.
+const BOUNDARIES_OF_LARGE: usize = 12;
 /// Actions of a tick that has some.
 const ACTIONS: usize = 100;
 /// Accesses between two boundaries.
 const ACCESSES: usize = 20_000;
 
+/// A column of the output, with its heads.
+const COLUMNS: [(&str, &[&str]); 5] = [
+    ("words", &["worst", "failed", "worst", "memory"]),
+    ("pages", &["worst", "failed", "worst", "memory"]),
+    ("disk", &["worst"]),
+    ("log", &["worst"]),
+    ("actions", &["worst"]),
+];
+
 fn main() {
-    let (mut sizes, mut names) = (vec![512, 1024], Vec::new());
+    let (mut sizes, mut names, mut only) = (vec![512, 1024], Vec::new(), None);
     let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
     while let Some(arg) = args.next() {
-        if arg == "--mib" {
-            let list = args.next().expect("--mib is followed by sizes in MiB");
-            sizes = list.split(',').map(|mib| mib.parse().expect("a number of MiB")).collect();
-        } else {
-            names.push(arg);
+        let mut list = || {
+            let list = args.next().unwrap_or_else(|| panic!("{arg} is followed by a list"));
+            list.split(',').map(str::to_owned).collect::<Vec<_>>()
+        };
+        match &*arg {
+            "--mib" => {
+                let mib = |text: &String| text.parse().expect("a number of MiB");
+                sizes = list().iter().map(mib).collect();
+            }
+            "--only" => only = Some(list()),
+            _ => names.push(arg),
         }
     }
     if names.is_empty() {
         let constant = registry::REGISTRY.iter().filter(|row| row.has_constant_tick);
         names.extend(constant.flat_map(|row| row.layouts).map(|layout| layout.name.to_owned()));
     }
+    let is_wanted = |column: &str| only.as_ref().is_none_or(|it| it.iter().any(|it| it == column));
+    let columns: Vec<&str> =
+        COLUMNS.iter().map(|(name, _)| *name).filter(|name| is_wanted(name)).collect();
     println!(
         "boundary in ns: median, worst; after a failed capture the same; memory held \u{f7} state"
     );
-    println!(
-        "{:<14} {:>6} | {:>7} {:>7} {:>7} {:>7} {:>6} | {:>7} {:>7} {:>7} {:>7} {:>6} | {:>7} {:>7} | {:>7} {:>7} | {:>7} {:>7}",
-        "",
-        "MiB",
-        "words",
-        "worst",
-        "failed",
-        "worst",
-        "memory",
-        "pages",
-        "worst",
-        "failed",
-        "worst",
-        "memory",
-        "disk",
-        "worst",
-        "log",
-        "worst",
-        "actions",
-        "worst"
-    );
+    print!("{:<14} {:>6}", "", "MiB");
+    for (name, heads) in COLUMNS.iter().filter(|(name, _)| columns.contains(name)) {
+        print!(" | {name:>7}");
+        heads.iter().for_each(|head| print!(" {head:>7}"));
+    }
+    println!();
     for name in names {
         for mib in &sizes {
-            let line = registry::run(&name, Bench { bytes: mib << 20 }).expect("a known scheme");
-            println!("{name:<14} {mib:>6} {line}");
+            let bench = Bench { bytes: mib << 20, columns: &columns };
+            let line = registry::run(&name, bench).expect("a known scheme");
+            println!("{name:<14} {mib:>6}{line}");
         }
     }
 }
 
-struct Bench {
+struct Bench<'a> {
     bytes: usize,
+    columns: &'a [&'a str],
 }
 
-impl registry::Program for Bench {
+impl registry::Program for Bench<'_> {
     type Output = String;
 
     fn run<S: Scheme>(self) -> String {
-        let words = self.measure::<S, u32>(|number| number as u32);
-        let pages = self.measure::<S, [u64; 512]>(|number| [number; 512]);
-        let disk = self.measure_on_disk::<S>(false, 0);
-        let log = self.measure_on_disk::<S>(true, 0);
-        let actions = self.measure_on_disk::<S>(true, ACTIONS);
-        format!("{words} {pages} {disk} {log} {actions}")
+        let column = |name: &&str| match *name {
+            "words" => self.measure::<S, u32>(|number| number as u32),
+            "pages" => self.measure::<S, [u64; 512]>(|number| [number; 512]),
+            "disk" => self.measure_on_disk::<S>(false, 0),
+            "log" => self.measure_on_disk::<S>(true, 0),
+            _ => self.measure_on_disk::<S>(true, ACTIONS),
+        };
+        self.columns.iter().map(column).collect()
     }
 }
 
-impl Bench {
+impl Bench<'_> {
     fn measure<S: Scheme, T: Plain>(&self, value: impl Fn(u64) -> T) -> String {
         let before_bytes = resident_bytes();
         let mut builder = Arrays::<S>::builder();
@@ -127,7 +143,7 @@ impl Bench {
         let worst = |times: &[u64]| times.iter().copied().max().unwrap_or(0);
         let (usual_worst, failed_worst) = (worst(&usual), worst(&failed));
         let (usual, failed) = (median(&mut usual), median(&mut failed));
-        format!("| {usual:>7} {usual_worst:>7} {failed:>7} {failed_worst:>7} {held:>6.3}")
+        format!(" | {usual:>7} {usual_worst:>7} {failed:>7} {failed_worst:>7} {held:>7.3}")
     }
 
     fn measure_on_disk<S: Scheme>(&self, logs_actions: bool, actions: usize) -> String {
@@ -138,13 +154,15 @@ impl Bench {
             rng: Arc::new(SeededRng::new(1)),
         };
         let mut builder = State::<S>::builder();
-        let cells = builder.array::<u32>("cells", self.bytes.min(64 << 20) / 4);
+        let cells = builder.array::<u32>("cells", self.bytes / 4);
         let config = Config { every: Every::OnRequest, logs_actions, ..Config::default() };
         let opened = builder.open(environment, &config, |_| {}, |_, _, _| {});
         let (mut state, _) = opened.expect("a new state");
         let rng = SeededRng::new(1);
+        let is_small = self.bytes <= SMALL_BYTES;
+        let boundaries = if is_small { BOUNDARIES } else { BOUNDARIES_OF_LARGE };
         let mut times = Vec::new();
-        for _ in 0..BOUNDARIES {
+        for _ in 0..boundaries {
             work(&mut state, cells, &rng, &|number| number as u32);
             state.checkpoint();
             for _ in 0..actions {
@@ -158,7 +176,7 @@ impl Bench {
             }
         }
         let worst = times.iter().copied().max().unwrap_or(0);
-        format!("| {:>7} {worst:>7}", median(&mut times))
+        format!(" | {:>7} {worst:>7}", median(&mut times))
     }
 }
 

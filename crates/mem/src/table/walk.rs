@@ -70,9 +70,7 @@ impl<'a, G: Grain> Spot<'a, G> {
     /// If there is no such column, cells share marks, or the cell has several.
     #[inline(always)]
     pub fn mark(&self, column: usize) -> &'a AtomicU8 {
-        let shape = &self.table.shape;
-        let is_one_to_one = shape.cells_per_mark == 1 && shape.marks_per_cell == 1;
-        assert!(column < shape.mark_columns && is_one_to_one, "no such mark");
+        assert!(column < self.table.own_mark_columns, "no such mark");
         self.table.backing.mark_at(&self.table.places, &self.cursor, column)
     }
 }
