@@ -387,6 +387,44 @@ impl<S: Scheme> Cells<S> {
         self.array(array).into_values()
     }
 
+    /// The newest values of all cells of an array, side by side in `room`. The caller keeps `room` from
+    /// tick to tick, so that no view after the first one allocates.
+    ///
+    /// The slice is contiguous and typed. A program can hand it to code that knows only a pointer, a
+    /// length and a type, such as the buffer protocol of Python. The slice also borrows the cells, so
+    /// it lives for one step at most. Nobody writes a cell, and no tick ends, before it is given back.
+    ///
+    /// ```
+    /// # use stillpoint_state::{Arrays, Interleaved, schemes::Hourglass};
+    /// # let mut builder = Arrays::<Hourglass<Interleaved>>::builder();
+    /// let heights = builder.array::<f32>("heights", 1_000);
+    /// # let mut arrays = builder.build()?;
+    /// let mut room = Vec::new();
+    /// arrays.write(heights, 7, 1.5);
+    /// assert_eq!(arrays.view(heights, &mut room).iter().sum::<f32>(), 1.5);
+    /// arrays.end_tick();
+    /// # Ok::<(), stillpoint_state::ArraysError>(())
+    /// ```
+    ///
+    /// ```compile_fail,E0502
+    /// # use stillpoint_state::{Arrays, Interleaved, schemes::Hourglass};
+    /// # let mut builder = Arrays::<Hourglass<Interleaved>>::builder();
+    /// # let heights = builder.array::<f32>("heights", 1_000);
+    /// # let mut arrays = builder.build().unwrap();
+    /// # let mut room = Vec::new();
+    /// let view = arrays.view(heights, &mut room);
+    /// arrays.end_tick(); // the view is still there
+    /// drop(view.iter().sum::<f32>());
+    /// ```
+    ///
+    /// # Panics
+    /// If the array is one of another state.
+    pub fn view<'a, T: Plain>(&'a self, array: Array<T>, room: &'a mut Vec<T>) -> &'a [T] {
+        room.clear();
+        room.extend(self.iter(array));
+        room
+    }
+
     /// Gives every cell its first value, in all copies, which also brings the memory in.
     ///
     /// # Errors
