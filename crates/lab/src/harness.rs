@@ -1,8 +1,8 @@
 //! The harness of experiments on engines of records: it opens engines and loads them.
 //!
-//! The baseline is the scheme `none`, an engine without any checkpoint hook. Baseline and
-//! competitors are open in the same process and run in turn on the same data. So other work of the
-//! machine hits all of them alike.
+//! The baseline is the scheme `none`, an engine without any checkpoint hook. Each competitor is open
+//! in the same process as the baseline and runs in turn with it on the same data. So other work of
+//! the machine hits both alike.
 
 use crate::context::Context;
 use crate::error::{LabError, LabResult};
@@ -67,50 +67,43 @@ impl Harness<'_> {
     }
 }
 
-/// The rows that are opened together in this much memory: those that claims name, and as many of the
-/// others as fit beside these.
-fn fitting(rows: &[Row], named: &[&str], records: u64, available: u64) -> (Vec<Row>, Vec<Row>) {
-    let is_named = |row: &&Row| named.contains(&row.name);
-    let needed: u64 = rows.iter().filter(is_named).map(|row| row.memory_bytes(records)).sum();
-    // A tenth stays free for buffers and the system.
-    let mut left = (available / 10 * 9).saturating_sub(needed);
-    rows.iter().copied().partition(|row| {
-        let bytes = row.memory_bytes(records);
-        let fits = is_named(&row) || bytes <= left;
-        left -= if fits && !is_named(&row) { bytes } else { 0 };
-        fits
-    })
-}
-
 impl Harness<'_> {
-    /// Opens the engines of rows that are compared, and loads them. Rows that no claim names are left
-    /// out, with a note, if the memory does not suffice for all.
+    /// Compares each row with the baseline, the first of the rows. The two engines are open at the
+    /// same time and loaded, and `compare` runs them in turn: baseline, row, baseline, row. The
+    /// baseline stays open for all rows, and a row's engine closes before the next one opens. So the
+    /// memory has to hold two engines, however many rows there are. A row that does not fit beside
+    /// the baseline is left out, with a note.
     ///
     /// # Errors
-    /// When an engine refuses.
-    pub(crate) fn open_compared(
+    /// When an engine refuses, and the errors of `compare`.
+    pub(crate) fn in_pairs<T>(
         &self,
         rows: &[Row],
-        named: &[&str],
         records: u64,
         result: &mut ExperimentResult,
-    ) -> LabResult<Vec<Instance<'_>>> {
-        let (rows, left_out) = fitting(rows, named, records, available_bytes());
-        for row in left_out {
-            let gb = row.memory_bytes(records) as f64 / 1e9;
-            result.note(format!(
-                "{} was left out: no room for {gb:.1} GB beside the others",
-                row.name
-            ));
+        mut compare: impl FnMut([&Instance<'_>; 2]) -> LabResult<T>,
+    ) -> LabResult<Vec<T>> {
+        let (first, others) = rows.split_first().expect("the baseline is the first row");
+        let baseline = self.open_loaded(*first, records, "none")?;
+        let mut compared = Vec::new();
+        for row in others {
+            if !fits(row, records, available_bytes()) {
+                let gb = row.memory_bytes(records) as f64 / 1e9;
+                result.note(format!("{} was left out: no room for {gb:.1} GB", row.name));
+                continue;
+            }
+            let subject = self.open_loaded(*row, records, "none")?;
+            compared.push(compare([&baseline, &subject])?);
+            subject.clear()?;
         }
-        rows.into_iter().map(|row| self.open_loaded(row, records, "none")).collect()
+        baseline.clear()?;
+        Ok(compared)
     }
 }
 
-/// The index of a row among the open engines.
-pub(crate) fn position(beds: &[Instance<'_>], name: &str) -> usize {
-    let found = beds.iter().position(|bed| bed.row.name == name);
-    found.unwrap_or_else(|| panic!("{name} is opened, since claims name it"))
+/// Whether the memory suffices for a row. A tenth stays free for buffers and the system.
+fn fits(row: &Row, records: u64, available: u64) -> bool {
+    row.memory_bytes(records) <= available / 10 * 9
 }
 
 impl Instance<'_> {
@@ -149,19 +142,30 @@ impl Instance<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::subjects::records::{BASELINE, CALC_PACED, ROWS};
+    use crate::drivers::transactions::tests::Toy;
+    use crate::subjects::records::{BASELINE, CALC_PACED, paced_rows, row};
 
     #[test]
-    fn what_claims_name_is_opened_and_the_rest_as_it_fits() {
-        let named = [BASELINE, CALC_PACED];
-        let names = |rows: &[Row]| rows.iter().map(|row| row.name).collect::<Vec<_>>();
-        let (rows, left_out) = fitting(&ROWS, &named, 1_000, u64::MAX);
-        assert_eq!((rows.len(), left_out.len()), (ROWS.len(), 0));
-        let (rows, left_out) = fitting(&ROWS, &named, 1_000, 0);
-        assert_eq!((names(&rows), left_out.len()), (named.to_vec(), ROWS.len() - 2));
-        // Room for one more row of one copy.
-        let available = 3 * 172_000 * 10 / 9 + 10;
-        let (rows, _) = fitting(&ROWS, &named, 1_000, available);
-        assert_eq!((rows.len(), rows[0].name), (3, BASELINE));
+    fn a_row_fits_or_does_not() {
+        let calc = row(CALC_PACED);
+        assert!(fits(&calc, 1_000, 172_000 * 10 / 9 + 10) && !fits(&calc, 1_000, 172_000));
+    }
+
+    #[test]
+    fn two_engines_are_open_at_a_time_and_the_baseline_is_one_of_them() -> LabResult<()> {
+        let dir = tempfile::tempdir().map_err(|e| LabError::process("tempdir", e))?;
+        let context = Context::new(dir.path(), true, "none".into(), Box::new(std::io::sink()));
+        let bench = Harness { context: &context, open: &Toy::open, children: false };
+        let mut result = context.result("toy", "a toy", "none");
+        let rows = paced_rows();
+        let seen = bench.in_pairs(&rows, 100, &mut result, |pair| {
+            assert!(pair.iter().all(|it| it.dir.is_dir()));
+            let dirs = sys::list_dir(&context.work)?.len();
+            Ok((pair.map(|it| it.row.name), dirs))
+        })?;
+        let wanted: Vec<_> = rows[1..].iter().map(|row| ([BASELINE, row.name], 2)).collect();
+        assert_eq!(seen, wanted);
+        assert_eq!(sys::list_dir(&context.work)?.len(), 0, "nothing is left behind");
+        Ok(())
     }
 }

@@ -9,23 +9,21 @@ use serde::Serialize;
 
 use crate::context::Context;
 use crate::crash::records as crash;
-use crate::drivers::transactions::{self, Drive, Outcome};
+use crate::drivers::transactions::{Drive, Outcome};
 use crate::error::LabResult;
 use crate::experiments::Experiment;
-use crate::experiments::calc_figures::{bars, over_baseline, rate, time_line};
+use crate::experiments::calc_figures::{Compared, JOINED, bars, joined, over, rate, time_line};
 use crate::experiments::calc_measures::{
-    capture_loss_percent, capture_lost, capture_seconds, loss_bound, lost_transactions,
+    capture_loss_percent, capture_lost, capture_seconds, checkpoint_cpu_s, loss_bound,
+    lost_transactions,
 };
-use crate::harness::{Harness, Instance, position};
+use crate::harness::{Harness, Instance};
 use crate::measure::stats::{cost_ratio, median, spread_of};
 use crate::report::figure::axis::grouped;
 use crate::report::result::{Bound, ClaimRow, ExperimentResult, Figure, Paper, Table};
-use crate::subjects::records::{BASELINE, CALC_PACED, NAIVE_PACED, data_bytes, paced_rows};
+use crate::subjects::records::{CALC_PACED, NAIVE_PACED, data_bytes, paced_rows};
 
 const SOURCE: &str = "CALC paper, §5.1.2, Figure 3";
-
-/// The rows that the claims name.
-const NAMED: [&str; 3] = [BASELINE, CALC_PACED, NAIVE_PACED];
 
 /// The amount of work of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -85,50 +83,54 @@ impl Experiment for CalcFig3 {
         );
         let rows = paced_rows();
         crash::check_rows(bench, &rows[1..], "none", plan.records.min(200_000), result)?;
-        let beds = bench.open_compared(&rows, &NAMED, plan.records, result)?;
-        beds.iter().try_for_each(Instance::take_base)?;
+        let compared = bench.in_pairs(&rows, plan.records, result, |pair| {
+            pair[1].take_base()?;
+            let of_share = |&hot_share: &f64| rounds(bench, plan, pair, hot_share);
+            plan.hot_shares.iter().map(of_share).collect::<LabResult<Vec<Compared>>>()
+        })?;
         let mut table = Table {
             title: "Checkpoints by share of hot records".into(),
-            columns: ["hot share", "row", "txn/s", "capture s", "lost in capture %", "lost"]
-                .map(String::from)
-                .to_vec(),
+            columns: [
+                "hot share",
+                "row",
+                "txn/s",
+                "÷ none",
+                "capture s",
+                "lost in capture %",
+                "lost",
+                "checkpoint CPU s",
+            ]
+            .map(String::from)
+            .to_vec(),
             ..Table::default()
         };
-        for &hot_share in &plan.hot_shares {
-            let measured = rounds(bench, plan, &beds, hot_share)?;
-            add(plan, &beds, (hot_share, &measured), &mut table, result);
+        for (number, &hot_share) in plan.hot_shares.iter().enumerate() {
+            let of_share: Vec<&Compared> = compared.iter().map(|row| &row[number]).collect();
+            add(plan, (hot_share, &of_share), &mut table, result);
         }
         result.tables.push(table);
-        beds.into_iter().try_for_each(Instance::clear)
+        Ok(())
     }
 }
 
-/// All rows in turn: `[row][run]`.
 fn rounds(
     bench: &Harness<'_>,
     plan: &Plan,
-    beds: &[Instance<'_>],
+    pair: [&Instance<'_>; 2],
     hot_share: f64,
-) -> LabResult<Vec<Vec<Outcome>>> {
-    let mut rounds: Vec<Vec<Outcome>> = beds.iter().map(|_| Vec::new()).collect();
-    for run in 0..plan.runs {
-        for (bed, outcomes) in beds.iter().zip(&mut rounds) {
-            let checkpoint = bed.row.takes_checkpoints.then_some(plan.checkpoint_at_s);
-            let drive = Drive {
-                workers: plan.workers,
-                seconds: plan.run_s,
-                hot_share,
-                checkpoints_at_s: checkpoint.into_iter().collect(),
-                seed: run as u64 + 1,
-                ..Drive::new(plan.records)
-            };
-            let outcome = transactions::run(&*bed.engine, &drive)?;
-            let rate = outcome.rate();
-            bench.context.note(format!("hot {hot_share}: {} {rate:.0} txn/s", bed.row.name));
-            outcomes.push(outcome);
+) -> LabResult<Compared> {
+    let what = format!("hot {hot_share}");
+    Compared::in_turn(bench, pair, (plan.runs, &what), |run, row| {
+        let checkpoint = row.takes_checkpoints.then_some(plan.checkpoint_at_s);
+        Drive {
+            workers: plan.workers,
+            seconds: plan.run_s,
+            hot_share,
+            checkpoints_at_s: checkpoint.into_iter().collect(),
+            seed: run as u64 + 1,
+            ..Drive::new(plan.records)
         }
-    }
-    Ok(rounds)
+    })
 }
 
 const LOST: ClaimRow = ClaimRow::new("transactions lost", SOURCE, Bound::AtMost(0.6))
@@ -144,31 +146,30 @@ const LOST_IN_CHECKPOINT: ClaimRow =
 /// Claims and figures of one share.
 fn add(
     plan: &Plan,
-    beds: &[Instance<'_>],
-    (hot_share, measured): (f64, &[Vec<Outcome>]),
+    (hot_share, all): (f64, &[&Compared]),
     table: &mut Table,
     result: &mut ExperimentResult,
 ) {
     let percent = hot_share * 100.0;
-    let over = |row: usize, measure| over_baseline(&measured[0], &measured[row], measure);
-    let lost = |row| over(row, lost_transactions);
-    let of = |name| lost(position(beds, name));
+    let of = |name| over(all, name, lost_transactions);
     let (calc, naive) = (of(CALC_PACED), of(NAIVE_PACED));
     let ratios: Vec<f64> = calc.iter().zip(&naive).map(|(c, n)| cost_ratio(*c, *n)).collect();
     let at = format!("paced, {percent:.0} % hot");
     result.claims.push(LOST.claim(&at).measured_runs(&ratios));
-    let full = over(position(beds, CALC_PACED), capture_lost);
-    for (row, bed) in beds.iter().enumerate().filter(|(_, bed)| bed.row.takes_changes) {
-        let changes = over(row, capture_lost);
+    let full = over(all, CALC_PACED, capture_lost);
+    for compared in all.iter().filter(|it| it.row.takes_changes) {
+        let changes = compared.over(capture_lost);
         let ratios: Vec<f64> = changes.iter().zip(&full).map(|(c, f)| cost_ratio(*c, *f)).collect();
         let claim = ClaimRow { bound: loss_bound(hot_share), ..LOST_IN_CHECKPOINT };
-        let claim = claim.claim_of((bed.row.name, CALC_PACED), &format!("{percent:.0} % hot"));
+        let both = (compared.row.name, CALC_PACED);
+        let claim = claim.claim_of(both, &format!("{percent:.0} % hot"));
         result.claims.push(claim.measured_runs(&ratios));
     }
-    let rows: Vec<(&str, &[Outcome])> =
-        beds.iter().zip(measured).map(|(bed, runs)| (bed.row.name, runs.as_slice())).collect();
-    let caption = "The first run of each row; shaded: its checkpoint.";
-    time_line(&format!("Throughput, {percent:.0} % of the records hot"), caption, &rows, result);
+    let rows = joined(all);
+    let rows: Vec<(&str, &[Outcome])> = rows.iter().map(|(name, runs)| (*name, &**runs)).collect();
+    let caption = format!("The first run of each row; shaded: its checkpoint. {JOINED}");
+    time_line(&format!("Throughput, {percent:.0} % of the records hot"), &caption, &rows, result);
+    let lost = |it: &&Compared| (it.row.name.to_owned(), it.over(lost_transactions));
     result.figures.push(Figure {
         title: format!("Transactions lost, {percent:.0} % of the records hot"),
         caption: format!(
@@ -177,21 +178,23 @@ fn add(
             spread_of(plan.runs)
         ),
         y_label: "transactions lost".into(),
-        bars: bars((1..beds.len()).map(|row| (beds[row].row.name.to_owned(), lost(row)))),
+        bars: bars(all.iter().map(lost)),
         ..Figure::default()
     });
-    for (row, runs) in measured.iter().enumerate() {
+    for compared in all {
         let figure = |measure, digits: usize| {
-            let value = median(&over(row, measure));
-            if row == 0 { "—".to_owned() } else { format!("{value:.digits$}") }
+            let value = median(&compared.over(measure));
+            format!("{value:.digits$}")
         };
         table.rows.push(vec![
             hot_share.to_string(),
-            beds[row].row.name.to_owned(),
-            grouped(rate(runs) as u64),
+            compared.row.name.to_owned(),
+            grouped(rate(&compared.runs) as u64),
+            figure(|baseline, run| run.rate() / baseline.rate(), 3),
             figure(|_, run| capture_seconds(run), 2),
             figure(capture_loss_percent, 1),
             figure(lost_transactions, 0),
+            figure(checkpoint_cpu_s, 2),
         ]);
     }
 }
@@ -213,7 +216,7 @@ mod tests {
         let rows = paced_rows().len();
         let of_changes = paced_rows().iter().filter(|row| row.takes_changes).count();
         assert_eq!((result.claims.len(), result.figures.len()), (2 + 2 * of_changes, 4));
-        assert_eq!((result.series.len(), result.tables[0].rows.len()), (2 * rows, 2 * rows));
+        assert_eq!((result.series.len(), result.tables[0].rows.len()), (2 * rows, 2 * (rows - 1)));
         Ok(())
     }
 }

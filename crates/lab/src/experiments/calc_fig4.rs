@@ -7,14 +7,14 @@ use serde::Serialize;
 
 use crate::context::Context;
 use crate::crash::records as crash;
-use crate::drivers::transactions::{self, Drive, Outcome};
+use crate::drivers::transactions::{Drive, Outcome};
 use crate::error::LabResult;
 use crate::experiments::Experiment;
-use crate::experiments::calc_figures::{over_baseline, rate, time_line};
+use crate::experiments::calc_figures::{Compared, JOINED, joined, over, rate, time_line};
 use crate::experiments::calc_measures::{
-    capture_lost, loss_bound, lost_transactions, merge_loss_percent,
+    capture_lost, checkpoint_cpu_s, loss_bound, lost_transactions, merge_loss_percent,
 };
-use crate::harness::{Harness, Instance, position};
+use crate::harness::{Harness, Instance};
 use crate::measure::stats::{cost_ratio, median};
 use crate::report::figure::axis::grouped;
 use crate::report::result::{Claim, ExperimentResult, Table};
@@ -106,92 +106,95 @@ impl Experiment for CalcFig4 {
             .into_iter()
             .filter(|row| row.takes_changes || [BASELINE, CALC_PACED].contains(&row.name))
             .collect();
-        let named: Vec<&str> = rows.iter().map(|row| row.name).collect();
         crash::check_rows(bench, &rows[1..], "none", plan.records.min(200_000), result)?;
-        let beds = bench.open_compared(&rows, &named, plan.records, result)?;
-        beds.iter().try_for_each(Instance::take_base)?;
-        for part in PARTS.iter().filter(|part| bench.context.wants(part)) {
-            let checkpoints = part.parse().expect("a number");
-            for &hot_share in &plan.hot_shares {
-                let measured = rounds(bench, plan, &beds, (checkpoints, hot_share))?;
-                add(&beds, (part, hot_share, &measured), result);
-            }
+        let parts: Vec<&str> = PARTS.into_iter().filter(|part| bench.context.wants(part)).collect();
+        let shares = |part| plan.hot_shares.iter().map(move |&hot_share| (part, hot_share));
+        let asked: Vec<(&str, f64)> = parts.into_iter().flat_map(shares).collect();
+        let compared = bench.in_pairs(&rows, plan.records, result, |pair| {
+            pair[1].take_base()?;
+            let of = |&(part, hot_share): &(&str, f64)| {
+                let checkpoints = part.parse().expect("a number");
+                rounds(bench, plan, pair, (checkpoints, hot_share))
+            };
+            asked.iter().map(of).collect::<LabResult<Vec<Compared>>>()
+        })?;
+        for (number, &(part, hot_share)) in asked.iter().enumerate() {
+            let all: Vec<&Compared> = compared.iter().map(|row| &row[number]).collect();
+            add((part, hot_share, &all), result);
         }
-        beds.into_iter().try_for_each(Instance::clear)
+        Ok(())
     }
 }
 
-/// All rows in turn: `[row][run]`.
 fn rounds(
     bench: &Harness<'_>,
     plan: &Plan,
-    beds: &[Instance<'_>],
+    pair: [&Instance<'_>; 2],
     (checkpoints, hot_share): (usize, f64),
-) -> LabResult<Vec<Vec<Outcome>>> {
-    let mut rounds: Vec<Vec<Outcome>> = beds.iter().map(|_| Vec::new()).collect();
+) -> LabResult<Compared> {
     let (begins, seconds) = plan.times(checkpoints);
-    for run in 0..plan.runs {
-        for (bed, outcomes) in beds.iter().zip(&mut rounds) {
-            let drive = Drive {
-                workers: plan.workers,
-                seconds,
-                hot_share,
-                checkpoints_at_s: if bed.row.takes_checkpoints { begins.clone() } else { vec![] },
-                merge_delay_s: bed.row.takes_changes.then_some(plan.merge_delay_s),
-                seed: run as u64 + 1,
-                ..Drive::new(plan.records)
-            };
-            let outcome = transactions::run(&*bed.engine, &drive)?;
-            let (rate, name) = (outcome.rate(), bed.row.name);
-            bench.context.note(format!("{checkpoints}, hot {hot_share}: {name} {rate:.0} txn/s"));
-            outcomes.push(outcome);
-        }
-    }
-    Ok(rounds)
+    let what = format!("{checkpoints}, hot {hot_share}");
+    Compared::in_turn(bench, pair, (plan.runs, &what), |run, row| Drive {
+        workers: plan.workers,
+        seconds,
+        hot_share,
+        checkpoints_at_s: if row.takes_checkpoints { begins.clone() } else { vec![] },
+        merge_delay_s: row.takes_changes.then_some(plan.merge_delay_s),
+        seed: run as u64 + 1,
+        ..Drive::new(plan.records)
+    })
 }
 
 /// Claims, figures and a table of one number of checkpoints and one share.
-fn add(
-    beds: &[Instance<'_>],
-    (part, hot_share, measured): (&str, f64, &[Vec<Outcome>]),
-    result: &mut ExperimentResult,
-) {
+fn add((part, hot_share, all): (&str, f64, &[&Compared]), result: &mut ExperimentResult) {
     let percent = hot_share * 100.0;
-    let over = |row: usize, measure| over_baseline(&measured[0], &measured[row], measure);
-    let full = over(position(beds, CALC_PACED), capture_lost);
+    let full = over(all, CALC_PACED, capture_lost);
     let at = format!("{part} checkpoints, {percent:.0} % hot");
-    for (row, bed) in beds.iter().enumerate().filter(|(_, bed)| bed.row.takes_changes) {
-        let changes = over(row, capture_lost);
+    for compared in all.iter().filter(|it| it.row.takes_changes) {
+        let changes = compared.over(capture_lost);
         let ratios: Vec<f64> = changes.iter().zip(&full).map(|(c, f)| cost_ratio(*c, *f)).collect();
-        let title = format!("lost within checkpoints: {} ÷ {CALC_PACED}, {at}", bed.row.name);
+        let title = format!("lost within checkpoints: {} ÷ {CALC_PACED}, {at}", compared.row.name);
         let claim =
             Claim::new(title, SOURCE, loss_bound(hot_share)).paper("partial checkpoints lose less");
         result.claims.push(Claim { part: part.into(), ..claim.measured_runs(&ratios) });
     }
-    let rows: Vec<(&str, &[Outcome])> =
-        beds.iter().zip(measured).map(|(bed, runs)| (bed.row.name, runs.as_slice())).collect();
-    let caption = "The first run of each row; shaded: its checkpoints.";
+    let rows = joined(all);
+    let rows: Vec<(&str, &[Outcome])> = rows.iter().map(|(name, runs)| (*name, &**runs)).collect();
+    let caption = format!("The first run of each row; shaded: its checkpoints. {JOINED}");
     let figures = result.figures.len();
-    time_line(&format!("Throughput, {at}"), caption, &rows, result);
+    time_line(&format!("Throughput, {at}"), &caption, &rows, result);
     result.figures[figures..].iter_mut().for_each(|figure| figure.part = part.into());
-    let columns =
-        ["row", "txn/s", "lost", "lost in checkpoints", "merges", "merge s", "in merge %"];
+    let columns = [
+        "row",
+        "txn/s",
+        "÷ none",
+        "lost",
+        "lost in checkpoints",
+        "checkpoint CPU s",
+        "merges",
+        "merge s",
+        "in merge %",
+    ];
     let mut table = Table {
         title: format!("Transactions lost, {at}"),
         part: part.into(),
         columns: columns.map(String::from).to_vec(),
         rows: Vec::new(),
     };
-    for (row, runs) in measured.iter().enumerate() {
+    for compared in all {
+        let runs = &compared.runs;
         let merges: Vec<f64> =
             runs.iter().flat_map(|run| &run.merges).map(|merge| merge.seconds()).collect();
-        let of = |measure| grouped(median(&over(row, measure)).max(0.0) as u64);
-        let in_merge = median(&over(row, merge_loss_percent));
+        let of = |measure| grouped(median(&compared.over(measure)).max(0.0) as u64);
+        let in_merge = median(&compared.over(merge_loss_percent));
+        let share = median(&compared.over(|baseline, run| run.rate() / baseline.rate()));
         table.rows.push(vec![
-            beds[row].row.name.to_owned(),
+            compared.row.name.to_owned(),
             grouped(rate(runs) as u64),
+            format!("{share:.3}"),
             of(lost_transactions),
             of(capture_lost),
+            format!("{:.2}", median(&compared.over(checkpoint_cpu_s))),
             merges.len().to_string(),
             if merges.is_empty() { "—".into() } else { format!("{:.2}", median(&merges)) },
             if in_merge.is_nan() { "—".into() } else { format!("{in_merge:.1}") },
@@ -216,9 +219,9 @@ mod tests {
         let plan = Plan { records: 5_000, after_s: 3.0, ..CalcFig4::quick() };
         let result = run_plan::<CalcFig4>(&bench, &plan)?;
         let rows = &result.tables[0].rows;
-        assert_eq!((result.claims.len(), result.tables.len(), rows.len()), (1, 1, 3));
-        let merges: Vec<&str> = rows.iter().map(|row| &*row[4]).collect();
-        assert_eq!(merges, ["0", "0", "1"], "only the chain of changes is merged");
+        assert_eq!((result.claims.len(), result.tables.len(), rows.len()), (1, 1, 2));
+        let merges: Vec<&str> = rows.iter().map(|row| &*row[6]).collect();
+        assert_eq!(merges, ["0", "1"], "only the chain of changes is merged");
         Ok(())
     }
 

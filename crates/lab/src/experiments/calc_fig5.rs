@@ -8,11 +8,11 @@ use serde::Serialize;
 
 use crate::context::Context;
 use crate::crash::records as crash;
-use crate::drivers::transactions::{self, Drive, Outcome};
+use crate::drivers::transactions::{self, Drive};
 use crate::error::LabResult;
 use crate::experiments::Experiment;
-use crate::experiments::calc_figures::rate;
-use crate::harness::{Harness, Instance, position};
+use crate::experiments::calc_figures::{Compared, rate};
+use crate::harness::{Harness, Instance};
 use crate::report::figure::axis::grouped;
 use crate::report::result::{
     Bound, ClaimRow, ExperimentResult, Figure, Paper, Scale, Series, Table,
@@ -21,9 +21,6 @@ use crate::subjects::records::{BASELINE, CALC_PACED, NAIVE_PACED, data_bytes, pa
 use crate::workloads::calc::LongTransactions;
 
 const SOURCE: &str = "CALC paper, §5.1.4, Figure 5";
-
-/// The rows that the claims name.
-const NAMED: [&str; 3] = [BASELINE, CALC_PACED, NAIVE_PACED];
 
 /// The amount of work of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -93,11 +90,17 @@ impl Experiment for CalcFig5 {
         result.parameter("journal", "none");
         let rows = paced_rows();
         crash::check_rows(bench, &rows[1..], "none", plan.records.min(200_000), result)?;
-        let beds = bench.open_compared(&rows, &NAMED, plan.records, result)?;
-        let saturated =
-            Drive { workers: plan.workers, seconds: plan.capacity_s, ..Drive::new(plan.records) };
-        let capacity = rate(&[transactions::run(&*beds[0].engine, &saturated)?]);
-        result.parameter("capacity_transactions_per_s", capacity);
+        let mut capacity = None;
+        let compared = bench.in_pairs(&rows, plan.records, result, |pair| {
+            let capacity = match capacity {
+                Some(known) => known,
+                None => *capacity.insert(capacity_of(plan, pair[0])?),
+            };
+            each_load(plan)
+                .map(|load| one(bench, plan, pair, (capacity, &load)))
+                .collect::<LabResult<Vec<Compared>>>()
+        })?;
+        result.parameter("capacity_transactions_per_s", capacity.unwrap_or_default());
         let mut table = Table {
             title: "Latencies in ms".into(),
             columns: ["load", "row", "txn/s", "p50", "p99", "p99.9", "worst"]
@@ -105,51 +108,62 @@ impl Experiment for CalcFig5 {
                 .to_vec(),
             ..Table::default()
         };
-        for &share in &plan.load_shares {
-            for long in [None, Some(plan.long)] {
-                let drive = Drive {
-                    workers: plan.workers,
-                    seconds: plan.run_s,
-                    rate_per_s: Some(capacity * share),
-                    checkpoints_at_s: vec![plan.checkpoint_at_s],
-                    long,
-                    ..Drive::new(plan.records)
-                };
-                let load = format!("{:.0} %{}", share * 100.0, long.map_or("", |_| ", long ones"));
-                let outcomes = each(bench, &beds, &load, &drive)?;
-                add(&load, (&beds, &outcomes), &mut table, result);
-            }
+        for (number, load) in each_load(plan).enumerate() {
+            let all: Vec<&Compared> = compared.iter().map(|row| &row[number]).collect();
+            add(&load.name, &all, &mut table, result);
         }
         result.tables.push(table);
-        beds.into_iter().try_for_each(Instance::clear)
+        Ok(())
     }
 }
 
-/// One run of each row.
-fn each(
+/// A share of the baseline's capacity, without or with long transactions.
+struct Load {
+    share: f64,
+    long: Option<LongTransactions>,
+    name: String,
+}
+
+fn each_load(plan: &Plan) -> impl Iterator<Item = Load> {
+    let both = move |&share: &f64| {
+        [None, Some(plan.long)].map(|long| {
+            let name = format!("{:.0} %{}", share * 100.0, long.map_or("", |_| ", long ones"));
+            Load { share, long, name }
+        })
+    };
+    plan.load_shares.iter().flat_map(both)
+}
+
+/// Transactions per second of saturated workers on the baseline.
+fn capacity_of(plan: &Plan, baseline: &Instance<'_>) -> LabResult<f64> {
+    let saturated =
+        Drive { workers: plan.workers, seconds: plan.capacity_s, ..Drive::new(plan.records) };
+    Ok(rate(&[transactions::run(&*baseline.engine, &saturated)?]))
+}
+
+/// One run of the baseline and one of the row beside it.
+fn one(
     bench: &Harness<'_>,
-    beds: &[Instance<'_>],
-    load: &str,
-    drive: &Drive,
-) -> LabResult<Vec<Outcome>> {
-    let mut outcomes = Vec::new();
-    for bed in beds {
-        let mut drive = drive.clone();
-        if !bed.row.takes_checkpoints {
-            drive.checkpoints_at_s.clear();
+    plan: &Plan,
+    pair: [&Instance<'_>; 2],
+    (capacity, load): (f64, &Load),
+) -> LabResult<Compared> {
+    let what = format!("load {}", load.name);
+    let compared = Compared::in_turn(bench, pair, (1, &what), |_, row| {
+        let checkpoint = row.takes_checkpoints.then_some(plan.checkpoint_at_s);
+        Drive {
+            workers: plan.workers,
+            seconds: plan.run_s,
+            rate_per_s: Some(capacity * load.share),
+            checkpoints_at_s: checkpoint.into_iter().collect(),
+            long: load.long,
+            ..Drive::new(plan.records)
         }
-        let outcome = transactions::run(&*bed.engine, &drive)?;
-        let all = outcome.latencies.all();
-        bench.context.note(format!(
-            "load {load}: {}: p50 {:.3} ms, p99 {:.3} ms, worst {:.1} ms",
-            bed.row.name,
-            all.ms(0.5),
-            all.p99_ms(),
-            all.max_ms()
-        ));
-        outcomes.push(outcome);
-    }
-    Ok(outcomes)
+    })?;
+    let all = compared.runs[0].latencies.all();
+    let (p50, p99, worst) = (all.ms(0.5), all.p99_ms(), all.max_ms());
+    bench.context.note(format!("{what}: p50 {p50:.3} ms, p99 {p99:.3} ms, worst {worst:.1} ms"));
+    Ok(compared)
 }
 
 /// The quantile of each claim, and the claim.
@@ -171,15 +185,15 @@ const fn like_baseline(metric: &'static str) -> ClaimRow {
 }
 
 /// Claims and the figure of one load.
-fn add(
-    load: &str,
-    (beds, outcomes): (&[Instance<'_>], &[Outcome]),
-    table: &mut Table,
-    result: &mut ExperimentResult,
-) {
-    let quantile = |name: &str, q: f64| outcomes[position(beds, name)].latencies.all().ms(q);
+fn add(load: &str, all: &[&Compared], table: &mut Table, result: &mut ExperimentResult) {
+    // A quantile beside that of the row's own baseline.
+    let beside = |name: &str, q: f64| {
+        let Some(it) = all.iter().find(|it| it.row.name == name) else { return f64::NAN };
+        it.runs[0].latencies.all().ms(q) / it.baseline[0].latencies.all().ms(q)
+    };
     for (q, row) in CLAIMS {
-        let ratio = quantile(row.subject, q) / quantile(row.baseline, q);
+        let baseline = if row.baseline == BASELINE { 1.0 } else { beside(row.baseline, q) };
+        let ratio = beside(row.subject, q) / baseline;
         result.claims.push(row.claim(&format!("load {load}")).measured(ratio));
     }
     let mut figure = Figure {
@@ -192,13 +206,14 @@ fn add(
         x_scale: Scale::Log,
         ..Figure::default()
     };
-    for (row, outcome) in beds.iter().map(|bed| bed.row).zip(outcomes) {
-        let name = format!("{}, load {load}", row.name);
+    let first = all.iter().take(1).map(|it| (BASELINE, &it.baseline[0]));
+    for (row, outcome) in first.chain(all.iter().map(|it| (it.row.name, &it.runs[0]))) {
+        let name = format!("{row}, load {load}");
         let all = outcome.latencies.all();
         let points = all.tail_points().into_iter().map(|[ms, slower]| [ms, 1.0 - slower]);
         result.series.push(Series {
             name: name.clone(),
-            label: row.name.to_owned(),
+            label: row.to_owned(),
             x_unit: "ms".into(),
             y_unit: "share".into(),
             points: points.collect(),
@@ -208,7 +223,7 @@ fn add(
         let ms = |ms: f64| format!("{ms:.3}");
         table.rows.push(vec![
             load.to_owned(),
-            row.name.to_owned(),
+            row.to_owned(),
             grouped(outcome.rate() as u64),
             ms(all.ms(0.5)),
             ms(all.p99_ms()),

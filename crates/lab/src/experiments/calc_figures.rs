@@ -1,8 +1,89 @@
 //! Code shared by the figures of the CALC paper's experiments.
 
-use crate::drivers::transactions::Outcome;
+use crate::drivers::transactions::{self, Drive, Outcome};
+use crate::error::LabResult;
+use crate::harness::{Harness, Instance};
 use crate::measure::stats::{Spread, median};
 use crate::report::result::{Bar, ExperimentResult, Figure, Series, Span};
+use crate::subjects::records::{BASELINE, Row};
+
+/// The runs of a row, each with a run of the baseline in turn with it.
+#[derive(Debug)]
+pub(crate) struct Compared {
+    /// The row.
+    pub(crate) row: Row,
+    /// The runs of the baseline beside the row's.
+    pub(crate) baseline: Vec<Outcome>,
+    /// The runs of the row.
+    pub(crate) runs: Vec<Outcome>,
+}
+
+impl Compared {
+    /// Runs the baseline and the row in turn. The drive of each run follows from its number, and from
+    /// whether the row takes checkpoints.
+    ///
+    /// # Errors
+    /// When an engine fails.
+    pub(crate) fn in_turn(
+        bench: &Harness<'_>,
+        [baseline, subject]: [&Instance<'_>; 2],
+        (runs, what): (usize, &str),
+        drive: impl Fn(usize, Row) -> Drive,
+    ) -> LabResult<Compared> {
+        let (row, none) = (subject.row, Vec::new);
+        let mut compared = Compared { row, baseline: none(), runs: none() };
+        for run in 0..runs {
+            for (bed, outcomes) in
+                [(baseline, &mut compared.baseline), (subject, &mut compared.runs)]
+            {
+                let outcome = transactions::run(&*bed.engine, &drive(run, bed.row))?;
+                let captures: Vec<String> =
+                    outcome.captures.iter().map(|c| format!("{:.2} s", c.seconds())).collect();
+                bench.context.note(format!(
+                    "{what}: {} {:.0} txn/s, checkpoints [{}]",
+                    bed.row.name,
+                    outcome.rate(),
+                    captures.join(", ")
+                ));
+                outcomes.push(outcome);
+            }
+        }
+        Ok(compared)
+    }
+
+    /// A measure computed from each run and the baseline's run beside it.
+    pub(crate) fn over(&self, measure: fn(&Outcome, &Outcome) -> f64) -> Vec<f64> {
+        over_baseline(&self.baseline, &self.runs, measure)
+    }
+}
+
+/// A measure of the row of this name; no values if it was left out.
+pub(crate) fn over(
+    all: &[&Compared],
+    name: &str,
+    measure: fn(&Outcome, &Outcome) -> f64,
+) -> Vec<f64> {
+    let found = all.iter().find(|it| it.row.name == name);
+    found.map(|it| it.over(measure)).unwrap_or_default()
+}
+
+/// A sentence for the captions of figures of [`joined`] rows.
+pub(crate) const JOINED: &str = "Each row ran in turn with a baseline of its own. Its rates are multiplied so that all baselines \
+     have one height.";
+
+/// The outcomes of all rows as if all had run beside one baseline, the first: rates are multiplied by the
+/// first baseline's ÷ their own. The baseline is the first entry.
+pub(crate) fn joined(all: &[&Compared]) -> Vec<(&'static str, Vec<Outcome>)> {
+    let Some(first) = all.first() else { return Vec::new() };
+    let common = rate(&first.baseline);
+    let mut rows = vec![(BASELINE, first.baseline.clone())];
+    for it in all {
+        let factor = common / rate(&it.baseline);
+        let scaled = |run: &Outcome| Outcome { windows: run.windows.scaled(factor), ..run.clone() };
+        rows.push((it.row.name, it.runs.iter().map(scaled).collect()));
+    }
+    rows
+}
 
 /// A measure computed from each run and the baseline's run in the same round.
 pub(crate) fn over_baseline(
@@ -80,6 +161,8 @@ pub(crate) fn linearity(points: &[[f64; 2]]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiments::calc_measures::lost_transactions;
+    use crate::subjects::records::{CALC_PACED, NAIVE_PACED, row};
 
     #[test]
     fn a_line_is_linear_and_a_peak_is_not() {
@@ -87,6 +170,30 @@ mod tests {
         assert!((line - 1.0).abs() < 1e-12, "{line}");
         assert!(linearity(&[[1.0, 1.0], [2.0, 9.0], [3.0, 1.0]]) < 0.01);
         assert!(linearity(&[[1.0, 1.0]]).is_nan(), "one point is no line");
+    }
+
+    #[test]
+    fn rows_are_joined_by_their_baselines() {
+        let outcome = |count: u64| {
+            let mut outcome = Outcome { seconds: 0.1, ..Outcome::default() };
+            outcome.windows.add(0, count);
+            outcome
+        };
+        let compared = |name: &'static str, baseline, run| Compared {
+            row: row(name),
+            baseline: vec![outcome(baseline)],
+            runs: vec![outcome(run)],
+        };
+        // The machine had become half as fast when the second pair ran.
+        let (calc, naive) = (compared(CALC_PACED, 1_000, 900), compared(NAIVE_PACED, 500, 300));
+        let all = [&calc, &naive];
+        let rows = joined(&all);
+        let totals: Vec<(&str, u64)> =
+            rows.iter().map(|(name, runs)| (*name, runs[0].windows.total())).collect();
+        assert_eq!(totals, [(BASELINE, 1_000), (CALC_PACED, 900), (NAIVE_PACED, 600)]);
+        let lost = over(&all, NAIVE_PACED, lost_transactions);
+        assert!((lost[0] - 200.0).abs() < 1e-9, "beside its own baseline: {lost:?}");
+        assert_eq!(over(&all[..1], NAIVE_PACED, lost_transactions), Vec::<f64>::new());
     }
 
     #[test]

@@ -58,6 +58,11 @@ pub(crate) fn cost_ratio(above: f64, below: f64) -> f64 {
     if above > 0.0 && below > 0.0 { above / below } else { f64::NAN }
 }
 
+/// The least and the greatest value, or not-a-numbers for no values.
+pub(crate) fn ends(values: &[f64]) -> [f64; 2] {
+    Spread::of(values).map_or([f64::NAN; 2], |s| [s.low, s.high])
+}
+
 /// The median, or not-a-number for no values.
 pub(crate) fn median(values: &[f64]) -> f64 {
     Spread::of(values).map_or(f64::NAN, |s| s.median)
@@ -94,6 +99,12 @@ impl Windows {
     pub(crate) fn with_width(width_ns: u64) -> Windows {
         assert!(width_ns > 0, "windows need a width");
         Windows { width_ns, counts: Vec::new() }
+    }
+
+    /// The same windows with all counts multiplied.
+    pub(crate) fn scaled(&self, factor: f64) -> Windows {
+        let counts = self.counts.iter().map(|&count| (count as f64 * factor).round() as u64);
+        Windows { width_ns: self.width_ns, counts: counts.collect() }
     }
 
     /// Counts `events` at a time since the start.
@@ -199,6 +210,8 @@ mod tests {
         assert_eq!(Spread::of(&[1.0, f64::NAN]), None);
         let spread = Spread::of(&[3.0, 1.0, 2.0, 10.0]).expect("numbers");
         assert_eq!((spread.median, spread.low, spread.high, spread.runs), (2.5, 1.0, 10.0, 4));
+        assert_eq!(ends(&[3.0, 1.0, 2.0]), [1.0, 3.0]);
+        assert!(ends(&[]).iter().all(|it| it.is_nan()));
         assert!((quantile(&[0.0, 10.0], 0.25) - 2.5).abs() < 1e-12);
     }
 

@@ -6,9 +6,9 @@
 //!    cannot recover does not count.
 //! 2. Instructions per transaction at rest, counted by callgrind.
 //! 3. Throughput at rest: many short pairs, baseline and calc in turn.
-//! 4. Rounds with one checkpoint each, all rows in turn: saturated, with long
+//! 4. Rounds with one checkpoint each, every row in turn with the baseline: saturated, with long
 //!    transactions, and at half of the baseline's throughput.
-//! 5. The paper's time line, once per row.
+//! 5. The paper's time line, once per row, in turn with the baseline.
 
 mod report;
 
@@ -16,21 +16,19 @@ use serde::Serialize;
 
 use crate::context::Context;
 use crate::crash::records as crash;
-use crate::drivers::transactions::{self, Drive, Outcome};
+use crate::drivers::transactions::{self, Drive};
 use crate::error::LabResult;
 use crate::experiments::Experiment;
+use crate::experiments::calc_figures::{Compared, rate};
 use crate::experiments::instructions;
-use crate::harness::{Harness, Instance, position};
+use crate::harness::{Harness, Instance};
 use crate::measure::stats::median;
 use crate::report::result::ExperimentResult;
 use crate::subjects::records::{
-    BASELINE, CALC_PACED, CALC_UNPACED, NAIVE_PACED, NAIVE_UNPACED, PAPER_PACE_BYTES_PER_S, ROWS,
-    Row, data_bytes,
+    BASELINE, CALC_UNPACED, PAPER_PACE_BYTES_PER_S, ROWS, Row, data_bytes,
 };
 use crate::workloads::calc::LongTransactions;
 
-/// The rows that the claims name.
-const NAMED: [&str; 5] = [BASELINE, CALC_PACED, CALC_UNPACED, NAIVE_PACED, NAIVE_UNPACED];
 /// The rows that are compared at rest.
 const AT_REST: [&str; 2] = [BASELINE, CALC_UNPACED];
 
@@ -74,8 +72,8 @@ impl Plan {
     }
 }
 
-/// Outcomes of the rounds of one kind: the rows, the baseline first, each with its runs.
-type Rounds = Vec<(Row, Vec<Outcome>)>;
+/// Outcomes of the rounds of one kind, row by row.
+type Rounds = Vec<Compared>;
 
 /// All outcomes. Lists of parts that were not asked for are empty.
 #[derive(Default)]
@@ -89,6 +87,18 @@ struct Findings {
     /// Outcomes of the time line, one run for each row.
     timeline: Rounds,
     timeline_long: Rounds,
+}
+
+impl Findings {
+    /// Adds the outcomes of a further row.
+    fn extend(&mut self, row: Findings) {
+        self.rest.extend(row.rest);
+        self.saturated.extend(row.saturated);
+        self.with_long.extend(row.with_long);
+        self.half.extend(row.half);
+        self.timeline.extend(row.timeline);
+        self.timeline_long.extend(row.timeline_long);
+    }
 }
 
 /// The experiment.
@@ -162,41 +172,11 @@ impl Experiment for CalcFig2 {
             found.instructions = instructions::calc_relative_to_none(bench, result)?;
         }
         let has_rounds = Self::PARTS.iter().any(|part| *part != "rest" && wants(part));
-        let (mut rows, named) = (ROWS.clone(), if has_rounds { &NAMED[..] } else { &AT_REST });
-        rows.retain(|row| has_rounds || named.contains(&row.name));
-        let beds = bench.open_compared(&rows, named, plan.records, result)?;
-        if wants("rest") {
-            let [baseline, calc] = AT_REST.map(|name| &beds[position(&beds, name)]);
-            found.rest = rest_pairs(bench, plan, baseline, calc)?;
-        }
-        let all: Vec<&Instance<'_>> = beds.iter().collect();
-        let base = plan.drive(plan.round_s);
-        let base = Drive { checkpoints_at_s: vec![plan.checkpoint_at_s], ..base };
-        let long = Drive { long: Some(plan.long), ..base.clone() };
-        if wants("capture") || wants("long") {
-            found.saturated = rounds(bench, plan.runs, &all, "saturated", &base)?;
-        }
-        if wants("long") {
-            found.with_long = rounds(bench, plan.runs, &all, "with long transactions", &long)?;
-        }
-        if wants("capture") {
-            let capacity =
-                median(&found.saturated[0].1.iter().map(Outcome::rate).collect::<Vec<_>>());
-            let half = Drive { rate_per_s: Some(capacity * plan.load_share), ..base };
-            let going_on: Vec<_> = beds.iter().filter(|bed| bed.row.stops_nobody).collect();
-            found.half = rounds(bench, plan.runs, &going_on, "at part of the load", &half)?;
-        }
-        if wants("timeline") {
-            let line = plan.drive(plan.timeline_s);
-            let line = Drive { checkpoints_at_s: plan.timeline_checkpoints_s.clone(), ..line };
-            found.timeline = rounds(bench, 1, &all, "time line", &line)?;
-            let line = Drive { long: Some(plan.long), ..line };
-            found.timeline_long =
-                rounds(bench, 1, &all, "time line with long transactions", &line)?;
-        }
-        for bed in beds {
-            bed.clear()?;
-        }
+        let mut rows = ROWS.clone();
+        rows.retain(|row| has_rounds || AT_REST.contains(&row.name));
+        let of_rows =
+            bench.in_pairs(&rows, plan.records, result, |pair| of_pair(bench, plan, pair))?;
+        of_rows.into_iter().for_each(|row| found.extend(row));
         for part in Self::PARTS.iter().filter(|part| wants(part)) {
             result.in_part(part, |result| {
                 report::add(part, plan, &found, result);
@@ -207,12 +187,48 @@ impl Experiment for CalcFig2 {
     }
 }
 
+/// The rounds of one row, in turn with the baseline.
+fn of_pair(bench: &Harness<'_>, plan: &Plan, pair: [&Instance<'_>; 2]) -> LabResult<Findings> {
+    let wants = |part: &str| bench.context.wants(part);
+    let mut found = Findings::default();
+    if wants("rest") && AT_REST == pair.map(|it| it.row.name) {
+        found.rest = rest_pairs(bench, plan, pair)?;
+    }
+    let rounds = |runs: usize, what: &str, drive: Drive| {
+        Compared::in_turn(bench, pair, (runs, what), |run, row| Drive {
+            seed: run as u64 + 1,
+            ..without_checkpoints(row, &drive)
+        })
+    };
+    let base = plan.drive(plan.round_s);
+    let base = Drive { checkpoints_at_s: vec![plan.checkpoint_at_s], ..base };
+    if wants("capture") || wants("long") {
+        found.saturated.push(rounds(plan.runs, "saturated", base.clone())?);
+    }
+    if wants("long") {
+        let long = Drive { long: Some(plan.long), ..base.clone() };
+        found.with_long.push(rounds(plan.runs, "with long transactions", long)?);
+    }
+    if wants("capture") && pair[1].row.stops_nobody {
+        let capacity = rate(&found.saturated[0].baseline);
+        let half = Drive { rate_per_s: Some(capacity * plan.load_share), ..base };
+        found.half.push(rounds(plan.runs, "at part of the load", half)?);
+    }
+    if wants("timeline") {
+        let line = plan.drive(plan.timeline_s);
+        let line = Drive { checkpoints_at_s: plan.timeline_checkpoints_s.clone(), ..line };
+        found.timeline.push(rounds(1, "time line", line.clone())?);
+        let line = Drive { long: Some(plan.long), ..line };
+        found.timeline_long.push(rounds(1, "time line with long transactions", line)?);
+    }
+    Ok(found)
+}
+
 /// Baseline and calc in turn, no checkpoint anywhere.
 fn rest_pairs(
     bench: &Harness<'_>,
     plan: &Plan,
-    baseline: &Instance<'_>,
-    calc: &Instance<'_>,
+    [baseline, calc]: [&Instance<'_>; 2],
 ) -> LabResult<Vec<f64>> {
     let mut ratios = Vec::new();
     for pair in 0..plan.rest_pairs {
@@ -232,37 +248,6 @@ fn without_checkpoints(row: Row, drive: &Drive) -> Drive {
     let checkpoints_at_s =
         if row.takes_checkpoints { drive.checkpoints_at_s.clone() } else { Vec::new() };
     Drive { checkpoints_at_s, ..drive.clone() }
-}
-
-fn rounds(
-    bench: &Harness<'_>,
-    runs: usize,
-    beds: &[&Instance<'_>],
-    what: &str,
-    drive: &Drive,
-) -> LabResult<Rounds> {
-    let mut rounds: Rounds = beds.iter().map(|bed| (bed.row, Vec::new())).collect();
-    for run in 0..runs {
-        for (bed, (_, outcomes)) in beds.iter().zip(&mut rounds) {
-            let drive = Drive { seed: run as u64 + 1, ..without_checkpoints(bed.row, drive) };
-            outcomes.push(one(bench, bed, what, &drive)?);
-        }
-    }
-    Ok(rounds)
-}
-
-fn one(bench: &Harness<'_>, bed: &Instance<'_>, what: &str, drive: &Drive) -> LabResult<Outcome> {
-    let outcome = transactions::run(&*bed.engine, drive)?;
-    let captures: Vec<String> =
-        outcome.captures.iter().map(|c| format!("{:.2} s", c.seconds())).collect();
-    bench.context.note(format!(
-        "{what}: {} {:.0} txn/s, {} long ones, checkpoints [{}]",
-        bed.row.name,
-        outcome.rate(),
-        outcome.long_transactions,
-        captures.join(", ")
-    ));
-    Ok(outcome)
 }
 
 #[cfg(test)]

@@ -2,14 +2,15 @@
 
 use super::{Findings, Plan, Rounds};
 use crate::drivers::transactions::Outcome;
+use crate::experiments::calc_figures::{Compared, JOINED, bars, joined, rate};
 use crate::experiments::calc_measures::{
     capture_loss_percent, capture_seconds, checkpoint_cpu_s, dirty_share, lost_transactions,
     worst_window_ratio,
 };
-use crate::measure::stats::{Spread, median, spread_of};
+use crate::measure::stats::{median, spread_of};
 use crate::report::figure::axis::{grouped, short};
 use crate::report::result::{
-    Bar, Bound, ClaimRow, ExperimentResult, Figure, Paper, Series, Span, Table,
+    Bound, ClaimRow, ExperimentResult, Figure, Paper, PaperPoint, Series, Span, Table,
 };
 use crate::subjects::records::{CALC_PACED, CALC_UNPACED, NAIVE_PACED, NAIVE_UNPACED};
 use crate::workloads::calc::KEYS_PER_TRANSACTION;
@@ -18,11 +19,8 @@ const SOURCE: &str = "CALC paper, §5.1.1";
 
 /// A measure computed from each run of a row and the baseline's run in the same round.
 fn over_baseline(rounds: &Rounds, name: &str, measure: fn(&Outcome, &Outcome) -> f64) -> Vec<f64> {
-    let runs = rounds.iter().find(|(row, _)| row.name == name);
-    let Some(((_, baseline), (_, runs))) = rounds.first().zip(runs) else {
-        return Vec::new();
-    };
-    baseline.iter().zip(runs).map(|(baseline, run)| measure(baseline, run)).collect()
+    let found = rounds.iter().find(|it| it.row.name == name);
+    found.map(|it| it.over(measure)).unwrap_or_default()
 }
 
 /// Claims, figures and tables of one part of the experiment.
@@ -146,15 +144,16 @@ fn timeline(found: &Findings, result: &mut ExperimentResult) {
     for (title, suffix, outcomes) in parts.into_iter().filter(|part| !part.2.is_empty()) {
         let mut figure = Figure {
             title: title.into(),
-            caption: format!("Shaded: the checkpoints of {CALC_PACED}."),
+            caption: format!("Shaded: the checkpoints of {CALC_PACED}. {JOINED}"),
             x_label: "seconds".into(),
             y_label: "transactions/s".into(),
             ..Figure::default()
         };
-        let first = outcomes.iter().filter_map(|(row, runs)| Some((row, runs.first()?)));
+        let rows = joined(&outcomes.iter().collect::<Vec<_>>());
+        let first = rows.iter().filter_map(|(row, runs)| Some((*row, runs.first()?)));
         for (row, outcome) in first {
-            let name = format!("{}{suffix}", row.name);
-            if row.name == CALC_PACED {
+            let name = format!("{row}{suffix}");
+            if row == CALC_PACED {
                 figure.spans.extend(outcome.captures.iter().enumerate().map(|(n, c)| Span {
                     label: format!("checkpoint {}", n + 1),
                     from: c.from_s,
@@ -164,7 +163,7 @@ fn timeline(found: &Findings, result: &mut ExperimentResult) {
             }
             figure.series.push(name.clone());
             let points = outcome.windows.points();
-            let label = row.name.to_owned();
+            let label = row.to_owned();
             let (x_unit, y_unit) = ("s".into(), "transactions/s".into());
             result.series.push(Series { name, label, x_unit, y_unit, points, ..Series::default() });
         }
@@ -174,22 +173,27 @@ fn timeline(found: &Findings, result: &mut ExperimentResult) {
 
 /// Figure 2(c) of the paper.
 fn lost_bars(title: &str, plan: &Plan, rounds: &Rounds, result: &mut ExperimentResult) {
-    let mut bars = Vec::new();
-    // The baseline loses nothing by definition.
-    for (row, _) in rounds.iter().skip(1) {
-        if let Some(value) = Spread::of(&over_baseline(rounds, row.name, lost_transactions)) {
-            bars.push(Bar { group: String::new(), name: row.name.into(), value });
-        }
-    }
+    let lost = |it: &Compared| (it.row.name.to_owned(), it.over(lost_transactions));
+    // "2 to 10 times fewer" than naive: the ring stands at half.
+    let ring = |(calc, naive): (&str, &str)| {
+        let lost = median(&over_baseline(rounds, naive, lost_transactions));
+        let text = format!("{calc}: at most half of {naive}");
+        lost.is_finite().then(|| PaperPoint { label: calc.into(), at: [0.0, lost / 2.0], text })
+    };
     result.figures.push(Figure {
         title: title.into(),
+        paper: [(CALC_PACED, NAIVE_PACED), (CALC_UNPACED, NAIVE_UNPACED)]
+            .into_iter()
+            .filter_map(ring)
+            .collect(),
         caption: format!(
-            "Area of the baseline minus area of the run, {:.0} s with one checkpoint; {}.",
+            "Area of the baseline minus area of the run, {:.0} s with one checkpoint; {}. The \
+             paper's ring: at most half of naive.",
             plan.round_s,
             spread_of(plan.runs),
         ),
         y_label: "transactions lost".into(),
-        bars,
+        bars: bars(rounds.iter().map(lost)),
         ..Figure::default()
     });
 }
@@ -198,6 +202,7 @@ fn table(title: &str, plan: &Plan, rounds: &Rounds) -> Table {
     let columns = [
         "row",
         "txn/s",
+        "÷ none",
         "capture s",
         "lost in capture %",
         "lost",
@@ -208,30 +213,27 @@ fn table(title: &str, plan: &Plan, rounds: &Rounds) -> Table {
         "dirty share",
         "long",
     ];
-    let rows = rounds.iter().map(|(row, runs)| {
-        let over = |f: fn(&Outcome, &Outcome) -> f64| median(&over_baseline(rounds, row.name, f));
-        let rate = median(&runs.iter().map(Outcome::rate).collect::<Vec<_>>());
-        let long: u64 = runs.iter().map(|run| run.long_transactions).sum();
-        let mut cells = vec![row.name.to_owned(), grouped(rate as u64)];
-        if !row.takes_checkpoints {
-            cells.extend(std::iter::repeat_n("—".to_owned(), 8));
-        } else {
-            let seconds = over(|_, run| capture_seconds(run));
-            let (lost, cpu_s) = (over(lost_transactions), over(checkpoint_cpu_s));
-            let r = rate * KEYS_PER_TRANSACTION as f64 * seconds / plan.records as f64;
-            cells.extend([
-                format!("{seconds:.2}"),
-                format!("{:.1}", over(capture_loss_percent)),
-                short(lost),
-                format!("{:.2}", over(worst_window_ratio)),
-                format!("{cpu_s:.2}"),
-                short(lost / cpu_s),
-                format!("{r:.2}"),
-                format!("{:.2}", dirty_share(r)),
-            ]);
-        }
-        cells.push(long.to_string());
-        cells
+    let rows = rounds.iter().map(|compared| {
+        let over = |f: fn(&Outcome, &Outcome) -> f64| median(&compared.over(f));
+        let rate = rate(&compared.runs);
+        let long: u64 = compared.runs.iter().map(|run| run.long_transactions).sum();
+        let seconds = over(|_, run| capture_seconds(run));
+        let (lost, cpu_s) = (over(lost_transactions), over(checkpoint_cpu_s));
+        let r = rate * KEYS_PER_TRANSACTION as f64 * seconds / plan.records as f64;
+        vec![
+            compared.row.name.to_owned(),
+            grouped(rate as u64),
+            format!("{:.3}", over(|baseline, run| run.rate() / baseline.rate())),
+            format!("{seconds:.2}"),
+            format!("{:.1}", over(capture_loss_percent)),
+            short(lost),
+            format!("{:.2}", over(worst_window_ratio)),
+            format!("{cpu_s:.2}"),
+            short(lost / cpu_s),
+            format!("{r:.2}"),
+            format!("{:.2}", dirty_share(r)),
+            long.to_string(),
+        ]
     });
     Table {
         title: title.into(),
