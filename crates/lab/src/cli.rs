@@ -57,7 +57,8 @@ enum LabCommand {
         /// One part of the experiment instead of all, where it has parts.
         #[arg(long)]
         part: Option<String>,
-        /// Run all of it in so many processes, one after the other, and take the medians.
+        /// Run all of it in so many processes, one after the other, and take the medians. Experiments
+        /// on state arrays have 5 processes, others run in this one.
         #[arg(long)]
         processes: Option<usize>,
     },

@@ -49,6 +49,11 @@ pub(crate) trait Experiment {
     const PAPER: &'static str;
     /// Parts that can be run alone. Empty for an experiment without parts.
     const PARTS: &'static [&'static str] = &[];
+    /// Processes that run the experiment one after the other, unless the command line names another
+    /// number. A quick run has one.
+    const PROCESSES: usize = 1;
+    /// A part whose figures are the same in every process, so that one process suffices for it.
+    const EXACT_PART: Option<&'static str> = None;
 
     /// The amount of work. Names of fields have their units last.
     type Plan: Serialize;
@@ -80,11 +85,23 @@ pub(crate) struct Registered {
     pub(crate) paper: &'static str,
     /// The experiment's [`Experiment::PARTS`].
     pub(crate) parts: &'static [&'static str],
+    /// The experiment's [`Experiment::PROCESSES`].
+    processes: usize,
+    /// The experiment's [`Experiment::EXACT_PART`].
+    exact_part: Option<&'static str>,
     run: fn(&Context) -> LabResult<ExperimentResult>,
 }
 
 const fn row<E: Experiment>() -> Registered {
-    Registered { id: E::ID, title: E::TITLE, paper: E::PAPER, parts: E::PARTS, run: run::<E> }
+    Registered {
+        id: E::ID,
+        title: E::TITLE,
+        paper: E::PAPER,
+        parts: E::PARTS,
+        processes: E::PROCESSES,
+        exact_part: E::EXACT_PART,
+        run: run::<E>,
+    }
 }
 
 /// All experiments, in the order in which `run all` takes them.
@@ -179,9 +196,9 @@ impl Registered {
         sys::create_dir_all(&context.out)?;
         let earlier = self.earlier(context)?;
         let (began_ns, meter) = (sys::now_ns(), Meter::start());
-        let mut result = match context.processes {
-            Some(processes) => self.run_in_processes(context, processes)?,
-            None => {
+        let mut result = match self.processes(context) {
+            processes if processes != 1 => self.run_in_processes(context, processes)?,
+            _ => {
                 let mut result = (self.run)(context)?;
                 result.seconds = (sys::now_ns() - began_ns) as f64 / 1e9;
                 result.conditions = meter.finish(context.huge_page_bytes_max());
@@ -204,6 +221,13 @@ impl Registered {
 }
 
 impl Registered {
+    /// The number of processes that run the experiment.
+    fn processes(&self, context: &Context) -> usize {
+        let is_exact = self.exact_part.is_some() && context.part.as_deref() == self.exact_part;
+        let own = if context.quick || is_exact { 1 } else { self.processes };
+        context.processes.unwrap_or(own)
+    }
+
     /// Runs the experiment in processes of its own, one after the other, and joins their results.
     fn run_in_processes(&self, context: &Context, processes: usize) -> LabResult<ExperimentResult> {
         let mut runs = Vec::new();
@@ -211,7 +235,8 @@ impl Registered {
             context.note(format!("{}: process {number} of {processes}", self.id));
             let out = context.fresh_dir("process")?;
             let mut command = Command::new(&context.binary);
-            command.args(context.arguments(self.id)).arg("--out").arg(&out);
+            command.args(context.arguments(self.id)).args(["--processes", "1"]);
+            command.arg("--out").arg(&out);
             // A process exits with status 1 if it missed a claim. Here only the joined result
             // decides whether claims are met.
             let status = command.stdout(Stdio::null()).status();
@@ -357,6 +382,28 @@ mod tests {
         let file = ExperimentResult::load(&dir.path().join("toy.json"))?;
         assert!(file.claims.iter().all(|claim| claim.met.is_none() && claim.measured.is_some()));
         Ok(())
+    }
+
+    #[test]
+    fn state_arrays_run_in_five_processes_unless_told_otherwise() {
+        let mut context =
+            Context::new("out".as_ref(), false, "none".into(), Box::new(std::io::sink()));
+        let of = |context: &Context, id: &str| {
+            let found = EXPERIMENTS.find(id).expect("registered");
+            found.processes(context)
+        };
+        for id in ["fc-words", "snap-fig3", "snap-table1", "fc-fig10", "fc-fig11", "fc-fig12"] {
+            assert_eq!(of(&context, id), 5, "{id}");
+        }
+        assert_eq!(of(&context, "calc-fig2"), 1);
+        context.part = Some("accesses".into());
+        assert_eq!(of(&context, "fc-words"), 1, "callgrind counts the same in every process");
+        context.part = Some("latency".into());
+        assert_eq!(of(&context, "fc-words"), 5);
+        context.quick = true;
+        assert_eq!(of(&context, "fc-words"), 1);
+        context.processes = Some(2);
+        assert_eq!(of(&context, "fc-words"), 2);
     }
 
     #[test]

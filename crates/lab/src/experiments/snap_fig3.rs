@@ -21,12 +21,12 @@ use crate::experiments::Experiment;
 use crate::harness::Harness;
 use crate::measure::machine::available_bytes;
 use crate::measure::outcome::{Outcome, Ticks};
-use crate::measure::stats::median;
+use crate::measure::stats::{ends, median};
 use crate::report::draw::Drawing;
 use crate::report::figure::axis::grouped;
 use crate::report::result::{Bound, ClaimRow, ExperimentResult, Paper, Table};
 use crate::subjects::arrays::{
-    flat_schemes, has_constant_tick, is_from_2011, is_from_a_paper, refusals, schemes,
+    PROCESSES, flat_schemes, has_constant_tick, is_from_2011, is_from_a_paper, refusals, schemes,
 };
 use crate::sys;
 use crate::workloads::trace::{Trace, TraceLoad};
@@ -37,7 +37,9 @@ const WITHOUT_PEAKS: &str = "hg";
 /// The scheme that outperforms all older ones in the paper's first finding.
 const FORK: &str = "fork";
 const FIGURE_3: &str = "ICDE 2018, §III-B, Figure 3";
-const SOURCE: &str = "ICDE 2018, §III-B, Figure 4";
+const SOURCE: &str = "ICDE 2018, §III-B, Figure 4 and finding 2";
+/// A value for "several orders of magnitude", which the paper's text gives no number for.
+const SEVERAL_ORDERS: f64 = 100.0;
 
 type Page = [u32; PAGE_WORDS];
 const PAGE_BYTES: usize = PAGE_WORDS * 4;
@@ -96,6 +98,16 @@ impl Point {
         median(&self.outcome.of_periods(figure))
     }
 
+    /// The x of a figure, the median of some values, and the least and the greatest of them.
+    fn drawn(at: f64, values: &[f64]) -> Drawn {
+        ([at, median(values)], ends(values))
+    }
+
+    /// Drawn from a figure of each period.
+    fn drawn_periods<'a>(&'a self, at: f64, figure: impl Fn(Ticks<'a>) -> f64) -> Drawn {
+        Self::drawn(at, &self.outcome.of_periods(figure))
+    }
+
     fn boundary_us(&self) -> f64 {
         median(&self.outcome.all_boundaries_us())
     }
@@ -115,6 +127,9 @@ impl Point {
     }
 }
 
+/// A point of a curve, with the least and the greatest value.
+type Drawn = ([f64; 2], [f64; 2]);
+
 /// The experiment.
 pub(crate) struct SnapFig3;
 
@@ -123,6 +138,7 @@ impl Experiment for SnapFig3 {
     const TITLE: &'static str = "State arrays of pages: latency of ticks while images are taken";
     const PAPER: &'static str = "Li et al., ICDE 2018, §III-B, Figures 3 and 4";
     const PARTS: &'static [&'static str] = &["sizes", "rates", "reads"];
+    const PROCESSES: usize = PROCESSES;
     type Plan = Plan;
 
     fn full() -> Plan {
@@ -246,7 +262,7 @@ fn table(title: String, points: &[Point], plan: &Plan) -> Table {
         "other ends, µs",
         "overhead, % of a tick",
         "image, s",
-        "writer CPU, s",
+        "writer and copier CPU, s",
         "r",
         "dirty share of a period",
         "memory ÷ state",
@@ -282,11 +298,17 @@ fn of<'a>(points: &'a [Point], scheme: &'a str) -> impl Iterator<Item = &'a Poin
     points.iter().filter(move |point| point.outcome.scheme == scheme)
 }
 
-fn curves(mut drawing: Drawing<'_>, points: &[Point], at: impl Fn(&Point) -> [f64; 2]) {
+/// Adds a curve for each scheme.
+fn curves(drawing: &mut Drawing<'_>, points: &[Point], at: impl Fn(&Point) -> Drawn) {
     for scheme in schemes() {
-        drawing.curve(scheme, of(points, scheme).map(&at).collect());
+        let (curve, spreads) = of(points, scheme).map(&at).unzip();
+        drawing.curve_with_spreads(scheme, curve, spreads);
     }
-    drawing.finish();
+}
+
+/// The schemes whose worst ticks the paper shows above those of hourglass.
+fn with_peaks() -> impl Iterator<Item = &'static str> {
+    schemes().into_iter().filter(|name| is_from_a_paper(name) && !has_constant_tick(name))
 }
 
 fn sizes(context: &Context, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
@@ -297,22 +319,26 @@ fn sizes(context: &Context, plan: &Plan, result: &mut ExperimentResult) -> LabRe
     }
     let per_tick = grouped(plan.most_accesses() as u64);
     result.tables.push(table(format!("By size, {per_tick} updates in a tick"), &all, plan));
-    let caption = "Median of the periods' worst ticks, with the writer on the disk.";
-    let drawing = Drawing::new(result, "Worst tick by size", ", worst tick")
-        .axes(caption, ("state", "GiB"), ("worst tick", "ms"))
-        .log();
-    curves(drawing, &all, |point| [point.gib(), point.middle(Ticks::max_ms)]);
+    worst_ticks(&all, result);
     let caption = "The end of the ticks at which captures begin, with the action log on; median.";
-    let drawing = Drawing::new(result, "Tick boundary by size", ", boundary")
+    let mut drawing = Drawing::new(result, "Tick boundary by size", ", boundary")
         .axes(caption, ("state", "GiB"), ("boundary", "µs"))
         .log();
-    curves(drawing, &all, |point| [point.gib(), point.boundary_us()]);
+    curves(&mut drawing, &all, |p| Point::drawn(p.gib(), &p.outcome.all_boundaries_us()));
+    drawing.finish();
     if let Some(&pages) = plan.pages.iter().find(|&&pages| pages >= plan.pages_of_rates) {
         let mut drawing = Drawing::new(result, "Latency of each tick (Figure 3)", ", trace")
             .axes("Step and end of each tick.", ("time", "s"), ("latency", "ms"))
             .log_y();
-        for point in all.iter().filter(|point| point.pages == pages) {
+        let drawn = || all.iter().filter(|point| point.pages == pages);
+        for point in drawn() {
             drawing.curve(&point.outcome.scheme, point.outcome.latency_points());
+        }
+        let flat = drawn().find(|point| point.outcome.scheme == WITHOUT_PEAKS);
+        for scheme in with_peaks() {
+            let last_s = flat.and_then(|it| it.outcome.ticks.last()).map_or(f64::NAN, |it| it.at_s);
+            let ms = flat.map_or(f64::NAN, |it| it.middle(Ticks::max_ms)) * SEVERAL_ORDERS;
+            drawing.paper(scheme, [last_s, ms], &several_orders(scheme));
         }
         drawing.finish();
     }
@@ -320,6 +346,36 @@ fn sizes(context: &Context, plan: &Plan, result: &mut ExperimentResult) -> LabRe
     spikes(&all, result);
     fork_outperforms(&all, result);
     Ok(())
+}
+
+fn several_orders(scheme: &str) -> String {
+    format!("{scheme}: several orders of magnitude above {WITHOUT_PEAKS}, here {SEVERAL_ORDERS} ×")
+}
+
+/// Figure 4. The paper's text has no numbers: its rings stand at the worst tick of hourglass,
+/// multiplied, and at the value of the smallest size for the schemes that do not grow.
+fn worst_ticks(points: &[Point], result: &mut ExperimentResult) {
+    let caption = "Median, least and greatest of the periods' worst ticks, with the writer on the \
+                   disk. The paper's rings: no growth for hg and pb, and several orders of \
+                   magnitude above hg for the others.";
+    let mut drawing = Drawing::new(result, "Worst tick by size (Figure 4)", ", worst tick")
+        .axes(caption, ("state", "GiB"), ("worst tick", "ms"))
+        .log();
+    curves(&mut drawing, points, |point| point.drawn_periods(point.gib(), Ticks::max_ms));
+    let worst = |point: &Point| point.middle(Ticks::max_ms);
+    let last = of(points, WITHOUT_PEAKS).last();
+    for scheme in with_peaks() {
+        let at = last.map_or([f64::NAN; 2], |it| [it.gib(), worst(it) * SEVERAL_ORDERS]);
+        drawing.paper(scheme, at, &several_orders(scheme));
+    }
+    for scheme in flat_schemes() {
+        let ends = of(points, scheme).next().zip(of(points, scheme).last());
+        if let Some((first, last)) = ends.filter(|_| !is_from_2011(scheme)) {
+            let text = format!("{scheme}: not affected by the data size");
+            drawing.paper(scheme, [last.gib(), worst(first)], &text);
+        }
+    }
+    drawing.finish();
 }
 
 /// A figure at the largest size ÷ the figure at the smallest.
@@ -378,8 +434,7 @@ fn spikes(points: &[Point], result: &mut ExperimentResult) {
         result.claims.push(claim.measured(flat_at_end.unwrap_or(f64::NAN)));
     }
     let worst = |scheme: &str| of(points, scheme).last().map(|p| p.middle(Ticks::max_ms));
-    let has_peaks = |name: &&str| is_from_a_paper(name) && !has_constant_tick(name);
-    for scheme in schemes().into_iter().filter(has_peaks) {
+    for scheme in with_peaks() {
         let Some(spike) = worst(scheme) else { continue };
         let ratio = worst(WITHOUT_PEAKS).map_or(f64::NAN, |flat| spike / flat);
         result.claims.push(SPIKES.claim_of((scheme, WITHOUT_PEAKS), LARGEST).measured(ratio));
@@ -403,10 +458,21 @@ fn rates(context: &Context, plan: &Plan, result: &mut ExperimentResult) -> LabRe
         all.extend(points(context, plan, what, result)?);
     }
     result.tables.push(table("By updates in a tick".into(), &all, plan));
-    let drawing = Drawing::new(result, "Mean tick by updates in a tick", ", by rate")
-        .axes("Median of the periods.", ("updates", "in a tick"), ("mean tick", "ms"))
+    let caption = "Median, least and greatest of the periods. The paper's ring: fork is ahead of all \
+                   schemes of SIGMOD 2011.";
+    let mut drawing = Drawing::new(result, "Mean tick by updates in a tick", ", by rate")
+        .axes(caption, ("updates", "in a tick"), ("mean tick", "ms"))
         .log();
-    curves(drawing, &all, |p| [p.accesses as f64, p.middle(Ticks::mean_ms)]);
+    curves(&mut drawing, &all, |p| p.drawn_periods(p.accesses as f64, Ticks::mean_ms));
+    for &accesses in &plan.accesses {
+        let older = all.iter().filter(|point| is_from_2011(&point.outcome.scheme));
+        let best = older
+            .filter(|point| point.accesses == accesses)
+            .map(|point| point.middle(Ticks::mean_ms))
+            .fold(f64::INFINITY, f64::min);
+        drawing.paper(FORK, [accesses as f64, best], "fork: below ns, cou, zigzag and ping-pong");
+    }
+    drawing.finish();
     Ok(())
 }
 

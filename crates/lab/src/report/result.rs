@@ -199,9 +199,9 @@ pub(crate) struct Figure {
 /// A value of the paper among ours.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub(crate) struct PaperPoint {
-    /// The scheme: a label of the figure's series.
+    /// The scheme: a label of the figure's series, or a bar's group or name.
     pub(crate) label: String,
-    /// The point at which the value is drawn.
+    /// The point at which the value is drawn. A bar has its own x.
     pub(crate) at: [f64; 2],
     /// The paper's statement.
     pub(crate) text: String,

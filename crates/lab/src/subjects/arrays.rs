@@ -18,6 +18,10 @@ use crate::error::{LabError, LabResult};
 use crate::measure::outcome::Recovery;
 use crate::workloads::load::Load;
 
+/// Processes that run each experiment on state arrays, one after the other. A process has one
+/// placement in memory, which a median over several does not rest on.
+pub(crate) const PROCESSES: usize = 5;
+
 /// The scheme of the baseline.
 pub(crate) type Raw = NoCheckpoints<Naive>;
 

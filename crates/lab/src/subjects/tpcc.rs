@@ -101,6 +101,9 @@ pub(crate) struct Status {
     pub(crate) logged_bytes: u64,
     /// Bytes of memory: copies, marks, and the writer's buffers.
     pub(crate) held_bytes: u64,
+    /// CPU seconds of the writer, which copies and writes checkpoints. `None` where the writer has no
+    /// clock of its own.
+    pub(crate) writer_cpu_s: Option<f64>,
     /// New orders that found no room.
     pub(crate) refused: u64,
 }
@@ -370,6 +373,7 @@ impl<S: Scheme> Engine for OnCells<'_, S> {
             written_bytes: progress.written_bytes,
             logged_bytes: progress.logged_bytes,
             held_bytes: self.state.len_bytes() as u64 + kept,
+            writer_cpu_s: Some(progress.writer_cpu_ns as f64 / 1e9),
             refused: (0..self.population.scale.warehouses)
                 .map(|warehouse| self.state.read(self.tables.counters, warehouse).refused)
                 .sum(),
@@ -455,6 +459,7 @@ impl Engine for OnPages<'_> {
             written_bytes: taken.bytes,
             logged_bytes: self.aries.logged_bytes(),
             held_bytes: self.aries.cells().len_bytes() as u64,
+            writer_cpu_s: None,
             refused: (0..self.population.scale.warehouses)
                 .map(|warehouse| self.aries.get(warehouse, Counters::REFUSED))
                 .sum(),

@@ -202,6 +202,11 @@ impl<C: WordCell> TraceLoad<C> {
         assert!(words <= WORDS_MAX, "{words} words");
         TraceLoad { trace, words, cell: PhantomData }
     }
+
+    /// The accesses.
+    pub(crate) fn trace(&self) -> &Trace {
+        &self.trace
+    }
 }
 
 impl<C: WordCell> Load for TraceLoad<C> {

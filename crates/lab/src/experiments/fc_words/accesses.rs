@@ -15,7 +15,7 @@ use stillpoint_state::{Array, Arrays, Scheme, registry};
 use super::Plan;
 use crate::error::{LabError, LabResult};
 use crate::harness::Harness;
-use crate::report::result::{ExperimentResult, Table};
+use crate::report::result::{Bound, ClaimRow, ExperimentResult, Paper, Table};
 use crate::subjects::arrays::failed;
 
 /// Accesses that are counted.
@@ -24,6 +24,30 @@ const ACCESSES: usize = 20_000;
 /// simulated caches are the same on all machines.
 const CACHES: [&str; 4] =
     ["--cache-sim=yes", "--I1=32768,8,64", "--D1=32768,8,64", "--LL=524288,16,64"];
+
+const TABLE_2: &str = "SIGMOD 2011, §5.2, Table 2";
+
+/// Misses of the level 1 data cache per update, which Table 2 has for the cache of its machine.
+const LINES: [ClaimRow; 4] = [
+    lines(("npp", "ipp"), ("1.9 and 1.7 misses", 1.9 / 1.7), Bound::AtLeast(1.0)),
+    lines(("ipp", "none"), ("1.7 and 2.0 misses", 1.7 / 2.0), Bound::AtMost(1.2)),
+    lines(("npp", "none"), ("1.9 and 2.0 misses", 1.9 / 2.0), Bound::AtMost(3.5)),
+    lines(("ns", "none"), ("2.1 and 2.0 misses", 2.1 / 2.0), Bound::AtMost(1.1)),
+];
+
+const fn lines(
+    (subject, baseline): (&'static str, &'static str),
+    (words, ratio): (&'static str, f64),
+    bound: Bound,
+) -> ClaimRow {
+    ClaimRow::new("cache lines of an update, beyond 32 KiB", TABLE_2, bound)
+        .between(subject, baseline)
+        .paper(Paper::ratio(words, ratio))
+}
+
+/// A scheme of ours takes no more instructions for a write than one of the paper's.
+const INSTRUCTIONS: ClaimRow =
+    ClaimRow::new("instructions of a write", "Stillpoint", Bound::AtMost(1.2)).between("hg", "ipp");
 
 /// The kind of access that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -96,12 +120,16 @@ pub(super) fn run(
         ];
         table.columns.extend(columns);
     }
+    let mut writes = BTreeMap::new();
     // Written pages run no code of a scheme: only the kernel works, which callgrind does not see.
     for row in registry::REGISTRY.iter().filter(|row| !row.needs(4).tracks_writes) {
         for layout in row.layouts {
             let mut cells = vec![layout.name.to_owned(), layout.layout.to_owned()];
             for kind in Kind::ALL {
                 let count = count(bench, layout.name, kind, plan.counted_words)?;
+                if kind == Kind::Write {
+                    writes.insert(layout.name, count);
+                }
                 cells.push(format!("{:.1}", count.instructions));
                 cells.push(format!("{:.2}", count.lines));
                 cells.push(format!("{:.2}", count.far_lines));
@@ -111,11 +139,22 @@ pub(super) fn run(
         }
     }
     result.tables.push(table);
+    claims(&writes, result);
     result.note(
         "Instructions and lines are those of the whole loop: the choice of a random cell is among them, \
          and is the same for all schemes. Fork costs page faults besides, which the model does not see.",
     );
     Ok(())
+}
+
+fn claims(writes: &BTreeMap<&str, Count>, result: &mut ExperimentResult) {
+    type Of = fn(&Count) -> f64;
+    let all = LINES.iter().map(|row| (row, (|it| it.lines) as Of));
+    for (row, of) in all.chain([(&INSTRUCTIONS, (|it| it.instructions) as Of)]) {
+        let both = writes.get(row.subject).zip(writes.get(row.baseline));
+        let ratio = both.map_or(f64::NAN, |(subject, baseline)| of(subject) / of(baseline));
+        result.claims.push(row.claim("callgrind's model of caches").measured(ratio));
+    }
 }
 
 fn count(bench: &Harness<'_>, scheme: &str, kind: Kind, words: usize) -> LabResult<Count> {
@@ -303,6 +342,18 @@ mod tests {
         assert_eq!(collected(text), Some(wanted));
         assert_eq!(collected("==9== Events    : Ir\n==9== Collected : 400000\n"), None);
         assert_eq!(collected(""), None);
+    }
+
+    #[test]
+    fn each_claim_has_its_ratio() {
+        let count = |lines: f64| Count { instructions: 10.0 * lines, lines, far_lines: 0.0 };
+        let names = [("none", 2.0), ("ns", 2.0), ("ipp", 2.0), ("npp", 6.0), ("hg", 3.0)];
+        let writes = names.map(|(name, lines)| (name, count(lines))).into();
+        let mut result = crate::report::tests::sample();
+        result.claims.clear();
+        claims(&writes, &mut result);
+        let measured: Vec<_> = result.claims.iter().map(|it| it.measured).collect();
+        assert_eq!(measured, [3.0, 1.0, 3.0, 1.0, 1.5].map(Some));
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::error::LabResult;
 use crate::experiments::Experiment;
 use crate::harness::Harness;
 use crate::report::result::ExperimentResult;
-use crate::subjects::arrays::{further_layouts, refusals, schemes_with_copies};
+use crate::subjects::arrays::{PROCESSES, further_layouts, refusals, schemes_with_copies};
 use crate::workloads::zipf::{OBJECT_WORDS, ZipfAccesses};
 
 /// Updates per second at which the paper states its ratios.
@@ -90,6 +90,8 @@ impl Experiment for FcWords {
         "Cao et al., SIGMOD 2011, §5.2, §5.3, §5.6, Figures 3–9 and 14, Table 2";
     const PARTS: &'static [&'static str] =
         &["accesses", "overhead", "large", "sizes", "reads", "pages", "latency", "unpaced"];
+    const PROCESSES: usize = PROCESSES;
+    const EXACT_PART: Option<&'static str> = Some("accesses");
     type Plan = Plan;
 
     fn full() -> Plan {

@@ -8,7 +8,7 @@ use super::{Plan, RATE, costs, costs_of, megabytes};
 use crate::context::Context;
 use crate::drivers::sweep::{Cost, Costs, Sweep};
 use crate::error::LabResult;
-use crate::measure::stats::{cost_ratio, median};
+use crate::measure::stats::{cost_ratio, ends, median};
 use crate::report::draw::Drawing;
 use crate::report::figure::axis::grouped;
 use crate::report::result::{Bound, Claim, ClaimRow, ExperimentResult, Paper, Table};
@@ -111,12 +111,16 @@ const IPP_IS_LINEAR: ClaimRow = ClaimRow::new(
     Bound::AtMost(1.3),
 )
 .paper(Paper::words("scales linearly"));
-const CROSSOVER: ClaimRow = ClaimRow::new(
-    "crossover of ipp and ns: deviation from the predicted rate",
-    FIGURE_5,
+const CROSSOVER: ClaimRow =
+    ClaimRow::new("rate above which ns is cheaper than ipp", FIGURE_5, Bound::AtLeast(RATE as f64))
+        .paper(Paper::words(PAPER_CROSSOVER))
+        .unit("updates/s");
+const PREDICTED_CROSSOVER: ClaimRow = ClaimRow::new(
+    "crossover of ipp and ns: deviation from the rate that a copy and an update predict",
+    "Stillpoint",
     Bound::AtMost(0.3),
 )
-.paper(Paper::words(PAPER_CROSSOVER));
+.unit("of it");
 const LARGE_PAGES: [ClaimRow; 2] = [by_pages("ipp", "0.2 ×", 0.2), by_pages("bazz", "0.6 ×", 0.6)];
 const LITTLE_IMPACT: ClaimRow =
     ClaimRow::new("change of the overhead by pages of 2 MiB", FIGURE_14, Bound::AtMost(0.2))
@@ -180,14 +184,7 @@ fn points(costs: &Costs) -> Vec<[f64; 2]> {
 
 /// The least and the greatest overhead of the periods, for each point.
 fn spreads(costs: &Costs) -> Vec<[f64; 2]> {
-    let of = |cost: &Cost| {
-        let values = cost.overhead_ms.iter();
-        [
-            values.clone().copied().fold(f64::INFINITY, f64::min),
-            values.copied().fold(f64::NEG_INFINITY, f64::max),
-        ]
-    };
-    costs.points.iter().map(of).collect()
+    costs.points.iter().map(|cost| ends(&cost.overhead_ms)).collect()
 }
 
 fn draw(
@@ -363,8 +360,10 @@ fn crossover(all: &[Costs], plan: &Plan, size: &str, result: &mut ExperimentResu
         grouped(predicted.max(0.0) as u64),
         measured.map_or("no measured rate".into(), |rate| grouped(rate as u64)),
     ));
-    let deviation = measured.map_or(f64::NAN, |rate| (rate / predicted - 1.0).abs());
-    result.claims.push(CROSSOVER.claim(size).measured(deviation));
+    let measured = measured.unwrap_or(f64::NAN);
+    result.claims.push(CROSSOVER.claim(size).measured(measured));
+    let deviation = (measured / predicted - 1.0).abs();
+    result.claims.push(PREDICTED_CROSSOVER.claim(size).measured(deviation));
 }
 
 /// The rate at which a curve that was below another comes above it, between two points by ratio.
@@ -440,7 +439,7 @@ fn half_reads(all: &[Costs], result: &mut ExperimentResult) {
 fn sizes(context: &Context, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
     let shares = [(8, "0.08 %", "Figure 6"), (256, "2.56 %", "Figure 7")];
     let schemes = schemes_with_copies();
-    let mut by_share: Vec<Vec<Vec<[f64; 2]>>> = vec![vec![Vec::new(); schemes.len()]; 2];
+    let mut by_share: Vec<Vec<Vec<Sized>>> = vec![vec![Vec::new(); schemes.len()]; 2];
     for &objects in &plan.sizes {
         let words = (objects * OBJECT_WORDS) as u64;
         let rates = shares.iter().map(|(per_10_000, ..)| words * per_10_000 / 10_000).collect();
@@ -449,7 +448,8 @@ fn sizes(context: &Context, plan: &Plan, result: &mut ExperimentResult) -> LabRe
         for (scheme, costs) in all.iter().enumerate() {
             for (share, cost) in costs.points.iter().enumerate() {
                 let megabytes = costs.state_bytes as f64 / 1e6;
-                by_share[share][scheme].push([megabytes, cost.overhead()]);
+                let at = [megabytes, cost.overhead()];
+                by_share[share][scheme].push((at, ends(&cost.overhead_ms)));
             }
         }
     }
@@ -457,7 +457,7 @@ fn sizes(context: &Context, plan: &Plan, result: &mut ExperimentResult) -> LabRe
         for compared in SIZE_RATIOS.iter().filter(|it| it.source.ends_with(figure)) {
             let last = |name: &str| {
                 let at = schemes.iter().position(|scheme| *scheme == name)?;
-                curves[at].last().copied()
+                curves[at].last().map(|(at, _)| *at)
             };
             let Some(([size, above], [_, below])) =
                 last(compared.subject).zip(last(compared.baseline))
@@ -472,19 +472,37 @@ fn sizes(context: &Context, plan: &Plan, result: &mut ExperimentResult) -> LabRe
         let mut drawing = Drawing::new(result, &title, &format!(", {figure}"))
             .axes(caption, ("state", "MB"), OVERHEAD)
             .log();
-        for (scheme, points) in schemes.iter().zip(&curves) {
-            drawing.curve(scheme, points.clone());
+        for (scheme, sized) in schemes.iter().zip(&curves) {
+            let (points, spreads) = sized.iter().copied().unzip();
+            drawing.curve_with_spreads(scheme, points, spreads);
         }
-        // §5.3: "an order of magnitude lower overhead than NS regardless of the state size".
-        let ipp = schemes.iter().position(|scheme| *scheme == "ipp");
-        for [size, overhead] in
-            ipp.filter(|_| *figure == "Figure 6").map_or(&[][..], |at| &curves[at])
-        {
-            drawing.paper("ns", [*size, 10.0 * overhead], "ns: 10 × ipp");
-        }
+        rings_by_size(&mut drawing, &schemes, &curves, figure);
         drawing.finish();
     }
     Ok(())
+}
+
+/// A point of a curve by size, with the least and the greatest value of the periods.
+type Sized = ([f64; 2], [f64; 2]);
+
+/// The statements of §5.3 on all sizes. At the low rate ns stands at ten times ipp, at the high rate
+/// below all others.
+fn rings_by_size(drawing: &mut Drawing<'_>, schemes: &[&str], curves: &[Vec<Sized>], figure: &str) {
+    let curve =
+        |name: &str| schemes.iter().position(|scheme| *scheme == name).map(|at| &curves[at]);
+    if figure == "Figure 6" {
+        for ([size, overhead], _) in curve("ipp").into_iter().flatten() {
+            drawing.paper("ns", [*size, 10.0 * overhead], "ns: 10 × ipp");
+        }
+        return;
+    }
+    let others: Vec<&Vec<Sized>> = ["bacou", "bazz", "ipp"].into_iter().filter_map(curve).collect();
+    let sizes = others.first().map_or(0, |curve| curve.len());
+    for at in 0..sizes {
+        let size = others[0][at].0[0];
+        let least = others.iter().map(|curve| curve[at].0[1]).fold(f64::INFINITY, f64::min);
+        drawing.paper("ns", [size, least], "ns: below bacou, bazz and ipp");
+    }
 }
 
 /// Figure 14: memory pages of 4 KiB and 2 MiB.
@@ -518,7 +536,13 @@ fn pages(context: &Context, plan: &Plan, result: &mut ExperimentResult) -> LabRe
         let pairs = small.points.iter().zip(&huge.points);
         let ratio =
             |(s, h): (&Cost, &Cost)| [s.rate as f64, cost_ratio(h.overhead(), s.overhead())];
-        drawing.curve(&small.scheme, pairs.map(ratio).collect());
+        // The ends of a ratio: its least dividend by its greatest divisor, and the reverse.
+        let spread = |(s, h): (&Cost, &Cost)| {
+            let ([s_low, s_high], [h_low, h_high]) = (ends(&s.overhead_ms), ends(&h.overhead_ms));
+            [cost_ratio(h_low, s_high), cost_ratio(h_high, s_low)]
+        };
+        let spreads = pairs.clone().map(spread).collect();
+        drawing.curve_with_spreads(&small.scheme, pairs.map(ratio).collect(), spreads);
     }
     for rate in &plan.few_rates {
         drawing.paper("ipp", [*rate as f64, 0.2], "ipp: a cut of 80 %");

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::axis::{Axis, short};
 use super::legend::Legend;
 use super::{Frame, LEFT, RIGHT, WIDTH, base_line, look, text, y_grid};
-use crate::report::result::{Bar, Figure, Scale};
+use crate::report::result::{Bar, Figure, PaperPoint, Scale};
 
 /// Draws the bars and returns the figure's height.
 pub(super) fn draw(svg: &mut String, figure: &Figure) -> f64 {
@@ -19,10 +19,12 @@ pub(super) fn draw(svg: &mut String, figure: &Figure) -> f64 {
         }
     }
     let looks = look::of_all(names.iter().copied());
-    let legend = Legend::new(names.iter().copied().zip(looks.iter().copied()), false);
+    let has_paper = !figure.paper.is_empty();
+    let legend = Legend::new(names.iter().copied().zip(looks.iter().copied()), has_paper);
     let frame = Frame::below(&legend);
     let ends = |bar: &Bar| [bar.value.low, bar.value.median, bar.value.high];
-    let values: Vec<f64> = figure.bars.iter().flat_map(ends).collect();
+    let of_paper = figure.paper.iter().map(|point| point.at[1]);
+    let values: Vec<f64> = figure.bars.iter().flat_map(ends).chain(of_paper).collect();
     let y = Axis::new(figure.y_scale, &values, frame.base, frame.top, true);
     y_grid(svg, &y, frame, &figure.y_label);
 
@@ -36,6 +38,9 @@ pub(super) fn draw(svg: &mut String, figure: &Figure) -> f64 {
         let middle = LEFT + (group as f64 + 0.5) * group_width;
         let x = middle + (name as f64 - names.len() as f64 / 2.0) * width;
         one(svg, bar, &y, [x, width, zero], looks[name].colour);
+        for point in figure.paper.iter().filter(|point| is_of(point, bar) && y.shows(point.at[1])) {
+            looks[name].ring(svg, x + width / 2.0, y.position(point.at[1]), &point.text);
+        }
     }
     for (index, group) in groups.iter().enumerate() {
         let x = LEFT + (index as f64 + 0.5) * group_width;
@@ -44,6 +49,11 @@ pub(super) fn draw(svg: &mut String, figure: &Figure) -> f64 {
     base_line(svg, zero);
     legend.draw(svg, false);
     frame.height()
+}
+
+/// Whether the paper's value belongs to the bar, whose group or name it says.
+fn is_of(point: &PaperPoint, bar: &Bar) -> bool {
+    point.label == bar.group || point.label == bar.name
 }
 
 /// Draws a bar from zero to its median, with its whisker and its number.

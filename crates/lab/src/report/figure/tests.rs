@@ -214,3 +214,21 @@ fn values_of_the_paper_and_spreads_are_drawn_in_the_colour_of_their_scheme() {
     assert_eq!(svg.matches("ring line-4").count(), 1, "ipp's colour; others are not drawn");
     assert!(svg.contains("<title>paper: 8.4 × ipp</title>") && svg.contains("the paper"));
 }
+
+#[test]
+fn a_papers_value_stands_at_its_bar() {
+    let bar = |name: &str, median: f64| Bar {
+        group: String::new(),
+        name: name.into(),
+        value: Spread { median, low: median, high: median, runs: 1 },
+    };
+    let paper = PaperPoint { label: "ns".into(), at: [0.0, 70.0], text: "7 × ipp".into() };
+    let figure = Figure {
+        bars: vec![bar("ns", 30.0), bar("ipp", 10.0)],
+        paper: vec![paper],
+        ..Figure::default()
+    };
+    let svg = render(&figure, &[], Embedding::Page);
+    assert_eq!(svg.matches("<title>paper: 7 × ipp</title>").count(), 1, "{svg}");
+    assert!(svg.contains("the paper") && svg.contains(">80<"), "the axis holds the ring: {svg}");
+}

@@ -107,12 +107,23 @@ fn merge_series(old: &mut Vec<Series>, part: &str, new: Vec<Series>) {
             continue;
         };
         let is_measured = |x: f64| series.points.iter().any(|point| point[0] == x);
-        let kept: Vec<[f64; 2]> =
-            same.points.iter().copied().filter(|point| !is_measured(point[0])).collect();
-        series.points.extend(kept);
-        series.points.sort_by(|a, b| a[0].total_cmp(&b[0]));
+        let mut all = with_spreads(same);
+        all.retain(|(point, _)| !is_measured(point[0]));
+        all.extend(with_spreads(&series));
+        all.sort_by(|(a, _), (b, _)| a[0].total_cmp(&b[0]));
+        let has_spreads = !(same.spreads.is_empty() && series.spreads.is_empty());
+        (series.points, series.spreads) = all.into_iter().unzip();
+        if !has_spreads {
+            series.spreads.clear();
+        }
         *same = series;
     }
+}
+
+/// The points, each with its least and greatest value. A single value is both.
+fn with_spreads(series: &Series) -> Vec<([f64; 2], [f64; 2])> {
+    let spread = |at: usize, y: f64| series.spreads.get(at).copied().unwrap_or([y, y]);
+    series.points.iter().enumerate().map(|(at, point)| (*point, spread(at, point[1]))).collect()
 }
 
 #[cfg(test)]
@@ -163,10 +174,12 @@ mod tests {
         whole.series.push(curve(vec![[5.0, 1.0], [20.0, 1.0]]));
         whole.note("common, old");
         let mut part = run(&[], 2.0)?;
-        part.series.push(curve(vec![[10.0, 2.0], [20.0, 2.0]]));
+        let spreads = vec![[1.5, 2.5], [1.8, 2.2]];
+        part.series.push(Series { spreads, ..curve(vec![[10.0, 2.0], [20.0, 2.0]]) });
         part.note("common, new");
         whole.merge_part("10", part);
         assert_eq!(whole.series[0].points, [[5.0, 1.0], [10.0, 2.0], [20.0, 2.0]]);
+        assert_eq!(whole.series[0].spreads, [[1.0, 1.0], [1.5, 2.5], [1.8, 2.2]]);
         assert_eq!((whole.series.len(), whole.notes.len()), (1, 1));
         Ok(())
     }

@@ -30,8 +30,6 @@ pub(crate) struct Totals {
 /// again.
 #[derive(Debug)]
 pub(crate) struct Game {
-    #[cfg(test)]
-    trace: Trace,
     load: TraceLoad<u32>,
     actions: Vec<u8>,
     ends: Vec<usize>,
@@ -83,22 +81,19 @@ impl Game {
         }
         let words = players * ATTRIBUTES;
         let trace = Trace::with_ends(accesses, access_ends);
-        let load = TraceLoad::new(trace.clone(), words);
-        Game {
-            #[cfg(test)]
-            trace,
-            load,
-            actions,
-            ends,
-            totals,
-            words,
-        }
+        let load = TraceLoad::new(trace, words);
+        Game { load, actions, ends, totals, words }
     }
 
     /// The accesses of a tick.
     #[cfg(test)]
     pub(crate) fn changes(&self, tick: u64) -> impl Iterator<Item = usize> {
-        self.trace.tick(tick).flatten().map(|access| access.word())
+        self.load.trace().tick(tick).flatten().map(|access| access.word())
+    }
+
+    /// Share of the words that the updates of so many ticks touch.
+    pub(crate) fn dirty_share(&self, ticks: u64) -> f64 {
+        self.load.trace().dirty_share(1..=ticks, self.words, 1)
     }
 
     /// The actions of a tick, the first of which has number 1.
