@@ -13,7 +13,7 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for a terminal")]
 
-use std::io::BufRead;
+use std::io::{BufRead, IsTerminal};
 
 use stillpoint_state::schemes::Hourglass;
 use stillpoint_state::{
@@ -160,11 +160,14 @@ impl Game {
             }
             picture.push('\n');
         }
-        println!("{picture}");
+        // A terminal shows one picture, in place of the one before. A file gets all of them.
+        let clear = if std::io::stdout().is_terminal() { "\x1b[2J\x1b[H" } else { "" };
+        println!("{clear}{picture}");
     }
 }
 
-fn open(dir: &str) -> Result<(State<Scheme>, Game), StateError> {
+/// Opens the game. The text says at which tick it goes on.
+fn open(dir: &str) -> Result<(State<Scheme>, Game, String), StateError> {
     let mut builder = State::<Scheme>::builder();
     let game = Game::define(&mut builder);
     let (state, recovered) = builder.open(
@@ -173,10 +176,11 @@ fn open(dir: &str) -> Result<(State<Scheme>, Game), StateError> {
         |cells| game.first(cells),
         |cells, tick, actions| game.step(cells, tick, actions),
     )?;
-    if !recovered.is_new {
-        println!("went on at tick {}, {} replayed", recovered.tick, recovered.replayed_ticks);
-    }
-    Ok((state, game))
+    let found = match recovered.is_new {
+        true => "a new game".to_owned(),
+        false => format!("went on, {} ticks replayed", recovered.replayed_ticks),
+    };
+    Ok((state, game, found))
 }
 
 /// The game as it was when a tick had ended.
@@ -193,8 +197,8 @@ fn rewind(dir: &str, tick: u64) -> Result<(Arrays<Scheme>, Game), StateError> {
 }
 
 fn play(dir: &str) -> Result<(), StateError> {
-    let (mut state, mut game) = open(dir)?;
-    game.show(&state, "now");
+    let (mut state, mut game, found) = open(dir)?;
+    game.show(&state, &found);
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         match line.trim() {
             "q" => break,
@@ -211,7 +215,7 @@ fn play(dir: &str) -> Result<(), StateError> {
                     Ok((then, game)) => game.show(&then, "then"),
                     Err(error) => println!("{error}"),
                 }
-                (state, game) = open(dir)?;
+                (state, game, _) = open(dir)?;
             }
             moves => {
                 for letter in moves.bytes() {
