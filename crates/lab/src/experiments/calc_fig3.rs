@@ -76,6 +76,7 @@ impl Experiment for CalcFig3 {
 
     fn run(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
         result.parameter("data_bytes", data_bytes(plan.records));
+        result.parameter("data_per_last_level_cache", result.per_cache(data_bytes(plan.records)));
         result.parameter("journal", "none");
         result.note(
             "The paper's rows are partial checkpoints. The claims on calc and naive compare full ones, \

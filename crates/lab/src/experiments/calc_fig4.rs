@@ -101,6 +101,7 @@ impl Experiment for CalcFig4 {
 
     fn run(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
         result.parameter("data_bytes", data_bytes(plan.records));
+        result.parameter("data_per_last_level_cache", result.per_cache(data_bytes(plan.records)));
         result.parameter("journal", "none");
         let rows: Vec<Row> = paced_rows()
             .into_iter()

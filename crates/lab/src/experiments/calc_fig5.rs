@@ -87,6 +87,7 @@ impl Experiment for CalcFig5 {
 
     fn run(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
         result.parameter("data_bytes", data_bytes(plan.records));
+        result.parameter("data_per_last_level_cache", result.per_cache(data_bytes(plan.records)));
         result.parameter("journal", "none");
         let rows = paced_rows();
         crash::check_rows(bench, &rows[1..], "none", plan.records.min(200_000), result)?;

@@ -19,7 +19,7 @@ use crate::error::LabResult;
 use crate::experiments::Experiment;
 use crate::experiments::calc_figures::{bars, over_baseline, rate, time_line};
 use crate::experiments::calc_measures::{
-    capture_loss_percent, capture_seconds, lost_transactions, worst_window_ratio,
+    capture_loss_percent, capture_seconds, checkpoint_cpu_s, lost_transactions, worst_window_ratio,
 };
 use crate::harness::Harness;
 use crate::measure::stats::{cost_ratio, median, spread_of};
@@ -156,6 +156,7 @@ impl Experiment for CalcFig7 {
         let scale = plan.population(plan.warehouses).scale;
         let first = Scale { ring: scale.customers, history: 10 * scale.customers, ..scale };
         result.parameter("data_bytes", data_bytes(&first));
+        result.parameter("data_per_last_level_cache", result.per_cache(data_bytes(&first)));
         result.parameter("paced_bytes_per_s", PAPER_PACE_BYTES_PER_S);
         for part in Self::PARTS.iter().filter(|part| bench.context.wants(part)) {
             result.in_part(part, |result| match *part {
@@ -359,6 +360,7 @@ fn capture_figures(plan: &Plan, rows: &[(&str, &[Outcome])], result: &mut Experi
             figure(capture_loss_percent, 1),
             figure(lost_transactions, 0),
             figure(worst_window_ratio, 2),
+            figure(checkpoint_cpu_s, 2),
         ]
     });
     result.tables.push(Table {
@@ -370,6 +372,7 @@ fn capture_figures(plan: &Plan, rows: &[(&str, &[Outcome])], result: &mut Experi
             "lost in capture %",
             "lost",
             "worst window ÷ none's",
+            "checkpoint CPU s",
         ]
         .map(String::from)
         .to_vec(),

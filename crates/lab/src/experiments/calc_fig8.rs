@@ -9,12 +9,12 @@ use crate::drivers::transactions::{self, Drive};
 use crate::error::LabResult;
 use crate::experiments::Experiment;
 use crate::experiments::calc_figures::linearity;
-use crate::experiments::calc_measures::{capture_seconds, lost_transactions};
+use crate::experiments::calc_measures::{capture_seconds, checkpoint_cpu_s, lost_transactions};
 use crate::harness::Harness;
 use crate::measure::machine::available_bytes;
 use crate::report::figure::axis::grouped;
 use crate::report::result::{Bound, ClaimRow, ExperimentResult, Figure, Paper, Series, Table};
-use crate::subjects::records::{CALC_PACED, PAPER_PACE_BYTES_PER_S, row};
+use crate::subjects::records::{CALC_PACED, PAPER_PACE_BYTES_PER_S, data_bytes, row};
 
 const SOURCE: &str = "CALC paper, §5.1.5, Figure 8";
 /// Bytes of memory that a record takes at most, with its index and its copies.
@@ -39,6 +39,7 @@ struct Point {
     rate: f64,
     duration_s: f64,
     lost: f64,
+    cpu_s: f64,
 }
 
 /// The figures to draw: title, unit, and the value at one size.
@@ -99,10 +100,11 @@ fn point(bench: &Harness<'_>, plan: &Plan, records: u64) -> LabResult<Point> {
     let run = transactions::run(&*bed.engine, &with)?;
     bed.clear()?;
     let (duration_s, lost) = (capture_seconds(&run), lost_transactions(&baseline, &run));
+    let cpu_s = checkpoint_cpu_s(&baseline, &run);
     bench.context.note(format!(
         "{records} records: checkpoint {duration_s:.2} s, {lost:.0} transactions lost"
     ));
-    Ok(Point { records, rate: baseline.rate(), duration_s, lost })
+    Ok(Point { records, rate: baseline.rate(), duration_s, lost, cpu_s })
 }
 
 fn of(points: &[Point], figure: fn(&Point) -> f64) -> Vec<[f64; 2]> {
@@ -149,21 +151,32 @@ fn figures(points: &[Point], result: &mut ExperimentResult) {
             ..Figure::default()
         });
     }
-    let rows = points.iter().map(|point| {
+    let row = |point: &Point| {
         vec![
             grouped(point.records),
             grouped(point.rate as u64),
             format!("{:.2}", point.duration_s),
             format!("{:.0}", point.lost),
             format!("{:.3}", point.lost / point.records as f64),
+            format!("{:.2}", point.cpu_s),
+            format!("{:.1}", result.per_cache(data_bytes(point.records))),
         ]
-    });
+    };
+    let rows = points.iter().map(row).collect();
     result.tables.push(Table {
         title: "By size".into(),
-        columns: ["records", "txn/s", "checkpoint s", "lost", "lost per record"]
-            .map(String::from)
-            .to_vec(),
-        rows: rows.collect(),
+        columns: [
+            "records",
+            "txn/s",
+            "checkpoint s",
+            "lost",
+            "lost per record",
+            "checkpoint CPU s",
+            "data ÷ last-level cache",
+        ]
+        .map(String::from)
+        .to_vec(),
+        rows,
         ..Table::default()
     });
 }

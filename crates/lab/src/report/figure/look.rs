@@ -57,7 +57,12 @@ const KNOWN: &[Known] = &[
     known("hg", "hourglass", (8, 0, 5)),
     known("hg, copy", "hourglass, keeps a copy", (8, 2, 5)),
     known("hg, merge", "hourglass, merges from disk", (8, 3, 6)),
+    known("hg-interleaved", "hourglass, interleaved", (8, 1, 5)),
+    known("hg-naive", "hourglass, naive layout", (8, 2, 4)),
     known("pb", "piggyback", (1, 0, 6)),
+    known("pb-bits", "piggyback, bit array", (1, 1, 4)),
+    known("pb-interleaved", "piggyback, interleaved", (1, 2, 6)),
+    known("pb-packed", "piggyback, packed", (1, 3, 6)),
     known("ipp, idle", "ping-pong, never capturing", (10, 2, 0)),
     known("ipp, copy", "ping-pong, keeps a copy", (4, 0, 7)),
     known("ipp, merge", "ping-pong, merges from disk", (7, 0, 3)),
@@ -66,6 +71,10 @@ const KNOWN: &[Known] = &[
     known("naive, unpaced", "naive snapshot, unpaced", (2, 0, 2)),
     known("calc, paced", "CALC, paced", (8, 1, 3)),
     known("calc, unpaced", "CALC, unpaced", (1, 0, 4)),
+    known("calc:partial, paced", "CALC of changes, paced", (4, 1, 3)),
+    known("calc:partial, unpaced", "CALC of changes, unpaced", (4, 0, 4)),
+    known("zigzag, paced", "zigzag, paced", (3, 1, 4)),
+    known("zigzag, unpaced", "zigzag, unpaced", (3, 0, 5)),
     known("stillpoint", "Stillpoint", (1, 0, 0)),
     known("redis", "Redis", (2, 0, 3)),
     known("stillpoint, relaxed log", "Stillpoint, relaxed log", (8, 1, 0)),
@@ -161,6 +170,7 @@ impl Look {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::subjects::records::ROWS;
 
     #[test]
     fn no_two_known_names_look_alike() {
@@ -169,6 +179,15 @@ mod tests {
             for other in &KNOWN[..number] {
                 assert!(one.name != other.name && one.look != other.look, "{}", one.name);
             }
+        }
+    }
+
+    #[test]
+    fn every_scheme_has_its_look() {
+        let of_states = stillpoint_state::registry::REGISTRY.names();
+        let of_records = ROWS.iter().map(|row| row.name);
+        for name in of_states.chain(of_records) {
+            assert!(find(name).is_some(), "{name} has no colour and marker of its own");
         }
     }
 
