@@ -256,7 +256,7 @@ fn changes(bed: &Bed) {
         let cpu_ns = process_cpu_ns() - start_ns;
         let (written, captured) = taken.expect("nothing in the way");
         assert_eq!(written.kind == CheckpointKind::Partial, wanted != Wanted::Full);
-        bed.scheme.ended(captured.epoch, Outcome::Published);
+        cycle.ended(captured.epoch, Outcome::Published);
         (written.parts.iter().map(|part| part.bytes).sum::<u64>() as f64, cpu_ns as f64)
     };
     // The first full checkpoint settles the marks that the load has left.

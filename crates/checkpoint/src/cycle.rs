@@ -123,8 +123,8 @@ pub struct Captured {
 }
 
 /// Takes a checkpoint into part files under `checkpoint/`, and makes them durable. The checkpoint
-/// exists once a manifest names it. Then the caller tells the scheme that the checkpoint has
-/// [ended](Checkpointer::ended) as [`Outcome::Published`].
+/// exists once a manifest names it. Then the caller tells that the checkpoint has
+/// [ended](Cycle::ended) as [`Outcome::Published`].
 ///
 /// # Errors
 /// Any reason why the checkpoint could not be taken. The checkpoint's files are removed, the scheme
@@ -243,10 +243,17 @@ fn run_phases(
 }
 
 impl Cycle {
-    /// Tells the scheme that the checkpoint was given up. A panic of the scheme changes nothing,
-    /// since this checkpoint is lost already.
+    /// Tells store and scheme how the checkpoint of this epoch has ended. Called after a publication is
+    /// durable.
+    pub fn ended(&self, epoch: u64, outcome: Outcome) {
+        self.store.end_chain(outcome == Outcome::Published);
+        self.scheme.ended(epoch, outcome);
+    }
+
+    /// Tells that the checkpoint was given up. A panic of the scheme changes nothing, since this
+    /// checkpoint is lost already.
     fn tell_abandoned(&self, epoch: u64) {
-        let _ = ran(|| self.scheme.ended(epoch, Outcome::Abandoned));
+        let _ = ran(|| self.ended(epoch, Outcome::Abandoned));
     }
 }
 
@@ -276,6 +283,10 @@ impl Passage<'_> {
             false => CheckpointKind::Full,
         };
         driver.choose_changes(kind == CheckpointKind::Partial);
+        cycle.progress.choose(kind);
+        if cycle.scheme.takes_changes() && kind == CheckpointKind::Full {
+            cycle.store.begin_chain();
+        }
         let sink = (self.make_sink)(kind)?;
         cycle.store.set_sink(Some(sink.clone()));
         let mut quiesced = match point {

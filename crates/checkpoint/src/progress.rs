@@ -1,5 +1,6 @@
 //! The progress of a checkpoint or of a load: numbers that any thread may read at any time.
 
+use stillpoint_format::names::CheckpointKind;
 use stillpoint_store::Phase;
 use stillpoint_sync::atomic::{
     AtomicBool, AtomicU64,
@@ -12,6 +13,8 @@ use stillpoint_sync::atomic::{
 #[derive(Debug, Default)]
 pub struct Progress {
     pub(crate) phase: AtomicU64,
+    /// 0 until the kind is chosen, 1 for a full checkpoint, 2 for one of changes.
+    kind: AtomicU64,
     pub(crate) epoch: AtomicU64,
     pub(crate) units_done: AtomicU64,
     pub(crate) units_total: AtomicU64,
@@ -27,6 +30,8 @@ pub struct Progress {
 pub struct ProgressSnapshot {
     /// Phase of the checkpoint; [`Phase::Rest`] while none is under way.
     pub phase: Phase,
+    /// Kind of the checkpoint, once it is chosen. `None` for a load or a merge.
+    pub kind: Option<CheckpointKind>,
     /// Epoch of the checkpoint; 0 before the first.
     pub epoch: u64,
     /// Slabs captured, or file ranges loaded.
@@ -47,9 +52,19 @@ impl Progress {
     /// Notes that a checkpoint begins.
     pub(crate) fn begin(&self, epoch: u64, now_ns: u64) {
         Self::set(&self.epoch, epoch);
+        Self::set(&self.kind, 0);
         Self::set(&self.units_done, 0);
         Self::set(&self.units_total, 0);
         Self::set(&self.started_ns, now_ns);
+    }
+
+    /// Notes the kind of the checkpoint.
+    pub(crate) fn choose(&self, kind: CheckpointKind) {
+        let number = match kind {
+            CheckpointKind::Full => 1,
+            CheckpointKind::Partial => 2,
+        };
+        Self::set(&self.kind, number);
     }
 
     /// Cancels the checkpoint or load under way, which then returns an error that says so. A
@@ -73,8 +88,14 @@ impl Progress {
             3 => Phase::Capture,
             _ => Phase::Complete,
         };
+        let kind = match load(&self.kind) {
+            0 => None,
+            1 => Some(CheckpointKind::Full),
+            _ => Some(CheckpointKind::Partial),
+        };
         ProgressSnapshot {
             phase,
+            kind,
             epoch: load(&self.epoch),
             units_done: load(&self.units_done),
             units_total: load(&self.units_total),

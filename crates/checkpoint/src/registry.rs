@@ -105,6 +105,9 @@ impl Named for Row {
     }
 }
 
+/// The scheme of a store whose settings name none.
+pub const DEFAULT: &str = "calc:partial";
+
 /// The schemes.
 pub static REGISTRY: Registry<Row> = Registry::new(
     "checkpoint scheme",
@@ -190,5 +193,7 @@ mod tests {
             assert_eq!(point, row.capabilities.point, "{}", row.name);
             assert_eq!(row.capabilities.takes_checkpoints(), point.is_some(), "{}", row.name);
         }
+        let default = REGISTRY.find(DEFAULT).expect("the default has a row");
+        assert!(default.capabilities.takes_checkpoints() && !default.capabilities.stops_commits());
     }
 }

@@ -127,14 +127,18 @@ Examples:
     /// Merge the newest checkpoint with those that it goes on from
     #[command(after_help = "\
 The data directory must not be open. A start then reads one full checkpoint in place of a chain.
+To merge on another machine, copy the directory there, merge the copy, and adopt what was merged.
 
-Example:\n  stillpoint merge ./data")]
+Examples:\n  stillpoint merge ./data\n  stillpoint merge ./data --adopt ./copy")]
     Merge {
         /// The data directory
         dir: PathBuf,
         /// Newest checkpoints that `stillpoint restore` can still use afterwards
         #[arg(long, value_name = "N", default_value_t = 1)]
         keep_points: usize,
+        /// Merge nothing: take over what was merged in this copy of the directory
+        #[arg(long, value_name = "COPY")]
+        adopt: Option<PathBuf>,
         /// Print the result as JSON
         #[arg(long)]
         json: bool,
@@ -209,8 +213,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, env = "STILLPOINT_THREADS", value_name = "N")]
     pub(crate) threads: Option<usize>,
     #[arg(long, env = "STILLPOINT_CHECKPOINT", value_name = "SCHEME",
-        help = choices("Checkpoint scheme", "calc", stillpoint::checkpoint_schemes()),
-        long_help = choices_told("Checkpoint scheme", "calc", stillpoint::checkpoint_schemes()))]
+        help = choices("Checkpoint scheme", stillpoint::CHECKPOINT_SCHEME_DEFAULT, stillpoint::checkpoint_schemes()),
+        long_help = choices_told("Checkpoint scheme", stillpoint::CHECKPOINT_SCHEME_DEFAULT, stillpoint::checkpoint_schemes()))]
     pub(crate) checkpoint: Option<String>,
     /// Time between checkpoints, or `never` [default: 60s]
     #[arg(long, env = "STILLPOINT_CHECKPOINT_EVERY", value_name = "TIME", value_parser = interval)]

@@ -41,8 +41,8 @@ fn main() -> ExitCode {
         Command::Restore { dir, checkpoint, to, json } => {
             offline::restore(dir, *checkpoint, to, *json, &mut output)
         }
-        Command::Merge { dir, keep_points, json } => {
-            offline::merge(dir, *keep_points, *json, &mut output)
+        Command::Merge { dir, keep_points, adopt, json } => {
+            offline::merge(dir, adopt.as_deref(), *keep_points, *json, &mut output)
         }
         Command::Repair { dir, accept_loss, json } => {
             offline::repair(dir, *accept_loss, *json, &mut output)

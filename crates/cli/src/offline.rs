@@ -269,8 +269,17 @@ pub(crate) fn restore(
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn merge(dir: &Path, keep_points: usize, as_json: bool, out: &mut dyn Write) -> Done {
-    let merged = offline::merge(dir, keep_points)?;
+pub(crate) fn merge(
+    dir: &Path,
+    copy: Option<&Path>,
+    keep_points: usize,
+    as_json: bool,
+    out: &mut dyn Write,
+) -> Done {
+    let merged = match copy {
+        Some(copy) => Some(offline::adopt(dir, copy, keep_points)?),
+        None => offline::merge(dir, keep_points)?,
+    };
     if as_json {
         let all = merged.map(|done| {
             json!({

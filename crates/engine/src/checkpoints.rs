@@ -10,6 +10,7 @@
 mod attempt;
 mod backoff;
 mod chain;
+mod held;
 mod merge;
 mod publication;
 
@@ -31,6 +32,8 @@ use backoff::Backoff;
 
 pub(crate) use attempt::remove_strays;
 pub(crate) use chain::{goes_on, replace_run, whole_run};
+pub use held::HeldFiles;
+pub(crate) use held::hold;
 pub use merge::CheckpointsMerged;
 pub(crate) use merge::{merge, run_in_background as merge_in_background};
 
@@ -111,8 +114,13 @@ pub struct CheckpointStatus {
     pub is_overdue: bool,
     /// Checkpoints that a start would load: a full one, and those of changes since.
     pub chain_links: usize,
+    /// The most checkpoints that a chain has if its merges come in time. A chain that is longer than
+    /// that is a warning in the log.
+    pub chain_links_max: usize,
     /// Bytes of the files that a start would load.
     pub chain_bytes: u64,
+    /// Names of those who [hold](crate::Engine::hold_files) the files.
+    pub holders: Vec<String>,
     /// Merges.
     pub merging: MergeStatus,
 }
@@ -150,6 +158,10 @@ struct State {
     /// are copies from the MANIFEST, since a status must not wait while a MANIFEST is written.
     chain_links: usize,
     chain_bytes: u64,
+    /// The newest checkpoints that are kept as points: so many.
+    keep_checkpoints: usize,
+    /// Whether the log says already that the chain is longer than its bound.
+    has_warned_of_chain: bool,
     /// Bytes of log from earlier runs that recovery would read again.
     earlier_log_bytes: u64,
     last: Option<CheckpointDone>,
@@ -174,6 +186,8 @@ pub(crate) struct Checkpoints {
     changed: Condvar,
     point: Mutex<Point>,
     point_changed: Condvar,
+    /// Names of those who [hold](held) the files.
+    holders: Mutex<Vec<String>>,
 }
 
 /// Guard that keeps checkpoints from their point of consistency.
@@ -189,7 +203,7 @@ impl Drop for HeldPoint<'_> {
 impl Checkpoints {
     pub(crate) fn new(
         manifest: &Manifest,
-        (takes_checkpoints, policy): (bool, CheckpointPolicy),
+        (takes_checkpoints, keep_checkpoints, policy): (bool, usize, CheckpointPolicy),
         log_bytes: u64,
         now_ns: u64,
     ) -> Self {
@@ -210,6 +224,8 @@ impl Checkpoints {
                 positions: Vec::new(),
                 chain_links: manifest.newest_chain().len(),
                 chain_bytes: chain::newest_bytes(manifest),
+                keep_checkpoints,
+                has_warned_of_chain: false,
                 earlier_log_bytes: log_bytes,
                 last: None,
                 last_finished_ms,
@@ -221,6 +237,7 @@ impl Checkpoints {
             changed: Condvar::new(),
             point: Mutex::default(),
             point_changed: Condvar::new(),
+            holders: Mutex::default(),
         }
     }
 
@@ -303,14 +320,30 @@ impl Checkpoints {
         self.changed.notify_all();
     }
 
-    /// Notes the chain of a MANIFEST that was published.
+    /// Notes the chain of a MANIFEST that was published, and warns once in the log when the chain is
+    /// longer than its bound.
     fn note_chain(&self, manifest: &Manifest) {
         let mut state = self.state.lock();
         state.chain_links = manifest.newest_chain().len();
         state.chain_bytes = chain::newest_bytes(manifest);
+        let (links, links_max) = (state.chain_links, state.chain_links_max());
+        let has_warned = std::mem::replace(&mut state.has_warned_of_chain, links > links_max);
+        if has_warned || links <= links_max {
+            return;
+        }
+        let merging = state.merging.status();
+        drop(state);
+        tracing::warn!(
+            links,
+            links_max,
+            merge_failures = merging.failures,
+            last_error = merging.last_error.unwrap_or_default(),
+            "the chain of checkpoints is longer than its bound; a start reads all of them"
+        );
     }
 
     pub(crate) fn status(&self, commits: u64, now_ns: u64) -> CheckpointStatus {
+        let holders = self.holders.lock().clone();
         let mut state = self.state.lock();
         CheckpointStatus {
             running: state.running.as_ref().map(|progress| progress.snapshot()),
@@ -325,7 +358,9 @@ impl Checkpoints {
             next_attempt: state.retry.left(now_ns),
             is_overdue: state.is_overdue(commits, now_ns),
             chain_links: state.chain_links,
+            chain_links_max: state.chain_links_max(),
             chain_bytes: state.chain_bytes,
+            holders,
             merging: state.merging.status(),
         }
     }
@@ -418,6 +453,10 @@ impl State {
     fn request(&mut self, wish: Wish) {
         self.requested = true;
         self.owes_full |= wish == Wish::Full;
+    }
+
+    fn chain_links_max(&self) -> usize {
+        chain::links_max(self.keep_checkpoints, self.policy.merge_after)
     }
 
     /// Whether memory is nearly used up and a checkpoint frees the memory of deleted keys. A

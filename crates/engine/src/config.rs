@@ -17,7 +17,7 @@ pub use stillpoint_journal::Durability;
 /// use std::time::Duration;
 /// let mut config = stillpoint::Config::new("data");
 /// config.checkpoint_every = Some(Duration::from_secs(30));
-/// assert_eq!(config.checkpoint, "calc");
+/// assert_eq!(config.checkpoint, "calc:partial");
 /// ```
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -118,13 +118,14 @@ pub struct Environment {
 }
 
 impl Config {
-    /// The defaults, for a data directory: calc every 60 s or 4 GiB of log, redo, relaxed.
+    /// The defaults, for a data directory: a checkpoint of what has changed every 60 s or 4 GiB of
+    /// log, redo, relaxed.
     pub fn new(data: impl Into<PathBuf>) -> Self {
         let cores = stillpoint_io::cpu_count();
         Self {
             data: data.into(),
             lock_wait: Duration::ZERO,
-            checkpoint: "calc".to_owned(),
+            checkpoint: crate::CHECKPOINT_SCHEME_DEFAULT.to_owned(),
             checkpoint_every: Some(Duration::from_secs(60)),
             log_limit_bytes: 4 << 30,
             checkpoint_pace: None,

@@ -198,6 +198,20 @@ impl Engine {
         crate::checkpoints::merge(&self.shared, true)
     }
 
+    /// Holds the files of checkpoints, so that a chain can be copied while the store is served. Copy the
+    /// MANIFEST first, then the checkpoints that it names, and drop the hold.
+    /// [`offline::restore`](crate::offline::restore) makes a store of the copy. Until the hold is
+    /// dropped, checkpoints that were replaced take space.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if `holder` holds the files already, or is no name of 1 to 64 printable
+    /// characters without a comma. [`Error::InsideTransaction`] from inside a transaction.
+    pub fn hold_files(&self, holder: &str) -> Result<crate::HeldFiles, Error> {
+        Inside::refuse("hold files")?;
+        self.shared.health()?;
+        crate::checkpoints::hold(&self.shared, holder)
+    }
+
     /// Whether the engine takes checkpoints: true unless [`Config::checkpoint`] is `none`.
     pub fn takes_checkpoints(&self) -> bool {
         self.shared.scheme.is_some()

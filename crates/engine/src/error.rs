@@ -56,6 +56,19 @@ pub enum Error {
         /// epoch, if there is one.
         into: Option<u64>,
     },
+    /// A merged checkpoint of a copy does not replace what this directory has.
+    #[error(
+        "{copy}: its merged checkpoint is not adopted by {dir}: {reason}; merge {dir} itself, or merge a \
+         newer copy of it", copy = copy.display(), dir = dir.display()
+    )]
+    NotAdopted {
+        /// The data directory.
+        dir: PathBuf,
+        /// The copy.
+        copy: PathBuf,
+        /// The reason.
+        reason: String,
+    },
     /// The checkpoint of that epoch is no state of the store without the log.
     #[error(
         "{} has checkpoint {epoch} without a point of consistency: only a start that replays the log \

@@ -61,7 +61,9 @@ mod tx;
 pub use batch::{Batch, Procedure};
 pub use builder::{EngineBuilder, Tables};
 pub use call::{Call, FoundCall};
-pub use checkpoints::{CheckpointDone, CheckpointStatus, CheckpointsMerged, MergeStatus};
+pub use checkpoints::{
+    CheckpointDone, CheckpointStatus, CheckpointsMerged, HeldFiles, MergeStatus,
+};
 pub use config::{CheckpointPolicy, Codec, Config, Durability, Environment};
 pub use engine::Engine;
 pub use error::Error;
@@ -88,6 +90,9 @@ pub use tx::Tx;
 pub fn checkpoint_schemes() -> impl Iterator<Item = (&'static str, &'static str)> {
     stillpoint_checkpoint::registry::REGISTRY.help()
 }
+
+/// Name of the checkpoint scheme of a store whose settings name none.
+pub const CHECKPOINT_SCHEME_DEFAULT: &str = stillpoint_checkpoint::registry::DEFAULT;
 
 /// Names of the journals and a line about each, for help texts.
 pub fn journal_schemes() -> impl Iterator<Item = (&'static str, &'static str)> {

@@ -24,7 +24,7 @@ pub use load::Loader;
 pub use look::{
     Checked, DumpVisit, Dumped, Extent, InspectedLogs, Inspection, check, dump, inspect,
 };
-pub use merge::merge;
+pub use merge::{adopt, merge};
 pub use repair::{Repair, repair};
 pub use restore::restore;
 

@@ -82,7 +82,7 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
         procedures,
         checkpoints: Checkpoints::new(
             &plan.manifest,
-            (takes_checkpoints, config.checkpoint_policy()),
+            (takes_checkpoints, config.keep_checkpoints, config.checkpoint_policy()),
             recovered.log_bytes,
             environment.clock.monotonic_ns(),
         ),
@@ -199,6 +199,7 @@ fn new_store(
     if !crate::checkpoints::goes_on(&plan.manifest, config.checkpoint_row()?.name) {
         store.leave_replayed_unmarked();
     }
+    store.note_loaded_chain(plan.manifest.checkpoints.is_empty());
     let store = Arc::new(store);
     for table in tables.iter().filter(|table| table.kind == TableKind::Memory) {
         store.add_table(TableId(table.id), table.generation)?;

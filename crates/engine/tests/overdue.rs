@@ -1,21 +1,31 @@
-//! A test of the warning that a checkpoint is overdue. It is alone in its process, since it listens to
-//! the log of the whole process.
+//! Tests of the warnings that a checkpoint is overdue, and that a chain is too long. They are alone in
+//! their process, since they listen to the log of the whole process.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use stillpoint::{Config, Engine, Session, TableId};
-use stillpoint_io::{Call, Clock, Fault, FaultPlan, Lasts, RealClock, SeededRng, SimDisk};
+use stillpoint::{CheckpointPolicy, Config, Engine, Session, TableId};
+use stillpoint_format::names::CHECKPOINT_DIR;
+use stillpoint_io::{Call, Clock, Disk, Fault, FaultPlan, Lasts, RealClock, SeededRng, SimDisk};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// Warnings so far.
+/// Warnings of overdue checkpoints so far.
 static WARNINGS: AtomicU64 = AtomicU64::new(0);
+/// Warnings of long chains so far.
+static LONG_CHAINS: AtomicU64 = AtomicU64::new(0);
 
-/// Counts the warnings of overdue checkpoints.
+/// Counts the warnings.
 struct Listener;
+
+/// The tests share the listener.
+fn listen() {
+    // A second call changes nothing.
+    let _ = tracing::subscriber::set_global_default(Listener);
+}
 
 impl Subscriber for Listener {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
@@ -37,8 +47,15 @@ struct Message;
 
 impl Visit for Message {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        if field.name() == "message" && format!("{value:?}").contains("three periods ago") {
+        if field.name() != "message" {
+            return;
+        }
+        let told = format!("{value:?}");
+        if told.contains("three periods ago") {
             WARNINGS.fetch_add(1, SeqCst);
+        }
+        if told.contains("longer than its bound") {
+            LONG_CHAINS.fetch_add(1, SeqCst);
         }
     }
 }
@@ -105,7 +122,7 @@ fn put(session: &mut Session, table: TableId, key: u32) {
 /// store whose scheme takes none is never late.
 #[test]
 fn a_late_checkpoint_is_in_the_log_once() {
-    tracing::subscriber::set_global_default(Listener).expect("the only one");
+    listen();
     let warnings = || WARNINGS.load(SeqCst);
     let (disk, clock) = (SimDisk::new(1), Arc::new(TestClock::default()));
     let (engine, table) = open("none", &disk, &clock);
@@ -149,4 +166,42 @@ fn a_late_checkpoint_is_in_the_log_once() {
         clock.pass_minutes(1);
         warnings() == 2
     });
+}
+
+/// Merges were off, and then the chain cannot be read. The log says once that the chain is too long,
+/// and once more for the next such chain.
+#[test]
+fn a_chain_that_is_not_merged_is_in_the_log_once() {
+    listen();
+    let (disk, clock) = (SimDisk::new(1), Arc::new(TestClock::default()));
+    let (engine, table) = open("calc:partial", &disk, &clock);
+    let unmerged = |policy: &mut CheckpointPolicy| {
+        (policy.every, policy.pace, policy.merge_after) = (None, None, None);
+    };
+    let mut session = engine.session().expect("a seat");
+    (0..100).for_each(|key| put(&mut session, table, key));
+    let status = || engine.stats().checkpoints;
+    for warnings in 1..=2 {
+        engine.change_checkpoint_policy(unmerged).expect("a sound policy");
+        for _ in 0..9 {
+            engine.checkpoint().expect("published");
+            put(&mut session, table, 1);
+        }
+        let links = status().chain_links;
+        assert!(links >= 9 && status().chain_links_max == 17, "{:?}", status());
+        assert_eq!(LONG_CHAINS.load(SeqCst), warnings - 1);
+        // The directory with the newest changes.
+        let names = disk.list(Path::new(CHECKPOINT_DIR)).expect("the checkpoints");
+        let newest = names.iter().filter(|name| name.ends_with("-partial")).max();
+        let newest = Path::new(CHECKPOINT_DIR).join(newest.expect("changes"));
+        disk.remove(&newest).expect("removed");
+        let merged = |policy: &mut CheckpointPolicy| policy.merge_after = Some(2);
+        engine.change_checkpoint_policy(merged).expect("a sound policy");
+        assert_eq!(status().chain_links_max, 5);
+        wait_until("the warning", || {
+            clock.pass_minutes(1);
+            LONG_CHAINS.load(SeqCst) == warnings
+        });
+        wait_until("a full checkpoint takes its place", || status().chain_links == 1);
+    }
 }

@@ -33,6 +33,7 @@
 //! | `ReplaysWithoutMarks` | the first checkpoint of changes after a restart lacks the replayed changes |
 //! | `MergeDropsDeletions` | a merge without the full checkpoint brings deleted keys back |
 //! | `MergesOverKeptPoint` | a merge removes a point that a restore offers |
+//! | `RemovesHeldFiles` | a merge removes files that somebody copies |
 //! | `FloorNotRaised` | a key that is inserted again gets a smaller gsn |
 
 #[path = "crash/chains.rs"]
@@ -73,9 +74,10 @@ use settings::{Setting, matrix};
 use stillpoint_sync::planted::{Bug, plant};
 
 /// Each bug shows in one of these situations. All but the last were made for one bug.
-const SCENARIOS: [(&str, fn()); 28] = [
+const SCENARIOS: [(&str, fn()); 29] = [
     ("a chain after a restart", chains::a_chain_goes_on_after_a_restart),
     ("a merge of changes", chains::a_merge_of_changes_keeps_deletions),
+    ("held files", chains::held_files_stay),
     ("a merge beside kept points", chains::a_merge_leaves_the_points_that_are_kept),
     ("transactions on two kinds of tables", kinds::transactions_on_two_kinds),
     ("a crash during the undo", kinds::a_crash_during_the_undo),

@@ -9,6 +9,9 @@ pub const LOCK: &str = "LOCK";
 pub const MANIFEST: &str = "MANIFEST";
 /// Directory of the checkpoints.
 pub const CHECKPOINT_DIR: &str = "checkpoint";
+/// Name of the file, in the directory of a checkpoint that `stillpoint merge` has made, that names the
+/// merged checkpoints. It has the format of a MANIFEST.
+pub const MERGE_INPUTS: &str = "inputs";
 /// Directory of the logs.
 pub const LOG_DIR: &str = "log";
 

@@ -8,17 +8,22 @@
 //! The cost of a transaction is the difference of two counts, divided by the difference of
 //! transactions. Arguments: kind, records, transactions, transactions per batch. The kinds:
 //! - `calc`: ten records are read and patched, as in the CALC microbenchmark;
+//! - `partial`: the same, and commits mark what they write, as for checkpoints of changes;
+//! - `none`: the same, without anything for checkpoints;
 //! - `get`: one value of 100 bytes is read without a lock;
 //! - `set`: one value of 100 bytes is replaced.
 //!
-//! Every record carries a mark, as under a scheme that saves before-images.
+//! In all kinds but `none` every record carries a mark, as under a scheme that saves before-images.
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 
 #[path = "../benches/calc/mod.rs"]
 mod calc;
 
 use std::sync::Arc;
-use stillpoint_store::{CellRules, KeySet, Mode, Procedure, Slot, Stamp, Store, Tx, TxError};
+use stillpoint_store::{
+    CellRules, DirtyRule, KeySet, Mode, Procedure, Reuse, Slot, Stamp, StatusChanges, Store, Tx,
+    TxError,
+};
 
 /// Reads or replaces one value.
 #[derive(Clone, Default)]
@@ -68,16 +73,26 @@ fn main() {
     let at = |index: usize, default| numbers.get(index).copied().unwrap_or(default);
     let (records, transactions) = (at(0, 100_000), at(1, 100_000));
     let batch = at(2, 6).max(1);
-    let store = calc::filled(records, CellRules::BEFORE_IMAGES);
+    let rules = match kind.as_str() {
+        "none" => CellRules::IN_PLACE,
+        "partial" => CellRules {
+            dirty: DirtyRule::ByEpoch,
+            status_changes: StatusChanges::InPrepareAndCapture,
+            reuse: Reuse::WhenClean,
+            ..CellRules::BEFORE_IMAGES
+        },
+        _ => CellRules::BEFORE_IMAGES,
+    };
+    let store = calc::filled(records, rules);
     match kind.as_str() {
-        "calc" => {
+        "calc" | "partial" | "none" => {
             calc::run(&store, 1, records, transactions, batch as usize);
             let expected = transactions.div_ceil(batch) * batch * calc::KEYS_PER_TRANSACTION;
             assert_eq!(calc::sum(&store), expected);
         }
         "get" => run_one_key(&store, false, records, transactions, batch as usize),
         "set" => run_one_key(&store, true, records, transactions, batch as usize),
-        other => panic!("no kind {other}: calc, get or set"),
+        other => panic!("no kind {other}: calc, partial, none, get or set"),
     }
     println!("{transactions} transactions ({kind}) on {records} records in batches of {batch}");
 }

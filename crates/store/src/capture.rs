@@ -80,8 +80,8 @@ pub(crate) fn is_unmarked(lock: &AtomicU64, claim: Claim) -> bool {
 /// Sets the mark. True for the one thread that emits the record into the checkpoint. The caller
 /// holds the record's lock, so that the value stays and nothing need be taken back.
 #[inline]
-pub(crate) fn claim_locked(lock: &AtomicU64, claim: Claim) -> bool {
-    claim.claim(lock, 0)
+pub(crate) fn claim_locked(lock: &AtomicU64, claim: Claim, has_value: bool) -> bool {
+    claim.claim_record(lock, has_value)
 }
 
 /// Gives an exclusive lock back. `claimable` says that a scan may claim the mark of the record
@@ -127,11 +127,11 @@ pub(crate) fn save_before_images<'a>(
     records: impl Iterator<Item = Overwritten<'a>> + Clone,
 ) {
     let unemitted = Unemitted { store, epoch: phase.epoch() };
-    let claim = Claim::of(phase);
+    let claim = store.claim_in(phase);
     sink.with_lane(worker, &mut |lane| {
         let claimed = records.clone().filter(|it| {
             mutant!(in store.driver(); InsertWithoutMark => if it.record.is_absent() { return false });
-            claim_locked(it.record.lock(), claim)
+            claim_locked(it.record.lock(), claim, !it.record.is_absent())
         });
         for Overwritten { record, table, hash, key } in claimed {
             let (table, generation) = (table.id.0, table.generation);
@@ -166,21 +166,21 @@ pub(crate) fn capture(cell: Cell<'_>, by: Claim, blind: bool, to: &mut impl Capt
     if !cell.is_record() || !(is_open || blind) {
         return;
     }
-    let claim = || by.claim(cell.lock(), 0) || blind;
+    let claim = |has_value| by.claim_record(cell.lock(), has_value) || blind;
     let Some(value) = cell.value() else {
-        if claim() && by.has_deletions {
+        if claim(false) && by.has_deletions {
             to.emit_deletion(cell);
         }
         return;
     };
     if value.large_in().is_some() {
-        if claim() {
+        if claim(true) {
             to.emit(cell, value);
         }
         return;
     }
     to.emit(cell, value);
-    if !claim() {
+    if !claim(true) {
         to.take_back();
     }
 }
@@ -196,7 +196,7 @@ impl Store {
     /// Waits for no lock.
     pub fn capture_unmarked(&self, slab: usize, to: &mut dyn Capture) {
         let now = self.driver().now();
-        let by = Claim::of(now);
+        let by = self.claim_in(now);
         let cells = match now.is_of_changes() {
             true => Cells::Marked(now.epoch() - 1),
             false => Cells::All,
@@ -367,13 +367,13 @@ impl Store {
         }
         let table = self.catalog().owner(slab.owner)?;
         if let (Cells::Marked(epoch), Some(marks)) = (cells, arena.marks()) {
-            let mut from = from as u64;
-            for _ in 0..CELLS_PER_LANE {
-                let unit = marks.next(index, epoch, from)?;
-                slab.number_at(unit).into_iter().for_each(|number| visit(&table, number));
-                from = unit + 1;
-            }
-            return Some(from as usize);
+            let mut units = [0; CELLS_PER_LANE];
+            let found = marks.find(index, epoch, from as u64, &mut units);
+            let numbers = || units[..found].iter().filter_map(|&unit| slab.number_at(unit));
+            // The cells lie apart, so the processor does not foresee them.
+            numbers().for_each(|number| arena.prefetch(number));
+            numbers().for_each(|number| visit(&table, number));
+            return (found == CELLS_PER_LANE).then(|| units[found - 1] as usize + 1);
         }
         let numbers = slab.numbers(from..from + CELLS_PER_LANE);
         let seen = numbers.map(|number| visit(&table, number)).count();

@@ -21,7 +21,8 @@ use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::{lock_word, mutant, planted};
 
 use crate::memory::cell::Cell;
-use crate::rules::{DirtyRule, status};
+use crate::phase::PhaseWord;
+use crate::rules::{Claim, DirtyRule, status};
 use crate::store::Store;
 
 /// Which cells of a slab a pass visits.
@@ -42,6 +43,38 @@ impl Store {
         let dirty = status::dirty_in(epoch);
         if lock_word::set_status_held(self.cell(cell).lock(), dirty, claimable) {
             self.note_mark(cell, epoch);
+        }
+    }
+
+    /// Notes the chain of checkpoints that the store is loaded from, before anything is loaded or
+    /// replayed. If `is_empty`, there is none. Without this call any key may be in a chain, until a
+    /// full checkpoint is published.
+    pub fn note_loaded_chain(&self, is_empty: bool) {
+        self.chains().load(is_empty);
+    }
+
+    /// Notes that a full checkpoint is under way, from which checkpoints of changes may go on. Called in
+    /// PREPARE.
+    pub fn begin_chain(&self) {
+        self.chains().begin();
+    }
+
+    /// Notes how a checkpoint has ended. Called after REST, and after a publication is durable.
+    pub fn end_chain(&self, is_published: bool) {
+        self.chains().end(is_published);
+    }
+
+    /// The claim for the checkpoint that is under way. Called after its point of consistency.
+    #[inline]
+    pub(crate) fn claim_in(&self, now: PhaseWord) -> Claim {
+        Claim::of(now).noting(self.begun_chain())
+    }
+
+    /// The status bits of a cell that a load of a checkpoint writes.
+    pub(crate) fn loaded_status(&self) -> u8 {
+        match self.rules().dirty {
+            DirtyRule::None => 0,
+            DirtyRule::ByEpoch => self.chains().present(),
         }
     }
 
@@ -67,9 +100,14 @@ impl Store {
         let epoch = self.driver().now().epoch();
         let (before, marks) = (epoch.wrapping_sub(1), self.memory().arena.marks());
         let (ended, present) = (status::dirty_in(before), status::dirty_in(epoch));
+        let in_chain = self.present_chain();
         let next = |seen: u8| {
-            let joined = if seen & ended != 0 && !published { present } else { 0 };
-            (seen & !(ended | status::TAKEN)) | joined
+            let added = match (seen & ended != 0, published) {
+                (false, _) => 0,
+                (true, false) => present,
+                (true, true) => in_chain,
+            };
+            (seen & !(ended | status::TAKEN)) | added
         };
         let settle = |cell: Cell<'_>, number: u64| {
             // Relaxed: a mark of the epoch before is there since its last commit, for which the

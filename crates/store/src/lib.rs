@@ -27,6 +27,7 @@
 
 mod capture;
 mod catalog;
+mod chains;
 mod checkpointer;
 mod deletions;
 mod dirty;

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use stillpoint_format::{LOG_NONE, Stamp};
+use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::lock_word;
 use stillpoint_txn::{TableId, TxError};
 
@@ -173,7 +174,9 @@ impl Loader {
         if self.deletions().has(hash, table.id, key) {
             return Ok(NO_CELL);
         }
-        let number = self.new_cell(table, hash, key, value.len())?;
+        let mut new = self.describe(table, hash, key, value.len());
+        new.status |= self.local.store.loaded_status();
+        let number = self.make(&new)?;
         let cell = self.local.store.cell(number).record();
         cell.put_inline(tag, value);
         cell.end_write(Stamp::new(gsn, LOG_NONE));
@@ -347,6 +350,11 @@ impl Loader {
         NewCell { table, hash, key, value_len, kind: Kind::Record, locked_by: None, status }
     }
 
+    fn make(&mut self, new: &NewCell<'_>) -> Result<u64, TxError> {
+        let Participant { cache, store, .. } = &mut self.local;
+        Ok(new.make(store.memory(), cache)?)
+    }
+
     fn new_cell(
         &mut self,
         table: &Table,
@@ -355,8 +363,7 @@ impl Loader {
         value_len: usize,
     ) -> Result<u64, TxError> {
         let new = self.describe(table, hash, key, value_len);
-        let Participant { cache, store, .. } = &mut self.local;
-        Ok(new.make(store.memory(), cache)?)
+        self.make(&new)
     }
 
     fn write(
@@ -369,9 +376,17 @@ impl Loader {
         change: Replayed<'_>,
     ) -> Result<(), TxError> {
         let was_absent = self.local.store.cell(number).record().is_absent();
-        let mark = if stamp.gsn() == 0 { 0 } else { self.local.store.replayed_status() };
+        let is_loaded = stamp.gsn() == 0;
+        let mark = if is_loaded {
+            self.local.store.loaded_status()
+        } else {
+            self.local.store.replayed_status()
+        };
         let mut larger = self.describe(table, hash, key, 0);
-        larger.status |= mark;
+        // A chain that has the key of the smaller cell has the key of the larger one. Relaxed: no other
+        // loader touches this key.
+        let seen = lock_word::status(self.local.store.cell(number).lock().load(Relaxed));
+        larger.status |= mark | (seen & self.local.store.loaded_status());
         let Participant { cache, store, reclaim, number: worker, .. } = &mut self.local;
         let place = (number, store.rules().write, store.driver().now());
         let replaced = record::apply(store.memory(), cache, place, change, stamp, larger)?;
@@ -382,7 +397,7 @@ impl Loader {
             }
             None => mark != 0 && lock_word::claim(store.cell(number).lock(), mark, mark),
         };
-        if is_first {
+        if is_first && !is_loaded {
             store.note_mark(replaced.unwrap_or(number), store.driver().now().epoch());
         }
         if matches!(change, Replayed::Delete) {

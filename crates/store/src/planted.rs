@@ -41,11 +41,13 @@ pub enum Bug {
     NotBroughtOver = 14,
     /// A dirty mark has no bit beside the cells, where passes over the changes look.
     MarkNotNoted = 15,
+    /// A cell does not show that a published checkpoint has its key.
+    ChainForgotten = 16,
 }
 
 impl Bug {
     /// Every bug.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::PhaseReadBeforeLocks,
         Self::InsertWithoutMark,
         Self::DeleteWithoutBeforeImage,
@@ -61,6 +63,7 @@ impl Bug {
         Self::DirtyCellReused,
         Self::NotBroughtOver,
         Self::MarkNotNoted,
+        Self::ChainForgotten,
     ];
 }
 

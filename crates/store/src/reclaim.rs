@@ -9,7 +9,8 @@
 //! A cell that no log wrote, made for the lock of a missing key for instance, is reclaimed by the
 //! transaction that releases it last. Each other release of an absent cell's lock makes an entry in
 //! the worker's queue. A worker looks at twice as many entries as it has made since it last looked. So
-//! the queue is no longer than the deletions in the time that closing takes.
+//! the queue is no longer than the deletions in the time that closing takes. Cells that a checkpoint
+//! needs have a queue of their own. A worker looks through it when a checkpoint has gone on.
 //!
 //! Queues may name a cell twice. Queues may also name a cell that was reclaimed and belongs to
 //! another key now, or is no cell any more. So an entry is only a hint where to look.
@@ -26,6 +27,7 @@ use crate::catalog::Absent;
 use crate::memory::blob::{self, Blob};
 use crate::memory::stamp::{ABSENT, DEAD};
 use crate::participant::Participant;
+use crate::phase::Phase;
 use crate::table::Table;
 
 #[derive(Clone, Copy, Debug)]
@@ -59,8 +61,9 @@ const PER_ROUND: usize = 128;
 /// Absent cells that an idle worker looks at per round, at most.
 const PER_IDLE_ROUND: usize = 8192;
 
-/// A round of n looks ends early after n / 16 looks at cells that a capture needs.
-const LOOKS_PER_NEEDED: usize = 16;
+/// A round of n looks also looks again at n / 4 cells that a checkpoint needed, if a checkpoint has
+/// gone on since.
+const LOOKS_PER_NEEDED: usize = 4;
 
 /// The result of a look at an entry.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +72,7 @@ enum Looked {
     Done,
     /// The deletion of the cell's key is not closed.
     NotClosed,
-    /// A capture needs one of the cell's copies.
+    /// A checkpoint needs the cell.
     Needed,
 }
 
@@ -79,6 +82,12 @@ pub(crate) struct Reclaim {
     absent: VecDeque<Absent>,
     /// Entries made since the last round.
     added: usize,
+    /// Absent cells that a checkpoint needed when they were looked at.
+    needed: VecDeque<Absent>,
+    /// How far checkpoints had gone when a look through `needed` began.
+    needed_at: (u64, bool, u64),
+    /// The first entries of `needed` that this look has not come to.
+    needed_unseen: usize,
     garbage: Vec<Garbage>,
     /// Bytes of the large values in `garbage`.
     garbage_bytes: usize,
@@ -109,6 +118,8 @@ impl Reclaim {
     /// values with the owner's slabs, which may belong to another owner already.
     pub(crate) fn forget_owner(&mut self, owner: u32) {
         self.absent.retain(|absent| absent.owner != owner);
+        self.needed.retain(|absent| absent.owner != owner);
+        self.needed_unseen = self.needed.len();
         self.garbage.retain(|garbage| garbage.owner() != owner);
         self.garbage_bytes = self.garbage.iter().map(Garbage::large_bytes).sum();
         for (_, batch) in &mut self.waiting {
@@ -122,12 +133,14 @@ impl Reclaim {
 
     /// Whether nothing waits to be reclaimed or freed.
     pub(crate) fn is_empty(&self) -> bool {
-        self.absent.is_empty() && self.garbage.is_empty() && self.waiting.is_empty()
+        let is_empty = self.absent.is_empty() && self.needed.is_empty();
+        is_empty && self.garbage.is_empty() && self.waiting.is_empty()
     }
 
     /// Gives up the absent cells that wait to be reclaimed, and returns them.
     pub(crate) fn give_up_absent(&mut self) -> Vec<Absent> {
-        self.added = 0;
+        (self.added, self.needed_unseen) = (0, 0);
+        self.absent.append(&mut self.needed);
         std::mem::take(&mut self.absent).into()
     }
 
@@ -142,7 +155,7 @@ impl Participant {
     /// section.
     #[inline]
     pub(crate) fn collect_garbage(&mut self, is_closed: IsClosed<'_>) {
-        if !self.reclaim.absent.is_empty() {
+        if !(self.reclaim.absent.is_empty() && self.reclaim.needed.is_empty()) {
             let added = std::mem::take(&mut self.reclaim.added);
             self.reclaim_absent(PER_ROUND.max(2 * added), is_closed);
         }
@@ -175,23 +188,40 @@ impl Participant {
     /// those behind it are hardly older. True if more cells might be reclaimed at once.
     #[cold]
     fn reclaim_absent(&mut self, most: usize, is_closed: IsClosed<'_>) -> bool {
-        let (mut done, mut needed) = (0, 0);
-        while done + needed < most && needed <= most / LOOKS_PER_NEEDED {
+        let gone = self.look_again(most / LOOKS_PER_NEEDED, is_closed);
+        for _ in 0..most {
             let Some(&absent) = self.reclaim.absent.front() else {
-                return false;
+                return gone;
             };
             match self.try_reclaim(absent, is_closed) {
-                Looked::NotClosed => return false,
-                Looked::Done => done += 1,
-                Looked::Needed => {
-                    // No capture may need the cells behind this one.
-                    self.reclaim.absent.push_back(absent);
-                    needed += 1;
-                }
+                Looked::NotClosed => return gone,
+                Looked::Done => {}
+                Looked::Needed => self.reclaim.needed.push_back(absent),
             }
             self.reclaim.absent.pop_front();
         }
-        done > 0
+        true
+    }
+
+    /// Looks at the `most` next cells that a checkpoint needed, if a checkpoint has gone on since they
+    /// were last looked at. True if one of them is gone.
+    fn look_again(&mut self, most: usize, is_closed: IsClosed<'_>) -> bool {
+        let now = self.store.driver().now();
+        let at = (now.epoch(), now.phase() == Phase::Rest, self.store.chains().ends());
+        let reclaim = &mut self.reclaim;
+        if reclaim.needed_at != at {
+            reclaim.needed_at = at;
+            reclaim.needed_unseen = reclaim.needed.len();
+        }
+        let before = reclaim.needed.len();
+        for _ in 0..most.min(reclaim.needed_unseen) {
+            let absent = self.reclaim.needed.pop_front().expect("not all were seen");
+            self.reclaim.needed_unseen -= 1;
+            if !matches!(self.try_reclaim(absent, is_closed), Looked::Done) {
+                self.reclaim.needed.push_back(absent);
+            }
+        }
+        self.reclaim.needed.len() < before
     }
 
     /// Takes an absent cell, whose lock the caller holds exclusively, out of the index. False if
@@ -306,7 +336,7 @@ impl Participant {
         // The worker enters a read section, since a table may have been dropped and its garbage
         // must be forgotten.
         self.enter();
-        self.store.catalog().leave_absent(self.reclaim.absent.drain(..));
+        self.store.catalog().leave_absent(self.reclaim.give_up_absent().into_iter());
         let waiting = std::mem::take(&mut self.reclaim.waiting);
         let garbage = std::mem::take(&mut self.reclaim.garbage);
         for item in waiting.into_iter().flat_map(|(_, batch)| batch).chain(garbage) {

@@ -8,6 +8,7 @@
 //! | [`DIRTY_EVEN`](status::DIRTY_EVEN), [`DIRTY_ODD`](status::DIRTY_ODD) | the record was written in an epoch of this parity | [`WriteRule::WriteBoth`], [`DirtyRule::ByEpoch`] |
 //! | [`TAKEN`](status::TAKEN) | the present checkpoint has the dirty record | [`DirtyRule::ByEpoch`] |
 //! | [`CAPTURED`](status::CAPTURED) | the copy that commits of this epoch write has the newest value, or will have it once `COPYING` is gone; or neither: the meaning alternates | [`WriteRule::AlternateCopies`] |
+//! | [`CHAIN_0`](status::CHAIN_0), [`CHAIN_1`](status::CHAIN_1) | a chain of published checkpoints may have the key | [`Reuse::WhenClean`] |
 //! | [`COPYING`](status::COPYING) | a thread brings the newest value over to that copy | [`WriteRule::AlternateCopies`] |
 //! | [`NEXT_COPY`](status::NEXT_COPY) | number of the copy that the next commit writes | [`WriteRule::SwitchCopies`] |
 
@@ -37,6 +38,12 @@ pub mod status {
     /// A thread is bringing the newest value over to the copy of the epoch's parity. A commit that
     /// writes this copy waits until the bit is unset.
     pub const COPYING: u8 = 1 << 6;
+
+    /// The chain of checkpoints of this number may have the key. A full checkpoint begins the chain of
+    /// the other number.
+    pub const CHAIN_0: u8 = 1 << 6;
+    /// As [`CHAIN_0`].
+    pub const CHAIN_1: u8 = 1 << 7;
 
     /// The dirty bit of commits of `epoch`.
     pub const fn dirty_in(epoch: u64) -> u8 {
@@ -104,7 +111,8 @@ pub enum Reuse {
     OutsideOfCheckpoints,
     /// When captures have merged all that commits wrote, or no copy has a value.
     WhenMerged,
-    /// When a published checkpoint has the deletion: no dirty bit is set.
+    /// When a published checkpoint has the deletion, so that no dirty bit is set. At any time if no
+    /// checkpoint has the key ([`Chains`](crate::chains::Chains)).
     WhenClean,
 }
 
@@ -162,6 +170,8 @@ pub(crate) struct Claim {
     /// The claim makes these bits `claimed`.
     mask: u8,
     claimed: u8,
+    /// The bit that notes whether a full checkpoint has the key.
+    noted: u8,
     /// Whether the checkpoint also has deletions.
     pub(crate) has_deletions: bool,
 }
@@ -179,6 +189,7 @@ impl Claim {
             unclaimed: dirty,
             mask: status::TAKEN,
             claimed: status::TAKEN,
+            noted: 0,
             has_deletions: true,
         }
     }
@@ -192,8 +203,16 @@ impl Claim {
             unclaimed: claimed ^ status::CAPTURED,
             mask: status::CAPTURED,
             claimed,
+            noted: 0,
             has_deletions: false,
         }
+    }
+
+    /// As this claim. A claim of a full checkpoint also sets the bit `noted` if the record has a value,
+    /// and unsets it otherwise.
+    #[inline]
+    pub(crate) fn noting(self, noted: u8) -> Self {
+        if self.has_deletions { self } else { Self { noted, ..self } }
     }
 
     /// Whether the checkpoint may lack the record with this status.
@@ -207,6 +226,14 @@ impl Claim {
     pub(crate) fn claim(self, lock: &AtomicU64, also: u8) -> bool {
         let unclaimed = (self.seen_mask, self.unclaimed);
         lock_word::claim_if(lock, unclaimed, self.mask | also, self.claimed | also)
+    }
+
+    /// As [`claim`](Self::claim), for a checkpoint that has the record if it has a value.
+    #[inline]
+    pub(crate) fn claim_record(self, lock: &AtomicU64, has_value: bool) -> bool {
+        let unclaimed = (self.seen_mask, self.unclaimed);
+        let noted = if has_value { self.noted } else { 0 };
+        lock_word::claim_if(lock, unclaimed, self.mask | self.noted, self.claimed | noted)
     }
 }
 

@@ -11,6 +11,7 @@ use stillpoint_sync::{CachePadded, Mutex, lock_word, mutant};
 use stillpoint_txn::{MemoryLimit, TableId};
 
 use crate::catalog::{AddTableError, Catalog, NewTable, Replaced};
+use crate::chains::Chains;
 use crate::deletions::Deletions;
 use crate::memory::Memory;
 use crate::memory::arena::{Allowance, CellCache};
@@ -62,6 +63,7 @@ pub struct Store {
     returned: AtomicU64,
     /// Whether replay marks the cells that it writes as dirty, for schemes that mark changes.
     marks_replayed: bool,
+    chains: Chains,
     /// The deleted keys that the present loaders share, and their bytes.
     deletions: Mutex<Weak<Deletions>>,
     deletion_bytes: AtomicUsize,
@@ -98,6 +100,7 @@ impl Store {
             replacements: AtomicU64::new(0),
             returned: AtomicU64::new(0),
             marks_replayed: true,
+            chains: Chains::default(),
             deletions: Mutex::default(),
             deletion_bytes: AtomicUsize::new(0),
             ages: CachePadded::new(AtomicU64::new(0)),
@@ -108,6 +111,21 @@ impl Store {
     /// a store whose next checkpoint has every record in any case.
     pub fn leave_replayed_unmarked(&mut self) {
         self.marks_replayed = false;
+    }
+
+    pub(crate) fn chains(&self) -> &Chains {
+        &self.chains
+    }
+
+    /// The status bit of keys that the present chain has.
+    pub(crate) fn present_chain(&self) -> u8 {
+        mutant!(in self.driver; self.chains.present(), ChainForgotten => 0)
+    }
+
+    /// The status bit of keys that the full checkpoint under way has.
+    #[inline]
+    pub(crate) fn begun_chain(&self) -> u8 {
+        mutant!(in self.driver; self.chains.begun(), ChainForgotten => 0)
     }
 
     pub(crate) fn marks_replayed(&self) -> bool {
@@ -173,6 +191,7 @@ impl Store {
                 let status = lock_word::status(cell.lock().load(Relaxed));
                 status & (status::DIRTY_EVEN | status::DIRTY_ODD) == 0
                     || self.rules.reuse == Reuse::WhenMerged && cell.copies_with_value() == 0
+                    || self.rules.reuse == Reuse::WhenClean && !self.chains.may_have(status)
                     || mutant!(in self.driver; false, DirtyCellReused => true)
             }
         }

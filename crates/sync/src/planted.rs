@@ -131,6 +131,8 @@ crate::planted_bugs! {
         MergeDropsDeletions,
         /// A merge takes a point of consistency away that is kept for a restore.
         MergesOverKeptPoint,
+        /// Files are removed although somebody copies them.
+        RemovesHeldFiles,
         /// A key that is inserted again may get a smaller gsn than its deletion had.
         FloorNotRaised,
     }

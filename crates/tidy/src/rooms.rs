@@ -10,7 +10,7 @@ pub const ROOMS: &[(&str, &[&[&str]])] = &[
         &[
             &["memory"],
             &["deletions", "planted", "table"],
-            &["phase", "record", "rules", "sink"],
+            &["chains", "phase", "record", "rules", "sink"],
             &["catalog"],
             &["store"],
             &["dirty"],

@@ -188,6 +188,9 @@ impl<'w> Steps<'w> {
                     let scheme = self.world.scheme();
                     let begun = scheme.begin(self.epoch, &*self.world.log());
                     begun.expect("a log without limits");
+                    if scheme.takes_changes() && self.kind == CheckpointKind::Full {
+                        self.world.store.begin_chain();
+                    }
                     if scheme.takes_changes() || scheme.works_after_capture() {
                         self.pass(|scheme, store, unit, slot| {
                             scheme.settle(store, unit, slot);
@@ -202,7 +205,7 @@ impl<'w> Steps<'w> {
                 Step::RestAgain => {
                     self.world.store.driver().advance(Phase::Rest);
                     self.world.store.set_sink(None);
-                    self.world.scheme().ended(self.epoch, Outcome::Published);
+                    self.world.cycle().ended(self.epoch, Outcome::Published);
                 }
             }
             self.at = next;

@@ -187,7 +187,7 @@ impl Side {
         let cycle = Cycle { observer: Some(observer), ..self.world.cycle() };
         let as_sink: Arc<dyn Sink> = sink.clone();
         let captured = run_checkpoint(&cycle, &as_sink).expect("nothing fails here");
-        self.world.scheme().ended(captured.epoch, Outcome::Published);
+        self.world.cycle().ended(captured.epoch, Outcome::Published);
         let image = self.world.published(&sink.memory, (captured.kind, captured.epoch), self.name);
         (image, self.world.live())
     }

@@ -139,6 +139,7 @@ impl World {
         for table in 0..TABLES {
             store.add_table(TableId(table), 1).expect("address space");
         }
+        store.note_loaded_chain(true);
         let sim = SimDisk::new(seed);
         let mut config = WriterConfig::new(STORE, HASH_SEED, 0);
         // Small blocks, so that lanes and writers exchange many.
@@ -236,7 +237,7 @@ impl World {
                 spans.commits(written.epoch);
             }
             assert_eq!(written.stats.pool_bytes, 0, "the pool is at rest");
-            self.scheme().ended(written.epoch, Outcome::Published);
+            cycle.ended(written.epoch, Outcome::Published);
             // The work after the capture is sometimes cut off. The next checkpoint finishes that
             // work.
             if !cycle.progress.is_cancelled() {

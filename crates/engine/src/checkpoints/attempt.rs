@@ -90,7 +90,7 @@ pub(super) fn take(
     let noted = std::mem::take(&mut *noted.lock());
     let published = publish(shared, written, captured, &noted, start_ns);
     let outcome = if published.is_ok() { Outcome::Published } else { Outcome::Abandoned };
-    scheme.ended(captured.epoch, outcome);
+    cycle.ended(captured.epoch, outcome);
     if let Err(error) = work_after_capture(&cycle) {
         // The next checkpoint finishes the work that was cut off.
         tracing::debug!(%error, "the work after a checkpoint was cut off");
@@ -229,7 +229,11 @@ pub(crate) fn remove_strays(disk: &dyn Disk, manifest: &Manifest) -> Result<(), 
 
 /// Removes strays, but not the directory of a merge under way. A merge names its directory before it
 /// makes it, and the MANIFEST names it before the merge ends. So the directories are listed first.
-fn remove_strays_while_open(shared: &Shared) -> Result<(), CheckpointError> {
+/// While somebody holds the files, nothing is removed.
+pub(super) fn remove_strays_while_open(shared: &Shared) -> Result<(), CheckpointError> {
+    if shared.checkpoints.are_held() {
+        return Ok(());
+    }
     let found = directories(&*shared.disk)?;
     let merging = shared.checkpoints.state.lock().merging.serial;
     remove_unnamed(&*shared.disk, &found, &shared.catalog.now(), merging)

@@ -46,14 +46,33 @@ pub(super) fn wanted(
     Wanted::Changes { percent_max }
 }
 
-/// The run of checkpoints that a merge should turn into one, oldest first, if a merge is due. A
-/// merge is due after `links_max` checkpoints of changes, or when these have half the bytes of the
-/// full checkpoint. Only in the second case the full checkpoint is part of the run.
-pub(super) fn due_run(manifest: &Manifest, keep: usize, links_max: usize) -> Vec<CheckpointEntry> {
+/// The most checkpoints of a chain that is merged in time. Twice as many are allowed as make a merge
+/// due, since checkpoints are taken while a merge is under way. Points that are kept cannot be merged.
+pub(super) fn links_max(keep: usize, merge_after: Option<usize>) -> usize {
+    let links = merge_after.map_or(LINKS_MAX, |links| links.saturating_mul(2));
+    links.saturating_add(keep.max(1))
+}
+
+/// The run of checkpoints that a merge should turn into one, oldest first, if a merge is due. `live`
+/// is the number of records that the store has.
+///
+/// A merge is due after `links_max` checkpoints of changes. It is also due when these have half the
+/// bytes of the full checkpoint, or when half of the run's records are superseded or deleted. In these
+/// two cases the full checkpoint is part of the run.
+pub(super) fn due_run(
+    manifest: &Manifest,
+    keep: usize,
+    links_max: usize,
+    live: u64,
+) -> Vec<CheckpointEntry> {
     let run = whole_run(manifest, keep);
     let Some((full, links)) = run.split_first() else { return Vec::new() };
     let links: Vec<&CheckpointEntry> = links.iter().collect();
-    if sum_bytes(&links) >= (bytes_of(full) / 2).max(LINK_BYTES_MIN) {
+    let link_bytes = sum_bytes(&links);
+    let records: u64 = run.iter().map(|entry| entry.records).sum();
+    let is_half_dead = records.saturating_sub(live) > records / 2;
+    let is_worth_it = link_bytes + bytes_of(full) >= LINK_BYTES_MIN;
+    if link_bytes >= (bytes_of(full) / 2).max(LINK_BYTES_MIN) || (is_half_dead && is_worth_it) {
         return run;
     }
     match links.len() >= links_max {

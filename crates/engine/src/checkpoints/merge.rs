@@ -96,7 +96,7 @@ pub(crate) fn merge(shared: &Arc<Shared>, all: bool) -> Result<Option<Checkpoint
     let keep = shared.config.keep_checkpoints;
     let run = match (all, shared.checkpoints.policy().merge_after) {
         (true, _) => chain::whole_run(&manifest, keep),
-        (false, Some(links)) => chain::due_run(&manifest, keep, links),
+        (false, Some(links)) => chain::due_run(&manifest, keep, links, shared.store.record_total()),
         (false, None) => Vec::new(),
     };
     if run.is_empty() {
@@ -107,9 +107,15 @@ pub(crate) fn merge(shared: &Arc<Shared>, all: bool) -> Result<Option<Checkpoint
     let merged = catch_panic("merge", || merge_run(shared, &turn, &run))
         .unwrap_or_else(|panic| Err(shared.fail_by_panic(panic)));
     let now_ns = shared.config.environment.clock.monotonic_ns();
+    note(shared, &merged, now_ns);
     shared.checkpoints.note_chain(&shared.catalog.now());
+    merged
+}
+
+/// Notes how a merge has ended.
+fn note(shared: &Shared, merged: &Result<Option<CheckpointsMerged>, Error>, now_ns: u64) {
     let mut state = shared.checkpoints.state.lock();
-    match &merged {
+    match merged {
         Ok(Some(done)) => {
             state.merging.done += 1;
             state.merging.last_error = None;
@@ -129,7 +135,6 @@ pub(crate) fn merge(shared: &Arc<Shared>, all: bool) -> Result<Option<Checkpoint
             tracing::warn!(%error, "checkpoints could not be merged; they are kept");
         }
     }
-    merged
 }
 
 /// The right to merge: one merge at a time.

@@ -65,7 +65,8 @@ impl Loader {
     pub fn open(config: Config, adds: bool) -> Result<Self, Error> {
         let dir = config.data.clone();
         let engine = Engine::open(Config {
-            checkpoint: "calc".to_owned(),
+            // A store with the default settings goes on from the checkpoint at the end.
+            checkpoint: crate::CHECKPOINT_SCHEME_DEFAULT.to_owned(),
             checkpoint_every: None,
             checkpoint_pace: None,
             log_limit_bytes: u64::MAX,

@@ -1,12 +1,14 @@
 //! Merging the checkpoints of a data directory that is not open.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stillpoint_checkpoint::{MERGE_KEY_BYTES, Merge, Pace, WriterConfig, remove_checkpoint};
-use stillpoint_format::manifest::CheckpointEntry;
-use stillpoint_io::RealClock;
+use stillpoint_format::manifest::{CheckpointEntry, Manifest};
+use stillpoint_format::names;
+use stillpoint_io::{Caching, Disk, OpenMode, RealClock, read_all};
 
+use super::restore::{copy_checkpoint, verify_copy};
 use super::{Directory, open, plan};
 use crate::catalog::Catalog;
 use crate::checkpoints::{CheckpointsMerged, remove_strays, replace_run, whole_run};
@@ -48,6 +50,17 @@ pub fn merge(dir: &Path, keep: usize) -> Result<Option<CheckpointsMerged>, Error
     };
     let inputs: Vec<&CheckpointEntry> = run.iter().collect();
     let entry = merge.run(&disk, &inputs)?;
+    note_inputs(&*disk, &manifest, &run, &entry)?;
+    exchange(&*disk, &catalog, &run, entry).map(Some)
+}
+
+/// Puts a checkpoint in the place of a run, whose files it removes. The directory is locked.
+fn exchange(
+    disk: &dyn Disk,
+    catalog: &Catalog,
+    run: &[CheckpointEntry],
+    entry: CheckpointEntry,
+) -> Result<CheckpointsMerged, Error> {
     let bytes_of = |entry: &CheckpointEntry| entry.parts.iter().map(|part| part.bytes).sum::<u64>();
     let done = CheckpointsMerged {
         epoch: entry.epoch,
@@ -55,10 +68,92 @@ pub fn merge(dir: &Path, keep: usize) -> Result<Option<CheckpointsMerged>, Error
         bytes_before: run.iter().map(bytes_of).sum(),
         bytes: bytes_of(&entry),
     };
-    let replaced = catalog.publish(|manifest| replace_run(manifest, &run, entry))?;
+    let replaced = catalog.publish(|manifest| replace_run(manifest, run, entry))?;
     assert!(replaced, "the directory is locked");
-    for old in &run {
-        remove_checkpoint(&*disk, old.serial, old.kind)?;
+    for old in run {
+        remove_checkpoint(disk, old.serial, old.kind)?;
     }
-    Ok(Some(done))
+    Ok(done)
+}
+
+fn inputs_file(entry: &CheckpointEntry) -> PathBuf {
+    Path::new(&names::checkpoint_dir(entry.serial, entry.kind)).join(names::MERGE_INPUTS)
+}
+
+/// Notes in the directory of a merged checkpoint what was merged: a MANIFEST of the run.
+fn note_inputs(
+    disk: &dyn Disk,
+    manifest: &Manifest,
+    run: &[CheckpointEntry],
+    entry: &CheckpointEntry,
+) -> Result<(), Error> {
+    let of_run = Manifest { checkpoints: run.to_vec(), ..manifest.clone() };
+    let path = inputs_file(entry);
+    let in_file = |source| Error::Manifest { file: disk.describe(&path), source };
+    let bytes = of_run.encode().map_err(in_file)?;
+    let file = disk.open(&path, OpenMode::CreateNew, Caching::Buffered)?;
+    file.write_at(&bytes, 0)?;
+    file.sync()?;
+    Ok(())
+}
+
+/// The first checkpoint of a directory that a merge has made, and what was merged.
+fn merged_in(of: &Directory) -> Result<Option<(CheckpointEntry, Manifest)>, Error> {
+    for entry in &of.manifest.checkpoints {
+        let path = inputs_file(entry);
+        if of.disk.exists(&path)? {
+            let in_file = |source| Error::Manifest { file: of.disk.describe(&path), source };
+            let inputs = Manifest::decode(&read_all(&*of.disk, &path)?).map_err(in_file)?;
+            return Ok(Some((entry.clone(), inputs)));
+        }
+    }
+    Ok(None)
+}
+
+/// Takes over a merged checkpoint from a copy of the data directory, which [`merge`] has merged,
+/// perhaps on another machine. The checkpoint replaces those that were merged. The last `keep` points
+/// stay points that `restore` offers.
+///
+/// # Errors
+/// [`Error::NotAdopted`] if the copy has no merged checkpoint, or if a point that is kept lies in it. So
+/// too if the directory has not all that was merged, with the same checksums. As for [`merge`], if one
+/// of the directories is in use or damaged. The checkpoints are kept as they were.
+pub fn adopt(dir: &Path, copy: &Path, keep: usize) -> Result<CheckpointsMerged, Error> {
+    let directory = open(dir)?;
+    plan(&directory)?;
+    let from = open(copy)?;
+    let refuse = |reason: &str| {
+        let (dir, copy) = (dir.to_owned(), copy.to_owned());
+        Err(Error::NotAdopted { dir, copy, reason: reason.to_owned() })
+    };
+    let Some((merged, inputs)) = merged_in(&from)? else {
+        return refuse("it has no checkpoint that `stillpoint merge` has made");
+    };
+    let (ours, theirs) = (&directory.manifest, &inputs);
+    if (ours.store, ours.hash_seed) != (theirs.store, theirs.hash_seed) {
+        return refuse("it is of another store");
+    }
+    let run = inputs.checkpoints;
+    let first = ours.checkpoints.iter().position(|entry| Some(entry) == run.first());
+    let present = first.and_then(|first| ours.checkpoints.get(first..first + run.len()));
+    if present != Some(&run[..]) {
+        return refuse("what was merged there is here no more, or has other checksums");
+    }
+    if !whole_run(ours, keep).starts_with(&run) {
+        return refuse("a point that is kept would be merged away");
+    }
+    let Directory { disk, manifest, _lock } = directory;
+    let catalog = Catalog::new(disk.clone(), manifest.clone());
+    let serial = catalog.publish(|manifest| {
+        manifest.next_serial += 1;
+        manifest.next_serial - 1
+    })?;
+    let entry = CheckpointEntry { serial, ..merged.clone() };
+    let copied = copy_checkpoint(&*from.disk, &*disk, &merged, serial)
+        .and_then(|()| verify_copy(&disk, &manifest, &entry));
+    if let Err(error) = copied {
+        let _ = remove_checkpoint(&*disk, serial, entry.kind);
+        return Err(error);
+    }
+    exchange(&*disk, &catalog, &run, entry)
 }

@@ -47,7 +47,7 @@ pub fn restore(dir: &Path, epoch: u64, to: &Path) -> Result<(u64, u64), Error> {
     target.remove(Path::new(RESTORING))?;
     let copy: Arc<dyn Disk> = Arc::new(RealDisk::new(to.join(RESTORING))?);
     let copied = chain.iter().try_for_each(|entry| {
-        copy_checkpoint(&*directory.disk, &*copy, entry)?;
+        copy_checkpoint(&*directory.disk, &*copy, entry, entry.serial)?;
         verify_copy(&copy, manifest, entry)
     });
     if let Err(error) = copied {
@@ -85,7 +85,7 @@ pub fn restore(dir: &Path, epoch: u64, to: &Path) -> Result<(u64, u64), Error> {
 }
 
 /// A damaged copy is not published, whether reading or writing damaged it.
-fn verify_copy(
+pub(super) fn verify_copy(
     target: &Arc<dyn Disk>,
     manifest: &Manifest,
     entry: &CheckpointEntry,
@@ -111,13 +111,20 @@ fn inspect_gsn(directory: &Directory) -> Result<u64, Error> {
     }
 }
 
-fn copy_checkpoint(from: &dyn Disk, to: &dyn Disk, entry: &CheckpointEntry) -> Result<(), Error> {
-    let dir = PathBuf::from(names::checkpoint_dir(entry.serial, entry.kind));
+/// Copies the files of a checkpoint, as those of the checkpoint `serial`, and makes the copy durable.
+pub(super) fn copy_checkpoint(
+    from: &dyn Disk,
+    to: &dyn Disk,
+    entry: &CheckpointEntry,
+    serial: u64,
+) -> Result<(), Error> {
+    let from_dir = PathBuf::from(names::checkpoint_dir(entry.serial, entry.kind));
+    let dir = PathBuf::from(names::checkpoint_dir(serial, entry.kind));
     to.create_dir_all(&dir)?;
     let mut buffer = vec![0; COPY_BYTES];
     for part in &entry.parts {
         let path = dir.join(&part.file);
-        let source = from.open(&path, OpenMode::Read, Caching::Buffered)?;
+        let source = from.open(&from_dir.join(&part.file), OpenMode::Read, Caching::Buffered)?;
         let target = to.open(&path, OpenMode::CreateNew, Caching::Buffered)?;
         let mut at = 0;
         loop {

@@ -1,11 +1,11 @@
 //! Tests of chains of checkpoints: restarts between their checkpoints, and merges that are cut off.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use stillpoint::{Durability, Engine, Session, TableId};
 use stillpoint_format::manifest::{CheckpointKind, Manifest};
 use stillpoint_format::names;
-use stillpoint_io::{SeededRng, SimDisk};
+use stillpoint_io::{Call, Disk, Fault, FaultPlan, Lasts, SeededRng, SimDisk, read_all};
 
 use crate::history::State;
 use crate::lives::{configure, open_and_read};
@@ -42,7 +42,7 @@ fn fill(session: &mut Session, table: TableId) {
 }
 
 pub(crate) fn manifest(disk: &SimDisk) -> Manifest {
-    let bytes = stillpoint_io::read_all(disk, Path::new(names::MANIFEST)).expect("reads");
+    let bytes = read_all(disk, Path::new(names::MANIFEST)).expect("reads");
     Manifest::decode(&bytes).expect("a MANIFEST")
 }
 
@@ -137,4 +137,86 @@ pub(crate) fn a_merge_leaves_the_points_that_are_kept() {
         assert_eq!(after.len(), keep);
         drop((session, engine));
     }
+}
+
+/// Somebody holds the files while checkpoints and merges go on. The files of each checkpoint that the
+/// MANIFEST named meanwhile are there, until the last hold is dropped.
+pub(crate) fn held_files_stay() {
+    let disk = SimDisk::new(1);
+    let (engine, table, mut session) = chain_of_five(&disk, 1);
+    let held = engine.hold_files("backup").expect("nobody else");
+    let refused = engine.hold_files("backup").expect_err("the name is taken");
+    assert!(refused.to_string().contains("backup"), "{refused}");
+    let other = engine.hold_files("another").expect("another name");
+    assert_eq!(engine.stats().checkpoints.holders, ["backup", "another"]);
+    let mut named = manifest(&disk).checkpoints;
+    put(&mut session, table, 60, b"before the merge");
+    engine.merge_checkpoints().expect("merges").expect("something");
+    for round in 61..64 {
+        put(&mut session, table, round, b"after the merge");
+        engine.checkpoint().expect("published");
+        named.extend(manifest(&disk).checkpoints);
+    }
+    engine.merge_checkpoints().expect("merges").expect("something");
+    drop(other);
+    for entry in &named {
+        let dir = PathBuf::from(names::checkpoint_dir(entry.serial, entry.kind));
+        for part in &entry.parts {
+            assert!(disk.exists(&dir.join(&part.file)).expect("looks"), "{dir:?} is gone");
+        }
+    }
+    drop(held);
+    assert!(engine.stats().checkpoints.holders.is_empty());
+    let left = disk.list(Path::new(names::CHECKPOINT_DIR)).expect("lists");
+    assert_eq!(left.len(), kinds(&disk).len(), "the rest is removed at once: {left:?}");
+    drop((session, engine));
+}
+
+/// Two checkpoints of changes fail, one after the other: at the same call, with other changes before
+/// each. The next one has what both lacked. If it is in doubt which MANIFEST is on the disk, the store
+/// has failed, and a start finds either. No epoch is used twice.
+pub(crate) fn failures_in_a_row_lose_no_mark() {
+    let mut failed = [0; 2];
+    for call in [Call::CreateDir, Call::Open, Call::Write, Call::Sync, Call::Rename, Call::SyncDir]
+    {
+        for nth in 1..=8 {
+            let context = format!("{call:?} {nth}");
+            let disk = SimDisk::new(nth);
+            let (engine, table, mut session) = open(&disk, 1, None);
+            fill(&mut session, table);
+            let first = engine.checkpoint().expect("a full one").epoch;
+            let (mut failures, mut dead) = (0, false);
+            for round in 0..2 {
+                put(&mut session, table, round, b"changed");
+                delete(&mut session, table, 10 + round);
+                let (fault, lasts) = (Fault::InputOutput, Lasts::Once);
+                disk.inject(FaultPlan { calls: vec![call], nth, fault, lasts });
+                failures += usize::from(engine.checkpoint().is_err());
+                disk.clear_faults();
+                dead = engine.health().is_err();
+                if dead {
+                    break;
+                }
+            }
+            failed[usize::from(dead)] += failures;
+            let rounds = if dead { failures as u8 } else { 2 };
+            drop((session, engine));
+            let disk = if dead { disk.crash(nth) } else { disk };
+            let (engine, _, mut session) = open(&disk, 1, None);
+            put(&mut session, table, 5, b"and another");
+            let done = engine.checkpoint().expect("a sound disk");
+            assert!(done.epoch > first, "{context}");
+            drop((session, engine));
+            let epochs: Vec<u64> = kinds(&disk).iter().map(|entry| entry.0).collect();
+            assert!(epochs.is_sorted_by(|a, b| a < b), "{context}: {epochs:?}");
+            let found = recovered(&disk.crash(nth));
+            for round in 0..rounds {
+                assert_eq!(value(&found, table, round), Some(&b"changed"[..]), "{context}");
+                assert_eq!(value(&found, table, 10 + round), None, "{context}");
+            }
+            assert_eq!(value(&found, table, 5), Some(&b"and another"[..]), "{context}");
+            assert_eq!(found.len(), usize::from(KEYS - rounds), "{context}");
+        }
+    }
+    assert!(failed[0] >= 20 && failed[1] > 0, "{failed:?} attempts failed");
 }

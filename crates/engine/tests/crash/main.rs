@@ -151,6 +151,16 @@ fn a_merge_leaves_the_points_that_are_kept() {
 }
 
 #[test]
+fn held_files_stay() {
+    chains::held_files_stay();
+}
+
+#[test]
+fn failures_in_a_row_lose_no_mark() {
+    chains::failures_in_a_row_lose_no_mark();
+}
+
+#[test]
 fn a_merge_cut_off_at_any_call() {
     merging::a_merge_cut_off_at_any_call();
 }

@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use stillpoint::{Config, Engine, Session, TableId, offline};
+use stillpoint::{Config, Engine, Error, Session, TableId, offline};
 use stillpoint_format::ident::HEADER_BYTES;
 use stillpoint_format::manifest::CheckpointEntry;
 use stillpoint_format::names;
 
-use crate::store::{Files, Keys, config, directory, files, serve};
+use crate::store::{Files, Keys, config, directory, files, scan, serve};
 
 /// A store with a chain, and the state at each point of consistency, by epoch.
 #[derive(Default)]
@@ -250,4 +250,104 @@ fn a_point_that_was_merged_away_is_told() {
     let told = restore(after[1] + 1).expect_err("it never was").to_string();
     assert!(!told.contains("merged away") && told.contains("offers no checkpoint"), "{told}");
     restore(after[0]).expect("it is offered");
+}
+
+/// A copy is merged elsewhere, and the directory adopts the result, though it has gone on meanwhile. A
+/// result is refused that is damaged, of other checkpoints, or over a point that is kept.
+#[test]
+fn what_was_merged_in_a_copy_is_adopted() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path();
+    let mut chain = Chain::default();
+    let mut store = open(dir);
+    (0..9).for_each(|key| chain.put(&mut store, key, b"old"));
+    for link in 0..3 {
+        chain.checkpoint(&store);
+        chain.put(&mut store, link, b"new");
+        chain.delete(&mut store, link + 3);
+    }
+    drop(store);
+    let copy = directory(&files(dir));
+    let refusal = |keep| match offline::adopt(dir, copy.path(), keep) {
+        Err(Error::NotAdopted { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    };
+    assert!(refusal(1).contains("no checkpoint that"), "{}", refusal(1));
+    offline::merge(copy.path(), 1).expect("merges").expect("a chain");
+    // Another life after the copy was made.
+    let mut store = open(dir);
+    chain.put(&mut store, 8, b"newer");
+    chain.checkpoint(&store);
+    drop(store);
+    let before = files(dir);
+    assert!(refusal(3).contains("kept"), "{}", refusal(3));
+    assert!(files(dir) == before, "a refusal changes nothing");
+    // A damaged copy.
+    let merged = &entries(copy.path())[0];
+    let mut damaged = files(copy.path());
+    let part = damaged.get_mut(&part_of(merged)).expect("its file");
+    let middle = part.len() / 2;
+    part[middle] ^= 1;
+    let error = offline::adopt(dir, directory(&damaged).path(), 1).expect_err("it is damaged");
+    assert!(error.is_damage(), "{error}");
+    let serials = |dir: &Path| entries(dir).iter().map(|entry| entry.serial).collect::<Vec<_>>();
+    assert_eq!(serials(dir).len(), 4);
+    let done = offline::adopt(dir, copy.path(), 2).expect("adopts");
+    assert_eq!((done.merged, entries(dir).len()), (3, 2));
+    assert!(offline::check(dir).expect("a store").damage.is_empty());
+    assert!(refusal(1).contains("no more"), "{}", refusal(1));
+    let (engine, ..) = open(dir);
+    assert!(scan(&engine) == chain.now, "the state is the same");
+}
+
+/// Another life of the same store has checkpoints of the same epochs, with other checksums.
+#[test]
+fn a_merge_of_other_checkpoints_is_not_adopted() {
+    let (first, second) = (tempfile::tempdir(), tempfile::tempdir());
+    let (first, second) = (first.expect("a directory"), second.expect("a directory"));
+    drop(open(first.path()));
+    drop(second);
+    let second = directory(&files(first.path()));
+    for (dir, value) in [(first.path(), b"one"), (second.path(), b"two")] {
+        let (mut chain, mut store) = (Chain::default(), open(dir));
+        (0..9).for_each(|key| chain.put(&mut store, key, value));
+        chain.checkpoint(&store);
+        chain.put(&mut store, 1, value);
+        chain.checkpoint(&store);
+    }
+    offline::merge(second.path(), 1).expect("merges").expect("a chain");
+    let refused = offline::adopt(first.path(), second.path(), 1).expect_err("another life");
+    assert!(refused.to_string().contains("other checksums"), "{refused}");
+    assert_eq!(entries(first.path()).len(), 2);
+}
+
+/// A chain is copied while it is merged away: the MANIFEST, then the checkpoints that it names. A restore
+/// from the copy has the state at each of its points.
+#[test]
+fn a_held_chain_is_copied_and_restored() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (mut chain, mut store) = (Chain::default(), open(dir.path()));
+    (0..9).for_each(|key| chain.put(&mut store, key, b"old"));
+    for link in 0..4 {
+        chain.checkpoint(&store);
+        chain.put(&mut store, link, b"new");
+        chain.delete(&mut store, link + 3);
+    }
+    let held = store.0.hold_files("backup").expect("nobody else");
+    let manifest = Path::new(names::MANIFEST);
+    let mut copied = Files::from([(manifest.to_owned(), files(dir.path())[manifest].clone())]);
+    let named = entries(directory(&copied).path());
+    store.0.merge_checkpoints().expect("merges").expect("a chain");
+    chain.checkpoint(&store);
+    let all = files(dir.path());
+    for path in named.iter().map(part_of) {
+        copied.insert(path.clone(), all[&path].clone());
+    }
+    drop(held);
+    let copy = directory(&copied);
+    for entry in &named {
+        let to = tempfile::tempdir().expect("a directory");
+        offline::restore(copy.path(), entry.epoch, to.path()).expect("restores");
+        assert!(serve(to.path()).expect("a store") == *chain.at(entry.epoch), "{}", entry.epoch);
+    }
 }

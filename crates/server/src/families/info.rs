@@ -308,6 +308,8 @@ fn checkpoints(out: &mut String, state: &CheckpointStatus) {
     let running = state.running.as_ref();
     let phase = running.map_or(Phase::Rest, |now| now.phase);
     field(out, "checkpoint_phase", format!("{phase:?}").to_lowercase());
+    let kind = running.and_then(|now| now.kind);
+    field(out, "checkpoint_kind", kind.map_or("", |kind| kind.as_str()));
     field(out, "checkpoint_written_bytes", running.map_or(0, |now| now.written_bytes));
     let last = state.last.as_ref();
     field(out, "checkpoint_last_kind", last.map_or("", |done| done.kind.as_str()));
@@ -325,6 +327,10 @@ fn checkpoints(out: &mut String, state: &CheckpointStatus) {
     field(out, "checkpoint_last_ms", of_last(|done| done.duration));
     field(out, "checkpoint_chain_links", state.chain_links);
     field(out, "checkpoint_chain_bytes", state.chain_bytes);
+    field(out, "file_holders", state.holders.join(","));
+    field(out, "checkpoint_chain_links_max", state.chain_links_max);
+    let is_long = state.chain_links > state.chain_links_max;
+    field(out, "checkpoint_chain_too_long", u8::from(is_long));
     let merging = &state.merging;
     field(out, "merge_in_progress", u8::from(merging.running.is_some()));
     field(out, "merge_written_bytes", merging.running.map_or(0, |now| now.written_bytes));

@@ -36,7 +36,7 @@ fn time(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
 fn check_scheme(ctx: &Context<'_>) -> CmdResult {
     if !ctx.shared.keyspace.engine.takes_checkpoints() {
         return Err(CmdError::fixed(
-            "ERR checkpoints are switched off; start with --checkpoint calc",
+            "ERR checkpoints are switched off; start with --checkpoint calc:partial",
         ));
     }
     Ok(())
@@ -70,7 +70,33 @@ fn save(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     Ok(())
 }
 
+/// `BGSAVE HOLD name` holds the files of checkpoints for who copies them, until `BGSAVE RELEASE
+/// name`.
+fn hold(ctx: &mut Context<'_>, option: &[u8], name: &[u8]) -> CmdResult {
+    let name = String::from_utf8_lossy(name);
+    let shared = ctx.shared;
+    if is(option, "HOLD") {
+        let held = shared.keyspace.engine.hold_files(&name);
+        let held = held.map_err(|error| CmdError::text(format!("ERR {error}")))?;
+        shared.held_files.lock().push(held);
+    } else if is(option, "RELEASE") {
+        let mut held = shared.held_files.lock();
+        let at = held.iter().position(|held| held.holder() == name);
+        let at = at.ok_or_else(|| CmdError::text(format!("ERR nobody holds files as {name:?}")))?;
+        let released = held.swap_remove(at);
+        drop(held);
+        drop(released);
+    } else {
+        return Err(CmdError::SYNTAX);
+    }
+    ctx.reply.ok();
+    Ok(())
+}
+
 fn bgsave(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
+    if args.len() == 3 {
+        return hold(ctx, args.at(1), args.at(2));
+    }
     let is_full = match args.get(1) {
         None => false,
         Some(option) if args.len() == 2 && is(option, "SCHEDULE") => false,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use stillpoint::Durability;
+use stillpoint::{Durability, HeldFiles};
 
 use self::auth::Auth;
 use self::client_memory::ClientMemory;
@@ -77,6 +77,8 @@ pub(crate) struct Shared {
     pub(crate) run_id: String,
     pub(crate) port: u16,
     pub(crate) mailboxes: Mailboxes,
+    /// The holds of `BGSAVE HOLD`.
+    pub(crate) held_files: Mutex<Vec<HeldFiles>>,
 }
 
 /// Rates of the whole server.
@@ -155,6 +157,7 @@ impl Shared {
             started_ms: config.clock.wall_ms(),
             run_id: run_id[..40].to_owned(),
             port,
+            held_files: Mutex::default(),
             mailboxes,
             keyspace,
             config,

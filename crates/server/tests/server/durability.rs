@@ -381,6 +381,13 @@ fn clients_see_the_chain_and_control_it() {
     c.call(&["SET", "k1", "x"]);
     assert_eq!(save(&mut c, &["save", "full"]), "full 97 1");
     assert!(c.call(&["SAVE", "PARTIAL"]).text().starts_with("ERR syntax"));
+    assert_eq!(c.call(&["BGSAVE", "HOLD", "backup"]), Value::ok());
+    assert!(c.call(&["BGSAVE", "HOLD", "backup"]).text().contains("backup"));
+    assert_eq!(shown_as(&mut c, "file_holders"), "backup");
+    assert_eq!(c.call(&["BGSAVE", "RELEASE", "backup"]), Value::ok());
+    assert!(c.call(&["BGSAVE", "RELEASE", "backup"]).text().starts_with("ERR nobody"));
+    assert!(c.call(&["BGSAVE", "KEEP", "backup"]).text().starts_with("ERR syntax"));
+    assert_eq!(shown_as(&mut c, "file_holders"), "");
     c.call(&["SET", "k1", "y"]);
     assert_eq!(c.call(&["BGSAVE", "FULL"]).text(), "Background saving started");
     eventually("it is published", || shown_as(&mut c, "rdb_saves") == "6");

@@ -108,7 +108,10 @@ impl World {
             let claim = Claim::of_all(phase);
             for &at in cells {
                 let lock = self.cell(at).lock();
-                if phase.is_capturing() && is_unmarked(lock, claim) && claim_locked(lock, claim) {
+                if phase.is_capturing()
+                    && is_unmarked(lock, claim)
+                    && claim_locked(lock, claim, true)
+                {
                     let old = self.cell(at).value().expect("a value").to_vec();
                     self.emit(at, number(&old));
                 }

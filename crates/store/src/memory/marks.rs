@@ -63,17 +63,24 @@ impl Marks {
         words[(unit / 64) as usize].fetch_or(1 << (unit % 64), Relaxed);
     }
 
-    /// The first unit of a slab, from unit `from` on, whose bit is set for `epoch`.
-    pub(crate) fn next(&self, slab: usize, epoch: u64, from: u64) -> Option<u64> {
-        let words = self.of(slab, epoch)?;
-        let mut word = (from / 64) as usize;
-        // Relaxed: as in `set`.
-        let mut bits = words.get(word)?.load(Relaxed) & (u64::MAX << (from % 64));
-        while bits == 0 {
-            word += 1;
-            bits = words.get(word)?.load(Relaxed);
+    /// Puts the units of a slab whose bits are set for `epoch`, from unit `from` on, into `units`, as
+    /// many as have room there. Returns their number.
+    pub(crate) fn find(&self, slab: usize, epoch: u64, from: u64, units: &mut [u64]) -> usize {
+        let Some(words) = self.of(slab, epoch) else { return 0 };
+        let first = (from / 64) as usize;
+        let mut unseen = u64::MAX << (from % 64);
+        let mut found = 0;
+        for (word, bits) in words.iter().enumerate().skip(first) {
+            // Relaxed: as in `set`.
+            let mut bits = bits.load(Relaxed) & std::mem::replace(&mut unseen, u64::MAX);
+            while bits != 0 {
+                let Some(unit) = units.get_mut(found) else { return found };
+                *unit = word as u64 * 64 + u64::from(bits.trailing_zeros());
+                bits &= bits - 1;
+                found += 1;
+            }
         }
-        Some(word as u64 * 64 + u64::from(bits.trailing_zeros()))
+        found
     }
 
     /// Unsets the bits of a slab for `epoch`. Nobody sets one meanwhile.
@@ -93,13 +100,9 @@ mod tests {
     use super::*;
 
     fn units(marks: &Marks, slab: usize, epoch: u64) -> Vec<u64> {
-        let mut from = 0;
-        std::iter::from_fn(|| {
-            let unit = marks.next(slab, epoch, from)?;
-            from = unit + 1;
-            Some(unit)
-        })
-        .collect()
+        let mut found = [0; 8];
+        let count = marks.find(slab, epoch, 0, &mut found);
+        found[..count].to_vec()
     }
 
     #[test]
@@ -115,8 +118,11 @@ mod tests {
         assert_eq!(units(&marks, 3, 7), [0, 63, 64, 4_000, last]);
         assert_eq!(units(&marks, 3, 9), units(&marks, 3, 7), "of the same parity");
         assert_eq!((units(&marks, 3, 8), units(&marks, 2, 7)), (vec![5], vec![last]));
-        assert_eq!(marks.next(3, 7, 4_001), Some(last));
-        assert_eq!(marks.next(3, 7, UNITS_PER_SLAB), None);
+        let mut some = [0; 2];
+        assert_eq!((marks.find(3, 7, 1, &mut some), some), (2, [63, 64]), "as many as have room");
+        assert_eq!((marks.find(3, 7, 65, &mut some), some), (2, [4_000, last]));
+        assert_eq!((marks.find(3, 7, 4_001, &mut some), some[0]), (1, last));
+        assert_eq!(marks.find(3, 7, UNITS_PER_SLAB, &mut some), 0);
         marks.clear(3, 7);
         assert_eq!((units(&marks, 3, 7), units(&marks, 3, 8)), (vec![], vec![5]));
         assert_eq!(units(&marks, 2, 7), [last], "of another slab");

@@ -247,6 +247,7 @@ impl World {
         let config = StoreConfig { max_memory_bytes: 1 << 20, workers: 6, ..Default::default() };
         let store = Store::new(&config, rules).expect("a model's memory");
         store.add_table(TABLE, 1).expect("a model's memory");
+        store.note_loaded_chain(true);
         Self {
             store: Arc::new(store),
             history: Arc::default(),
@@ -450,12 +451,16 @@ fn checkpoint(world: &World, gives_up: Option<usize>) {
     let driver = world.store.driver();
     let paper = Arc::new(Paper::default());
     world.store.set_sink(Some(paper.clone()));
-    let base = world.published.lock().clone().filter(|_| takes_changes(world));
+    let wants_changes = takes_changes(world) && thread_rng().gen_range(0..4) != 0;
+    let base = world.published.lock().clone().filter(|_| wants_changes);
     driver.choose_changes(base.is_some());
     driver.advance(Phase::Prepare);
     let positions = world.history.positions();
     if takes_changes(world) {
         world.settle();
+        if base.is_none() {
+            world.store.begin_chain();
+        }
     }
     if writes_alternate(world) {
         world.bring_over(false);
@@ -496,6 +501,7 @@ fn checkpoint(world: &World, gives_up: Option<usize>) {
         driver.read_sections().unclaim(slot);
     }
     world.is_settled.store(gives_up.is_none(), SeqCst);
+    world.store.end_chain(gives_up.is_none());
     if gives_up.is_none() {
         let (state, _) = paper.state_after(base.unwrap_or_default());
         assert_eq!(state, world.history.state_before(epoch), "checkpoint {epoch}");
@@ -583,8 +589,13 @@ const OF_ANOTHER_RULE: Bug = Bug::NextCopyKept;
 const OF_COPIES: [Bug; 3] = [Bug::WriteRuleForgotten, Bug::CopyReused, Bug::NotBroughtOver];
 
 /// Bugs in the code of dirty marks.
-const OF_CHANGES: [Bug; 4] =
-    [Bug::DirtyForgotten, Bug::TombstoneDropped, Bug::DirtyCellReused, Bug::MarkNotNoted];
+const OF_CHANGES: [Bug; 5] = [
+    Bug::DirtyForgotten,
+    Bug::TombstoneDropped,
+    Bug::DirtyCellReused,
+    Bug::MarkNotNoted,
+    Bug::ChainForgotten,
+];
 
 #[test]
 fn every_planted_bug_is_seen() {

@@ -603,16 +603,25 @@ impl Transaction {
     }
 
     /// Sets the dirty bit of the epoch in the cells that were written.
-    #[inline]
+    #[inline(never)]
     fn mark_dirty(&self, local: &Participant, phase: PhaseWord) {
         let dirty = status::dirty_in(phase.epoch());
+        let lock =
+            |&(key, _): &(usize, u32)| local.record(self.held[key - self.first_key].place).lock();
+        // Relaxed: the holder of the lock alone sets this bit. Commits mostly write what was written
+        // in this epoch before, so one look at all of the bits mostly suffices.
+        let common = self.written.iter().fold(u64::MAX, |all, key| all & lock(key).load(Relaxed));
+        if lock_word::status(common) & dirty == 0 {
+            self.mark_unmarked(local, phase);
+        }
+    }
+
+    /// As [`mark_dirty`](Self::mark_dirty), if one of the cells has no mark yet.
+    #[cold]
+    fn mark_unmarked(&self, local: &Participant, phase: PhaseWord) {
         for &(key, _) in &self.written {
-            let held = &self.held[key - self.first_key];
-            // Relaxed: the holder of the lock alone sets this bit.
-            let seen = lock_word::status(local.record(held.place).lock().load(Relaxed));
-            if seen & dirty == 0 {
-                local.store.mark_dirty(held.cell, phase.epoch(), local.in_section);
-            }
+            let cell = self.held[key - self.first_key].cell;
+            local.store.mark_dirty(cell, phase.epoch(), local.in_section);
         }
     }
 

@@ -87,21 +87,45 @@ fn a_chain_that_is_long_or_heavy_ends() {
 #[test]
 fn a_merge_is_due_by_count_and_by_bytes() {
     let light = manifest(&[FULL, Some(10), Some(10), Some(10)]);
-    assert_eq!(epochs(&due_run(&light, 1, 4)), Vec::<u64>::new());
-    assert_eq!(epochs(&due_run(&light, 1, 3)), [2, 3, 4], "without the full one");
+    assert_eq!(epochs(&due_run(&light, 1, 4, 0)), Vec::<u64>::new());
+    assert_eq!(epochs(&due_run(&light, 1, 3, 0)), [2, 3, 4], "without the full one");
     let heavy = manifest(&[FULL, Some(400), Some(100)]);
-    assert_eq!(epochs(&due_run(&heavy, 1, 8)), [1, 2, 3]);
+    assert_eq!(epochs(&due_run(&heavy, 1, 8, 0)), [1, 2, 3]);
     assert_eq!(
-        epochs(&due_run(&heavy, 2, 8)),
+        epochs(&due_run(&heavy, 2, 8, 0)),
         Vec::<u64>::new(),
         "the last point stays, the others are light"
     );
-    assert_eq!(epochs(&due_run(&manifest(&[FULL]), 1, 2)), Vec::<u64>::new());
+    assert_eq!(epochs(&due_run(&manifest(&[FULL]), 1, 2, 0)), Vec::<u64>::new());
     assert_eq!(
-        epochs(&due_run(&manifest(&[FULL, Some(1)]), 1, 2)),
+        epochs(&due_run(&manifest(&[FULL, Some(1)]), 1, 2, 0)),
         Vec::<u64>::new(),
         "one link alone"
     );
+}
+
+#[test]
+fn a_merge_is_due_by_the_share_of_dead_records() {
+    let mut chain = manifest(&[FULL, Some(10), Some(10), Some(10)]);
+    for (checkpoint, records) in chain.checkpoints.iter_mut().zip([700, 100, 100, 100]) {
+        checkpoint.records = records;
+    }
+    assert_eq!(epochs(&due_run(&chain, 1, 8, 500)), Vec::<u64>::new(), "half of them live");
+    assert_eq!(epochs(&due_run(&chain, 1, 8, 499)), [1, 2, 3, 4]);
+    assert_eq!(epochs(&due_run(&chain, 2, 8, 449)), [1, 2, 3], "of the run, not of the chain");
+    assert_eq!(epochs(&due_run(&chain, 2, 8, 450)), Vec::<u64>::new());
+    for checkpoint in &mut chain.checkpoints {
+        checkpoint.parts.iter_mut().for_each(|part| part.bytes = 1000);
+    }
+    assert_eq!(epochs(&due_run(&chain, 1, 8, 0)), Vec::<u64>::new(), "too small to matter");
+}
+
+#[test]
+fn a_chain_has_a_bound() {
+    assert_eq!(links_max(1, Some(8)), 17);
+    assert_eq!(links_max(3, Some(2)), 7, "two more points");
+    assert_eq!(links_max(1, None), 1 + LINKS_MAX, "a full checkpoint ends it");
+    assert_eq!(links_max(1, Some(usize::MAX)), usize::MAX);
 }
 
 #[test]

@@ -1,0 +1,67 @@
+//! Holds on the files of checkpoints, for who copies a chain while the store is served.
+//!
+//! ```text
+//! hold ─▶ copy the MANIFEST ─▶ copy the checkpoints that it names ─▶ drop the hold
+//! ```
+//! While somebody holds the files, the files of no checkpoint are removed that a MANIFEST has named. So
+//! the files that the copied MANIFEST names are there until the end. `stillpoint restore` makes a store of
+//! the copy, and needs no logs. Checkpoints and merges go on meanwhile, and take space.
+
+use std::sync::{Arc, Weak};
+
+use super::{Checkpoints, attempt};
+use crate::error::Error;
+use crate::shared::Shared;
+
+/// The files of checkpoints are held until this is dropped, or the store is closed.
+#[derive(Debug)]
+pub struct HeldFiles {
+    shared: Weak<Shared>,
+    holder: String,
+}
+
+impl HeldFiles {
+    /// Name of the holder.
+    pub fn holder(&self) -> &str {
+        &self.holder
+    }
+}
+
+/// Holds the files under a name.
+///
+/// # Errors
+/// Somebody holds the files under this name, or it is no name.
+pub(crate) fn hold(shared: &Arc<Shared>, holder: &str) -> Result<HeldFiles, Error> {
+    let refuse = |reason| Err(Error::Config { setting: "holder", reason });
+    let is_name = (1..=64).contains(&holder.len())
+        && holder.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',');
+    if !is_name {
+        return refuse("a name has 1 to 64 printable characters, no space and no comma".to_owned());
+    }
+    let mut holders = shared.checkpoints.holders.lock();
+    if holders.iter().any(|other| other == holder) {
+        return refuse(format!("{holder:?} holds the files already; choose another name"));
+    }
+    holders.push(holder.to_owned());
+    tracing::info!(holder, "files are held");
+    Ok(HeldFiles { shared: Arc::downgrade(shared), holder: holder.to_owned() })
+}
+
+impl Drop for HeldFiles {
+    fn drop(&mut self) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        shared.checkpoints.holders.lock().retain(|holder| *holder != self.holder);
+        tracing::info!(holder = self.holder, "files are held no longer");
+        if shared.health().is_ok() {
+            // Files that cannot be removed now are removed by a later attempt, or at the next start.
+            let _ = attempt::remove_strays_while_open(&shared);
+        }
+    }
+}
+
+impl Checkpoints {
+    /// Whether somebody holds the files of checkpoints.
+    pub(super) fn are_held(&self) -> bool {
+        !self.holders.lock().is_empty()
+    }
+}
