@@ -23,8 +23,9 @@ fn json(path: &std::path::Path) -> serde_json::Value {
 fn experiments_of_state_arrays_run_in_quick_mode() {
     let dir = tempfile::tempdir().expect("a directory");
     let out = dir.path().to_string_lossy();
-    for id in ["fc-words", "snap-fig3"] {
-        let (status, said, progress) = lab(&["run", id, "--quick", "--out", &out]);
+    // The unit tests of the lab run all parts.
+    for (id, part) in [("fc-words", "reads"), ("snap-fig3", "rates")] {
+        let (status, said, progress) = lab(&["run", id, "--quick", "--part", part, "--out", &out]);
         assert_eq!(status, Some(0), "{said}{progress}");
         assert!(said.contains(&format!("{id}: State arrays")), "{said}");
         assert!(dir.path().join(format!("{id}.json")).is_file());
@@ -42,9 +43,10 @@ fn experiments_of_state_arrays_run_in_quick_mode() {
     assert!(said.contains("report: "), "{said}");
     let result = json(&dir.path().join("fc-words.json"));
     let claims = result["claims"].as_array().expect("claims");
-    assert!(claims.len() > 20, "a part leaves the claims of the others: {}", claims.len());
     assert!(claims.iter().all(|claim| claim["met"].is_null()), "quick runs judge nothing");
-    assert!(result["parts"]["sizes"]["commit"].is_string());
+    for part in ["reads", "sizes"] {
+        assert!(result["parts"][part]["commit"].is_string(), "a part leaves the others: {result}");
+    }
 }
 
 #[test]
