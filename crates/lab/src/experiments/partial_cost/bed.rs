@@ -6,15 +6,14 @@ use std::path::{Path, PathBuf};
 use stillpoint::{Engine, Session, TableId};
 use stillpoint_format::names::CheckpointKind;
 
+use super::{BATCH, SCHEME};
 use crate::error::LabResult;
 use crate::subjects::stillpoint::{failed, measured};
 use crate::sys;
 use crate::workloads::calc::{VALUE_BYTES, initial_value, key};
 
 pub(super) const NAME: &str = "stillpoint, calc:partial";
-const TABLE: &str = "records";
-/// Records of one transaction.
-const BATCH: usize = 64;
+pub(super) const TABLE: &str = "records";
 
 /// The store.
 pub(super) struct Bed {
@@ -36,7 +35,7 @@ pub(super) struct Taken {
 }
 
 fn engine(dir: &Path) -> LabResult<Engine> {
-    Engine::open(measured(dir, "calc:partial", "none")).map_err(|error| failed(NAME, error))
+    Engine::open(measured(dir, SCHEME, "none")).map_err(|error| failed(NAME, error))
 }
 
 /// Opens a store. Returns the seconds that the load took, and the bytes of the loaded files.
@@ -73,7 +72,7 @@ impl Bed {
         change: &dyn Fn(&mut stillpoint::Tx<'_>, u64) -> Result<(), stillpoint::TxError>,
     ) -> LabResult<()> {
         let all: Vec<u64> = records.step_by(step as usize).collect();
-        for batch in all.chunks(BATCH) {
+        for batch in all.chunks(BATCH as usize) {
             let done = self.session.transact(|tx| batch.iter().try_for_each(|&r| change(tx, r)));
             done.map_err(|error| failed(NAME, error))?;
         }

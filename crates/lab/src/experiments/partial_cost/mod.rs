@@ -5,11 +5,17 @@
 //! | cost | bytes and processor time of a checkpoint of changes, with a full one |
 //! | chain | the load of a full checkpoint and 16 of changes, with that of a full one; then merged |
 //! | merge | the memory of an offline merge |
+//! | merging | strict transactions beside a merge, with such without |
+//! | beside | transactions lost within checkpoints of changes, with full ones; worst windows, latencies |
+//! | churn | the memory while keys come and go, and checkpoints succeed or fail |
 //!
-//! No transaction runs meanwhile. The changed records lie at equal distances in the table, so a
+//! In the first three parts no transaction runs meanwhile. The changed records lie at equal distances in the table, so a
 //! checkpoint of changes finds no two of them side by side.
 
 mod bed;
+mod beside;
+mod churn;
+mod merging;
 
 use serde::Serialize;
 use stillpoint::offline;
@@ -27,7 +33,11 @@ use crate::sys;
 use bed::{Bed, NAME, Taken};
 
 const SOURCE: &str = "Stillpoint";
-const PARTS: [&str; 3] = ["cost", "chain", "merge"];
+const PARTS: [&str; 6] = ["cost", "chain", "merge", "merging", "beside", "churn"];
+/// The scheme that is measured.
+const SCHEME: &str = "calc:partial";
+/// Records of one transaction.
+const BATCH: u64 = 64;
 /// Bytes that a merge may hold beyond what the process held before.
 const MERGE_BYTES_MAX: f64 = 256.0 * 1048576.0;
 
@@ -46,6 +56,24 @@ pub(crate) struct Plan {
     pub(crate) links: u64,
     /// Records of part `merge`.
     pub(crate) merge_records: u64,
+    /// Runs of part `merging`, each with a chain of its own.
+    pub(crate) merging_runs: usize,
+    /// Length of its measurements: saturated, without and with a merge.
+    pub(crate) merging_s: f64,
+    /// Runs of part `beside` for each row, saturated and at half of the load.
+    pub(crate) beside_runs: usize,
+    /// Checkpoints in each run.
+    pub(crate) beside_checkpoints: usize,
+    /// Time between the begins of two of them.
+    pub(crate) beside_gap_s: f64,
+    /// Keys of part `churn` that live at a time.
+    pub(crate) churn_live: u64,
+    /// The most keys that it inserts in a second.
+    pub(crate) churn_per_s: f64,
+    /// Its length, once with checkpoints that succeed and once with such that fail.
+    pub(crate) churn_s: f64,
+    /// Time between two of its checkpoints.
+    pub(crate) churn_every_s: f64,
 }
 
 /// Which records change between two checkpoints.
@@ -87,6 +115,15 @@ impl Experiment for PartialCost {
             chain_records: 10_000_000,
             links: 16,
             merge_records: 16_000_000,
+            merging_runs: 3,
+            merging_s: 20.0,
+            beside_runs: 6,
+            beside_checkpoints: 5,
+            beside_gap_s: 6.0,
+            churn_live: 1_000_000,
+            churn_per_s: 1e6,
+            churn_s: 60.0,
+            churn_every_s: 5.0,
         }
     }
 
@@ -96,16 +133,27 @@ impl Experiment for PartialCost {
             runs: 1,
             chain_records: 40_000,
             merge_records: 40_000,
+            merging_runs: 1,
+            merging_s: 2.0,
+            beside_runs: 1,
+            beside_checkpoints: 2,
+            beside_gap_s: 0.3,
+            churn_live: 20_000,
+            churn_s: 1.0,
+            churn_every_s: 0.1,
             ..Self::full()
         }
     }
 
     fn adjust(plan: &mut Plan, asked: &Context) {
         plan.runs = asked.runs.unwrap_or(plan.runs).max(1);
+        plan.merging_runs = asked.runs.unwrap_or(plan.merging_runs).max(1);
+        plan.beside_runs = asked.runs.unwrap_or(plan.beside_runs).max(1);
+        plan.churn_s = asked.seconds.unwrap_or(plan.churn_s);
     }
 
     fn run(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
-        let parts = [cost, chain, merge];
+        let parts = [cost, chain, merge, merging::merging, beside::beside, churn::churn];
         for (name, part) in PARTS.iter().zip(parts) {
             if bench.context.wants(name) {
                 part(bench, plan, result)?;
@@ -280,7 +328,7 @@ mod tests {
         let bench = Harness { context: &context, open, children: false };
         let plan = Plan { records: 20_000, ..PartialCost::quick() };
         let result = run_plan::<PartialCost>(&bench, &plan)?;
-        assert_eq!((result.claims.len(), result.tables.len()), (6 + 6 + 1, 2));
+        assert_eq!((result.claims.len(), result.tables.len()), (6 + 6 + 1 + 2 + 3 + 2, 5));
         assert_eq!(result.tables[0].rows.len(), 3);
         assert_eq!(result.tables[1].rows.len(), 9);
         // A checkpoint of changes has the changed records, and no other.
