@@ -43,10 +43,10 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use stillpoint_io::ForkError;
-use stillpoint_mem::Grain;
+use stillpoint_mem::{Grain, Spot};
 use stillpoint_sync::mutant;
 
-use crate::grid::{CellRequirements, Grid, cells_per_block, lines_per_cell};
+use crate::grid::{CellRequirements, Grid, cells_per_block, has_marks_beside, lines_per_cell};
 use crate::layout::Layout;
 use crate::planted;
 use crate::scheme::{Content, Extent, Intent, LiveCopy, Scheme};
@@ -58,6 +58,13 @@ const SWEEP_PERIODS: u8 = 32;
 #[inline(always)]
 fn newest<G: Grain, L: Layout>(grid: &Grid<G, L>, turn: LiveCopy, block: usize) -> usize {
     let age = |copy: usize| turn.period.wrapping_sub(grid.mark(copy, block));
+    usize::from(age(1) < age(0))
+}
+
+/// As [`newest`], for a cell that shares its stamps with no other.
+#[inline(always)]
+fn newest_of<G: Grain, L: Layout>(grid: &Grid<G, L>, turn: LiveCopy, spot: &Spot<'_, G>) -> usize {
+    let age = |copy: usize| turn.period.wrapping_sub(grid.mark_of(copy, spot));
     usize::from(age(1) < age(0))
 }
 
@@ -106,6 +113,9 @@ impl<L: Layout> Scheme for Hourglass<L> {
     #[inline(always)]
     fn handle_read<G: Grain>(grid: &Grid<G, L>, turn: LiveCopy, index: usize) -> usize {
         mutant!(HourglassReadsOneCopy => return turn.up);
+        if has_marks_beside::<L>() {
+            return newest_of(grid, turn, &grid.spot(index));
+        }
         newest(grid, turn, grid.mark_at(index))
     }
 
