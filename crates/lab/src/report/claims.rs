@@ -51,7 +51,7 @@ pub(super) fn fold(html: &mut String, result: &ExperimentResult) {
     }
     let is_missed = result.claims.iter().any(|claim| claim.met == Some(false));
     let open = if is_missed { " open" } else { "" };
-    let gauge_head = if result.quick { "" } else { "<th>worse | better</th>" };
+    let gauge_head = if result.quick { "" } else { "<th class=\"chart\">worse | better</th>" };
     let _ = write!(
         html,
         "<details class=\"claims\"{open}><summary>{}</summary><div class=\"wide\"><table>\
@@ -78,7 +78,8 @@ fn row(html: &mut String, claim: &Claim, is_quick: bool) {
         Some(false) => ("missed", "missed"),
         None => ("none", "not measured"),
     };
-    let gauge = if is_quick { String::new() } else { format!("<td>{}</td>", gauge(claim)) };
+    let gauge =
+        if is_quick { String::new() } else { format!("<td class=\"chart\">{}</td>", gauge(claim)) };
     let _ = write!(
         html,
         "<tr><td>{}<small>{}</small></td><td>{}{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\

@@ -178,7 +178,7 @@ fn lost_bars(title: &str, plan: &Plan, rounds: &Rounds, result: &mut ExperimentR
     let ring = |(calc, naive): (&str, &str)| {
         let lost = median(&over_baseline(rounds, naive, lost_transactions));
         let text = format!("{calc}: at most half of {naive}");
-        lost.is_finite().then(|| PaperPoint { label: calc.into(), at: [0.0, lost / 2.0], text })
+        (lost > 0.0).then(|| PaperPoint { label: calc.into(), at: [0.0, lost / 2.0], text })
     };
     result.figures.push(Figure {
         title: title.into(),

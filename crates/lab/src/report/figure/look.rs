@@ -72,9 +72,9 @@ const KNOWN: &[Known] = &[
     known("calc, paced", "CALC, paced", (8, 1, 3)),
     known("calc, unpaced", "CALC, unpaced", (1, 0, 4)),
     known("calc:partial, paced", "CALC of changes, paced", (4, 1, 3)),
-    known("calc:partial, unpaced", "CALC of changes, unpaced", (4, 0, 4)),
+    known("calc:partial, unpaced", "CALC of changes, unpaced", (9, 0, 4)),
     known("zigzag, paced", "zigzag, paced", (3, 1, 4)),
-    known("zigzag, unpaced", "zigzag, unpaced", (3, 0, 5)),
+    known("zigzag, unpaced", "zigzag, unpaced", (7, 0, 5)),
     known("stillpoint", "Stillpoint", (1, 0, 0)),
     known("redis", "Redis", (2, 0, 3)),
     known("stillpoint, relaxed log", "Stillpoint, relaxed log", (8, 1, 0)),
@@ -170,7 +170,8 @@ impl Look {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::subjects::records::ROWS;
+    use crate::subjects::records::{ROWS, Row};
+    use std::collections::BTreeSet;
 
     #[test]
     fn no_two_known_names_look_alike() {
@@ -189,6 +190,10 @@ mod tests {
         for name in of_states.chain(of_records) {
             assert!(find(name).is_some(), "{name} has no colour and marker of its own");
         }
+        // Bars have a colour and nothing else.
+        let colour = |row: &Row| find(row.name).map(|it| it.look.colour);
+        let colours: BTreeSet<Option<usize>> = ROWS.iter().map(colour).collect();
+        assert_eq!(colours.len(), ROWS.len(), "rows of one figure have colours of their own");
     }
 
     #[test]

@@ -53,8 +53,10 @@ impl Agreement {
             return Some(Agreement::NotComparable);
         }
         // Lower bounds and upper bounds are judged alike: a greater value is better from here on.
+        // Nothing is better than a cost of zero, or than a gain in its place.
         let better = |ratio: f64| match claim.bound {
             Bound::AtLeast(_) => ratio,
+            Bound::AtMost(_) if ratio <= 0.0 => f64::INFINITY,
             Bound::AtMost(_) => 1.0 / ratio,
         };
         let (measured, limit) = (better(measured), better(claim.bound.limit()));
@@ -104,6 +106,8 @@ mod tests {
         // A loss that came out as a gain counts as better; a larger loss counts as weaker.
         assert_eq!(of(Bound::AtLeast(0.8), Some(0.9), 1.4), Some(Agreement::Beaten));
         assert_eq!(of(Bound::AtLeast(0.8), Some(0.9), 0.5), Some(Agreement::Weaker));
+        assert_eq!(of(Bound::AtMost(0.6), Some(0.5), -0.3), Some(Agreement::Beaten));
+        assert_eq!(of(Bound::AtMost(1.2), None, 0.0), Some(Agreement::Reproduced));
     }
 
     #[test]
