@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use stillpoint_format::log::{PatchRange, RecordKind, WritesEncoder};
+use stillpoint_format::log::{PatchRange, RecordKind, Splice, WritesEncoder};
 use stillpoint_format::{EncodeError, Stamp};
 use stillpoint_journal::{Entry, Journal, JournalError};
-use stillpoint_store::{Change, Commit, CommitLog, LogRefused, Write, WriteSet};
+use stillpoint_store::{Change, Commit, CommitLog, LogRefused, Splices, Write, WriteSet};
 use stillpoint_sync::CachePadded;
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -111,7 +111,10 @@ pub(crate) fn encode_writes(
 
 #[inline]
 fn encode(encoder: &mut WritesEncoder<'_>, write: Write<'_>) -> Result<(), EncodeError> {
-    let Write { table, generation, key, change } = write;
+    let Write { table, generation, key, change, splices } = write;
+    if let Some(splices) = splices {
+        return encode_splices(encoder, (table, generation, key), splices);
+    }
     match change {
         Change::Put { tag, value } => encoder.put(table, generation, key, tag, value),
         Change::Delete => encoder.delete(table, generation, key),
@@ -127,6 +130,21 @@ fn encode(encoder: &mut WritesEncoder<'_>, write: Write<'_>) -> Result<(), Encod
             }
         },
     }
+}
+
+#[cold]
+fn encode_splices(
+    encoder: &mut WritesEncoder<'_>,
+    (table, generation, key): (u16, u32, &[u8]),
+    splices: Splices<'_>,
+) -> Result<(), EncodeError> {
+    let splice = |(offset, removed, bytes): (usize, usize, _)| Splice {
+        offset: offset as u32,
+        removed: removed as u32,
+        bytes,
+    };
+    let splices: Vec<_> = splices.map(splice).collect();
+    encoder.splice(table, generation, key, splices.iter().copied())
 }
 
 #[cfg(test)]

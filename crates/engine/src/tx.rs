@@ -153,6 +153,38 @@ impl<'t> Tx<'t> {
         }
     }
 
+    /// Replaces `removed` bytes of the key's value, from `offset` on, by `bytes`. The journal gets
+    /// the splice and not the value, unless the value is shorter than all its splices. On tables of
+    /// other kinds than the memory store this is a put of the whole value.
+    ///
+    /// # Errors
+    /// [`TxError::PatchOutsideValue`] if the key has no value or the value ends before the replaced
+    /// bytes do; else as [`put_slot_tagged`](Self::put_slot_tagged).
+    ///
+    /// # Panics
+    /// If the transaction has no such slot.
+    pub fn splice_slot(
+        &mut self,
+        slot: Slot,
+        offset: usize,
+        removed: usize,
+        bytes: &[u8],
+    ) -> Result<(), TxError> {
+        if let KeyLocation::Memory(slot) = self.place(slot) {
+            return self.memory.splice_slot(slot, offset, removed, bytes);
+        }
+        let Some(value) = self.value(slot) else {
+            return Err(TxError::PatchOutsideValue { offset, len: 0 });
+        };
+        let (tag, mut whole) = (value.tag(), value.to_vec());
+        if removed > whole.len() || offset > whole.len() - removed {
+            let len = whole.len();
+            return Err(TxError::PatchOutsideValue { offset: offset + removed, len });
+        }
+        whole.splice(offset..offset + removed, bytes.iter().copied());
+        self.put_slot_tagged(slot, tag, &whole)
+    }
+
     /// Removes the key's value. Returns whether the key had a value.
     ///
     /// # Errors

@@ -29,4 +29,6 @@ pub use read::{Batch, BatchReader, EndCause, Record, RecordIter, SegmentEnd, Ste
 pub use record::{DepIter, RECORD_BYTES_MAX, RECORD_HEAD_BYTES, RecordKind};
 pub use segment::SegmentHeader;
 pub use tail::{LaterBatch, Tail, classify_tail};
-pub use write::{PatchRange, RangeIter, Write, WriteIter, WriteOp, WritesEncoder};
+pub use write::{
+    PatchRange, RangeIter, Splice, SpliceIter, Write, WriteIter, WriteOp, WritesEncoder,
+};

@@ -60,6 +60,8 @@ pub(crate) fn newer_table(write: &ReplayWrite<'_>) -> RecoveryError {
 }
 
 fn apply(loader: &mut Loader, write: &ReplayWrite<'_>, hash: u64) -> Result<(), RecoveryError> {
+    let table = write.write.table;
+    let refused = |source| RecoveryError::Apply { table, gsn: write.gsn, source };
     let ranges: Vec<(usize, &[u8])>;
     let change = match &write.write.op {
         WriteOp::Put { tag, value } => Replayed::Put { tag: *tag, value },
@@ -68,9 +70,15 @@ fn apply(loader: &mut Loader, write: &ReplayWrite<'_>, hash: u64) -> Result<(), 
             ranges = patches.clone().map(|range| (range.offset as usize, range.bytes)).collect();
             Replayed::Patch(&ranges)
         }
+        WriteOp::Splice(splices) => {
+            let splices = splices
+                .clone()
+                .map(|of| (of.offset as usize, of.removed as usize, of.bytes))
+                .collect::<Vec<_>>();
+            return loader
+                .splice(TableId(table), hash, write.write.key, write.gsn, &splices)
+                .map_err(refused);
+        }
     };
-    let table = write.write.table;
-    loader
-        .apply(TableId(table), hash, write.write.key, write.gsn, change)
-        .map_err(|source| RecoveryError::Apply { table, gsn: write.gsn, source })
+    loader.apply(TableId(table), hash, write.write.key, write.gsn, change).map_err(refused)
 }

@@ -22,8 +22,8 @@ type Patched = HashMap<(u16, Vec<u8>), Length>;
 #[derive(Clone, Copy, Debug)]
 enum Length {
     /// The unknown length of the checkpoint's value. The length must be at least `needed`, and the
-    /// logs have written bytes up to `reached`.
-    OfCheckpoint { needed: usize, reached: usize, gsn: u64 },
+    /// logs have written bytes up to `reached`. Splices have made the value longer by `added`.
+    OfCheckpoint { needed: usize, reached: usize, added: isize, gsn: u64 },
     /// The exact length. `None` if the key was deleted.
     Known(Option<usize>),
 }
@@ -39,9 +39,38 @@ impl Length {
                 Length::Known(len) => {
                     return Err(TxError::PatchOutsideValue { offset, len: len.unwrap_or(0) });
                 }
-                Length::OfCheckpoint { needed, reached, .. } => {
-                    let needed = if offset > reached { needed.max(offset) } else { needed };
-                    Length::OfCheckpoint { needed, reached: reached.max(end), gsn }
+                Length::OfCheckpoint { needed, reached, added, .. } => {
+                    let needed = if offset > reached {
+                        needed.max(offset.saturating_add_signed(-added))
+                    } else {
+                        needed
+                    };
+                    Length::OfCheckpoint { needed, reached: reached.max(end), added, gsn }
+                }
+            };
+        }
+        Ok(length)
+    }
+
+    /// The knowledge after bytes of the value were replaced: offset, number of the replaced bytes, and
+    /// number of the bytes that replace them.
+    fn spliced(self, splices: &[(usize, usize, usize)], gsn: u64) -> Result<Self, TxError> {
+        let mut length = self;
+        for &(offset, removed, bytes) in splices {
+            let end = offset + removed;
+            length = match length {
+                Length::Known(Some(len)) if end <= len => {
+                    Length::Known(Some(len - removed + bytes))
+                }
+                Length::Known(len) => {
+                    return Err(TxError::PatchOutsideValue { offset: end, len: len.unwrap_or(0) });
+                }
+                Length::OfCheckpoint { needed, reached, added, .. } => {
+                    let of_checkpoint = end.saturating_add_signed(-added);
+                    let needed = if end > reached { needed.max(of_checkpoint) } else { needed };
+                    let reached = reached.max(end) - removed + bytes;
+                    let added = added + bytes as isize - removed as isize;
+                    Length::OfCheckpoint { needed, reached, added, gsn }
                 }
             };
         }
@@ -72,8 +101,10 @@ impl Plan {
             if !is_known(&self.manifest, write) {
                 return Err(newer_table(write));
             }
-            if matches!(write.write.op, WriteOp::Patch(_)) && is_current(&self.manifest, write) {
-                let of_checkpoint = Length::OfCheckpoint { needed: 0, reached: 0, gsn: write.gsn };
+            let needs_value = matches!(write.write.op, WriteOp::Patch(_) | WriteOp::Splice(_));
+            if needs_value && is_current(&self.manifest, write) {
+                let gsn = write.gsn;
+                let of_checkpoint = Length::OfCheckpoint { needed: 0, reached: 0, added: 0, gsn };
                 patched.insert((write.write.table, write.write.key.to_vec()), of_checkpoint);
             }
             Ok(())
@@ -139,6 +170,14 @@ impl Plan {
                 let ranges: Vec<_> = ranges.collect();
                 let patched = length.patched(&ranges, gsn);
                 patched.map_err(|source| RecoveryError::Apply { table, gsn, source })?
+            }
+            WriteOp::Splice(splices) => {
+                let splices = splices
+                    .clone()
+                    .map(|of| (of.offset as usize, of.removed as usize, of.bytes.len()))
+                    .collect::<Vec<_>>();
+                let spliced = length.spliced(&splices, gsn);
+                spliced.map_err(|source| RecoveryError::Apply { table, gsn, source })?
             }
         };
         Ok(())

@@ -65,5 +65,6 @@ pub use stillpoint_txn::{
 pub use store::{Store, StoreConfig};
 pub use txn::commit::{CommitSteps, Shortage};
 pub use txn::commit_log::{Change, Commit, CommitLog, NoLog, Patches, Write, WriteSet, Writes};
+pub use txn::pending::Splices;
 pub use txn::tx::Tx;
 pub use worker::{Batch, FoundValue, OpenTransaction, Procedure, Worker};

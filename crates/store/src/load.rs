@@ -285,6 +285,62 @@ impl Loader {
         applied
     }
 
+    /// Replaces bytes of a key's value, one splice after the other: offset, number of the replaced
+    /// bytes, and the bytes that replace them. The change has a gsn, as in [`apply`](Self::apply).
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply); a splice outside the value.
+    pub fn splice(
+        &mut self,
+        id: TableId,
+        hash: u64,
+        key: &[u8],
+        gsn: u64,
+        splices: &[(usize, usize, &[u8])],
+    ) -> Result<(), TxError> {
+        self.local.enter();
+        let applied = self.spliced(id, hash, key, gsn, splices).and_then(|spliced| match spliced {
+            Some((tag, value)) => {
+                let change = Replayed::Put { tag, value: &value };
+                self.apply_in_read_section(id, hash, key, gsn, change)
+            }
+            None => Ok(()),
+        });
+        self.local.collect_garbage(&ALL_CLOSED);
+        self.local.exit();
+        applied
+    }
+
+    /// The value after splices, with its tag. `None` if the key's value is newer than these.
+    fn spliced(
+        &self,
+        id: TableId,
+        hash: u64,
+        key: &[u8],
+        gsn: u64,
+        splices: &[(usize, usize, &[u8])],
+    ) -> Result<Option<(u8, Vec<u8>)>, TxError> {
+        let table = self.local.tables.get(id).ok_or(TxError::NoSuchTable(id))?;
+        let found = table.index.find(hash, |cell| self.local.store.cell(cell).has_key(key));
+        let offset = splices.first().map_or(0, |splice| splice.0);
+        let missing = TxError::PatchOutsideValue { offset, len: 0 };
+        let Some(number) = found else { return Err(missing) };
+        let cell = self.local.store.cell(number);
+        if gsn != 0 && Stamp::from_bits(cell.stamp_word()).gsn() >= gsn {
+            return Ok(None);
+        }
+        let Some(value) = cell.record().value() else { return Err(missing) };
+        let (tag, mut value) = (value.tag(), value.to_vec());
+        for &(offset, removed, bytes) in splices {
+            let len = value.len();
+            if removed > len || offset > len - removed {
+                return Err(TxError::PatchOutsideValue { offset: offset + removed, len });
+            }
+            value.splice(offset..offset + removed, bytes.iter().copied());
+        }
+        Ok(Some((tag, value)))
+    }
+
     fn apply_in_read_section(
         &mut self,
         id: TableId,

@@ -42,6 +42,7 @@ enum Op {
     Get,
     Put(u8, Vec<u8>),
     Patch(usize, Vec<u8>),
+    Splice(usize, usize, Vec<u8>),
     Delete,
 }
 
@@ -163,6 +164,9 @@ fn random_op(random: &mut Random, now: Option<&Value>) -> Op {
                 1 => value_len(random).min(90_000),
                 _ => 1 + random.below(20),
             };
+            if random.one_in(2) {
+                return Op::Splice(offset, random.below(30), random.bytes(count));
+            }
             Op::Patch(offset, random.bytes(count))
         }
         _ => {
@@ -178,6 +182,16 @@ fn apply(op: &Op, now: Option<Value>) -> (Option<Value>, Answer) {
         Op::Get => (now.clone(), Answer::Value(now)),
         Op::Put(tag, bytes) => (Some((*tag, bytes.clone())), Answer::Done),
         Op::Delete => (None, Answer::Existed(now.is_some())),
+        Op::Splice(offset, removed, bytes) => match now {
+            Some((tag, mut value)) if offset + removed <= value.len() => {
+                value.splice(*offset..offset + removed, bytes.iter().copied());
+                (Some((tag, value)), Answer::Done)
+            }
+            now => {
+                let len = now.as_ref().map_or(0, |value| value.1.len());
+                (now, Answer::Outside(len))
+            }
+        },
         Op::Patch(offset, bytes) => match now {
             Some((tag, mut value)) if *offset <= value.len() => {
                 let end = offset + bytes.len();
@@ -201,6 +215,13 @@ fn answer_of(tx: &mut Tx<'_>, slot: Slot, op: &Op) -> Result<Answer, TxError> {
             Answer::Done
         }
         Op::Delete => Answer::Existed(tx.delete_slot(slot)?),
+        Op::Splice(offset, removed, bytes) => {
+            match tx.splice_slot(slot, *offset, *removed, bytes) {
+                Ok(()) => Answer::Done,
+                Err(TxError::PatchOutsideValue { len, .. }) => Answer::Outside(len),
+                Err(other) => return Err(other),
+            }
+        }
         Op::Patch(offset, bytes) => match tx.patch_slot(slot, *offset, bytes) {
             Ok(()) => Answer::Done,
             Err(TxError::PatchOutsideValue { len, .. }) => Answer::Outside(len),

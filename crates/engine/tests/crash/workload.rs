@@ -58,6 +58,8 @@ enum Do {
     Put(Value),
     /// Overwrites from an offset on, if there is a value.
     Patch(usize, Vec<u8>),
+    /// Replaces bytes: offset and number of them, as far as the value has so many.
+    Splice(usize, usize, Vec<u8>),
     Append(Vec<u8>),
     Add(i64),
     Delete,
@@ -176,6 +178,10 @@ impl Workload {
                     }
                     (THINGS, 1) => Do::Delete,
                     (THINGS, 2) => Do::Patch(self.below(300) as usize, self.bytes(40)),
+                    (THINGS, 3) => {
+                        let (at, removed) = (self.below(300) as usize, self.below(20) as usize);
+                        Do::Splice(at, removed, self.bytes(8))
+                    }
                     _ => Do::Put((self.below(256) as u8, self.bytes(0))),
                 };
                 chosen.push((key, action));
@@ -550,7 +556,15 @@ fn act(
             tx.put_slot_tagged(slot, 1, &bytes)?;
             Some((1, bytes.to_vec()))
         }
-        Do::Append(bytes) | Do::Patch(_, bytes) => {
+        Do::Splice(at, removed, bytes) if found.is_some() => {
+            let Some((tag, mut value)) = found else { return Ok(()) };
+            let offset = *at % (value.len() + 1);
+            let removed = *removed % (value.len() - offset + 1);
+            tx.splice_slot(slot, offset, removed, bytes)?;
+            value.splice(offset..offset + removed, bytes.iter().copied());
+            Some((tag, value))
+        }
+        Do::Append(bytes) | Do::Patch(_, bytes) | Do::Splice(.., bytes) => {
             let Some((tag, mut value)) = found else {
                 tx.put_slot_tagged(slot, 2, bytes)?;
                 done.writes.push((key.clone(), Some((2, bytes.clone()))));

@@ -10,6 +10,7 @@
 //! put    rest = tag u8 · value length u16|u32 · value
 //! delete rest = (nothing)
 //! patch  rest = count u8|u32 · count × (offset u16|u32 · length u16|u32 · bytes)
+//! splice rest = count u8|u32 · count × (offset u16|u32 · removed u16|u32 · length u16|u32 · bytes)
 //! ```
 
 use crate::bytes::Cursor;
@@ -20,6 +21,7 @@ use crate::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 const OP_PUT: u8 = 0;
 const OP_DELETE: u8 = 1;
 const OP_PATCH: u8 = 2;
+const OP_SPLICE: u8 = 3;
 const OP_MASK: u8 = 0b11;
 /// Table and generation are left out, since they equal those of the previous write.
 const SAME_TABLE: u8 = 1 << 2;
@@ -40,6 +42,17 @@ pub struct PatchRange<'a> {
     /// Offset of the changed bytes in the value.
     pub offset: u32,
     /// The new bytes.
+    pub bytes: &'a [u8],
+}
+
+/// Bytes of a value that others replace, of another number perhaps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Splice<'a> {
+    /// Offset of the replaced bytes in the value.
+    pub offset: u32,
+    /// Number of the replaced bytes.
+    pub removed: u32,
+    /// The bytes that replace them.
     pub bytes: &'a [u8],
 }
 
@@ -132,6 +145,43 @@ impl<'a> WritesEncoder<'a> {
             let place = range.offset | (range.bytes.len() as u32) << 16;
             self.out.extend_from_slice(&place.to_le_bytes());
             append(self.out, range.bytes);
+        }
+        Ok(())
+    }
+
+    /// Writes splices of the key's existing value, one after the other. The tag stays. A splice
+    /// replaces bytes inside the value, or none of them at a place inside it or at its end.
+    ///
+    /// # Errors
+    /// Key too long, or a splice that ends beyond the longest value.
+    pub fn splice<'b>(
+        &mut self,
+        table: u16,
+        generation: u32,
+        key: &[u8],
+        splices: impl ExactSizeIterator<Item = Splice<'b>> + Clone,
+    ) -> Result<(), EncodeError> {
+        let mut is_narrow = splices.len() <= usize::from(u8::MAX);
+        for Splice { offset, removed, bytes } in splices.clone() {
+            check_value(offset as usize + (removed as usize).max(bytes.len()))?;
+            let largest = offset.max(removed).max(bytes.len() as u32);
+            is_narrow &= largest <= u32::from(u16::MAX);
+        }
+        let count = u32::try_from(splices.len())
+            .map_err(|_| EncodeError::ValueTooLong { bytes: splices.len() })?;
+        if is_narrow {
+            self.head(OP_SPLICE, table, generation, key)?;
+            self.out.push(count as u8);
+        } else {
+            self.head(OP_SPLICE | WIDE_VALUE, table, generation, key)?;
+            self.out.extend_from_slice(&count.to_le_bytes());
+        }
+        for Splice { offset, removed, bytes } in splices {
+            for number in [offset, removed, bytes.len() as u32] {
+                let width = if is_narrow { 2 } else { 4 };
+                self.out.extend_from_slice(&number.to_le_bytes()[..width]);
+            }
+            self.out.extend_from_slice(bytes);
         }
         Ok(())
     }
@@ -281,6 +331,8 @@ pub enum WriteOp<'a> {
     Delete,
     /// New bytes in ranges of the existing value.
     Patch(RangeIter<'a>),
+    /// Bytes of the existing value are replaced by others.
+    Splice(SpliceIter<'a>),
 }
 
 /// The ranges of a patch, in order: checked when the write was decoded.
@@ -323,6 +375,43 @@ impl<'a> Iterator for RangeIter<'a> {
 
 impl ExactSizeIterator for RangeIter<'_> {}
 
+/// The splices of a write, in order: checked when the write was decoded.
+#[derive(Clone, Debug)]
+pub struct SpliceIter<'a> {
+    rest: Cursor<'a>,
+    left: u32,
+    wide: bool,
+}
+
+impl<'a> SpliceIter<'a> {
+    /// Steps over one splice.
+    #[inline]
+    fn splice(cursor: &mut Cursor<'a>, wide: bool) -> Result<Splice<'a>, DecodeError> {
+        let mut number = || if wide { cursor.u32() } else { cursor.u16().map(u32::from) };
+        let (offset, removed, len) = (number()?, number()?, number()?);
+        let end = u64::from(offset) + u64::from(removed.max(len));
+        if end > VALUE_BYTES_MAX as u64 {
+            return Err(out_of_range(cursor, "splice end", end, VALUE_BYTES_MAX));
+        }
+        Ok(Splice { offset, removed, bytes: cursor.take(len as usize)? })
+    }
+}
+
+impl<'a> Iterator for SpliceIter<'a> {
+    type Item = Splice<'a>;
+
+    fn next(&mut self) -> Option<Splice<'a>> {
+        self.left = self.left.checked_sub(1)?;
+        Self::splice(&mut self.rest, self.wide).ok()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left as usize, Some(self.left as usize))
+    }
+}
+
+impl ExactSizeIterator for SpliceIter<'_> {}
+
 /// Iterator over the writes of a record's body, in order. The iteration ends after an error.
 #[derive(Clone, Debug)]
 pub struct WriteIter<'a> {
@@ -342,7 +431,7 @@ impl<'a> WriteIter<'a> {
         let start = self.rest.clone();
         let rest = &mut self.rest;
         let op = rest.u8()?;
-        if op & !KNOWN_BITS != 0 || op & OP_MASK > OP_PATCH {
+        if op & !KNOWN_BITS != 0 {
             return Err(start.error(DecodeCause::Unknown { field: "op", value: u64::from(op) }));
         }
         let place =
@@ -361,7 +450,8 @@ impl<'a> WriteIter<'a> {
         let op = match op & OP_MASK {
             OP_PUT => Self::put(rest, wide)?,
             OP_DELETE => WriteOp::Delete,
-            _ => Self::patch(rest, wide)?,
+            OP_PATCH => Self::patch(rest, wide)?,
+            _ => Self::splices(rest, wide)?,
         };
         Ok(Write { table, generation, key, op })
     }
@@ -384,6 +474,16 @@ impl<'a> WriteIter<'a> {
             RangeIter::range(rest, wide)?;
         }
         Ok(WriteOp::Patch(ranges))
+    }
+
+    #[inline]
+    fn splices(rest: &mut Cursor<'a>, wide: bool) -> Result<WriteOp<'a>, DecodeError> {
+        let count = if wide { rest.u32()? } else { u32::from(rest.u8()?) };
+        let splices = SpliceIter { rest: rest.clone(), left: count, wide };
+        for _ in 0..count {
+            SpliceIter::splice(rest, wide)?;
+        }
+        Ok(WriteOp::Splice(splices))
     }
 }
 

@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use stillpoint_format::ident::HEADER_BYTES;
 use stillpoint_format::log::{
     Batch, BatchBuilder, BatchPlace, BatchReader, Continuation, EndCause, PatchRange, RecordHead,
-    RecordKind, SegmentEnd, SegmentHeader, Step, Tail, WriteIter, WritesEncoder, classify_tail,
+    RecordKind, SegmentEnd, SegmentHeader, Splice, Step, Tail, WriteIter, WritesEncoder,
+    classify_tail,
 };
 use stillpoint_format::{
     DecodeCause, EncodeError, GSN_MAX, KEY_BYTES_MAX, LogGsn, VALUE_BYTES_MAX,
@@ -19,11 +20,16 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     ];
     let value = prop::collection::vec(any::<u8>(), 0..200);
     let range = (0u32..100_000, prop::collection::vec(any::<u8>(), 0..20));
-    let op = (0u16..3, 0u32..2, key, any::<u8>(), value, prop::collection::vec(range, 0..4), 0..3)
+    let op = (0u16..3, 0u32..2, key, any::<u8>(), value, prop::collection::vec(range, 0..4), 0..4)
         .prop_map(|(table, generation, key, tag, value, ranges, op)| match op {
             0 => Op::Put { table, generation, key, tag, value },
             1 => Op::Delete { table, generation, key },
-            _ => Op::Patch { table, generation, key, ranges },
+            2 => Op::Patch { table, generation, key, ranges },
+            _ => {
+                let splice = |(at, bytes): (u32, Vec<u8>)| (at, at / 3, bytes);
+                let splices = ranges.into_iter().map(splice).collect();
+                Op::Splice { table, generation, key, splices }
+            }
         });
     prop::collection::vec(op, 0..12)
 }
@@ -166,6 +172,19 @@ fn wide_keys_values_and_ranges_round_trip() {
         Op::Patch { table: 9, generation: 2, key: b"k".into(), ranges: vec![(0, long_value)] },
         Op::Patch { table: 0, generation: 0, key: b"k".into(), ranges: vec![(5, vec![]); 300] },
         Op::Patch { table: 0, generation: 0, key: b"k".into(), ranges: vec![] },
+        Op::Splice { table: 0, generation: 0, key: b"k".into(), splices: vec![] },
+        Op::Splice {
+            table: 0,
+            generation: 0,
+            key: b"k".into(),
+            splices: vec![(5, 1, vec![]); 300],
+        },
+        Op::Splice {
+            table: 9,
+            generation: 0,
+            key: b"k".into(),
+            splices: vec![(70_000, 0, b"x".into()), (0, 70_000, vec![3; 66_000])],
+        },
         Op::Put {
             table: u16::MAX,
             generation: u32::MAX,
@@ -204,6 +223,9 @@ fn encoder_refuses_what_the_format_cannot_hold() {
     let range = PatchRange { offset: VALUE_BYTES_MAX as u32, bytes: b"x" };
     let bytes = VALUE_BYTES_MAX + 1;
     assert_eq!(writes.patch(0, 0, b"k", &[range]), Err(EncodeError::ValueTooLong { bytes }));
+    let splice = Splice { offset: 1, removed: VALUE_BYTES_MAX as u32, bytes: b"" };
+    let refused = Err(EncodeError::ValueTooLong { bytes });
+    assert_eq!(writes.splice(0, 0, b"k", [splice].into_iter()), refused);
     assert_eq!(body, b"before");
 
     let mut batch = BatchBuilder::default();
@@ -531,7 +553,9 @@ fn forged_writes_are_refused() {
     let too_long = (VALUE_BYTES_MAX as u32 + 1).to_le_bytes();
     let table = [1, 0, 1, 0, 0, 0];
     for (body, message) in [
-        (vec![&[3][..], &table, b"\x01k"], "unknown op 3"),
+        (vec![&[3][..], &table, b"\x01k"], "truncated: 1 bytes needed, 0 there"),
+        (vec![&[3][..], &table, b"\x01k", &[1, 0, 0, 0, 0, 5, 0, b'x']], "truncated: 5 bytes"),
+        (vec![&[0x13][..], &table, b"\x01k", &[1, 0, 0, 0], &end, &end, &[0; 4]], "splice end"),
         (vec![&[0x20][..], &table, b"\x01k"], "unknown op 32"),
         (vec![&[0x05][..], b"\x01k"], "names no table"),
         (vec![&[0x01][..], &table, b"\x02k"], "truncated: 2 bytes needed, 1 there"),

@@ -5,7 +5,7 @@ use stillpoint_txn::{KeySet, LogRefused, TableId};
 
 use crate::catalog::Tables;
 use crate::record::{Ranges, RecordChange};
-use crate::txn::pending::{NONE, OpKind, Pending};
+use crate::txn::pending::{NONE, OpKind, Pending, Splices};
 
 /// A transaction that is about to commit, with all its locks held.
 #[derive(Debug)]
@@ -59,6 +59,9 @@ pub struct Write<'a> {
     pub key: &'a [u8],
     /// The change of the key.
     pub change: Change<'a>,
+    /// If the change puts a value, perhaps the splices that make this value of the one before. They
+    /// are shorter than the value.
+    pub splices: Option<Splices<'a>>,
 }
 
 /// A change of a key.
@@ -105,7 +108,7 @@ impl<'a> Change<'a> {
     pub(crate) fn of(pending: &'a Pending, first: u32) -> Self {
         let op = pending.op(first).expect("a written key has an operation");
         match op.kind {
-            OpKind::Put => Self::Put { tag: op.tag, value: pending.bytes(op) },
+            OpKind::Put | OpKind::Splice => Self::Put { tag: op.tag, value: pending.bytes(op) },
             OpKind::Delete => Self::Delete,
             OpKind::Patch => Self::Patch(Patches { pending, next: first }),
         }
@@ -166,7 +169,11 @@ impl<'a> Iterator for Writes<'a> {
             }
         };
         let change = Change::of(pending, first);
-        Some(Write { table: table.0, generation, key: keys.key(key), change })
+        let splices = match change {
+            Change::Put { .. } => pending.op(first).and_then(|op| pending.splices(op)),
+            _ => None,
+        };
+        Some(Write { table: table.0, generation, key: keys.key(key), change, splices })
     }
 }
 

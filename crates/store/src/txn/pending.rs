@@ -5,9 +5,12 @@ use crate::memory::blob::{CHUNK_BYTES, VALUE_BYTES_MAX};
 /// Kind of a pending write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpKind {
+    /// A new value. If it was made by splices of the old one, these follow the put.
     Put,
     Delete,
     Patch,
+    /// Bytes of a value that others replace. Follows a put that has the new value.
+    Splice,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -16,13 +19,13 @@ pub(crate) struct Op {
     /// Of a put: the tag. Of the first patch of a key: how many patches follow it, at most 255.
     pub(crate) tag: u8,
     pub(crate) offset: u32,
-    /// The next patch of the same key. 0 for none.
+    /// The next patch of the same key. Behind a put, the next splice. 0 for none.
     pub(crate) next: u32,
-    /// For the first patch of a key, the last patch.
+    /// For the first patch of a key, the last patch. For a put, the last splice.
     last: u32,
     /// For the first patch of a key, the farthest end of all its patches. For a put, the reserved
-    /// bytes.
-    extent: u32,
+    /// bytes. For a splice, the number of the replaced bytes.
+    pub(crate) extent: u32,
     len: u32,
     start: usize,
 }
@@ -42,6 +45,24 @@ pub(crate) struct Pending {
     garbage: usize,
 }
 
+/// Replaced bytes of a value, one splice after the other: offset, number of the replaced bytes, and
+/// the bytes that replace them.
+#[derive(Clone, Copy, Debug)]
+pub struct Splices<'a> {
+    pending: &'a Pending,
+    next: u32,
+}
+
+impl<'a> Iterator for Splices<'a> {
+    type Item = (usize, usize, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let op = self.pending.op(self.next)?;
+        self.next = op.next;
+        Some((op.offset as usize, op.extent as usize, self.pending.bytes(op)))
+    }
+}
+
 /// Bytes of a piece in which a value is moved out: a multiple of a chunk of a large value.
 const TAKEN_BYTES: usize = 4 << 20;
 const _: () = assert!(TAKEN_BYTES.is_multiple_of(CHUNK_BYTES));
@@ -54,7 +75,7 @@ impl Op {
     fn room(&self) -> usize {
         match self.kind {
             OpKind::Put => self.extent as usize,
-            OpKind::Patch => self.len as usize,
+            OpKind::Patch | OpKind::Splice => self.len as usize,
             OpKind::Delete => 0,
         }
     }
@@ -148,6 +169,128 @@ impl Pending {
         head.tag = head.tag.saturating_add(1);
         let last = std::mem::replace(&mut head.last, number);
         self.ops[last as usize - 1].next = number;
+    }
+
+    /// Puts bytes into the patches from `first` on, as a further patch would, if one of these patches
+    /// has the bytes' range or ends at or in the range. False if none does.
+    pub(crate) fn merge(&mut self, first: u32, offset: usize, bytes: &[u8]) -> bool {
+        /// A patch of this length, at most, is moved to grow.
+        const MOVED_BYTES_MAX: usize = 1024;
+        let to = offset + bytes.len();
+        let ends = |op: &Op| (op.offset as usize, op.offset as usize + op.len as usize);
+        // Later patches overwrite earlier ones, so only the last one that meets the range may change.
+        let (mut last, mut number) = (NONE, first);
+        while let Some(op) = self.op(number) {
+            let (start, end) = ends(op);
+            if start <= to && offset <= end {
+                last = number;
+            }
+            number = op.next;
+        }
+        let Some(op) = self.op(last).copied() else { return false };
+        let (start, end) = ends(&op);
+        if offset < start {
+            return false;
+        }
+        let within = offset - start;
+        if to > end {
+            if to - start > MOVED_BYTES_MAX {
+                return false;
+            }
+            let mut at = op.start;
+            if at + op.len as usize != self.data.len() {
+                self.garbage += op.len as usize;
+                at = self.data.len();
+                self.data.extend_from_within(op.start..op.start + op.len as usize);
+            }
+            self.data.resize(at + to - start, 0);
+            let op = &mut self.ops[last as usize - 1];
+            (op.start, op.len) = (at, (to - start) as u32);
+            let head = &mut self.ops[first as usize - 1];
+            head.extent = head.extent.max(to as u32);
+        }
+        let at = self.ops[last as usize - 1].start + within;
+        self.data[at..at + bytes.len()].copy_from_slice(bytes);
+        true
+    }
+
+    /// Replaces bytes of the value of a put.
+    pub(crate) fn splice_put(&mut self, number: u32, offset: usize, removed: usize, bytes: &[u8]) {
+        let op = self.ops[number as usize - 1];
+        let (len, end) = (op.len as usize, offset + removed);
+        let new_len = len - removed + bytes.len();
+        // Makes room for the longer value, whose last bytes are overwritten then.
+        if new_len > len {
+            self.patch_put(number, len, &bytes[..new_len - len]);
+        }
+        let op = &mut self.ops[number as usize - 1];
+        op.len = new_len as u32;
+        let start = op.start;
+        self.data.copy_within(start + end..start + len, start + offset + bytes.len());
+        self.data[start + offset..start + offset + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Notes that the value of a put comes from the old one by splices, of which this is the next.
+    /// `is_first` says that it is the first one.
+    pub(crate) fn note_splice(
+        &mut self,
+        number: u32,
+        (offset, removed, bytes): (usize, usize, &[u8]),
+        is_first: bool,
+    ) {
+        /// Bytes of a splice in the log beside its own.
+        const SPLICE_BYTES: usize = 6;
+        if !is_first && self.ops[number as usize - 1].next == NONE {
+            return;
+        }
+        if !is_first && self.extend_splice(number, (offset, removed, bytes)) {
+            return;
+        }
+        let splice = self.add(OpKind::Splice, 0, offset, bytes);
+        self.ops[splice as usize - 1].extent = removed as u32;
+        let put = &mut self.ops[number as usize - 1];
+        let last = std::mem::replace(&mut put.last, splice);
+        let behind = if is_first { number } else { last };
+        self.ops[behind as usize - 1].next = splice;
+        let put = &self.ops[number as usize - 1];
+        let splices = std::iter::successors(self.op(put.next), |op| self.op(op.next));
+        let logged: usize = splices.map(|op| SPLICE_BYTES + op.len as usize).sum();
+        if logged >= put.len as usize {
+            // The log gets the value.
+            let first = std::mem::replace(&mut self.ops[number as usize - 1].next, NONE);
+            self.discard(first);
+        }
+    }
+
+    /// Makes the last splice of a put longer if the next one continues it.
+    fn extend_splice(
+        &mut self,
+        number: u32,
+        (offset, removed, bytes): (usize, usize, &[u8]),
+    ) -> bool {
+        let last = self.ops[number as usize - 1].last;
+        let op = self.ops[last as usize - 1];
+        let end = op.offset as usize + op.len as usize;
+        let is_last = op.len == 0 || op.start + op.len as usize == self.data.len();
+        if removed == 0 && offset == end && is_last && !bytes.is_empty() {
+            let start = self.data.len() - op.len as usize;
+            self.data.extend_from_slice(bytes);
+            let op = &mut self.ops[last as usize - 1];
+            (op.start, op.len) = (start, op.len + bytes.len() as u32);
+            return true;
+        }
+        if bytes.is_empty() && op.len == 0 && offset == op.offset as usize {
+            self.ops[last as usize - 1].extent += removed as u32;
+            return true;
+        }
+        false
+    }
+
+    /// The splices by which the value of a put comes from the old one. `None` if the log gets the
+    /// value.
+    pub(crate) fn splices(&self, put: &Op) -> Option<Splices<'_>> {
+        (put.kind == OpKind::Put && put.next != NONE)
+            .then_some(Splices { pending: self, next: put.next })
     }
 
     /// True if a key has so many patches, from `first` on, that each read pays for their number.
@@ -294,6 +437,93 @@ mod tests {
                 assert!(is_last || bytes(after) == Some(&b"after"[..]));
             }
         }
+    }
+
+    /// Chains of patches, merged or not, in comparison with plain values.
+    #[test]
+    fn merged_patches_are_as_if_each_came_after_the_others() {
+        let mut random = 7u64;
+        let mut below = |limit: usize| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 33) as usize % limit
+        };
+        let (mut merged, mut chained) = (0, 0);
+        for round in 0..400 {
+            let mut pending = Pending::default();
+            let mut keys = [const { NONE }; 2];
+            let old: Vec<u8> = (0..60).collect();
+            let mut values = [old.clone(), old.clone()];
+            for step in 0..40 {
+                let key = below(2);
+                let value = &mut values[key];
+                let offset = below(value.len() + 1);
+                let bytes = vec![100 + step; 1 + below(if round % 2 == 0 { 6 } else { 400 })];
+                let first = keys[key];
+                if first != NONE && pending.merge(first, offset, &bytes) {
+                    merged += 1;
+                } else {
+                    let op = pending.add(OpKind::Patch, 0, offset, &bytes);
+                    if first == NONE {
+                        keys[key] = op;
+                    } else {
+                        chained += 1;
+                        pending.chain(first, op);
+                    }
+                }
+                value.resize(value.len().max(offset + bytes.len()), 0);
+                value[offset..offset + bytes.len()].copy_from_slice(&bytes);
+                for (first, value) in keys.iter().zip(&values) {
+                    let mut found = old.clone();
+                    pending.apply(*first, &mut found);
+                    assert_eq!(&found, value, "round {round}");
+                    assert!(pending.len_after(*first, old.len()) == value.len());
+                }
+            }
+        }
+        assert!(merged > 1_000 && chained > 1_000, "{merged} {chained}");
+    }
+
+    /// Splices of random values, in comparison with vectors: the put has the new value, and the
+    /// noted splices make it of the old one.
+    #[test]
+    fn splices_make_the_new_value_of_the_old_one() {
+        let mut random = 11u64;
+        let mut below = |limit: usize| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 33) as usize % limit
+        };
+        let (mut spliced, mut whole) = (0, 0);
+        for round in 0..2_000 {
+            let mut pending = Pending::default();
+            let old: Vec<u8> = (0..1 + below(300)).map(|at| at as u8).collect();
+            let mut value = old.clone();
+            let put = pending.add(OpKind::Put, 0, 0, &value);
+            for step in 0..1 + below(12) {
+                let offset = if below(3) == 0 { 0 } else { below(value.len() + 1) };
+                let removed = below(20.min(value.len() - offset) + 1) * below(2);
+                let bytes = vec![step as u8; below(30) * below(2)];
+                pending.splice_put(put, offset, removed, &bytes);
+                pending.note_splice(put, (offset, removed, &bytes), step == 0);
+                value.splice(offset..offset + removed, bytes);
+                if below(4) == 0 {
+                    // Other writes of the transaction.
+                    pending.add(OpKind::Put, 0, 0, b"other");
+                }
+            }
+            let op = pending.op(put).copied().expect("was added");
+            assert_eq!(pending.bytes(&op), value, "round {round}");
+            let Some(splices) = pending.splices(&op) else {
+                whole += 1;
+                continue;
+            };
+            spliced += 1;
+            let mut made = old;
+            for (offset, removed, bytes) in splices {
+                made.splice(offset..offset + removed, bytes.iter().copied());
+            }
+            assert_eq!(made, value, "round {round}");
+        }
+        assert!(spliced > 500 && whole > 100, "{spliced} {whole}");
     }
 
     #[test]

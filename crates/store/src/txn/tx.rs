@@ -100,7 +100,9 @@ impl<'w> Tx<'w> {
             return value;
         };
         match op.kind {
-            OpKind::Put => Some(ValueRef::from_bytes(op.tag, transaction.pending.bytes(op))),
+            OpKind::Put | OpKind::Splice => {
+                Some(ValueRef::from_bytes(op.tag, transaction.pending.bytes(op)))
+            }
             OpKind::Delete => None,
             OpKind::Patch => {
                 let base = value.expect("only a value is patched");
@@ -204,7 +206,7 @@ impl<'w> Tx<'w> {
         };
         let cell = self.local.record(held.place);
         let len = match kind {
-            Some(OpKind::Put) => put_len,
+            Some(OpKind::Put | OpKind::Splice) => put_len,
             Some(OpKind::Delete) => return Err(TxError::PatchOutsideValue { offset, len: 0 }),
             Some(OpKind::Patch) | None => {
                 let len = cell.value_len().ok_or(TxError::PatchOutsideValue { offset, len: 0 })?;
@@ -220,11 +222,16 @@ impl<'w> Tx<'w> {
         }
         if kind == Some(OpKind::Put) {
             transaction.pending.patch_put(first, offset, bytes);
+            let removed = bytes.len().min(len - offset);
+            transaction.pending.note_splice(first, (offset, removed, bytes), false);
             return Ok(());
         }
         let is_long = first != NONE && len <= REWRITTEN_BYTES && transaction.pending.is_long(first);
         if is_long || !cell.can_patch_to(end) {
             return self.put_patched(slot, offset, bytes);
+        }
+        if first != NONE && transaction.pending.merge(first, offset, bytes) {
+            return Ok(());
         }
         let op = transaction.pending.add(OpKind::Patch, 0, offset, bytes);
         match first {
@@ -232,6 +239,72 @@ impl<'w> Tx<'w> {
             first => transaction.pending.chain(first, op),
         }
         Ok(())
+    }
+
+    /// Replaces `removed` bytes of the key's value, from `offset` on, by `bytes`. The journal gets
+    /// the splice and not the value, unless the value is shorter than all its splices.
+    ///
+    /// # Errors
+    /// [`TxError::PatchOutsideValue`] if the key has no value or the value ends before the replaced
+    /// bytes do; else as [`put_slot_tagged`](Self::put_slot_tagged).
+    pub fn splice_slot(
+        &mut self,
+        slot: Slot,
+        offset: usize,
+        removed: usize,
+        bytes: &[u8],
+    ) -> Result<(), TxError> {
+        let at = self.writable(slot)?;
+        let first = self.transaction.held[at].pending;
+        let is_put = self.transaction.pending.op(first).is_some_and(|op| op.kind == OpKind::Put);
+        let Some(value) = self.value(slot) else {
+            return Err(TxError::PatchOutsideValue { offset, len: 0 });
+        };
+        let (tag, len) = (value.tag(), value.len());
+        let whole = if is_put { Vec::new() } else { value.to_vec() };
+        if removed > len || offset > len - removed {
+            return Err(TxError::PatchOutsideValue { offset: offset + removed, len });
+        }
+        if len - removed + bytes.len() > VALUE_BYTES_MAX {
+            return Err(TxError::ValueTooLong { len: len - removed + bytes.len() });
+        }
+        let mut is_first = false;
+        if !is_put {
+            is_first = self.put_for_splices(slot, at, (tag, &whole))?;
+        }
+        if bytes.len() > removed {
+            self.check_pending(at, len - removed + bytes.len())?;
+        }
+        let put = self.transaction.held[at].pending;
+        let pending = &mut self.transaction.pending;
+        pending.splice_put(put, offset, removed, bytes);
+        pending.note_splice(put, (offset, removed, bytes), is_first);
+        Ok(())
+    }
+
+    /// Puts the value that a key has in this transaction, whose patches become splices. Returns
+    /// whether there were none.
+    fn put_for_splices(
+        &mut self,
+        slot: Slot,
+        at: usize,
+        (tag, whole): (u8, &[u8]),
+    ) -> Result<bool, TxError> {
+        let first = self.transaction.held[at].pending;
+        let mut len = self.local.record(self.transaction.held[at].place).value_len().unwrap_or(0);
+        let mut patches: Vec<(usize, usize, Vec<u8>)> = Vec::new();
+        let pending = &self.transaction.pending;
+        for op in std::iter::successors(pending.op(first), |op| pending.op(op.next)) {
+            let (offset, bytes) = (op.offset as usize, pending.bytes(op));
+            patches.push((offset, bytes.len().min(len - offset), bytes.to_vec()));
+            len = len.max(offset + bytes.len());
+        }
+        self.put_slot_tagged(slot, tag, whole)?;
+        let put = self.transaction.held[at].pending;
+        for (i, (offset, removed, bytes)) in patches.iter().enumerate() {
+            self.transaction.pending.note_splice(put, (*offset, *removed, bytes), i == 0);
+        }
+        Ok(patches.is_empty())
     }
 
     /// Writes the value as a whole, since it outgrows its cell or has many patches.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stillpoint_store::{
     Capture, CellRules, Change, Commit, CommitLog, DeletedKey, Lane, LogRefused, Phase,
-    RecordImage, Sink, Stamp, Store, StoreConfig, TableId, Worker,
+    RecordImage, Sink, Splices, Stamp, Store, StoreConfig, TableId, Worker,
 };
 
 /// Table and key.
@@ -198,6 +198,13 @@ impl CommitLog for CheckingLog {
             let of = (write.generation, key.clone());
             let last = state.last.insert(of, self.gsn).unwrap_or(0);
             assert!(last < self.gsn, "gsn {} after {last} for one key", self.gsn);
+            if let Some(splices) = write.splices {
+                let before = state.replica.get(&key).expect("spliced what is not there");
+                let spliced = (before.0, spliced(&before.1, splices));
+                replay(&mut state.replica, key.clone(), write.change);
+                assert_eq!(state.replica.get(&key), Some(&spliced));
+                continue;
+            }
             replay(&mut state.replica, key, write.change);
         }
         Ok(Stamp::new(self.gsn, self.number))
@@ -210,6 +217,15 @@ impl CommitLog for CheckingLog {
     fn is_closed(&self, stamp: Stamp) -> bool {
         stamp.is_none() || stamp.gsn() <= self.closed.load(Ordering::SeqCst)
     }
+}
+
+/// A value after splices.
+fn spliced(value: &[u8], splices: Splices<'_>) -> Vec<u8> {
+    let mut value = value.to_vec();
+    for (offset, removed, bytes) in splices {
+        value.splice(offset..offset + removed, bytes.iter().copied());
+    }
+    value
 }
 
 /// Applies one logged change.

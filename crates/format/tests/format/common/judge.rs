@@ -30,9 +30,11 @@ pub(crate) fn read_segment(header: &SegmentHeader, segment: &[u8]) -> usize {
                         [called, ended].into_iter().flatten().flatten().chain(record.writes())
                     {
                         let Ok(write) = write else { break };
-                        if let WriteOp::Patch(ranges) = write.op {
-                            let count = ranges.len();
-                            assert_eq!(ranges.count(), count);
+                        if let WriteOp::Patch(ranges) = &write.op {
+                            assert_eq!(ranges.clone().count(), ranges.len());
+                        }
+                        if let WriteOp::Splice(splices) = &write.op {
+                            assert_eq!(splices.clone().count(), splices.len());
                         }
                         writes += 1;
                     }

@@ -11,8 +11,8 @@ pub(crate) mod sample;
 use stillpoint_format::LogGsn;
 use stillpoint_format::ident::StoreId;
 use stillpoint_format::log::{
-    BatchBuilder, BatchPlace, PatchRange, Record, RecordHead, RecordKind, SegmentHeader, WriteOp,
-    WritesEncoder,
+    BatchBuilder, BatchPlace, PatchRange, Record, RecordHead, RecordKind, SegmentHeader, Splice,
+    WriteOp, WritesEncoder,
 };
 
 /// The store of all tests.
@@ -24,6 +24,7 @@ pub(crate) enum Op {
     Put { table: u16, generation: u32, key: Vec<u8>, tag: u8, value: Vec<u8> },
     Delete { table: u16, generation: u32, key: Vec<u8> },
     Patch { table: u16, generation: u32, key: Vec<u8>, ranges: Vec<(u32, Vec<u8>)> },
+    Splice { table: u16, generation: u32, key: Vec<u8>, splices: Vec<(u32, u32, Vec<u8>)> },
 }
 
 /// The header of the sample segment.
@@ -57,6 +58,14 @@ pub(crate) fn encode_ops(body: &mut Vec<u8>, ops: &[Op]) {
                     .map(|(offset, bytes)| PatchRange { offset: *offset, bytes })
                     .collect();
                 writes.patch(*table, *generation, key, &ranges)
+            }
+            Op::Splice { table, generation, key, splices } => {
+                let splices = splices.iter().map(|(offset, removed, bytes)| Splice {
+                    offset: *offset,
+                    removed: *removed,
+                    bytes,
+                });
+                writes.splice(*table, *generation, key, splices)
             }
         }
         .expect("legal write");
@@ -111,6 +120,10 @@ pub(crate) fn writes_of(record: &Record<'_>) -> Vec<Op> {
                     key,
                     ranges: ranges.map(|range| (range.offset, range.bytes.to_vec())).collect(),
                 },
+                WriteOp::Splice(splices) => {
+                    let owned = |of: Splice<'_>| (of.offset, of.removed, of.bytes.to_vec());
+                    Op::Splice { table, generation, key, splices: splices.map(owned).collect() }
+                }
             }
         })
         .collect()

@@ -38,9 +38,14 @@ fn sample_ops(stream: &mut Stream) -> Vec<Op> {
     (0..stream.below(4))
         .map(|_| {
             let key = vec![stream.next() as u8; [3, 8, 300][stream.below(3)]];
-            match stream.below(3) {
+            match stream.below(4) {
                 0 => Op::Put { table, generation, key, tag: 1, value: vec![7; stream.below(40)] },
                 1 => Op::Delete { table, generation, key },
+                2 => {
+                    let offset = [4, 100_000][stream.below(2)];
+                    let splices = vec![(offset, 3, vec![9; 8]), (0, 0, vec![])];
+                    Op::Splice { table, generation, key, splices }
+                }
                 _ => {
                     let offset = [4, 100_000][stream.below(2)];
                     let ranges = vec![(offset, vec![9; 8]), (0, vec![])];
