@@ -29,6 +29,7 @@ mod glob;
 mod keyspace;
 mod log;
 mod net;
+mod planted;
 pub mod resp;
 mod server;
 mod session;

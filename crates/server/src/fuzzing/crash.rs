@@ -8,6 +8,7 @@ use stillpoint_io::{Rng, SeededRng, SimDisk};
 
 use super::alone::{Alone, Client, Server};
 use crate::keyspace::{CollectionCheck, VerifiedCollections};
+use crate::planted::{Bug, plant};
 
 /// Lives of a machine, each with crashes at several moments.
 const LIVES: u64 = 40;
@@ -123,41 +124,140 @@ fn recover(seed: u64, disk: SimDisk, checkpoint: &str, history: &History) {
     assert_eq!(ask(&mut server, &mut client, LOOK), look, "seed {seed}");
 }
 
+/// One life of a machine, with crashes. Gives the number of recoveries.
+fn live(seed: u64) -> usize {
+    let mut recovered = 0;
+    let rng = SeededRng::new(seed);
+    let checkpoint = ["calc", "calc:partial"][seed as usize % 2];
+    let disk = SimDisk::new(seed);
+    let alone = Alone::over(config(checkpoint), disk.clone());
+    let mut session = alone.engine.session().expect("a session");
+    let mut server = Server::new(&alone);
+    let mut client = [server.connect()];
+    let mut history = History::default();
+    history.looks.push(ask(&mut server, &mut client, LOOK));
+    for _ in 0..COMMANDS {
+        ask(&mut server, &mut client, &group(&rng));
+        history.looks.push(ask(&mut server, &mut client, LOOK));
+        match rng.below(12) {
+            0 => {
+                alone.engine.checkpoint().expect("a checkpoint");
+                history.durable = history.looks.len() - 1;
+            }
+            1..5 => {
+                // The event loop removes some nodes of deleted collections.
+                server.clock.advance(Duration::from_millis(100));
+                server.turn(&mut client);
+            }
+            _ => {}
+        }
+        if rng.below(COMMANDS as u64) < CRASHES {
+            let image = disk.crash_image(rng.next_u64());
+            recover(seed, image, checkpoint, &history);
+            recovered += 1;
+        }
+    }
+    assert_eq!(verified(&alone, &mut session).damage, []);
+    recovered
+}
+
+/// A command, or several on one key. These are one transaction, which a crash keeps or loses whole.
+fn group(rng: &SeededRng) -> Vec<u8> {
+    if rng.below(3) > 0 {
+        return command(rng);
+    }
+    let key = ["a", "b", "c", "d"][rng.below(4) as usize];
+    let kind = rng.below(4);
+    let mut group = Vec::new();
+    for _ in 0..2 + rng.below(20) {
+        let member = format!("member:{:06}", rng.below(400));
+        let line = match (kind, rng.below(4)) {
+            (0, 0) => format!("ZREM {key} {member}"),
+            (0, _) => format!("ZADD {key} {} {member}", rng.below(100)),
+            (1, 0) => format!("HDEL {key} {member}"),
+            (1, _) => format!("HSET {key} {member} {}", "x".repeat(rng.below(40) as usize)),
+            (2, 0) => format!("SREM {key} {member}"),
+            (2, _) => format!("SADD {key} {member}"),
+            (_, 0) => format!("LPOP {key}"),
+            (_, 1) => format!("LSET {key} {} {member}", rng.below(50)),
+            _ => format!("RPUSH {key} {member}"),
+        };
+        group.extend([line.as_bytes(), b"\r\n"].concat());
+    }
+    group
+}
+
 #[test]
 fn collections_are_whole_after_every_crash() {
-    let mut recovered = 0;
-    for seed in 0..LIVES {
-        let rng = SeededRng::new(seed);
-        let checkpoint = ["calc", "calc:partial"][seed as usize % 2];
-        let disk = SimDisk::new(seed);
-        let alone = Alone::over(config(checkpoint), disk.clone());
-        let mut session = alone.engine.session().expect("a session");
-        let mut server = Server::new(&alone);
-        let mut client = [server.connect()];
-        let mut history = History::default();
-        history.looks.push(ask(&mut server, &mut client, LOOK));
-        for _ in 0..COMMANDS {
-            ask(&mut server, &mut client, &command(&rng));
-            history.looks.push(ask(&mut server, &mut client, LOOK));
-            match rng.below(12) {
-                0 => {
-                    alone.engine.checkpoint().expect("a checkpoint");
-                    history.durable = history.looks.len() - 1;
-                }
-                1..5 => {
-                    // The event loop removes some nodes of deleted collections.
-                    server.clock.advance(Duration::from_millis(100));
-                    server.turn(&mut client);
-                }
-                _ => {}
-            }
-            if rng.below(COMMANDS as u64) < CRASHES {
-                let image = disk.crash_image(rng.next_u64());
-                recover(seed, image, checkpoint, &history);
-                recovered += 1;
-            }
-        }
-        assert_eq!(verified(&alone, &mut session).damage, []);
+    let recovered: usize = (0..LIVES).map(live).sum();
+    assert!(recovered > 3 * LIVES as usize, "{recovered}");
+}
+
+/// A watched key has changed if one of its nodes has, and its own record tells it.
+fn a_change_of_a_node_alone_is_watched() {
+    let alone = Alone::new();
+    let mut server = Server::new(&alone);
+    let mut clients = [server.connect(), server.connect()];
+    let fields: String = (0..200).map(|i| format!(" field:{i:04} {i:04}")).collect();
+    let replies =
+        ask(&mut server, &mut clients, format!("HSET h{fields}\r\nWATCH h\r\n").as_bytes());
+    assert_eq!(replies, b":200\r\n+OK\r\n");
+    clients.swap(0, 1);
+    assert_eq!(ask(&mut server, &mut clients, b"HSET h field:0007 7777\r\n"), b":0\r\n");
+    clients.swap(0, 1);
+    let replies = ask(&mut server, &mut clients, b"MULTI\r\nGET x\r\nEXEC\r\n");
+    assert_eq!(replies, b"+OK\r\n+QUEUED\r\n*-1\r\n");
+}
+
+/// While the nodes of a deleted collection are removed, its grave says whose they are.
+fn a_grave_names_the_nodes_that_are_left() {
+    const FIELDS: usize = 20_000;
+    let alone = Alone::new();
+    let mut session = alone.engine.session().expect("a session");
+    let mut server = Server::new(&alone);
+    let mut client = [server.connect()];
+    for from in (0..FIELDS).step_by(500) {
+        let fields: String = (from..from + 500).map(|i| format!(" field:{i:08} v")).collect();
+        ask(&mut server, &mut client, format!("HSET h{fields}\r\n").as_bytes());
     }
-    assert!(recovered > 3 * LIVES, "{recovered}");
+    assert_eq!(ask(&mut server, &mut client, b"DEL h\r\n"), b":1\r\n");
+    for _ in 0..RECLAIM_TURNS {
+        let found = verified(&alone, &mut session);
+        assert_eq!(found.damage, []);
+        if found.graves == 0 {
+            break;
+        }
+        server.clock.advance(Duration::from_millis(100));
+        server.turn(&mut client);
+    }
+    assert_eq!(verified(&alone, &mut session).nodes, 0);
+}
+
+#[test]
+fn deleted_collections_are_removed_under_their_grave() {
+    a_grave_names_the_nodes_that_are_left();
+}
+
+#[test]
+fn watched_collections_tell_changes_of_their_nodes() {
+    a_change_of_a_node_alone_is_watched();
+}
+
+/// Each planted bug is seen by one of the checks.
+#[test]
+fn each_planted_bug_is_seen() {
+    let bugs =
+        [Bug::IncarnationReused, Bug::KeyNotStamped, Bug::HeaderBeforeNodes, Bug::GraveForgotten];
+    for bug in bugs {
+        plant(Some(bug));
+        let seen = std::panic::catch_unwind(|| {
+            a_change_of_a_node_alone_is_watched();
+            a_grave_names_the_nodes_that_are_left();
+            for seed in 0..LIVES {
+                live(seed);
+            }
+        });
+        plant(None);
+        assert!(seen.is_err(), "{bug:?} is not seen");
+    }
 }

@@ -14,6 +14,7 @@ use super::waiters::{WaiterId, Waiting};
 use super::watch::Watched;
 use crate::config::Db;
 use crate::error::{CmdError, CmdResult};
+use crate::planted::mutant;
 
 /// Expired keys that a pass remembers for deletion. Later passes meet the others again.
 const EXPIRED_MAX: usize = 256;
@@ -150,7 +151,8 @@ impl<'a> Keys<'a> {
     /// An incarnation that no other collection has.
     pub(super) fn next_incarnation(&mut self) -> u64 {
         let next = self.local.next_incarnation;
-        self.local.next_incarnation = next.wrapping_add(INCARNATION_STEP);
+        let step = mutant!(INCARNATION_STEP, IncarnationReused => 0);
+        self.local.next_incarnation = next.wrapping_add(step);
         next
     }
 

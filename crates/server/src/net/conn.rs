@@ -23,6 +23,8 @@ pub(crate) struct Postponed {
     pub(crate) used: usize,
     pub(crate) spans: Box<[Span]>,
     pub(crate) spec: &'static Spec,
+    /// Whether the request must be a transaction of its own.
+    pub(crate) is_alone: bool,
 }
 
 /// One client: socket, buffers, session.

@@ -12,6 +12,7 @@
 mod conn;
 mod connections;
 mod flusher;
+mod groups;
 mod listener;
 mod load;
 mod loading;

@@ -39,6 +39,8 @@ pub(crate) struct Call {
     first_span: u32,
     pub(super) spans: u32,
     pub(crate) spec: &'static Spec,
+    /// Whether the call must be a transaction of its own.
+    pub(super) is_alone: bool,
 }
 
 /// The state of a client's input after planning.
@@ -93,6 +95,8 @@ pub(crate) struct Plan {
     pub(super) postponed: Vec<u32>,
     /// Clients whose call waits for keys.
     pub(super) blocked: Vec<usize>,
+    /// Ends of the groups of calls. The calls of a group are one transaction.
+    pub(super) group_ends: Vec<u32>,
 }
 
 /// Estimated cost of a request, in units of about a microsecond.
@@ -152,7 +156,8 @@ impl Plan {
         self.spans.extend_from_slice(spans);
         self.work += spans.len() + used / UNIT_BYTES;
         let spans = spans.len() as u32;
-        self.calls.push(Call { conn: id as u32, base: base as u32, first_span, spans, spec });
+        let (conn, base) = (id as u32, base as u32);
+        self.calls.push(Call { conn, base, first_span, spans, spec, is_alone: false });
     }
 
     /// Gives the calls that did not run back to their clients, and adds these clients to `again`.
@@ -170,7 +175,8 @@ impl Plan {
             let used = conn.start - call.base as usize;
             conn.start = call.base as usize;
             conn.runs_again = false;
-            conn.postponed.push_front(Postponed { used, spans, spec: call.spec });
+            let Call { spec, is_alone, .. } = call;
+            conn.postponed.push_front(Postponed { used, spans, spec, is_alone });
             conn.wants_input = false;
             if !again.contains(&id) {
                 again.push(id);
@@ -252,7 +258,7 @@ impl Plan {
         if conn.leaves_with > 0 && conn.replied {
             return Some(Progress::AfterReplies);
         }
-        let Postponed { used, spans, spec } = conn.postponed.pop_front()?;
+        let Postponed { used, spans, spec, is_alone } = conn.postponed.pop_front()?;
         let base = conn.start;
         conn.start += used;
         if conn.leaves_with > 0 {
@@ -260,6 +266,9 @@ impl Plan {
             return Some(Progress::Leaves(LongCall { spec, base, used, spans, work }));
         }
         self.push(id, base, used, &spans, spec);
+        if let Some(call) = self.calls.last_mut() {
+            call.is_alone = is_alone;
+        }
         conn.pending += 1;
         None
     }

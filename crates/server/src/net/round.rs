@@ -1,5 +1,13 @@
 //! One round of an event loop: the calls of the plan as a batch of transactions.
+//!
+//! Successive calls of one client on one key are a group, which is one transaction ([`groups`]). A
+//! group takes the lock of its key once, and its log record names each node once. If a call of a
+//! group can only end with a rollback, the group is dissolved: its calls run again, each as a
+//! transaction of its own.
+//!
+//! [`groups`]: super::groups
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use stillpoint::{Batch, KeySet, Mode, Session, Stamp, Tx, TxError};
@@ -50,6 +58,10 @@ pub(crate) struct Round<'a> {
     work: usize,
     /// Whether no more calls run in this round, because it did enough or the clients hold too much.
     is_over: bool,
+    /// The call behind the last one of the running group that has begun.
+    ran_to: usize,
+    /// Whether the calls of the running group must run again, each by itself.
+    dissolves: bool,
 }
 
 impl<'a> Round<'a> {
@@ -73,6 +85,8 @@ impl<'a> Round<'a> {
             waits: false,
             work: 0,
             is_over: false,
+            ran_to: 0,
+            dissolves: false,
         }
     }
 
@@ -81,6 +95,7 @@ impl<'a> Round<'a> {
         let start_ns = self.shared.config.clock.monotonic_ns();
         {
             let _stripe = self.shared.keyspace.lock.enter(self.local.worker);
+            self.plan.group(self.conns, &self.shared.keyspace);
             session.execute(self);
             self.local.keys.may_leave = false;
         }
@@ -109,17 +124,23 @@ impl<'a> Round<'a> {
         ended_ns
     }
 
-    /// Ends a run of call `i` that asks for another: under a lock, with further keys, or beside the
-    /// event loop.
-    fn end_for_a_run(&mut self, i: usize, mark: Mark, error: &CmdError) -> TxError {
+    /// Ends a run of the calls `first..=i` whose last one asks for another run: under a lock, with
+    /// further keys, or beside the event loop.
+    fn end_for_a_run(&mut self, first: usize, i: usize, error: &CmdError) -> TxError {
         let call = self.plan.calls[i];
         let Some(conn) = self.conns.get_mut(call.conn as usize) else {
             return answered();
         };
         if error.is_not_locked() {
-            conn.reply.truncate(mark);
-            self.local.stats.uncount_call(call.spec.id);
+            if let Some(mark) = self.mark {
+                conn.reply.truncate(mark);
+            }
+            self.uncount(first..i + 1);
             return TxError::NotLocked;
+        }
+        if i > first {
+            self.dissolves = true;
+            return answered();
         }
         (self.comes_back, conn.runs_again) = (true, true);
         conn.leaves_with = if error.leaves() {
@@ -132,106 +153,15 @@ impl<'a> Round<'a> {
         answered()
     }
 
-    /// Notes that a call has cost `work`, its reply of `replied` bytes included.
-    fn note_work(&mut self, work: usize, replied: usize) {
-        self.work += work;
-        // All event loops write the total, so the round reads it after large replies only.
-        let too_much = || replied >= LARGE_REPLY_BYTES && self.shared.client_memory.is_over();
-        self.is_over |= self.work >= ROUND_WORK || too_much();
-    }
-}
-
-/// Whether a call that found no memory is run again a little later. `EXEC` is not, since its run
-/// has used up the queue.
-fn waits_for_room(shared: &Shared, diverts: bool, spec: &Spec) -> bool {
-    diverts && matches!(spec.handler, Handler::Keyed(_)) && shared.keyspace.engine.memory_returns()
-}
-
-/// Whether call `i` is the last of its client, and few bytes came behind it.
-fn is_last(plan: &Plan, i: usize, conn: &Conn) -> bool {
-    let call = &plan.calls[i];
-    conn.input.len() - conn.start <= MOVED_BYTES_MAX
-        && conn.postponed.is_empty()
-        && plan.calls[i + 1..].iter().all(|other| other.conn != call.conn)
-}
-
-impl Batch for Round<'_> {
-    fn len(&self) -> usize {
-        self.plan.calls.len()
-    }
-
-    fn declare(&mut self, i: usize, keys: &mut KeySet) {
-        let call = &self.plan.calls[i];
-        let Some(conn) = self.conns.get_mut(call.conn as usize) else {
-            return;
-        };
-        if matches!(call.spec.handler, Handler::Exec) {
-            declare_exec(&mut conn.client, &self.shared.keyspace, keys);
-        } else {
-            let args = self.plan.args(call, &conn.input);
-            let (db, keyspace) = (conn.client.db, &self.shared.keyspace);
-            call.spec.declare_keys(args, db, keyspace, keys);
-            if call.spec.flags.has(Flags::DERIVES_KEYS)
-                && let Some(derived) = &conn.client.derived
-            {
-                derived.keys.iter().for_each(|key| {
-                    keyspace.declare(keys, db, key, Mode::Read, 0);
-                });
-            }
-        }
-    }
-
-    /// Whether the call runs now. A call that does not run goes back to its client after the round.
-    fn begins(&mut self, i: usize, large_bytes: &dyn Fn() -> usize) -> bool {
-        let Call { conn, spec, .. } = self.plan.calls[i];
-        let conn = self.conns.get_mut(conn as usize);
-        let copies = spec.flags.has(Flags::COPIES) || matches!(spec.handler, Handler::Exec);
-        let may_run = |conn: &mut Conn| {
-            let is_waiting = conn.client.waits_for_keys();
-            if is_waiting
-                || conn.runs_again
-                || conn.leaves_with > 0
-                || conn.is_blocked(self.plan.allowance)
-            {
-                return false;
-            }
-            if self.plan.diverts && copies {
-                let work = large_bytes() / UNIT_BYTES;
-                conn.leaves_with = if work < LONG_WORK { 0 } else { work };
-            }
-            conn.leaves_with == 0
-        };
-        let begins = !self.is_over && conn.is_some_and(may_run);
-        if !begins {
-            self.plan.postponed.push(i as u32);
-        }
-        begins
-    }
-
-    fn call(&mut self, i: usize, to: &mut stillpoint::Call) {
-        let call = self.plan.calls[i];
-        let Some(conn) = self.conns.get_mut(call.conn as usize) else {
-            return;
-        };
-        let now_ms = self.local.keys.now_ms;
-        if matches!(call.spec.handler, Handler::Exec) {
-            name_exec(to, &conn.client, (0, usize::MAX), now_ms);
-        } else {
-            let args = self.plan.args(&call, &conn.input);
-            name_command(to, (call.spec, args), &conn.client, now_ms);
-        }
-    }
-
-    fn run(&mut self, i: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
+    /// Runs call `i` of a group.
+    fn run_call(&mut self, group: &Range<usize>, i: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
         let call = self.plan.calls[i];
         let Some(conn) = self.conns.get_mut(call.conn as usize) else {
             return Err(answered());
         };
         let args = self.plan.args(&call, &conn.input);
-        conn.replied = true;
         let before = conn.reply.pending();
-        let mark = conn.reply.begin();
-        self.mark = Some(mark);
+        let mark = conn.reply.mark();
         let start_ns = if self.time_each { self.shared.config.clock.monotonic_ns() } else { 0 };
         let is_keyed = matches!(call.spec.handler, Handler::Keyed(_));
         self.local.keys.may_leave = self.plan.diverts && is_keyed;
@@ -246,9 +176,6 @@ impl Batch for Round<'_> {
             may_derive: is_keyed,
         };
         ctx.count_call(call.spec);
-        if call.spec.flags.may_use_reserve() {
-            tx.use_reserve();
-        }
         let result = match call.spec.handler {
             Handler::Keyed(run) => run(&mut ctx, args, tx),
             _ => run_exec(&mut ctx, tx),
@@ -256,7 +183,7 @@ impl Batch for Round<'_> {
         if let Err(error) = &result
             && error.asks_for_a_run()
         {
-            return Err(self.end_for_a_run(i, mark, error));
+            return Err(self.end_for_a_run(group.start, i, error));
         }
         ctx.client.derived = None;
         if ctx.client.waits_for_keys() {
@@ -264,15 +191,19 @@ impl Batch for Round<'_> {
             return Err(answered());
         }
         ctx.client.blocked = None;
-        let done = result.map_err(|error| {
+        let mut done = Ok(());
+        if let Err(error) = result {
             if error.is_full() && waits_for_room(self.shared, self.plan.diverts, call.spec) {
                 self.runs_again = true;
-                return answered();
+            } else {
+                ctx.answer_error(mark, &error);
+                ctx.local.stats.command(call.spec.id).failed.add(1);
             }
-            ctx.answer_error(mark, &error);
-            ctx.local.stats.command(call.spec.id).failed.add(1);
-            answered()
-        });
+            // As in `EXEC`, an error of the command itself comes before its first change.
+            if group.len() == 1 || matches!(error, CmdError::Store(_)) {
+                done = Err(answered());
+            }
+        }
         if self.time_each {
             let took_ns = self.shared.config.clock.monotonic_ns() - start_ns;
             note_time(self.shared, self.local, &conn.client, call.spec, args, took_ns);
@@ -291,8 +222,46 @@ impl Batch for Round<'_> {
         done
     }
 
-    fn ended(&mut self, i: usize, result: Result<Option<Stamp>, TxError>) {
-        let mark = self.mark.take();
+    /// Whether the running group goes on with its next call, after the calls before `next`.
+    fn goes_on(&self, group: &Range<usize>, next: usize) -> bool {
+        let conn = self.conns.get(self.plan.calls[group.start].conn as usize);
+        next < group.end
+            && !self.is_over
+            && conn.is_some_and(|conn| !conn.is_blocked(self.plan.allowance))
+    }
+
+    /// Takes back that calls have run.
+    fn uncount(&self, calls: Range<usize>) {
+        for call in &self.plan.calls[calls] {
+            self.local.stats.uncount_call(call.spec.id);
+        }
+    }
+
+    /// Gives calls back to their client, to run in a later round.
+    fn postpone(&mut self, calls: Range<usize>) {
+        if let Some(call) = self.plan.calls[calls.clone()].first()
+            && let Some(conn) = self.conns.get_mut(call.conn as usize)
+        {
+            // The calls behind them wait, too.
+            conn.runs_again = true;
+            self.plan.postponed.extend(calls.map(|i| i as u32));
+        }
+    }
+
+    /// Gives the calls of a group that was rolled back to their client. Each of them runs again by
+    /// itself.
+    fn dissolve(&mut self, group: Range<usize>, mark: Mark) {
+        let calls = &mut self.plan.calls[group.clone()];
+        calls.iter_mut().for_each(|call| call.is_alone = true);
+        if let Some(conn) = self.conns.get_mut(calls[0].conn as usize) {
+            conn.reply.truncate(mark);
+        }
+        self.uncount(group.start..self.ran_to);
+        self.postpone(group);
+    }
+
+    /// Ends the first call of a group, whose transaction has ended with this result.
+    fn end_call(&mut self, i: usize, mark: Option<Mark>, result: Result<Option<Stamp>, TxError>) {
         let has_error = std::mem::take(&mut self.has_error);
         let call = &self.plan.calls[i];
         let Some(conn) = self.conns.get_mut(call.conn as usize) else {
@@ -336,5 +305,157 @@ impl Batch for Round<'_> {
             }
         }
         settle_reply(&mut conn.client, &mut conn.reply, mark);
+    }
+
+    /// Declares the key of a group.
+    fn declare_group(&mut self, group: Range<usize>, keys: &mut KeySet) {
+        let calls = &self.plan.calls[group];
+        // The transaction has one slot, which every call has as its first.
+        let writer = calls.iter().find(|call| call.spec.flags.has(Flags::WRITE));
+        let call = writer.unwrap_or(&calls[0]);
+        if let Some(conn) = self.conns.get_mut(call.conn as usize) {
+            let args = self.plan.args(call, &conn.input);
+            call.spec.declare_keys(args, conn.client.db, &self.shared.keyspace, keys);
+        }
+    }
+
+    /// Notes that a call has cost `work`, its reply of `replied` bytes included.
+    fn note_work(&mut self, work: usize, replied: usize) {
+        self.work += work;
+        // All event loops write the total, so the round reads it after large replies only.
+        let too_much = || replied >= LARGE_REPLY_BYTES && self.shared.client_memory.is_over();
+        self.is_over |= self.work >= ROUND_WORK || too_much();
+    }
+}
+
+/// Whether a call that found no memory is run again a little later. `EXEC` is not, since its run
+/// has used up the queue.
+fn waits_for_room(shared: &Shared, diverts: bool, spec: &Spec) -> bool {
+    diverts && matches!(spec.handler, Handler::Keyed(_)) && shared.keyspace.engine.memory_returns()
+}
+
+/// Whether call `i` is the last of its client, and few bytes came behind it.
+fn is_last(plan: &Plan, i: usize, conn: &Conn) -> bool {
+    let call = &plan.calls[i];
+    conn.input.len() - conn.start <= MOVED_BYTES_MAX
+        && conn.postponed.is_empty()
+        && plan.calls[i + 1..].iter().all(|other| other.conn != call.conn)
+}
+
+impl Batch for Round<'_> {
+    fn len(&self) -> usize {
+        self.plan.groups()
+    }
+
+    fn declare(&mut self, group: usize, keys: &mut KeySet) {
+        let group = self.plan.group_calls(group);
+        if group.len() > 1 {
+            return self.declare_group(group, keys);
+        }
+        let call = &self.plan.calls[group.start];
+        let Some(conn) = self.conns.get_mut(call.conn as usize) else {
+            return;
+        };
+        if matches!(call.spec.handler, Handler::Exec) {
+            declare_exec(&mut conn.client, &self.shared.keyspace, keys);
+        } else {
+            let args = self.plan.args(call, &conn.input);
+            let (db, keyspace) = (conn.client.db, &self.shared.keyspace);
+            call.spec.declare_keys(args, db, keyspace, keys);
+            if call.spec.flags.has(Flags::DERIVES_KEYS)
+                && let Some(derived) = &conn.client.derived
+            {
+                derived.keys.iter().for_each(|key| {
+                    keyspace.declare(keys, db, key, Mode::Read, 0);
+                });
+            }
+        }
+    }
+
+    /// Whether the calls run now. Calls that do not run go back to their client after the round.
+    fn begins(&mut self, group: usize, large_bytes: &dyn Fn() -> usize) -> bool {
+        let group = self.plan.group_calls(group);
+        let Call { conn, spec, .. } = self.plan.calls[group.start];
+        let conn = self.conns.get_mut(conn as usize);
+        let copies = spec.flags.has(Flags::COPIES) || matches!(spec.handler, Handler::Exec);
+        let may_run = |conn: &mut Conn| {
+            let is_waiting = conn.client.waits_for_keys();
+            if is_waiting
+                || conn.runs_again
+                || conn.leaves_with > 0
+                || conn.is_blocked(self.plan.allowance)
+            {
+                return false;
+            }
+            if self.plan.diverts && copies {
+                let work = large_bytes() / UNIT_BYTES;
+                conn.leaves_with = if work < LONG_WORK { 0 } else { work };
+            }
+            conn.leaves_with == 0
+        };
+        let begins = !self.is_over && conn.is_some_and(may_run);
+        if !begins {
+            self.plan.postponed.extend(group.map(|i| i as u32));
+        }
+        begins
+    }
+
+    fn call(&mut self, group: usize, to: &mut stillpoint::Call) {
+        // A store that logs calls gets groups of one call.
+        let call = self.plan.calls[self.plan.group_calls(group).start];
+        let Some(conn) = self.conns.get_mut(call.conn as usize) else {
+            return;
+        };
+        let now_ms = self.local.keys.now_ms;
+        if matches!(call.spec.handler, Handler::Exec) {
+            name_exec(to, &conn.client, (0, usize::MAX), now_ms);
+        } else {
+            let args = self.plan.args(&call, &conn.input);
+            name_command(to, (call.spec, args), &conn.client, now_ms);
+        }
+    }
+
+    fn run(&mut self, group: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        let group = self.plan.group_calls(group);
+        let calls = &self.plan.calls[group.clone()];
+        if calls.iter().all(|call| call.spec.flags.may_use_reserve()) {
+            tx.use_reserve();
+        }
+        let Some(conn) = self.conns.get_mut(calls[0].conn as usize) else {
+            return Err(answered());
+        };
+        conn.replied = true;
+        self.mark = Some(conn.reply.begin());
+        self.dissolves = false;
+        self.ran_to = group.start;
+        loop {
+            let i = self.ran_to;
+            self.ran_to = i + 1;
+            if let Err(error) = self.run_call(&group, i, tx) {
+                self.dissolves |= i > group.start && !matches!(error, TxError::NotLocked);
+                return Err(error);
+            }
+            if !self.goes_on(&group, self.ran_to) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn ended(&mut self, group: usize, result: Result<Option<Stamp>, TxError>) {
+        let group = self.plan.group_calls(group);
+        let mark = self.mark.take();
+        let ran_to = if mark.is_some() { self.ran_to } else { group.start + 1 };
+        if let Some(mark) = mark
+            && ran_to > group.start + 1
+        {
+            // A commit that was refused may suit some of the calls.
+            if self.dissolves || result.is_err() {
+                (self.has_error, self.runs_again) = (false, false);
+                return self.dissolve(group, mark);
+            }
+        } else {
+            self.end_call(group.start, mark, result);
+        }
+        self.postpone(ran_to..group.end);
     }
 }

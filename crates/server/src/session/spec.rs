@@ -67,6 +67,10 @@ impl Flags {
         self.0 & other.0 == other.0
     }
 
+    pub(crate) const fn has_any(self, others: Self) -> bool {
+        self.0 & others.0 != 0
+    }
+
     /// Whether a command writes and is not refused at full memory. Such a command may take from
     /// the reserve beyond the limit.
     pub(crate) const fn may_use_reserve(self) -> bool {
@@ -262,6 +266,18 @@ impl Spec {
         let argc = argc as i64;
         let arity = i64::from(self.arity);
         if arity < 0 { argc >= -arity } else { argc == arity }
+    }
+
+    /// Whether calls may be one transaction with other calls of their client on their only key,
+    /// which is argument 1.
+    #[inline]
+    pub(crate) fn may_be_joined(&self) -> bool {
+        const APART: Flags = Flags::BLOCKING.or(Flags::DERIVES_KEYS).or(Flags::COPIES);
+        let has_one_key = matches!(self.keys, KeySpec { first: 1, last: 1, count_at: 0, .. });
+        has_one_key
+            && self.declare.is_none()
+            && !self.flags.has_any(APART)
+            && matches!(self.handler, Handler::Keyed(_))
     }
 
     /// Declares the keys of a call in database `db`; returns how many.

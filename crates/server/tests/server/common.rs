@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use stillpoint::{Config as EngineConfig, Engine};
 use stillpoint_io::{Clock, RealClock, RealRng};
-use stillpoint_server::{DebugCommand, Loading, Server, ServerConfig, ServerError};
+use stillpoint_server::{
+    CollectionCheck, DebugCommand, Loading, Server, ServerConfig, ServerError,
+};
 
 /// A server on a free port; ends when dropped.
 pub(crate) struct TestServer {
@@ -397,4 +399,26 @@ pub(crate) fn tool(name: &str, args: &[&str]) -> Option<String> {
 #[expect(clippy::print_stderr, reason = "what was not tested must be seen")]
 pub(crate) fn skipped(name: &str) {
     eprintln!("SKIPPED: {name} is not installed, nothing was tested with it");
+}
+
+/// Verifies all collections of the data of a server that has ended.
+pub(crate) fn verify(engine: &Engine) -> u64 {
+    let mut check = CollectionCheck::default();
+    let mut session = engine.session().expect("a session");
+    for table in ["db0", "db0.nodes", "db1", "db1.nodes", "graves"] {
+        let Ok(id) = engine.table(table) else { continue };
+        let mut cursor = 0;
+        loop {
+            let mut visit = |key: &[u8], value: stillpoint::ValueRef<'_>| {
+                check.add(table, key, value);
+            };
+            cursor = session.scan(id, cursor, 1000, &mut visit).expect("a scan");
+            if cursor == 0 {
+                break;
+            }
+        }
+    }
+    let found = check.finish();
+    assert_eq!(found.damage, Vec::new());
+    found.collections
 }

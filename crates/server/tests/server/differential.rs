@@ -1,9 +1,10 @@
 //! Seeded random commands, sent to this server and to a real redis-server, compared
 //! reply by reply.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::common::{Client, RealRedis, TestServer, Value};
+use crate::common::{Client, RealRedis, TestServer, Value, encode};
 use stillpoint_io::{Clock, RealClock, Rng, SeededRng};
 
 /// Commands of one run.
@@ -237,6 +238,7 @@ const TEMPLATES: &[&str] = &[
 /// on the time.
 fn normalised(command: &[String], reply: Value) -> Value {
     let name = command[0].to_ascii_uppercase();
+    let reply = if name.starts_with('Z') { without_minus_zero(reply) } else { reply };
     let key = |v: &Value| format!("{v:?}");
     let coarse = |v: Value, unit: i64| match v {
         Value::Int(n) if n > 0 => Value::Int((n + unit) / (4 * unit)),
@@ -302,6 +304,16 @@ fn normalised(command: &[String], reply: Value) -> Value {
     }
 }
 
+/// Scores of minus zero are kept as zero.
+fn without_minus_zero(reply: Value) -> Value {
+    match reply {
+        Value::Array(items) => Value::Array(items.into_iter().map(without_minus_zero).collect()),
+        Value::Bulk(text) if text == b"-0" => Value::bulk("0"),
+        Value::Double(text) if text == "-0" => Value::Double("0".to_owned()),
+        other => other,
+    }
+}
+
 /// An array of pairs, sorted by the first of each.
 fn sorted_pairs(items: Vec<Value>) -> Value {
     let mut pairs: Vec<&[Value]> = items.chunks(2).collect();
@@ -333,8 +345,24 @@ impl Pair {
     }
 
     fn call(&mut self, command: &[String]) -> (Value, Value) {
-        let words: Vec<&str> = command.iter().map(String::as_str).collect();
-        let (mut ours, mut theirs) = (self.ours.call(&words), self.theirs.call(&words));
+        self.send(std::slice::from_ref(&command.to_vec()));
+        self.read(command)
+    }
+
+    /// Sends commands together.
+    fn send(&mut self, commands: &[Vec<String>]) {
+        let mut requests = Vec::new();
+        for command in commands {
+            let words: Vec<&[u8]> = command.iter().map(String::as_bytes).collect();
+            requests.extend(encode(&words));
+        }
+        self.ours.send_raw(&requests);
+        self.theirs.send_raw(&requests);
+    }
+
+    /// Reads both replies to the next of the commands that were sent.
+    fn read(&mut self, command: &[String]) -> (Value, Value) {
+        let (mut ours, mut theirs) = (self.ours.read(), self.theirs.read());
         if command[0].eq_ignore_ascii_case("EXEC") {
             let queue = std::mem::take(&mut self.queue);
             ours = normalised_exec(&queue, ours);
@@ -368,11 +396,19 @@ pub(crate) fn compare(seed: u64, resp3: bool, templates: &'static [&'static str]
     let generator = Generator { rng: SeededRng::new(seed), templates };
     let mut history: Vec<String> = Vec::new();
     let mut differences: Vec<String> = Vec::new();
+    let mut sent: VecDeque<Vec<String>> = VecDeque::new();
+    let mut sender = 0;
     for number in 0..commands {
-        let pair = &mut pairs[usize::from(generator.below(5) == 0)];
-        let command = generator.command();
+        if sent.is_empty() {
+            // Half of the commands come in pipelines, whose commands on one key are one transaction.
+            sender = usize::from(generator.below(5) == 0);
+            let count = if generator.below(12) == 0 { 2 + generator.below(20) } else { 1 };
+            sent.extend((0..count).map(|_| generator.command()));
+            pairs[sender].send(sent.make_contiguous());
+        }
+        let Some(command) = sent.pop_front() else { break };
         history.push(format!("{command:?}"));
-        let (ours, theirs) = pair.call(&command);
+        let (ours, theirs) = pairs[sender].read(&command);
         if ours != theirs {
             let recent = history[history.len().saturating_sub(8)..].join("\n    ");
             differences.push(format!(

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use stillpoint::{Config as EngineConfig, Engine};
 use stillpoint_io::{Clock, RealClock, Rng, SeededRng};
-use stillpoint_server::{CollectionCheck, ServerConfig};
+use stillpoint_server::ServerConfig;
 
-use crate::common::{Client, TestServer, Value, config, eventually, field};
+use crate::common::{Client, TestServer, Value, config, eventually, field, verify};
 
 /// A clock whose time of day moves only when the test moves it.
 #[derive(Debug, Default)]
@@ -336,28 +336,6 @@ fn move_around(client: &mut Client, rng: &SeededRng) {
             assert_eq!(call(client, "RENAME other h"), Value::ok());
         }
     }
-}
-
-/// Verifies all collections of the data of a server that has ended.
-fn verify(engine: &Engine) -> u64 {
-    let mut check = CollectionCheck::default();
-    let mut session = engine.session().expect("a session");
-    for table in ["db0", "db0.nodes", "db1", "db1.nodes", "graves"] {
-        let Ok(id) = engine.table(table) else { continue };
-        let mut cursor = 0;
-        loop {
-            let mut visit = |key: &[u8], value: stillpoint::ValueRef<'_>| {
-                check.add(table, key, value);
-            };
-            cursor = session.scan(id, cursor, 1000, &mut visit).expect("a scan");
-            if cursor == 0 {
-                break;
-            }
-        }
-    }
-    let found = check.finish();
-    assert_eq!(found.damage, Vec::new());
-    found.collections
 }
 
 /// Random changes of small and of large hashes, while time goes on: every way of reading tells what

@@ -35,6 +35,7 @@ pub use verify::{CollectionCheck, CollectionFault, DamagedCollection, VerifiedCo
 
 use super::kinds::{ElementRules, Kind, Order};
 use super::value::RECORD_OVERHEAD;
+use crate::planted::mutant;
 use times::{EARLIEST_BYTES, IS_TIMED, NEVER};
 use tree::{LEAF_BYTES_MAX, Nodes, PACKED_BYTES_MAX, Sorting, Tree, TreePosition, damaged};
 
@@ -58,6 +59,9 @@ fn head_bytes(flags: u8) -> usize {
 /// Bytes of a node's key.
 pub(super) const NODE_KEY_BYTES: usize = 16;
 
+/// Nodes whose slots are kept: about those on the way to an element of a tree and of its index.
+const NODES_RECENT: usize = 8;
+
 /// The key of a node.
 fn node_key(incarnation: u64, node: u64) -> [u8; NODE_KEY_BYTES] {
     let mut key = [0; NODE_KEY_BYTES];
@@ -75,6 +79,14 @@ struct NodeKeys {
     incarnation: u64,
     /// The last number that was given to a node.
     last: u64,
+    /// The nodes that were used last, with their slots. No node has number 0.
+    recent: [(u64, Slot); NODES_RECENT],
+}
+
+impl NodeKeys {
+    fn new(parent: Slot, table: TableId) -> Self {
+        Self { parent, table, incarnation: 0, last: 0, recent: [(0, Slot(0)); NODES_RECENT] }
+    }
 }
 
 /// The nodes of a collection, inside a transaction.
@@ -85,8 +97,15 @@ struct TxNodes<'a, 't> {
 
 impl TxNodes<'_, '_> {
     fn slot(&mut self, node: u64) -> Result<Slot, TxError> {
-        let NodeKeys { parent, table, incarnation, .. } = *self.keys;
-        self.tx.key_under(parent, table, &node_key(incarnation, node), LEAF_BYTES_MAX)
+        let NodeKeys { parent, table, incarnation, recent, .. } = *self.keys;
+        if let Some((_, slot)) = recent.iter().find(|(other, _)| *other == node) {
+            return Ok(*slot);
+        }
+        let key = node_key(incarnation, node);
+        let slot = self.tx.key_under(parent, table, &key, LEAF_BYTES_MAX)?;
+        self.keys.recent.rotate_right(1);
+        self.keys.recent[0] = (node, slot);
+        Ok(slot)
     }
 }
 
@@ -99,7 +118,18 @@ impl Nodes for TxNodes<'_, '_> {
     fn write(&mut self, node: u64, bytes: &[u8]) -> Result<(), TxError> {
         let slot = self.slot(node)?;
         let old = self.tx.value(slot).ok_or_else(damaged)?.to_vec();
-        patch_or_put(self.tx, slot, (0, 0), &old, bytes)
+        if let Some(removed) = removed_ranges(&old, bytes) {
+            return remove_ranges(self.tx, slot, &old, bytes, &removed);
+        }
+        patch_or_splice(self.tx, slot, 0, &old, bytes)
+    }
+
+    fn patch(&mut self, node: u64, at: usize, bytes: &[u8]) -> Result<(), TxError> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let slot = self.slot(node)?;
+        self.tx.patch_slot(slot, at, bytes)
     }
 
     fn add(&mut self, bytes: &[u8]) -> Result<u64, TxError> {
@@ -115,37 +145,77 @@ impl Nodes for TxNodes<'_, '_> {
     }
 }
 
-/// Gives a record new bytes from byte `skip` on. If one range has changed and the record has not
-/// become shorter, the log gets this range only.
-fn patch_or_put(
+/// Gives a record new bytes in place of `old`, from byte `skip` on. The log gets the range in which
+/// they differ.
+fn patch_or_splice(
     tx: &mut Tx<'_>,
     slot: Slot,
-    (tag, skip): (u8, usize),
+    skip: usize,
     old: &[u8],
     new: &[u8],
 ) -> Result<(), TxError> {
-    if new.len() < old.len() {
-        // `old` and `new` lack the bytes before `skip`, so they can replace the value only if
-        // `skip` is 0.
-        debug_assert_eq!(skip, 0, "a record with an expiry is put by the keyspace");
-        return tx.put_slot_tagged(slot, tag, new);
-    }
     let changed = changed_range(old, new);
-    if changed.is_empty() {
-        return Ok(());
+    let removed = old.len() + changed.len() - new.len();
+    let (at, bytes) = (skip + changed.start, &new[changed]);
+    match bytes.len() {
+        0 if removed == 0 => Ok(()),
+        len if len == removed => tx.patch_slot(slot, at, bytes),
+        _ => tx.splice_slot(slot, at, removed, bytes),
     }
-    tx.patch_slot(slot, skip + changed.start, &new[changed])
 }
 
-/// The bytes of `new` that differ from those of `old`, which is no longer. If `new` is longer, its
-/// last bytes belong to the range.
+/// The bytes of `new` that differ from those of `old`, between what both begin with and what both
+/// end with.
 fn changed_range(old: &[u8], new: &[u8]) -> Range<usize> {
     let same = same_at_start(old, new);
-    let mut end = new.len();
-    if old.len() == new.len() {
-        end -= same_at_end(&old[same..], &new[same..]);
+    same..new.len() - same_at_end(&old[same..], &new[same..])
+}
+
+/// Bytes of a splice in the log beside its own.
+const SPLICE_BYTES: usize = 6;
+
+/// If a leaf has lost elements in several places, and may have got others at its end: the ranges of
+/// the lost bytes. `None` if the log gets less by one splice of all between them.
+fn removed_ranges(old: &[u8], new: &[u8]) -> Option<Vec<Range<usize>>> {
+    let (mut kept, mut ranges) = (0, Vec::<Range<usize>>::new());
+    for element in node::elements(old, 0) {
+        let bytes = &old[element.at..element.end];
+        if new.get(kept..).is_some_and(|rest| rest.starts_with(bytes)) {
+            kept += bytes.len();
+            continue;
+        }
+        match ranges.last_mut() {
+            Some(last) if last.end == element.at => last.end = element.end,
+            _ => ranges.push(element.at..element.end),
+        }
     }
-    same..end
+    let lost: usize = ranges.iter().map(Range::len).sum();
+    if old.len() - lost != kept {
+        // These bytes are no leaf.
+        return None;
+    }
+    let added = new.len() - kept;
+    let whole = SPLICE_BYTES + changed_range(old, new).len();
+    (SPLICE_BYTES * ranges.len() + added < whole).then_some(ranges)
+}
+
+/// Removes ranges of a record, and appends what `new` has behind the kept bytes.
+fn remove_ranges(
+    tx: &mut Tx<'_>,
+    slot: Slot,
+    old: &[u8],
+    new: &[u8],
+    ranges: &[Range<usize>],
+) -> Result<(), TxError> {
+    // The last range comes first, so that the others stay where they are.
+    for range in ranges.iter().rev() {
+        tx.splice_slot(slot, range.start, range.len(), &[])?;
+    }
+    let kept = old.len() - ranges.iter().map(Range::len).sum::<usize>();
+    match &new[kept..] {
+        [] => Ok(()),
+        added => tx.splice_slot(slot, kept, 0, added),
+    }
 }
 
 /// Bytes that are compared at once.
@@ -204,11 +274,11 @@ impl Elements {
         Some(Self {
             kind,
             rules,
-            keys: NodeKeys { parent, table, incarnation: 0, last: 0 },
+            keys: NodeKeys::new(parent, table),
             next_incarnation,
             flags: 0,
             tree: Tree::new(rules.order == Order::Contents),
-            index: Tree::new(rules.times.is_some()),
+            index: if rules.times.is_some() { Tree::new(true) } else { Tree::uncounted() },
             earliest: NEVER,
             now_ms: 0,
             old: Vec::new(),
@@ -259,7 +329,8 @@ impl Elements {
         let mut out = Vec::with_capacity(HEAD_BYTES_MAX + root.len() + self.index.root.len());
         let is_tree = *height > 0;
         out.push(if is_tree { self.flags | IS_TREE } else { self.flags & !IS_TREE });
-        out.extend_from_slice(&(*len as u32).to_le_bytes());
+        let len = mutant!(*len, HeaderBeforeNodes => len.max(&1) - 1 + u64::from(!is_tree));
+        out.extend_from_slice(&(len as u32).to_le_bytes());
         if is_tree {
             out.extend_from_slice(&self.keys.incarnation.to_le_bytes());
             out.extend_from_slice(&self.keys.last.to_le_bytes());
@@ -298,7 +369,7 @@ impl Elements {
             return Save::Delete;
         }
         let new = self.value();
-        if self.old.is_empty() || new.len() < self.old.len() || new[0] != self.old[0] {
+        if self.old.is_empty() || new[0] != self.old[0] {
             return Save::Put(new);
         }
         Save::Patch(new)
@@ -312,9 +383,11 @@ impl Elements {
         let (old_head, old_rest) = self.old.split_at(head.min(self.old.len()));
         let slot = self.keys.parent;
         // A byte is written even if only nodes have changed: the stamp of the key is that of the change.
+        let stamp: &[u8] = mutant!(&new[..1], KeyNotStamped => &[]);
         match old_head == &new[..head] {
-            true => tx.patch_slot(slot, skip, &new[..1])?,
-            false => patch_or_put(tx, slot, (0, skip), old_head, &new[..head])?,
+            true if stamp.is_empty() => {}
+            true => tx.patch_slot(slot, skip, stamp)?,
+            false => patch_or_splice(tx, slot, skip, old_head, &new[..head])?,
         }
         let root_bytes = TREE_BYTES - 4..TREE_BYTES;
         let has_two_roots =
@@ -322,8 +395,8 @@ impl Elements {
         let cut = if has_two_roots { self.tree.root.len().min(old_rest.len()) } else { 0 };
         let ((old_root, old_rest), (root, rest)) =
             (old_rest.split_at(cut), new[head..].split_at(cut));
-        patch_or_put(tx, slot, (0, skip + head), old_root, root)?;
-        patch_or_put(tx, slot, (0, skip + head + cut), old_rest, rest)
+        patch_or_splice(tx, slot, skip + head, old_root, root)?;
+        patch_or_splice(tx, slot, skip + head + cut, old_rest, rest)
     }
 
     /// Whether the collection was made in this transaction, and has no record yet.
@@ -498,10 +571,9 @@ impl Elements {
     /// Puts a new element into a tree in the order of contents.
     fn put_in(&mut self, tx: &mut Tx<'_>, content: &[u8]) -> Result<(), TxError> {
         self.prepare_for(content, true)?;
-        let (sorting, had_index) = (self.sorting(), self.has_index());
+        let had_index = self.has_index();
         let mut nodes = TxNodes { keys: &mut self.keys, tx };
-        let place = self.tree.place_of(&mut nodes, content)?;
-        self.tree.insert(&mut nodes, &sorting, place, content)?;
+        self.tree.insert_content(&mut nodes, content)?;
         if had_index {
             self.put_in_index(tx, content)
         } else if self.has_index() {
@@ -733,14 +805,15 @@ mod tests {
                 }
             }
             new.extend(std::iter::repeat_n(1, rng.below(2) as usize * 40));
-            let from = (0..old.len()).find(|&at| old[at] != new[at]).unwrap_or(old.len());
-            let last = (from..old.len()).rev().find(|&at| old[at] != new[at]);
-            let end = match last {
-                _ if new.len() > old.len() => new.len(),
-                Some(last) => last + 1,
-                None => from,
-            };
-            assert_eq!(changed_range(&old, &new), from..end, "{old:?} {new:?}");
+            let most = old.len().min(new.len());
+            let from = (0..most).find(|&at| old[at] != new[at]).unwrap_or(most);
+            let is_same =
+                |behind: &usize| old[old.len() - 1 - behind] == new[new.len() - 1 - behind];
+            let same = (0..most - from).take_while(is_same).count();
+            assert_eq!(changed_range(&old, &new), from..new.len() - same, "{old:?} {new:?}");
+            let mut made = old.clone();
+            made.splice(from..old.len() - same, new[from..new.len() - same].iter().copied());
+            assert_eq!(made, new);
         }
     }
 }

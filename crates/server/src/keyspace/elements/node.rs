@@ -32,7 +32,7 @@ pub(super) struct Entry<'a> {
 }
 
 /// Bytes of `Entry::below`.
-const BELOW_BYTES: usize = 4;
+pub(super) const BELOW_BYTES: usize = 4;
 
 /// The elements of a leaf from byte `at` on.
 pub(super) fn elements(leaf: &[u8], mut at: usize) -> impl Iterator<Item = Element<'_>> {

@@ -18,6 +18,7 @@ use crate::config::Db;
 use crate::keyspace::databases::Keyspace;
 use crate::keyspace::kinds::Kind;
 use crate::keyspace::value::Entry;
+use crate::planted::mutant;
 
 /// Nodes that one transaction removes.
 const STEP: usize = 64;
@@ -73,7 +74,7 @@ pub(in crate::keyspace) fn bury(
         return Ok(());
     }
     let at = tx.key_under(slot, remains.graves, &incarnation.to_be_bytes(), grave.len())?;
-    tx.put_slot(at, &grave)
+    mutant!(tx.put_slot(at, &grave), GraveForgotten => Ok(()))
 }
 
 /// All nodes of a collection, if these are few leaves.

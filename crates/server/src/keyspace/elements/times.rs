@@ -145,9 +145,7 @@ impl Elements {
             self.index.remove(&mut nodes, place)?;
         }
         if let Some(after) = after {
-            let timed = timed(after, name);
-            let place = self.index.place_of(&mut nodes, &timed)?;
-            self.index.insert(&mut nodes, &Sorting::Contents, place, &timed)?;
+            self.index.insert_content(&mut nodes, &timed(after, name))?;
         }
         self.read_earliest(tx)
     }

@@ -10,14 +10,18 @@
 //!    hashes, a separator never divides elements of one hash, and the elements of one leaf have no
 //!    order. If the order is that of contents, a leaf below the root has no order in its record.
 //!    A new element is appended there, and whoever reads the leaf sorts it.
-//! 2. `below` of an entry is the number of elements in its subtree.
+//! 2. `below` of an entry is the number of elements in its subtree, if the tree is counted.
 //! 3. No node but the root is empty. A tree that has grown keeps an inner root until it is empty.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 
 use stillpoint::{KeyHasher, TxError};
 
-use super::node::{Entry, all_below, elements, entries, put_entry, set_below};
+use super::changed_range;
+use super::node::{
+    BELOW_BYTES, Element, Entry, all_below, elements, entries, put_entry, set_below,
+};
 use crate::keyspace::encoding::put_string;
 
 /// Bytes of the only leaf of a small collection. A longer leaf becomes a tree.
@@ -39,6 +43,8 @@ pub(super) trait Nodes {
     fn read(&mut self, node: u64) -> Result<Vec<u8>, TxError>;
     /// Replaces the bytes of a node.
     fn write(&mut self, node: u64, bytes: &[u8]) -> Result<(), TxError>;
+    /// Overwrites bytes of a node from byte `at` on, which is its end at most.
+    fn patch(&mut self, node: u64, at: usize, bytes: &[u8]) -> Result<(), TxError>;
     /// Adds a node.
     fn add(&mut self, bytes: &[u8]) -> Result<u64, TxError>;
     /// Removes a node.
@@ -90,8 +96,6 @@ pub(super) struct TreePosition {
     levels: Vec<Level>,
     /// The leaf, unless it is the root.
     leaf: Option<(u64, Vec<u8>)>,
-    /// The bytes of the leaf's record, if its elements are in another order there.
-    stored: Option<Vec<u8>>,
     /// Byte of the leaf.
     offset: usize,
     /// Number of elements before the place. If the order is that of hashes, elements of the same
@@ -99,8 +103,8 @@ pub(super) struct TreePosition {
     pub(super) position: u64,
     /// Whether the sought element exists.
     pub(super) is_there: bool,
-    /// The separator of the next leaf, if there is one.
-    upper: Option<Vec<u8>>,
+    /// Level and byte of the entry whose separator is that of the next leaf, if there is one.
+    upper: Option<(usize, usize)>,
 }
 
 /// A tree.
@@ -113,6 +117,9 @@ pub(super) struct Tree {
     pub(super) len: u64,
     /// Whether the elements are in the order of their contents.
     pub(super) by_content: bool,
+    /// Whether inner nodes count the elements below their entries. A tree whose elements are found
+    /// by name alone needs no such counts.
+    pub(super) is_counted: bool,
 }
 
 /// Two halves of a node, with the elements below each, and the separator of the second.
@@ -125,7 +132,12 @@ struct Halves {
 impl Tree {
     /// A tree without elements, whose elements will be in the order of their contents, or in another.
     pub(super) fn new(by_content: bool) -> Self {
-        Self { by_content, ..Self::default() }
+        Self { by_content, is_counted: true, ..Self::default() }
+    }
+
+    /// A tree without elements, whose elements will be found by name alone.
+    pub(super) fn uncounted() -> Self {
+        Self::default()
     }
 
     /// The content of the element at a place.
@@ -155,7 +167,6 @@ impl Tree {
         let mut place = TreePosition {
             levels: Vec::with_capacity(usize::from(self.height)),
             leaf: None,
-            stored: None,
             offset: 0,
             position: 0,
             is_there: false,
@@ -167,7 +178,7 @@ impl Tree {
             let (mut before, mut chosen) = (place.position, None);
             for entry in entries(inner, 0) {
                 if chosen.is_some() && !picks(&entry, before) {
-                    place.upper = Some(entry.separator.to_vec());
+                    place.upper = Some((place.levels.len(), entry.at));
                     break;
                 }
                 (place.position, chosen) = (before, Some(entry));
@@ -178,17 +189,18 @@ impl Tree {
             place.levels.push(Level { node, bytes, entry });
             place.leaf = Some((child, nodes.read(child)?));
         }
-        if let Some((_, leaf)) = place.leaf.as_mut().filter(|_| self.by_content)
-            && let Some(sorted) = sorted(leaf)
-        {
-            place.stored = Some(std::mem::replace(leaf, sorted));
-        }
         Ok(place)
     }
 
-    /// The place of position `at`: of an element, or behind the last.
+    /// The place of position `at`: of an element, or behind the last. If the order is that of
+    /// contents, the place is for reading alone, since its leaf is sorted.
     pub(super) fn place_at(&self, nodes: &mut dyn Nodes, at: u64) -> Result<TreePosition, TxError> {
         let mut place = self.descend(nodes, &|_, before| before <= at)?;
+        if let Some((_, leaf)) = place.leaf.as_mut().filter(|_| self.by_content)
+            && let Some(sorted) = sorted(leaf)
+        {
+            *leaf = sorted;
+        }
         let (mut offset, mut position, mut is_there) = (0, place.position, false);
         for element in elements(self.leaf(&place), 0) {
             if position == at {
@@ -214,8 +226,7 @@ impl Tree {
             Sorting::Hashes { hasher, .. } if self.height > 0 => hasher.hash(0, name),
             _ => 0,
         };
-        let hash = hash.to_be_bytes();
-        let mut place = self.descend(nodes, &|entry, _| entry.separator <= &hash[..])?;
+        let mut place = self.descend(nodes, &|entry, _| is_from(entry.separator, hash))?;
         let (mut offset, mut position, mut is_there) = (0, place.position, false);
         for element in elements(self.leaf(&place), 0) {
             if named(element.content) {
@@ -228,17 +239,26 @@ impl Tree {
         Ok(place)
     }
 
-    /// The place of a content in a tree in the order of contents.
+    /// The place of a content in a tree in the order of contents. If there is no such element: the
+    /// end of the leaf where it belongs.
     pub(super) fn place_of(
         &self,
         nodes: &mut dyn Nodes,
         content: &[u8],
     ) -> Result<TreePosition, TxError> {
-        let mut place = self.descend(nodes, &|entry, _| entry.separator <= content)?;
-        self.pass(&mut place, &|element| element < content);
-        let found = elements(self.leaf(&place), place.offset).next();
-        let is_there = found.is_some_and(|element| element.content == content);
-        place.is_there = is_there;
+        let is_from = |entry: &Entry<'_>, _| compared(entry.separator, content).is_le();
+        let mut place = self.descend(nodes, &is_from)?;
+        let (mut before, mut end, mut found) = (0, 0, None);
+        for element in elements(self.leaf(&place), 0) {
+            match compared(element.content, content) {
+                Ordering::Less => before += 1,
+                Ordering::Equal => found = Some(element.at),
+                Ordering::Greater => {}
+            }
+            end = element.end;
+        }
+        place.position += before;
+        (place.is_there, place.offset) = (found.is_some(), found.unwrap_or(end));
         Ok(place)
     }
 
@@ -248,21 +268,24 @@ impl Tree {
         nodes: &mut dyn Nodes,
         is_before: &dyn Fn(&[u8]) -> bool,
     ) -> Result<u64, TxError> {
-        let mut place = self.descend(nodes, &|entry, _| is_before(entry.separator))?;
-        self.pass(&mut place, is_before);
-        Ok(place.position)
+        let place = self.descend(nodes, &|entry, _| is_before(entry.separator))?;
+        let before = elements(self.leaf(&place), 0).filter(|element| is_before(element.content));
+        Ok(place.position + before.count() as u64)
     }
 
-    /// Moves a place behind the elements of its leaf that are before a bound.
-    fn pass(&self, place: &mut TreePosition, is_before: &dyn Fn(&[u8]) -> bool) {
-        let (mut offset, mut position) = (0, place.position);
-        for element in elements(self.leaf(place), 0) {
-            if !is_before(element.content) {
-                break;
-            }
-            (offset, position) = (element.end, position + 1);
+    /// Inserts an element into a tree in the order of contents.
+    pub(super) fn insert_content(
+        &mut self,
+        nodes: &mut dyn Nodes,
+        content: &[u8],
+    ) -> Result<(), TxError> {
+        let mut place = self.place_of(nodes, content)?;
+        if place.leaf.is_none() {
+            // A root that is a leaf is in order.
+            let behind = elements(&self.root, 0).find(|element| element.content > content);
+            place.offset = behind.map_or(place.offset, |element| element.at);
         }
-        (place.offset, place.position) = (offset, position);
+        self.insert(nodes, &Sorting::Contents, place, content)
     }
 
     /// Inserts an element at a place.
@@ -305,20 +328,39 @@ impl Tree {
         if !place.is_there {
             return Err(damaged());
         }
-        let target = self.place_of(nodes, new)?;
-        if let (Some((node, leaf)), Some((other, _))) = (&place.leaf, &target.leaf)
-            && node == other
+        if let Some((node, leaf)) = &place.leaf
             && old.len() == new.len()
+            && self.covers(&place, new)
         {
-            let mut bytes = place.stored.clone().unwrap_or_else(|| leaf.clone());
-            let found = elements(&bytes, 0).find(|e| e.content == old).map(|e| e.end);
-            let end = found.ok_or_else(damaged)?;
-            bytes[end - new.len()..end].copy_from_slice(new);
-            return nodes.write(*node, &bytes);
+            let end = elements(leaf, place.offset).next().map(|element| element.end);
+            let from = end.ok_or_else(damaged)? - old.len();
+            let changed = changed_range(old, new);
+            return nodes.patch(*node, from + changed.start, &new[changed]);
         }
         self.remove(nodes, place)?;
-        let place = self.place_of(nodes, new)?;
-        self.insert(nodes, &Sorting::Contents, place, new)
+        self.insert_content(nodes, new)
+    }
+
+    /// Whether an element of that content belongs to the leaf of a place, in a tree in the order of
+    /// contents.
+    fn covers(&self, place: &TreePosition, content: &[u8]) -> bool {
+        if self.upper(place).is_some_and(|upper| upper <= content) {
+            return false;
+        }
+        // The first entry of a node has no bound of its own.
+        let lower = place.levels.iter().rev().find(|level| level.entry > 0);
+        lower.is_none_or(|level| self.separator_at(level, level.entry) <= content)
+    }
+
+    /// The separator of the leaf behind that of a place, if there is one.
+    fn upper<'a>(&'a self, place: &'a TreePosition) -> Option<&'a [u8]> {
+        let (level, at) = place.upper?;
+        place.levels.get(level).map(|level| self.separator_at(level, at))
+    }
+
+    fn separator_at<'a>(&'a self, level: &'a Level, at: usize) -> &'a [u8] {
+        let inner = if level.node == 0 { &self.root } else { &level.bytes };
+        entries(inner, at).next().map_or(&[], |entry| entry.separator)
     }
 
     /// Replaces `removed` bytes of the leaf at a place by an element. Removed bytes, if any, are
@@ -331,7 +373,7 @@ impl Tree {
         removed: usize,
         element: &[u8],
     ) -> Result<(), TxError> {
-        let TreePosition { mut levels, leaf, stored, offset, position, upper, .. } = place;
+        let TreePosition { mut levels, leaf, offset, position, upper, .. } = place;
         let Some((node, mut bytes)) = leaf else {
             self.root.splice(offset..offset + removed, element.iter().copied());
             return if self.root.len() > PACKED_BYTES_MAX && self.len > 1 {
@@ -340,18 +382,20 @@ impl Tree {
                 Ok(())
             };
         };
-        if self.by_content && removed == 0 && bytes.len() + element.len() <= LEAF_BYTES_MAX {
-            // The log gets the bytes at the end of the record only.
-            let mut bytes = stored.unwrap_or(bytes);
-            bytes.extend_from_slice(element);
-            nodes.write(node, &bytes)?;
+        let is_behind = removed == 0 && offset == bytes.len();
+        if is_behind && bytes.len() + element.len() <= LEAF_BYTES_MAX {
+            nodes.patch(node, offset, element)?;
             return self.add_below(nodes, &mut levels, 1);
+        }
+        if removed == element.len() {
+            let changed = changed_range(&bytes[offset..offset + removed], element);
+            return nodes.patch(node, offset + changed.start, &element[changed]);
         }
         bytes.splice(offset..offset + removed, element.iter().copied());
         let end = match () {
             () if removed > 0 => End::Neither,
             () if position + 1 == self.len && upper.is_none() => End::Last,
-            () if position == 0 && offset == 0 => End::First,
+            () if position == 0 => End::First,
             () => End::Neither,
         };
         let halves =
@@ -422,7 +466,7 @@ impl Tree {
         levels: &mut [Level],
         by: i64,
     ) -> Result<(), TxError> {
-        if by == 0 {
+        if by == 0 || !self.is_counted {
             return Ok(());
         }
         for Level { node, bytes, entry } in levels.iter_mut().rev() {
@@ -430,7 +474,9 @@ impl Tree {
             let below = entries(inner, *entry).next().map_or(0, |entry| entry.below);
             set_below(inner, *entry, below.wrapping_add_signed(by));
             if *node != 0 {
-                nodes.write(*node, inner)?;
+                let counted = *entry..*entry + BELOW_BYTES;
+                let changed = inner.get(counted).ok_or_else(damaged)?;
+                nodes.patch(*node, *entry, changed)?;
             }
         }
         Ok(())
@@ -624,20 +670,39 @@ impl Tree {
     ) -> Result<u64, TxError> {
         let mut seen = 0;
         loop {
-            let hash = cursor.to_be_bytes();
-            let place = self.descend(nodes, &|entry, _| entry.separator <= &hash[..])?;
+            let place = self.descend(nodes, &|entry, _| is_from(entry.separator, cursor))?;
             for element in elements(self.leaf(&place), 0) {
                 if self.height == 0 || hasher.hash(0, name(element.content)) >= cursor {
                     visit(element.content);
                 }
                 seen += 1;
             }
-            let upper = place.upper.as_deref().and_then(|upper| upper.first_chunk::<8>());
+            let upper = self.upper(&place).and_then(|upper| upper.first_chunk::<8>());
             cursor = upper.map_or(0, |upper| u64::from_be_bytes(*upper));
             if cursor == 0 || seen >= count {
                 return Ok(cursor);
             }
         }
+    }
+}
+
+/// Whether a hash belongs behind a separator. Eight bytes are compared at once.
+fn is_from(separator: &[u8], hash: u64) -> bool {
+    match separator.first_chunk::<8>() {
+        Some(first) if separator.len() == 8 => u64::from_be_bytes(*first) <= hash,
+        _ => *separator <= hash.to_be_bytes()[..],
+    }
+}
+
+/// Compares contents. The first eight bytes, which are the score of a sorted set's element, are
+/// compared at once.
+fn compared(one: &[u8], other: &[u8]) -> Ordering {
+    match (one.split_first_chunk::<8>(), other.split_first_chunk::<8>()) {
+        (Some((a, one)), Some((b, other))) => {
+            let scores = u64::from_be_bytes(*a).cmp(&u64::from_be_bytes(*b));
+            scores.then_with(|| one.cmp(other))
+        }
+        _ => one.cmp(other),
     }
 }
 
@@ -675,23 +740,25 @@ enum End {
 
 /// Cuts a leaf in two; `None` if nothing separates its elements.
 fn halve_leaf(leaf: &[u8], sorting: &Sorting, end: End) -> Option<Halves> {
-    let mut all: Vec<(u64, &[u8], &[u8])> = elements(leaf, 0)
+    let mut all: Vec<(u64, Element<'_>)> = elements(leaf, 0)
         .map(|e| {
             let hash = match sorting {
                 Sorting::Hashes { hasher, name } => hasher.hash(0, name(e.content)),
                 _ => 0,
             };
-            (hash, e.content, &leaf[e.at..e.end])
+            (hash, e)
         })
         .collect();
     let is_hashed = matches!(sorting, Sorting::Hashes { .. });
-    if is_hashed {
-        all.sort_by_key(|element| element.0);
+    match sorting {
+        Sorting::Hashes { .. } => all.sort_by_key(|element| element.0),
+        Sorting::Contents => all.sort_by_key(|element| element.1.content),
+        Sorting::Positions => {}
     }
     let can_cut = |at: usize| !is_hashed || all[at - 1].0 != all[at].0;
     let mut bytes = 0;
     let middle = all.iter().position(|element| {
-        bytes += element.2.len();
+        bytes += element.1.end - element.1.at;
         bytes * 2 >= leaf.len()
     })?;
     let wanted = match end {
@@ -702,15 +769,14 @@ fn halve_leaf(leaf: &[u8], sorting: &Sorting, end: End) -> Option<Halves> {
     let cut = (wanted.max(1)..all.len())
         .find(|&at| can_cut(at))
         .or_else(|| (1..wanted).rev().find(|&at| can_cut(at)))?;
+    let separator = sorting.separator(all[cut].1.content).into_owned();
+    // The left half keeps its order, since the log gets what it has lost.
+    all[..cut].sort_by_key(|element| element.1.at);
     let part = |from: usize, to: usize| {
-        let bytes = all[from..to].iter().flat_map(|element| element.2).copied().collect();
+        let bytes = all[from..to].iter().flat_map(|(_, e)| &leaf[e.at..e.end]).copied().collect();
         (bytes, (to - from) as u64)
     };
-    Some(Halves {
-        left: part(0, cut),
-        right: part(cut, all.len()),
-        separator: sorting.separator(all[cut].1).into_owned(),
-    })
+    Some(Halves { left: part(0, cut), right: part(cut, all.len()), separator })
 }
 
 /// Cuts an inner node in two; `None` if it has few entries.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use stillpoint_io::{Rng, SeededRng};
 
 use super::*;
-use crate::keyspace::elements::changed_range;
+use crate::keyspace::elements::{changed_range, removed_ranges};
 
 /// Nodes in a map.
 #[derive(Default)]
@@ -26,10 +26,22 @@ impl Nodes for MapNodes {
     fn write(&mut self, node: u64, bytes: &[u8]) -> Result<(), TxError> {
         let old = self.nodes.insert(node, bytes.to_vec());
         self.logged_bytes += match &old {
-            Some(old) if old.len() <= bytes.len() => changed_range(old, bytes).len(),
-            _ => bytes.len(),
+            Some(old) => match removed_ranges(old, bytes) {
+                Some(ranges) => 6 * ranges.len(),
+                None => changed_range(old, bytes).len(),
+            },
+            None => bytes.len(),
         };
         assert!(self.forgives || (old.is_some() && !bytes.is_empty()));
+        Ok(())
+    }
+
+    fn patch(&mut self, node: u64, at: usize, bytes: &[u8]) -> Result<(), TxError> {
+        let old = self.nodes.get_mut(&node).ok_or_else(damaged)?;
+        assert!(at <= old.len());
+        old.resize(old.len().max(at + bytes.len()), 0);
+        old[at..at + bytes.len()].copy_from_slice(bytes);
+        self.logged_bytes += bytes.len();
         Ok(())
     }
 
@@ -110,7 +122,7 @@ fn name(content: &[u8]) -> &[u8] {
 fn lists_are_as_a_vector() {
     for seed in 0..6 {
         let rng = SeededRng::new(seed);
-        let (mut tree, mut nodes, mut model) = (Tree::default(), MapNodes::default(), Vec::new());
+        let (mut tree, mut nodes, mut model) = (Tree::new(false), MapNodes::default(), Vec::new());
         let sorting = Sorting::Positions;
         for step in 0..6000 {
             let grows = rng.below(100) < if step % 3000 < 1800 { 75 } else { 20 };
@@ -167,7 +179,7 @@ fn contents_are_sorted_and_counted() {
                 }
                 Err(at) => {
                     assert_eq!((place.position, place.is_there), (at as u64, false));
-                    tree.insert(&mut nodes, &sorting, place, &new).expect("nodes");
+                    tree.insert_content(&mut nodes, &new).expect("nodes");
                     model.insert(at, new.clone());
                 }
             }
@@ -205,7 +217,7 @@ fn names_are_found_and_a_scan_meets_what_stays() {
     let hashers = [KeyHasher::new(5), KeyHasher::new(6)];
     for (seed, hasher) in hashers.into_iter().enumerate() {
         let rng = SeededRng::new(seed as u64);
-        let (mut tree, mut nodes) = (Tree::default(), MapNodes::default());
+        let (mut tree, mut nodes) = (Tree::new(false), MapNodes::default());
         let mut model: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
         let sorting = Sorting::Hashes { hasher, name };
         let (mut cursor, mut met, mut stayed) = (0, HashMap::new(), HashMap::new());
@@ -257,7 +269,7 @@ fn damaged_nodes_end_in_an_error_or_a_short_answer() {
     for _ in 0..3000 {
         let root: Vec<u8> = (0..rng.below(60)).map(|_| rng.below(256) as u8).collect();
         let (height, by_content) = (rng.below(3) as u8, rng.below(2) == 0);
-        let mut tree = Tree { root, height, len: rng.below(9), by_content };
+        let mut tree = Tree { root, height, len: rng.below(9), by_content, is_counted: true };
         let mut nodes = MapNodes { last: 9, forgives: true, ..MapNodes::default() };
         for node in 1..4 {
             let bytes = (0..1 + rng.below(40)).map(|_| rng.below(5) as u8).collect();
@@ -284,8 +296,7 @@ fn the_log_gets_what_is_new_of_a_sorted_leaf() {
     let mut all = Vec::new();
     for _ in 0..ELEMENTS {
         let new = [rng.next_u64().to_be_bytes(); 3].concat();
-        let place = tree.place_of(&mut nodes, &new).expect("nodes");
-        tree.insert(&mut nodes, &Sorting::Contents, place, &new).expect("nodes");
+        tree.insert_content(&mut nodes, &new).expect("nodes");
         all.push(new);
     }
     // The rest is for splits and for the counts of inner nodes.
@@ -342,7 +353,10 @@ fn filled_trees_are_cut_as_vectors_are() {
                     (at, tree.place_of(&mut nodes, &new).expect("nodes"))
                 };
                 assert_eq!(place.position, at);
-                tree.insert(&mut nodes, &sorting, place, &new).expect("nodes");
+                match sorting {
+                    Sorting::Contents => tree.insert_content(&mut nodes, &new).expect("nodes"),
+                    _ => tree.insert(&mut nodes, &sorting, place, &new).expect("nodes"),
+                }
                 model.insert(at as usize, new);
             }
             let (ranges, mut gone) = (ranges(&rng, tree.len), Vec::new());
@@ -379,7 +393,7 @@ fn names_go_at_once() {
         let hash = |content: &[u8]| hasher.hash(0, name(content));
         let mut contents: Vec<&[u8]> = model.values().map(|content| &content[..]).collect();
         contents.sort_by_key(|content| hash(content));
-        let (mut tree, mut nodes) = (Tree::default(), MapNodes::default());
+        let (mut tree, mut nodes) = (Tree::new(false), MapNodes::default());
         tree.fill(&mut nodes, &sorting, &contents).expect("nodes");
         check_all(&tree, &nodes, &sorting);
         while !model.is_empty() {

@@ -1,0 +1,47 @@
+//! Bugs that unit tests plant in the server of their own thread, to show that the checks of
+//! collections see them. Outside of unit tests nothing of this is left in the code.
+
+/// A bug to plant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bug {
+    /// A collection that becomes a tree gets the incarnation of the one before it.
+    IncarnationReused,
+    /// A change of nodes alone does not write the record of the key.
+    KeyNotStamped,
+    /// The record of the key is written as if no node had changed: it keeps its counts.
+    HeaderBeforeNodes,
+    /// A deletion of a large collection leaves no grave.
+    GraveForgotten,
+}
+
+#[cfg(test)]
+std::thread_local! {
+    static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
+}
+
+/// Plants a bug in this thread, in place of the one before. `None` removes the bug.
+#[cfg(test)]
+pub(crate) fn plant(bug: Option<Bug>) {
+    PLANTED.set(bug);
+}
+
+/// Whether a test has planted the bug in this thread.
+#[cfg(test)]
+pub(crate) fn is_planted(bug: Bug) -> bool {
+    PLANTED.get() == Some(bug)
+}
+
+/// False: only unit tests plant bugs.
+#[cfg(not(test))]
+#[inline(always)]
+pub(crate) const fn is_planted(_: Bug) -> bool {
+    false
+}
+
+/// The expression `honest`, unless a test has planted the bug.
+macro_rules! mutant {
+    ($honest:expr, $bug:ident => $planted:expr) => {
+        if crate::planted::is_planted(crate::planted::Bug::$bug) { $planted } else { $honest }
+    };
+}
+pub(crate) use mutant;
