@@ -26,7 +26,7 @@ pub const ROOMS: &[(&str, &[&[&str]])] = &[
     (
         "server",
         &[
-            &["counter", "glob", "log", "resp"],
+            &["counter", "glob", "log", "planted", "resp"],
             &["config", "error"],
             &["args"],
             &["keyspace"],

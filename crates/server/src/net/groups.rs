@@ -4,9 +4,10 @@
 //! calls    ZADD z 1 a   ZADD z 2 b   GET s   ZADD z 3 c   HSET h f v
 //! groups   └───────────────────────┘ └─────┘ └──────────┘ └────────┘
 //! ```
-//! A group locks its key once, appends one record to the log, and writes each node of a collection
-//! once, however many of its calls change the node. A client sees no difference: nothing of a group
-//! is answered before all of it has committed, and a call that fails by itself changes nothing.
+//! A group locks its key once, and appends one record to the log. The record has each node of a
+//! collection once, however many of the calls change the node. A client sees no difference. Nothing
+//! of a group is answered before all of it has committed. A call that fails by itself changes
+//! nothing.
 
 use std::ops::Range;
 

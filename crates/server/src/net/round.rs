@@ -2,7 +2,7 @@
 //!
 //! Successive calls of one client on one key are a group, which is one transaction ([`groups`]). A
 //! group takes the lock of its key once, and its log record names each node once. If a call of a
-//! group can only end with a rollback, the group is dissolved: its calls run again, each as a
+//! group can only end with a rollback, the group is dissolved. Its calls then run again, each as a
 //! transaction of its own.
 //!
 //! [`groups`]: super::groups

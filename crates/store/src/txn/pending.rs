@@ -171,8 +171,8 @@ impl Pending {
         self.ops[last as usize - 1].next = number;
     }
 
-    /// Puts bytes into the patches from `first` on, as a further patch would, if one of these patches
-    /// has the bytes' range or ends at or in the range. False if none does.
+    /// Puts bytes into the patches from `first` on, as a further patch would. False if none of these
+    /// patches has the bytes' range, or ends at or in it.
     pub(crate) fn merge(&mut self, first: u32, offset: usize, bytes: &[u8]) -> bool {
         /// A patch of this length, at most, is moved to grow.
         const MOVED_BYTES_MAX: usize = 1024;
