@@ -373,7 +373,7 @@ impl Transaction {
     /// Refuses a transaction that locked records of a table generation that was replaced. What the
     /// transaction read there is not true any more, and what it writes there would be lost.
     #[cold]
-    fn check_tables(&mut self, local: &Participant) -> Result<(), TxError> {
+    pub(super) fn check_tables(&mut self, local: &Participant) -> Result<(), TxError> {
         for (slot, held) in self.held.iter().enumerate().filter(|(_, held)| held.is_locked()) {
             let table = local.tables.get(self.keys.declared()[self.first_key + slot].table);
             let owner = local.store.memory().arena.owner_of(held.cell);

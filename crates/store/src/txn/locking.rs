@@ -343,9 +343,8 @@ impl Transaction {
         version: u64,
         backoff: &Backoff,
     ) -> Result<Option<()>, TxError> {
-        if local.tables.version != version && !self.held.is_empty() {
-            // A table may have been flushed, and a locked cell may be of the old generation.
-            return Err(TxError::Conflict);
+        if local.tables.version != version {
+            self.check_tables(local)?;
         }
         let cell = self.resolve(local, index)?;
         match self.take(local, (cell, local.store.cell(cell)), mode, self.priority) {
