@@ -143,6 +143,8 @@ struct State {
     is_stopping: bool,
     /// The checkpoint under way.
     running: Option<Arc<Progress>>,
+    /// Serial of the directory of the checkpoint under way, which no MANIFEST names yet.
+    making: Option<u64>,
     merging: merge::Merging,
     policy: CheckpointPolicy,
     /// Monotonic time at which commits were first seen that no checkpoint has.
@@ -215,6 +217,7 @@ impl Checkpoints {
                 takes_checkpoints,
                 is_stopping: false,
                 running: None,
+                making: None,
                 merging: merge::Merging::default(),
                 policy,
                 unsaved_since_ns: None,
@@ -509,7 +512,9 @@ struct Running<'a> {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         self.checkpoints.end_passing();
-        self.checkpoints.state.lock().running = None;
+        let mut state = self.checkpoints.state.lock();
+        (state.running, state.making) = (None, None);
+        drop(state);
         self.checkpoints.changed.notify_all();
     }
 }

@@ -34,6 +34,7 @@
 //! | `MergeDropsDeletions` | a merge without the full checkpoint brings deleted keys back |
 //! | `MergesOverKeptPoint` | a merge removes a point that a restore offers |
 //! | `RemovesHeldFiles` | a merge removes files that somebody copies |
+//! | `RemovesWhatIsMade` | who lets go of held files removes those of a checkpoint under way |
 //! | `FloorNotRaised` | a key that is inserted again gets a smaller gsn |
 
 #[path = "crash/chains.rs"]
@@ -74,10 +75,14 @@ use settings::{Setting, matrix};
 use stillpoint_sync::planted::{Bug, plant};
 
 /// Each bug shows in one of these situations. All but the last were made for one bug.
-const SCENARIOS: [(&str, fn()); 29] = [
+const SCENARIOS: [(&str, fn()); 30] = [
     ("a chain after a restart", chains::a_chain_goes_on_after_a_restart),
     ("a merge of changes", chains::a_merge_of_changes_keeps_deletions),
     ("held files", chains::held_files_stay),
+    (
+        "a hold dropped in the middle of a checkpoint",
+        chains::a_hold_is_dropped_in_the_middle_of_a_checkpoint,
+    ),
     ("a merge beside kept points", chains::a_merge_leaves_the_points_that_are_kept),
     ("transactions on two kinds of tables", kinds::transactions_on_two_kinds),
     ("a crash during the undo", kinds::a_crash_during_the_undo),

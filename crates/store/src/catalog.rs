@@ -77,7 +77,7 @@ impl Tables {
 }
 
 /// A cell that had no value when its lock was released.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Absent {
     pub(crate) owner: u32,
     pub(crate) table: TableId,

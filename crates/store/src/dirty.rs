@@ -103,6 +103,9 @@ impl Store {
         let in_chain = self.present_chain();
         let next = |seen: u8| {
             let added = match (seen & ended != 0, published) {
+                // A pass that was cut off did not come to this cell. The checkpoint that has taken
+                // the cell may have been published.
+                (false, _) if seen & status::TAKEN != 0 => in_chain,
                 (false, _) => 0,
                 (true, false) => present,
                 (true, true) => in_chain,

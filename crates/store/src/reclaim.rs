@@ -10,12 +10,13 @@
 //! transaction that releases it last. Each other release of an absent cell's lock makes an entry in
 //! the worker's queue. A worker looks at twice as many entries as it has made since it last looked. So
 //! the queue is no longer than the deletions in the time that closing takes. Cells that a checkpoint
-//! needs have a queue of their own. A worker looks through it when a checkpoint has gone on.
+//! needs are kept apart, each once. A worker looks through them when a checkpoint has gone on.
 //!
-//! Queues may name a cell twice. Queues may also name a cell that was reclaimed and belongs to
+//! The queue may name a cell twice. An entry may also name a cell that was reclaimed and belongs to
 //! another key now, or is no cell any more. So an entry is only a hint where to look.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::Bound::{Excluded, Unbounded};
 
 use stillpoint_format::Stamp;
 use stillpoint_sync::GracePeriod;
@@ -82,12 +83,13 @@ pub(crate) struct Reclaim {
     absent: VecDeque<Absent>,
     /// Entries made since the last round.
     added: usize,
-    /// Absent cells that a checkpoint needed when they were looked at.
-    needed: VecDeque<Absent>,
+    /// Absent cells that a checkpoint needed when they were looked at. A set, since each release of such
+    /// a cell's lock makes an entry.
+    needed: BTreeSet<Absent>,
     /// How far checkpoints had gone when a look through `needed` began.
     needed_at: (u64, bool, u64),
-    /// The first entries of `needed` that this look has not come to.
-    needed_unseen: usize,
+    /// The least of `needed` that this look has not come to. `None` if it has come to all of them.
+    needed_next: Option<Absent>,
     garbage: Vec<Garbage>,
     /// Bytes of the large values in `garbage`.
     garbage_bytes: usize,
@@ -119,7 +121,7 @@ impl Reclaim {
     pub(crate) fn forget_owner(&mut self, owner: u32) {
         self.absent.retain(|absent| absent.owner != owner);
         self.needed.retain(|absent| absent.owner != owner);
-        self.needed_unseen = self.needed.len();
+        self.needed_next = self.needed.first().copied();
         self.garbage.retain(|garbage| garbage.owner() != owner);
         self.garbage_bytes = self.garbage.iter().map(Garbage::large_bytes).sum();
         for (_, batch) in &mut self.waiting {
@@ -139,8 +141,8 @@ impl Reclaim {
 
     /// Gives up the absent cells that wait to be reclaimed, and returns them.
     pub(crate) fn give_up_absent(&mut self) -> Vec<Absent> {
-        (self.added, self.needed_unseen) = (0, 0);
-        self.absent.append(&mut self.needed);
+        (self.added, self.needed_next) = (0, None);
+        self.absent.extend(std::mem::take(&mut self.needed));
         std::mem::take(&mut self.absent).into()
     }
 
@@ -196,7 +198,7 @@ impl Participant {
             match self.try_reclaim(absent, is_closed) {
                 Looked::NotClosed => return gone,
                 Looked::Done => {}
-                Looked::Needed => self.reclaim.needed.push_back(absent),
+                Looked::Needed => drop(self.reclaim.needed.insert(absent)),
             }
             self.reclaim.absent.pop_front();
         }
@@ -211,14 +213,15 @@ impl Participant {
         let reclaim = &mut self.reclaim;
         if reclaim.needed_at != at {
             reclaim.needed_at = at;
-            reclaim.needed_unseen = reclaim.needed.len();
+            reclaim.needed_next = reclaim.needed.first().copied();
         }
         let before = reclaim.needed.len();
-        for _ in 0..most.min(reclaim.needed_unseen) {
-            let absent = self.reclaim.needed.pop_front().expect("not all were seen");
-            self.reclaim.needed_unseen -= 1;
-            if !matches!(self.try_reclaim(absent, is_closed), Looked::Done) {
-                self.reclaim.needed.push_back(absent);
+        for _ in 0..most {
+            let Some(absent) = self.reclaim.needed_next else { break };
+            let later = self.reclaim.needed.range((Excluded(absent), Unbounded)).next();
+            self.reclaim.needed_next = later.copied();
+            if matches!(self.try_reclaim(absent, is_closed), Looked::Done) {
+                self.reclaim.needed.remove(&absent);
             }
         }
         self.reclaim.needed.len() < before
@@ -343,5 +346,43 @@ impl Participant {
             self.free_garbage(item);
         }
         self.exit();
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::rules::{CellRules, DirtyRule, Reuse, StatusChanges};
+    use crate::store::{Store, StoreConfig};
+    use crate::txn::commit_log::NoLog;
+    use crate::worker::Worker;
+
+    /// Transactions lock a deleted key again and again, while a checkpoint needs the key's cell.
+    #[test]
+    fn a_needed_cell_is_noted_once() {
+        const T: TableId = TableId(0);
+        let rules = CellRules {
+            dirty: DirtyRule::ByEpoch,
+            status_changes: StatusChanges::InPrepareAndCapture,
+            reuse: Reuse::WhenClean,
+            ..CellRules::BEFORE_IMAGES
+        };
+        let store = Arc::new(Store::new(&StoreConfig::default(), rules).expect("address space"));
+        store.add_table(T, 1).expect("address space");
+        let log = Box::new(NoLog::default());
+        let mut worker = Worker::new(Arc::clone(&store), log).expect("a free slot");
+        for key in [b"a", b"b"] {
+            worker.transact(|tx| tx.put(T, key, b"value")).expect("memory");
+        }
+        for _ in 0..1_000 {
+            for key in [b"a", b"b"] {
+                worker.transact(|tx| tx.delete(T, key)).expect("memory");
+            }
+            worker.idle();
+        }
+        let Reclaim { absent, needed, .. } = &worker.local.reclaim;
+        assert_eq!((absent.len(), needed.len(), store.cell_count(T)), (0, 2, 2));
     }
 }

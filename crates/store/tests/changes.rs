@@ -62,12 +62,26 @@ impl Lane for Found {
 /// A checkpoint. `published` says whether the one before was published. Returns the emitted keys,
 /// and the number of cells that `settle_marks` has counted.
 fn checkpoint(store: &Store, of_changes: bool, published: bool) -> (Found, u64) {
+    attempt(store, of_changes, Some(published), || {})
+}
+
+/// As [`checkpoint`]. Without `published`, the pass that settles the marks is cut off before the first
+/// slab. `settled` is called after the pass.
+fn attempt(
+    store: &Store,
+    of_changes: bool,
+    published: Option<bool>,
+    settled: impl FnOnce(),
+) -> (Found, u64) {
     let driver = store.driver();
     let slot = driver.read_sections().claim().expect("a free slot");
     driver.choose_changes(of_changes);
     driver.advance(Phase::Prepare);
     let slabs = 0..store.slab_count();
-    let dirty = slabs.clone().map(|slab| store.settle_marks(slab, slot, published)).sum();
+    let settle =
+        |published| slabs.clone().map(|slab| store.settle_marks(slab, slot, published)).sum();
+    let dirty = published.map_or(0, settle);
+    settled();
     driver.advance(Phase::Resolve);
     driver.advance(Phase::Capture);
     let mut found = Found { slot, keys: BTreeSet::new(), lanes: 0 };
@@ -132,4 +146,33 @@ fn passes_over_changes_visit_what_has_changed() {
             }
         }
     }
+}
+
+/// A checkpoint of changes is published, and the pass that would settle its marks is cut off. A key that
+/// only this checkpoint has is deleted then. The next checkpoint has the deletion.
+#[test]
+fn a_deletion_is_captured_though_a_pass_was_cut_off() {
+    let store = store_with(LIMIT_BYTES, 4, 1, CHANGES);
+    store.note_loaded_chain(true);
+    let log = Box::new(NoLog::default());
+    let mut worker = Worker::new(Arc::clone(&store), log).expect("a free slot");
+    let put = |worker: &mut Worker, key: u64| {
+        worker.transact(|tx| tx.put(T, &key.to_be_bytes(), &[1; 30])).expect("memory");
+    };
+    put(&mut worker, 1);
+    store.begin_chain();
+    checkpoint(&store, false, false);
+    store.end_chain(true);
+    put(&mut worker, 2);
+    let (found, _) = checkpoint(&store, true, true);
+    store.end_chain(true);
+    assert_eq!(found.keys, BTreeSet::from([2]));
+    attempt(&store, false, None, || {});
+    store.end_chain(false);
+    worker.transact(|tx| tx.delete(T, &2u64.to_be_bytes()).map(|_| ())).expect("memory");
+    worker.idle();
+    let (found, _) = attempt(&store, true, Some(false), || {
+        worker.idle();
+    });
+    assert!(found.keys.contains(&2), "a published checkpoint has key 2: {:?}", found.keys);
 }

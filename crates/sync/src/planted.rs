@@ -133,6 +133,8 @@ crate::planted_bugs! {
         MergesOverKeptPoint,
         /// Files are removed although somebody copies them.
         RemovesHeldFiles,
+        /// Files of a checkpoint under way are removed once nobody holds files any more.
+        RemovesWhatIsMade,
         /// A key that is inserted again may get a smaller gsn than its deletion had.
         FloorNotRaised,
     }

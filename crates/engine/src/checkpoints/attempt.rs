@@ -64,6 +64,7 @@ pub(super) fn take(
         manifest.next_serial += 1;
         serial
     })?;
+    shared.checkpoints.state.lock().making = Some(serial);
     let noted = Arc::new(Mutex::new(AtPointOfConsistency::default()));
     let cycle = Cycle {
         store: shared.store.clone(),
@@ -224,19 +225,25 @@ fn publish_kinds(shared: &Arc<Shared>, start_ns: u64) -> Result<CheckpointDone, 
 /// Removes directories of checkpoints that the MANIFEST does not name. Attempts that failed, or
 /// that a crash ended, may have left such directories.
 pub(crate) fn remove_strays(disk: &dyn Disk, manifest: &Manifest) -> Result<(), CheckpointError> {
-    remove_unnamed(disk, &directories(disk)?, manifest, None)
+    remove_unnamed(disk, &directories(disk)?, manifest, [None; 2])
 }
 
-/// Removes strays, but not the directory of a merge under way. A merge names its directory before it
-/// makes it, and the MANIFEST names it before the merge ends. So the directories are listed first.
-/// While somebody holds the files, nothing is removed.
+/// Removes strays, but not the directories of a checkpoint and of a merge under way. Both name their
+/// directory before they make it, and the MANIFEST names it before they end. So the directories are
+/// listed first. While somebody holds the files, nothing is removed.
 pub(super) fn remove_strays_while_open(shared: &Shared) -> Result<(), CheckpointError> {
+    let found = directories(&*shared.disk)?;
+    let under_way = {
+        let state = shared.checkpoints.state.lock();
+        [state.making, state.merging.serial]
+    };
+    let manifest = shared.catalog.now();
+    // Who holds the files from here on finds this MANIFEST or a newer one.
     if shared.checkpoints.are_held() {
         return Ok(());
     }
-    let found = directories(&*shared.disk)?;
-    let merging = shared.checkpoints.state.lock().merging.serial;
-    remove_unnamed(&*shared.disk, &found, &shared.catalog.now(), merging)
+    let under_way = mutant!(under_way, RemovesWhatIsMade => [None, under_way[1]]);
+    remove_unnamed(&*shared.disk, &found, &manifest, under_way)
 }
 
 /// Serials and kinds of the directories of checkpoints.
@@ -256,11 +263,11 @@ fn remove_unnamed(
     disk: &dyn Disk,
     found: &[(u64, CheckpointKind)],
     manifest: &Manifest,
-    merging: Option<u64>,
+    under_way: [Option<u64>; 2],
 ) -> Result<(), CheckpointError> {
     for &(serial, kind) in found {
         let is_named = manifest.checkpoints.iter().any(|c| (c.serial, c.kind) == (serial, kind));
-        if !is_named && merging != Some(serial) {
+        if !is_named && !under_way.contains(&Some(serial)) {
             remove_checkpoint(disk, serial, kind)?;
         }
     }

@@ -1,6 +1,7 @@
 //! Tests of chains of checkpoints: restarts between their checkpoints, and merges that are cut off.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use stillpoint::{Durability, Engine, Session, TableId};
 use stillpoint_format::manifest::{CheckpointKind, Manifest};
@@ -10,6 +11,7 @@ use stillpoint_io::{Call, Disk, Fault, FaultPlan, Lasts, SeededRng, SimDisk, rea
 use crate::history::State;
 use crate::lives::{configure, open_and_read};
 use crate::settings::Setting;
+use crate::stage::{Guest, Moment, elsewhere, while_visiting};
 
 const CHANGES: Setting =
     Setting { scheme: "calc:partial", journal: "redo", durability: Durability::Strict };
@@ -170,6 +172,46 @@ pub(crate) fn held_files_stay() {
     let left = disk.list(Path::new(names::CHECKPOINT_DIR)).expect("lists");
     assert_eq!(left.len(), kinds(&disk).len(), "the rest is removed at once: {left:?}");
     drop((session, engine));
+}
+
+/// Somebody who holds the files for a moment, at the n-th change of a checkpoint's directory.
+struct Holds {
+    engine: Arc<Engine>,
+    at: u32,
+    seen: u32,
+}
+
+impl Guest for Holds {
+    fn act(&mut self, moment: Moment) {
+        // The catalog's lock may be held, so another thread waits for it.
+        self.seen += u32::from(moment == Moment::Quiet);
+        if moment == Moment::Quiet && self.seen == self.at {
+            let engine = self.engine.clone();
+            elsewhere(move || drop(engine.hold_files("backup").expect("nobody else")));
+        }
+    }
+}
+
+/// A hold is dropped while a checkpoint is under way. The files of that checkpoint stay.
+pub(crate) fn a_hold_is_dropped_in_the_middle_of_a_checkpoint() {
+    // The first two moments are those of the MANIFEST that reserves the epoch.
+    for at in 3..=4 {
+        let disk = SimDisk::new(1);
+        let (engine, table, mut session) = open(&disk, 1, None);
+        fill(&mut session, table);
+        engine.checkpoint().expect("a full one");
+        put(&mut session, table, 1, b"new");
+        let engine = Arc::new(engine);
+        let guest = Holds { engine: engine.clone(), at, seen: 0 };
+        let (taken, guest) = while_visiting(Box::new(guest), || engine.checkpoint());
+        let guest: Box<dyn std::any::Any> = guest;
+        assert!(guest.downcast::<Holds>().expect("the guest").seen >= at, "moment {at}");
+        taken.unwrap_or_else(|error| panic!("moment {at}: {error}"));
+        drop((session, engine));
+        let found = recovered(&disk.crash(1));
+        assert_eq!(value(&found, table, 1), Some(&b"new"[..]), "moment {at}");
+        assert_eq!(found.len(), usize::from(KEYS), "moment {at}");
+    }
 }
 
 /// Two checkpoints of changes fail, one after the other: at the same call, with other changes before

@@ -156,6 +156,11 @@ fn held_files_stay() {
 }
 
 #[test]
+fn a_hold_is_dropped_in_the_middle_of_a_checkpoint() {
+    chains::a_hold_is_dropped_in_the_middle_of_a_checkpoint();
+}
+
+#[test]
 fn failures_in_a_row_lose_no_mark() {
     chains::failures_in_a_row_lose_no_mark();
 }
