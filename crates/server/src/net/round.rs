@@ -30,6 +30,9 @@ use crate::shared::registry::RELAXED;
 const LARGE_REPLY_BYTES: usize = 64 << 10;
 /// Elements of a collection that are visited in a microsecond, about.
 const ELEMENTS_OF_UNIT: u64 = 8;
+/// A group that writes does not run if the value of its key is longer. Each of its calls would copy
+/// the value, to see what the calls before it have changed.
+const GROUP_VALUE_BYTES_MAX: usize = 16 << 10;
 /// A request of this length is dropped as soon as it has run, before its commit.
 const LONG_REQUEST_BYTES: usize = 1 << 20;
 /// A long request with more bytes than these behind it stays in the buffer until its end. To remove
@@ -60,8 +63,10 @@ pub(crate) struct Round<'a> {
     is_over: bool,
     /// The call behind the last one of the running group that has begun.
     ran_to: usize,
-    /// Whether the calls of the running group must run again, each by itself.
-    dissolves: bool,
+    /// Errors of the calls of the running group, which count once the group has committed.
+    errors: Vec<(u16, CmdError)>,
+    /// The times of the calls of the running group in nanoseconds, if each call is timed.
+    times: Vec<(usize, u64)>,
 }
 
 impl<'a> Round<'a> {
@@ -86,7 +91,8 @@ impl<'a> Round<'a> {
             work: 0,
             is_over: false,
             ran_to: 0,
-            dissolves: false,
+            errors: Vec::new(),
+            times: Vec::new(),
         }
     }
 
@@ -139,7 +145,6 @@ impl<'a> Round<'a> {
             return TxError::NotLocked;
         }
         if i > first {
-            self.dissolves = true;
             return answered();
         }
         (self.comes_back, conn.runs_again) = (true, true);
@@ -191,35 +196,97 @@ impl<'a> Round<'a> {
             return Err(answered());
         }
         ctx.client.blocked = None;
-        let mut done = Ok(());
-        if let Err(error) = result {
-            if error.is_full() && waits_for_room(self.shared, self.plan.diverts, call.spec) {
-                self.runs_again = true;
-            } else {
-                ctx.answer_error(mark, &error);
-                ctx.local.stats.command(call.spec.id).failed.add(1);
-            }
-            // As in `EXEC`, an error of the command itself comes before its first change.
-            if group.len() == 1 || matches!(error, CmdError::Store(_)) {
-                done = Err(answered());
-            }
+        let done = match result {
+            Ok(()) => Ok(()),
+            Err(error) => self.fail_call(group, i, mark, error),
+        };
+        self.has_error = done.is_err();
+        self.note_call(group, i, (before, start_ns));
+        done
+    }
+
+    /// Answers the error of call `i`, whose reply begins at `mark`.
+    ///
+    /// # Errors
+    /// The transaction is to be rolled back.
+    fn fail_call(
+        &mut self,
+        group: &Range<usize>,
+        i: usize,
+        mark: Mark,
+        error: CmdError,
+    ) -> Result<(), TxError> {
+        let spec = self.plan.calls[i].spec;
+        let Some(conn) = self.conns.get_mut(self.plan.calls[i].conn as usize) else {
+            return Err(answered());
+        };
+        let is_grouped = group.len() > 1;
+        if is_grouped && matches!(error, CmdError::Store(_)) {
+            // By itself the call may find memory in the reserve, or wait for memory.
+            return Err(answered());
         }
+        if error.is_full() && waits_for_room(self.shared, self.plan.diverts, spec) {
+            self.runs_again = true;
+            return Err(answered());
+        }
+        conn.reply.truncate(mark);
+        conn.reply.error(error.message());
+        if is_grouped {
+            // As in `EXEC`, an error of the command itself comes before its first change.
+            self.errors.push((spec.id, error));
+            return Ok(());
+        }
+        self.count_error(spec.id, &error);
+        Err(answered())
+    }
+
+    fn count_error(&self, command: u16, error: &CmdError) {
+        self.local.stats.count_error(error.message());
+        self.local.stats.command(command).failed.add(1);
+    }
+
+    /// Notes the time and the work of call `i`, which began at `start_ns` when `before` bytes of
+    /// replies were pending.
+    fn note_call(&mut self, group: &Range<usize>, i: usize, (before, start_ns): (usize, u64)) {
+        let call = self.plan.calls[i];
+        let Some(conn) = self.conns.get_mut(call.conn as usize) else {
+            return;
+        };
+        let args = self.plan.args(&call, &conn.input);
+        let is_grouped = group.len() > 1;
         if self.time_each {
             let took_ns = self.shared.config.clock.monotonic_ns() - start_ns;
-            note_time(self.shared, self.local, &conn.client, call.spec, args, took_ns);
+            if is_grouped {
+                self.times.push((i, took_ns));
+            } else {
+                note_time(self.shared, self.local, &conn.client, call.spec, args, took_ns);
+            }
         }
-        self.has_error = done.is_err();
         let replied = conn.reply.pending() - before;
         let work = call.spans as usize + replied / UNIT_BYTES;
         conn.load.add(work + args.total_len() / UNIT_BYTES, self.plan.now_ms);
         // The transaction has copied the long argument, and the log will copy it again. So the input
         // goes first.
         let base = call.base as usize;
-        if conn.start.saturating_sub(base) >= LONG_REQUEST_BYTES && is_last(self.plan, i, conn) {
+        let is_long = conn.start.saturating_sub(base) >= LONG_REQUEST_BYTES;
+        if is_long && !is_grouped && is_last(self.plan, i, conn) {
             conn.drop_request(base);
         }
         self.note_work(work, replied);
-        done
+    }
+
+    /// Counts the errors and the times of the calls of a group that has committed.
+    fn count_group(&mut self) {
+        for (command, error) in std::mem::take(&mut self.errors) {
+            self.count_error(command, &error);
+        }
+        for (i, took_ns) in std::mem::take(&mut self.times) {
+            let call = self.plan.calls[i];
+            if let Some(conn) = self.conns.get(call.conn as usize) {
+                let args = self.plan.args(&call, &conn.input);
+                note_time(self.shared, self.local, &conn.client, call.spec, args, took_ns);
+            }
+        }
     }
 
     /// Whether the running group goes on with its next call, after the calls before `next`.
@@ -235,6 +302,23 @@ impl<'a> Round<'a> {
         for call in &self.plan.calls[calls] {
             self.local.stats.uncount_call(call.spec.id);
         }
+    }
+
+    /// Gives a group that has not begun back to its client. The calls of the client run by
+    /// themselves then.
+    fn separate(&mut self, group: Range<usize>) {
+        let client = self.plan.calls[group.start].conn;
+        let calls = &mut self.plan.calls[group.start..];
+        calls.iter_mut().filter(|call| call.conn == client).for_each(|call| call.is_alone = true);
+        self.postpone(group);
+    }
+
+    /// Whether a group changes a value that is too long for it.
+    fn patches_long_value(&self, group: &Range<usize>, large_bytes: &dyn Fn() -> usize) -> bool {
+        let mut calls = self.plan.calls[group.clone()].iter();
+        group.len() > 1
+            && calls.any(|call| call.spec.flags.has(Flags::WRITE))
+            && large_bytes() > GROUP_VALUE_BYTES_MAX
     }
 
     /// Gives calls back to their client, to run in a later round.
@@ -396,8 +480,13 @@ impl Batch for Round<'_> {
         let begins = !self.is_over && conn.is_some_and(may_run);
         if !begins {
             self.plan.postponed.extend(group.map(|i| i as u32));
+            return false;
         }
-        begins
+        let separates = self.patches_long_value(&group, large_bytes);
+        if separates {
+            self.separate(group);
+        }
+        !separates
     }
 
     fn call(&mut self, group: usize, to: &mut stillpoint::Call) {
@@ -426,15 +515,13 @@ impl Batch for Round<'_> {
         };
         conn.replied = true;
         self.mark = Some(conn.reply.begin());
-        self.dissolves = false;
+        self.errors.clear();
+        self.times.clear();
         self.ran_to = group.start;
         loop {
             let i = self.ran_to;
             self.ran_to = i + 1;
-            if let Err(error) = self.run_call(&group, i, tx) {
-                self.dissolves |= i > group.start && !matches!(error, TxError::NotLocked);
-                return Err(error);
-            }
+            self.run_call(&group, i, tx)?;
             if !self.goes_on(&group, self.ran_to) {
                 return Ok(());
             }
@@ -445,15 +532,17 @@ impl Batch for Round<'_> {
         let group = self.plan.group_calls(group);
         let mark = self.mark.take();
         let ran_to = if mark.is_some() { self.ran_to } else { group.start + 1 };
+        // A commit that was refused may suit some of the calls.
         if let Some(mark) = mark
-            && ran_to > group.start + 1
+            && group.len() > 1
+            && result.is_err()
+            && !self.comes_back
         {
-            // A commit that was refused may suit some of the calls.
-            if self.dissolves || result.is_err() {
-                (self.has_error, self.runs_again) = (false, false);
-                return self.dissolve(group, mark);
-            }
-        } else {
+            (self.has_error, self.runs_again) = (false, false);
+            return self.dissolve(group, mark);
+        }
+        self.count_group();
+        if ran_to == group.start + 1 {
             self.end_call(group.start, mark, result);
         }
         self.postpone(ran_to..group.end);

@@ -121,3 +121,52 @@ fn full_memory_refuses_single_commands_of_a_group() {
         done => panic!("there was room: {done:?}"),
     }
 }
+
+/// An error that dissolves a group counts once, and so do the errors before it.
+#[test]
+fn errors_of_a_dissolved_group_count_once() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    c.call(&["SET", "k", "1"]);
+    let room = field(&c.call(&["INFO", "memory"]).text(), "used_memory");
+    c.call(&["CONFIG", "SET", "maxmemory", &room.saturating_sub(1 << 20).max(1).to_string()]);
+    c.call(&["CONFIG", "SET", "slowlog-log-slower-than", "0"]);
+    c.call(&["CONFIG", "RESETSTAT"]);
+    c.call(&["SLOWLOG", "RESET"]);
+    let long = "x".repeat(20_000);
+    let requests = [words("STRLEN k"), words("LPUSH k x"), words(&format!("SETRANGE k 0 {long}"))];
+    let replies = pipeline(&mut c, &requests);
+    assert_eq!(replies[0], Value::Int(1));
+    assert!(matches!(&replies[1], Value::Error(text) if text.starts_with("WRONGTYPE")));
+    assert!(matches!(&replies[2], Value::Error(text) if text.starts_with("OOM")));
+    // RESETSTAT and RESET were slow, too.
+    let slow = c.call(&["SLOWLOG", "LEN"]);
+    assert_eq!(slow, Value::Int(4));
+    let stats = c.call(&["INFO", "commandstats"]).text();
+    for command in ["lpush", "setrange"] {
+        let line = stats.lines().find(|line| line.starts_with(&format!("cmdstat_{command}:")));
+        let line = line.expect("the command ran");
+        assert!(line.contains(":calls=1,") && line.contains("failed_calls=1"), "{line}");
+    }
+    let stats = c.call(&["INFO", "errorstats"]).text();
+    assert!(
+        stats.contains("errorstat_OOM:count=1") && stats.contains("WRONGTYPE:count=1"),
+        "{stats}"
+    );
+}
+
+/// Commands that change a long string are transactions of their own, since each command of a group
+/// would copy the string.
+#[test]
+fn commands_on_a_long_string_are_no_group() {
+    const COMMANDS: u64 = 30;
+    let server = TestServer::start();
+    let mut c = server.client();
+    c.call(&["SETRANGE", "bits", "1000000", "x"]);
+    let requests: Vec<Vec<String>> =
+        (0..COMMANDS).map(|i| words(&format!("SETBIT bits {} 1", 9 * i))).collect();
+    let before = written(&mut c);
+    assert_eq!(pipeline(&mut c, &requests), vec![Value::Int(0); COMMANDS as usize]);
+    assert_eq!(written(&mut c) - before, COMMANDS);
+    assert_eq!(c.call(&["BITCOUNT", "bits", "0", "999"]), Value::Int(COMMANDS as i64));
+}
