@@ -46,7 +46,9 @@ use stillpoint_io::ForkError;
 use stillpoint_mem::{Grain, Spot};
 use stillpoint_sync::mutant;
 
-use crate::grid::{CellRequirements, Grid, cells_per_block, has_marks_beside, lines_per_cell};
+use crate::grid::{
+    CellRequirements, Grid, cells_per_block, has_marks_beside, line_of_part, lines_per_cell,
+};
 use crate::layout::Layout;
 use crate::planted;
 use crate::scheme::{Content, Extent, Intent, LiveCopy, Scheme};
@@ -66,6 +68,47 @@ fn newest<G: Grain, L: Layout>(grid: &Grid<G, L>, turn: LiveCopy, block: usize) 
 fn newest_of<G: Grain, L: Layout>(grid: &Grid<G, L>, turn: LiveCopy, spot: &Spot<'_, G>) -> usize {
     let age = |copy: usize| turn.period.wrapping_sub(grid.mark_of(copy, spot));
     usize::from(age(1) < age(0))
+}
+
+/// As [`newest`], for a line of a long cell.
+#[inline(always)]
+fn newest_of_line<G: Grain, L: Layout>(
+    grid: &Grid<G, L>,
+    turn: LiveCopy,
+    spot: &Spot<'_, G>,
+    line: usize,
+) -> usize {
+    let age = |copy: usize| turn.period.wrapping_sub(grid.mark_of_line(copy, spot, line));
+    usize::from(age(1) < age(0))
+}
+
+/// Before a write to a part of a line: copies the line to the copy of the period, if its newest values
+/// are in the other one.
+#[inline(always)]
+fn bring_over<G: Grain, L: Layout>(
+    grid: &Grid<G, L>,
+    turn: LiveCopy,
+    spot: &Spot<'_, G>,
+    line: usize,
+) {
+    if newest_of_line(grid, turn, spot, line) != turn.up {
+        grid.bring_line_over(turn.down(), turn.up, spot, line);
+    }
+}
+
+/// A write of no bytes, of a whole line of a cell, or of bytes in several lines.
+#[inline(never)]
+fn write_several_lines<G: Grain, L: Layout>(
+    grid: &Grid<G, L>,
+    turn: LiveCopy,
+    index: usize,
+    bytes: &Range<usize>,
+    mut store: impl FnMut(&[G]),
+) {
+    let spot = grid.spot(index);
+    grid.for_each_partial_line(bytes, |line| bring_over(grid, turn, &spot, line));
+    store(spot.cell(turn.up));
+    grid.set_marks(turn.up, grid.marks_near(index, bytes), turn.period);
 }
 
 /// Keeps the stamps of the writer's copy young, and their order.
@@ -119,15 +162,18 @@ impl<L: Layout> Scheme for Hourglass<L> {
         newest(grid, turn, grid.mark_at(index))
     }
 
-    #[inline]
+    #[inline(always)]
     fn handle_read_lines<G: Grain>(
         grid: &Grid<G, L>,
         turn: LiveCopy,
-        marks: Range<usize>,
+        index: usize,
+        mut lines: Range<usize>,
     ) -> Option<usize> {
         mutant!(HourglassReadsOneCopy => return Some(turn.up));
-        let first = newest(grid, turn, marks.start);
-        marks.into_iter().skip(1).all(|mark| newest(grid, turn, mark) == first).then_some(first)
+        let spot = grid.spot(index);
+        let newest = |line| newest_of_line(grid, turn, &spot, line);
+        let first = newest(lines.next()?);
+        lines.all(|line| newest(line) == first).then_some(first)
     }
 
     #[inline(always)]
@@ -175,7 +221,7 @@ impl<L: Layout> Scheme for Hourglass<L> {
         grid.set_mark(turn.up, block, turn.period);
     }
 
-    #[inline]
+    #[inline(always)]
     fn handle_write_lines<G: Grain>(
         grid: &Grid<G, L>,
         turn: LiveCopy,
@@ -183,13 +229,13 @@ impl<L: Layout> Scheme for Hourglass<L> {
         bytes: Range<usize>,
         mut store: impl FnMut(&[G]),
     ) {
-        grid.for_each_partial_line(index, &bytes, |mark, line| {
-            if newest(grid, turn, mark) != turn.up {
-                grid.copy_grains_of(turn.down(), turn.up, index, line);
-            }
-        });
-        store(grid.cell(turn.up, index));
-        grid.set_marks(turn.up, grid.marks_near(index, &bytes), turn.period);
+        let Some(line) = line_of_part(&bytes) else {
+            return write_several_lines(grid, turn, index, &bytes, store);
+        };
+        let spot = grid.spot(index);
+        bring_over(grid, turn, &spot, line);
+        store(spot.cell(turn.up));
+        grid.set_mark_of_line(turn.up, &spot, line, turn.period);
     }
 
     fn write_to_stable_storage<G: Grain>(
