@@ -2,12 +2,12 @@
 
 mod common;
 
-use common::{Random, store_with};
+use common::{CheckingLog, Random, store_with};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use stillpoint_store::{
-    Capture, CellRules, DeletedKey, DirtyRule, Lane, NoLog, Phase, RecordImage, Reuse,
-    StatusChanges, Store, TableId, Worker,
+    Capture, CellRules, DeletedKey, DirtyRule, KeyImage, Lane, Loader, NoLog, Phase, RecordImage,
+    Replayed, Reuse, StatusChanges, Store, TableId, Tx, Worker,
 };
 
 const T: TableId = TableId(0);
@@ -175,4 +175,56 @@ fn a_deletion_is_captured_though_a_pass_was_cut_off() {
         worker.idle();
     });
     assert!(found.keys.contains(&2), "a published checkpoint has key 2: {:?}", found.keys);
+}
+
+/// A replay deletes a key that the chain has and then puts a longer value, which needs a larger cell.
+/// The key is deleted again. The next checkpoint has the deletion, since the chain has the key.
+#[test]
+fn a_larger_cell_keeps_what_the_chain_has() {
+    let store = store_with(LIMIT_BYTES, 4, 1, CHANGES);
+    store.note_loaded_chain(false);
+    let key = 1u64.to_be_bytes();
+    let mut loader = Loader::new(Arc::clone(&store)).expect("a free slot");
+    let hash = loader.hash(T, &key);
+    let loaded = KeyImage { hash, key: &key, tag: 0, value: Some(&[1; 8]), gsn: 0 };
+    loader.load(T, std::iter::once(loaded)).expect("memory");
+    loader.apply(T, hash, &key, 5, Replayed::Delete).expect("memory");
+    let longer = Replayed::Put { tag: 0, value: &[2; 900] };
+    loader.apply(T, hash, &key, 6, longer).expect("memory");
+    drop(loader);
+    let log = Box::new(NoLog::default());
+    let mut worker = Worker::new(Arc::clone(&store), log).expect("a free slot");
+    assert!(worker.transact(|tx| tx.delete(T, &key)).expect("memory"));
+    worker.idle();
+    let (found, _) = checkpoint(&store, true, true);
+    assert!(found.keys.contains(&1), "the chain has key 1");
+}
+
+/// A written record is marked though others of its transaction have their mark already. So is a larger
+/// cell that takes the place of a marked one.
+#[test]
+fn every_written_record_is_marked() {
+    let store = store_with(LIMIT_BYTES, 4, 1, CHANGES);
+    store.note_loaded_chain(true);
+    // No commit is closed. So the cells of deleted keys stay.
+    let log = CheckingLog::new(0, &Arc::default(), &Arc::default());
+    let mut worker = Worker::new(Arc::clone(&store), log).expect("a free slot");
+    let mut put = |keys: &[u64], len: usize| {
+        let value = vec![1; len];
+        let mut put_all =
+            |tx: &mut Tx<'_>| keys.iter().try_for_each(|key| tx.put(T, &key.to_be_bytes(), &value));
+        worker.transact(&mut put_all).expect("memory");
+    };
+    put(&[1, 2, 3, 4], 30);
+    store.begin_chain();
+    checkpoint(&store, false, false);
+    store.end_chain(true);
+    for keys in [&[1][..], &[1, 2], &[3, 2, 1]] {
+        put(keys, 30);
+    }
+    put(&[10], 8);
+    worker.transact(|tx| tx.delete(T, &10u64.to_be_bytes())).expect("memory");
+    worker.transact(|tx| tx.put(T, &10u64.to_be_bytes(), &[2; 900])).expect("memory");
+    let (found, dirty) = checkpoint(&store, true, true);
+    assert_eq!((found.keys, dirty), (BTreeSet::from([1, 2, 3, 10]), 4));
 }

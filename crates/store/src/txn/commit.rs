@@ -471,7 +471,13 @@ impl Transaction {
             self.fill_prepared(local);
         }
         let record = |&(key, _): &(usize, u32)| local.record(self.held[key - self.first_key].place);
-        record::begin_writes(self.written.iter().map(record));
+        let needs_marks = match local.store.rules().dirty {
+            DirtyRule::None => {
+                record::begin_writes(self.written.iter().map(record));
+                false
+            }
+            DirtyRule::ByEpoch => self.begin_marked_writes(local, phase),
+        };
         if self.prepared.is_empty() && local.store.memory().copies == 1 {
             for at in 0..self.written.len() {
                 self.install_in_place(local, at, None, stamp);
@@ -479,7 +485,7 @@ impl Transaction {
         } else {
             self.install_prepared(local, stamp, phase);
         }
-        if local.store.rules().dirty == DirtyRule::ByEpoch {
+        if needs_marks {
             self.mark_dirty(local, phase);
         }
         std::mem::forget(unwinding);
@@ -602,23 +608,26 @@ impl Transaction {
         self.count(local, key, change.added_records(held.stamp_word & ABSENT != 0));
     }
 
-    /// Sets the dirty bit of the epoch in the cells that were written.
+    /// Makes the records busy. Returns whether a written cell lacks the dirty bit of the epoch. In a
+    /// call of its own, since the loop of the stores without marks is shorter.
     #[inline(never)]
-    fn mark_dirty(&self, local: &Participant, phase: PhaseWord) {
-        let dirty = status::dirty_in(phase.epoch());
-        let lock =
-            |&(key, _): &(usize, u32)| local.record(self.held[key - self.first_key].place).lock();
-        // Relaxed: the holder of the lock alone sets this bit. Commits mostly write what was written
-        // in this epoch before, so one look at all of the bits mostly suffices.
-        let common = self.written.iter().fold(u64::MAX, |all, key| all & lock(key).load(Relaxed));
-        if lock_word::status(common) & dirty == 0 {
-            self.mark_unmarked(local, phase);
-        }
+    fn begin_marked_writes(&self, local: &Participant, phase: PhaseWord) -> bool {
+        let record = |&(key, _): &(usize, u32)| local.record(self.held[key - self.first_key].place);
+        let mut common = u64::MAX;
+        record::begin_writes(self.written.iter().map(record).inspect(|record| {
+            // Relaxed: the holder of the lock alone sets the bit of the present epoch, and nobody
+            // unsets it before the holder's commit has ended.
+            common &= record.lock().load(Relaxed);
+        }));
+        let is_marked = lock_word::status(common) & status::dirty_in(phase.epoch()) != 0;
+        // A larger cell has no mark yet.
+        !(is_marked && self.prepared.is_empty())
     }
 
-    /// As [`mark_dirty`](Self::mark_dirty), if one of the cells has no mark yet.
+    /// Sets the dirty bit of the epoch in the cells that were written. Commits mostly write what was
+    /// written in this epoch before, so that they need no call.
     #[cold]
-    fn mark_unmarked(&self, local: &Participant, phase: PhaseWord) {
+    fn mark_dirty(&self, local: &Participant, phase: PhaseWord) {
         for &(key, _) in &self.written {
             let cell = self.held[key - self.first_key].cell;
             local.store.mark_dirty(cell, phase.epoch(), local.in_section);
