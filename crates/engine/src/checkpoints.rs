@@ -32,8 +32,8 @@ use backoff::Backoff;
 
 pub(crate) use attempt::remove_strays;
 pub(crate) use chain::{goes_on, replace_run, whole_run};
-pub use held::HeldFiles;
 pub(crate) use held::hold;
+pub use held::{FileHolder, HeldFiles};
 pub use merge::CheckpointsMerged;
 pub(crate) use merge::{merge, run_in_background as merge_in_background};
 
@@ -68,6 +68,10 @@ pub struct CheckpointDone {
     pub drain: Duration,
     /// Peak of the before-images that waited for the disk, in bytes.
     pub pool_bytes_max: u64,
+    /// How often a thread waited until the output had room. Mostly it is a commit with before-images.
+    pub waits: u64,
+    /// The sum of these waits.
+    pub waited: Duration,
     /// Time of the publication, in milliseconds since the Unix epoch.
     pub finished_ms: u64,
 }
@@ -119,8 +123,8 @@ pub struct CheckpointStatus {
     pub chain_links_max: usize,
     /// Bytes of the files that a start would load.
     pub chain_bytes: u64,
-    /// Names of those who [hold](crate::Engine::hold_files) the files.
-    pub holders: Vec<String>,
+    /// Those who [hold](crate::Engine::hold_files) the files. What they keep takes space.
+    pub holders: Vec<FileHolder>,
     /// Merges.
     pub merging: MergeStatus,
 }
@@ -188,8 +192,8 @@ pub(crate) struct Checkpoints {
     changed: Condvar,
     point: Mutex<Point>,
     point_changed: Condvar,
-    /// Names of those who [hold](held) the files.
-    holders: Mutex<Vec<String>>,
+    /// Those who [hold](held) the files.
+    holders: Mutex<Vec<held::Holding>>,
 }
 
 /// Guard that keeps checkpoints from their point of consistency.
@@ -346,7 +350,7 @@ impl Checkpoints {
     }
 
     pub(crate) fn status(&self, commits: u64, now_ns: u64) -> CheckpointStatus {
-        let holders = self.holders.lock().clone();
+        let holders = self.file_holders(now_ns);
         let mut state = self.state.lock();
         CheckpointStatus {
             running: state.running.as_ref().map(|progress| progress.snapshot()),

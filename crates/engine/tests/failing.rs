@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use stillpoint::{Config, Durability, Engine, Error, Session, TableId};
+use stillpoint::{Config, Durability, Engine, Error, FileHolder, Session, TableId};
 use stillpoint_format::manifest::{CheckpointEntry, CheckpointKind, Manifest};
 use stillpoint_format::names;
 use stillpoint_io::{
@@ -131,6 +131,38 @@ fn a_failed_flush_of_the_directory_of_checkpoints_fails_the_store() {
     let health = engine.health().expect_err("no checkpoint can ever succeed");
     assert!(health.to_string().contains("/sim/checkpoint"), "{health}");
     assert!(put(&mut session, table, 2, b"value").is_err(), "a store that has failed");
+}
+
+/// The drop of a hold removes files. If the flush of their directory fails, the store has failed. Until
+/// the drop the status shows the age of the hold.
+#[test]
+fn a_failed_flush_at_the_drop_of_a_hold_fails_the_store() {
+    let disk = SimDisk::new(1);
+    let clock = Arc::new(TestClock::default());
+    let engine = Engine::open(config(&disk, clock.clone())).expect("an empty disk");
+    let table = engine.table("t").expect("a name");
+    let mut session = engine.session().expect("a seat");
+    let held = engine.hold_files("backup").expect("nobody else");
+    for value in [b"one", b"two"] {
+        put(&mut session, table, 1, value).expect("commits");
+        let done = engine.checkpoint().expect("published");
+        assert_eq!(done.kind, CheckpointKind::Full, "all records have changed");
+    }
+    let count = || disk.list(Path::new("checkpoint")).expect("a directory").len();
+    assert_eq!(count(), 2, "the first one is held");
+    clock.0.fetch_add(5_000_000_000, SeqCst);
+    let holder = FileHolder { name: "backup".to_owned(), held_for: Duration::from_secs(5) };
+    assert_eq!(engine.stats().checkpoints.holders, [holder]);
+    disk.inject(FaultPlan {
+        calls: vec![Call::SyncDir],
+        nth: 1,
+        fault: Fault::InputOutput,
+        lasts: Lasts::Once,
+    });
+    drop(held);
+    assert_eq!(count(), 1, "the first one is removed");
+    let health = engine.health().expect_err("no checkpoint can ever succeed");
+    assert!(health.to_string().contains("/sim/checkpoint"), "{health}");
 }
 
 /// Records are overwritten until the log would need three times the disk. Writes are refused only

@@ -173,7 +173,7 @@ fn publish(
     noted: &AtPointOfConsistency,
     start_ns: u64,
 ) -> Result<CheckpointDone, Error> {
-    let (kind, pool_bytes_max) = (written.kind, written.stats.pool_bytes_peak);
+    let (kind, output) = (written.kind, written.stats);
     let mut logs = noted.positions.clone();
     mutant!(PositionsTooLate => logs = shared.journal.positions_before_epoch(u64::MAX));
     let positions = vec![LogPositions { incarnation: shared.incarnation, logs }];
@@ -195,7 +195,9 @@ fn publish(
         consistency: Duration::from_nanos(captured.consistency_ns),
         capture: Duration::from_nanos(captured.capture_ns),
         drain: Duration::from_nanos(captured.drain_ns),
-        pool_bytes_max,
+        pool_bytes_max: output.pool_bytes_peak,
+        waits: output.worker_waits,
+        waited: Duration::from_nanos(output.worker_wait_ns),
         finished_ms: entry.finished_ms,
     };
     let hold = Hold { holder: LOG_HOLDER, floor: shared.floor, positions: noted.positions.clone() };
@@ -218,6 +220,8 @@ fn publish_kinds(shared: &Arc<Shared>, start_ns: u64) -> Result<CheckpointDone, 
         capture: Duration::ZERO,
         drain: Duration::ZERO,
         pool_bytes_max: 0,
+        waits: 0,
+        waited: Duration::ZERO,
         finished_ms: clock.wall_ms(),
     })
 }

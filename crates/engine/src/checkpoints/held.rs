@@ -8,10 +8,28 @@
 //! the copy, and needs no logs. Checkpoints and merges go on meanwhile, and take space.
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use super::{Checkpoints, attempt};
 use crate::error::Error;
 use crate::shared::Shared;
+
+/// Somebody who [holds](crate::Engine::hold_files) the files of checkpoints.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileHolder {
+    /// The holder's name.
+    pub name: String,
+    /// Time since the hold began.
+    pub held_for: Duration,
+}
+
+/// A hold that is not dropped yet.
+#[derive(Debug)]
+pub(super) struct Holding {
+    holder: String,
+    /// Monotonic time of its begin.
+    since_ns: u64,
+}
 
 /// The files of checkpoints are held until this is dropped, or the store is closed.
 #[derive(Debug)]
@@ -39,10 +57,11 @@ pub(crate) fn hold(shared: &Arc<Shared>, holder: &str) -> Result<HeldFiles, Erro
         return refuse("a name has 1 to 64 printable characters, no space and no comma".to_owned());
     }
     let mut holders = shared.checkpoints.holders.lock();
-    if holders.iter().any(|other| other == holder) {
+    if holders.iter().any(|other| other.holder == holder) {
         return refuse(format!("{holder:?} holds the files already; choose another name"));
     }
-    holders.push(holder.to_owned());
+    let since_ns = shared.config.environment.clock.monotonic_ns();
+    holders.push(Holding { holder: holder.to_owned(), since_ns });
     tracing::info!(holder, "files are held");
     Ok(HeldFiles { shared: Arc::downgrade(shared), holder: holder.to_owned() })
 }
@@ -50,16 +69,29 @@ pub(crate) fn hold(shared: &Arc<Shared>, holder: &str) -> Result<HeldFiles, Erro
 impl Drop for HeldFiles {
     fn drop(&mut self) {
         let Some(shared) = self.shared.upgrade() else { return };
-        shared.checkpoints.holders.lock().retain(|holder| *holder != self.holder);
+        shared.checkpoints.holders.lock().retain(|other| other.holder != self.holder);
         tracing::info!(holder = self.holder, "files are held no longer");
         if shared.health().is_ok() {
             // Files that cannot be removed now are removed by a later attempt, or at the next start.
-            let _ = attempt::remove_strays_while_open(&shared);
+            if let Err(error) = attempt::remove_strays_while_open(&shared)
+                && error.is_fatal()
+            {
+                shared.fail(error.to_string());
+            }
         }
     }
 }
 
 impl Checkpoints {
+    /// Who holds the files of checkpoints.
+    pub(super) fn file_holders(&self, now_ns: u64) -> Vec<FileHolder> {
+        let holder = |holding: &Holding| FileHolder {
+            name: holding.holder.clone(),
+            held_for: Duration::from_nanos(now_ns.saturating_sub(holding.since_ns)),
+        };
+        self.holders.lock().iter().map(holder).collect()
+    }
+
     /// Whether somebody holds the files of checkpoints.
     pub(super) fn are_held(&self) -> bool {
         !self.holders.lock().is_empty()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use stillpoint_checkpoint::{MERGE_KEY_BYTES, Merge, Pace, WriterConfig, remove_checkpoint};
 use stillpoint_format::manifest::{CheckpointEntry, Manifest};
 use stillpoint_format::names;
-use stillpoint_io::{Caching, Disk, OpenMode, RealClock, read_all};
+use stillpoint_io::{Disk, RealClock, read_all, write_file_durably};
 
 use super::restore::{copy_checkpoint, verify_copy};
 use super::{Directory, open, plan};
@@ -90,10 +90,8 @@ fn note_inputs(
     let of_run = Manifest { checkpoints: run.to_vec(), ..manifest.clone() };
     let path = inputs_file(entry);
     let in_file = |source| Error::Manifest { file: disk.describe(&path), source };
-    let bytes = of_run.encode().map_err(in_file)?;
-    let file = disk.open(&path, OpenMode::CreateNew, Caching::Buffered)?;
-    file.write_at(&bytes, 0)?;
-    file.sync()?;
+    // Once the MANIFEST names the merged checkpoint, nobody could note the inputs any more.
+    write_file_durably(disk, &path, &of_run.encode().map_err(in_file)?)?;
     Ok(())
 }
 
@@ -156,4 +154,68 @@ pub fn adopt(dir: &Path, copy: &Path, keep: usize) -> Result<CheckpointsMerged, 
         return Err(error);
     }
     exchange(&*disk, &catalog, &run, entry)
+}
+
+#[cfg(test)]
+mod tests {
+    use stillpoint_format::ident::StoreId;
+    use stillpoint_format::manifest::{CheckpointKind, Codec};
+    use stillpoint_io::SimDisk;
+
+    use super::*;
+
+    fn entry(epoch: u64, base: Option<u64>) -> CheckpointEntry {
+        CheckpointEntry {
+            epoch,
+            serial: epoch,
+            kind: if base.is_some() { CheckpointKind::Partial } else { CheckpointKind::Full },
+            base,
+            scheme: "calc:partial".to_owned(),
+            private: None,
+            fuzzy: false,
+            codec: Codec::None,
+            partitions_log2: 4,
+            records: 0,
+            table_records: Vec::new(),
+            value_bytes: 0,
+            parts: Vec::new(),
+            generations: Vec::new(),
+            positions: Vec::new(),
+            gsn_floor: 0,
+            started_ms: 0,
+            finished_ms: 0,
+        }
+    }
+
+    /// A MANIFEST may name a merged checkpoint as soon as its inputs are noted.
+    #[test]
+    fn noted_inputs_survive_a_crash() {
+        let run = vec![entry(1, None), entry(2, Some(1))];
+        let manifest = Manifest {
+            store: StoreId([1; 16]),
+            hash_seed: 0,
+            created_ms: 0,
+            next_epoch: 3,
+            next_serial: 4,
+            tables: Vec::new(),
+            kinds: Vec::new(),
+            checkpoints: run.clone(),
+            incarnations: Vec::new(),
+            clean_shutdown: None,
+        };
+        let merged = CheckpointEntry { serial: 3, ..entry(2, None) };
+        let dir = PathBuf::from(names::checkpoint_dir(merged.serial, merged.kind));
+        for seed in 0..8 {
+            let disk = SimDisk::new(seed);
+            disk.create_dir_all(&dir).expect("a sound disk");
+            for dir in [&dir, Path::new(names::CHECKPOINT_DIR), Path::new("")] {
+                disk.sync_dir(dir).expect("a sound disk");
+            }
+            note_inputs(&disk, &manifest, &run, &merged).expect("a sound disk");
+            let after = disk.crash(seed);
+            let bytes = read_all(&after, &inputs_file(&merged));
+            let bytes = bytes.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            assert_eq!(Manifest::decode(&bytes).expect("sound").checkpoints, run, "seed {seed}");
+        }
+    }
 }

@@ -14,9 +14,10 @@ use crate::workload::{TABLES, Workload, scan_table};
 const SESSIONS: usize = 3;
 const STEPS: u64 = 90;
 
-const REDO: Setting = Setting { scheme: "calc", journal: "redo", durability: Durability::Strict };
+const REDO: Setting =
+    Setting { scheme: "calc:partial", journal: "redo", durability: Durability::Strict };
 const NONE: Setting =
-    Setting { scheme: "calc", journal: "none", durability: Durability::Checkpoint };
+    Setting { scheme: "calc:partial", journal: "none", durability: Durability::Checkpoint };
 
 /// Opens a store and works on it, always with the same calls.
 fn begin(setting: &Setting, disk: &SimDisk) -> Result<Workload, Error> {

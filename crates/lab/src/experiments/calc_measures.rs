@@ -82,7 +82,7 @@ mod tests {
         for (window, &rate) in rates.iter().enumerate() {
             outcome.windows.add(window as u64 * WINDOW_NS, rate);
         }
-        let capture = capture.map(|(from_s, to_s)| Capture { from_s, to_s, bytes: 1 });
+        let capture = capture.map(|(from_s, to_s)| Capture { from_s, to_s, ..Capture::default() });
         outcome.captures.extend(capture);
         outcome
     }

@@ -47,6 +47,10 @@ pub(crate) struct Status {
     pub(crate) held_bytes: u64,
     /// Peak of the before-images that waited for the disk in the last checkpoint, in bytes.
     pub(crate) waiting_bytes_max: u64,
+    /// How often a commit waited for room in the output of the last checkpoint.
+    pub(crate) last_waits: u64,
+    /// The sum of these waits, in seconds.
+    pub(crate) last_waited_s: f64,
     /// Bytes that the journal has written since the engine was opened.
     pub(crate) journal_bytes: u64,
 }

@@ -96,6 +96,8 @@ pub(crate) fn status(engine: &Engine) -> Status {
         last_bytes: last.map_or(0, |done| done.bytes),
         held_bytes: stats.memory_bytes as u64 + stats.journal.buffer_bytes,
         waiting_bytes_max: last.map_or(0, |done| done.pool_bytes_max),
+        last_waits: last.map_or(0, |done| done.waits),
+        last_waited_s: last.map_or(0.0, |done| done.waited.as_secs_f64()),
         journal_bytes: stats.journal.written_bytes,
     }
 }

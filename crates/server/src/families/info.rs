@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use stillpoint::{CheckpointDone, CheckpointStatus, Phase};
+use stillpoint::{CheckpointDone, CheckpointStatus, FileHolder, Phase};
 
 use super::connection::REDIS_VERSION;
 use crate::args::is;
@@ -318,16 +318,19 @@ fn checkpoints(out: &mut String, state: &CheckpointStatus) {
     field(out, "checkpoint_last_changed_records", last.map_or(0, |done| done.changed));
     field(out, "checkpoint_last_bytes", last.map_or(0, |done| done.bytes));
     field(out, "checkpoint_last_waiting_bytes_max", last.map_or(0, |done| done.pool_bytes_max));
+    field(out, "checkpoint_last_waits", last.map_or(0, |done| done.waits));
     let of_last = |time: fn(&CheckpointDone) -> std::time::Duration| {
         last.map_or_else(|| "-1".to_owned(), |done| ms(time(done)))
     };
     field(out, "checkpoint_last_consistency_ms", of_last(|done| done.consistency));
     field(out, "checkpoint_last_capture_ms", of_last(|done| done.capture));
     field(out, "checkpoint_last_drain_ms", of_last(|done| done.drain));
+    field(out, "checkpoint_last_wait_ms", of_last(|done| done.waited));
     field(out, "checkpoint_last_ms", of_last(|done| done.duration));
     field(out, "checkpoint_chain_links", state.chain_links);
     field(out, "checkpoint_chain_bytes", state.chain_bytes);
-    field(out, "file_holders", state.holders.join(","));
+    let held = |holder: &FileHolder| format!("{}={}", holder.name, holder.held_for.as_secs());
+    field(out, "file_holders", state.holders.iter().map(held).collect::<Vec<_>>().join(","));
     field(out, "checkpoint_chain_links_max", state.chain_links_max);
     let is_long = state.chain_links > state.chain_links_max;
     field(out, "checkpoint_chain_too_long", u8::from(is_long));

@@ -66,7 +66,7 @@ impl Drive {
 }
 
 /// One checkpoint of a run, or one merge.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Capture {
     /// Time of the request, in seconds of the measured time.
     pub(crate) from_s: f64,
@@ -74,6 +74,10 @@ pub(crate) struct Capture {
     pub(crate) to_s: f64,
     /// Bytes of the checkpoint's files. 0 for a merge.
     pub(crate) bytes: u64,
+    /// How often a commit waited for room in the checkpoint's output, and the sum of these waits in
+    /// seconds.
+    pub(crate) waits: u64,
+    pub(crate) waited_s: f64,
 }
 
 impl Capture {
@@ -308,7 +312,7 @@ fn merge(engine: &dyn Checkpointed, run: &Run<'_>, delay_s: f64) -> LabResult<Pa
     sys::sleep_until(from_ns);
     let merged = engine.merge()?;
     let (from_s, to_s) = (run.since_start(from_ns), run.since_start(sys::now_ns()));
-    let merges = merged.then_some(Capture { from_s, to_s, bytes: 0 });
+    let merges = merged.then_some(Capture { from_s, to_s, ..Capture::default() });
     Ok(Part { merges: merges.into_iter().collect(), ..Part::default() })
 }
 
@@ -343,7 +347,9 @@ fn control(engine: &dyn Checkpointed, run: &Run<'_>) -> LabResult<Control> {
             }
             if status.checkpoints > finished_before {
                 let (from_s, to_s) = (run.since_start(from_ns), run.since_start(sys::now_ns()));
-                control.captures.push(Capture { from_s, to_s, bytes: status.last_bytes });
+                let (bytes, waits) = (status.last_bytes, status.last_waits);
+                let waited_s = status.last_waited_s;
+                control.captures.push(Capture { from_s, to_s, bytes, waits, waited_s });
                 begun = None;
             } else if now_ns > run.end_ns + CHECKPOINT_PATIENCE_NS {
                 let reason = "a checkpoint does not end".into();

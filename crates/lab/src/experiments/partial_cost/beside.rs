@@ -1,10 +1,12 @@
 //! Checkpoints of changes beside transactions on a tenth of the records, with full checkpoints.
 //!
 //! Saturated workers show the transactions that are lost while a checkpoint is taken, and the worst
-//! window. At half of that rate latencies count, and the before-images that wait for the disk.
+//! window. At half of that rate latencies count, and the before-images that wait for the disk. The table
+//! also counts commits that waited for room in a checkpoint's output. Their waits are in the windows and
+//! in the latencies, which count from the time at which a transaction was due.
 
 use super::{Plan, claim, table};
-use crate::drivers::transactions::{self, Drive, Outcome};
+use crate::drivers::transactions::{self, Capture, Drive, Outcome};
 use crate::error::LabResult;
 use crate::experiments::calc_measures::{capture_lost, capture_seconds, worst_window_ratio};
 use crate::harness::{Harness, Instance};
@@ -23,6 +25,13 @@ struct Runs {
     at_half: Vec<Outcome>,
     /// The most bytes of before-images that waited for the disk.
     waiting_bytes: u64,
+}
+
+impl Runs {
+    /// The checkpoints of all runs.
+    fn captures(&self) -> impl Iterator<Item = &Capture> {
+        self.saturated.iter().chain(&self.at_half).flat_map(|run| &run.captures)
+    }
 }
 
 pub(super) fn beside(
@@ -81,7 +90,7 @@ fn p999_ms(run: &Outcome) -> f64 {
 
 fn add(beds: &[Instance<'_>], [rest, full, changes]: &[Runs; 3], result: &mut ExperimentResult) {
     let columns = ["row", "checkpoints", "txn/s", "lost in a checkpoint", "worst window ÷ rest"];
-    let more = ["checkpoint s", "p99.9 ms at half load", "waiting MB"];
+    let more = ["checkpoint s", "p99.9 ms at half load", "waiting MB", "waits", "waited ms"];
     let mut rows = table(
         "Checkpoints beside transactions, 10 % hot",
         "beside",
@@ -108,6 +117,8 @@ fn add(beds: &[Instance<'_>], [rest, full, changes]: &[Runs; 3], result: &mut Ex
             format!("{:.2}", median(&seconds)),
             format!("{:.2}", median(&tails(runs))),
             format!("{:.1}", runs.waiting_bytes as f64 / 1e6),
+            grouped(runs.captures().map(|capture| capture.waits).sum()),
+            format!("{:.1}", runs.captures().map(|capture| capture.waited_s * 1e3).sum::<f64>()),
         ]);
     }
     let of = "changes ÷ full, 10 % hot";
