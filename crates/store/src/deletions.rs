@@ -6,13 +6,18 @@
 //!
 //! Loaders on several threads share the set. A load ends one checkpoint before it begins an older
 //! one, so a loader finds every deletion that hides its record.
+//!
+//! The high bits of the hash choose a shard, as they choose the partition of a checkpoint. So the keys of
+//! a block are in one shard, or in few, and a batch of them takes its lock once. Almost every look for a
+//! key misses the cache twice. So a batch first prefetches its slots, and then the entries that they
+//! name.
 
-use stillpoint_sync::Mutex;
 use stillpoint_sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use stillpoint_sync::{CachePadded, RwLock};
 use stillpoint_txn::TableId;
 
-/// Shards, each under a lock of its own. The low bits of the hash choose one.
-const SHARDS: usize = if cfg!(any(loom, shuttle)) { 2 } else { 256 };
+/// Bits of the hash that choose a shard: those of the partition, by default.
+const SHARDS_LOG2: u32 = if cfg!(any(loom, shuttle)) { 1 } else { 4 };
 /// Bytes before a key: table, length.
 const HEAD_BYTES: usize = 2 + 4;
 /// An entry begins at a multiple of this many bytes.
@@ -22,7 +27,7 @@ const SLOTS_MIN: usize = 16;
 
 /// The deleted keys.
 pub(crate) struct Deletions {
-    shards: Box<[Mutex<Shard>]>,
+    shards: Box<[CachePadded<RwLock<Shard>>]>,
     /// Bytes of all shards.
     bytes: AtomicUsize,
 }
@@ -35,7 +40,7 @@ impl std::fmt::Debug for Deletions {
 
 impl Default for Deletions {
     fn default() -> Self {
-        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        let shards = (0..1 << SHARDS_LOG2).map(|_| CachePadded::new(RwLock::default())).collect();
         Self { shards, bytes: AtomicUsize::new(0) }
     }
 }
@@ -47,21 +52,29 @@ impl Deletions {
         self.bytes.load(Relaxed)
     }
 
-    /// Prefetches the slots where a look for a key of this hash begins.
-    #[inline]
-    pub(crate) fn prefetch(&self, hash: u64) {
-        if self.bytes() > 0 {
-            let shard = self.shard(hash).lock();
-            if !shard.slots.is_empty() {
-                let mask = shard.slots.len() - 1;
-                stillpoint_mem::prefetch(&shard.slots[tag_of(hash) as usize & mask]);
-            }
+    /// Makes `found` say, for each key with its hash, whether the key was deleted.
+    pub(crate) fn find<'a>(
+        &self,
+        table: TableId,
+        keys: impl Iterator<Item = (u64, &'a [u8])> + Clone,
+        found: &mut Vec<bool>,
+    ) {
+        found.clear();
+        if self.bytes() == 0 {
+            found.extend(keys.map(|_| false));
+            return;
         }
-    }
-
-    /// Whether the key was deleted.
-    pub(crate) fn has(&self, hash: u64, table: TableId, key: &[u8]) -> bool {
-        self.bytes() > 0 && self.shard(hash).lock().has(hash, table, key)
+        let mut rest = keys;
+        while let Some((first, _)) = rest.clone().next() {
+            let number = shard_of(first);
+            let shard = self.shards[number].read();
+            let run = rest.clone().take_while(|key| shard_of(key.0) == number);
+            run.clone().for_each(|(hash, _)| shard.prefetch_slot(hash));
+            run.clone().for_each(|(hash, _)| shard.prefetch_entry(hash));
+            let before = found.len();
+            found.extend(run.map(|(hash, key)| shard.has(hash, table, key)));
+            rest.nth(found.len() - before - 1);
+        }
     }
 
     /// Adds a key that is not there. If the keys need more memory, `may_grow` is asked whether they
@@ -76,7 +89,7 @@ impl Deletions {
         key: &[u8],
         may_grow: impl FnOnce(usize) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut shard = self.shard(hash).lock();
+        let mut shard = self.shards[shard_of(hash)].write();
         let (slots, bytes) = shard.wanted(key.len());
         let more =
             (slots - shard.slots.len()) * size_of::<Slot>() + bytes - shard.entries.capacity();
@@ -88,17 +101,13 @@ impl Deletions {
         shard.add(hash, table, key);
         Ok(())
     }
-
-    fn shard(&self, hash: u64) -> &Mutex<Shard> {
-        &self.shards[hash as usize % SHARDS]
-    }
 }
 
 /// A slot of a hash table. An empty one begins at 0.
 #[derive(Clone, Copy, Default)]
 struct Slot {
-    /// Bits of the hash above those that choose the shard. Few other keys have the same, so a look
-    /// for a key that is not there reads slots alone.
+    /// The low bits of the hash. Few other keys of the shard have the same, so a look for a key that is
+    /// not there reads slots alone.
     tag: u32,
     /// Where the entry begins, in units of [`ALIGN`] and from 1 on.
     at: u32,
@@ -148,6 +157,24 @@ impl Shard {
         self.count += 1;
     }
 
+    /// Prefetches the slots where a look for a key of this hash begins.
+    fn prefetch_slot(&self, hash: u64) {
+        if !self.slots.is_empty() {
+            let mask = self.slots.len() - 1;
+            stillpoint_mem::prefetch(&self.slots[tag_of(hash) as usize & mask]);
+        }
+    }
+
+    /// Prefetches the first entry that may be of a key of this hash.
+    fn prefetch_entry(&self, hash: u64) {
+        if !self.slots.is_empty() {
+            let slot = self.slots[self.probe(tag_of(hash), |_| true)];
+            if slot.at != 0 {
+                stillpoint_mem::prefetch(&self.entries[(slot.at as usize - 1) * ALIGN]);
+            }
+        }
+    }
+
     fn has(&self, hash: u64, table: TableId, key: &[u8]) -> bool {
         let is_key = |at: u32| {
             let entry = &self.entries[(at as usize - 1) * ALIGN..];
@@ -172,8 +199,12 @@ impl Shard {
     }
 }
 
+fn shard_of(hash: u64) -> usize {
+    (hash >> (u64::BITS - SHARDS_LOG2)) as usize
+}
+
 fn tag_of(hash: u64) -> u32 {
-    (hash / SHARDS as u64) as u32
+    hash as u32
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -189,14 +220,42 @@ mod tests {
         let keys: Vec<Vec<u8>> = (0..200u8).map(|len| vec![7; usize::from(len)]).collect();
         for (at, key) in keys.iter().enumerate() {
             let hash = at as u64 % 3;
-            assert!(!deletions.has(hash, one, key));
+            assert!(!has(&deletions, hash, one, key));
             deletions.add::<Infallible>(hash, one, key, |_| Ok(())).expect("no limit");
-            assert!(deletions.has(hash, one, key) && !deletions.has(hash, two, key));
-            assert!(!deletions.has(hash + SHARDS as u64, one, key), "another hash");
+            assert!(has(&deletions, hash, one, key) && !has(&deletions, hash, two, key));
+            assert!(!has(&deletions, hash + 3, one, key), "another hash");
         }
         for (at, key) in keys.iter().enumerate() {
-            assert!(deletions.has(at as u64 % 3, one, key), "key {at} is lost when the set grows");
+            assert!(has(&deletions, at as u64 % 3, one, key), "key {at} is lost as the set grows");
         }
+    }
+
+    fn has(deletions: &Deletions, hash: u64, table: TableId, key: &[u8]) -> bool {
+        let mut found = Vec::new();
+        deletions.find(table, std::iter::once((hash, key)), &mut found);
+        found == [true]
+    }
+
+    /// Keys of a batch may be in any shards, in any order.
+    #[test]
+    fn each_key_of_a_batch_is_found_in_its_shard() {
+        let deletions = Deletions::default();
+        let table = TableId(1);
+        let keys: Vec<(u64, [u8; 8])> = (0..1_000u64)
+            .map(|key| (key.wrapping_mul(0x9E37_79B9_7F4A_7C15), key.to_le_bytes()))
+            .collect();
+        let batch = || keys.iter().map(|(hash, key)| (*hash, &key[..]));
+        let mut found = vec![true; 3];
+        deletions.find(table, batch(), &mut found);
+        assert_eq!(found, [false; 1_000], "none is there yet");
+        for (hash, key) in batch().step_by(3) {
+            deletions.add::<Infallible>(hash, table, key, |_| Ok(())).expect("no limit");
+        }
+        deletions.find(table, batch(), &mut found);
+        let expected: Vec<bool> = (0..1_000).map(|at| at % 3 == 0).collect();
+        assert_eq!(found, expected);
+        deletions.find(table, batch().take(0), &mut found);
+        assert!(found.is_empty());
     }
 
     #[test]
@@ -215,8 +274,8 @@ mod tests {
             }
         };
         assert_eq!(deletions.bytes(), asked - refused);
-        let of_shard = |shard: &Mutex<Shard>| {
-            let shard = shard.lock();
+        let of_shard = |shard: &CachePadded<RwLock<Shard>>| {
+            let shard = shard.read();
             shard.slots.capacity() * size_of::<Slot>() + shard.entries.capacity()
         };
         assert_eq!(deletions.bytes(), deletions.shards.iter().map(of_shard).sum::<usize>());

@@ -48,6 +48,8 @@ pub struct Loader {
     local: Participant,
     /// The cells of the records that are being loaded.
     cells: Vec<u64>,
+    /// For each of these records, whether a newer checkpoint has deleted its key.
+    hidden: Vec<bool>,
     /// Keys that were deleted. `None` once the loader is being dropped.
     deletions: Option<Arc<Deletions>>,
     /// Absent cells whose stamps a replay needs. These cells stay until the store has a worker.
@@ -67,7 +69,7 @@ impl Loader {
         // Absent cells that another loader has left must stay.
         let stamped = local.reclaim.give_up_absent();
         let deletions = Some(local.store.deletions());
-        Some(Self { local, cells: Vec::new(), deletions, stamped })
+        Some(Self { local, cells: Vec::new(), hidden: Vec::new(), deletions, stamped })
     }
 
     fn deletions(&self) -> &Deletions {
@@ -124,9 +126,23 @@ impl Loader {
         records: impl Iterator<Item = KeyImage<'a>> + Clone,
     ) -> Result<(), TxError> {
         let table = self.local.tables.get(id).ok_or(TxError::NoSuchTable(id))?.clone();
+        let mut hidden = std::mem::take(&mut self.hidden);
+        let keys = records.clone().map(|record| (record.hash, record.key));
+        self.deletions().find(table.id, keys, &mut hidden);
+        let loaded = self.load_unless_hidden(&table, records.zip(hidden.iter().copied()));
+        self.hidden = hidden;
+        loaded
+    }
+
+    /// Loads records, each with whether its key was deleted.
+    fn load_unless_hidden<'a>(
+        &mut self,
+        table: &Table,
+        records: impl Iterator<Item = (KeyImage<'a>, bool)> + Clone,
+    ) -> Result<(), TxError> {
+        let records = records.filter(|(_, is_hidden)| !is_hidden).map(|(record, _)| record);
         for record in records.clone() {
             table.index.prefetch(record.hash);
-            self.deletions().prefetch(record.hash);
         }
         // A locked instruction makes an index entry, and waits for all earlier stores. The cells'
         // lines are not in the cache. So all cells are written before the first index entry.
@@ -134,7 +150,7 @@ impl Loader {
         cells.clear();
         let mut built = Ok(());
         for record in records.clone() {
-            match self.build_cell(&table, &record) {
+            match self.build_cell(table, &record) {
                 Ok(cell) => cells.push(cell),
                 Err(error) => {
                     built = Err(error);
@@ -148,7 +164,7 @@ impl Loader {
         // given back.
         let entered = records.zip(&cells).try_for_each(|(record, &cell)| {
             at += 1;
-            added += u32::from(self.enter_cell(&table, &record, cell)?);
+            added += u32::from(self.enter_cell(table, &record, cell)?);
             Ok(())
         });
         for &cell in cells[at..].iter().filter(|&&cell| cell != NO_CELL) {
@@ -171,9 +187,6 @@ impl Loader {
         let Some(value) = value.filter(is_usual) else {
             return Ok(NO_CELL);
         };
-        if self.deletions().has(hash, table.id, key) {
-            return Ok(NO_CELL);
-        }
         let mut new = self.describe(table, hash, key, value.len());
         new.status |= self.local.store.loaded_status();
         let number = self.make(&new)?;
@@ -213,7 +226,7 @@ impl Loader {
     fn load_unusual(&mut self, table: &Table, record: &KeyImage<'_>) -> Result<bool, TxError> {
         let &KeyImage { hash, key, tag, value, gsn } = record;
         let is_key = |cell| self.local.store.cell(cell).has_key(key);
-        if table.index.find(hash, is_key).is_some() || self.deletions().has(hash, table.id, key) {
+        if table.index.find(hash, is_key).is_some() {
             return Ok(false);
         }
         match value {
