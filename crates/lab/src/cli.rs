@@ -98,6 +98,8 @@ enum Child {
     },
     /// One kind of access to state arrays, for callgrind.
     Accesses(experiments::fc_words::accesses::Child),
+    /// TPC-C on one thread, for callgrind.
+    TpccInstructions(experiments::tpcc_instructions::Child),
     /// One run of the microbenchmark, for a profiler beside it.
     Profiled(profiled::Profiled),
     /// The game of SIGMOD 2011 until it is killed.
@@ -133,6 +135,7 @@ fn run_child(child: &Child) -> LabResult<()> {
             experiments::instructions::child(&open, scheme, journal, dir.clone())
         }
         Child::Accesses(what) => experiments::fc_words::accesses::child(what),
+        Child::TpccInstructions(what) => experiments::tpcc_instructions::child(what),
         Child::Profiled(what) => profiled::child(&open, what, &mut std::io::stdout()),
         Child::Game(what) => crash::game::child(what, &mut std::io::stdout()),
         Child::Tpcc(what) => crash::tpcc::child(what, &mut std::io::stdout()),

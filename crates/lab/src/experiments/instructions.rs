@@ -76,7 +76,7 @@ pub(crate) fn count(bench: &Harness<'_>, row: Row, journal: &str) -> LabResult<f
 }
 
 /// The number in `==7== Collected : 123`.
-fn collected(text: &str) -> Option<u64> {
+pub(crate) fn collected(text: &str) -> Option<u64> {
     let line = text.lines().find(|line| line.contains("Collected :"))?;
     line.rsplit(':').next()?.trim().parse().ok()
 }

@@ -20,6 +20,7 @@ mod redo_cost;
 mod snap_fig3;
 mod snap_table1;
 mod tpcc;
+pub(crate) mod tpcc_instructions;
 mod ycsb;
 
 use std::process::{Command, Stdio};

@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::context::Context;
 use crate::crash::tpcc;
 use crate::error::{LabError, LabResult};
-use crate::experiments::Experiment;
+use crate::experiments::{Experiment, tpcc_instructions};
 use crate::harness::Harness;
 use crate::measure::machine::Machine;
 use crate::measure::outcome::Recovery;
@@ -26,6 +26,8 @@ use crate::workloads::tpcc::schema::{Scale, data_bytes};
 const PAPER: &str = "Cao et al., SIGMOD 2011 (wait-free zigzag and ping-pong), §5.5";
 /// Warehouses, one part each.
 pub(crate) const PARTS: &[&str] = &["5", "10", "20", "40"];
+/// The part of `fc-fig12` that counts instructions.
+const COUNTED: &str = "instructions";
 /// The part that runs only when asked for.
 const LARGEST: &str = "40";
 
@@ -44,21 +46,23 @@ pub(crate) struct Plan {
     pub(crate) seed: u64,
     /// Size of the database in the crash check.
     pub(crate) killed: Scale,
+    /// Size of the database on which instructions are counted.
+    pub(crate) counted: Scale,
 }
 
 impl Plan {
     /// 5 to 40 of the paper's 60 warehouses.
     fn full() -> Plan {
         let scales = [5, 10, 20, 40].map(Scale::full).to_vec();
-        let killed = Scale::full(1);
-        Plan { scales, run_s: 10.0, runs: 1, trace: 500_000, seed: 1, killed }
+        let (killed, counted) = (Scale::full(1), Scale::full(1));
+        Plan { scales, run_s: 10.0, runs: 1, trace: 500_000, seed: 1, killed, counted }
     }
 
     /// A plan of a few seconds.
     fn quick() -> Plan {
         let scales = [1, 2].map(Scale::small).to_vec();
-        let killed = Scale::small(1);
-        Plan { scales, run_s: 0.3, trace: 20_000, killed, ..Plan::full() }
+        let (killed, counted) = (Scale::small(1), Scale::small(1));
+        Plan { scales, run_s: 0.3, trace: 20_000, killed, counted, ..Plan::full() }
     }
 
     /// Applies the asked number and length of runs. Applies the asked part to a full plan only,
@@ -290,8 +294,9 @@ impl Experiment for FcFig12 {
     const ID: &'static str = "fc-fig12";
     const TITLE: &'static str = "TPC-C with frequent checkpoints: new orders per second";
     const PAPER: &'static str = PAPER;
-    const PARTS: &'static [&'static str] = PARTS;
+    const PARTS: &'static [&'static str] = &["5", "10", "20", "40", COUNTED];
     const PROCESSES: usize = PROCESSES;
+    const EXACT_PART: Option<&'static str> = Some(COUNTED);
     type Plan = Plan;
 
     fn full() -> Plan {
@@ -309,6 +314,16 @@ impl Experiment for FcFig12 {
     fn run(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
         let context = bench.context;
         parameters(plan, result);
+        if context.wants(COUNTED) {
+            let counts = tpcc_instructions::run(bench, plan.counted, plan.seed, result)?;
+            result.in_part(COUNTED, |result| {
+                result.tables.extend(instructions(plan, &counts));
+                Ok(())
+            })?;
+        }
+        if context.part.as_deref() == Some(COUNTED) {
+            return Ok(());
+        }
         if bench.children {
             let Plan { killed: scale, trace, seed, .. } = *plan;
             tpcc::check_rows(context, &tpcc::Database { scale, trace, seed }, result)?;
@@ -335,6 +350,23 @@ impl Experiment for FcFig12 {
         }
         Ok(())
     }
+}
+
+/// Instructions of a transaction under each scheme; no table if nothing was counted.
+fn instructions(plan: &Plan, counts: &tpcc_instructions::PerScheme) -> Option<Table> {
+    let none = counts.get(ROWS[0].name)?;
+    let row = |(scheme, count): (&&str, &f64)| {
+        vec![(*scheme).to_owned(), format!("{count:.0}"), format!("{:.3}", count / none)]
+    };
+    Some(Table {
+        title: format!(
+            "Instructions of a transaction, {}, by callgrind",
+            counted(plan.counted.warehouses, "warehouse")
+        ),
+        columns: ["", "instructions", "÷ none"].map(String::from).to_vec(),
+        rows: counts.iter().map(row).collect(),
+        ..Table::default()
+    })
 }
 
 const fn throughput(

@@ -43,7 +43,7 @@ pub(crate) struct Counted {
 impl Counted {
     /// Runs transactions, one after the other. Before each transaction the rows of the next one are
     /// prefetched.
-    fn run<'a>(
+    pub(crate) fn run<'a>(
         memory: &mut impl Memory,
         population: &Population,
         actions: impl IntoIterator<Item = &'a [u8]>,

@@ -27,22 +27,27 @@ const CACHES: [&str; 4] =
 
 const TABLE_2: &str = "SIGMOD 2011, §5.2, Table 2";
 
-/// Misses of the level 1 data cache per update, which Table 2 has for the cache of its machine.
+/// Misses of the level 1 data cache per update, the table's second column. §5.2 repeats values of the
+/// other columns, and they are those of the same lines.
+///
+/// The raw mutator of the paper has 2.0 misses itself, since it reads each update from a trace. So only
+/// the order of two schemes compares. Each scheme's own count stands beside the paper's.
 const LINES: [ClaimRow; 4] = [
-    lines(("npp", "ipp"), ("1.9 and 1.7 misses", 1.9 / 1.7), Bound::AtLeast(1.0)),
-    lines(("ipp", "none"), ("1.7 and 2.0 misses", 1.7 / 2.0), Bound::AtMost(1.2)),
-    lines(("npp", "none"), ("1.9 and 2.0 misses", 1.9 / 2.0), Bound::AtMost(3.5)),
-    lines(("ns", "none"), ("2.1 and 2.0 misses", 2.1 / 2.0), Bound::AtMost(1.1)),
+    ClaimRow::new(UPDATE_LINES, TABLE_2, Bound::AtLeast(1.0))
+        .between("npp", "ipp")
+        .paper(Paper::words("1.9 and 1.7 misses: ipp has fewer")),
+    lines("ipp", "1.7 misses, raw 2.0", 1.2),
+    lines("npp", "1.9 misses, raw 2.0", 3.5),
+    lines("ns", "2.1 misses, raw 2.0", 1.1),
 ];
 
-const fn lines(
-    (subject, baseline): (&'static str, &'static str),
-    (words, ratio): (&'static str, f64),
-    bound: Bound,
-) -> ClaimRow {
-    ClaimRow::new("cache lines of an update, beyond 32 KiB", TABLE_2, bound)
-        .between(subject, baseline)
-        .paper(Paper::ratio(words, ratio))
+const UPDATE_LINES: &str = "cache lines of an update, beyond 32 KiB";
+
+const fn lines(subject: &'static str, words: &'static str, bound: f64) -> ClaimRow {
+    ClaimRow::new(UPDATE_LINES, TABLE_2, Bound::AtMost(bound))
+        .between(subject, "")
+        .paper(Paper::words(words))
+        .unit("lines")
 }
 
 /// A scheme of ours takes no more instructions for a write than one of the paper's.
@@ -151,8 +156,11 @@ fn claims(writes: &BTreeMap<&str, Count>, result: &mut ExperimentResult) {
     type Of = fn(&Count) -> f64;
     let all = LINES.iter().map(|row| (row, (|it| it.lines) as Of));
     for (row, of) in all.chain([(&INSTRUCTIONS, (|it| it.instructions) as Of)]) {
-        let both = writes.get(row.subject).zip(writes.get(row.baseline));
-        let ratio = both.map_or(f64::NAN, |(subject, baseline)| of(subject) / of(baseline));
+        let count = |name: &str| match name {
+            "" => 1.0,
+            name => writes.get(name).map_or(f64::NAN, of),
+        };
+        let ratio = count(row.subject) / count(row.baseline);
         result.claims.push(row.claim("callgrind's model of caches").measured(ratio));
     }
 }
@@ -328,6 +336,7 @@ fn counted_accesses_row<S: Scheme>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::result::Agreement;
 
     #[test]
     fn the_counts_are_found_in_what_callgrind_says() {
@@ -353,7 +362,10 @@ mod tests {
         result.claims.clear();
         claims(&writes, &mut result);
         let measured: Vec<_> = result.claims.iter().map(|it| it.measured).collect();
-        assert_eq!(measured, [3.0, 1.0, 3.0, 1.0, 1.5].map(Some));
+        assert_eq!(measured, [3.0, 2.0, 6.0, 2.0, 1.5].map(Some));
+        let agreements: Vec<_> = result.claims.iter().map(Agreement::of).collect();
+        let count = Some(Agreement::NotComparable);
+        assert_eq!(agreements, [Some(Agreement::Reproduced), count, count, count, None]);
     }
 
     #[test]
