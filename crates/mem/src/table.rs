@@ -95,6 +95,8 @@ pub struct Table<G: Grain> {
     whole_marks: usize,
     /// Columns of marks if each cell has one mark that it shares with no other cell, otherwise 0.
     own_mark_columns: usize,
+    /// Columns of marks if each column is an array and no cells share a mark, otherwise 0.
+    part_mark_columns: usize,
 }
 
 impl<G: Grain> Table<G> {
@@ -123,7 +125,17 @@ impl<G: Grain> Table<G> {
         let whole_marks = if is_apart { shape.cells / shape.cells_per_mark } else { 0 };
         let is_one_to_one = shape.cells_per_mark == 1 && shape.marks_per_cell == 1;
         let own_mark_columns = if is_one_to_one { shape.mark_columns } else { 0 };
-        Ok(Self { backing, places, shape: *shape, marks, whole_marks, own_mark_columns })
+        let is_in_arrays = shape.cells_per_mark == 1 && places.has_columns_of_marks();
+        let part_mark_columns = if is_in_arrays { shape.mark_columns } else { 0 };
+        Ok(Self {
+            backing,
+            places,
+            shape: *shape,
+            marks,
+            whole_marks,
+            own_mark_columns,
+            part_mark_columns,
+        })
     }
 
     /// Size and layout of the table.
@@ -489,6 +501,17 @@ mod backing {
             &self.marks_from(places, places.mark_of(cursor, column), 1)[0]
         }
 
+        /// A mark of a column that is an array. The caller has checked that the table has the mark.
+        #[inline(always)]
+        pub(super) fn mark_in_array(
+            &self,
+            places: &Places,
+            column: usize,
+            number: usize,
+        ) -> &AtomicU8 {
+            &self.marks_from(places, places.mark_in_array(column, number), 1)[0]
+        }
+
         /// `count` marks from `offset` on. The caller has checked the range as in `marks`.
         #[inline(always)]
         fn marks_from(&self, places: &Places, offset: usize, count: usize) -> &[AtomicU8] {
@@ -536,6 +559,10 @@ mod backing {
 
         pub(super) fn mark(&self, _: &Places, column: usize, index: usize) -> &AtomicU8 {
             &self.marks[column * self.shape.marks() + index]
+        }
+
+        pub(super) fn mark_in_array(&self, _: &Places, column: usize, number: usize) -> &AtomicU8 {
+            &self.marks[column * self.shape.marks() + number]
         }
 
         pub(super) fn cell_at(&self, places: &Places, cursor: &Cursor, copy: usize) -> &[G] {

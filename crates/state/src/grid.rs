@@ -15,6 +15,11 @@ use crate::frontier::Frontier;
 use crate::layout::Layout;
 use crate::planted;
 
+mod lines;
+
+pub use lines::LINE_BYTES;
+pub(crate) use lines::{line_of_part, lines_near, lines_per_cell};
+
 /// The cells of an array and their marks, as a scheme sees them.
 ///
 /// Nothing here synchronises: a scheme's rules say which thread may touch which copy of a cell, and
@@ -32,10 +37,6 @@ pub struct Grid<G: Grain, L: Layout> {
     written: Option<Mutex<WrittenPages>>,
     layout: PhantomData<L>,
 }
-
-/// Bytes of a line of a cell, as long as a cache line. A scheme may mark the lines of long cells one by one.
-/// Then a first write to a part of a cell brings over a line and not the cell.
-pub const LINE_BYTES: usize = 64;
 
 /// Bytes of cells that a copier keeps for itself at a time. A write at that place waits for some
 /// microseconds of copying, which is enough to pay for an ordinary fence.
@@ -84,11 +85,6 @@ const BLOCK_BYTES: usize = 16;
 /// True if the layout keeps marks beside their cells, one for each.
 pub(crate) const fn has_marks_beside<L: Layout>() -> bool {
     !matches!(L::PLACEMENT, Placement::Apart) && !L::BITS
-}
-
-/// Marks of a cell, for schemes that mark each line of long cells.
-pub(crate) fn lines_per_cell(cell_bytes: usize) -> usize {
-    cell_bytes.div_ceil(LINE_BYTES).max(1)
 }
 
 /// Cells that share a mark, for schemes that bring over blocks: as many as a cache line holds, rounded
@@ -205,25 +201,6 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         index >> self.cells_per_mark_log2
     }
 
-    /// The number of the mark for an offset in bytes of a cell.
-    #[inline(always)]
-    pub fn mark_near(&self, index: usize, offset: usize) -> usize {
-        if self.marks_per_cell == 1 {
-            return self.mark_at(index);
-        }
-        // A prefetch may ask for a cell that is not there.
-        index.saturating_mul(self.marks_per_cell).saturating_add(offset / LINE_BYTES)
-    }
-
-    /// The marks of the lines that some bytes of a cell lie in.
-    #[inline]
-    pub fn marks_near(&self, index: usize, bytes: &Range<usize>) -> Range<usize> {
-        // An empty range counts as the byte at its begin, or as the last byte of the cell.
-        let first = bytes.start.min(self.cell_bytes() - 1);
-        let last = bytes.end.max(first + 1) - 1;
-        self.mark_near(index, first)..self.mark_near(index, last) + 1
-    }
-
     /// Marks of a column.
     #[inline]
     pub fn marks(&self) -> usize {
@@ -235,34 +212,6 @@ impl<G: Grain, L: Layout> Grid<G, L> {
     pub fn marks_of(&self, cells: &Range<usize>) -> Range<usize> {
         let marks = self.mark_at(cells.start)..cells.end.div_ceil(self.cells_per_mark());
         marks.start * self.marks_per_cell..marks.end * self.marks_per_cell
-    }
-
-    /// The cell of a mark that is the mark of a line, and the grains of the line in the cell.
-    #[inline]
-    pub fn line_of(&self, mark: usize) -> (usize, Range<usize>) {
-        let (cell, line) = (mark / self.marks_per_cell, mark % self.marks_per_cell);
-        let (grains, all) = (LINE_BYTES / G::BYTES, self.table.shape().cell_grains);
-        (cell, line * grains..((line + 1) * grains).min(all))
-    }
-
-    /// Calls `each` with the mark and the grains of each line that some bytes of a cell touch and do not
-    /// cover: two at most.
-    #[inline]
-    pub fn for_each_partial_line(
-        &self,
-        index: usize,
-        bytes: &Range<usize>,
-        mut each: impl FnMut(usize, Range<usize>),
-    ) {
-        mutant!(LinesLoseTheirRest => return);
-        let marks = self.marks_near(index, bytes);
-        let last = (marks.len() > 1).then_some(marks.end - 1);
-        for mark in [Some(marks.start), last].into_iter().flatten() {
-            let line = self.line_of(mark).1;
-            if bytes.start > line.start * G::BYTES || bytes.end < line.end * G::BYTES {
-                each(mark, line);
-            }
-        }
     }
 
     /// Calls `each` with the cells of some marks: ranges of whole cells with all their grains, and
@@ -327,6 +276,14 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         self.table.prefetch(copy, index, offset / G::BYTES);
     }
 
+    /// As [`prefetch`](Self::prefetch), of a cell that was found already.
+    #[inline(always)]
+    pub fn prefetch_at(&self, copy: usize, spot: &Spot<'_, G>, offset: usize) {
+        if let Some(grain) = spot.cell(copy).get(offset / G::BYTES) {
+            stillpoint_mem::prefetch(grain);
+        }
+    }
+
     /// Prefetches a mark.
     #[inline(always)]
     pub fn prefetch_mark(&self, column: usize, mark: usize) {
@@ -350,15 +307,9 @@ impl<G: Grain, L: Layout> Grid<G, L> {
             if grains.len() == self.table.shape().cell_grains {
                 return self.table.copy_cells(from, to, cells);
             }
-            self.copy_grains_of(from, to, cells.start, grains);
+            let (from, to) = (self.cell(from, cells.start), self.cell(to, cells.start));
+            copy_grains(&from[grains.clone()], &to[grains]);
         });
-    }
-
-    /// Overwrites some grains of copy `to` of a cell with those of copy `from`.
-    #[inline]
-    pub fn copy_grains_of(&self, from: usize, to: usize, index: usize, grains: Range<usize>) {
-        let (from, to) = (self.table.cell(from, index), self.table.cell(to, index));
-        copy_grains(&from[grains.clone()], &to[grains]);
     }
 
     /// Overwrites copy `to` of a cell with copy `from`.
@@ -538,6 +489,19 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         }
     }
 
+    /// A mark in a column whose marks [`set_mark`](Self::set_mark) and its like set, also beside this
+    /// call. Such a mark publishes no cell.
+    #[inline(always)]
+    pub fn plain_mark(&self, column: usize, mark: usize) -> u8 {
+        if L::BITS {
+            self.bits.get(column, mark)
+        } else {
+            // Relaxed: a hand-over of the column orders the stores before. After an Acquire the compiler
+            // would read the shape of the table again.
+            self.table.mark(column, mark).load(Relaxed)
+        }
+    }
+
     /// Sets a mark of a column that no other thread changes meanwhile. Returns the previous mark.
     #[inline(always)]
     pub fn replace_mark(&self, column: usize, mark: usize, value: u8) -> u8 {
@@ -553,13 +517,13 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         old
     }
 
-    /// The mark of a cell that shares its mark with no other cell.
+    /// As [`plain_mark`](Self::plain_mark), of a cell that shares its mark with no other cell.
     #[inline(always)]
     pub fn mark_of(&self, column: usize, spot: &Spot<'_, G>) -> u8 {
         if L::BITS {
             self.bits.get(column, spot.index())
         } else {
-            spot.mark(column).load(Acquire) // as in `mark`
+            spot.mark(column).load(Relaxed) // as in `plain_mark`
         }
     }
 
@@ -733,18 +697,36 @@ fn store_bytes<G: Grain>(to: &[G], bytes: &[u8]) {
     }
 }
 
-/// Reads the bytes at an offset of a cell, little-endian. Where offset and length are constants,
-/// the compiler removes nearly all of the loop.
+/// Reads the bytes at an offset of a cell, little-endian.
 #[inline(always)]
 pub(crate) fn load_part<G: Grain>(cell: &[G], offset: usize, bytes: &mut [u8]) {
-    let mut grain_bytes = [0; 8];
+    let (grain, within) = (offset / G::BYTES, offset % G::BYTES);
+    if bytes.is_empty() || within + bytes.len() > G::BYTES {
+        return load_grains(cell, offset, bytes);
+    }
+    load_within(&cell[grain], within, bytes);
+}
+
+/// Reads bytes of a grain. A shift costs less than a copy of bytes at an offset that only the run
+/// knows.
+#[inline(always)]
+fn load_within<G: Grain>(grain: &G, within: usize, bytes: &mut [u8]) {
+    let value = value_of(grain) >> (8 * within);
+    bytes.copy_from_slice(&value.to_le_bytes()[..bytes.len()]);
+}
+
+/// `load_part` for no bytes, and for bytes in several grains.
+#[inline]
+fn load_grains<G: Grain>(cell: &[G], offset: usize, bytes: &mut [u8]) {
     let mut done = 0;
     while done < bytes.len() {
-        let at = offset + done;
-        let (grain, within) = (at / G::BYTES, at % G::BYTES);
+        let (grain, within) = ((offset + done) / G::BYTES, (offset + done) % G::BYTES);
         let count = (G::BYTES - within).min(bytes.len() - done);
-        G::to_le(cell[grain].get(), &mut grain_bytes[..G::BYTES]);
-        bytes[done..done + count].copy_from_slice(&grain_bytes[within..within + count]);
+        if count == G::BYTES {
+            G::to_le(cell[grain].get(), &mut bytes[done..done + G::BYTES]);
+        } else {
+            load_within(&cell[grain], within, &mut bytes[done..done + count]);
+        }
         done += count;
     }
 }
@@ -752,18 +734,48 @@ pub(crate) fn load_part<G: Grain>(cell: &[G], offset: usize, bytes: &mut [u8]) {
 /// Writes bytes at an offset of a cell. The other bytes stay.
 #[inline(always)]
 pub(crate) fn store_part<G: Grain>(cell: &[G], offset: usize, bytes: &[u8]) {
-    let mut grain_bytes = [0; 8];
+    let (grain, within) = (offset / G::BYTES, offset % G::BYTES);
+    if bytes.is_empty() || within + bytes.len() > G::BYTES {
+        return store_grains(cell, offset, bytes);
+    }
+    store_within(&cell[grain], within, bytes);
+}
+
+/// Writes bytes of a grain. The other bytes stay.
+#[inline(always)]
+fn store_within<G: Grain>(grain: &G, within: usize, bytes: &[u8]) {
+    if bytes.len() == G::BYTES {
+        return grain.set(G::from_le(bytes));
+    }
+    let mut new = [0; 8];
+    new[..bytes.len()].copy_from_slice(bytes);
+    let mask = ((1 << (8 * bytes.len())) - 1) << (8 * within);
+    let rest = mutant!(value_of(grain) & !mask, PartLosesTheRest => 0);
+    let value = rest | u64::from_le_bytes(new) << (8 * within);
+    grain.set(G::from_le(&value.to_le_bytes()[..G::BYTES]));
+}
+
+/// `store_part` for no bytes, and for bytes in several grains. Apart, so that the compiler inlines the
+/// frequent case into every write.
+#[inline(never)]
+fn store_grains<G: Grain>(cell: &[G], offset: usize, bytes: &[u8]) {
     let mut done = 0;
     while done < bytes.len() {
-        let at = offset + done;
-        let (grain, within) = (at / G::BYTES, at % G::BYTES);
+        let (grain, within) = ((offset + done) / G::BYTES, (offset + done) % G::BYTES);
         let count = (G::BYTES - within).min(bytes.len() - done);
-        let whole = &mut grain_bytes[..G::BYTES];
-        if count < G::BYTES {
-            mutant!(G::to_le(cell[grain].get(), whole), PartLosesTheRest => ());
+        if count == G::BYTES {
+            cell[grain].set(G::from_le(&bytes[done..done + G::BYTES]));
+        } else {
+            store_within(&cell[grain], within, &bytes[done..done + count]);
         }
-        whole[within..within + count].copy_from_slice(&bytes[done..done + count]);
-        cell[grain].set(G::from_le(whole));
         done += count;
     }
+}
+
+/// The value of a grain as a number of 8 bytes.
+#[inline(always)]
+fn value_of<G: Grain>(grain: &G) -> u64 {
+    let mut bytes = [0; 8];
+    G::to_le(grain.get(), &mut bytes[..G::BYTES]);
+    u64::from_le_bytes(bytes)
 }

@@ -259,7 +259,7 @@ impl<F: FieldValue, const N: usize> FieldValue for [F; N] {
     }
     #[inline(always)]
     fn into_bytes(self, bytes: &mut [u8]) {
-        for (value, bytes) in self.into_iter().zip(bytes.chunks_exact_mut(F::PACKED_BYTES.max(1))) {
+        for (value, bytes) in self.iter().zip(bytes.chunks_exact_mut(F::PACKED_BYTES.max(1))) {
             value.into_bytes(bytes);
         }
     }

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::ops::Range;
 
 use stillpoint_io::ForkError;
-use stillpoint_mem::Grain;
+use stillpoint_mem::{Grain, Spot};
 
 use crate::arrays::Arrays;
 use crate::capture::PointOfConsistency;
@@ -133,15 +133,16 @@ pub trait Scheme: Debug + Send + Sync + Sized + 'static {
     /// *HandleRead*: the copy that holds the newest value of a cell.
     fn handle_read<G: Grain>(grid: &Grid<G, Self::Layout>, turn: LiveCopy, index: usize) -> usize;
 
-    /// *HandleRead* for lines of a long cell: the copy that holds the newest values of all of them. `None` if
-    /// they are in different copies.
+    /// *HandleRead* for lines of a long cell, one or more: the copy that holds the newest values of all of
+    /// them. `None` if they are in different copies.
     #[inline(always)]
     fn handle_read_lines<G: Grain>(
         grid: &Grid<G, Self::Layout>,
         turn: LiveCopy,
-        marks: Range<usize>,
+        spot: &Spot<'_, G>,
+        _: Range<usize>,
     ) -> Option<usize> {
-        Some(Self::handle_read(grid, turn, grid.line_of(marks.start).0))
+        Some(Self::handle_read(grid, turn, spot.index()))
     }
 
     /// Prefetches what an access at an offset of a cell will touch. The default prefetches the

@@ -11,7 +11,7 @@ use stillpoint_mem::{Grain, copy_grains};
 
 use crate::arrays::{Array, Cells};
 use crate::frontier::FrontierHold;
-use crate::grid::{Grid, LINE_BYTES, load_part, store_part};
+use crate::grid::{Grid, LINE_BYTES, lines_near, load_part, store_part};
 use crate::plain::{CELL_BYTES_MAX, Field, FieldValue, Plain};
 use crate::scheme::{Extent, Intent, LiveCopy, Scheme};
 
@@ -40,12 +40,12 @@ impl<'a, T: Plain, S: Scheme> ArrayRef<'a, T, S> {
     /// copies.
     #[inline(always)]
     fn newest(&self, index: usize, bytes: Range<usize>) -> Option<&'a [T::Grain]> {
-        let copy = if Self::HAS_LINES {
-            S::handle_read_lines(self.grid, self.turn, self.grid.marks_near(index, &bytes))?
-        } else {
-            S::handle_read(self.grid, self.turn, index)
-        };
-        Some(self.grid.cell(copy, index))
+        if Self::HAS_LINES {
+            let (spot, lines) = (self.grid.spot(index), lines_near(&bytes, T::BYTES));
+            return S::handle_read_lines(self.grid, self.turn, &spot, lines)
+                .map(|it| spot.cell(it));
+        }
+        Some(self.grid.cell(S::handle_read(self.grid, self.turn, index), index))
     }
 
     /// As [`Cells::read`].
@@ -66,17 +66,18 @@ impl<'a, T: Plain, S: Scheme> ArrayRef<'a, T, S> {
     #[inline(never)]
     fn gather<const GRAINS: usize>(&self, index: usize) -> T {
         let room: [T::Grain; GRAINS] = std::array::from_fn(|_| T::Grain::zero());
-        for mark in self.grid.marks_near(index, &(0..T::BYTES)) {
-            let line = self.grid.line_of(mark).1;
-            copy_grains(&self.line(index, mark)[line.clone()], &room[line]);
+        for line in lines_near(&(0..T::BYTES), T::BYTES) {
+            let grains = self.grid.grains_of_line(line);
+            copy_grains(&self.line(index, line)[grains.clone()], &room[grains]);
         }
         T::load(&room[..T::BYTES / T::Grain::BYTES])
     }
 
     /// The copy of a cell that holds the newest values of a line.
-    fn line(&self, index: usize, mark: usize) -> &'a [T::Grain] {
-        let copy = S::handle_read_lines(self.grid, self.turn, mark..mark + 1);
-        self.grid.cell(copy.expect("one line is in one copy"), index)
+    fn line(&self, index: usize, line: usize) -> &'a [T::Grain] {
+        let spot = self.grid.spot(index);
+        let copy = S::handle_read_lines(self.grid, self.turn, &spot, line..line + 1);
+        spot.cell(copy.expect("one line is in one copy"))
     }
 
     /// As [`Cells::read_part`].
@@ -102,7 +103,7 @@ impl<'a, T: Plain, S: Scheme> ArrayRef<'a, T, S> {
         while !rest.is_empty() {
             let in_line = LINE_BYTES - at % LINE_BYTES;
             let (head, tail) = rest.split_at_mut(in_line.min(rest.len()));
-            load_part(self.line(index, self.grid.mark_near(index, at)), at, head);
+            load_part(self.line(index, at / LINE_BYTES), at, head);
             at += head.len();
             rest = tail;
         }
@@ -235,6 +236,11 @@ impl<'a, T: Plain, S: Scheme> ArrayMut<'a, T, S> {
     #[inline]
     pub fn write_part(&mut self, index: usize, offset: usize, bytes: &[u8]) {
         check_part::<T>(offset, bytes.len());
+        self.store_part(index, offset, bytes);
+    }
+
+    #[inline(always)]
+    fn store_part(&mut self, index: usize, offset: usize, bytes: &[u8]) {
         let store = |cell: &[T::Grain]| store_part(cell, offset, bytes);
         if ArrayRef::<T, S>::HAS_LINES {
             let written = offset..offset + bytes.len();
@@ -247,7 +253,7 @@ impl<'a, T: Plain, S: Scheme> ArrayMut<'a, T, S> {
     /// As [`Cells::write_field`].
     #[inline]
     pub fn write_field<F: FieldValue>(&mut self, index: usize, field: Field<T, F>, value: F) {
-        value.write_with(|bytes| self.write_part(index, field.offset(), bytes));
+        value.write_with(|bytes| self.store_part(index, field.offset(), bytes));
     }
 }
 

@@ -202,6 +202,15 @@ impl Places {
             + lane * self.mark_lane_stride
     }
 
+    /// Offset of a mark in bytes, if the marks lie behind all cells.
+    #[cfg_attr(any(loom, shuttle), expect(dead_code, reason = "models have vectors"))]
+    #[inline(always)]
+    pub(super) fn mark_in_array(&self, column: usize, number: usize) -> usize {
+        let offset = self.marks_at + column * self.mark_column_stride + number;
+        debug_assert_eq!(offset, self.mark_at(column, number));
+        offset
+    }
+
     /// A cursor at a cell.
     #[inline(always)]
     pub(super) fn cursor(&self, index: usize) -> Cursor {

@@ -90,6 +90,15 @@ fn bytes_belong_to_one<G: Grain>(shape: &TableShape) {
     }
     let marks = shape.cells.div_ceil(shape.cells_per_mark) * shape.marks_per_cell;
     assert_eq!(table.marks_len(), marks);
+    if shape.cells_per_mark == 1 && table.has_columns_of_marks() {
+        for (column, number) in
+            (0..shape.mark_columns).flat_map(|it| (0..marks).map(move |n| (it, n)))
+        {
+            let (index, part) = (number / shape.marks_per_cell, number % shape.marks_per_cell);
+            let mark = table.spot(index).mark_of_part(column, part);
+            assert!(std::ptr::eq(mark, table.mark(column, number)), "{shape:?}");
+        }
+    }
     for index in 0..table.marks_len() {
         for column in 0..shape.mark_columns {
             let mark: *const AtomicU8 = table.mark(column, index);

@@ -73,4 +73,17 @@ impl<'a, G: Grain> Spot<'a, G> {
         assert!(column < self.table.own_mark_columns, "no such mark");
         self.table.backing.mark_at(&self.table.places, &self.cursor, column)
     }
+
+    /// The mark of the cell in a column for a part of the cell, where the cell has one or several
+    /// marks in a column that is an array.
+    ///
+    /// # Panics
+    /// If there is no such column or mark, cells share marks, or marks lie beside their cells.
+    #[inline(always)]
+    pub fn mark_of_part(&self, column: usize, part: usize) -> &'a AtomicU8 {
+        let (table, marks_per_cell) = (self.table, self.table.shape.marks_per_cell);
+        assert!(column < table.part_mark_columns && part < marks_per_cell, "no such mark");
+        let number = self.cursor.index * marks_per_cell + part;
+        table.backing.mark_in_array(&table.places, column, number)
+    }
 }

@@ -46,7 +46,10 @@ use stillpoint_io::ForkError;
 use stillpoint_mem::{Grain, Spot};
 use stillpoint_sync::mutant;
 
-use crate::grid::{CellRequirements, Grid, cells_per_block, has_marks_beside, lines_per_cell};
+use crate::grid::{
+    CellRequirements, Grid, cells_per_block, has_marks_beside, line_of_part, lines_near,
+    lines_per_cell,
+};
 use crate::layout::Layout;
 use crate::planted;
 use crate::scheme::{Content, Extent, Intent, LiveCopy, Scheme};
@@ -57,7 +60,7 @@ const SWEEP_PERIODS: u8 = 32;
 /// The copy with the younger stamp.
 #[inline(always)]
 fn newest<G: Grain, L: Layout>(grid: &Grid<G, L>, turn: LiveCopy, block: usize) -> usize {
-    let age = |copy: usize| turn.period.wrapping_sub(grid.mark(copy, block));
+    let age = |copy: usize| turn.period.wrapping_sub(grid.plain_mark(copy, block));
     usize::from(age(1) < age(0))
 }
 
@@ -68,13 +71,54 @@ fn newest_of<G: Grain, L: Layout>(grid: &Grid<G, L>, turn: LiveCopy, spot: &Spot
     usize::from(age(1) < age(0))
 }
 
+/// As [`newest`], for a line of a long cell.
+#[inline(always)]
+fn newest_of_line<G: Grain, L: Layout>(
+    grid: &Grid<G, L>,
+    turn: LiveCopy,
+    spot: &Spot<'_, G>,
+    line: usize,
+) -> usize {
+    let age = |copy: usize| turn.period.wrapping_sub(grid.mark_of_line(copy, spot, line));
+    usize::from(age(1) < age(0))
+}
+
+/// Before a write to a part of a line: copies the line to the copy of the period, if its newest values
+/// are in the other one.
+#[inline(always)]
+fn bring_over<G: Grain, L: Layout>(
+    grid: &Grid<G, L>,
+    turn: LiveCopy,
+    spot: &Spot<'_, G>,
+    line: usize,
+) {
+    if newest_of_line(grid, turn, spot, line) != turn.up {
+        grid.bring_line_over(turn.down(), turn.up, spot, line);
+    }
+}
+
+/// A write of no bytes, of a whole line of a cell, or of bytes in several lines.
+#[inline(never)]
+fn write_several_lines<G: Grain, L: Layout>(
+    grid: &Grid<G, L>,
+    turn: LiveCopy,
+    index: usize,
+    bytes: &Range<usize>,
+    mut store: impl FnMut(&[G]),
+) {
+    let spot = grid.spot(index);
+    grid.for_each_partial_line(bytes, |line| bring_over(grid, turn, &spot, line));
+    store(spot.cell(turn.up));
+    grid.set_marks(turn.up, grid.marks_near(index, bytes), turn.period);
+}
+
 /// Keeps the stamps of the writer's copy young, and their order.
 fn sweep<G: Grain, L: Layout>(grid: &Grid<G, L>, turn: LiveCopy) {
     for block in 0..grid.marks() {
         let stamp = if newest(grid, turn, block) == turn.down() {
             turn.period.wrapping_sub(1)
         } else {
-            grid.mark(turn.up, block).wrapping_sub(1)
+            grid.plain_mark(turn.up, block).wrapping_sub(1)
         };
         grid.set_mark(turn.down(), block, stamp);
     }
@@ -119,15 +163,17 @@ impl<L: Layout> Scheme for Hourglass<L> {
         newest(grid, turn, grid.mark_at(index))
     }
 
-    #[inline]
+    #[inline(always)]
     fn handle_read_lines<G: Grain>(
         grid: &Grid<G, L>,
         turn: LiveCopy,
-        marks: Range<usize>,
+        spot: &Spot<'_, G>,
+        mut lines: Range<usize>,
     ) -> Option<usize> {
         mutant!(HourglassReadsOneCopy => return Some(turn.up));
-        let first = newest(grid, turn, marks.start);
-        marks.into_iter().skip(1).all(|mark| newest(grid, turn, mark) == first).then_some(first)
+        let newest = |line| newest_of_line(grid, turn, spot, line);
+        let first = newest(lines.next()?);
+        lines.all(|line| newest(line) == first).then_some(first)
     }
 
     #[inline(always)]
@@ -141,16 +187,22 @@ impl<L: Layout> Scheme for Hourglass<L> {
         if index >= grid.cells() {
             return;
         }
+        let spot = grid.spot(index);
         if !grid.has_columns_of_marks() {
             // One cache line holds the cell with both copies and stamps.
-            return grid.prefetch(turn.up, index, offset);
+            return grid.prefetch_at(turn.up, &spot, offset);
         }
         // The stamps are in the processor's caches and need no prefetch. Only a first write touches
         // both copies.
-        let newest = newest(grid, turn, grid.mark_near(index, offset));
-        grid.prefetch(newest, index, offset);
+        let newest = if grid.marks_lines() {
+            let line = lines_near(&(offset..offset), grid.cell_bytes()).start;
+            newest_of_line(grid, turn, &spot, line)
+        } else {
+            newest(grid, turn, grid.mark_at(index))
+        };
+        grid.prefetch_at(newest, &spot, offset);
         if intent == Intent::Write && newest != turn.up {
-            grid.prefetch(turn.up, index, offset);
+            grid.prefetch_at(turn.up, &spot, offset);
         }
     }
 
@@ -175,7 +227,7 @@ impl<L: Layout> Scheme for Hourglass<L> {
         grid.set_mark(turn.up, block, turn.period);
     }
 
-    #[inline]
+    #[inline(always)]
     fn handle_write_lines<G: Grain>(
         grid: &Grid<G, L>,
         turn: LiveCopy,
@@ -183,13 +235,13 @@ impl<L: Layout> Scheme for Hourglass<L> {
         bytes: Range<usize>,
         mut store: impl FnMut(&[G]),
     ) {
-        grid.for_each_partial_line(index, &bytes, |mark, line| {
-            if newest(grid, turn, mark) != turn.up {
-                grid.copy_grains_of(turn.down(), turn.up, index, line);
-            }
-        });
-        store(grid.cell(turn.up, index));
-        grid.set_marks(turn.up, grid.marks_near(index, &bytes), turn.period);
+        let Some(line) = line_of_part(&bytes) else {
+            return write_several_lines(grid, turn, index, &bytes, store);
+        };
+        let spot = grid.spot(index);
+        bring_over(grid, turn, &spot, line);
+        store(spot.cell(turn.up));
+        grid.set_mark_of_line(turn.up, &spot, line, turn.period);
     }
 
     fn write_to_stable_storage<G: Grain>(

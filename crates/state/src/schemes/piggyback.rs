@@ -42,11 +42,11 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use stillpoint_io::ForkError;
-use stillpoint_mem::{Grain, copy_grains};
+use stillpoint_mem::{Grain, Spot, copy_grains};
 use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::mutant;
 
-use crate::grid::{CellRequirements, Grid, cells_per_block, lines_per_cell};
+use crate::grid::{CellRequirements, Grid, cells_per_block, line_of_part, lines_per_cell};
 use crate::layout::Layout;
 use crate::planted;
 use crate::scheme::{Content, Extent, Intent, LiveCopy, Scheme};
@@ -113,21 +113,40 @@ fn bring_over<G: Grain, L: Layout>(
     bytes: &Range<usize>,
     marks: Range<usize>,
 ) {
-    let frontier = grid.frontier();
+    let (frontier, spot) = (grid.frontier(), grid.spot(index));
     let mut at = marks.start;
     while at < marks.end {
         let end = frontier.end_of_piece(at).min(marks.end);
         let writing = frontier.enter(turn, at);
-        grid.for_each_partial_line(index, bytes, |mark, line| {
-            let is_here = (at..end).contains(&mark);
-            if is_here && grid.mark(STATE, mark) == newest_in(turn.down()) {
-                grid.copy_grains_of(turn.down(), turn.up, index, line);
+        grid.for_each_partial_line(bytes, |line| {
+            let is_here = (at..end).contains(&grid.mark_at_line(index, line));
+            if is_here && grid.mark_of_line(STATE, &spot, line) == newest_in(turn.down()) {
+                grid.bring_line_over(turn.down(), turn.up, &spot, line);
             }
         });
         grid.set_marks(STATE, at..end, newest_in(turn.up));
         drop(writing);
         at = end;
     }
+}
+
+/// A write of no bytes, of a whole line of a cell, or of bytes in several lines.
+#[inline(never)]
+fn write_several_lines<G: Grain, L: Layout>(
+    grid: &Grid<G, L>,
+    turn: LiveCopy,
+    index: usize,
+    bytes: &Range<usize>,
+    mut store: impl FnMut(&[G]),
+) {
+    let marks = grid.marks_near(index, bytes);
+    if grid.frontier().is_done(turn, marks.end - 1) {
+        grid.set_marks(STATE, marks, newest_in(turn.up));
+    } else {
+        bring_over(grid, turn, index, bytes, marks);
+    }
+    // The copier skips blocks that are NEWEST u.
+    store(grid.cell(turn.up, index));
 }
 
 impl<L: Layout> Scheme for Piggyback<L> {
@@ -160,7 +179,7 @@ impl<L: Layout> Scheme for Piggyback<L> {
         if grid.frontier().is_all_done(turn) {
             return turn.up;
         }
-        let is_up = grid.mark(STATE, grid.mark_at(index)) == newest_in(turn.up);
+        let is_up = grid.plain_mark(STATE, grid.mark_at(index)) == newest_in(turn.up);
         if is_up { turn.up } else { turn.down() }
     }
 
@@ -168,15 +187,16 @@ impl<L: Layout> Scheme for Piggyback<L> {
     fn handle_read_lines<G: Grain>(
         grid: &Grid<G, L>,
         turn: LiveCopy,
-        marks: Range<usize>,
+        spot: &Spot<'_, G>,
+        mut lines: Range<usize>,
     ) -> Option<usize> {
         if grid.frontier().is_all_done(turn) {
             return Some(turn.up);
         }
-        let is_up = |mark: usize| grid.mark(STATE, mark) == newest_in(turn.up);
-        let first = is_up(marks.start);
+        let is_up = |line| grid.mark_of_line(STATE, spot, line) == newest_in(turn.up);
+        let first = is_up(lines.next()?);
         let copy = if first { turn.up } else { turn.down() };
-        marks.into_iter().skip(1).all(|mark| is_up(mark) == first).then_some(copy)
+        lines.all(|line| is_up(line) == first).then_some(copy)
     }
 
     #[inline(always)]
@@ -223,7 +243,7 @@ impl<L: Layout> Scheme for Piggyback<L> {
         drop(writing);
     }
 
-    #[inline]
+    #[inline(always)]
     fn handle_write_lines<G: Grain>(
         grid: &Grid<G, L>,
         turn: LiveCopy,
@@ -231,14 +251,17 @@ impl<L: Layout> Scheme for Piggyback<L> {
         bytes: Range<usize>,
         mut store: impl FnMut(&[G]),
     ) {
-        let marks = grid.marks_near(index, &bytes);
-        if grid.frontier().is_done(turn, marks.end - 1) {
-            grid.set_marks(STATE, marks, newest_in(turn.up));
+        let Some(line) = line_of_part(&bytes) else {
+            return write_several_lines(grid, turn, index, &bytes, store);
+        };
+        let (spot, mark) = (grid.spot(index), grid.mark_at_line(index, line));
+        if grid.frontier().is_done(turn, mark) {
+            grid.set_mark_of_line(STATE, &spot, line, newest_in(turn.up));
         } else {
-            bring_over(grid, turn, index, &bytes, marks);
+            bring_over(grid, turn, index, &bytes, mark..mark + 1);
         }
         // The copier skips blocks that are NEWEST u.
-        store(grid.cell(turn.up, index));
+        store(spot.cell(turn.up));
     }
 
     fn write_to_stable_storage<G: Grain>(

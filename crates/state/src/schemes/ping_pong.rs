@@ -24,10 +24,10 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use stillpoint_io::ForkError;
-use stillpoint_mem::{Grain, copy_grains};
+use stillpoint_mem::{Grain, Spot, copy_grains};
 use stillpoint_sync::mutant;
 
-use crate::grid::{CellRequirements, Grid, lines_per_cell};
+use crate::grid::{CellRequirements, Grid, line_of_part, lines_per_cell};
 use crate::layout::Layout;
 use crate::planted;
 use crate::scheme::{Content, Extent, Intent, LiveCopy, Scheme};
@@ -40,9 +40,48 @@ fn changes(turn: usize) -> usize {
     1 + turn
 }
 
+/// The two copies that take a write. A loop over both calls the store at one place, where the compiler
+/// inlines it.
+#[inline(always)]
+fn both_copies(turn: LiveCopy) -> [usize; 2] {
+    [STATE, changes(turn.up)]
+}
+
 /// Writes everything twice.
 #[derive(Debug)]
 pub struct PingPong<L>(PhantomData<L>);
+
+/// Before a write to a part of a line: if the write is the first to the line in the period, copies
+/// the line to the copy of the period. The copy reads the state before the write's own store, so it
+/// need not wait for that store.
+#[inline(always)]
+fn bring_over<G: Grain, L: Layout>(
+    grid: &Grid<G, L>,
+    turn: LiveCopy,
+    spot: &Spot<'_, G>,
+    line: usize,
+) {
+    if grid.mark_of_line(turn.up, spot, line) == 0 {
+        grid.bring_line_over(STATE, changes(turn.up), spot, line);
+    }
+}
+
+/// A write of no bytes, of a whole line of a cell, or of bytes in several lines.
+#[inline(never)]
+fn write_several_lines<G: Grain, L: Layout>(
+    grid: &Grid<G, L>,
+    turn: LiveCopy,
+    index: usize,
+    bytes: &Range<usize>,
+    mut store: impl FnMut(&[G]),
+) {
+    let spot = grid.spot(index);
+    grid.for_each_partial_line(bytes, |line| bring_over(grid, turn, &spot, line));
+    for copy in both_copies(turn) {
+        store(spot.cell(copy));
+    }
+    grid.set_marks(turn.up, grid.marks_near(index, bytes), 1);
+}
 
 impl<L: Layout> Scheme for PingPong<L> {
     type Layout = L;
@@ -73,7 +112,12 @@ impl<L: Layout> Scheme for PingPong<L> {
     }
 
     #[inline(always)]
-    fn handle_read_lines<G: Grain>(_: &Grid<G, L>, _: LiveCopy, _: Range<usize>) -> Option<usize> {
+    fn handle_read_lines<G: Grain>(
+        _: &Grid<G, L>,
+        _: LiveCopy,
+        _: &Spot<'_, G>,
+        _: Range<usize>,
+    ) -> Option<usize> {
         Some(STATE)
     }
 
@@ -85,10 +129,14 @@ impl<L: Layout> Scheme for PingPong<L> {
         offset: usize,
         intent: Intent,
     ) {
-        grid.prefetch(STATE, index, offset);
+        if index >= grid.cells() {
+            return;
+        }
+        let spot = grid.spot(index);
+        grid.prefetch_at(STATE, &spot, offset);
         // Without columns of marks, one cache line holds the cell with all copies and marks.
         if intent == Intent::Write && grid.has_columns_of_marks() {
-            grid.prefetch(changes(turn.up), index, offset);
+            grid.prefetch_at(changes(turn.up), &spot, offset);
             grid.prefetch_mark(turn.up, grid.mark_near(index, offset));
         }
     }
@@ -112,7 +160,7 @@ impl<L: Layout> Scheme for PingPong<L> {
         grid.set_mark_of(turn.up, &spot, 1);
     }
 
-    #[inline]
+    #[inline(always)]
     fn handle_write_lines<G: Grain>(
         grid: &Grid<G, L>,
         turn: LiveCopy,
@@ -120,14 +168,15 @@ impl<L: Layout> Scheme for PingPong<L> {
         bytes: Range<usize>,
         mut store: impl FnMut(&[G]),
     ) {
-        store(grid.cell(STATE, index));
-        store(grid.cell(changes(turn.up), index));
-        grid.for_each_partial_line(index, &bytes, |mark, line| {
-            if grid.mark(turn.up, mark) == 0 {
-                grid.copy_grains_of(STATE, changes(turn.up), index, line);
-            }
-        });
-        grid.set_marks(turn.up, grid.marks_near(index, &bytes), 1);
+        let Some(line) = line_of_part(&bytes) else {
+            return write_several_lines(grid, turn, index, &bytes, store);
+        };
+        let spot = grid.spot(index);
+        bring_over(grid, turn, &spot, line);
+        for copy in both_copies(turn) {
+            store(spot.cell(copy));
+        }
+        grid.set_mark_of_line(turn.up, &spot, line, 1);
     }
 
     fn write_to_stable_storage<G: Grain>(
