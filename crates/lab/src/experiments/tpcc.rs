@@ -16,11 +16,12 @@ use crate::report::result::{
     Bound, ClaimRow, ExperimentResult, Figure, Paper, PaperPoint, Scale as AxisScale, Series, Table,
 };
 use crate::subjects::arrays::PROCESSES;
-use crate::subjects::tpcc::{BATCH, Engine, Job, ROWS, Row, Status, recovers, with};
+use crate::subjects::tpcc::{BATCH, Engine, Job, ROWS, Row, Status, recovers, with, written};
 use crate::sys;
 use crate::workloads::tpcc::input::Trace;
 use crate::workloads::tpcc::load::Population;
-use crate::workloads::tpcc::schema::{Scale, data_bytes};
+use crate::workloads::tpcc::schema::{Scale, data_bytes, row_count};
+use crate::workloads::tpcc::written::Written;
 
 /// Source of the claims.
 const PAPER: &str = "Cao et al., SIGMOD 2011 (wait-free zigzag and ping-pong), §5.5";
@@ -106,6 +107,11 @@ impl Outcome {
         let mut sorted: Vec<f64> = self.batches.iter().map(|batch| batch.ms).collect();
         sorted.sort_by(f64::total_cmp);
         if sorted.is_empty() { f64::NAN } else { quantile(&sorted, q) }
+    }
+
+    /// Seconds from the first batch's begin to the last one's end.
+    fn seconds(&self) -> f64 {
+        self.batches.last().map_or(f64::NAN, |last| last.at_s + last.ms / 1e3)
     }
 
     fn logged_per_transaction(&self) -> f64 {
@@ -201,6 +207,29 @@ struct Size {
     interval_s: f64,
     /// Outcomes: `[row][run]`.
     outcomes: Vec<Vec<Outcome>>,
+    /// How much each row's transactions write from one checkpoint to the next.
+    written: Vec<Written>,
+}
+
+/// Transactions of a row from one checkpoint to the next.
+fn transactions_of_period(outcomes: &[Outcome], interval_s: f64) -> u64 {
+    let of = |it: &Outcome| it.transactions as f64 / it.seconds() * interval_s;
+    median(&outcomes.iter().map(of).collect::<Vec<_>>()) as u64
+}
+
+/// What the transactions of a period write, for each row.
+fn written_by_rows(
+    (population, trace): (&Population, &Trace),
+    outcomes: &[Vec<Outcome>],
+    interval_s: f64,
+) -> LabResult<Vec<Written>> {
+    let periods: Vec<u64> =
+        outcomes.iter().map(|it| transactions_of_period(it, interval_s)).collect();
+    let mut ascending = periods.clone();
+    ascending.sort_unstable();
+    let written = written(population, trace, &ascending)?;
+    let of = |count: &u64| written[ascending.partition_point(|it| it < count)];
+    Ok(periods.iter().map(of).collect())
 }
 
 impl Size {
@@ -254,7 +283,8 @@ fn measure(context: &Context, plan: &Plan, scale: Scale) -> LabResult<Size> {
             outcomes.push(outcome);
         }
     }
-    Ok(Size { scale, interval_s, outcomes })
+    let written = written_by_rows((&population, &trace), &outcomes, interval_s)?;
+    Ok(Size { scale, interval_s, outcomes, written })
 }
 
 /// The sizes for which the memory suffices. The others become a note.
@@ -486,11 +516,11 @@ fn throughput_figure(sizes: &[Size], result: &mut ExperimentResult) {
     result.figures.push(figure);
 }
 
-/// Median CPU seconds of a checkpoint; a dash if there was none, or its writer has no clock.
+/// Median CPU seconds of a checkpoint; a dash if there was none.
 fn writer_cpu_s(outcomes: &[Outcome]) -> String {
     let of_image = |it: &Outcome| {
         let images = it.after.images - it.before.images;
-        let seconds = it.after.writer_cpu_s? - it.before.writer_cpu_s?;
+        let seconds = it.after.writer_cpu_s - it.before.writer_cpu_s;
         (images > 0).then(|| seconds / images as f64)
     };
     let seconds: Vec<f64> = outcomes.iter().filter_map(of_image).collect();
@@ -507,6 +537,8 @@ fn table(size: &Size) -> Table {
         "worst ms",
         "checkpoints",
         "checkpoint s",
+        "r",
+        "dirty share of a period",
         "writer and copier CPU of a checkpoint, s",
         "log B/txn",
         "GB held",
@@ -523,15 +555,19 @@ fn table(size: &Size) -> Table {
         rows: Vec::new(),
         ..Table::default()
     };
-    for (row, outcomes) in ROWS.iter().zip(&size.outcomes) {
+    for ((row, outcomes), written) in ROWS.iter().zip(&size.outcomes).zip(&size.written) {
         let of = |figure: &dyn Fn(&Outcome) -> f64| {
             median(&outcomes.iter().map(figure).collect::<Vec<_>>())
         };
-        let image_s = if row.has_images {
-            format!("{:.2}", of(&|it| median(&it.image_s)))
-        } else {
-            "—".into()
+        let image_s = of(&|it| median(&it.image_s));
+        let of_image = |figure: f64, digits: usize| match row.has_images {
+            true => format!("{figure:.digits$}"),
+            false => "—".into(),
         };
+        // Writes during a checkpoint, for each row that the checkpoint captures.
+        let writes = written.writes as f64 * image_s / size.interval_s;
+        let r = writes / row_count(&size.scale) as f64;
+        let dirty_share = written.bytes as f64 / data_bytes(&size.scale) as f64;
         table.rows.push(vec![
             row.name.to_owned(),
             grouped(of(&|it| it.new_orders_per_s) as u64),
@@ -540,7 +576,9 @@ fn table(size: &Size) -> Table {
             format!("{:.2}", of(&|it| it.quantile_ms(0.99))),
             format!("{:.1}", of(&|it| it.quantile_ms(1.0))),
             format!("{:.0}", of(&|it| (it.after.images - it.before.images) as f64)),
-            image_s,
+            of_image(image_s, 2),
+            of_image(r, 3),
+            of_image(dirty_share, 3),
             writer_cpu_s(outcomes),
             format!("{:.0}", of(&Outcome::logged_per_transaction)),
             format!("{:.2}", of(&|it| it.after.held_bytes as f64 / 1e9)),
@@ -670,6 +708,14 @@ mod tests {
         assert!(result.claims.iter().all(|claim| claim.met.is_some()));
         assert_eq!((result.tables.len(), result.series.len()), (2, ROWS.len()));
         assert!(result.series.iter().all(|series| series.points.len() == 2));
+        let table = &result.tables[0];
+        for name in ["r", "dirty share of a period", "writer and copier CPU of a checkpoint, s"] {
+            let at = table.columns.iter().position(|it| it == name).expect(name);
+            for (row, cells) in ROWS.iter().zip(&table.rows) {
+                let is_number = cells[at].parse::<f64>().is_ok_and(|it| it >= 0.0);
+                assert_eq!(is_number, row.has_images, "{name} of {}: {}", row.name, cells[at]);
+            }
+        }
         let own = result.claims.iter().filter(|claim| claim.source == "Stillpoint");
         assert!(own.clone().count() == 2 && own.into_iter().all(|claim| claim.paper.is_none()));
         let result = quick_run::<FcFig13>()?;

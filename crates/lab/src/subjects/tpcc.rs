@@ -25,6 +25,7 @@ use crate::workloads::tpcc::load::{Population, digest};
 use crate::workloads::tpcc::memory::{InCells, Memory, Rows};
 use crate::workloads::tpcc::schema::{Counters, Tables};
 use crate::workloads::tpcc::transactions::{Kind, announce, run};
+use crate::workloads::tpcc::written::{Noting, Written};
 
 /// Transactions of a batch.
 pub(crate) const BATCH: u64 = 500;
@@ -101,9 +102,8 @@ pub(crate) struct Status {
     pub(crate) logged_bytes: u64,
     /// Bytes of memory: copies, marks, and the writer's buffers.
     pub(crate) held_bytes: u64,
-    /// CPU seconds of the writer, which copies and writes checkpoints. `None` where the writer has no
-    /// clock of its own.
-    pub(crate) writer_cpu_s: Option<f64>,
+    /// CPU seconds of the writer, which copies and writes checkpoints.
+    pub(crate) writer_cpu_s: f64,
     /// New orders that found no room.
     pub(crate) refused: u64,
 }
@@ -280,13 +280,39 @@ fn oracle(
     trace: &Trace,
     batches: u64,
 ) -> LabResult<Vec<(&'static str, u64)>> {
+    let (mut arrays, tables) = raw(population)?;
+    let mut memory = InCells { cells: &mut arrays, tables: &tables };
+    Counted::run(&mut memory, population, (0..batches * BATCH).map(|number| trace.get(number)));
+    Ok(digest(&arrays, &tables))
+}
+
+/// The tables without any scheme, filled with the first rows.
+fn raw(population: &Population) -> LabResult<(Arrays<Raw>, Tables)> {
     let mut builder = Arrays::<Raw>::builder();
     let tables = Tables::declare(&mut builder, &population.scale);
     let mut arrays = builder.build().map_err(|e| failed("none", e))?;
     population.fill(&mut arrays, &tables).map_err(|e| failed("none", e))?;
-    let mut memory = InCells { cells: &mut arrays, tables: &tables };
-    Counted::run(&mut memory, population, (0..batches * BATCH).map(|number| trace.get(number)));
-    Ok(digest(&arrays, &tables))
+    Ok((arrays, tables))
+}
+
+/// What has been written after each number of transactions. The numbers must ascend.
+///
+/// # Errors
+/// When there is no memory for the tables.
+pub(crate) fn written(
+    population: &Population,
+    trace: &Trace,
+    transactions: &[u64],
+) -> LabResult<Vec<Written>> {
+    let (mut arrays, tables) = raw(population)?;
+    let memory = InCells { cells: &mut arrays, tables: &tables };
+    let (mut noting, mut from) = (Noting::new(memory), 0);
+    let after = |&to: &u64| {
+        Counted::run(&mut noting, population, (from..to).map(|number| trace.get(number)));
+        from = from.max(to);
+        noting.written
+    };
+    Ok(transactions.iter().map(after).collect())
 }
 
 /// A state that holds the tables.
@@ -373,7 +399,7 @@ impl<S: Scheme> Engine for OnCells<'_, S> {
             written_bytes: progress.written_bytes,
             logged_bytes: progress.logged_bytes,
             held_bytes: self.state.len_bytes() as u64 + kept,
-            writer_cpu_s: Some(progress.writer_cpu_ns as f64 / 1e9),
+            writer_cpu_s: progress.writer_cpu_ns as f64 / 1e9,
             refused: (0..self.population.scale.warehouses)
                 .map(|warehouse| self.state.read(self.tables.counters, warehouse).refused)
                 .sum(),
@@ -459,7 +485,7 @@ impl Engine for OnPages<'_> {
             written_bytes: taken.bytes,
             logged_bytes: self.aries.logged_bytes(),
             held_bytes: self.aries.cells().len_bytes() as u64,
-            writer_cpu_s: None,
+            writer_cpu_s: taken.cpu_ns as f64 / 1e9,
             refused: (0..self.population.scale.warehouses)
                 .map(|warehouse| self.aries.get(warehouse, Counters::REFUSED))
                 .sum(),

@@ -173,6 +173,8 @@ pub(crate) struct Taken {
     pub(crate) bytes: u64,
     /// Nanoseconds of the last checkpoint.
     pub(crate) last_ns: u64,
+    /// CPU time of the checkpointer's thread, in nanoseconds, up to its last checkpoint.
+    pub(crate) cpu_ns: u64,
 }
 
 /// State shared by mutator and checkpointer.
@@ -327,6 +329,7 @@ impl Checkpointer {
         state.taken.checkpoints += 1;
         state.taken.bytes += bytes;
         state.taken.last_ns = crate::sys::now_ns() - began_ns;
+        state.taken.cpu_ns = crate::sys::thread_cpu_ns();
         drop(state);
         job.capture.durable();
         Ok(true)

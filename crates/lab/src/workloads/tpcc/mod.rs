@@ -8,7 +8,8 @@
 //!   cells of any scheme, the arrays of the competitor [`aries`](crate::subjects::aries), and
 //!   records of an engine;
 //! - [`transactions`]: the five;
-//! - [`check`]: the specification's consistency conditions.
+//! - [`check`]: the specification's consistency conditions;
+//! - [`written`]: which rows transactions write.
 //!
 //! Deviations: there are no think times (as in the paper). A transaction makes all ten deliveries
 //! at once, not deferred. The mix has slightly more deliveries than the specification asks for, so
@@ -20,6 +21,7 @@ pub(crate) mod load;
 pub(crate) mod memory;
 pub(crate) mod schema;
 pub(crate) mod transactions;
+pub(crate) mod written;
 
 #[cfg(test)]
 mod tests;

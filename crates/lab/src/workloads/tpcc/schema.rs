@@ -133,6 +133,11 @@ macro_rules! tables {
 
         enum TableNumber { $( $row ),+ }
 
+        /// Rows of each table, and bytes of one row.
+        fn sizes(scale: &Scale) -> Vec<(usize, usize)> {
+            vec![ $( ($row::count(scale), $row::BYTES), )+ ]
+        }
+
         /// The arrays of the tables.
         #[derive(Clone, Copy, Debug)]
         pub(crate) struct Tables { $( $(#[$doc])* pub $slot: Array<$row>, )+ }
@@ -362,16 +367,12 @@ impl Stock {
     }
 }
 
+/// Rows of all tables.
+pub(crate) fn row_count(scale: &Scale) -> u64 {
+    sizes(scale).iter().map(|(rows, _)| *rows as u64).sum()
+}
+
 /// Bytes of one copy of the database.
 pub(crate) fn data_bytes(scale: &Scale) -> u64 {
-    let bytes = |rows: usize, row: usize| (rows * row) as u64;
-    bytes(Warehouse::count(scale), Warehouse::BYTES)
-        + bytes(District::count(scale), District::BYTES)
-        + bytes(Customer::count(scale), Customer::BYTES)
-        + bytes(History::count(scale), History::BYTES)
-        + bytes(NewOrder::count(scale), NewOrder::BYTES)
-        + bytes(Order::count(scale), Order::BYTES)
-        + bytes(OrderLine::count(scale), OrderLine::BYTES)
-        + bytes(Item::count(scale), Item::BYTES)
-        + bytes(Stock::count(scale), Stock::BYTES)
+    sizes(scale).iter().map(|(rows, bytes)| (rows * bytes) as u64).sum()
 }

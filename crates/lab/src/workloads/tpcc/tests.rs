@@ -12,6 +12,7 @@ use super::schema::{
     Tables, Visit, Warehouse, data_bytes,
 };
 use super::transactions::{Kind, run};
+use super::written::{Noting, Written};
 
 type Bare = NoCheckpoints<Naive>;
 /// A way to break a database.
@@ -64,6 +65,18 @@ fn the_load_is_consistent_and_follows_from_the_seed() {
     assert_eq!(sums, digest(&again.arrays, &again.tables));
     let other = World::new(Scale::small(2), 2);
     assert_ne!(sums, digest(&other.arrays, &other.tables));
+}
+
+#[test]
+fn a_row_counts_once_and_each_write_counts() {
+    let mut world = World::new(Scale::small(1), 1);
+    let mut noting = Noting::new(world.memory());
+    noting.set(7, Stock::YTD, 1);
+    noting.set(7, Stock::ORDERS, 2);
+    noting.put(9, NewOrder { order: 5 });
+    assert_eq!((noting.get(7, Stock::ORDERS), noting.row::<NewOrder>(9).order), (2, 5));
+    let bytes = (Stock::BYTES + NewOrder::BYTES) as u64;
+    assert_eq!(noting.written, Written { writes: 3, bytes });
 }
 
 #[test]
