@@ -313,7 +313,9 @@ pub struct ChunksMut<'a, T: Plain, S: Scheme> {
 
 impl<'a, T: Plain, S: Scheme> ChunksMut<'a, T, S> {
     pub(crate) fn new(array: ArrayMut<'a, T, S>, cells: usize) -> Self {
-        let chunk_cells = cells.max(1).next_multiple_of(array.grid.cells_apart());
+        // The program may ask for any length. No chunk is longer than the array.
+        let asked = cells.clamp(1, array.grid.cells().max(1));
+        let chunk_cells = asked.next_multiple_of(array.grid.cells_apart());
         let held = array.grid.frontier().hold();
         Self { array, chunk_cells, _held: held }
     }

@@ -74,8 +74,8 @@ impl<'a, G: Grain> Spot<'a, G> {
         self.table.backing.mark_at(&self.table.places, &self.cursor, column)
     }
 
-    /// The mark of the cell in a column for a part of the cell, where the cell has one or several
-    /// marks in a column that is an array.
+    /// The mark of a part of the cell in a column that is an array. A cell has one mark or several in a
+    /// column.
     ///
     /// # Panics
     /// If there is no such column or mark, cells share marks, or marks lie beside their cells.

@@ -83,8 +83,8 @@ fn newest_of_line<G: Grain, L: Layout>(
     usize::from(age(1) < age(0))
 }
 
-/// Before a write to a part of a line: copies the line to the copy of the period, if its newest values
-/// are in the other one.
+/// A write to a part of a line calls this first. If the other copy has the newest values, they are copied
+/// to the copy of the period.
 #[inline(always)]
 fn bring_over<G: Grain, L: Layout>(
     grid: &Grid<G, L>,

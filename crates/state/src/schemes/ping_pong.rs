@@ -51,9 +51,9 @@ fn both_copies(turn: LiveCopy) -> [usize; 2] {
 #[derive(Debug)]
 pub struct PingPong<L>(PhantomData<L>);
 
-/// Before a write to a part of a line: if the write is the first to the line in the period, copies
-/// the line to the copy of the period. The copy reads the state before the write's own store, so it
-/// need not wait for that store.
+/// A write to a part of a line calls this first. The first write to the line in a period copies the line
+/// to the copy of the period. That reads the state before the write's own store, so it need not
+/// wait for that store.
 #[inline(always)]
 fn bring_over<G: Grain, L: Layout>(
     grid: &Grid<G, L>,

@@ -27,8 +27,8 @@ const CACHES: [&str; 4] =
 
 const TABLE_2: &str = "SIGMOD 2011, §5.2, Table 2";
 
-/// Misses of the level 1 data cache per update, the table's second column. §5.2 repeats values of the
-/// other columns, and they are those of the same lines.
+/// Misses of the level 1 data cache per update: the second column of the table. The values of NZZ and
+/// NPP that §5.2 repeats stand in the same lines.
 ///
 /// The raw mutator of the paper has 2.0 misses itself, since it reads each update from a trace. So only
 /// the order of two schemes compares. Each scheme's own count stands beside the paper's.
