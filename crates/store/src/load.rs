@@ -50,6 +50,8 @@ pub struct Loader {
     cells: Vec<u64>,
     /// For each of these records, whether a newer checkpoint has deleted its key.
     hidden: Vec<bool>,
+    /// Whether the last batch had records of keys that the table has already. Then so will the next.
+    meets_known: bool,
     /// Keys that were deleted. `None` once the loader is being dropped.
     deletions: Option<Arc<Deletions>>,
     /// Absent cells whose stamps a replay needs. These cells stay until the store has a worker.
@@ -69,7 +71,8 @@ impl Loader {
         // Absent cells that another loader has left must stay.
         let stamped = local.reclaim.give_up_absent();
         let deletions = Some(local.store.deletions());
-        Some(Self { local, cells: Vec::new(), hidden: Vec::new(), deletions, stamped })
+        let (cells, hidden) = (Vec::new(), Vec::new());
+        Some(Self { local, cells, hidden, meets_known: false, deletions, stamped })
     }
 
     fn deletions(&self) -> &Deletions {
@@ -144,6 +147,13 @@ impl Loader {
         for record in records.clone() {
             table.index.prefetch(record.hash);
         }
+        if self.meets_known {
+            for record in records.clone() {
+                let bucket = table.index.prefetch(record.hash);
+                let candidate = table.index.candidate(bucket, record.hash);
+                self.local.store.memory().arena.prefetch(candidate);
+            }
+        }
         // A locked instruction makes an index entry, and waits for all earlier stores. The cells'
         // lines are not in the cache. So all cells are written before the first index entry.
         let mut cells = std::mem::take(&mut self.cells);
@@ -171,14 +181,16 @@ impl Loader {
             self.drop_cell(cell);
         }
         self.cells = cells;
+        self.meets_known = (added as usize) < at;
         table.count(self.local.number, i64::from(added));
         table.index.count_loaded(self.local.number, added);
         entered.and(built)
     }
 
     /// Makes a cell with the record in it, not in the index yet; [`NO_CELL`] for a record without
-    /// an inline value. Where cells have several copies the result is always [`NO_CELL`]: then
-    /// [`load_unusual`](Self::load_unusual) makes the cell.
+    /// an inline value. So too, perhaps, for one whose key the table has already. Where cells have several
+    /// copies the result is always [`NO_CELL`]: then [`load_unusual`](Self::load_unusual) makes the
+    /// cell.
     #[inline]
     fn build_cell(&mut self, table: &Table, record: &KeyImage<'_>) -> Result<u64, TxError> {
         let &KeyImage { hash, key, tag, value, gsn } = record;
@@ -187,6 +199,10 @@ impl Loader {
         let Some(value) = value.filter(is_usual) else {
             return Ok(NO_CELL);
         };
+        let is_key = |cell| self.local.store.cell(cell).has_key(key);
+        if self.meets_known && table.index.find(hash, is_key).is_some() {
+            return Ok(NO_CELL);
+        }
         let mut new = self.describe(table, hash, key, value.len());
         new.status |= self.local.store.loaded_status();
         let number = self.make(&new)?;
@@ -221,7 +237,7 @@ impl Loader {
         }
     }
 
-    /// A large value or a deletion. The record is counted here.
+    /// A large value, a deletion, or a key that the table has. The record is counted here.
     #[cold]
     fn load_unusual(&mut self, table: &Table, record: &KeyImage<'_>) -> Result<bool, TxError> {
         let &KeyImage { hash, key, tag, value, gsn } = record;
