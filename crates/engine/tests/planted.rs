@@ -133,7 +133,8 @@ const SCENARIOS: [(&str, fn()); 30] = [
 ];
 
 fn random_lives() {
-    let is_default = |setting: &Setting| setting.scheme == "calc" && setting.journal == "redo";
+    let is_default =
+        |setting: &Setting| setting.scheme == "calc:partial" && setting.journal == "redo";
     for setting in matrix().iter().filter(|setting| is_default(setting)) {
         assert!((0..3).all(|seed| run_seed(seed, setting) > 0));
     }
