@@ -59,11 +59,17 @@ pub(crate) fn check(
                 json!({"epoch": epoch, "records": records, "bytes": bytes})
             })
             .collect();
+        let procedures: Vec<Value> = checked
+            .procedures
+            .iter()
+            .map(|(name, version)| json!({"name": name, "version": version}))
+            .collect();
         let all = json!({
             "sound": sound,
             "extent": extent_json(checked.extent),
             "checkpoints": checkpoints,
             "log_bytes": checked.replay_bytes,
+            "procedures": procedures,
             "collections": collections.map(|found| {
                 json!({
                     "verified": found.collections,
@@ -106,6 +112,9 @@ fn show_checked(
     }
     if let Some(bytes) = checked.replay_bytes.filter(|_| sound) {
         writeln!(out, "logs: {} to replay", show_size(bytes))?;
+    }
+    for (name, version) in &checked.procedures {
+        writeln!(out, "a start needs procedure {name:?} version {version}")?;
     }
     if let Some(VerifiedCollections { collections, nodes, graves, .. }) = collections {
         writeln!(

@@ -4,6 +4,7 @@
 use stillpoint_store::{KeySet, Stamp, TxError};
 
 use crate::call::Call;
+use crate::call_log::CallLog;
 use crate::tx::Tx;
 
 /// A transaction with declared keys.
@@ -42,8 +43,8 @@ pub trait Batch {
         true
     }
     /// Fills in the call that transaction `index` is, before it runs. Asked if
-    /// [`Config::log_calls`](crate::Config::log_calls) says so. A transaction without a call is logged
-    /// by its writes alone.
+    /// [`Config::log_calls`](crate::Config::log_calls) says so, or the journal logs calls. A transaction
+    /// without a call is logged by its writes alone.
     fn call(&mut self, _index: usize, _call: &mut Call) {}
     /// As [`Procedure::run`].
     ///
@@ -78,27 +79,8 @@ impl<P: Procedure> Batch for [P] {
 /// A batch whose keys are all the memory store's.
 pub(crate) struct InMemory<'b, B: ?Sized> {
     pub(crate) batch: &'b mut B,
-    /// A buffer for calls, if they are logged.
-    pub(crate) call: Option<&'b mut Call>,
-}
-
-/// Runs transaction `index` of a batch, which carries its call to the log.
-///
-/// # Errors
-/// Those of the body, or the call does not fit a record.
-#[cold]
-#[inline(never)]
-pub(crate) fn run_called<B: Batch + ?Sized>(
-    batch: &mut B,
-    index: usize,
-    call: &mut Call,
-    tx: &mut Tx<'_>,
-) -> Result<(), TxError> {
-    call.clear();
-    batch.call(index, call);
-    tx.carry(call)?;
-    call.clear();
-    batch.run(index, tx)
+    /// Present if calls are logged.
+    pub(crate) calls: Option<CallLog<'b>>,
 }
 
 impl<B: Batch + ?Sized> stillpoint_store::Batch for InMemory<'_, B> {
@@ -117,9 +99,9 @@ impl<B: Batch + ?Sized> stillpoint_store::Batch for InMemory<'_, B> {
     #[inline]
     fn run(&mut self, index: usize, tx: &mut stillpoint_store::Tx<'_>) -> Result<(), TxError> {
         let tx = &mut Tx::new(tx.reborrow());
-        match &mut self.call {
+        match &mut self.calls {
             None => self.batch.run(index, tx),
-            Some(call) => run_called(self.batch, index, call, tx),
+            Some(calls) => calls.run(self.batch, index, tx),
         }
     }
     #[inline]

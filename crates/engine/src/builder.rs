@@ -1,7 +1,6 @@
 //! The builder of an engine: settings, procedures, kinds of tables, a listener of progress, and
 //! cancellation.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use stillpoint_format::manifest::TableEntry;
@@ -88,7 +87,8 @@ impl<'a> EngineBuilder<'a> {
     }
 
     /// Registers a procedure under a name of 1 to 255 bytes, for
-    /// [`Session::call`](crate::Session::call).
+    /// [`Session::call`](crate::Session::call). Several versions may have one name: the greatest is
+    /// called, and the others serve the calls in a log.
     ///
     /// `make` gets the store's [`Tables`] and returns the procedure. The engine calls `make` while
     /// it opens the store, after the MANIFEST was read and before any log is replayed.
@@ -128,9 +128,9 @@ impl<'a> EngineBuilder<'a> {
     /// Opens the store, or makes one in an empty directory, and recovers the last run's state.
     ///
     /// # Errors
-    /// As [`Engine::open`]. [`Error::Config`] if two procedures, or two kinds of tables, have the
-    /// same name, or if a kind does not fit the settings. The error that a procedure's `make`
-    /// returned. [`Error::Cancelled`] soon after the opening was cancelled, up to the moment at
+    /// As [`Engine::open`]. [`Error::Config`] if two procedures have the same name and version, or two
+    /// kinds of tables the same name. The same if a kind does not fit the settings. The error that a
+    /// procedure's `make` returned. [`Error::Cancelled`] soon after the opening was cancelled, up to the moment at
     /// which the new incarnation is made durable.
     pub fn open(self) -> Result<Engine, Error> {
         Engine::open_built(self)
@@ -158,16 +158,18 @@ pub(crate) struct PendingProcedures<'a>(Vec<(String, MakeProcedure<'a>)>);
 impl PendingProcedures<'_> {
     /// Makes the procedures. Adds tables that procedures ask for and that are missing to `entries`.
     pub(crate) fn make(self, entries: &mut Vec<TableEntry>) -> Result<Procedures, Error> {
-        let mut by_name = HashMap::new();
+        let mut made = Procedures::default();
         for (name, make) in self.0 {
             check_name("procedure", &name)?;
             let procedure = make(&mut Tables { entries })?;
-            if by_name.insert(name.clone(), procedure).is_some() {
-                let reason = format!("{name:?} is given twice: procedures differ in their names");
+            if !made.add(name.clone(), procedure) {
+                let reason = format!(
+                    "{name:?} is given twice: procedures differ in their names or versions"
+                );
                 return Err(Error::Config { setting: "procedure", reason });
             }
         }
-        Ok(Procedures::new(by_name))
+        Ok(made)
     }
 }
 

@@ -9,8 +9,10 @@ use stillpoint_txn::LogRefused;
 /// [`Batch::call`](crate::Batch::call) fills the call.
 #[derive(Debug, Default)]
 pub struct Call {
-    name: String,
-    version: u32,
+    pub(crate) name: String,
+    pub(crate) version: u32,
+    /// Whether the call is one of a registered procedure.
+    pub(crate) is_of_procedure: bool,
     /// Arguments of the call, in the encoding of the procedure or command.
     pub arguments: Vec<u8>,
     /// What the call reads of its surroundings, such as the time, in an encoding of its own.
@@ -25,10 +27,19 @@ impl Call {
         self.version = version;
     }
 
+    /// As [`set`](Self::set), for a transaction that is the call of a registered procedure: it declares
+    /// and does what the procedure does with these arguments. A journal that logs calls gets the call
+    /// without its writes. The inputs of the call are those of [`Tx`](crate::Tx).
+    pub fn set_procedure(&mut self, name: &str, version: u32) {
+        self.set(name, version);
+        self.is_of_procedure = true;
+    }
+
     /// Forgets the call. The buffer of a long call is freed.
     pub(crate) fn clear(&mut self) {
         const KEEP_BYTES: usize = 1 << 20;
         self.name.clear();
+        self.is_of_procedure = false;
         for buffer in [&mut self.arguments, &mut self.inputs] {
             buffer.clear();
             buffer.shrink_to(KEEP_BYTES);
@@ -40,14 +51,22 @@ impl Call {
     /// # Errors
     /// The name or the arguments are too long for a record.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) -> Result<(), TxError> {
-        let Call { name, version, arguments, inputs } = self;
+        let Call { name, version, arguments, inputs, .. } = self;
         if name.is_empty() {
             return Ok(());
         }
         let call = LoggedCall { name, version: *version, arguments, inputs };
-        let refused = |error: EncodeError| LogRefused::Refused(Box::new(error));
-        call.encode_head(out).map_err(|error| refused(error).into())
+        Ok(call.encode_head(out).map_err(refused_call)?)
     }
+}
+
+/// The first byte of an encoded call that the log gets instead of its writes. An encoded call that the
+/// log gets beside its writes begins with the length of its name, which is not zero.
+pub(crate) const CALL_ALONE: u8 = 0;
+
+/// Why a call cannot be logged.
+pub(crate) fn refused_call(error: EncodeError) -> LogRefused {
+    LogRefused::Refused(Box::new(error))
 }
 
 /// A call that the logs hold. [`offline::calls`](crate::offline::calls) finds such calls.

@@ -433,6 +433,11 @@ impl Checkpoints {
         Some(Running { checkpoints: self, progress, wish })
     }
 
+    /// Whether the logs hold commits that the newest checkpoint does not have.
+    pub(crate) fn lacks_commits(&self, shared: &Shared) -> bool {
+        !self.state.lock().is_saved(shared.commit_count())
+    }
+
     /// Warns once in the log when a checkpoint is overdue.
     pub(crate) fn warn_if_overdue(&self, shared: &Shared) {
         let commits = shared.commit_count();
@@ -479,9 +484,13 @@ impl State {
             && (commits != self.last_commits || last.is_some_and(|done| done.changed > 0))
     }
 
+    /// Whether the newest checkpoint has all commits, of which there were so many since the opening.
+    fn is_saved(&self, commits: u64) -> bool {
+        commits == self.last_commits && self.earlier_log_bytes == 0
+    }
+
     fn is_overdue(&mut self, commits: u64, now_ns: u64) -> bool {
-        let is_saved = commits == self.last_commits && self.earlier_log_bytes == 0;
-        if is_saved || !self.takes_checkpoints {
+        if self.is_saved(commits) || !self.takes_checkpoints {
             self.unsaved_since_ns = None;
             return false;
         }

@@ -56,6 +56,10 @@ pub struct Config {
     /// its arguments and inputs. [`offline::calls`](crate::offline::calls) lists the calls. The log
     /// is longer by as much. The setting changes nothing for a journal that keeps nothing.
     pub log_calls: bool,
+    /// Whether each call of a procedure runs twice before it commits, to compare results and writes. A
+    /// procedure that is not deterministic shows itself by
+    /// [`TxError::NotDeterministic`](crate::TxError::NotDeterministic). For tests of procedures.
+    pub run_calls_twice: bool,
     /// Greatest age of an unflushed commit in relaxed durability.
     pub flush_interval: Duration,
     /// Bytes that records, large values and indexes may hold. Beyond this limit writes get a typed
@@ -137,6 +141,7 @@ impl Config {
             journal: "redo".to_owned(),
             durability: Durability::Relaxed,
             log_calls: false,
+            run_calls_twice: false,
             flush_interval: Duration::from_secs(1),
             max_memory_bytes: (stillpoint_io::total_memory_bytes() as usize / 4 * 3).max(64 << 20),
             sessions: 128,
@@ -201,6 +206,14 @@ impl Config {
             let reason = format!(
                 "{name} needs a log, since a replay completes its checkpoints; journal {journal} keeps \
                  no commits"
+            );
+            return refuse("checkpoint", reason);
+        }
+        if scheme.capabilities.needs_journal() && journal.capabilities.logs_calls_alone {
+            let (name, journal) = (scheme.name, journal.name);
+            let reason = format!(
+                "{name} has no point of consistency, and journal {journal} makes calls again on top of \
+                 one: choose another scheme, or journal redo"
             );
             return refuse("checkpoint", reason);
         }

@@ -270,7 +270,7 @@ impl Engine {
     }
 
     /// Flushes everything and closes the store. A checkpoint under way is given up, since the log
-    /// holds the same commits. Without a journal a last checkpoint is taken, as fast as the disk
+    /// holds the same commits. Without a journal, or with one that logs calls, a last checkpoint is taken, as fast as the disk
     /// writes. Every later call of its sessions is refused with [`Error::Ended`].
     ///
     /// # Errors
@@ -283,6 +283,17 @@ impl Engine {
         shared.health()?;
         if !shared.records_commits && shared.scheme.is_some() {
             crate::checkpoints::take_last(shared)?;
+        }
+        // A checkpoint takes the place of logged calls, so that another version of the program can open
+        // the store. Without it the logs still hold everything.
+        // Relaxed: no session commits any more.
+        let holds_calls =
+            shared.holds_calls.load(Relaxed) && shared.checkpoints.lacks_commits(shared);
+        if holds_calls && shared.scheme.is_some() {
+            if let Err(error) = crate::checkpoints::take_last(shared) {
+                tracing::warn!(%error, "the next start makes the calls in the logs again");
+            }
+            shared.health()?;
         }
         let last = shared.journal.close().map_err(|error| shared.note_failure(error))?;
         if shared.records_commits {

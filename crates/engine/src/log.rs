@@ -9,6 +9,8 @@ use stillpoint_store::{Change, Commit, CommitLog, LogRefused, Splices, Write, Wr
 use stillpoint_sync::CachePadded;
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::call::CALL_ALONE;
+
 /// Commits of one session.
 pub(crate) type CommitCounter = Arc<CachePadded<AtomicU64>>;
 
@@ -63,6 +65,13 @@ impl CommitLog for SessionLog {
             let body =
                 &|body: &mut Vec<u8>| encode_writes(&mut WritesEncoder::new(body), &commit.writes);
             let entry = Entry { kind: RecordKind::Writes, epoch, touched, body };
+            self.journal.append(self.log, &entry)
+        } else if call[0] == CALL_ALONE {
+            let body = &|body: &mut Vec<u8>| {
+                body.extend_from_slice(&call[1..]);
+                Ok(())
+            };
+            let entry = Entry { kind: RecordKind::Call, epoch, touched, body };
             self.journal.append(self.log, &entry)
         } else {
             let body = &|body: &mut Vec<u8>| {

@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use stillpoint_format::manifest::{Manifest, TableEntry, TableKind};
 use stillpoint_format::names;
 use stillpoint_io::{Cancel, CancellableDisk, Disk, OwnedDisk};
-use stillpoint_journal::{Durability, Ends, Hold, Journal};
-use stillpoint_recovery::{Plan, Progress, RecoverySummary, Stage};
+use stillpoint_journal::{Capabilities, Durability, Ends, Hold, Journal};
+use stillpoint_recovery::{Calls, Plan, Progress, RecoverySummary, Stage};
 use stillpoint_store::{CellRules, Store, StoreConfig, TableId};
 use stillpoint_sync::atomic::{AtomicBool, AtomicUsize};
 
@@ -21,6 +21,8 @@ use crate::error::Error;
 use crate::guards::Seats;
 use crate::kinds::{self, KindReplay, Kinds, OpenTransactions};
 use crate::life::Life;
+use crate::procedure::Procedures;
+use crate::repeat;
 use crate::shared::Shared;
 
 /// Time between two attempts to lock a directory in use.
@@ -42,25 +44,22 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     let plan = plan(&config, &read, &kinds.names(), progress)?;
     let mut tables = plan.manifest.tables.clone();
     let procedures = procedures.make(&mut tables)?;
+    let Capabilities { records_commits, logs_calls_alone } =
+        crate::journal_row(&config.journal)?.capabilities;
     let wanted = Manifest { tables, ..plan.manifest.clone() };
+    let holds_calls = repeat::check(&procedures, &plan, config.recovery_threads)?;
+    let cells = (scheme.cells, logs_calls_alone, holds_calls);
+    let programs = (&wanted, &kinds, &procedures);
     let (store, kind_replay, recovered) =
-        recover(&read, &plan, &config, (&wanted, &kinds), scheme.cells, progress)?;
+        recover(&read, &plan, &config, programs, cells, progress)?;
     // From here on files are made, so the opening can no longer be cancelled.
     if !cancel.seal() {
         return Err(Error::Cancelled);
     }
     let ends = plan.copy_ends(environment.clock.wall_ms())?;
-    let journal_row = crate::journal_row(&config.journal)?;
-    let journal = open_journal(&config, &disk, &plan, &ends)?;
-    journal.hold(Hold::everything(LOG_HOLDER))?;
-    kinds::checkpoint::hold_at_start(&kinds, &plan.manifest, plan.gsn_floor, &*journal)?;
-    let catalog = Catalog::new(disk.clone(), plan.manifest.clone());
-    let logs = if journal_row.capabilities.records_commits { config.logs as u8 } else { 0 };
-    let tables = wanted.tables;
-    catalog.publish(|manifest| *manifest = Manifest { tables, ..plan.successor(logs, &ends) })?;
-    plan.trim(&ends)?;
-    crate::checkpoints::remove_strays(&*disk, &plan.manifest)?;
-    let records_commits = journal_row.capabilities.records_commits;
+    let journal = open_journal(&config, (&disk, &kinds), &plan, &ends)?;
+    let logs = (if records_commits { config.logs as u8 } else { 0 }, logs_calls_alone);
+    let catalog = begin_incarnation(&disk, &plan, (wanted.tables, logs), &ends)?;
     let open = Arc::new(OpenTransactions::new(journal.clone(), config.logs));
     kind_replay.undo_losers(&journal, &open, store.driver().now().epoch())?;
     let takes_checkpoints = scheme.checkpointer.is_some();
@@ -68,6 +67,8 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
         kinds,
         open,
         records_commits,
+        logs_calls_alone,
+        holds_calls: AtomicBool::new(holds_calls),
         acknowledges_closed: records_commits && config.durability.acknowledges_closed(),
         disk,
         owned,
@@ -97,27 +98,55 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     Ok(Arc::new(shared))
 }
 
+/// Publishes the MANIFEST that begins the new incarnation, with these tables and logs, and removes what
+/// it has given up.
+fn begin_incarnation(
+    disk: &Arc<dyn Disk>,
+    plan: &Plan,
+    (tables, logs): (Vec<TableEntry>, (u8, bool)),
+    ends: &Ends,
+) -> Result<Catalog, Error> {
+    let catalog = Catalog::new(disk.clone(), plan.manifest.clone());
+    catalog.publish(|manifest| *manifest = Manifest { tables, ..plan.successor(logs, ends) })?;
+    plan.trim(ends)?;
+    crate::checkpoints::remove_strays(&**disk, &plan.manifest)?;
+    Ok(catalog)
+}
+
 /// Fills a new store, and the tables of other kinds, with the data that the plan names.
 fn recover(
     disk: &Arc<dyn Disk>,
     plan: &Plan,
     config: &Config,
-    (wanted, kinds): (&Manifest, &Arc<Kinds>),
-    cells: CellRules,
+    (wanted, kinds, procedures): (&Manifest, &Arc<Kinds>, &Procedures),
+    (cells, serial_gsns, holds_calls): (CellRules, bool, bool),
     progress: &mut (dyn FnMut(&Progress) + Send),
 ) -> Result<(Arc<Store>, KindReplay, RecoverySummary), Error> {
-    let store = new_store(config, plan, &wanted.tables, cells)?;
+    let mut tables = wanted.tables.clone();
+    if holds_calls {
+        for at_point in plan.tables_at_point() {
+            let table = tables.iter_mut().find(|table| table.id == at_point.id);
+            table.into_iter().for_each(|table| table.generation = at_point.generation);
+        }
+    }
+    let store = new_store(config, plan, &tables, (cells, serial_gsns))?;
+    if holds_calls {
+        // What a call has written fitted then, and it must not fail now.
+        store.set_max_memory_bytes(usize::MAX);
+    }
     wanted.tables.iter().try_for_each(|table| kinds.add_table(table, &**disk))?;
     let mut kind_replay = KindReplay::new(kinds.clone(), wanted);
-    let recovered = stillpoint_recovery::run_with_kinds(
+    let calls = holds_calls.then_some(procedures as &dyn Calls);
+    let recovered = stillpoint_recovery::run_with(
         disk,
         plan,
         &store,
-        &mut kind_replay,
+        (&mut kind_replay, calls),
         config.recovery_threads,
         &*config.environment.clock,
         progress,
     )?;
+    store.set_max_memory_bytes(config.max_memory_bytes);
     Ok((store, kind_replay, recovered))
 }
 
@@ -184,7 +213,7 @@ fn new_store(
     config: &Config,
     plan: &Plan,
     tables: &[TableEntry],
-    cells: CellRules,
+    (cells, serial_gsns): (CellRules, bool),
 ) -> Result<Arc<Store>, Error> {
     let mut store = Store::new(
         &StoreConfig {
@@ -192,6 +221,7 @@ fn new_store(
             workers: workers(config),
             hash_seed: plan.manifest.hash_seed,
             epoch: plan.epoch,
+            serial_gsns,
             space: config.environment.space.clone(),
         },
         cells,
@@ -207,9 +237,10 @@ fn new_store(
     Ok(store)
 }
 
+/// Opens the journal, which holds everything for the newest checkpoint and for the kinds of tables.
 fn open_journal(
     config: &Config,
-    disk: &Arc<dyn Disk>,
+    (disk, kinds): (&Arc<dyn Disk>, &Kinds),
     plan: &Plan,
     ends: &Ends,
 ) -> Result<Arc<dyn Journal>, Error> {
@@ -230,5 +261,8 @@ fn open_journal(
     settings.segment_bytes = config.log_segment_bytes;
     settings.earlier = ends.segments.clone();
     settings.background = config.environment.background;
-    Ok((row.open)(&environment, &settings)?)
+    let journal = (row.open)(&environment, &settings)?;
+    journal.hold(Hold::everything(LOG_HOLDER))?;
+    kinds::checkpoint::hold_at_start(kinds, &plan.manifest, plan.gsn_floor, &*journal)?;
+    Ok(journal)
 }

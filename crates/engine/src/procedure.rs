@@ -1,6 +1,6 @@
 //! Procedures: deterministic functions with typed arguments, called by name.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use stillpoint_store::{KeySet, TxError};
@@ -105,11 +105,15 @@ impl Arguments for () {
     }
 }
 
-/// A deterministic procedure: the same arguments and records give the same result. Time and random
-/// numbers are arguments.
+/// A deterministic procedure: the same arguments, records and inputs give the same result and the same
+/// writes. The inputs are [`Tx::time_ms`] and [`Tx::random`]. Nothing else counts: no clock, no random
+/// number, no order of a hash map's iteration, no setting, no memory figure, no state of its own.
+///
+/// A log of calls relies on that: a start makes the calls again.
 pub trait StoredProcedure: Send + Sync + 'static {
-    /// Version of the procedure, for logs that name calls: another one for each change after which
-    /// the same arguments and records give another result.
+    /// Version of the procedure, for logs that name calls. A change after which the same arguments and
+    /// records give another result or other writes makes a greater version. As long as a log has calls
+    /// of an older version, the program registers that one, too.
     const VERSION: u32 = 1;
     /// Arguments of the procedure.
     type Input: Arguments;
@@ -164,17 +168,26 @@ impl<P: StoredProcedure> ErasedProcedure for P {
     }
 }
 
-/// Procedures by name. The list is complete before any log is replayed, and does not change
-/// afterwards.
-pub(crate) struct Procedures(HashMap<String, Arc<dyn ErasedProcedure>>);
+/// Procedures by name and version. The list is complete before any log is replayed, and does not
+/// change afterwards.
+#[derive(Default)]
+pub(crate) struct Procedures(HashMap<String, BTreeMap<u32, Arc<dyn ErasedProcedure>>>);
 
 impl Procedures {
-    pub(crate) fn new(by_name: HashMap<String, Arc<dyn ErasedProcedure>>) -> Self {
-        Self(by_name)
+    /// Adds a procedure. False if there is one of that name and version.
+    pub(crate) fn add(&mut self, name: String, procedure: Arc<dyn ErasedProcedure>) -> bool {
+        let versions = self.0.entry(name).or_default();
+        versions.insert(procedure.version(), procedure).is_none()
     }
 
+    /// The newest version of a procedure.
     pub(crate) fn find(&self, name: &str) -> Result<&dyn ErasedProcedure, Error> {
-        let found = self.0.get(name).map(|found| &**found);
-        found.ok_or_else(|| Error::NoSuchProcedure(name.to_owned()))
+        let newest = self.0.get(name).and_then(|versions| versions.last_key_value());
+        newest.map(|(_, found)| &**found).ok_or_else(|| Error::NoSuchProcedure(name.to_owned()))
+    }
+
+    /// A procedure in the version that a log names.
+    pub(crate) fn find_version(&self, name: &str, version: u32) -> Option<&dyn ErasedProcedure> {
+        Some(&**self.0.get(name)?.get(&version)?)
     }
 }

@@ -10,8 +10,10 @@ use stillpoint_txn::Arrival;
 
 use crate::batch::{Batch, InMemory, Procedure};
 use crate::call::Call;
+use crate::call_log::CallLog;
 use crate::error::Error;
 use crate::guards::{Inside, Seat, SessionWorker, patience};
+use crate::inputs::Inputs;
 use crate::kinds::{self, Absent, Parts};
 use crate::procedure::PreparedCall;
 use crate::shared::Shared;
@@ -32,6 +34,8 @@ pub struct Session {
     parts: Option<Parts>,
     /// A buffer for the calls of transactions, if the log names them.
     call: Option<Call>,
+    /// The inputs of the procedure that is called.
+    inputs: Inputs,
     log: u8,
 }
 
@@ -49,8 +53,11 @@ impl Session {
         log: u8,
         seat: Seat,
     ) -> Self {
-        let call = (shared.config.log_calls && shared.records_commits).then(Call::default);
-        Self { shared, worker: SessionWorker::new(worker, seat), parts, call, log }
+        let logs_calls = shared.config.log_calls && shared.records_commits;
+        let call = (logs_calls || shared.logs_calls_alone).then(Call::default);
+        let environment = &shared.config.environment;
+        let inputs = Inputs::new(environment.clock.clone(), environment.rng.clone());
+        Self { shared, worker: SessionWorker::new(worker, seat), parts, call, inputs, log }
     }
 
     /// Runs and commits a transaction that finds its keys on the way. In strict durability the call
@@ -156,7 +163,8 @@ impl Session {
         let inside = Inside::batch("execute");
         match inside.and_then(|inside| self.admit().map(|()| inside)) {
             Ok(_inside) => {
-                run_batch(&mut self.worker, &mut self.parts, &mut self.call, batch);
+                let calls = calls_of(&mut self.call, &mut self.inputs, &self.shared);
+                run_batch(&mut self.worker, &mut self.parts, calls, batch);
                 self.note_failure();
             }
             Err(refused) => refuse_all(batch, 0, &refused),
@@ -181,14 +189,14 @@ impl Session {
                 return Executed::All;
             }
         };
-        let call = self.call.as_mut();
+        let calls = calls_of(&mut self.call, &mut self.inputs, &self.shared);
         let Some(parts) = &mut self.parts else {
-            self.worker.execute(&mut InMemory { batch: &mut Rest { batch, from }, call });
+            self.worker.execute(&mut InMemory { batch: &mut Rest { batch, from }, calls });
             return Executed::All;
         };
         let executed = {
             let mut here = MustNotWait::begin(parts);
-            kinds::execute(&mut self.worker, &mut here, (batch, call), from)
+            kinds::execute(&mut self.worker, &mut here, (batch, calls), from)
         };
         self.note_failure();
         match executed {
@@ -268,9 +276,15 @@ impl Session {
             let procedure = self.shared.procedures.find(name)?;
             let call = procedure.prepare(input).ok_or_else(|| Error::Arguments(name.to_owned()))?;
             let named = (name, procedure.version(), input);
-            let mut running = Running { named, call: &*call, output: Vec::new(), result: Ok(()) };
+            let (mut calls, mut inputs) = (None, None);
+            match &mut self.call {
+                None => inputs = Some(&mut self.inputs),
+                of_log => calls = calls_of(of_log, &mut self.inputs, &self.shared),
+            }
+            let mut running =
+                Running { named, call: &*call, inputs, output: Vec::new(), result: Ok(()) };
             let batch = std::slice::from_mut(&mut running);
-            run_batch(&mut self.worker, &mut self.parts, &mut self.call, batch);
+            run_batch(&mut self.worker, &mut self.parts, calls.take(), batch);
             (running.output, running.result)
         };
         drop(inside);
@@ -466,18 +480,35 @@ impl Session {
     }
 }
 
+/// What a session needs to log calls, if it logs them.
+#[inline]
+fn calls_of<'s>(
+    call: &'s mut Option<Call>,
+    inputs: &'s mut Inputs,
+    shared: &'s Shared,
+) -> Option<CallLog<'s>> {
+    call.as_mut().map(|call| CallLog {
+        call,
+        inputs,
+        knows: &shared.procedures,
+        holds_calls: &shared.holds_calls,
+        logs_alone: shared.logs_calls_alone,
+        logs_beside: shared.config.log_calls,
+        runs_twice: shared.config.run_calls_twice,
+    })
+}
+
 #[inline]
 fn run_batch<B: Batch + ?Sized>(
     worker: &mut Worker,
     parts: &mut Option<Parts>,
-    call: &mut Option<Call>,
+    calls: Option<CallLog<'_>>,
     batch: &mut B,
 ) {
-    let call = call.as_mut();
     match parts {
-        None => worker.execute(&mut InMemory { batch, call }),
+        None => worker.execute(&mut InMemory { batch, calls }),
         Some(parts) => {
-            kinds::execute(worker, parts, (batch, call), 0)
+            kinds::execute(worker, parts, (batch, calls), 0)
                 .expect("who may wait gets all that is asked for");
         }
     }
@@ -596,6 +627,8 @@ struct Running<'a> {
     /// Name, version and encoded arguments.
     named: (&'a str, u32, &'a [u8]),
     call: &'a dyn PreparedCall,
+    /// Present if no log asks for the inputs of the call.
+    inputs: Option<&'a mut Inputs>,
     output: Vec<u8>,
     result: Result<(), TxError>,
 }
@@ -606,13 +639,19 @@ impl Procedure for Running<'_> {
     }
     fn call(&mut self, call: &mut Call) {
         let (name, version, arguments) = self.named;
-        call.set(name, version);
+        call.set_procedure(name, version);
         call.arguments.extend_from_slice(arguments);
     }
     fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
         // An earlier run may have written a part, and was then tried again.
         self.output.clear();
-        self.call.run(tx, &mut self.output)
+        match &mut self.inputs {
+            None => self.call.run(tx, &mut self.output),
+            Some(inputs) => {
+                inputs.begin();
+                self.call.run(&mut tx.with_inputs(inputs), &mut self.output)
+            }
+        }
     }
     fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
         self.result = result.map(|_| ());

@@ -38,6 +38,10 @@ pub(crate) struct Shared {
     pub(crate) keeps_deleted_keys: bool,
     pub(crate) journal: Arc<dyn Journal>,
     pub(crate) records_commits: bool,
+    /// Whether the journal may get the call of a procedure without its writes.
+    pub(crate) logs_calls_alone: bool,
+    /// Whether the logs hold a call, or have held one since the opening.
+    pub(crate) holds_calls: AtomicBool,
     pub(crate) acknowledges_closed: bool,
     pub(crate) catalog: Catalog,
     pub(crate) incarnation: u32,

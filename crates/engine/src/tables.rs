@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use stillpoint_format::manifest::{TableEntry, TableKind};
+use stillpoint_format::manifest::{Emptied, TableEntry, TableKind};
 use stillpoint_store::{NewTable, Replaced, TableId};
 use stillpoint_sync::{mutant, planted};
 
@@ -171,10 +171,18 @@ impl Engine {
             let flush_logs =
                 || shared.journal.flush_all().map_err(|error| shared.note_failure(error));
             mutant!(flush_logs()?, EmptiesBeforeLogs => ());
+            let gsn = last_gsn(shared);
+            emptied.iter().for_each(|table| table.begin_above(gsn));
             shared.publish(|manifest| {
+                let may_hold_calls = manifest.may_hold_calls();
                 for entry in &mut manifest.tables {
                     if let Some(&generation) = next.get(&TableId(entry.id)) {
                         entry.generation = generation;
+                        if may_hold_calls {
+                            entry.emptied.push(Emptied { generation, gsn });
+                        } else {
+                            entry.emptied.clear();
+                        }
                     } else if in_kinds.contains(&TableId(entry.id)) {
                         entry.generation += 1;
                         entry.private = None;
@@ -183,11 +191,12 @@ impl Engine {
             })?;
         }
         let published = Published(shared);
-        let replaced = match shared.records_commits {
+        let replaced = match shared.records_commits && !shared.logs_calls_alone {
             // The MANIFEST makes the records void in every checkpoint.
             true => Replaced::Forgotten,
             // The next checkpoint makes the flush durable, like all commits. A checkpoint under way
-            // that has captured everything already is published with the records.
+            // that has captured everything already is published with the records. In a log of calls,
+            // those of before the flush may read the records.
             false => Replaced::Captured,
         };
         shared.store.replace_tables(&quiesced, emptied, replaced);
@@ -210,6 +219,12 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// The greatest gsn of any commit. No commit is under way.
+fn last_gsn(shared: &Shared) -> u64 {
+    let lasts = shared.journal.positions_before_epoch(u64::MAX);
+    lasts.iter().map(|last| last.gsn).fold(shared.floor, u64::max)
 }
 
 /// Guard between the publication of the MANIFEST and the change in memory. If the change never

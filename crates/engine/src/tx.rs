@@ -1,9 +1,11 @@
 //! A running transaction in its body's view, for tables of all kinds.
 
+use stillpoint_format::log::WritesDigest;
 use stillpoint_store::{Mode, Slot, Stamp, TableId, TxError, ValueRef};
 use stillpoint_txn::KindPart;
 
 use crate::call::Call;
+use crate::inputs::Inputs;
 use crate::kinds::{KeyLocation, Parts};
 
 /// A running transaction. Reads see the transaction's own writes; nobody else sees the writes
@@ -12,6 +14,8 @@ pub struct Tx<'t> {
     memory: stillpoint_store::Tx<'t>,
     /// The parts of other kinds of tables in the transaction. `None` if all its keys are in memory.
     parts: Option<&'t mut Parts>,
+    /// The inputs of the call that the transaction is, if it is one.
+    inputs: Option<&'t mut Inputs>,
 }
 
 impl std::fmt::Debug for Tx<'_> {
@@ -23,12 +27,70 @@ impl std::fmt::Debug for Tx<'_> {
 impl<'t> Tx<'t> {
     #[inline]
     pub(crate) fn new(memory: stillpoint_store::Tx<'t>) -> Self {
-        Self { memory, parts: None }
+        Self { memory, parts: None, inputs: None }
     }
 
     /// A transaction that may touch tables of all kinds.
     pub(crate) fn on_all(memory: stillpoint_store::Tx<'t>, parts: &'t mut Parts) -> Self {
-        Self { memory, parts: Some(parts) }
+        Self { memory, parts: Some(parts), inputs: None }
+    }
+
+    /// The same transaction as a call with these inputs.
+    pub(crate) fn with_inputs<'i>(&'i mut self, inputs: &'i mut Inputs) -> Tx<'i> {
+        let parts = self.parts.as_deref_mut();
+        Tx { memory: self.memory.reborrow(), parts, inputs: Some(inputs) }
+    }
+
+    /// Whether all keys of the transaction are in memory.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.parts.is_none()
+    }
+
+    /// Forgets all writes, for another run. Call this only if all keys are in memory.
+    pub(crate) fn discard_writes(&mut self) {
+        self.memory.discard_writes();
+    }
+
+    /// The call as the log of the commit gets it.
+    pub(crate) fn encoded_call(&mut self) -> &mut Vec<u8> {
+        self.memory.call()
+    }
+
+    /// Wall clock in milliseconds since the Unix epoch, the same during the whole run. An input of the
+    /// call, which a log of calls keeps.
+    ///
+    /// # Errors
+    /// [`TxError::NoCall`] outside of a [`StoredProcedure`](crate::StoredProcedure).
+    pub fn time_ms(&mut self) -> Result<u64, TxError> {
+        self.inputs.as_mut().and_then(|inputs| inputs.time_ms()).ok_or(TxError::NoCall)
+    }
+
+    /// A random number. The seed of a call's numbers is an input of the call, which a log of calls
+    /// keeps. Not for secrets.
+    ///
+    /// # Errors
+    /// As [`time_ms`](Self::time_ms).
+    pub fn random(&mut self) -> Result<u64, TxError> {
+        self.inputs.as_mut().and_then(|inputs| inputs.random()).ok_or(TxError::NoCall)
+    }
+
+    /// Notes a write of a call, or that the write has failed. What a call does after a failure may
+    /// depend on memory or space, and a log of calls has neither.
+    fn note_write(&mut self, slot: Slot, failed: bool, add: impl FnOnce(&mut WritesDigest, u64)) {
+        if failed {
+            return self.depends_on_more();
+        }
+        let hash = self.key_hash(slot);
+        if let Some(inputs) = &mut self.inputs {
+            add(&mut inputs.digest, hash);
+        }
+    }
+
+    /// Notes that a call depends on something that a log of calls does not have.
+    fn depends_on_more(&self) {
+        if let Some(inputs) = &self.inputs {
+            inputs.depends_on_more.set(true);
+        }
     }
 
     /// Makes the log name this call besides the transaction's writes.
@@ -54,7 +116,7 @@ impl<'t> Tx<'t> {
     /// [`TxError::Memory`]: the store, the writes of this transaction and those bytes exceed the
     /// limit.
     pub fn check_room(&self, bytes: usize) -> Result<(), TxError> {
-        self.memory.check_room(bytes)
+        self.memory.check_room(bytes).inspect_err(|_| self.depends_on_more())
     }
 
     // ── keys by slot: declared ones, and those found with `key` ──
@@ -77,6 +139,7 @@ impl<'t> Tx<'t> {
     /// If the transaction has no such slot.
     #[inline]
     pub fn stamp(&self, slot: Slot) -> Stamp {
+        self.depends_on_more();
         match self.place(slot) {
             KeyLocation::Memory(slot) => self.memory.stamp(slot),
             KeyLocation::Part(part, slot) => self.part(part).stamp(slot),
@@ -130,10 +193,14 @@ impl<'t> Tx<'t> {
     /// If the transaction has no such slot.
     #[inline]
     pub fn put_slot_tagged(&mut self, slot: Slot, tag: u8, value: &[u8]) -> Result<(), TxError> {
-        match self.parts {
+        let put = match self.parts {
             None => self.memory.put_slot_tagged(slot, tag, value),
             Some(_) => self.put_on_all(slot, tag, value),
+        };
+        if self.inputs.is_some() {
+            self.note_write(slot, put.is_err(), |to, hash| to.put(hash, tag, value));
         }
+        put
     }
 
     /// Overwrites a range of the key's value. The range must begin inside the value or at its end,
@@ -147,10 +214,14 @@ impl<'t> Tx<'t> {
     /// If the transaction has no such slot.
     #[inline]
     pub fn patch_slot(&mut self, slot: Slot, offset: usize, bytes: &[u8]) -> Result<(), TxError> {
-        match self.parts {
+        let patched = match self.parts {
             None => self.memory.patch_slot(slot, offset, bytes),
             Some(_) => self.patch_on_all(slot, offset, bytes),
+        };
+        if self.inputs.is_some() {
+            self.note_write(slot, patched.is_err(), |to, hash| to.patch(hash, offset, bytes));
         }
+        patched
     }
 
     /// Replaces `removed` bytes of the key's value, from `offset` on, by `bytes`. The journal gets
@@ -170,8 +241,13 @@ impl<'t> Tx<'t> {
         removed: usize,
         bytes: &[u8],
     ) -> Result<(), TxError> {
-        if let KeyLocation::Memory(slot) = self.place(slot) {
-            return self.memory.splice_slot(slot, offset, removed, bytes);
+        if let KeyLocation::Memory(in_memory) = self.place(slot) {
+            let spliced = self.memory.splice_slot(in_memory, offset, removed, bytes);
+            if self.inputs.is_some() {
+                let add = |to: &mut WritesDigest, hash| to.splice(hash, offset, removed, bytes);
+                self.note_write(slot, spliced.is_err(), add);
+            }
+            return spliced;
         }
         let Some(value) = self.value(slot) else {
             return Err(TxError::PatchOutsideValue { offset, len: 0 });
@@ -194,10 +270,14 @@ impl<'t> Tx<'t> {
     /// If the transaction has no such slot.
     #[inline]
     pub fn delete_slot(&mut self, slot: Slot) -> Result<bool, TxError> {
-        match self.place(slot) {
+        let deleted = match self.place(slot) {
             KeyLocation::Memory(slot) => self.memory.delete_slot(slot),
             KeyLocation::Part(part, slot) => self.in_parts().delete(part, slot),
+        };
+        if self.inputs.is_some() {
+            self.note_write(slot, deleted.is_err(), |to, hash| to.delete(hash));
         }
+        deleted
     }
 
     // ── keys found on the way ──
@@ -237,6 +317,8 @@ impl<'t> Tx<'t> {
         key: &[u8],
         value_len: usize,
     ) -> Result<Slot, TxError> {
+        // A log of calls has the declared keys alone, by which a replay orders its calls.
+        self.depends_on_more();
         let KeyLocation::Memory(parent) = self.place(parent) else {
             return Err(TxError::NoSuchTable(table));
         };

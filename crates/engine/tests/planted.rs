@@ -36,6 +36,12 @@
 //! | `RemovesHeldFiles` | a merge removes files that somebody copies |
 //! | `RemovesWhatIsMade` | who lets go of held files removes those of a checkpoint under way |
 //! | `FloorNotRaised` | a key that is inserted again gets a smaller gsn |
+//! | `ReadStampLeftOut` | who overwrites what a call has read gets a smaller gsn |
+//! | `CallsOutOfOrder` | a call is made again before one that it depends on |
+//! | `InputsNotRepeated` | a call that is made again reads another time |
+//! | `VersionMistaken` | a call is made again in another version |
+//! | `DigestNotCompared` | a changed procedure is served with what it writes now |
+//! | `EmptiedTooEarly` | a call reads an empty table, which was emptied after it |
 
 #[path = "crash/chains.rs"]
 mod chains;
@@ -53,6 +59,10 @@ mod interleaved;
 mod kinds;
 #[path = "crash/lives.rs"]
 mod lives;
+#[path = "command/mix.rs"]
+mod mix;
+#[path = "command/pointed.rs"]
+mod of_calls;
 #[path = "crash/pointed.rs"]
 mod pointed;
 #[path = "crash/published.rs"]
@@ -65,6 +75,8 @@ mod small;
 mod space;
 #[path = "crash/stage.rs"]
 mod stage;
+#[path = "crash/steps.rs"]
+mod steps;
 #[path = "crash/workload.rs"]
 mod workload;
 #[path = "kinds/world.rs"]
@@ -75,7 +87,12 @@ use settings::{Setting, matrix};
 use stillpoint_sync::planted::{Bug, plant};
 
 /// Each bug shows in one of these situations. All but the last were made for one bug.
-const SCENARIOS: [(&str, fn()); 30] = [
+const SCENARIOS: [(&str, fn()); 35] = [
+    ("a read before an overwrite", of_calls::who_overwrites_what_another_has_read_comes_after),
+    ("logged inputs", of_calls::time_and_random_numbers_are_logged),
+    ("versions of a procedure", of_calls::a_start_needs_the_versions_that_the_logs_name),
+    ("a changed procedure", of_calls::a_call_that_writes_something_else_is_refused),
+    ("a call before a flush", of_calls::a_call_reads_what_a_table_held_before_it_was_emptied),
     ("a chain after a restart", chains::a_chain_goes_on_after_a_restart),
     ("a merge of changes", chains::a_merge_of_changes_keeps_deletions),
     ("held files", chains::held_files_stay),

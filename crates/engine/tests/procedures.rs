@@ -103,7 +103,7 @@ fn an_opening_whose_procedures_are_refused_changes_no_table() {
     let refused = twice.expect_err("one name, two procedures").to_string();
     assert_eq!(
         refused,
-        "setting procedure: \"add\" is given twice: procedures differ in their names"
+        "setting procedure: \"add\" is given twice: procedures differ in their names or versions"
     );
     let unnamed = builder(&disk)
         .procedure("add", |tables| Ok(Add { numbers: tables.table("")? }))

@@ -14,6 +14,7 @@
 mod batch;
 mod call;
 mod continuation;
+mod digest;
 mod operation;
 mod read;
 mod record;
@@ -22,8 +23,9 @@ mod tail;
 mod write;
 
 pub use batch::{BATCH_ALIGN, BATCH_HEADER_BYTES, BatchBuilder, BatchPlace, RecordHead};
-pub use call::{CALL_NAME_BYTES_MAX, LoggedCall};
+pub use call::{CALL_INPUTS_BYTES_MAX, CALL_NAME_BYTES_MAX, CallToRepeat, LoggedCall};
 pub use continuation::{CONTINUATION_BYTES, Continuation};
+pub use digest::WritesDigest;
 pub use operation::{LoggedEnd, LoggedOperation, TransactionEnd};
 pub use read::{Batch, BatchReader, EndCause, Record, RecordIter, SegmentEnd, Step};
 pub use record::{DepIter, RECORD_BYTES_MAX, RECORD_HEAD_BYTES, RecordKind};

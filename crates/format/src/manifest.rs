@@ -66,6 +66,10 @@ pub struct TableEntry {
     pub name: String,
     /// Present generation of the table. Data of older generations are void.
     pub generation: u32,
+    /// How often the table was emptied since the newest checkpoint's point of consistency, oldest
+    /// first. Noted while the logs may hold calls, which may read what the table held before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub emptied: Vec<Emptied>,
     /// How the table's records are stored.
     pub kind: TableKind,
     /// The function that says which partition of a checkpoint a key belongs to.
@@ -82,11 +86,23 @@ impl TableEntry {
             id,
             name: name.into(),
             generation,
+            emptied: Vec::new(),
             kind: TableKind::Memory,
             partitioning: Partitioning::KeyHash,
             private: None,
         }
     }
+}
+
+/// The time at which a table was emptied, among the records of the logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Emptied {
+    /// The table's generation since then.
+    pub generation: u32,
+    /// Every record of the generation before has this gsn or a smaller one, and every record of the
+    /// new generation a greater one.
+    pub gsn: u64,
 }
 
 /// How the records of a table are stored.
@@ -245,6 +261,9 @@ pub struct IncarnationEntry {
     /// that is not listed keeps nothing. Absent for the present incarnation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cut: Option<Vec<LogGsn>>,
+    /// Whether the logs of the incarnation may hold calls, which replay makes again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub calls: bool,
     /// The logs whose kept end lies in a file of its own. The recovery that writes the cut writes
     /// these files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -403,6 +422,11 @@ impl Manifest {
     /// The table with this id.
     pub fn table(&self, id: u16) -> Option<&TableEntry> {
         self.tables.iter().find(|table| table.id == id)
+    }
+
+    /// Whether logs that may still matter may hold calls, which replay makes again.
+    pub fn may_hold_calls(&self) -> bool {
+        self.incarnations.iter().any(|incarnation| incarnation.calls)
     }
 
     /// The checkpoints to load, base first: the newest chain of one full and the partials on

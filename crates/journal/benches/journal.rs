@@ -282,7 +282,14 @@ fn read_back(disk: &Arc<dyn Disk>, clock: &dyn Clock) {
     }
     journal.close().expect("closes");
     drop(journal);
-    let entry = IncarnationEntry { number: 1, gsn_floor: 0, logs: 2, cut: None, tails: Vec::new() };
+    let entry = IncarnationEntry {
+        number: 1,
+        gsn_floor: 0,
+        logs: 2,
+        cut: None,
+        calls: false,
+        tails: Vec::new(),
+    };
     let start = ReplayStart::default();
     let input = ScanInput {
         store: STORE,

@@ -47,6 +47,10 @@ pub struct Capabilities {
     /// Whether the journal keeps appended records. If not, [`Journal::append`] returns stamps of no
     /// log.
     pub records_commits: bool,
+    /// Whether a record may hold the call of a procedure instead of its writes. Replay makes the
+    /// calls again, in the order of their gsns. So gsns must be a serial order of all transactions
+    /// that write, and a checkpoint must have a point of consistency.
+    pub logs_calls_alone: bool,
 }
 
 /// Shortage of disk space.

@@ -55,5 +55,6 @@ pub use reader::{
 };
 #[cfg(not(any(loom, shuttle)))]
 pub use replay::{
-    Merge, OperationRecord, PartitionOf, Replay, ReplayOperation, ReplayOptions, ReplayWrite, Round,
+    Merge, OperationRecord, PartitionOf, Replay, ReplayCall, ReplayOperation, ReplayOptions,
+    ReplayWrite, Round,
 };

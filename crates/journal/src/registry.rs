@@ -6,7 +6,7 @@ use stillpoint_format::registry::{Named, Registry};
 
 use crate::error::JournalError;
 use crate::journal::{Capabilities, Config, Durability, Environment, Journal};
-use crate::schemes::{none, redo};
+use crate::schemes::{command, none, redo};
 
 /// Opens a journal for one incarnation of a store.
 pub type Open = fn(&Environment, &Config) -> Result<Arc<dyn Journal>, JournalError>;
@@ -37,7 +37,8 @@ impl Named for Row {
 }
 
 /// All journals, the default first.
-pub static REGISTRY: Registry<Row> = Registry::new("journal", &[redo::ROW, none::ROW]);
+pub static REGISTRY: Registry<Row> =
+    Registry::new("journal", &[redo::ROW, command::ROW, none::ROW]);
 
 #[cfg(test)]
 mod tests {
@@ -51,8 +52,11 @@ mod tests {
             assert_eq!(row.about(), row.about);
         }
         let names = REGISTRY.iter().flat_map(|row| row.durabilities).map(|it| it.as_str());
-        assert_eq!(names.collect::<Vec<_>>(), ["relaxed", "strict", "checkpoint"]);
+        assert_eq!(
+            names.collect::<Vec<_>>(),
+            ["relaxed", "strict", "relaxed", "strict", "checkpoint"]
+        );
         let unknown = REGISTRY.find("journal").expect_err("no row").to_string();
-        assert_eq!(unknown, "unknown journal \"journal\"; known are: redo, none");
+        assert_eq!(unknown, "unknown journal \"journal\"; known are: redo, command, none");
     }
 }

@@ -13,8 +13,8 @@ use std::path::PathBuf;
 
 use parking_lot::Mutex;
 use stillpoint_format::log::{
-    Batch, BatchReader, EndCause, LoggedCall, LoggedOperation, Record, RecordKind, Step,
-    TransactionEnd, Write, WriteIter,
+    Batch, BatchReader, CallToRepeat, EndCause, LoggedCall, LoggedOperation, Record, RecordKind,
+    Step, TransactionEnd, Write, WriteIter,
 };
 use stillpoint_format::{DecodeError, LogGsn};
 use stillpoint_io::in_parallel;
@@ -78,6 +78,17 @@ pub enum OperationRecord<'a> {
     Call(LoggedCall<'a>),
 }
 
+/// A kept record that holds a call instead of writes.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplayCall<'a> {
+    /// The record's gsn.
+    pub gsn: u64,
+    /// The log that holds the record.
+    pub log: u8,
+    /// The call, to be made again.
+    pub call: CallToRepeat<'a>,
+}
+
 /// Yields rounds until all kept records have been replayed.
 pub struct Replay<'a> {
     options: ReplayOptions,
@@ -132,6 +143,7 @@ type Lane<'r> = Vec<Vec<ReplayWrite<'r>>>;
 pub struct Round<'r> {
     lanes: Vec<Lane<'r>>,
     operations: Vec<ReplayOperation<'r>>,
+    calls: Vec<ReplayCall<'r>>,
     records: u64,
     /// Bytes of log read before the round, read with it, and in all.
     progress: (u64, u64),
@@ -150,6 +162,12 @@ impl<'r> Round<'r> {
     /// have greater gsns.
     pub fn operations(&self) -> &[ReplayOperation<'r>] {
         &self.operations
+    }
+
+    /// The calls to make again in this round, in gsn order. Each stands for the writes of its
+    /// transaction.
+    pub fn calls(&self) -> &[ReplayCall<'r>] {
+        &self.calls
     }
 
     /// Commits in this round.
@@ -272,16 +290,18 @@ impl Replay<'_> {
         for piece in lanes {
             decoded.lanes.push(piece.lane);
             decoded.operations.extend(piece.operations);
+            decoded.calls.extend(piece.calls);
             decoded.records += piece.records;
         }
         decoded.operations.sort_by_key(|of| (of.gsn, of.log));
-        let Decoded { lanes, operations, records } = decoded;
+        decoded.calls.sort_unstable_by_key(|of| (of.gsn, of.log));
+        let Decoded { lanes, operations, calls, records } = decoded;
         let over = self.cursors.iter().all(|cursor| cursor.segment_ranges.is_empty())
             && self.later.iter().all(Vec::is_empty);
         // A batch that straddles two rounds is counted twice, and a batch beyond the cut never.
         let done = if over { self.total_bytes } else { self.done_bytes.min(self.total_bytes) };
         let progress = (done, self.total_bytes);
-        Ok(Some(Round { lanes, operations, records, progress }))
+        Ok(Some(Round { lanes, operations, calls, records, progress }))
     }
 
     /// Makes sure that a cursor has records left. Returns false at the end.
@@ -466,6 +486,7 @@ struct Decoder<'a> {
 struct DecodedPiece<'w> {
     lane: Lane<'w>,
     operations: Vec<ReplayOperation<'w>>,
+    calls: Vec<ReplayCall<'w>>,
     records: u64,
 }
 
@@ -474,6 +495,7 @@ struct DecodedPiece<'w> {
 struct Decoded<'w> {
     lanes: Vec<Lane<'w>>,
     operations: Vec<ReplayOperation<'w>>,
+    calls: Vec<ReplayCall<'w>>,
     records: u64,
 }
 
@@ -482,7 +504,8 @@ impl Decoder<'_> {
     fn decode<'w>(&self, piece: &DecodedBatches<'w>) -> Result<DecodedPiece<'w>, ScanError> {
         let malformed = |source| ScanError::Malformed { path: piece.path.clone(), source };
         let lane = (0..self.partitions).map(|_| Vec::new()).collect();
-        let mut decoded = DecodedPiece { lane, operations: Vec::new(), records: 0 };
+        let mut decoded =
+            DecodedPiece { lane, operations: Vec::new(), calls: Vec::new(), records: 0 };
         for record in piece.batches.iter().flat_map(Batch::records) {
             let record = record.map_err(malformed)?;
             if record.gsn > piece.gsns.0 && record.gsn <= piece.gsns.1 {
@@ -514,6 +537,12 @@ impl Decoder<'_> {
                 end.writes
             }
             RecordKind::Scheme => return Ok(()),
+            RecordKind::Call if is_loaded && !self.with_calls => return Ok(()),
+            RecordKind::Call => {
+                decoded.calls.push(ReplayCall { gsn, log, call: record.call()? });
+                decoded.records += 1;
+                return Ok(());
+            }
             RecordKind::Operation | RecordKind::Undo => {
                 let operation = OperationRecord::Operation(record.operation()?);
                 decoded.operations.push(ReplayOperation { gsn, log, record: operation });

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use stillpoint_checkpoint::LoadError;
 use stillpoint_io::ThreadError;
 use stillpoint_journal::ScanError;
-use stillpoint_store::TxError;
+use stillpoint_store::{RegionError, TxError};
 
 /// The reason why a store could not be recovered. Nothing is served then.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +36,48 @@ pub enum RecoveryError {
         /// The record's gsn.
         gsn: u64,
     },
+    /// The logs hold calls of procedures that are not known here.
+    #[error(
+        "the logs hold calls of {}, which a start makes again and which are not registered: open the \
+         store with the program that registers them, and close it in order, so that its checkpoint \
+         replaces the calls",
+        list(needed)
+    )]
+    NeedsProcedures {
+        /// The procedures.
+        needed: Vec<ProcedureNeeded>,
+    },
+    /// The manifest is lost, and a log holds calls.
+    #[error(
+        "log {log}, gsn {gsn} is a call, and no file but the MANIFEST names the tables that calls use: put \
+         a copy of the MANIFEST back"
+    )]
+    CallsWithoutManifest {
+        /// The log.
+        log: u8,
+        /// The record's gsn.
+        gsn: u64,
+    },
+    /// A call did not do again what it has done.
+    #[error(
+        "log {log}, gsn {gsn}: the call of procedure {name:?} version {version} diverges: {why}; nothing \
+         was changed: open the store with the program that made the call"
+    )]
+    Diverged {
+        /// The log.
+        log: u8,
+        /// The record's gsn.
+        gsn: u64,
+        /// Name of the procedure.
+        name: String,
+        /// Version of the procedure.
+        version: u32,
+        /// The difference.
+        why: String,
+    },
+    /// The system refused the address space of a table.
+    #[error(transparent)]
+    Space(#[from] RegionError),
     /// A record of a transaction contradicts earlier records of it.
     #[error("log {log}, gsn {gsn}: {why}; put a copy of the data directory back")]
     Operation {
@@ -100,7 +142,32 @@ impl RecoveryError {
             Self::Log(error) => error.is_damage(),
             Self::Apply { source, .. } => matches!(source, TxError::PatchOutsideValue { .. }),
             Self::NewerTable { .. } | Self::NewerCheckpoint { .. } | Self::Operation { .. } => true,
-            Self::UnknownKind { .. } | Self::NoSlot { .. } | Self::Thread(_) => false,
+            Self::UnknownKind { .. }
+            | Self::NeedsProcedures { .. }
+            | Self::CallsWithoutManifest { .. }
+            | Self::Diverged { .. }
+            | Self::Space(_)
+            | Self::NoSlot { .. }
+            | Self::Thread(_) => false,
         }
     }
+}
+
+/// A procedure that a log needs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ProcedureNeeded {
+    /// Name of the procedure.
+    pub name: String,
+    /// Version of the procedure.
+    pub version: u32,
+}
+
+impl std::fmt::Display for ProcedureNeeded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} version {}", self.name, self.version)
+    }
+}
+
+fn list(needed: &[ProcedureNeeded]) -> String {
+    needed.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

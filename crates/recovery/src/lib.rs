@@ -18,13 +18,15 @@ mod newer;
 mod plan;
 mod progress;
 mod rebuild;
+mod repeat;
 mod replay;
 mod run;
 mod verify;
 
-pub use error::RecoveryError;
+pub use error::{ProcedureNeeded, RecoveryError};
 pub use newer::{NewerCheckpoint, newer_checkpoints};
 pub use plan::{Plan, plan, plan_accepting_loss};
 pub use progress::{Progress, Stage};
 pub use rebuild::{Rebuilt, rebuild};
-pub use run::{Operations, RecoverySummary, load, run, run_with_kinds};
+pub use repeat::{CallAgain, Calls};
+pub use run::{Operations, RecoverySummary, load, run, run_with};

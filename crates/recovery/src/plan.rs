@@ -164,10 +164,11 @@ impl Plan {
         }
     }
 
-    /// The manifest that begins the new incarnation, with `logs` logs. The manifest holds the cut
+    /// The manifest that begins the new incarnation, with `logs` logs, which may hold calls if
+    /// `calls` says so. The manifest holds the cut
     /// of the latest incarnation and the copied ends of its logs. Incarnations without a record for
     /// replay are left out.
-    pub fn successor(&self, logs: u8, ends: &Ends) -> Manifest {
+    pub fn successor(&self, (logs, calls): (u8, bool), ends: &Ends) -> Manifest {
         let mut next = self.manifest.clone();
         if let Some(latest) = next.incarnations.last_mut()
             && latest.cut.is_none()
@@ -184,6 +185,7 @@ impl Plan {
             gsn_floor: self.gsn_floor,
             logs,
             cut: None,
+            calls,
             tails: Vec::new(),
         });
         next.clean_shutdown = None;

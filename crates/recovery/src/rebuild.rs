@@ -283,6 +283,7 @@ impl Found {
             gsn_floor,
             logs,
             cut: None,
+            calls: false,
             tails: Vec::new(),
         };
         let mut entries: Vec<_> = self
@@ -448,6 +449,9 @@ fn find_tables(
     while let Some(round) = rounds.next_round()? {
         if let Some(record) = round.operations().first() {
             return Err(unknown_kind(record));
+        }
+        if let Some(call) = round.calls().first() {
+            return Err(RecoveryError::CallsWithoutManifest { log: call.log, gsn: call.gsn });
         }
         for write in round.partition(0) {
             note(write.write.table, write.write.generation);

@@ -15,6 +15,7 @@ use crate::error::RecoveryError;
 use crate::load::Loading;
 use crate::plan::Plan;
 use crate::progress::{Progress, Stage};
+use crate::repeat::{Calls, replay_with_calls};
 use crate::replay::{Applied, apply_partition};
 
 /// Bytes of log that a round of replay reads.
@@ -76,7 +77,7 @@ pub(crate) fn unknown_kind(record: &ReplayOperation<'_>) -> RecoveryError {
 /// # Errors
 /// Damage that shows only now, too little memory, or a disk that refuses. The store is useless
 /// then, and recovery can be begun again with a new one. [`RecoveryError::UnknownKind`] if a log
-/// holds operations on tables of another kind.
+/// holds operations on tables of another kind. [`RecoveryError::NeedsProcedures`] if a log holds calls.
 pub fn run(
     disk: &Arc<dyn Disk>,
     plan: &Plan,
@@ -85,26 +86,39 @@ pub fn run(
     clock: &dyn Clock,
     report: &mut (dyn FnMut(&Progress) + Send),
 ) -> Result<RecoverySummary, RecoveryError> {
-    run_with_kinds(disk, plan, store, &mut MemoryAlone, threads, clock, report)
+    let needed = plan.procedures_needed(threads)?;
+    if !needed.is_empty() {
+        return Err(RecoveryError::NeedsProcedures { needed: needed.into_iter().collect() });
+    }
+    run_with(disk, plan, store, (&mut MemoryAlone, None), threads, clock, report)
 }
 
-/// As [`run`]. `operations` receives the log records on tables of other kinds.
+/// As [`run`]. `operations` receives the log records on tables of other kinds. If the logs [hold
+/// calls](Plan::procedures_needed), `calls` makes them again. The tables of the store are those [at the
+/// point of consistency](Plan::tables_at_point) then.
 ///
 /// # Errors
-/// As [`run`], or an error of `operations`.
-pub fn run_with_kinds(
+/// As [`run`], or an error of `operations`. [`RecoveryError::Diverged`] if a call does something else
+/// than it has done.
+pub fn run_with(
     disk: &Arc<dyn Disk>,
     plan: &Plan,
     store: &Arc<Store>,
-    operations: &mut dyn Operations,
+    (operations, calls): (&mut dyn Operations, Option<&dyn Calls>),
     threads: usize,
     clock: &dyn Clock,
     report: &mut (dyn FnMut(&Progress) + Send),
 ) -> Result<RecoverySummary, RecoveryError> {
     let threads = threads.max(1);
     let mut summary = RecoverySummary::default();
-    load_chain(disk, &plan.manifest, store, threads, clock, report, &mut summary)?;
-    replay(plan, store, operations, threads, clock, report, &mut summary)?;
+    let Some(calls) = calls else {
+        load_chain(disk, &plan.manifest, store, threads, clock, report, &mut summary)?;
+        replay(plan, store, operations, threads, clock, report, &mut summary)?;
+        return Ok(summary);
+    };
+    let manifest = plan.manifest_at_point();
+    load_chain(disk, &manifest, store, threads, clock, report, &mut summary)?;
+    replay_with_calls(plan, store, (operations, calls), threads, clock, report, &mut summary)?;
     Ok(summary)
 }
 

@@ -4,10 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use stillpoint_checkpoint::{LoadOptions, for_each_record};
-use stillpoint_format::log::{LoggedCall, WriteOp};
+use stillpoint_format::log::{CallToRepeat, LoggedCall, WriteOp};
 use stillpoint_format::manifest::{Manifest, TableEntry, TableGeneration};
 use stillpoint_io::Disk;
-use stillpoint_journal::{OperationRecord, ReplayOperation, ReplayOptions, ReplayWrite};
+use stillpoint_journal::{
+    OperationRecord, ReplayCall, ReplayOperation, ReplayOptions, ReplayWrite,
+};
 use stillpoint_store::TxError;
 
 use crate::error::RecoveryError;
@@ -109,7 +111,8 @@ impl Plan {
             }
             Ok(())
         })?;
-        if patched.is_empty() {
+        // What a call writes shows only when it is made again.
+        if patched.is_empty() || !self.procedures_needed(threads)?.is_empty() {
             return Ok(());
         }
         self.each_write(threads, |write| self.follow_length(&mut patched, write))?;
@@ -128,11 +131,18 @@ impl Plan {
         let options = ReplayOptions { with_calls: true, ..read_all(threads) };
         let mut rounds = self.logs.replay(options, &|_, _| 0);
         while let Some(round) = rounds.next_round()? {
+            let mut calls: Vec<(u8, u64, LoggedCall<'_>)> = Vec::new();
             for ReplayOperation { log, gsn, record } in round.operations() {
                 if let OperationRecord::Call(call) = record {
-                    visit(*log, *gsn, call);
+                    calls.push((*log, *gsn, *call));
                 }
             }
+            for ReplayCall { log, gsn, call } in round.calls() {
+                let CallToRepeat { name, version, inputs, arguments, .. } = *call;
+                calls.push((*log, *gsn, LoggedCall { name, version, arguments, inputs }));
+            }
+            calls.sort_by_key(|&(log, gsn, _)| (gsn, log));
+            calls.iter().for_each(|(log, gsn, call)| visit(*log, *gsn, call));
         }
         Ok(())
     }

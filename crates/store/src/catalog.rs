@@ -31,6 +31,18 @@ use crate::table::Table;
 #[derive(Debug)]
 pub struct NewTable(Arc<Table>);
 
+impl NewTable {
+    /// The number of the table.
+    pub fn id(&self) -> TableId {
+        self.0.id
+    }
+
+    /// Gives commits that touch a key of the table gsns above this one.
+    pub fn begin_above(&self, gsn: u64) {
+        self.0.begin_above(gsn);
+    }
+}
+
 /// Fate of a replaced table's records in a checkpoint under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replaced {

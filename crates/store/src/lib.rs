@@ -38,6 +38,7 @@ mod models;
 mod participant;
 mod phase;
 pub mod planted;
+mod read_stamps;
 mod reclaim;
 mod record;
 pub mod rules;

@@ -19,6 +19,7 @@ use crate::memory::blob;
 use crate::memory::cell::Cell;
 use crate::phase::{Phase, PhaseDriver, Quiesced};
 use crate::planted;
+use crate::read_stamps::ReadStamps;
 use crate::rules::{CellRules, DirtyRule, Reuse, StatusChanges, status};
 use crate::sink::{KeptValue, Sink};
 
@@ -33,6 +34,9 @@ pub struct StoreConfig {
     pub hash_seed: u64,
     /// First epoch.
     pub epoch: u64,
+    /// Whether gsns are a serial order of all transactions that write, and not of the writes of each
+    /// key alone. Then commits leave stamps for what they have read.
+    pub serial_gsns: bool,
     /// Where address space comes from.
     pub space: Arc<AddressSpace>,
 }
@@ -44,6 +48,7 @@ impl Default for StoreConfig {
             workers: 64,
             hash_seed: 0,
             epoch: 1,
+            serial_gsns: false,
             space: Arc::default(),
         }
     }
@@ -64,6 +69,8 @@ pub struct Store {
     /// Whether replay marks the cells that it writes as dirty, for schemes that mark changes.
     marks_replayed: bool,
     chains: Chains,
+    /// Stamps of reads, if gsns are a serial order.
+    pub(crate) read_stamps: Option<ReadStamps>,
     /// The deleted keys that the present loaders share, and their bytes.
     deletions: Mutex<Weak<Deletions>>,
     deletion_bytes: AtomicUsize,
@@ -101,6 +108,7 @@ impl Store {
             returned: AtomicU64::new(0),
             marks_replayed: true,
             chains: Chains::default(),
+            read_stamps: config.serial_gsns.then(ReadStamps::new),
             deletions: Mutex::default(),
             deletion_bytes: AtomicUsize::new(0),
             ages: CachePadded::new(AtomicU64::new(0)),

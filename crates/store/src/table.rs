@@ -55,6 +55,13 @@ impl Table {
         Stamp::new(self.floor(hash).load(Acquire), LOG_NONE)
     }
 
+    /// Raises all floors to this gsn.
+    pub(crate) fn begin_above(&self, gsn: u64) {
+        for floor in &self.floors {
+            floor.fetch_max(gsn, Release);
+        }
+    }
+
     /// Raises the floor for a cell with this stamp, which is about to be reclaimed.
     pub(crate) fn raise_floor(&self, hash: u64, gsn: u64) {
         let floor = self.floor(hash);

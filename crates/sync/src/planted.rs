@@ -137,5 +137,17 @@ crate::planted_bugs! {
         RemovesWhatIsMade,
         /// A key that is inserted again may get a smaller gsn than its deletion had.
         FloorNotRaised,
+        /// A commit leaves no stamp for what it has read, so gsns are no serial order.
+        ReadStampLeftOut,
+        /// Replay makes the calls of one log after those of another, and not in the order of gsns.
+        CallsOutOfOrder,
+        /// A call that is made again gets new inputs, and not the logged ones.
+        InputsNotRepeated,
+        /// A call is made again in the newest version, whatever version the log names.
+        VersionMistaken,
+        /// Nobody compares what a call writes with what it has written.
+        DigestNotCompared,
+        /// A replay of calls reads tables as they are after they were emptied.
+        EmptiedTooEarly,
     }
 }

@@ -10,7 +10,7 @@ pub const ROOMS: &[(&str, &[&[&str]])] = &[
         &[
             &["memory"],
             &["deletions", "planted", "table"],
-            &["chains", "phase", "record", "rules", "sink"],
+            &["chains", "phase", "read_stamps", "record", "rules", "sink"],
             &["catalog"],
             &["store"],
             &["dirty"],

@@ -53,6 +53,20 @@ pub enum TxError {
     /// on: the transaction runs again, with the lock.
     #[error("the transaction needs the lock of its key and runs again with it")]
     NotLocked,
+    /// A transaction asked for an input of a call, and is none.
+    #[error(
+        "the time and random numbers are inputs of a stored procedure, and this transaction is none"
+    )]
+    NoCall,
+    /// Two runs of a call with the same arguments and inputs gave different results or writes.
+    #[error(
+        "procedure {name:?} gave other results or writes when it ran again: it may depend on nothing but its \
+         arguments, the records, and the time and random numbers of the transaction"
+    )]
+    NotDeterministic {
+        /// Name of the procedure.
+        name: String,
+    },
     /// The thread has another open transaction, and a lock or the permit of the store did not become
     /// free. The holder may wait for the open transaction, which cannot go on meanwhile.
     #[error(

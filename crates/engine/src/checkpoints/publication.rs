@@ -123,9 +123,18 @@ fn supersede(
     // A table that was emptied since the point of consistency freed its memory at once, captured or
     // not. So the checkpoint names no generation of the table, and the table's records in the parts
     // do not count.
-    entry.generations.retain(|then| {
-        manifest.table(then.table).is_some_and(|now| now.generation == then.generation)
-    });
+    // Unless the log has calls that may read the records: then the checkpoint has captured them.
+    if !shared.logs_calls_alone {
+        entry.generations.retain(|then| {
+            manifest.table(then.table).is_some_and(|now| now.generation == then.generation)
+        });
+    }
+    for table in &mut manifest.tables {
+        // All calls of an earlier incarnation are in the checkpoint.
+        let at_point = entry.generations.iter().find(|then| then.table == table.id);
+        let at_point = at_point.map_or(0, |then| then.generation);
+        table.emptied.retain(|of| shared.logs_calls_alone && of.generation > at_point);
+    }
     manifest.checkpoints.push(entry);
     // The checkpoint holds all commits of earlier incarnations, except those to tables of other
     // kinds.

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use stillpoint_store::{KeySet, Stamp, TableId, TxError, Worker};
 use stillpoint_txn::Arrival;
 
-use crate::batch::{Batch, run_called};
-use crate::call::Call;
+use crate::batch::Batch;
+use crate::call_log::CallLog;
 use crate::kinds::Parts;
 use crate::kinds::commit;
 use crate::tx::Tx;
@@ -83,14 +83,19 @@ pub(crate) struct Absent {
 pub(crate) fn execute<B: Batch + ?Sized>(
     worker: &mut Worker,
     parts: &mut Parts,
-    (batch, mut call): (&mut B, Option<&mut Call>),
+    (batch, mut calls): (&mut B, Option<CallLog<'_>>),
     from: usize,
 ) -> Result<(), Absent> {
     let mut chunk = Chunk { keys: KeySet::new(worker.store().hasher()), ends: Vec::new() };
     let mut next = from;
     while next < batch.len() {
         chunk.declare(batch, next);
-        let ran = execute_chunk(worker, parts, (batch, call.as_deref_mut()), (&chunk, next));
+        let ran = execute_chunk(
+            worker,
+            parts,
+            (batch, calls.as_mut().map(CallLog::reborrow)),
+            (&chunk, next),
+        );
         parts.give_dependencies(worker);
         ran?;
         next += chunk.ends.len();
@@ -102,7 +107,7 @@ pub(crate) fn execute<B: Batch + ?Sized>(
 fn execute_chunk<B: Batch + ?Sized>(
     worker: &mut Worker,
     parts: &mut Parts,
-    (batch, mut call): (&mut B, Option<&mut Call>),
+    (batch, mut calls): (&mut B, Option<CallLog<'_>>),
     (chunk, next): (&Chunk, usize),
 ) -> Result<(), Absent> {
     let (first, arrivals) = parts.ask_for_all(&chunk.keys);
@@ -112,11 +117,12 @@ fn execute_chunk<B: Batch + ?Sized>(
     while at < end {
         let count = (at..end).take_while(|&at| chunk.is_in_memory(at, parts)).count();
         if count > 0 {
-            let call = call.as_deref_mut();
-            worker.execute(&mut InMemoryOnly { batch, call, chunk, next, at, count });
+            let calls = calls.as_mut().map(CallLog::reborrow);
+            worker.execute(&mut InMemoryOnly { batch, calls, chunk, next, at, count });
             at += count;
         } else {
-            execute_mixed(worker, parts, (batch, call.as_deref_mut()), (chunk, at), next + at)?;
+            let calls = calls.as_mut().map(CallLog::reborrow);
+            execute_mixed(worker, parts, (batch, calls), (chunk, at), next + at)?;
             at += 1;
         }
     }
@@ -127,7 +133,7 @@ fn execute_chunk<B: Batch + ?Sized>(
 fn execute_mixed<B: Batch + ?Sized>(
     worker: &mut Worker,
     parts: &mut Parts,
-    (batch, mut call): (&mut B, Option<&mut Call>),
+    (batch, mut calls): (&mut B, Option<CallLog<'_>>),
     (chunk, at): (&Chunk, usize),
     index: usize,
 ) -> Result<(), Absent> {
@@ -142,9 +148,9 @@ fn execute_mixed<B: Batch + ?Sized>(
             |keys| chunk.copy(range.clone(), keys, |table| kinds.of(table).is_none()),
             |open| {
                 let lock = |parts: &mut Parts| parts.lock_declared(&chunk.keys, range.clone());
-                commit::run(open, parts, lock, |tx| match call.as_deref_mut() {
+                commit::run(open, parts, lock, |tx| match &mut calls {
                     None => batch.run(index, tx),
-                    Some(call) => run_called(batch, index, call, tx),
+                    Some(calls) => calls.run(batch, index, tx),
                 })
             },
         )
@@ -159,7 +165,7 @@ fn execute_mixed<B: Batch + ?Sized>(
 /// Transactions of a chunk that are on the memory store alone.
 struct InMemoryOnly<'b, B: ?Sized> {
     batch: &'b mut B,
-    call: Option<&'b mut Call>,
+    calls: Option<CallLog<'b>>,
     chunk: &'b Chunk,
     /// The number in the batch of the first transaction of the chunk.
     next: usize,
@@ -180,9 +186,9 @@ impl<B: Batch + ?Sized> stillpoint_store::Batch for InMemoryOnly<'_, B> {
     }
     fn run(&mut self, index: usize, tx: &mut stillpoint_store::Tx<'_>) -> Result<(), TxError> {
         let (index, tx) = (self.next + self.at + index, &mut Tx::new(tx.reborrow()));
-        match &mut self.call {
+        match &mut self.calls {
             None => self.batch.run(index, tx),
-            Some(call) => run_called(self.batch, index, call, tx),
+            Some(calls) => calls.run(self.batch, index, tx),
         }
     }
     fn ended(&mut self, index: usize, result: Result<Option<Stamp>, TxError>) {

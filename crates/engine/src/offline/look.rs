@@ -154,6 +154,8 @@ pub struct Checked {
     pub checkpoints: Vec<(u64, u64, u64)>,
     /// Bytes of log that the next start will read, if the logs were examined.
     pub replay_bytes: Option<u64>,
+    /// The procedures whose calls the next start makes again: name and version.
+    pub procedures: Vec<(String, u32)>,
     /// Damage: file, offset, meaning and cure, for the first places of each checkpoint. Empty if
     /// the examined part is sound.
     pub damage: Vec<String>,
@@ -208,10 +210,14 @@ pub fn check(dir: &Path) -> Result<Checked, Error> {
     }
     let planned = plan(directory).and_then(|plan| {
         plan.verify_records(&directory.disk, cpu_count())?;
-        Ok(plan.replay_bytes())
+        let needed = plan.procedures_needed(cpu_count())?;
+        Ok((plan.replay_bytes(), needed))
     });
     match planned {
-        Ok(bytes) => checked.replay_bytes = Some(bytes),
+        Ok((bytes, needed)) => {
+            checked.replay_bytes = Some(bytes);
+            checked.procedures = needed.into_iter().map(|of| (of.name, of.version)).collect();
+        }
         // The damage was found above.
         Err(Error::Recovery(RecoveryError::Checkpoint(LoadError::Damaged(_)))) => {}
         Err(error) if error.is_damage() => checked.damage.push(error.to_string()),

@@ -178,7 +178,7 @@ fn drop_without_base(manifest: &mut Manifest) {
 /// Publishes the remaining part and removes the rest, in the same order as a start.
 fn publish(disk: &Arc<dyn Disk>, before: &Manifest, plan: &Plan) -> Result<(), Error> {
     let ends = plan.copy_ends(RealClock.wall_ms())?;
-    let mut next = plan.successor(0, &ends);
+    let mut next = plan.successor((0, false), &ends);
     if let Some(IncarnationEntry { cut, .. }) = next.incarnations.last_mut() {
         *cut = Some(Vec::new());
     }

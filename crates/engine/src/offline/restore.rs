@@ -60,6 +60,7 @@ pub fn restore(dir: &Path, epoch: u64, to: &Path) -> Result<(u64, u64), Error> {
         if let Some(then) = entry.generations.iter().find(|then| then.table == table.id) {
             table.generation = then.generation;
         }
+        table.emptied.clear();
     }
     restored.checkpoints = chain.iter().map(|&entry| entry.clone()).collect();
     restored.clean_shutdown = None;
@@ -72,6 +73,7 @@ pub fn restore(dir: &Path, epoch: u64, to: &Path) -> Result<(u64, u64), Error> {
         gsn_floor: floor,
         logs: 0,
         cut: Some(Vec::new()),
+        calls: false,
         tails: Vec::new(),
     });
     let bytes = chain.iter().flat_map(|entry| &entry.parts).map(|part| part.bytes).sum();

@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 
-use stillpoint::{Durability, Engine, Error, TableId};
+use stillpoint::{Durability, Error, TableId};
 use stillpoint_io::{Fault, Rng, SeededRng, SimDisk};
 
 use crate::history::{History, MARKS, State};
 use crate::lives::{self, configure, open_and_read};
 use crate::settings::Setting;
+use crate::steps::open;
 use crate::workload::{TABLES, Workload, scan_table};
 
 const SESSIONS: usize = 3;
@@ -22,7 +23,7 @@ const NONE: Setting =
 /// Opens a store and works on it, always with the same calls.
 fn begin(setting: &Setting, disk: &SimDisk) -> Result<Workload, Error> {
     let rng = Arc::new(SeededRng::new(11));
-    let engine = Engine::open(configure(setting, disk, &rng, SESSIONS))?;
+    let engine = open(configure(setting, disk, &rng, SESSIONS))?;
     for name in TABLES {
         engine.table(name)?;
     }

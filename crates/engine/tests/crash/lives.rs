@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use stillpoint::{Codec, Config, Durability, Engine, Environment, Error};
+use stillpoint::{Codec, Config, Durability, Environment, Error};
 use stillpoint_io::{Fault, ManualClock, Rng, SeededRng, SimDisk};
 use stillpoint_store::PointOfConsistency;
 
 use crate::history::{History, State};
 use crate::settings::{SPIKES, Setting};
 use crate::stage::{StageClock, StageDisk};
+use crate::steps::open;
 use crate::workload::{TABLES, Workload, scan_table};
 
 /// Crashes in a row.
@@ -100,7 +101,7 @@ fn live(
     disk: &SimDisk,
 ) -> (History, u64) {
     let history = History::new(base);
-    let opened = Engine::open(config.clone()).and_then(|engine| {
+    let opened = open(config.clone()).and_then(|engine| {
         for name in TABLES {
             engine.table(name)?;
         }
@@ -142,7 +143,7 @@ fn recover(setting: &Setting, disk: SimDisk, rng: &SeededRng, context: &str) -> 
     for _ in 0..rng.below(3) {
         disk.fail_at(1 + rng.below(60), Fault::PowerLoss);
         let config = configure(setting, &disk, rng, 2);
-        match Engine::open(config) {
+        match open(config) {
             Ok(engine) => drop(engine),
             Err(error) => assert!(disk.is_dead(), "{context}: recovery fails: {error}"),
         }
@@ -166,7 +167,7 @@ pub(crate) fn open_and_read(
     disk: &SimDisk,
     rng: &SeededRng,
 ) -> Result<Found, Error> {
-    let engine = Engine::open(configure(setting, disk, rng, 2))?;
+    let engine = open(configure(setting, disk, rng, 2))?;
     let mut session = engine.session()?;
     let mut state = State::new();
     for (_, table) in engine.tables() {

@@ -6,7 +6,8 @@
 //! during recovery, and the next life. `history` records and judges, and `workload` acts. `stage`
 //! is a disk and a clock that let commits happen in the middle of a checkpoint.
 //!
-//! 1,000 crash states for each scheme, journal and durability, and 200 for each scheme to come:
+//! 1,000 crash states for each scheme, journal and durability, and 200 for each scheme to come. A third
+//! of that for a log of calls:
 //! `cargo test -p stillpoint --test crash`
 //! 10,000:  `STILLPOINT_CRASH_STATES=10000 cargo test -p stillpoint --test crash`
 //! One seed again:  `STILLPOINT_CRASH_SEED=<seed> cargo test -p stillpoint --test crash <durability>`
@@ -24,10 +25,11 @@ mod settings;
 mod small;
 mod stage;
 mod starts;
+mod steps;
 mod workload;
 
 use lives::run_seed;
-use settings::{SPIKES, matrix, settings_of};
+use settings::{SPIKES, Setting, matrix, settings_of};
 use stillpoint::Durability;
 
 #[test]
@@ -180,7 +182,9 @@ fn campaign(durability: Durability) {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let wanted = number("STILLPOINT_CRASH_STATES").unwrap_or(1000);
     let only = number("STILLPOINT_CRASH_SEED");
-    let products = matrix().into_iter().map(|setting| (setting, wanted));
+    // Logs of calls are those of redo, but for the calls in them.
+    let share = |setting: &Setting| if setting.journal == "command" { 3 } else { 1 };
+    let products = matrix().into_iter().map(|setting| (setting, wanted / share(&setting)));
     let spikes = settings_of(SPIKES.iter()).into_iter().map(|setting| (setting, wanted / 5));
     let settings = products.chain(spikes);
     for (setting, wanted) in settings.filter(|(setting, _)| setting.durability == durability) {

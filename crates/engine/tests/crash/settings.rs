@@ -40,6 +40,10 @@ pub(crate) fn settings_of(rows: impl Iterator<Item = &'static Row> + Clone) -> V
         .filter(|(row, (journal, _))| {
             let keeps_commits = journal.capabilities.records_commits;
             let keeps_checkpoints = row.capabilities.takes_checkpoints();
+            let repeats_calls = journal.capabilities.logs_calls_alone;
+            if repeats_calls && row.capabilities.needs_journal() {
+                return false;
+            }
             keeps_commits || (keeps_checkpoints && !row.capabilities.needs_journal())
         })
         .map(|(row, (journal, durability))| Setting {

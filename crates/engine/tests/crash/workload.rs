@@ -10,6 +10,7 @@ use stillpoint_io::{Rng, SeededRng};
 
 use crate::history::{Event, History, Key, MARKS, Value};
 use crate::stage::{Guest, Moment, elsewhere, while_visiting};
+use crate::steps::{Asked, take_written};
 
 /// The tables, in the order in which they are made.
 pub(crate) const TABLES: [&str; 4] = ["marks", "accounts", "lists", "things"];
@@ -47,13 +48,15 @@ pub(crate) struct Workload {
     lazy: bool,
     journal: bool,
     checkpoints: bool,
+    /// Whether the log holds calls.
+    calls: bool,
     /// The first failure, after which nothing is done.
     pub(crate) ended: Option<Error>,
 }
 
 /// A transaction's action on a key.
 #[derive(Clone, Debug)]
-enum Do {
+pub(crate) enum Do {
     Read,
     Put(Value),
     /// Overwrites from an offset on, if there is a value.
@@ -67,13 +70,13 @@ enum Do {
 
 /// Effects of a transaction.
 #[derive(Debug, Default)]
-struct Done {
+pub(crate) struct Done {
     needs: BTreeSet<usize>,
     /// Values found, key by key.
     reads: Vec<(Key, Option<Value>)>,
     /// Whether a read was outdated when the body ended.
     stale: bool,
-    writes: Vec<(Key, Option<Value>)>,
+    pub(crate) writes: Vec<(Key, Option<Value>)>,
 }
 
 impl Workload {
@@ -90,6 +93,7 @@ impl Workload {
         let strict = config.durability == Durability::Strict;
         // Only this scheme takes no checkpoints.
         let checkpoints = config.checkpoint != "none";
+        let calls = config.journal == "command";
         let lazy = rng.below(3) == 0;
         let players = (0..sessions).map(|at| {
             let (session, mark) = (engine.session()?, (MARKS, vec![at as u8]));
@@ -109,6 +113,7 @@ impl Workload {
             lazy,
             journal,
             checkpoints,
+            calls,
             ended: None,
         })
     }
@@ -138,6 +143,7 @@ impl Workload {
         };
         let result = match self.below(40) {
             0..=9 if !self.lazy => self.transact(at),
+            0..=19 if self.calls && self.below(3) > 0 => self.call(at),
             0..=19 => self.execute(at),
             20..=21 => self.look(at),
             22 => self.count(at),
@@ -228,7 +234,7 @@ impl Workload {
                     self.depth -= 1;
                     self.held.retain(|key| !held.contains(key));
                 }
-                act(&self.history, tx, None, key, action, &mut done).map_err(give_way)?;
+                act(Some(&self.history), tx, None, key, action, &mut done).map_err(give_way)?;
             }
             if !done.writes.is_empty() {
                 put_mark(tx, &player.mark, id, &mut done)?;
@@ -334,6 +340,37 @@ impl Workload {
         failed.map_or(Ok(()), Err)
     }
 
+    /// Calls the procedure.
+    fn call(&mut self, at: usize) -> Result<(), Ended> {
+        let mut player = self.players[at].take().expect("free");
+        let id = self.take_id();
+        let asked = Asked { mark: player.mark.clone(), id, steps: self.choose() };
+        let mut done = Done::default();
+        let mut keys: Vec<&Key> = asked.steps.iter().map(|step| &step.0).collect();
+        keys.push(&asked.mark);
+        done.needs.extend(keys.iter().filter_map(|key| self.history.writer(key)));
+        take_written();
+        let result = player.session.call::<_, ()>("steps", &asked.encode());
+        done.writes = take_written();
+        let result = match result {
+            Ok(()) => {
+                assert!(
+                    self.note(&mut player, id, done),
+                    "a call returned, but its mark is not there"
+                );
+                self.answer(&mut player);
+                Ok(())
+            }
+            Err(error) => {
+                // The commit may be in the log and not be flushed.
+                self.note(&mut player, id, done);
+                Err(Ended(error))
+            }
+        };
+        self.players[at] = Some(player);
+        result
+    }
+
     /// Reads a key without a lock.
     fn look(&mut self, at: usize) -> Result<(), Ended> {
         let mut player = self.players[at].take().expect("free");
@@ -395,7 +432,7 @@ impl Workload {
         let result = player.session.transact(|tx| {
             done = Done::default();
             for (key, action) in &steps {
-                act(history, tx, None, key, action, &mut done).map_err(give_way)?;
+                act(Some(history), tx, None, key, action, &mut done).map_err(give_way)?;
             }
             Err::<(), _>(TxError::abandon("on purpose"))
         });
@@ -458,6 +495,7 @@ impl Workload {
             lazy: self.lazy,
             journal: self.journal,
             checkpoints: self.checkpoints,
+            calls: self.calls,
             ended: None,
         };
         let mut guest = std::mem::replace(self, hollow);
@@ -515,10 +553,10 @@ fn is_refusal(error: &TxError) -> bool {
     matches!(error, TxError::Log(_))
 }
 
-/// Carries out one action, by slot or by key, after a comparison of the present value with the
-/// expected one.
-fn act(
-    history: &History,
+/// Carries out one action, by slot or by key. Compares the present value with that of the history, if
+/// there is one.
+pub(crate) fn act(
+    history: Option<&History>,
     tx: &mut Tx<'_>,
     slot: Option<stillpoint::Slot>,
     key: &Key,
@@ -531,8 +569,10 @@ fn act(
         None => tx.key(TableId(key.0), &key.1, mode)?,
     };
     let found: Option<Value> = tx.value(slot).map(|value| (value.tag(), value.to_vec()));
-    assert_eq!(found.as_ref(), history.value(key), "read of {key:?} in a transaction");
-    done.needs.extend(history.writer(key));
+    if let Some(history) = history {
+        assert_eq!(found.as_ref(), history.value(key), "read of {key:?} in a transaction");
+        done.needs.extend(history.writer(key));
+    }
     done.reads.push((key.clone(), found.clone()));
     let written = match action {
         Do::Read => return Ok(()),
@@ -614,7 +654,7 @@ impl Procedure for Declared<'_> {
     fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
         self.done = Done::default();
         for (slot, (key, action)) in (0..).zip(&self.steps) {
-            act(self.history, tx, Some(stillpoint::Slot(slot)), key, action, &mut self.done)?;
+            act(Some(self.history), tx, Some(stillpoint::Slot(slot)), key, action, &mut self.done)?;
         }
         if !self.done.writes.is_empty() {
             put_mark(tx, self.mark, self.id, &mut self.done)?;

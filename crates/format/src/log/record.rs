@@ -30,6 +30,8 @@ pub enum RecordKind {
     End = 8,
     /// A note of a checkpoint scheme: bytes that the scheme interprets. Replay skips such records.
     Scheme = 10,
+    /// The call of a procedure, which replay makes again ([`super::CallToRepeat`]).
+    Call = 11,
 }
 
 impl RecordKind {
@@ -45,6 +47,7 @@ impl RecordKind {
             7 => Ok(RecordKind::Undo),
             8 => Ok(RecordKind::End),
             10 => Ok(RecordKind::Scheme),
+            11 => Ok(RecordKind::Call),
             _ => Err(DecodeCause::Unknown { field: "record kind", value: u64::from(code) }),
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::{
-    CheckpointEntry, CheckpointKind, IncarnationEntry, KindEntry, LogPositions, Manifest,
+    CheckpointEntry, CheckpointKind, Emptied, IncarnationEntry, KindEntry, LogPositions, Manifest,
     ManifestError, Partitioning, TableEntry, TableKind, TableRecords,
 };
 use crate::names::parse_part_name;
@@ -80,6 +80,14 @@ impl Manifest {
             }
             if let Some(what) = table.unsupported() {
                 return Err(ManifestError::Unsupported { what });
+            }
+            if !table.emptied_in_order() {
+                let (id, name) = (table.id, &table.name);
+                return inconsistent(format!(
+                    "table {id} ({name:?}): the times at which it was emptied do not lead to \
+                     generation {}",
+                    table.generation
+                ));
             }
             if !ids.insert(table.id) || !names.insert(&table.name) {
                 let (id, name) = (table.id, &table.name);
@@ -163,6 +171,17 @@ impl TableEntry {
             }
             TableKind::Other(_) | TableKind::Memory => None,
         }
+    }
+
+    /// Whether the noted generations follow each other up to the present one, at growing gsns.
+    fn emptied_in_order(&self) -> bool {
+        let ends = self.emptied.last().is_none_or(|last| last.generation == self.generation);
+        let follows = |pair: &[Emptied]| {
+            pair[0].generation.checked_add(1) == Some(pair[1].generation)
+                && pair[0].gsn <= pair[1].gsn
+        };
+        let in_range = |of: &Emptied| of.generation > 0 && of.gsn <= GSN_MAX;
+        ends && self.emptied.windows(2).all(follows) && self.emptied.iter().all(in_range)
     }
 
     /// The part of the manifest that this build does not know, if there is one.

@@ -18,7 +18,7 @@ pub(crate) const ROW: Row = Row {
     name: "none",
     about: "no log: a crash goes back to the last checkpoint",
     durabilities: &[Durability::Checkpoint],
-    capabilities: Capabilities { records_commits: false },
+    capabilities: Capabilities { records_commits: false, logs_calls_alone: false },
     open: |_, _| Ok(Arc::new(NoJournal)),
 };
 

@@ -55,7 +55,7 @@ pub(crate) const ROW: Row = Row {
     name: "redo",
     about: "the values that each transaction wrote, in one log per worker",
     durabilities: &[Durability::Relaxed, Durability::Strict],
-    capabilities: Capabilities { records_commits: true },
+    capabilities: Capabilities { records_commits: true, logs_calls_alone: false },
     open: |env, config| Ok(Arc::new(Redo::open(env, config)?)),
 };
 
@@ -69,7 +69,7 @@ struct Core {
 }
 
 #[derive(Debug)]
-struct Redo {
+pub(super) struct Redo {
     core: Arc<Core>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Segments of logs that this incarnation does not have.
@@ -78,7 +78,7 @@ struct Redo {
 }
 
 impl Redo {
-    fn open(env: &Environment, config: &Config) -> Result<Self, JournalError> {
+    pub(super) fn open(env: &Environment, config: &Config) -> Result<Self, JournalError> {
         check(config)?;
         let segments = u64::from(config.logs) * (1 + config.spare_segments as u64);
         let segment_bytes = fit_segment(config.segment_bytes, segments, env.disk.space()?);

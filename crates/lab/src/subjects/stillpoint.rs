@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
-use stillpoint::{Batch, Config, Durability, Engine, KeySet, Mode, Session, Slot, TableId, Tx};
-use stillpoint::{Stamp, TxError};
+use stillpoint::{
+    Arguments, Batch, Call, Config, Durability, Engine, KeySet, Mode, Session, Slot, Stamp,
+    StoredProcedure, TableId, Tx, TxError,
+};
 
 use crate::error::{LabError, LabResult};
 use crate::subjects::adapter::{Checkpointed, LabEngine, LabSession, Setup, Status};
@@ -13,6 +15,8 @@ use crate::workloads::calc::{
 };
 
 const TABLE: &str = "records";
+/// The microbenchmark's transaction as a procedure.
+const UPDATE: &str = "update";
 /// Records that one loading transaction writes.
 const LOAD_RECORDS: u64 = 16;
 /// Loading transactions in a batch.
@@ -61,15 +65,69 @@ pub(crate) fn open(setup: &Setup) -> LabResult<Box<dyn LabEngine>> {
     config.checkpoint_pace = setup.pace_bytes_per_s;
     config.sessions = setup.sessions;
     let name = format!("stillpoint, {}", setup.scheme);
-    let engine = Engine::open(config).map_err(|e| failed(&name, e))?;
-    let table = engine.table(TABLE).map_err(|e| failed(&name, e))?;
-    let records = setup.records;
     match setup.value_bytes {
-        VALUE_BYTES => Ok(Box::new(Stillpoint::<VALUE_BYTES> { name, engine, table, records })),
-        LARGE_VALUE_BYTES => {
-            Ok(Box::new(Stillpoint::<LARGE_VALUE_BYTES> { name, engine, table, records }))
-        }
+        VALUE_BYTES => open_with::<VALUE_BYTES>(config, name, setup.records),
+        LARGE_VALUE_BYTES => open_with::<LARGE_VALUE_BYTES>(config, name, setup.records),
         other => Err(failed(&name, format!("values of {other} bytes are not prepared for"))),
+    }
+}
+
+fn open_with<const BYTES: usize>(
+    config: Config,
+    name: String,
+    records: u64,
+) -> LabResult<Box<dyn LabEngine>> {
+    let engine = Engine::builder(config)
+        .procedure(UPDATE, |tables| Ok(Update::<BYTES> { table: tables.table(TABLE)? }))
+        .open()
+        .map_err(|e| failed(&name, e))?;
+    let table = engine.table(TABLE).map_err(|e| failed(&name, e))?;
+    Ok(Box::new(Stillpoint::<BYTES> { name, engine, table, records }))
+}
+
+/// The microbenchmark's transaction, which a log of calls makes again.
+struct Update<const BYTES: usize> {
+    table: TableId,
+}
+
+/// The arguments of [`Update`]: how much of each value changes, and the numbers of the records.
+struct Updated {
+    change: Change,
+    keys: [u64; KEYS_PER_TRANSACTION],
+}
+
+impl Arguments for Updated {
+    fn encode(&self, out: &mut Vec<u8>) {
+        (self.change == Change::Whole).encode(out);
+        self.keys.iter().for_each(|key| key.encode(out));
+    }
+
+    fn decode(bytes: &mut &[u8]) -> Option<Self> {
+        let change = if bool::decode(bytes)? { Change::Whole } else { Change::Counter };
+        let mut keys = [0; KEYS_PER_TRANSACTION];
+        for key in &mut keys {
+            *key = u64::decode(bytes)?;
+        }
+        Some(Self { change, keys })
+    }
+}
+
+impl<const BYTES: usize> StoredProcedure for Update<BYTES> {
+    type Input = Updated;
+    type Output = ();
+
+    fn declare(&self, input: &Updated, keys: &mut KeySet) {
+        for &record in &input.keys {
+            keys.push(self.table, &calc::key(record), Mode::Write, BYTES);
+        }
+    }
+
+    fn run(&self, input: &Updated, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        let mut computed = 0;
+        for (slot, &record) in (0..).zip(&input.keys) {
+            update::<BYTES>(tx, Slot(slot), record, input.change, &mut computed)?;
+        }
+        Ok(())
     }
 }
 
@@ -268,6 +326,12 @@ impl<const BYTES: usize> Batch for CalcBatch<'_, BYTES> {
         for &record in &self.transactions[index].keys {
             keys.push(self.table, &calc::key(record), Mode::Write, BYTES);
         }
+    }
+
+    fn call(&mut self, index: usize, call: &mut Call) {
+        call.set_procedure(UPDATE, <Update<BYTES> as StoredProcedure>::VERSION);
+        let (change, keys) = (self.change, self.transactions[index].keys);
+        Updated { change, keys }.encode(&mut call.arguments);
     }
 
     #[inline]

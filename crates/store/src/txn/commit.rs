@@ -3,7 +3,7 @@
 //! Whatever can fail is done before the log takes the commit: for instance, memory is found for
 //! values that do not fit their cells. Installing cannot fail.
 
-use stillpoint_format::Stamp;
+use stillpoint_format::{LOG_NONE, Stamp};
 use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::lock_word;
 use stillpoint_sync::mutant;
@@ -286,6 +286,9 @@ impl Transaction {
         mutant!(in driver; PhaseReadBeforeLocks => phase = driver.noted_phase(local.number));
         step(Step::PhaseRead);
         self.note_touched();
+        if local.store.read_stamps.is_some() {
+            self.heed_reads(local);
+        }
         if local.tables.version > self.locked_version {
             self.check_tables(local)?;
         }
@@ -343,7 +346,12 @@ impl Transaction {
     #[inline]
     fn release(&mut self, local: &mut Participant, stamp: Option<Stamp>) {
         match stamp {
-            Some(stamp) => local.dependencies.add(stamp),
+            Some(stamp) => {
+                if local.store.read_stamps.is_some() {
+                    self.leave_read_stamps(local, stamp.gsn());
+                }
+                local.dependencies.add(stamp);
+            }
             None => {
                 for &stamp in &self.touched {
                     local.dependencies.add(stamp);
@@ -366,6 +374,31 @@ impl Transaction {
                 if held.pending != NONE {
                     self.written.push((self.first_key + slot, held.pending));
                 }
+            }
+        }
+    }
+
+    /// Adds the stamps of the commits that have read what this transaction overwrites.
+    #[inline(never)]
+    fn heed_reads(&mut self, local: &Participant) {
+        let Some(reads) = &local.store.read_stamps else { return };
+        for &(key, _) in &self.written {
+            let gsn = reads.heed(self.keys.declared()[key].hash);
+            if gsn > 0 {
+                // A read that a crash takes away is no dependency, so the stamp names no log.
+                self.touched.push(Stamp::new(gsn, LOG_NONE));
+            }
+        }
+    }
+
+    /// Leaves stamps for the records that this transaction has locked and not written.
+    #[inline(never)]
+    fn leave_read_stamps(&self, local: &Participant, gsn: u64) {
+        let Some(reads) = &local.store.read_stamps else { return };
+        for (slot, held) in self.held.iter().enumerate() {
+            if held.is_locked() && held.pending == NONE {
+                let hash = self.keys.declared()[self.first_key + slot].hash;
+                reads.leave(hash, gsn);
             }
         }
     }

@@ -333,6 +333,12 @@ impl<'w> Tx<'w> {
         Ok(existed)
     }
 
+    /// Forgets everything that the transaction has written. Its locks stay.
+    pub fn discard_writes(&mut self) {
+        self.transaction.held.iter_mut().for_each(|held| held.pending = NONE);
+        self.transaction.pending.clear();
+    }
+
     // ── keys found on the way ──
 
     /// Locks a key and returns its slot. A transaction with declared keys can lock only these.

@@ -25,6 +25,7 @@ pub(crate) fn manifest() -> Manifest {
                 gsn_floor: 0,
                 logs: 3,
                 cut: Some(positions(&[(0, 900), (1, 880)])),
+                calls: false,
                 tails: vec![LogTail { log: 1, made_by: 2, first_batch: 40, first_gsn: 870 }],
             },
             IncarnationEntry {
@@ -32,9 +33,17 @@ pub(crate) fn manifest() -> Manifest {
                 gsn_floor: 1000,
                 logs: 0,
                 cut: Some(vec![]),
+                calls: false,
                 tails: vec![],
             },
-            IncarnationEntry { number: 3, gsn_floor: 5000, logs: 2, cut: None, tails: vec![] },
+            IncarnationEntry {
+                number: 3,
+                gsn_floor: 5000,
+                logs: 2,
+                cut: None,
+                calls: false,
+                tails: vec![],
+            },
         ],
         clean_shutdown: None,
     }

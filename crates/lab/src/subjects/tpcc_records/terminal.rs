@@ -1,15 +1,13 @@
 //! The terminals of one worker. The terminals draw transactions, read what each transaction must
 //! expect, and try again if the expectation did not hold.
 
-use stillpoint::{Batch, KeySet, Session, Stamp, Tx, TxError};
+use stillpoint::{Arguments, Batch, Call, KeySet, Session, Stamp, StoredProcedure, Tx, TxError};
 
 use crate::error::LabResult;
 use crate::subjects::adapter::Client;
 use crate::subjects::stillpoint::failed;
 use crate::subjects::tpcc_records::TpccRecords;
-use crate::subjects::tpcc_records::procedure::{Asked, Tpcc};
-#[cfg(test)]
-use crate::subjects::tpcc_records::procedure::{NEW_ORDER, PAYMENT};
+use crate::subjects::tpcc_records::procedure::{Asked, NEW_ORDER, PAYMENT, Procedure, Tpcc};
 use crate::subjects::tpcc_records::slots::{key, name_key};
 use crate::workloads::random::Random;
 use crate::workloads::tpcc::input::{CustomerKey, Transaction};
@@ -190,8 +188,7 @@ impl<'a> Terminal<'a> {
     #[cfg(test)]
     pub(super) fn call(&mut self) -> LabResult<u64> {
         let transaction = self.draw();
-        let name =
-            if matches!(transaction, Transaction::Payment { .. }) { PAYMENT } else { NEW_ORDER };
+        let name = name_of(&transaction);
         loop {
             let asked = self.expect(transaction)?;
             let answer: Option<u64> =
@@ -233,6 +230,11 @@ impl Client for Terminal<'_> {
     }
 }
 
+/// The procedure of a transaction.
+fn name_of(transaction: &Transaction) -> &'static str {
+    if matches!(transaction, Transaction::Payment { .. }) { PAYMENT } else { NEW_ORDER }
+}
+
 /// A batch of transactions that run the code of the procedures.
 struct Running<'a> {
     tpcc: &'a Tpcc,
@@ -252,6 +254,12 @@ impl Batch for Running<'_> {
     #[inline]
     fn declare(&mut self, index: usize, keys: &mut KeySet) {
         self.tpcc.declare(&self.batch[index], keys);
+    }
+
+    fn call(&mut self, index: usize, call: &mut Call) {
+        let asked = &self.batch[index];
+        call.set_procedure(name_of(&asked.transaction), <Procedure as StoredProcedure>::VERSION);
+        asked.encode(&mut call.arguments);
     }
 
     #[inline]

@@ -1,0 +1,53 @@
+//! Tests of the command log: calls that a start makes again, among records of writes.
+
+mod mix;
+mod pointed;
+mod random;
+mod threads;
+
+#[path = "../../../checkpoint/tests/conformance/spikes/mod.rs"]
+mod spikes;
+
+use stillpoint::Config;
+use stillpoint_checkpoint::registry::REGISTRY;
+use stillpoint_io::SimDisk;
+
+macro_rules! tests {
+    ($($name:ident)+) => {
+        $(#[test]
+        fn $name() {
+            pointed::$name();
+        })+
+    };
+}
+
+tests! {
+    who_overwrites_what_another_has_read_comes_after
+    writes_come_in_their_order_among_calls
+    a_call_reads_what_a_table_held_before_it_was_emptied
+    time_and_random_numbers_are_logged
+    the_journal_may_change_between_two_starts
+    a_start_needs_the_versions_that_the_logs_name
+    a_call_that_writes_something_else_is_refused
+    a_call_that_fails_or_asks_for_more_is_refused
+    a_procedure_with_an_unlogged_input_shows_itself
+    a_sound_procedure_may_run_twice
+    a_call_that_hangs_on_a_limit_is_logged_by_its_writes
+}
+
+#[test]
+fn only_consistent_checkpoints_go_with_calls() {
+    let mut refused = 0;
+    for row in REGISTRY.iter().chain(spikes::SPIKES) {
+        let mut config: Config = mix::config(&SimDisk::new(1), "command", 1);
+        config.checkpoint = row.name.to_owned();
+        config.environment.checkpoint_rows = spikes::SPIKES;
+        let opened = mix::with_mix(config).open();
+        assert_eq!(opened.is_ok(), !row.capabilities.needs_journal(), "{}: {opened:?}", row.name);
+        if let Err(error) = opened {
+            assert!(error.to_string().contains("no point of consistency"), "{error}");
+            refused += 1;
+        }
+    }
+    assert!(refused > 0, "no scheme without a point of consistency was tried");
+}
