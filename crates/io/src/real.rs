@@ -43,6 +43,8 @@ struct FlushState {
     failed: AtomicBool,
     /// The open handle of a flushed directory, so that the next flush needs no new descriptor.
     directory: Mutex<Option<Arc<File>>>,
+    /// Whether a directory was flushed before.
+    was_flushed: AtomicBool,
     /// Lock held during a flush. The kernel reports a failed write-back to one caller only. A
     /// concurrent second caller would get no error.
     one_at_a_time: Mutex<()>,
@@ -55,9 +57,10 @@ impl FlushState {
         if self.failed.load(Ordering::Acquire) { Err(poisoned()) } else { Ok(()) }
     }
 
-    /// The directory of that name. A directory that was opened before and still has the name needs
-    /// no further descriptor.
-    fn directory(&self, path: &Path) -> io::Result<Arc<File>> {
+    /// The directory of that name. A directory whose handle is kept and that still has the name needs no
+    /// further descriptor. `keeps` says that the handle is kept from the first flush on. Otherwise it is
+    /// kept from the second one on: a directory that is flushed once, and lives long, takes no descriptor.
+    fn directory(&self, path: &Path, keeps: bool) -> io::Result<Arc<File>> {
         let named = std::fs::metadata(path)?;
         if !named.is_dir() {
             return Err(ErrorKind::NotADirectory.into());
@@ -69,7 +72,12 @@ impl FlushState {
                 return Ok(open.clone());
             }
         }
-        Ok(open.insert(Arc::new(File::open(path)?)).clone())
+        let found = Arc::new(File::open(path)?);
+        // Relaxed: a hint. A second thread at worst opens the directory once more.
+        if keeps || self.was_flushed.swap(true, Ordering::Relaxed) {
+            *open = Some(found.clone());
+        }
+        Ok(found)
     }
 
     /// Flushes the file or directory at `path`, unless a flush of it has failed before. Remembers a
@@ -128,6 +136,31 @@ impl RealDisk {
             self.root.join(&relative)
         };
         Ok((relative, absolute))
+    }
+
+    /// Removes a file, or a directory with all that it has. A file that takes long to remove holds up
+    /// other changes of names, and a directory with many files does not.
+    fn remove_all(&self, relative: &Path, absolute: &Path) -> io::Result<()> {
+        let is_dir = match std::fs::symlink_metadata(absolute) {
+            Err(error) if is_absent(&error) => false,
+            found => found?.is_dir(),
+        };
+        if is_dir {
+            for entry in std::fs::read_dir(absolute)? {
+                let name = entry?.file_name();
+                self.remove_all(&relative.join(&name), &absolute.join(&name))?;
+            }
+        }
+        let mut flushes = self.flushes.lock();
+        let removed = match is_dir {
+            true => std::fs::remove_dir(absolute),
+            false => std::fs::remove_file(absolute),
+        };
+        match removed {
+            Err(error) if !is_absent(&error) => return Err(error),
+            _ => flushes.retain(|path, _| !path.starts_with(relative)),
+        }
+        Ok(())
     }
 
     /// Resolves a path as `resolve` does, but refuses the root itself.
@@ -204,28 +237,16 @@ impl Disk for RealDisk {
 
     fn remove(&self, path: &Path) -> DiskResult<()> {
         let (relative, absolute) = self.resolve_entry("remove", path)?;
-        let mut flushes = self.flushes.lock();
-        let removed = std::fs::symlink_metadata(&absolute).and_then(|found| {
-            if found.is_dir() {
-                std::fs::remove_dir_all(&absolute)
-            } else {
-                std::fs::remove_file(&absolute)
-            }
-        });
-        match removed {
-            Err(source) if !is_absent(&source) => Err(DiskError::new("remove", absolute, source)),
-            _ => {
-                flushes.retain(|path, _| !path.starts_with(&relative));
-                Ok(())
-            }
-        }
+        self.remove_all(&relative, &absolute)
+            .map_err(|source| DiskError::new("remove", absolute, source))
     }
 
     fn sync_dir(&self, path: &Path) -> DiskResult<()> {
         let (relative, absolute) = self.resolve("flush directory", path)?;
         let fail = |source| DiskError::new("flush directory", absolute.clone(), source);
+        let is_near_root = relative.components().count() <= 1;
         let state = self.flushes.lock().entry(relative).or_default().clone();
-        let directory = state.directory(&absolute).map_err(fail)?;
+        let directory = state.directory(&absolute, is_near_root).map_err(fail)?;
         state.flush(&absolute, || directory.sync_all()).map_err(fail)
     }
 

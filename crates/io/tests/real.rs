@@ -232,3 +232,32 @@ fn a_handle_for_reading_changes_nothing() {
         assert_eq!(disk.list(Path::new("")).expect("list"), ["f"]);
     }
 }
+
+/// Directories that are flushed once, as those of checkpoints are, take no descriptor afterwards. Those
+/// near the root, and those that are flushed again and again, need no new one.
+#[test]
+fn few_directories_stay_open() {
+    let (scratch, disk) = scratch();
+    let kept = || -> Vec<std::path::PathBuf> {
+        let links = std::fs::read_dir("/proc/self/fd").expect("Linux");
+        let link = |entry: std::io::Result<std::fs::DirEntry>| {
+            std::fs::read_link(entry.expect("a descriptor").path()).ok()
+        };
+        let mut kept: Vec<_> =
+            links.filter_map(link).filter(|to| to.starts_with(scratch.path())).collect();
+        kept.sort();
+        kept
+    };
+    for number in 0..40 {
+        let dir = format!("checkpoint/{number}");
+        disk.create_dir_all(Path::new(&dir)).expect("a directory");
+        disk.sync_dir(Path::new(&dir)).expect("flushes");
+    }
+    assert_eq!(kept(), Vec::<std::path::PathBuf>::new());
+    disk.create_dir_all(Path::new("log/000")).expect("a directory");
+    for dir in ["", "checkpoint", "log/000", "log/000"] {
+        disk.sync_dir(Path::new(dir)).expect("flushes");
+    }
+    let root = scratch.path().join("data");
+    assert_eq!(kept(), [root.clone(), root.join("checkpoint"), root.join("log/000")]);
+}
