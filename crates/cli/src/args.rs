@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::units::{Interval, interval, size};
+use crate::units::{Interval, interval, points, size};
 
 /// Data at memory speed, saved without stopping, brought back exactly.
 #[derive(Debug, Parser)]
@@ -129,12 +129,17 @@ Examples:
 The data directory must not be open. A start then reads one full checkpoint in place of a chain.
 To merge on another machine, copy the directory there, merge the copy, and adopt what was merged.
 
-Examples:\n  stillpoint merge ./data\n  stillpoint merge ./data --adopt ./copy")]
+Older checkpoints are merged away, and `stillpoint restore` offers them no more.
+
+Examples:
+  stillpoint merge ./data --keep-points 1
+  stillpoint merge ./data --keep-points 1 --adopt ./copy")]
     Merge {
         /// The data directory
         dir: PathBuf,
-        /// Newest checkpoints that `stillpoint restore` can still use afterwards
-        #[arg(long, value_name = "N", default_value_t = 1)]
+        /// Newest checkpoints that `stillpoint restore` can still use afterwards, at least 1; what the
+        /// server has as --keep-points
+        #[arg(long, value_name = "N", value_parser = points)]
         keep_points: usize,
         /// Merge nothing: take over what was merged in this copy of the directory
         #[arg(long, value_name = "COPY")]

@@ -26,6 +26,14 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     number.checked_mul(factor).ok_or_else(|| format!("{text:?} is larger than 2^64 bytes"))
 }
 
+/// Parses a number of points that a merge keeps. At least one is kept in any case.
+pub(crate) fn points(text: &str) -> Result<usize, String> {
+    let number: Option<usize> = text.parse().ok();
+    number.filter(|&number| number > 0).ok_or_else(|| {
+        format!("{text:?} is no number of points; write 1 or more, as the server has --keep-points")
+    })
+}
+
 /// Parses a time: a number with an optional unit ms, s (default), m or h. `0` and `never` give
 /// `None`.
 pub(crate) fn interval(text: &str) -> Result<Interval, String> {
@@ -78,6 +86,13 @@ mod tests {
         assert_eq!(size("77"), Ok(77));
         assert!(size("x").is_err() && size("4 parsecs").is_err() && size("").is_err());
         assert!(size("99999999999TiB").is_err());
+    }
+
+    #[test]
+    fn a_merge_keeps_a_point() {
+        assert_eq!(points("3"), Ok(3));
+        assert!(points("0").is_err_and(|why| why.contains("1 or more")));
+        assert!(points("-1").is_err() && points("").is_err());
     }
 
     #[test]
