@@ -95,6 +95,24 @@ fn note_inputs(
     Ok(())
 }
 
+/// The entry of a checkpoint that was merged in a copy. The copy's MANIFEST says only what its files
+/// are, which is verified. All else comes from the merged entries, which the directory has itself.
+fn adopted(run: &[CheckpointEntry], merged: &CheckpointEntry, serial: u64) -> CheckpointEntry {
+    let (oldest, newest) = (&run[0], &run[run.len() - 1]);
+    CheckpointEntry {
+        serial,
+        kind: oldest.kind,
+        base: oldest.base,
+        codec: merged.codec,
+        partitions_log2: merged.partitions_log2,
+        records: merged.records,
+        table_records: merged.table_records.clone(),
+        value_bytes: merged.value_bytes,
+        parts: merged.parts.clone(),
+        ..newest.clone()
+    }
+}
+
 /// The first checkpoint of a directory that a merge has made, and what was merged.
 fn merged_in(of: &Directory) -> Result<Option<(CheckpointEntry, Manifest)>, Error> {
     for entry in &of.manifest.checkpoints {
@@ -137,6 +155,9 @@ pub fn adopt(dir: &Path, copy: &Path, keep: usize) -> Result<CheckpointsMerged, 
     if present != Some(&run[..]) {
         return refuse("what was merged there is here no more, or has other checksums");
     }
+    if run.is_empty() || merged.kind != run[0].kind {
+        return refuse("its MANIFEST contradicts what was merged there");
+    }
     if !whole_run(ours, keep).starts_with(&run) {
         return refuse("a point that is kept would be merged away");
     }
@@ -146,7 +167,7 @@ pub fn adopt(dir: &Path, copy: &Path, keep: usize) -> Result<CheckpointsMerged, 
         manifest.next_serial += 1;
         manifest.next_serial - 1
     })?;
-    let entry = CheckpointEntry { serial, ..merged.clone() };
+    let entry = adopted(&run, &merged, serial);
     let copied = copy_checkpoint(&*from.disk, &*disk, &merged, serial)
         .and_then(|()| verify_copy(&disk, &manifest, &entry));
     if let Err(error) = copied {

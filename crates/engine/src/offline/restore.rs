@@ -39,12 +39,7 @@ pub fn restore(dir: &Path, epoch: u64, to: &Path) -> Result<(u64, u64), Error> {
     }
     let target: Arc<dyn Disk> = Arc::new(RealDisk::new(to)?);
     let _lock = target.lock(Path::new(names::LOCK))?.ok_or_else(|| Error::InUse(to.to_owned()))?;
-    // A killed restore has left its copy.
-    let is_ours = |name: &String| name == names::LOCK || name == RESTORING;
-    if !target.list(Path::new(""))?.iter().all(is_ours) {
-        return Err(Error::NotEmpty(to.to_owned()));
-    }
-    target.remove(Path::new(RESTORING))?;
+    remove_left(&*target, to)?;
     let copy: Arc<dyn Disk> = Arc::new(RealDisk::new(to.join(RESTORING))?);
     let copied = chain.iter().try_for_each(|entry| {
         copy_checkpoint(&*directory.disk, &*copy, entry, entry.serial)?;
@@ -78,12 +73,37 @@ pub fn restore(dir: &Path, epoch: u64, to: &Path) -> Result<(u64, u64), Error> {
     });
     let bytes = chain.iter().flat_map(|entry| &entry.parts).map(|part| part.bytes).sum();
     let records = chain.iter().map(|entry| entry.records).sum();
-    let checkpoints = Path::new(names::CHECKPOINT_DIR);
-    target.rename(&Path::new(RESTORING).join(checkpoints), checkpoints)?;
-    target.sync_dir(Path::new(""))?;
+    // The copy's MANIFEST is moved last: the new store exists from then on. Until then the MANIFEST in
+    // the copy shows that the moved checkpoints are those of a restore.
+    Catalog::new(copy, restored).publish(|_| ())?;
+    for name in [names::CHECKPOINT_DIR, names::MANIFEST] {
+        target.rename(&Path::new(RESTORING).join(name), Path::new(name))?;
+        target.sync_dir(Path::new(""))?;
+    }
     target.remove(Path::new(RESTORING))?;
-    Catalog::new(target.clone(), restored).publish(|_| ())?;
     Ok((records, bytes))
+}
+
+/// Removes what a killed restore has left of its copy.
+///
+/// # Errors
+/// There is something else in the directory.
+fn remove_left(target: &dyn Disk, to: &Path) -> Result<(), Error> {
+    let (copy, checkpoints) = (Path::new(RESTORING), Path::new(names::CHECKPOINT_DIR));
+    let was_moving = target.exists(&copy.join(names::MANIFEST))?;
+    let is_ours = |name: &String| {
+        name == names::LOCK || name == RESTORING || (was_moving && name == names::CHECKPOINT_DIR)
+    };
+    if !target.list(Path::new(""))?.iter().all(is_ours) {
+        return Err(Error::NotEmpty(to.to_owned()));
+    }
+    if was_moving {
+        // The copy, which shows whose the checkpoints are, is removed after them.
+        target.remove(checkpoints)?;
+        target.sync_dir(Path::new(""))?;
+    }
+    target.remove(copy)?;
+    Ok(())
 }
 
 /// A damaged copy is not published, whether reading or writing damaged it.
