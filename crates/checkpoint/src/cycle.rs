@@ -13,7 +13,7 @@ mod walk;
 use std::sync::{Arc, OnceLock};
 
 use stillpoint_format::names::CheckpointKind;
-use stillpoint_io::{Clock, Disk, Meter, Pace, catch_panic};
+use stillpoint_io::{Clock, Disk, Pace, catch_panic};
 use stillpoint_store::{
     Checkpointer, LogRefused, Outcome, Phase, PointOfConsistency, SchemeLog, Sink, Stamp, Store,
 };
@@ -79,6 +79,8 @@ pub struct Cycle {
     /// Capture threads, the calling one included; at least 1. Each needs a read section slot.
     pub threads: usize,
     /// The rate at which the capture may emit.
+    ///
+    /// The [progress](Progress::change_pace) may change it.
     pub pace: Pace,
     /// The progress that others may watch, and the way to cancel.
     pub progress: Arc<Progress>,
@@ -203,9 +205,10 @@ pub fn work_after_capture(cycle: &Cycle) -> Result<(), CheckpointError> {
     let driver = cycle.store.driver();
     let _permit = driver.try_permit().ok_or(CheckpointError::Busy)?;
     let slots = Slots::claim(&cycle.store, cycle.threads)?;
-    let (meter, epoch) = (Meter::new(cycle.pace, cycle.clock.clone()), driver.now().epoch());
+    let epoch = driver.now().epoch();
     let nothing: Arc<dyn Sink> = Arc::new(DiscardSink);
-    let scan = CaptureScan::new(cycle, epoch, &nothing, meter, Work::AfterCapture);
+    let scan =
+        CaptureScan::new(cycle, epoch, &nothing, cycle.clock.monotonic_ns(), Work::AfterCapture);
     Arc::new(scan).run(&slots)
 }
 
@@ -295,12 +298,6 @@ impl Passage<'_> {
                 Some(driver.quiesce())
             }
         };
-        let pace = match point {
-            // Commits wait for the end of the capture, so it is not paced.
-            PointOfConsistency::PhysicalThroughout => Pace::Unpaced,
-            _ => cycle.pace,
-        };
-        let meter = Meter::new(pace, cycle.clock.clone());
         if quiesced.is_some() {
             for unit in 0..cycle.store.slab_count() {
                 cycle.scheme.at_point_of_consistency(&cycle.store, unit, slots.own());
@@ -312,7 +309,7 @@ impl Passage<'_> {
         }
         self.enter(Phase::Capture);
         let consistent_ns = cycle.clock.monotonic_ns();
-        let walk = Arc::new(CaptureScan::new(cycle, epoch, &sink, meter, Work::Capture));
+        let walk = Arc::new(CaptureScan::new(cycle, epoch, &sink, consistent_ns, Work::Capture));
         let walked = walk.run(slots);
         drop(quiesced);
         let walked_ns = cycle.clock.monotonic_ns();

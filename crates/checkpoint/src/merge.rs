@@ -18,6 +18,7 @@
 //! The merged checkpoint exists when a manifest names it in place of the run. Until then a crash
 //! leaves a directory that no manifest names.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
@@ -61,9 +62,9 @@ impl MergeError {
 pub struct Merge {
     /// The settings of the merged checkpoint, which has one part, and the serial of its directory.
     pub writer: WriterConfig,
-    /// The clock of the pace, and of the times in the entry.
+    /// The clock of the pace, and of the time in the part's header.
     pub clock: Arc<dyn Clock>,
-    /// Most bytes of records that are read per second.
+    /// Most bytes that are read per second, until the progress has [another](Progress::change_pace).
     pub pace: Pace,
     /// Bytes that the keys of newer checkpoints may take at a time.
     pub key_bytes_max: u64,
@@ -79,8 +80,8 @@ impl std::fmt::Debug for Merge {
 
 impl Merge {
     /// Merges a run of a chain, given oldest first, into one checkpoint, and makes its files
-    /// durable. Returns its entry for the manifest. Epoch, positions and generations are those of
-    /// the newest checkpoint of the run, kind and base those of the oldest.
+    /// durable. Returns its entry for the manifest. Epoch, positions, generations and times are those
+    /// of the newest checkpoint of the run, kind and base those of the oldest.
     ///
     /// # Errors
     /// A checkpoint of the run is damaged or missing, the disk refuses, or the merge was cancelled.
@@ -97,7 +98,7 @@ impl Merge {
         let kind = oldest.kind;
         let dir = PathBuf::from(checkpoint_dir(self.writer.serial, kind));
         let merged = self.write(disk, run, &dir);
-        let (MergedRecords { part, table_records }, started_ms) = match merged {
+        let MergedRecords { part: (part, value_bytes), table_records } = match merged {
             Ok(merged) => merged,
             Err(error) => {
                 // If even the removal fails, the directory stays until the next start, which
@@ -106,19 +107,16 @@ impl Merge {
                 return Err(error);
             }
         };
-        let value_bytes = part.as_ref().map_or(0, |(_, bytes)| *bytes);
         Ok(CheckpointEntry {
             serial: self.writer.serial,
             kind,
             base: oldest.base,
             codec: self.writer.codec,
             partitions_log2: self.writer.partitions_log2,
-            records: part.as_ref().map_or(0, |(part, _)| part.records),
+            records: part.records,
             table_records,
             value_bytes,
-            parts: part.into_iter().map(|(part, _)| part).collect(),
-            started_ms,
-            finished_ms: self.clock.wall_ms(),
+            parts: vec![part],
             ..newest.clone()
         })
     }
@@ -129,7 +127,7 @@ impl Merge {
         disk: &Arc<dyn Disk>,
         run: &[&CheckpointEntry],
         dir: &Path,
-    ) -> Result<(MergedRecords, u64), MergeError> {
+    ) -> Result<MergedRecords, MergeError> {
         let options = LoadOptions {
             store: self.writer.store,
             hash_seed: self.writer.hash_seed,
@@ -138,11 +136,10 @@ impl Merge {
         let newest_first: Vec<&CheckpointEntry> = run.iter().rev().copied().collect();
         let mut open = OpenCheckpoint::open_chain(disk, &newest_first, &options)?;
         let newest = run[run.len() - 1];
-        let started_ms = self.clock.wall_ms();
         disk.create_dir_all(dir).map_err(CheckpointError::from)?;
         let header = PartHeader {
             store: self.writer.store,
-            created_ms: started_ms,
+            created_ms: self.clock.wall_ms(),
             epoch: newest.epoch,
             part: 0,
             kind: run[0].kind,
@@ -154,10 +151,10 @@ impl Merge {
         let target = merge_target(disk, dir, header, &self.writer);
         let mut out = MergedPart::new(&target, self.writer.block_bytes, &self.progress);
         let keeps = Keeps { kind: run[0].kind, generations: &newest.generations };
-        let meter = Meter::new(self.pace, self.clock.clone());
+        let reading = Reading::new(self);
         let log2 = open.iter().map(OpenCheckpoint::partitions_log2).min().unwrap_or(0);
         for partition in 0..1u32 << log2 {
-            self.merge_partition((partition, log2), &mut open, &keeps, &meter, &mut out)?;
+            self.merge_partition((partition, log2), &mut open, &keeps, &reading, &mut out)?;
             out.end_partitions()?;
         }
         for checkpoint in open {
@@ -168,7 +165,7 @@ impl Merge {
         for shared in [CHECKPOINT_DIR, ""] {
             disk.sync_dir(Path::new(shared)).map_err(CheckpointError::Directory)?;
         }
-        Ok((written, started_ms))
+        Ok(written)
     }
 
     /// Merges the records of one of 2^`log2` partitions, in as many passes as the memory requires.
@@ -177,7 +174,7 @@ impl Merge {
         (partition, log2): (u32, u8),
         open: &mut [OpenCheckpoint<'_>],
         keeps: &Keeps<'_>,
-        meter: &Meter,
+        reading: &Reading<'_>,
         out: &mut MergedPart<'_>,
     ) -> Result<(), MergeError> {
         let range = |of: &OpenCheckpoint<'_>| -> Range<u32> {
@@ -194,7 +191,9 @@ impl Merge {
                 let is_oldest = at + 1 == count;
                 let partitions = range(checkpoint);
                 let mut failed = None;
-                let read = checkpoint.read(&partitions, pass == 0, &mut |record| {
+                let before = &mut |bytes| reading.wait(bytes);
+                let read = checkpoint.read(&partitions, pass == 0, before, &mut |record| {
+                    reading.check()?;
                     // The low bits of the hash choose the pass, since the high bits choose the
                     // partition.
                     if record.hash % passes != pass || seen.has(record) {
@@ -206,7 +205,7 @@ impl Merge {
                     if !keeps.keeps(record) {
                         return Ok(());
                     }
-                    self.take(record, meter, out).map_err(|error| {
+                    self.take(record, out).map_err(|error| {
                         failed = Some(error);
                         LoadError::Cancelled
                     })
@@ -223,19 +222,43 @@ impl Merge {
     fn take(
         &self,
         record: &LoadedRecord<'_>,
-        meter: &Meter,
         out: &mut MergedPart<'_>,
     ) -> Result<(), CheckpointError> {
-        if self.progress.is_cancelled() {
-            return Err(CheckpointError::Cancelled);
-        }
         out.add(record)?;
         Progress::add(&self.progress.records, 1);
-        if meter.is_paced() {
-            let written = || self.progress.snapshot().written_bytes;
-            meter.wait(written, || self.progress.is_cancelled());
-        }
         Ok(())
+    }
+}
+
+/// The reading of the run, at its pace and until it is cancelled. A record that is not kept costs as much
+/// as another.
+struct Reading<'a> {
+    merge: &'a Merge,
+    meter: Meter,
+    /// Bytes that were read, or are about to be.
+    bytes: Cell<u64>,
+}
+
+impl<'a> Reading<'a> {
+    fn new(merge: &'a Merge) -> Self {
+        let meter = Meter::new(merge.pace, merge.clock.clone());
+        Self { merge, meter, bytes: Cell::new(0) }
+    }
+
+    fn check(&self) -> Result<(), LoadError> {
+        match self.merge.progress.is_cancelled() {
+            true => Err(LoadError::Cancelled),
+            false => Ok(()),
+        }
+    }
+
+    /// Waits until the pace allows so many bytes more.
+    fn wait(&self, bytes: u64) -> Result<(), LoadError> {
+        let (progress, sum) = (&self.merge.progress, self.bytes.get() + bytes);
+        self.bytes.set(sum);
+        let pace = || progress.pace(self.merge.pace);
+        self.meter.wait_at(pace, || sum, || progress.is_cancelled());
+        self.check()
     }
 }
 

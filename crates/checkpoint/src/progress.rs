@@ -1,6 +1,7 @@
 //! The progress of a checkpoint or of a load: numbers that any thread may read at any time.
 
 use stillpoint_format::names::CheckpointKind;
+use stillpoint_io::Pace;
 use stillpoint_store::Phase;
 use stillpoint_sync::atomic::{
     AtomicBool, AtomicU64,
@@ -22,8 +23,13 @@ pub struct Progress {
     pub(crate) bytes: AtomicU64,
     pub(crate) written_bytes: AtomicU64,
     pub(crate) started_ns: AtomicU64,
+    /// The pace that was set while the checkpoint is under way, in bytes per second: 0 if none was,
+    /// and `UNPACED` without a limit.
+    pace: AtomicU64,
     cancelled: AtomicBool,
 }
+
+const UNPACED: u64 = u64::MAX;
 
 /// The numbers of a [`Progress`] at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +71,25 @@ impl Progress {
             CheckpointKind::Partial => 2,
         };
         Self::set(&self.kind, number);
+    }
+
+    /// Changes the pace of the checkpoint or merge under way. A capture for which commits wait has no
+    /// pace.
+    pub fn change_pace(&self, pace: Pace) {
+        let rate = match pace {
+            Pace::Unpaced => UNPACED,
+            Pace::BytesPerSecond(rate) => rate.clamp(1, UNPACED - 1),
+        };
+        Self::set(&self.pace, rate);
+    }
+
+    /// The pace that was set last, or the one with which the checkpoint or merge began.
+    pub(crate) fn pace(&self, at_begin: Pace) -> Pace {
+        match self.pace.load(Relaxed) {
+            0 => at_begin,
+            UNPACED => Pace::Unpaced,
+            rate => Pace::BytesPerSecond(rate),
+        }
     }
 
     /// Cancels the checkpoint or load under way, which then returns an error that says so. A

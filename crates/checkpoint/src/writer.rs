@@ -245,26 +245,9 @@ impl PartSink {
     }
 
     fn start_threads(&mut self) -> Result<(), CheckpointError> {
-        let room = Arc::new(Room::new(self.disk.clone(), self.config.leave_bytes));
+        let room = self.room();
         for part in 0..self.config.parts.max(1) {
-            let target = PartTarget {
-                disk: self.disk.clone(),
-                dir: self.dir.clone(),
-                header: PartHeader {
-                    store: self.config.store,
-                    created_ms: self.started_ms,
-                    epoch: self.epoch,
-                    part,
-                    kind: self.kind,
-                    partitions_log2: self.config.partitions_log2,
-                    codec: self.config.codec,
-                    hash_seed: self.config.hash_seed,
-                    base: self.config.base.filter(|_| self.kind == CheckpointKind::Partial),
-                },
-                zstd_level: self.config.zstd_level,
-                write_bytes: self.config.write_bytes,
-                room: room.clone(),
-            };
+            let target = self.target(part, &room);
             let queue = self.queue.clone();
             let run = move || write_part(&queue, target);
             // If this fails, dropping the sink ends the threads that were started.
@@ -272,6 +255,31 @@ impl PartSink {
             self.threads.get_mut().push(thread);
         }
         Ok(())
+    }
+
+    fn room(&self) -> Arc<Room> {
+        Arc::new(Room::new(self.disk.clone(), self.config.leave_bytes))
+    }
+
+    fn target(&self, part: u32, room: &Arc<Room>) -> PartTarget {
+        PartTarget {
+            disk: self.disk.clone(),
+            dir: self.dir.clone(),
+            header: PartHeader {
+                store: self.config.store,
+                created_ms: self.started_ms,
+                epoch: self.epoch,
+                part,
+                kind: self.kind,
+                partitions_log2: self.config.partitions_log2,
+                codec: self.config.codec,
+                hash_seed: self.config.hash_seed,
+                base: self.config.base.filter(|_| self.kind == CheckpointKind::Partial),
+            },
+            zstd_level: self.config.zstd_level,
+            write_bytes: self.config.write_bytes,
+            room: room.clone(),
+        }
     }
 
     /// Statistics of the writing.
@@ -289,7 +297,10 @@ impl PartSink {
         let flushed = match (self.queue.take_failure(), parts) {
             (Some(error), _) => Err(error),
             (None, Err(error)) => Err(error),
-            (None, Ok(parts)) => self.flush_dirs().map(|()| parts),
+            (None, Ok(parts)) => self.write_any(parts).and_then(|parts| {
+                self.flush_dirs()?;
+                Ok(parts)
+            }),
         };
         let parts = flushed.inspect_err(|_| self.remove_files())?;
         Ok(Written {
@@ -327,6 +338,16 @@ impl PartSink {
             }
         }
         sums.into_iter().map(|(table, records)| TableRecords { table, records }).collect()
+    }
+
+    /// Writes a part without records if no other was written: its header says which checkpoint the
+    /// directory has.
+    fn write_any(&self, mut parts: Vec<Part>) -> Result<Vec<Part>, CheckpointError> {
+        if parts.is_empty() {
+            let file = PartFile::create(&self.target(0, &self.room()))?;
+            parts.push(file.finish(self.queue.progress())?);
+        }
+        Ok(parts)
     }
 
     fn flush_dirs(&self) -> Result<(), CheckpointError> {

@@ -76,6 +76,15 @@ pub struct CheckpointDone {
     pub finished_ms: u64,
 }
 
+/// Attempts of this run that have ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckpointCounts {
+    /// Checkpoints that were published.
+    pub published: u64,
+    /// Attempts that failed.
+    pub failures: u64,
+}
+
 /// Status of merges of checkpoints.
 #[derive(Clone, Debug, Default)]
 pub struct MergeStatus {
@@ -141,6 +150,10 @@ struct State {
     /// A checkpoint of every record was asked for, and none was published since. Until then each
     /// attempt takes one, also after attempts that failed or were given up.
     owes_full: bool,
+    /// A merge has found that a checkpoint of the chain cannot be read. So a full one is due.
+    chain_is_damaged: bool,
+    /// Somebody holds the files no longer, so there may be some to remove.
+    was_released: bool,
     /// Whether the scheme takes checkpoints.
     takes_checkpoints: bool,
     /// Whether the store is being closed.
@@ -218,6 +231,8 @@ impl Checkpoints {
             state: Mutex::new(State {
                 requested: false,
                 owes_full: false,
+                chain_is_damaged: false,
+                was_released: false,
                 takes_checkpoints,
                 is_stopping: false,
                 running: None,
@@ -282,16 +297,17 @@ impl Checkpoints {
         }
     }
 
-    /// Asks the background thread for a checkpoint. Returns false if one is under way or requested
-    /// already.
-    pub(crate) fn request(&self, wish: Wish) -> bool {
+    /// Asks the background thread for a checkpoint, and counts the attempts that ended before. `None` if
+    /// one is under way or requested already.
+    pub(crate) fn request(&self, wish: Wish) -> Option<CheckpointCounts> {
         let mut state = self.state.lock();
         if state.requested || state.running.is_some() {
-            return false;
+            return None;
         }
         state.request(wish);
         self.changed.notify_all();
-        true
+        // No attempt is under way. So the next that is counted has begun after this request.
+        Some(CheckpointCounts { published: state.published, failures: state.failures })
     }
 
     pub(crate) fn policy(&self) -> CheckpointPolicy {
@@ -310,6 +326,11 @@ impl Checkpoints {
         let mut policy = state.policy;
         change(&mut policy);
         policy.check()?;
+        if policy.pace != state.policy.pace && !state.is_stopping {
+            // The last checkpoint of a store that is being closed has no pace.
+            state.running.iter().for_each(|progress| progress.change_pace(pace_of(&policy)));
+            state.merging.change_pace(pace_of(&policy));
+        }
         state.policy = policy;
         self.changed.notify_all();
         Ok(())
@@ -382,11 +403,11 @@ impl Checkpoints {
                 return true;
             }
             let waited = Duration::from_nanos(now_ns.saturating_sub(state.last_ns));
-            let frees_memory = state.frees_memory(shared, commits, waited);
-            if commits == state.last_commits && state.earlier_log_bytes == 0 && !frees_memory {
+            let is_urgent = state.frees_memory(shared, commits, waited) || state.chain_is_damaged;
+            if commits == state.last_commits && state.earlier_log_bytes == 0 && !is_urgent {
                 return false;
             }
-            let by_time = state.policy.every.is_some_and(|every| waited >= every) || frees_memory;
+            let by_time = state.policy.every.is_some_and(|every| waited >= every) || is_urgent;
             let policy = state.policy;
             (state.retry, policy, by_time, state.positions.clone(), state.earlier_log_bytes)
         };
@@ -536,6 +557,9 @@ impl Drop for Running<'_> {
 pub(crate) fn run_in_background(shared: &Arc<Shared>) {
     while !shared.stopping.load(Acquire) {
         let checkpoints = &shared.checkpoints;
+        if std::mem::take(&mut checkpoints.state.lock().was_released) {
+            held::remove_released(shared);
+        }
         let may_take = shared.scheme.is_some() && shared.health().is_ok();
         if may_take && checkpoints.is_due(shared) {
             // The status holds the error for the operator.
@@ -547,7 +571,7 @@ pub(crate) fn run_in_background(shared: &Arc<Shared>) {
             // Nobody will take it.
             state.requested = false;
         }
-        if !state.requested && !shared.stopping.load(Acquire) {
+        if !state.requested && !state.was_released && !shared.stopping.load(Acquire) {
             checkpoints.changed.wait_for(&mut state, TICK);
         }
     }
@@ -625,6 +649,7 @@ impl Checkpoints {
                 state.earlier_log_bytes = 0;
                 state.last_finished_ms = Some(done.finished_ms);
                 state.owes_full &= done.kind != CheckpointKind::Full;
+                state.chain_is_damaged &= done.kind != CheckpointKind::Full;
                 state.last = Some(done.clone());
                 state.last_error = None;
                 state.retry = Backoff::default();

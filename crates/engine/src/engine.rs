@@ -11,7 +11,7 @@ use stillpoint_store::{CommitLog, NoLog, Worker};
 use stillpoint_sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use crate::builder::EngineBuilder;
-use crate::checkpoints::Wish;
+use crate::checkpoints::{CheckpointCounts, Wish};
 use crate::config::{CheckpointPolicy, Config};
 use crate::error::Error;
 use crate::guards::Inside;
@@ -217,15 +217,16 @@ impl Engine {
         self.shared.scheme.is_some()
     }
 
-    /// Asks the background thread for a checkpoint and returns at once. Returns false if one is
-    /// under way. The scheme and the chain decide whether the checkpoint is full or one of changes.
-    pub fn checkpoint_in_background(&self) -> bool {
+    /// Asks the background thread for a checkpoint and returns at once. The scheme and the chain decide
+    /// whether the checkpoint is full or one of changes. Returns the counts before the checkpoint: it has
+    /// ended when the [status](crate::CheckpointStatus) counts more. `None` if one is under way.
+    pub fn checkpoint_in_background(&self) -> Option<CheckpointCounts> {
         self.shared.checkpoints.request(Wish::Due)
     }
 
-    /// Asks the background thread for a checkpoint of every record and returns at once. Returns false
-    /// if one is under way.
-    pub fn full_checkpoint_in_background(&self) -> bool {
+    /// Asks the background thread for a checkpoint of every record and returns at once. The counts are
+    /// those of [`checkpoint_in_background`](Self::checkpoint_in_background). `None` if one is under way.
+    pub fn full_checkpoint_in_background(&self) -> Option<CheckpointCounts> {
         self.shared.checkpoints.request(Wish::Full)
     }
 

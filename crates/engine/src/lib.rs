@@ -65,7 +65,8 @@ pub use batch::{Batch, Procedure};
 pub use builder::{EngineBuilder, Tables};
 pub use call::{Call, FoundCall};
 pub use checkpoints::{
-    CheckpointDone, CheckpointStatus, CheckpointsMerged, FileHolder, HeldFiles, MergeStatus,
+    CheckpointCounts, CheckpointDone, CheckpointStatus, CheckpointsMerged, FileHolder, HeldFiles,
+    MergeStatus,
 };
 pub use config::{CheckpointPolicy, Codec, Config, Durability, Environment};
 pub use engine::Engine;

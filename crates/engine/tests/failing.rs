@@ -133,7 +133,7 @@ fn a_failed_flush_of_the_directory_of_checkpoints_fails_the_store() {
     assert!(put(&mut session, table, 2, b"value").is_err(), "a store that has failed");
 }
 
-/// The drop of a hold removes files. If the flush of their directory fails, the store has failed. Until
+/// The end of a hold lets the background thread remove files. If the flush of their directory fails, the store has failed. Until
 /// the drop the status shows the age of the hold.
 #[test]
 fn a_failed_flush_at_the_drop_of_a_hold_fails_the_store() {
@@ -160,6 +160,7 @@ fn a_failed_flush_at_the_drop_of_a_hold_fails_the_store() {
         lasts: Lasts::Once,
     });
     drop(held);
+    wait_until("the background thread finds out", || engine.health().is_err());
     assert_eq!(count(), 1, "the first one is removed");
     let health = engine.health().expect_err("no checkpoint can ever succeed");
     assert!(health.to_string().contains("/sim/checkpoint"), "{health}");
@@ -424,7 +425,7 @@ fn the_end_of_the_store_waits_for_no_pace() {
             put(&mut session, table, key, &[7; 3000]).expect("memory");
         }
         drop(session);
-        assert!(engine.checkpoint_in_background());
+        assert!(engine.checkpoint_in_background().is_some());
         let captured = |engine: &Engine| {
             engine.stats().checkpoints.running.is_some_and(|running| running.units_total > 0)
         };
@@ -590,6 +591,50 @@ fn a_chain_that_cannot_be_read_is_replaced() {
     });
     let merging = status().merging;
     assert!(merging.failures > 0 && merging.last_error.is_some(), "{merging:?}");
+    drop(session);
+    engine.close().expect("closed");
+}
+
+/// The disk takes no checkpoint, and a link of the chain cannot be read. Merges find that out again and
+/// again, and each time want a full checkpoint. The pauses between failed checkpoints stay.
+#[test]
+fn a_chain_that_cannot_be_read_ends_no_pause() {
+    let disk = SimDisk::new(1);
+    let clock = Arc::new(TestClock::default());
+    let mut config = config(&disk, clock.clone());
+    config.checkpoint = "calc:partial".to_owned();
+    config.merge_after = None;
+    let engine = Engine::open(config).expect("an empty disk");
+    let table = engine.table("t").expect("a name");
+    let mut session = engine.session().expect("a seat");
+    (0..100).for_each(|key| put(&mut session, table, key, &[7; 100]).expect("commits"));
+    for key in 0..4 {
+        engine.checkpoint().expect("published");
+        put(&mut session, table, key, &[8; 100]).expect("commits");
+    }
+    let named = manifest(&disk).checkpoints;
+    let link = &named[2];
+    let dir = names::checkpoint_dir(link.serial, link.kind);
+    disk.remove(&Path::new(&dir).join(&link.parts[0].file)).expect("removed");
+    let (calls, fault) = (vec![Call::CreateDir], Fault::InputOutput);
+    disk.inject(FaultPlan { calls, nth: 1, fault, lasts: Lasts::UntilCleared });
+    let status = || engine.stats().checkpoints;
+    let pass = |seconds: u64| clock.0.fetch_add(seconds * 1_000_000_000, SeqCst);
+    engine.change_checkpoint_policy(|policy| policy.merge_after = Some(2)).expect("a sound policy");
+    for (earlier, pause) in [1, 2, 4, 8, 16].into_iter().enumerate() {
+        wait_until("a full one fails", || status().failures == earlier as u64 + 1);
+        pass(pause);
+    }
+    wait_until("the sixth has failed", || status().failures == 6);
+    assert_eq!(status().next_attempt, Some(Duration::from_secs(32)));
+    let merges = status().merging.failures;
+    pass(11);
+    wait_until("another merge fails", || status().merging.failures > merges);
+    RealClock.sleep(Duration::from_millis(150));
+    assert_eq!(status().failures, 6, "the pause of 32 s is not over");
+    disk.clear_faults();
+    pass(32);
+    wait_until("a full one replaces the chain", || status().chain_links == 1);
     drop(session);
     engine.close().expect("closed");
 }

@@ -112,9 +112,9 @@ fn a_flush_after_the_capture_asks_for_another_checkpoint() {
     let flush = || engine.flush_tables(&[table]).expect("flushes");
     let done = act_after_the_capture(&engine, &disk, flush);
     assert_eq!(done.records, 100);
-    assert!(!engine.checkpoint_in_background(), "one is requested");
+    assert_eq!(engine.checkpoint_in_background(), None, "one is requested");
     assert_eq!(engine.checkpoint().expect("published").records, 0);
-    assert!(engine.checkpoint_in_background(), "none is requested");
+    assert!(engine.checkpoint_in_background().is_some(), "none is requested");
 }
 
 /// Without a journal, a flush of tables before the capture gives up the checkpoint under way. What is
@@ -135,7 +135,7 @@ fn a_checkpoint_that_is_given_up_is_begun_anew() {
     (0..10_000).for_each(|key| put(&mut session, table, key));
     assert_eq!(engine.checkpoint().expect("published").kind, CheckpointKind::Full);
     put(&mut session, table, 1);
-    assert!(engine.full_checkpoint_in_background());
+    assert!(engine.full_checkpoint_in_background().is_some());
     // No checkpoint would end at this pace, since the clock stands still.
     set_pace(Some(1));
     let (taker, made) = (engine.clone(), disk.call_counts().of(Call::CreateDir));
@@ -193,8 +193,8 @@ fn a_request_for_every_record_outlives_failures() {
     assert_eq!(engine.checkpoint().expect("published").kind, CheckpointKind::Full);
     put(&mut session, table, 1);
     assert_eq!(engine.checkpoint().expect("published").kind, CheckpointKind::Partial);
-    assert!(engine.full_checkpoint_in_background());
-    assert!(!engine.checkpoint_in_background(), "one is requested");
+    assert!(engine.full_checkpoint_in_background().is_some());
+    assert_eq!(engine.checkpoint_in_background(), None, "one is requested");
     for _ in 0..2 {
         put(&mut session, table, 2);
         disk.inject(FaultPlan {
@@ -224,7 +224,7 @@ fn a_failed_store_forgets_requests() {
         engine.health().is_err()
     });
     for _ in 0..3 {
-        wait_until("the request is forgotten", || engine.checkpoint_in_background());
+        wait_until("the request is forgotten", || engine.checkpoint_in_background().is_some());
     }
 }
 
@@ -264,4 +264,149 @@ fn changes_of_the_policy_are_not_lost() {
         let opened = Engine::open(config);
         assert!(matches!(opened, Err(Error::Config { setting: "merge_after", .. })), "{opened:?}");
     }
+}
+
+/// A store with a chain of three, whose first merge hangs in its first read. The thread of the engine
+/// that merges has begun it.
+fn merge_that_hangs(disk: &SimDisk, clock: &Arc<TestClock>) -> (Engine, TableId, Session) {
+    let mut config = config(disk, clock);
+    config.environment.background = true;
+    config.checkpoint = "calc:partial".to_owned();
+    let engine = Engine::open(config).expect("an empty disk");
+    let table = engine.table("t").expect("a name");
+    let mut session = engine.session().expect("a seat");
+    (0..10_000).for_each(|key| put(&mut session, table, key));
+    for key in 0..3 {
+        engine.checkpoint().expect("published");
+        put(&mut session, table, key);
+    }
+    disk.stall(&[Call::Read]);
+    let changed = engine.change_checkpoint_policy(|policy| {
+        policy.pace = Some(1);
+        policy.merge_after = Some(2);
+    });
+    changed.expect("a sound policy");
+    wait_for_stall(disk, Call::Read);
+    (engine, table, session)
+}
+
+fn set_pace(engine: &Engine, pace: Option<u64>) {
+    engine.change_checkpoint_policy(|policy| policy.pace = pace).expect("a sound policy");
+}
+
+/// A full checkpoint replaces the chain that is being merged. The merge ends, however slow its pace is, so
+/// that its files are given back and the new chain can be merged.
+#[test]
+fn a_merge_ends_when_its_chain_is_replaced() {
+    let (disk, clock) = (SimDisk::new(1), Arc::new(TestClock::default()));
+    let (engine, ..) = merge_that_hangs(&disk, &clock);
+    set_pace(&engine, None);
+    let before = engine.full_checkpoint_in_background().expect("none is under way");
+    let status = || engine.stats().checkpoints;
+    wait_until("it is published", || status().published > before.published);
+    set_pace(&engine, Some(1));
+    disk.resume();
+    wait_until("the merge has ended", || status().merging.running.is_none());
+    let merging = status().merging;
+    assert_eq!((merging.done, merging.failures), (0, 0), "{merging:?}");
+    assert_eq!(status().chain_links, 1);
+}
+
+/// A merge and a checkpoint under way heed a pace that is set. The clock stands still, so neither would
+/// end at its first pace.
+#[test]
+fn a_pace_that_is_set_counts_at_once() {
+    let (disk, clock) = (SimDisk::new(1), Arc::new(TestClock::default()));
+    let (engine, ..) = merge_that_hangs(&disk, &clock);
+    disk.resume();
+    let status = || engine.stats().checkpoints;
+    let before = engine.full_checkpoint_in_background().expect("none is under way");
+    let is_captured = || status().running.is_some_and(|running| running.units_total > 0);
+    wait_until("the capture has begun", is_captured);
+    assert!(status().merging.running.is_some(), "the merge waits");
+    set_pace(&engine, None);
+    wait_until("the checkpoint is published", || status().published > before.published);
+    wait_until("the merge has ended", || status().merging.running.is_none());
+}
+
+/// The counts that a request returns say which checkpoint answers it. That one began after the request,
+/// so it has every commit before, though others are taken all the time.
+#[test]
+fn a_request_is_answered_by_a_later_checkpoint() {
+    let (disk, clock) = (SimDisk::new(1), Arc::new(TestClock::default()));
+    let mut config = config(&disk, &clock);
+    config.environment.background = true;
+    let engine = Arc::new(Engine::open(config).expect("an empty disk"));
+    let table = engine.table("t").expect("a name");
+    let mut session = engine.session().expect("a seat");
+    let is_over = Arc::new(AtomicU64::new(0));
+    let (taker, over) = (engine.clone(), is_over.clone());
+    let others = spawn("taker", move || {
+        while over.load(SeqCst) == 0 {
+            taker.checkpoint().expect("published");
+            RealClock.sleep(Duration::from_millis(1));
+        }
+    });
+    for key in 0..200 {
+        put(&mut session, table, key);
+        let mut before = None;
+        wait_until("a request is taken", || {
+            before = engine.checkpoint_in_background();
+            before.is_some()
+        });
+        let before = before.expect("it is taken");
+        wait_until("it is answered", || engine.stats().checkpoints.published > before.published);
+        assert_eq!(engine.stats().checkpoints.commits_since, 0, "commit {key} is in no checkpoint");
+    }
+    is_over.store(1, SeqCst);
+    others.expect("a thread").join().expect("no panic");
+}
+
+/// The time of the last checkpoint is that of its point, and no later merge changes it.
+#[test]
+fn a_merge_is_no_later_checkpoint() {
+    let (disk, clock) = (SimDisk::new(1), Arc::new(TestClock::default()));
+    let mut config = config(&disk, &clock);
+    config.checkpoint = "calc:partial".to_owned();
+    let engine = Engine::open(config.clone()).expect("an empty disk");
+    let table = engine.table("t").expect("a name");
+    let mut session = engine.session().expect("a seat");
+    for key in 0..3 {
+        clock.0.fetch_add(1_000_000_000, SeqCst);
+        put(&mut session, table, key);
+        engine.checkpoint().expect("published");
+    }
+    let before = engine.stats().checkpoints.last_finished_ms;
+    clock.0.fetch_add(60_000_000_000, SeqCst);
+    engine.merge_checkpoints().expect("merges").expect("a chain");
+    drop(session);
+    engine.close().expect("closes");
+    let engine = Engine::open(config).expect("a store");
+    assert_eq!(engine.stats().checkpoints.last_finished_ms, before);
+}
+
+/// Who holds the files no longer does not wait until the disk has removed them.
+#[test]
+fn the_end_of_a_hold_waits_for_no_disk() {
+    let (disk, clock) = (SimDisk::new(1), Arc::new(TestClock::default()));
+    let mut config = config(&disk, &clock);
+    config.environment.background = true;
+    config.checkpoint = "calc".to_owned();
+    let engine = Engine::open(config).expect("an empty disk");
+    let table = engine.table("t").expect("a name");
+    let mut session = engine.session().expect("a seat");
+    let held = engine.hold_files("backup").expect("nobody else");
+    for key in 0..3 {
+        put(&mut session, table, key);
+        engine.checkpoint().expect("published");
+    }
+    let found = || disk.list(std::path::Path::new("checkpoint")).expect("lists").len();
+    assert_eq!(found(), 3);
+    disk.stall(&[Call::Remove]);
+    let released = spawn("release", move || drop(held)).expect("a thread");
+    wait_until("the hold has ended", || released.is_finished());
+    wait_for_stall(&disk, Call::Remove);
+    disk.resume();
+    wait_until("the files are removed", || found() == 1);
+    released.join().expect("no panic");
 }

@@ -5,6 +5,8 @@ use std::io::{self, IoSlice};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::io::Errno;
+
 use crate::owned::NotOwner;
 
 /// An error of the disk: the operation, the file and the reason.
@@ -32,6 +34,12 @@ impl DiskError {
     /// The reason why [`OwnedDisk`](crate::OwnedDisk) refused this change, if it did.
     pub fn not_owner(&self) -> Option<&NotOwner> {
         self.source.get_ref()?.downcast_ref()
+    }
+    /// Whether the process or the machine is short of descriptors or of memory. Nothing is known of the
+    /// file, and the call may be made again later.
+    pub fn is_shortage(&self) -> bool {
+        let short = [Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(Errno::raw_os_error);
+        self.source.raw_os_error().is_some_and(|errno| short.contains(&errno))
     }
     /// True when the file or directory does not exist.
     pub fn is_not_found(&self) -> bool {

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use crate::clock::Clock;
 
 /// How fast a checkpoint is captured or written.
@@ -20,12 +22,20 @@ pub enum Pace {
 /// Longest single sleep, so that a cancelled checkpoint ends soon.
 const SLEEP_NS_MAX: u64 = 10_000_000;
 
-/// A pace, and the time at which the capture began.
+/// A pace, and where it began.
 #[derive(Debug)]
 pub struct Meter {
     pace: Pace,
     clock: Arc<dyn Clock>,
+    since: Mutex<Since>,
+}
+
+/// The begin of a pace: the time, and the bytes that were taken before.
+#[derive(Clone, Copy, Debug)]
+struct Since {
+    pace: Pace,
     start_ns: u64,
+    taken: u64,
 }
 
 impl Meter {
@@ -37,21 +47,26 @@ impl Meter {
 
     /// A capture that began at `start_ns` of the monotonic clock.
     pub fn since(pace: Pace, clock: Arc<dyn Clock>, start_ns: u64) -> Self {
-        Self { pace, clock, start_ns }
+        Self { pace, clock, since: Mutex::new(Since { pace, start_ns, taken: 0 }) }
     }
 
-    /// Whether the pace has a limit.
-    pub fn is_paced(&self) -> bool {
-        self.pace != Pace::Unpaced
-    }
-
-    /// Nanoseconds to wait until the pace allows more, after `taken` bytes since the start.
-    fn ahead_ns(&self, taken: u64) -> u64 {
-        let Pace::BytesPerSecond(rate) = self.pace else {
+    /// Nanoseconds to wait until the pace allows more, after `taken` bytes since the start. A pace that
+    /// has changed begins now.
+    fn ahead_ns(&self, pace: Pace, taken: &impl Fn() -> u64) -> u64 {
+        let mut since = self.since.lock();
+        if (since.pace, pace) == (Pace::Unpaced, Pace::Unpaced) {
+            return 0;
+        }
+        let (now_ns, taken) = (self.clock.monotonic_ns(), taken());
+        if since.pace != pace {
+            *since = Since { pace, start_ns: now_ns, taken };
+        }
+        let Pace::BytesPerSecond(rate) = pace else {
             return 0;
         };
-        let due_ns = u128::from(taken) * 1_000_000_000 / u128::from(rate.max(1));
-        let passed_ns = u128::from(self.clock.monotonic_ns().saturating_sub(self.start_ns));
+        let taken = u128::from(taken.saturating_sub(since.taken));
+        let due_ns = taken * 1_000_000_000 / u128::from(rate.max(1));
+        let passed_ns = u128::from(now_ns.saturating_sub(since.start_ns));
         u64::try_from(due_ns.saturating_sub(passed_ns)).unwrap_or(u64::MAX)
     }
 
@@ -62,8 +77,18 @@ impl Meter {
 
     /// Sleeps until the pace allows `taken` bytes, or until `stop` is true.
     pub fn wait(&self, taken: impl Fn() -> u64, stop: impl Fn() -> bool) {
+        self.wait_at(|| self.pace, taken, stop);
+    }
+
+    /// [Waits](Self::wait) at a pace that may change meanwhile.
+    pub fn wait_at(
+        &self,
+        pace: impl Fn() -> Pace,
+        taken: impl Fn() -> u64,
+        stop: impl Fn() -> bool,
+    ) {
         loop {
-            let ahead_ns = self.ahead_ns(taken());
+            let ahead_ns = self.ahead_ns(pace(), &taken);
             if ahead_ns == 0 || stop() {
                 return;
             }
@@ -94,6 +119,24 @@ mod tests {
         let clock = Arc::new(ManualClock::new(0));
         Meter::new(Pace::Unpaced, clock.clone()).wait(|| u64::MAX, || false);
         let crawl = Meter::new(Pace::BytesPerSecond(0), clock);
-        assert_eq!(crawl.ahead_ns(3), 3_000_000_000);
+        assert_eq!(crawl.ahead_ns(Pace::BytesPerSecond(0), &|| 3), 3_000_000_000);
+    }
+
+    #[test]
+    fn a_pace_that_changes_counts_from_the_change() {
+        let clock = Arc::new(ManualClock::self_advancing(0));
+        let meter = Meter::new(Pace::BytesPerSecond(1), clock.clone());
+        let is_late = || clock.monotonic_ns() > 1_000_000_000;
+        let slow_at_first = || match is_late() {
+            false => Pace::BytesPerSecond(1),
+            true => Pace::Unpaced,
+        };
+        meter.wait_at(slow_at_first, || 1_000_000, || false);
+        let begin_ns = clock.monotonic_ns();
+        assert!(begin_ns < 1_100_000_000, "the change ends the wait: {begin_ns}");
+        meter.wait_at(|| Pace::BytesPerSecond(10), || 1_000_000, || false);
+        meter.wait_at(|| Pace::BytesPerSecond(10), || 1_000_020, || false);
+        let passed_ns = clock.monotonic_ns() - begin_ns;
+        assert!((1_900_000_000..2_100_000_000).contains(&passed_ns), "{passed_ns}");
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use stillpoint_io::{JoinHandle, Meter, is_interrupted_soon, spawn};
+use stillpoint_io::{JoinHandle, Meter, Pace, is_interrupted_soon, spawn};
 use stillpoint_store::{
     Capture, Checkpointer, DeletedKey, Demand, Lane, PointOfConsistency, RecordImage, Sink, Store,
     planted,
@@ -96,6 +96,8 @@ pub(super) struct CaptureScan {
     sink: Arc<dyn Sink>,
     progress: Arc<Progress>,
     meter: Meter,
+    /// The pace at the begin. `None` if commits wait for the end of the scan, so that it has no pace.
+    pace: Option<Pace>,
     epoch: u64,
     pub(super) units: usize,
     next: AtomicUsize,
@@ -115,7 +117,7 @@ impl CaptureScan {
         cycle: &Cycle,
         epoch: u64,
         sink: &Arc<dyn Sink>,
-        meter: Meter,
+        start_ns: u64,
         work: Work,
     ) -> Self {
         let units = cycle.store.slab_count();
@@ -125,12 +127,15 @@ impl CaptureScan {
             _ if is_interrupted_soon() => Some(BURSTS_WHERE_INTERRUPTED),
             _ => Some(1),
         };
+        let pace = bursts.map(|_| cycle.pace);
+        let meter = Meter::since(pace.unwrap_or_default(), cycle.clock.clone(), start_ns);
         Self {
             store: cycle.store.clone(),
             scheme: cycle.scheme.clone(),
             sink: sink.clone(),
             progress: cycle.progress.clone(),
             meter,
+            pace,
             epoch,
             units,
             next: AtomicUsize::new(0),
@@ -175,6 +180,10 @@ impl CaptureScan {
 
     fn is_abandoned(&self) -> bool {
         self.abandoned.load(Acquire)
+    }
+
+    fn pace(&self) -> Pace {
+        self.pace.map_or(Pace::Unpaced, |at_begin| self.progress.pace(at_begin))
     }
 
     fn walk(&self, slot: usize) {
@@ -327,12 +336,12 @@ impl Capture for CaptureThread<'_> {
         if self.walk.sink.demand() == Demand::Wait {
             self.wait_for_room();
         }
-        if self.walk.meter.is_paced() && self.unmetered >= METERED_BYTES {
+        if self.unmetered >= METERED_BYTES {
             self.unmetered = 0;
             // Relaxed: a sum for the pace.
             let moved = || self.walk.moved_bytes.load(Relaxed);
             let taken = || self.walk.sink.taken_bytes() + moved();
-            self.walk.meter.wait(taken, || self.should_stop());
+            self.walk.meter.wait_at(|| self.walk.pace(), taken, || self.should_stop());
         }
         if self.unseen >= GIVE_WAY_BYTES {
             self.give_way();

@@ -59,16 +59,18 @@ impl<'a> OpenCheckpoint<'a> {
     }
 
     /// Reads the records of these partitions; `counts` says that none of these partitions was read
-    /// before.
+    /// before. `before` is told how many bytes are read next, and may end the reading.
     pub(crate) fn read(
         &mut self,
         partitions: &Range<u32>,
         counts: bool,
+        before: &mut dyn FnMut(u64) -> Result<(), LoadError>,
         each: &mut Each<'_>,
     ) -> Result<(), LoadError> {
         for (number, part) in self.parts.iter().enumerate() {
             let part = part.with_partitions(partitions);
             for unit in part.units() {
+                before(part.unit_bytes(unit))?;
                 let (at, take) = ((number, &part), &mut One(each));
                 let read = if part.is_oversize(unit) {
                     self.decoder.stream_unit(at, unit, take)?

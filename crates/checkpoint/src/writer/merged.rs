@@ -13,7 +13,8 @@ use crate::error::CheckpointError;
 use crate::progress::Progress;
 use crate::reader::LoadedRecord;
 
-/// A part that a merge writes, begun when the first record comes.
+/// A part that a merge writes, begun when the first record comes. Without a record it is begun at the
+/// end.
 pub(crate) struct MergedPart<'a> {
     target: &'a PartTarget,
     progress: &'a Progress,
@@ -28,8 +29,8 @@ pub(crate) struct MergedPart<'a> {
 
 /// The records that a merge has written.
 pub(crate) struct MergedRecords {
-    /// The file and the bytes of its values, if there was a record.
-    pub(crate) part: Option<(PartEntry, u64)>,
+    /// The file and the bytes of its values.
+    pub(crate) part: (PartEntry, u64),
     pub(crate) table_records: Vec<TableRecords>,
 }
 
@@ -103,11 +104,13 @@ impl<'a> MergedPart<'a> {
         }
     }
 
-    /// Writes the remaining blocks, and flushes the file.
+    /// Writes the remaining blocks, and flushes the file. The file is there though it may have no
+    /// record, so that the directory says which checkpoint it is.
     pub(crate) fn finish(mut self) -> Result<MergedRecords, CheckpointError> {
         self.end_partitions()?;
-        let finish = |file: PartFile| file.finish(self.progress);
-        let part = self.file.take().map(finish).transpose()?;
+        Self::file(&mut self.file, self.target)?;
+        let file = self.file.take().expect("it was made");
+        let part = file.finish(self.progress)?;
         let of_table = |(table, records)| TableRecords { table, records };
         let table_records = std::mem::take(&mut self.records).into_iter().map(of_table).collect();
         Ok(MergedRecords { part, table_records })

@@ -8,13 +8,15 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use stillpoint_checkpoint::{
-    Cycle, LoadedRecord, Merge, MergeError, Pace, Progress, Visit, VisitError, Wanted,
+    Cycle, LoadError, LoadedRecord, Merge, MergeError, Pace, Progress, Visit, VisitError, Wanted,
     WriterConfig, load_chain, registry, verify,
 };
 use stillpoint_format::manifest::{CheckpointEntry, TableGeneration};
 use stillpoint_format::names::{CHECKPOINT_DIR, CheckpointKind, checkpoint_dir};
 use stillpoint_format::part::Codec;
-use stillpoint_io::{Call, Clock, Disk, Fault, FaultPlan, Lasts, RealClock, Rng, SeededRng};
+use stillpoint_io::{
+    Call, Clock, Disk, Fault, FaultPlan, Lasts, ManualClock, RealClock, Rng, SeededRng,
+};
 use stillpoint_store::{TableId, Worker};
 
 use crate::model::{Changes, State, assert_same, state_of};
@@ -247,7 +249,43 @@ fn a_cancelled_merge_leaves_nothing() {
     progress.cancel();
     let merge = Merge { progress, ..chain.merge(4000, Codec::None, 1 << 20) };
     let error = merge.run(disk, &run).expect_err("it was cancelled");
-    assert!(matches!(error, MergeError::Write(_)), "{error}");
+    assert!(matches!(error, MergeError::Read(LoadError::Cancelled)), "{error}");
     let names = disk.list(Path::new(CHECKPOINT_DIR)).expect("no fault");
     assert!(names.iter().all(|name| !name.contains("4000")), "{names:?}");
+}
+
+/// A merge keeps no record, since the tables were emptied. It heeds its pace and its cancellation all the
+/// same: both are looked at for what is read.
+#[test]
+fn a_merge_that_keeps_nothing_heeds_its_pace_and_its_end() {
+    let mut chain = Chain::new(9, 2, false);
+    let last = chain.entries.last_mut().expect("a checkpoint");
+    last.generations.iter_mut().for_each(|of| of.generation = 2);
+    let disk = &chain.world.disk;
+    let run: Vec<&CheckpointEntry> = chain.entries.iter().collect();
+    let cancelled = chain.merge(5000, Codec::None, 1 << 20);
+    cancelled.progress.cancel();
+    let error = cancelled.run(disk, &run).expect_err("it was cancelled");
+    assert!(matches!(error, MergeError::Read(LoadError::Cancelled)), "{error}");
+    let clock = Arc::new(ManualClock::self_advancing(0));
+    let merge = chain.merge(5001, Codec::None, 1 << 20);
+    let paced = Merge { pace: Pace::BytesPerSecond(1_000), clock: clock.clone(), ..merge };
+    let merged = paced.run(disk, &run).expect("no fault");
+    assert_eq!((merged.records, merged.parts.len()), (0, 1));
+    let values: u64 = run.iter().map(|entry| entry.value_bytes).sum();
+    let took_ms = clock.monotonic_ns() / 1_000_000;
+    assert!(took_ms >= values, "{values} bytes at 1,000 a second in {took_ms} ms");
+}
+
+/// A pace that changes is heeded by the merge under way.
+#[test]
+fn the_pace_of_a_merge_may_change() {
+    let chain = Chain::new(9, 2, false);
+    let clock = Arc::new(ManualClock::self_advancing(0));
+    let merge = chain.merge(5002, Codec::None, 1 << 20);
+    let crawling = Merge { pace: Pace::BytesPerSecond(1), clock: clock.clone(), ..merge };
+    crawling.progress.change_pace(Pace::Unpaced);
+    let run: Vec<&CheckpointEntry> = chain.entries.iter().collect();
+    crawling.run(&chain.world.disk, &run).expect("no fault");
+    assert!(clock.monotonic_ns() < 1_000_000_000, "{}", clock.monotonic_ns());
 }

@@ -31,7 +31,8 @@ pub(super) struct Holding {
     since_ns: u64,
 }
 
-/// The files of checkpoints are held until this is dropped, or the store is closed.
+/// The files of checkpoints are held until this is dropped, or the store is closed. The background
+/// thread then removes those that were replaced meanwhile. Without a background thread the drop does.
 #[derive(Debug)]
 pub struct HeldFiles {
     shared: Weak<Shared>,
@@ -71,15 +72,30 @@ impl Drop for HeldFiles {
         let Some(shared) = self.shared.upgrade() else { return };
         shared.checkpoints.holders.lock().retain(|other| other.holder != self.holder);
         tracing::info!(holder = self.holder, "files are held no longer");
-        if shared.health().is_ok() {
-            // Files that cannot be removed now are removed by a later attempt, or at the next start.
-            if let Err(error) = attempt::remove_strays_while_open(&shared)
-                && error.is_fatal()
-            {
-                shared.fail(error.to_string());
-            }
+        if !shared.config.environment.background {
+            return remove_released(&shared);
         }
+        // The drop waits for no disk: the background thread removes the files.
+        shared.checkpoints.state.lock().was_released = true;
+        shared.checkpoints.changed.notify_all();
     }
+}
+
+/// Removes files that were held. Files that cannot be removed now are removed by a later checkpoint, or
+/// at the next start.
+pub(super) fn remove_released(shared: &Shared) {
+    if shared.health().is_err() {
+        return;
+    }
+    let Err(error) = attempt::remove_strays_while_open(shared) else { return };
+    if error.is_fatal() {
+        shared.fail(error.to_string());
+        return;
+    }
+    tracing::warn!(
+        %error,
+        "files that nobody holds any more could not be removed; the next checkpoint tries again"
+    );
 }
 
 impl Checkpoints {

@@ -10,12 +10,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use stillpoint_checkpoint::{MERGE_KEY_BYTES, Merge, MergeError, Progress, WriterConfig};
-use stillpoint_format::manifest::CheckpointEntry;
+use stillpoint_checkpoint::{
+    LoadError, MERGE_KEY_BYTES, Merge, MergeError, Pace, Progress, WriterConfig,
+};
+use stillpoint_format::manifest::{CheckpointEntry, Manifest};
 use stillpoint_io::catch_panic;
 use stillpoint_sync::atomic::Ordering::Acquire;
 
-use super::{MergeStatus, Wish, chain, pace_of, publication};
+use super::{MergeStatus, chain, pace_of, publication};
 use crate::error::Error;
 use crate::shared::Shared;
 
@@ -43,6 +45,8 @@ pub(super) struct Merging {
     /// Serial of the merged checkpoint's directory, which no MANIFEST names yet.
     pub(super) serial: Option<u64>,
     progress: Option<Arc<Progress>>,
+    /// Serials of the checkpoints that are merged.
+    run: Vec<u64>,
     /// Merges of this run, and those that failed.
     done: u64,
     failures: u64,
@@ -56,6 +60,21 @@ impl Merging {
     pub(super) fn cancel(&self) {
         if let Some(progress) = &self.progress {
             progress.cancel();
+        }
+    }
+
+    /// Changes the pace of the merge under way.
+    pub(super) fn change_pace(&self, pace: Pace) {
+        if let Some(progress) = &self.progress {
+            progress.change_pace(pace);
+        }
+    }
+
+    /// Gives the merge under way up if the MANIFEST does not name one of its checkpoints any more.
+    /// Their files would take space until its end, and no merge of the new chain could begin.
+    pub(super) fn cancel_without(&self, dropped: &[CheckpointEntry]) {
+        if dropped.iter().any(|entry| self.run.contains(&entry.serial)) {
+            self.cancel();
         }
     }
 
@@ -102,7 +121,7 @@ pub(crate) fn merge(shared: &Arc<Shared>, all: bool) -> Result<Option<Checkpoint
     if run.is_empty() {
         return Ok(None);
     }
-    let Some(turn) = MergePermit::take(shared) else { return Ok(None) };
+    let Some(turn) = MergePermit::take(shared, &run) else { return Ok(None) };
     // The merge may have panicked in the middle of a publication.
     let merged = catch_panic("merge", || merge_run(shared, &turn, &run))
         .unwrap_or_else(|panic| Err(shared.fail_by_panic(panic)));
@@ -127,10 +146,10 @@ fn note(shared: &Shared, merged: &Result<Option<CheckpointsMerged>, Error>, now_
             state.merging.failures += 1;
             state.merging.last_error = Some(error.to_string());
             state.merging.not_before_ns = now_ns + RETRY_AFTER.as_nanos() as u64;
-            if matches!(error, Error::Merge(MergeError::Read(_))) {
+            if shows_damage(error) {
                 // Memory still has the records that cannot be read. A full checkpoint needs no file
-                // of the chain.
-                state.request(Wish::Full);
+                // of the chain. The pause after failed checkpoints stays.
+                (state.owes_full, state.chain_is_damaged) = (true, true);
             }
             tracing::warn!(%error, "checkpoints could not be merged; they are kept");
         }
@@ -144,13 +163,14 @@ struct MergePermit<'a> {
 }
 
 impl<'a> MergePermit<'a> {
-    fn take(shared: &'a Shared) -> Option<Self> {
+    fn take(shared: &'a Shared, run: &[CheckpointEntry]) -> Option<Self> {
         let mut state = shared.checkpoints.state.lock();
         if state.merging.progress.is_some() || state.is_stopping {
             return None;
         }
         let progress = Arc::<Progress>::default();
         state.merging.progress = Some(progress.clone());
+        state.merging.run = run.iter().map(|entry| entry.serial).collect();
         Some(Self { shared, progress })
     }
 }
@@ -160,6 +180,7 @@ impl Drop for MergePermit<'_> {
         let mut state = self.shared.checkpoints.state.lock();
         state.merging.progress = None;
         state.merging.serial = None;
+        state.merging.run.clear();
     }
 }
 
@@ -176,6 +197,10 @@ fn merge_run(
     })?;
     shared.checkpoints.state.lock().merging.serial = Some(serial);
     let manifest = shared.catalog.now();
+    if !has_all(&manifest, run) {
+        // They were replaced before this merge was known. Later ones cancel it.
+        return Ok(None);
+    }
     let mut writer = WriterConfig::new(manifest.store, manifest.hash_seed, serial);
     writer.codec = shared.config.codec;
     writer.leave_bytes = shared.reserve_space();
@@ -214,9 +239,47 @@ fn give_up(
     if error.is_fatal() {
         shared.fail(error.to_string());
     }
-    let now = shared.catalog.now();
-    match run.iter().all(|entry| now.checkpoints.contains(entry)) {
+    match has_all(&shared.catalog.now(), run) {
         true => Err(error.into()),
         false => Ok(None),
+    }
+}
+
+fn has_all(manifest: &Manifest, run: &[CheckpointEntry]) -> bool {
+    run.iter().all(|entry| manifest.checkpoints.contains(entry))
+}
+
+/// Whether a merge has failed since a checkpoint of the chain cannot be read. Then a start could not
+/// read it either. A shortage of descriptors or memory says nothing about the files.
+fn shows_damage(error: &Error) -> bool {
+    match error {
+        Error::Merge(MergeError::Read(LoadError::Damaged(_))) => true,
+        Error::Merge(MergeError::Read(LoadError::Disk(error))) => !error.is_shortage(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stillpoint_checkpoint::{Damage, DamageCause};
+    use stillpoint_io::DiskError;
+
+    use super::*;
+
+    #[test]
+    fn a_shortage_is_no_damage() {
+        let read = |error| shows_damage(&Error::Merge(MergeError::Read(error)));
+        let refused = |errno| {
+            let error = std::io::Error::from_raw_os_error(errno);
+            LoadError::Disk(DiskError::new("read", "part-000", error))
+        };
+        let missing = Damage { file: "part-000".into(), offset: 0, cause: DamageCause::Missing };
+        assert!(read(Box::new(missing).into()));
+        // EIO, then ENOMEM, ENFILE and EMFILE.
+        assert!(read(refused(5)));
+        for errno in [12, 23, 24] {
+            assert!(!read(refused(errno)), "{errno}");
+        }
+        assert!(!read(LoadError::Cancelled));
     }
 }

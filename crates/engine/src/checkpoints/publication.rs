@@ -82,6 +82,7 @@ pub(super) fn exchange(
         }
         return published.map(|_| false);
     };
+    shared.checkpoints.state.lock().merging.cancel_without(&dropped);
     // The files are removed once nobody holds them.
     if mutant!(shared.checkpoints.are_held(), RemovesHeldFiles => false) {
         return Ok(true);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use stillpoint::{Config, Engine, Error, Session, TableId, offline};
 use stillpoint_format::ident::HEADER_BYTES;
-use stillpoint_format::manifest::CheckpointEntry;
+use stillpoint_format::manifest::{CheckpointEntry, Manifest};
 use stillpoint_format::names;
 
 use crate::store::{Files, Keys, config, directory, files, scan, serve};
@@ -350,4 +350,91 @@ fn a_held_chain_is_copied_and_restored() {
         offline::restore(copy.path(), entry.epoch, to.path()).expect("restores");
         assert!(serve(to.path()).expect("a store") == *chain.at(entry.epoch), "{}", entry.epoch);
     }
+}
+
+/// A copy's MANIFEST says which files were merged. What it says of positions, generations and epochs is
+/// not believed, since the directory knows that itself.
+#[test]
+fn an_adopted_merge_takes_only_its_files_from_the_copy() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path();
+    let (mut chain, mut store) = (Chain::default(), open(dir));
+    (0..9).for_each(|key| chain.put(&mut store, key, b"old"));
+    for link in 0..3 {
+        chain.checkpoint(&store);
+        chain.put(&mut store, link, b"new");
+        chain.delete(&mut store, link + 3);
+    }
+    drop(store);
+    let newest = entries(dir).pop().expect("a checkpoint");
+    let copy = directory(&files(dir));
+    offline::merge(copy.path(), 1).expect("merges").expect("a chain");
+    let mut changed = files(copy.path());
+    let bytes = changed.get_mut(Path::new(names::MANIFEST)).expect("a MANIFEST");
+    let mut manifest = Manifest::decode(bytes).expect("sound");
+    let merged = &mut manifest.checkpoints[0];
+    merged.generations.clear();
+    merged.positions.iter_mut().flat_map(|of| &mut of.logs).for_each(|of| of.gsn += 1_000);
+    merged.scheme = "calc".to_owned();
+    *bytes = manifest.encode().expect("encodes");
+    offline::adopt(dir, directory(&changed).path(), 1).expect("adopts");
+    let adopted = entries(dir).pop().expect("a checkpoint");
+    assert_eq!(adopted.generations, newest.generations);
+    assert_eq!((adopted.positions, adopted.scheme), (newest.positions, newest.scheme));
+    assert!(serve(dir).expect("a store") == chain.now);
+}
+
+/// A checkpoint without changes has a file with its epoch. So a MANIFEST that is made anew has it, and
+/// those that go on from it.
+#[test]
+fn a_checkpoint_without_records_survives_the_loss_of_the_manifest() {
+    let home = tempfile::tempdir().expect("a directory");
+    let (mut chain, mut store) = (Chain::default(), open(home.path()));
+    (0..40).for_each(|key| chain.put(&mut store, key, b"old"));
+    chain.checkpoint(&store);
+    chain.checkpoint(&store);
+    (30..50).for_each(|key| chain.put(&mut store, key, b"new"));
+    chain.checkpoint(&store);
+    drop(store);
+    let records: Vec<u64> = entries(home.path()).iter().map(|entry| entry.records).collect();
+    assert_eq!(records, [40, 0, 20]);
+    let mut all = files(home.path());
+    all.remove(Path::new(names::MANIFEST));
+    let (found, told) = repaired(&all, "an empty checkpoint");
+    assert!(found == chain.now, "{found:?}; {told:#?}");
+    assert!(!told.iter().any(|what| what.contains("checkpoint/")), "{told:#?}");
+}
+
+/// A restore that is killed at any of its last steps is begun again. Checkpoints that are not those of
+/// a restore are never removed.
+#[test]
+fn a_killed_restore_is_begun_again() {
+    let home = tempfile::tempdir().expect("a directory");
+    let chain = three_lives(home.path());
+    let epoch = entries(home.path()).last().expect("a checkpoint").epoch;
+    let whole = tempfile::tempdir().expect("a directory");
+    offline::restore(home.path(), epoch, whole.path()).expect("restores");
+    let whole = files(whole.path());
+    let is_part = |path: &Path| path.starts_with(names::CHECKPOINT_DIR);
+    let in_copy = |path: &Path| Path::new("restoring").join(path);
+    // Nothing is moved, or the checkpoints are.
+    for moved in [false, true] {
+        let left = whole.iter().map(|(path, bytes)| match moved && is_part(path) {
+            true => (path.clone(), bytes.clone()),
+            false => (in_copy(path), bytes.clone()),
+        });
+        let target = directory(&left.collect());
+        offline::restore(home.path(), epoch, target.path())
+            .unwrap_or_else(|error| panic!("moved {moved}: {error}"));
+        assert!(serve(target.path()).expect("a store") == *chain.at(epoch), "moved {moved}");
+    }
+    let lost: Files = whole
+        .iter()
+        .filter(|(path, _)| is_part(path))
+        .map(|(p, b)| (p.clone(), b.clone()))
+        .collect();
+    let target = directory(&lost);
+    let refused = offline::restore(home.path(), epoch, target.path()).expect_err("not empty");
+    assert!(matches!(refused, Error::NotEmpty(_)), "{refused}");
+    assert!(files(target.path()) == lost, "nothing is removed");
 }

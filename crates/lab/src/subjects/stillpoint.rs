@@ -136,7 +136,7 @@ impl<const BYTES: usize> StoredProcedure for Update<BYTES> {
 /// # Errors
 /// When a checkpoint is under way, or the scheme takes none.
 pub(crate) fn start_checkpoint(name: &str, engine: &Engine) -> LabResult<()> {
-    if engine.checkpoint_in_background() {
+    if engine.checkpoint_in_background().is_some() {
         return Ok(());
     }
     Err(failed(name, "a checkpoint is already under way"))

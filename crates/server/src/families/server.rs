@@ -1,9 +1,10 @@
 //! Administration: checkpoints, replication, time, shutdown.
 
+use stillpoint::CheckpointCounts;
+
 use crate::args::{integer, is};
 use crate::error::{CmdError, CmdResult};
 use crate::resp::Args;
-use crate::session::client::AwaitedSave;
 use crate::session::context::Context;
 use crate::session::row::{ADM, ANY, CONN, F, GENERIC, NONE, Pure, RF, SERVER, row};
 use crate::session::spec::{Flags, Spec};
@@ -43,17 +44,15 @@ fn check_scheme(ctx: &Context<'_>) -> CmdResult {
 }
 
 /// Asks for a checkpoint: with FULL for one of every record, otherwise for the kind that is due.
-fn request_checkpoint(ctx: &Context<'_>, is_full: bool) -> CmdResult {
+/// Returns the counts before it.
+fn request_checkpoint(ctx: &Context<'_>, is_full: bool) -> Result<CheckpointCounts, CmdError> {
     check_scheme(ctx)?;
     let engine = &ctx.shared.keyspace.engine;
-    let has_begun = match is_full {
+    let before = match is_full {
         true => engine.full_checkpoint_in_background(),
         false => engine.checkpoint_in_background(),
     };
-    match has_begun {
-        true => Ok(()),
-        false => Err(CmdError::fixed("ERR Background save already in progress")),
-    }
+    before.ok_or(CmdError::fixed("ERR Background save already in progress"))
 }
 
 /// Asks for a checkpoint. This client waits for the checkpoint's end, and no other client does.
@@ -63,10 +62,7 @@ fn save(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
         Some(option) if args.len() == 2 && is(option, "FULL") => true,
         Some(_) => return Err(CmdError::SYNTAX),
     };
-    let now = ctx.shared.keyspace.engine.stats().checkpoints;
-    request_checkpoint(ctx, is_full)?;
-    ctx.client.awaited_save =
-        Some(AwaitedSave { published: now.published, failures: now.failures });
+    ctx.client.awaited_save = Some(request_checkpoint(ctx, is_full)?);
     Ok(())
 }
 

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use stillpoint::CheckpointCounts;
+
 use super::spec::Spec;
 use crate::config::Db;
 use crate::keyspace::{Waiting, Watched};
@@ -82,13 +84,6 @@ pub(crate) enum ReplyMode {
     Skip,
 }
 
-/// A `SAVE` under way: the counts of checkpoints when the client asked.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AwaitedSave {
-    pub(crate) published: u64,
-    pub(crate) failures: u64,
-}
-
 /// A command that waits for keys, and runs again when one is made.
 #[derive(Debug)]
 pub(crate) struct Blocked {
@@ -127,8 +122,8 @@ pub(crate) struct Client {
     pub(crate) multi: Option<Box<Multi>>,
     pub(crate) watched: Vec<Watched>,
     pub(crate) reply_mode: ReplyMode,
-    /// The `SAVE` whose end the next request waits for, if any.
-    pub(crate) awaited_save: Option<AwaitedSave>,
+    /// The counts before the `SAVE` whose end the next request waits for, if any.
+    pub(crate) awaited_save: Option<CheckpointCounts>,
     /// Until this moment, in monotonic milliseconds, the client is sent nothing and its next request
     /// waits. 0: the client need not wait.
     pub(crate) silent_until_ms: u64,

@@ -88,7 +88,7 @@ impl Bed {
     pub(super) fn take_full(&self) -> LabResult<Taken> {
         self.timed(|engine| {
             let before = engine.stats().checkpoints.published;
-            while !engine.full_checkpoint_in_background() {
+            while engine.full_checkpoint_in_background().is_none() {
                 sys::sleep(std::time::Duration::from_millis(1));
             }
             loop {
