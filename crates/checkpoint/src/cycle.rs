@@ -334,7 +334,10 @@ impl Passage<'_> {
         if !scheme.takes_changes() && !scheme.works_after_capture() {
             return 0;
         }
-        (0..store.slab_count()).map(|unit| scheme.settle(store, unit, slots.own())).sum()
+        let dirty =
+            (0..store.slab_count()).map(|unit| scheme.settle(store, unit, slots.own())).sum();
+        store.end_settling();
+        dirty
     }
 
     /// Enters a phase, and waits until no commit acts in the previous one.

@@ -31,7 +31,7 @@ use crate::shared::Shared;
 use backoff::Backoff;
 
 pub(crate) use attempt::remove_strays;
-pub(crate) use chain::{goes_on, replace_run, whole_run};
+pub(crate) use chain::{marks_replayed, replace_run, whole_run};
 pub(crate) use held::hold;
 pub use held::{FileHolder, HeldFiles};
 pub use merge::CheckpointsMerged;
@@ -140,6 +140,10 @@ pub struct CheckpointStatus {
 
 /// Shortest time between two checkpoints that are taken for the memory of deleted keys.
 const FREES_MEMORY_EVERY: Duration = Duration::from_secs(1);
+/// Least bytes that a deleted key holds while its cell waits for a checkpoint.
+const WAITING_CELL_BYTES: usize = 64;
+/// Such a checkpoint is taken only if deleted keys hold this fraction of the memory.
+const WAITING_PART: usize = 256;
 /// Periods without a checkpoint, after which one is overdue.
 const OVERDUE_PERIODS: u32 = 3;
 
@@ -148,7 +152,8 @@ struct State {
     /// The checkpoint that was asked for: a full one, or of the kind that is due.
     requested: bool,
     /// A checkpoint of every record was asked for, and none was published since. Until then each
-    /// attempt takes one, also after attempts that failed or were given up.
+    /// attempt takes one, also after attempts that failed or were given up. So it is after a start that
+    /// has replayed without marks.
     owes_full: bool,
     /// A merge has found that a checkpoint of the chain cannot be read. So a full one is due.
     chain_is_damaged: bool,
@@ -223,6 +228,7 @@ impl Checkpoints {
     pub(crate) fn new(
         manifest: &Manifest,
         (takes_checkpoints, keep_checkpoints, policy): (bool, usize, CheckpointPolicy),
+        owes_full: bool,
         log_bytes: u64,
         now_ns: u64,
     ) -> Self {
@@ -230,7 +236,7 @@ impl Checkpoints {
         Self {
             state: Mutex::new(State {
                 requested: false,
-                owes_full: false,
+                owes_full,
                 chain_is_damaged: false,
                 was_released: false,
                 takes_checkpoints,
@@ -492,14 +498,16 @@ impl State {
         chain::links_max(self.keep_checkpoints, self.policy.merge_after)
     }
 
-    /// Whether memory is nearly used up and a checkpoint frees the memory of deleted keys. A
+    /// Whether memory is nearly used up, and checkpoints free a part of it that deleted keys hold. A
     /// checkpoint frees the keys whose deletions the previous checkpoint has published, so one more
     /// is taken after the last deletion.
     fn frees_memory(&self, shared: &Shared, commits: u64, waited: Duration) -> bool {
         let last = self.last.as_ref();
         let last_took = last.map_or(Duration::ZERO, |done| done.duration);
         let (held, most) = (shared.store.held_bytes(), shared.store.max_memory_bytes());
+        let waiting_bytes = shared.store.waiting_cells() * WAITING_CELL_BYTES;
         shared.keeps_deleted_keys
+            && waiting_bytes >= most / WAITING_PART
             && held >= most - most / 16
             && waited >= FREES_MEMORY_EVERY.max(last_took * 4)
             && (commits != self.last_commits || last.is_some_and(|done| done.changed > 0))

@@ -15,7 +15,7 @@ use stillpoint_sync::atomic::{AtomicBool, AtomicUsize};
 
 use crate::builder::Parts;
 use crate::catalog::{self, Catalog};
-use crate::checkpoints::{Checkpoints, LOG_HOLDER};
+use crate::checkpoints::{Checkpoints, LOG_HOLDER, marks_replayed};
 use crate::config::Config;
 use crate::error::Error;
 use crate::guards::Seats;
@@ -59,7 +59,7 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     let ends = plan.copy_ends(environment.clock.wall_ms())?;
     let journal = open_journal(&config, (&disk, &kinds), &plan, &ends)?;
     let logs = (if records_commits { config.logs as u8 } else { 0 }, logs_calls_alone);
-    let catalog = begin_incarnation(&disk, &plan, (wanted.tables, logs), &ends)?;
+    let catalog = begin_incarnation(&disk, &plan, (wanted.tables, logs, scheme_row.name), &ends)?;
     let open = Arc::new(OpenTransactions::new(journal.clone(), config.logs));
     kind_replay.undo_losers(&journal, &open, store.driver().now().epoch())?;
     let takes_checkpoints = scheme.checkpointer.is_some();
@@ -84,6 +84,7 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
         checkpoints: Checkpoints::new(
             &plan.manifest,
             (takes_checkpoints, config.keep_checkpoints, config.checkpoint_policy()),
+            !marks_replayed(&plan.manifest, scheme_row.name),
             recovered.log_bytes,
             environment.clock.monotonic_ns(),
         ),
@@ -103,11 +104,15 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
 fn begin_incarnation(
     disk: &Arc<dyn Disk>,
     plan: &Plan,
-    (tables, logs): (Vec<TableEntry>, (u8, bool)),
+    (tables, logs, scheme): (Vec<TableEntry>, (u8, bool), &str),
     ends: &Ends,
 ) -> Result<Catalog, Error> {
     let catalog = Catalog::new(disk.clone(), plan.manifest.clone());
-    catalog.publish(|manifest| *manifest = Manifest { tables, ..plan.successor(logs, ends) })?;
+    let mut next = Manifest { tables, ..plan.successor(logs, ends) };
+    if let Some(present) = next.incarnations.last_mut() {
+        present.scheme = Some(scheme.to_owned());
+    }
+    catalog.publish(|manifest| *manifest = next)?;
     plan.trim(ends)?;
     crate::checkpoints::remove_strays(&**disk, &plan.manifest)?;
     Ok(catalog)
@@ -226,7 +231,7 @@ fn new_store(
         },
         cells,
     )?;
-    if !crate::checkpoints::goes_on(&plan.manifest, config.checkpoint_row()?.name) {
+    if !marks_replayed(&plan.manifest, config.checkpoint_row()?.name) {
         store.leave_replayed_unmarked();
     }
     store.note_loaded_chain(plan.manifest.checkpoints.is_empty());

@@ -402,6 +402,12 @@ impl Session {
         Inside::is_in_batch() || self.worker.idle()
     }
 
+    /// Whether the next call of [`idle`](Self::idle) frees memory of deleted records for which a
+    /// checkpoint was awaited. A caller with nothing else to do then calls it at once.
+    pub fn reclaims(&self) -> bool {
+        self.worker.reclaims()
+    }
+
     /// Fails the store if an undo could not be logged.
     #[inline]
     fn note_failure(&mut self) {

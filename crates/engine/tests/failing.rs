@@ -561,6 +561,34 @@ fn deleted_keys_give_their_memory_back_before_it_runs_out() {
     engine.close().expect("closed");
 }
 
+/// Memory is nearly used up by records that live. No checkpoint would free any of it, so none is taken
+/// for that, whatever is written.
+#[test]
+fn records_that_live_ask_for_no_checkpoint() {
+    let disk = SimDisk::new(1);
+    let clock = Arc::new(TestClock::default());
+    let mut config = config(&disk, clock.clone());
+    config.checkpoint = "calc:partial".to_owned();
+    config.log_segment_bytes = 1 << 20;
+    config.log_limit_bytes = u64::MAX;
+    disk.set_capacity(None);
+    let engine = Engine::open(config).expect("an empty disk");
+    let table = engine.table("t").expect("a name");
+    let mut session = engine.session().expect("a seat");
+    let mut keys = 0..;
+    keys.find_map(|key| put(&mut session, table, key, &[7; 900]).err()).expect("a limit");
+    engine.checkpoint().expect("published");
+    for _ in 0..10 {
+        put(&mut session, table, 1, &[8; 900]).expect("the record has its memory");
+        clock.0.fetch_add(60_000_000_000, SeqCst);
+        // The background thread looks every 50 ms.
+        RealClock.sleep(Duration::from_millis(120));
+    }
+    assert_eq!(engine.stats().checkpoints.published, 1);
+    drop(session);
+    engine.close().expect("closed");
+}
+
 /// A link of the chain cannot be read any more. The merge that finds out asks for a checkpoint of
 /// every record, which memory still has.
 #[test]
@@ -667,6 +695,61 @@ fn a_log_of_another_scheme_is_replayed_within_its_memory() {
         let done = engine.checkpoint().expect("published");
         assert_eq!((done.kind, done.records), (CheckpointKind::Full, 100), "{scheme}");
     }
+}
+
+/// A scheme's chain, and then a run of `none` that reuses the cells of deleted keys at once. Replay of
+/// that run marks nothing, so that it needs no more memory, and the next checkpoint is full. So is the
+/// one after a further start without a checkpoint.
+#[test]
+fn a_log_of_another_scheme_beyond_a_chain_is_replayed_within_its_memory() {
+    for changed in [10, 20_000] {
+        replay_beyond_a_chain(changed);
+    }
+}
+
+fn replay_beyond_a_chain(changed: u32) {
+    let disk = SimDisk::new(1);
+    let mut config = config(&disk, Arc::new(TestClock::default()));
+    config.checkpoint = "calc:partial".to_owned();
+    config.max_memory_bytes = 32 << 20;
+    config.log_segment_bytes = 1 << 20;
+    config.log_limit_bytes = u64::MAX;
+    disk.set_capacity(None);
+    let scheme_of = |number: usize| manifest(&disk).incarnations[number].scheme.clone();
+    let engine = Engine::open(config.clone()).expect("an empty disk");
+    let table = engine.table("t").expect("a name");
+    let mut session = engine.session().expect("a seat");
+    (0..20_000).for_each(|key| put(&mut session, table, key, &[7; 900]).expect("commits"));
+    engine.checkpoint().expect("published");
+    assert_eq!(scheme_of(0).as_deref(), Some("calc:partial"));
+    drop((session, engine));
+    config.checkpoint = "none".to_owned();
+    let engine = Engine::open(config.clone()).expect("a chain");
+    let mut session = engine.session().expect("a seat");
+    for key in 0..changed {
+        let deleted = session.transact(|tx| tx.delete(table, &key.to_be_bytes()));
+        assert!(deleted.expect("commits"));
+        put(&mut session, table, 20_000 + key, &[8; 900]).expect("memory is reused");
+    }
+    drop((session, engine));
+    config.checkpoint = "calc:partial".to_owned();
+    for _ in 0..2 {
+        let engine = Engine::open(config.clone()).expect("the log fits as it did");
+        let mut session = engine.session().expect("a seat");
+        assert_eq!(session.len(table).expect("counts"), 20_000);
+    }
+    let engine = Engine::open(config.clone()).expect("the log fits as it did");
+    let mut session = engine.session().expect("a seat");
+    put(&mut session, table, 50_000, &[9; 900]).expect("commits");
+    let done = engine.checkpoint().expect("published");
+    assert_eq!((done.kind, done.records), (CheckpointKind::Full, 20_001));
+    put(&mut session, table, 50_001, &[9; 900]).expect("commits");
+    let done = engine.checkpoint().expect("published");
+    assert_eq!((done.kind, done.records), (CheckpointKind::Partial, 1));
+    drop((session, engine));
+    let engine = Engine::open(config).expect("a chain");
+    let mut session = engine.session().expect("a seat");
+    assert_eq!(session.len(table).expect("counts"), 20_002);
 }
 
 /// A key that no published checkpoint has gives its memory back once it is deleted, however long

@@ -268,6 +268,9 @@ pub struct IncarnationEntry {
     /// these files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tails: Vec<LogTail>,
+    /// Name of the checkpoint scheme of the incarnation. Absent in manifests of earlier releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheme: Option<String>,
 }
 
 /// The end of a log, copied by a recovery that could not know whether it was durable. From the

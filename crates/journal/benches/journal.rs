@@ -289,6 +289,7 @@ fn read_back(disk: &Arc<dyn Disk>, clock: &dyn Clock) {
         cut: None,
         calls: false,
         tails: Vec::new(),
+        scheme: None,
     };
     let start = ReplayStart::default();
     let input = ScanInput {

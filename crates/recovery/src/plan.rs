@@ -187,6 +187,7 @@ impl Plan {
             cut: None,
             calls,
             tails: Vec::new(),
+            scheme: None,
         });
         next.clean_shutdown = None;
         next.next_epoch = self.epoch.saturating_add(1);

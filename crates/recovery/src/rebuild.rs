@@ -285,6 +285,7 @@ impl Found {
             cut: None,
             calls: false,
             tails: Vec::new(),
+            scheme: None,
         };
         let mut entries: Vec<_> = self
             .segments

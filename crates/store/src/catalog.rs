@@ -89,10 +89,12 @@ impl Tables {
 }
 
 /// A cell that had no value when its lock was released.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Absent {
     pub(crate) owner: u32,
     pub(crate) table: TableId,
+    /// Whether the status of the cell notes that it waits for a checkpoint, and this is its entry.
+    pub(crate) is_noted: bool,
     pub(crate) cell: u64,
 }
 

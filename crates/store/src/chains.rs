@@ -42,8 +42,10 @@ pub(crate) struct Chains {
     present: AtomicU64,
     /// The bit of the chain that the full checkpoint under way would begin; 0 if there is none.
     begun: AtomicU64,
-    /// Checkpoints that have ended.
-    ends: AtomicU64,
+    /// Full checkpoints that have ended.
+    full_ends: AtomicU64,
+    /// The epoch in which a pass that settles the marks has last come to its end.
+    settled_in: AtomicU64,
 }
 
 impl Default for Chains {
@@ -52,7 +54,8 @@ impl Default for Chains {
             counted: AtomicU64::new(UNKNOWN),
             present: AtomicU64::new(u64::from(status::CHAIN_0)),
             begun: AtomicU64::new(0),
-            ends: AtomicU64::new(0),
+            full_ends: AtomicU64::new(0),
+            settled_in: AtomicU64::new(u64::MAX),
         }
     }
 }
@@ -84,12 +87,24 @@ impl Chains {
             (_, false) if self.counted.load(Relaxed) == UNKNOWN => {}
             (_, false) => drop(self.counted.fetch_and(!begun, Relaxed)),
         }
-        self.ends.fetch_add(1, Relaxed);
+        if begun != 0 {
+            self.full_ends.fetch_add(1, Relaxed);
+        }
     }
 
-    /// Number of checkpoints that have ended. Each may have freed cells for reuse.
-    pub(crate) fn ends(&self) -> u64 {
-        self.ends.load(Relaxed)
+    /// Number of full checkpoints that have ended. Each may have freed cells for reuse.
+    pub(crate) fn full_ends(&self) -> u64 {
+        self.full_ends.load(Relaxed)
+    }
+
+    /// The epoch in which a pass that settles the marks has last come to its end.
+    pub(crate) fn settled_in(&self) -> u64 {
+        self.settled_in.load(Relaxed)
+    }
+
+    /// A pass has come to its end.
+    pub(crate) fn end_settling(&self, epoch: u64) {
+        self.settled_in.store(epoch, Relaxed);
     }
 
     /// The bit that notes that the present chain has a key.

@@ -90,6 +90,11 @@ impl Store {
         }
     }
 
+    /// Ends a pass over all slabs. Called in PREPARE.
+    pub fn end_settling(&self) {
+        self.chains().end_settling(self.driver().now().epoch());
+    }
+
     /// Settles the marks that the epoch before the present one has left in a slab. If the
     /// checkpoint that has these records is `published`, the call clears these marks. Otherwise the
     /// call turns the marks into marks of the present epoch. Returns how many cells have a mark of
@@ -101,12 +106,18 @@ impl Store {
         let (before, marks) = (epoch.wrapping_sub(1), self.memory().arena.marks());
         let (ended, present) = (status::dirty_in(before), status::dirty_in(epoch));
         let in_chain = self.present_chain();
+        // If the last pass was cut off, a cell that the pass did not come to may be in the chain.
+        let taken_in_chain = match self.chains().settled_in() == before {
+            true => 0,
+            false => in_chain,
+        };
         let next = |seen: u8| {
             let added = match (seen & ended != 0, published) {
                 // A pass that was cut off did not come to this cell. The checkpoint that has taken
                 // the cell may have been published.
                 (false, _) if seen & status::TAKEN != 0 => in_chain,
                 (false, _) => 0,
+                (true, false) if seen & status::TAKEN != 0 => present | taken_in_chain,
                 (true, false) => present,
                 (true, true) => in_chain,
             };

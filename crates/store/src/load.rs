@@ -259,7 +259,8 @@ impl Loader {
                     let number = self.insert(table, hash, key, 0)?;
                     let stamp = Stamp::new(gsn, LOG_NONE);
                     self.local.store.cell(number).record().end_delete(stamp);
-                    self.stamped.push(Absent { owner: table.owner, table: table.id, cell: number });
+                    let Table { owner, id, .. } = *table;
+                    self.stamped.push(Absent { owner, table: id, is_noted: false, cell: number });
                 }
             }
         }

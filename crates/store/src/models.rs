@@ -50,7 +50,7 @@ fn the_index_loses_nothing_while_it_grows() {
                     assert!(index.remove(0, hash(first), first, || {}));
                     assert!(!find(&index, first));
                     assert_eq!(insert(&index, 0, first + 1), Inserted::Existing(first + 1));
-                    assert!(index.replace(hash(first + 1), first + 1, first + 9));
+                    assert!(index.replace(hash(first + 1), (first + 1, first + 9), || {}));
                     let replaced = index.find(hash(first + 1), |cell| cell == first + 9);
                     assert_eq!(replaced, Some(first + 9));
                 })

@@ -107,6 +107,7 @@ impl Participant {
             self.cache.forget_owner(owner);
             self.reclaim.forget_owner(owner);
         }
+        self.count_waiting();
         self.tables = tables;
     }
 

@@ -43,11 +43,13 @@ pub enum Bug {
     MarkNotNoted = 15,
     /// A cell does not show that a published checkpoint has its key.
     ChainForgotten = 16,
+    /// A cell that replaces another one of a deleted key does not take over its marks.
+    MovedWithoutStatus = 17,
 }
 
 impl Bug {
     /// Every bug.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::PhaseReadBeforeLocks,
         Self::InsertWithoutMark,
         Self::DeleteWithoutBeforeImage,
@@ -64,6 +66,7 @@ impl Bug {
         Self::NotBroughtOver,
         Self::MarkNotNoted,
         Self::ChainForgotten,
+        Self::MovedWithoutStatus,
     ];
 }
 

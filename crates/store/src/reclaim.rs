@@ -9,27 +9,47 @@
 //! A cell that no log wrote, made for the lock of a missing key for instance, is reclaimed by the
 //! transaction that releases it last. Each other release of an absent cell's lock makes an entry in
 //! the worker's queue. A worker looks at twice as many entries as it has made since it last looked. So
-//! the queue is no longer than the deletions in the time that closing takes. Cells that a checkpoint
-//! needs are kept apart, each once. A worker looks through them when a checkpoint has gone on.
+//! the queue is no longer than the deletions in the time that closing takes.
 //!
-//! The queue may name a cell twice. An entry may also name a cell that was reclaimed and belongs to
-//! another key now, or is no cell any more. So an entry is only a hint where to look.
+//! **Cells that a checkpoint needs** wait in a queue for each epoch of their marks:
+//! ```text
+//! marked in epoch e ─▶ checkpoint e + 1 has the deletions, and is published
+//!   ─▶ PREPARE of checkpoint e + 2 clears the marks ─▶ the whole queue is looked at
+//! ```
+//! A cell that is still needed then waits in the queue of a later epoch. So each cell is looked at once
+//! for each checkpoint at most. A full checkpoint that ends may free cells of all epochs.
+//!
+//! A bit of the cell's status notes that the cell waits, so that it waits in one queue only. Whoever
+//! sets the bit or takes the entry out of the queue holds the cell's lock.
+//!
+//! Such a cell keeps the key, and no room for the value: a smaller cell replaces it.
+//!
+//! The other queue may name a cell twice. An entry may also name a cell that was reclaimed and belongs
+//! to another key now, or is no cell any more. So an entry is only a hint where to look.
 
-use std::collections::{BTreeSet, VecDeque};
-use std::ops::Bound::{Excluded, Unbounded};
+mod queue;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
 
 use stillpoint_format::Stamp;
 use stillpoint_sync::GracePeriod;
+use stillpoint_sync::atomic::Ordering::{Acquire, Relaxed};
 use stillpoint_sync::lock_word::{self, Priority};
 use stillpoint_sync::{mutant, planted};
 use stillpoint_txn::TableId;
 
 use crate::catalog::Absent;
+use crate::memory::arena::{Allowance, Kind, bytes_of_class};
 use crate::memory::blob::{self, Blob};
+use crate::memory::cell::cell_bytes;
 use crate::memory::stamp::{ABSENT, DEAD};
 use crate::participant::Participant;
 use crate::phase::Phase;
+use crate::record::NewCell;
+use crate::rules::{Claim, Reuse};
 use crate::table::Table;
+use queue::{Queue, Waiting};
 
 #[derive(Clone, Copy, Debug)]
 enum Garbage {
@@ -62,34 +82,35 @@ const PER_ROUND: usize = 128;
 /// Absent cells that an idle worker looks at per round, at most.
 const PER_IDLE_ROUND: usize = 8192;
 
-/// A round of n looks also looks again at n / 4 cells that a checkpoint needed, if a checkpoint has
-/// gone on since.
-const LOOKS_PER_NEEDED: usize = 4;
-
 /// The result of a look at an entry.
 #[derive(Clone, Copy, Debug)]
 enum Looked {
-    /// The cell was reclaimed, or is not absent any more.
+    /// The cell was reclaimed, is not absent any more, or waits in another queue.
     Done,
-    /// The deletion of the cell's key is not closed.
-    NotClosed,
-    /// A checkpoint needs the cell.
-    Needed,
+    /// The deletion of the cell's key is not closed, or marks are settled at present.
+    Later,
+    /// Another thread holds the lock of the cell, whose status notes that it waits.
+    Locked,
+    /// A checkpoint needs the cell, or this smaller one that has replaced it. It waits since this
+    /// moment.
+    Needed(u64, u64),
 }
+
+/// A pass settles the marks of cells at present.
+struct AreSettled;
 
 /// The cells and large values that a worker has to reclaim.
 #[derive(Debug, Default)]
 pub(crate) struct Reclaim {
-    absent: VecDeque<Absent>,
+    absent: Queue,
     /// Entries made since the last round.
     added: usize,
-    /// Absent cells that a checkpoint needed when they were looked at. A set, since each release of such
-    /// a cell's lock makes an entry.
-    needed: BTreeSet<Absent>,
-    /// How far checkpoints had gone when a look through `needed` began.
-    needed_at: (u64, bool, u64),
-    /// The least of `needed` that this look has not come to. `None` if it has come to all of them.
-    needed_next: Option<Absent>,
+    /// Absent cells that a checkpoint needed when they were looked at.
+    needed: Waiting,
+    /// Full checkpoints that had ended when `needed` was looked at.
+    full_ends: u64,
+    /// Number of `needed`, and bytes of both queues, as the store counts them.
+    counted: (usize, usize),
     garbage: Vec<Garbage>,
     /// Bytes of the large values in `garbage`.
     garbage_bytes: usize,
@@ -103,7 +124,7 @@ pub(crate) type IsClosed<'a> = &'a dyn Fn(Stamp) -> bool;
 
 impl Reclaim {
     pub(crate) fn add(&mut self, owner: u32, table: TableId, cell: u64) {
-        self.absent.push_back(Absent { owner, table, cell });
+        self.absent.push(Absent { owner, table, is_noted: false, cell });
         self.added += 1;
     }
 
@@ -121,7 +142,6 @@ impl Reclaim {
     pub(crate) fn forget_owner(&mut self, owner: u32) {
         self.absent.retain(|absent| absent.owner != owner);
         self.needed.retain(|absent| absent.owner != owner);
-        self.needed_next = self.needed.first().copied();
         self.garbage.retain(|garbage| garbage.owner() != owner);
         self.garbage_bytes = self.garbage.iter().map(Garbage::large_bytes).sum();
         for (_, batch) in &mut self.waiting {
@@ -141,14 +161,18 @@ impl Reclaim {
 
     /// Gives up the absent cells that wait to be reclaimed, and returns them.
     pub(crate) fn give_up_absent(&mut self) -> Vec<Absent> {
-        (self.added, self.needed_next) = (0, None);
-        self.absent.extend(std::mem::take(&mut self.needed));
-        std::mem::take(&mut self.absent).into()
+        self.added = 0;
+        self.absent.drain().chain(self.needed.drain()).collect()
     }
 
     /// Takes over the absent cells that an ended worker could not reclaim.
     pub(crate) fn adopt(&mut self, absent: Vec<Absent>) {
-        self.absent.extend(absent);
+        absent.into_iter().for_each(|absent| self.absent.push(absent));
+    }
+
+    /// Whether the wait of cells is over that a checkpoint needed.
+    pub(crate) fn has_over(&self) -> bool {
+        self.needed.has_over()
     }
 }
 
@@ -159,7 +183,9 @@ impl Participant {
     pub(crate) fn collect_garbage(&mut self, is_closed: IsClosed<'_>) {
         if !(self.reclaim.absent.is_empty() && self.reclaim.needed.is_empty()) {
             let added = std::mem::take(&mut self.reclaim.added);
-            self.reclaim_absent(PER_ROUND.max(2 * added), is_closed);
+            // After a refusal this worker may have the only memory that is left.
+            let least = if self.cache.was_refused { PER_IDLE_ROUND } else { PER_ROUND };
+            self.reclaim_absent(least.max(2 * added), is_closed);
         }
         let is_much = self.reclaim.is_much_garbage();
         if is_much || !self.reclaim.waiting.is_empty() {
@@ -186,45 +212,63 @@ impl Participant {
         self.make_room();
     }
 
-    /// Looks at the `most` oldest entries, up to the first whose deletion is not closed yet, since
-    /// those behind it are hardly older. True if more cells might be reclaimed at once.
+    /// Looks at the `most` oldest cells whose wait for a checkpoint is over. Then looks at the `most`
+    /// oldest entries, up to the first whose deletion is not closed yet, since those behind it are
+    /// hardly older. True if more cells might be reclaimed at once.
     #[cold]
     fn reclaim_absent(&mut self, most: usize, is_closed: IsClosed<'_>) -> bool {
-        let gone = self.look_again(most / LOOKS_PER_NEEDED, is_closed);
+        self.look_again(most, is_closed);
+        let mut more = true;
         for _ in 0..most {
-            let Some(&absent) = self.reclaim.absent.front() else {
-                return gone;
+            let Some(absent) = self.reclaim.absent.first() else {
+                more = false;
+                break;
             };
             match self.try_reclaim(absent, is_closed) {
-                Looked::NotClosed => return gone,
+                Looked::Later => {
+                    more = false;
+                    break;
+                }
                 Looked::Done => {}
-                Looked::Needed => drop(self.reclaim.needed.insert(absent)),
+                Looked::Locked => self.wait_anew(absent),
+                Looked::Needed(since, cell) => self.wait_since(since, Absent { cell, ..absent }),
             }
-            self.reclaim.absent.pop_front();
+            self.reclaim.absent.pop();
         }
-        true
+        self.count_waiting();
+        more || self.reclaim.has_over()
     }
 
-    /// Looks at the `most` next cells that a checkpoint needed, if a checkpoint has gone on since they
-    /// were last looked at. True if one of them is gone.
-    fn look_again(&mut self, most: usize, is_closed: IsClosed<'_>) -> bool {
-        let now = self.store.driver().now();
-        let at = (now.epoch(), now.phase() == Phase::Rest, self.store.chains().ends());
-        let reclaim = &mut self.reclaim;
-        if reclaim.needed_at != at {
-            reclaim.needed_at = at;
-            reclaim.needed_next = reclaim.needed.first().copied();
-        }
-        let before = reclaim.needed.len();
+    /// Looks at the `most` oldest cells whose wait for a checkpoint is over.
+    fn look_again(&mut self, most: usize, is_closed: IsClosed<'_>) {
+        let store = &self.store;
+        let full_ends = store.chains().full_ends();
+        let all = std::mem::replace(&mut self.reclaim.full_ends, full_ends) != full_ends;
+        self.reclaim.needed.end(|since| all || store.wait_is_over(since));
         for _ in 0..most {
-            let Some(absent) = self.reclaim.needed_next else { break };
-            let later = self.reclaim.needed.range((Excluded(absent), Unbounded)).next();
-            self.reclaim.needed_next = later.copied();
-            if matches!(self.try_reclaim(absent, is_closed), Looked::Done) {
-                self.reclaim.needed.remove(&absent);
+            let Some(absent) = self.reclaim.needed.pop() else { return };
+            match self.try_reclaim(absent, is_closed) {
+                Looked::Done => {}
+                Looked::Later | Looked::Locked => self.wait_anew(absent),
+                Looked::Needed(since, cell) => self.wait_since(since, Absent { cell, ..absent }),
             }
         }
-        self.reclaim.needed.len() < before
+    }
+
+    fn wait_since(&mut self, since: u64, absent: Absent) {
+        self.reclaim.needed.push(since, Absent { is_noted: true, ..absent });
+    }
+
+    /// Has a cell wait that cannot be looked at now.
+    fn wait_anew(&mut self, absent: Absent) {
+        self.wait_since(self.store.waits_since(u8::MAX), absent);
+    }
+
+    /// Tells the store how many cells wait here, and the bytes of the entries.
+    pub(crate) fn count_waiting(&mut self) {
+        let Reclaim { needed, absent, counted, .. } = &mut self.reclaim;
+        let now = (needed.len(), needed.bytes() + absent.bytes());
+        self.store.count_waiting(std::mem::replace(counted, now), now);
     }
 
     /// Takes an absent cell, whose lock the caller holds exclusively, out of the index. False if
@@ -238,10 +282,10 @@ impl Participant {
 
     /// Reclaims a cell, if nothing forbids it.
     fn try_reclaim(&mut self, absent: Absent, is_closed: IsClosed<'_>) -> Looked {
-        let Some(table) = self.tables.get(absent.table).filter(|table| table.owner == absent.owner)
-        else {
+        let is_owner = |table: &Arc<Table>| table.owner == absent.owner;
+        if !self.tables.get(absent.table).is_some_and(is_owner) {
             return Looked::Done;
-        };
+        }
         // The entry may be outdated: its place may now hold a cell of another size, or a large
         // value.
         if !self.store.memory().arena.has_record_cell(absent.cell, absent.owner) {
@@ -249,39 +293,121 @@ impl Participant {
         }
         let cell = self.store.cell(absent.cell);
         let word = cell.stamp_word();
-        if word & ABSENT == 0 || word & DEAD != 0 {
+        if word & DEAD != 0 || word & ABSENT == 0 && !absent.is_noted {
             return Looked::Done;
         }
         let is_closed = |stamp: Stamp| mutant!(is_closed(stamp), ReclaimsBeforeClosed => true);
-        if !is_closed(Stamp::from_bits(word)) {
-            return Looked::NotClosed;
+        if word & ABSENT != 0 && !is_closed(Stamp::from_bits(word)) {
+            return Looked::Later;
         }
         if lock_word::try_exclusive(cell.lock(), Priority::DECLARED).is_err() {
-            // The transaction that holds the lock makes a new entry when it releases the lock.
+            // The transaction that holds the lock makes a new entry when it releases the lock. That
+            // entry counts only if the cell does not wait already.
+            return if absent.is_noted { Looked::Locked } else { Looked::Done };
+        }
+        let looked = self.look_locked(absent, is_closed);
+        lock_word::release_exclusive(self.store.cell(absent.cell).lock());
+        looked
+    }
+
+    /// Looks at a cell whose lock this worker holds. So key and stamp stay.
+    fn look_locked(&mut self, absent: Absent, is_closed: impl Fn(Stamp) -> bool) -> Looked {
+        let table = self.tables.get(absent.table).expect("found before");
+        let cell = self.store.cell(absent.cell);
+        let (word, noted) = (cell.stamp_word(), self.store.rules().waits());
+        let stamp = Stamp::from_bits(word);
+        if word & DEAD != 0 {
             return Looked::Done;
         }
-        // Under the lock the key and the stamp stay.
-        let word = cell.stamp_word();
-        let stamp = Stamp::from_bits(word);
-        let is_absent = word & (ABSENT | DEAD) == ABSENT;
-        let is_needed = is_absent && !self.store.may_reuse(cell);
-        let may_go = is_closed(stamp);
-        let mut gone = false;
-        if is_absent && may_go && !is_needed {
+        // Relaxed: only holders of the lock change the bit.
+        let status = lock_word::status(cell.lock().load(Relaxed));
+        let waits = status & noted != 0;
+        let is_absent = word & ABSENT != 0;
+        if is_absent && !is_closed(stamp) {
+            return Looked::Later;
+        }
+        if is_absent && !self.store.may_reuse(cell) {
+            if waits && !absent.is_noted {
+                return Looked::Done;
+            }
+            if self.is_too_large(absent) {
+                match self.make_smaller(absent, stamp) {
+                    Ok(Some(smaller)) => {
+                        return Looked::Needed(self.store.waits_since(status), smaller);
+                    }
+                    Ok(None) => {}
+                    Err(AreSettled) if !waits => return Looked::Later,
+                    Err(AreSettled) => {}
+                }
+            }
+            if !waits {
+                let lock = self.store.cell(absent.cell).lock();
+                lock_word::update_status(lock, |status| status | noted);
+            }
+            return Looked::Needed(self.store.waits_since(status), absent.cell);
+        }
+        let gone = is_absent && {
             cell.read_key(&mut self.reclaim.key);
             let hash = self.store.hash(absent.table, &self.reclaim.key);
             // If the cell is not in the index yet, the transaction that adds it makes a new entry.
-            gone = self.remove_cell(table, hash, absent.cell, stamp);
-        }
-        lock_word::release_exclusive(cell.lock());
+            self.remove_cell(table, hash, absent.cell, stamp)
+        };
         if gone {
             self.reclaim.retire_cell(absent.owner, absent.cell);
+        } else if waits && absent.is_noted {
+            lock_word::update_status(cell.lock(), |status| status & !noted);
         }
-        match (is_absent && !may_go, is_needed) {
-            (true, _) => Looked::NotClosed,
-            (false, true) => Looked::Needed,
-            (false, false) => Looked::Done,
+        Looked::Done
+    }
+
+    /// Whether a smaller cell has room for the key alone. Reads the key.
+    fn is_too_large(&mut self, absent: Absent) -> bool {
+        let Self { store, reclaim, .. } = self;
+        let cell = store.cell(absent.cell);
+        cell.read_key(&mut reclaim.key);
+        let least = cell_bytes(reclaim.key.len(), 0, store.memory().copies);
+        store.rules().reuse == Reuse::WhenClean && bytes_of_class(least) < cell.bytes()
+    }
+
+    /// Replaces the cell of a deleted key that a checkpoint needs by a cell without room for a value.
+    /// So the value's bytes are free although the checkpoint, or each further one, should fail. Returns
+    /// `None` if there is no memory, or if a capture has yet to take the deletion. This worker holds the
+    /// cell's lock, and has read the key.
+    ///
+    /// The new cell takes over the stamp and the marks. The index has the new cell only after the old
+    /// one is dead. So whoever writes the new cell writes it after all reads of the old one.
+    fn make_smaller(&mut self, absent: Absent, stamp: Stamp) -> Result<Option<u64>, AreSettled> {
+        let Self { store, cache, tables, reclaim, .. } = self;
+        let (now, old) = (store.driver().now(), store.cell(absent.cell));
+        if now.phase() == Phase::Prepare {
+            return Err(AreSettled);
         }
+        // Acquire: the status is read after the phase.
+        let is_claimed = || !Claim::of(now).is_open(lock_word::status(old.lock().load(Acquire)));
+        if !store.may_move(now, is_claimed) {
+            return Ok(None);
+        }
+        let moved = store.moved_status(old);
+        let table: &Table = tables.get(absent.table).expect("found before");
+        let key = &reclaim.key[..];
+        let hash = store.hash(absent.table, key);
+        let status = moved | store.rules().first_status(now) | store.rules().waits();
+        let new = |kind| NewCell { table, hash, key, value_len: 0, kind, locked_by: None, status };
+        // The move frees more than it takes. So it may take more than the limit allows.
+        let allowance = std::mem::replace(&mut cache.allowance, Allowance::Reserve);
+        let made = new(Kind::Record)
+            .make(store.memory(), cache)
+            .or_else(|_| new(Kind::Lock).make(store.memory(), cache));
+        cache.allowance = allowance;
+        let Ok(number) = made else { return Ok(None) };
+        store.cell(number).record().end_delete(stamp);
+        store.note_moved_marks(number, moved);
+        if !table.index.replace(hash, (absent.cell, number), || old.kill()) {
+            self.retire_unpublished(number);
+            return Ok(None);
+        }
+        self.reclaim.retire_cell(absent.owner, absent.cell);
+        Ok(Some(number))
     }
 
     /// Frees the garbage whose grace period has passed. If `begins`, begins a grace period for the
@@ -340,6 +466,7 @@ impl Participant {
         // must be forgotten.
         self.enter();
         self.store.catalog().leave_absent(self.reclaim.give_up_absent().into_iter());
+        self.count_waiting();
         let waiting = std::mem::take(&mut self.reclaim.waiting);
         let garbage = std::mem::take(&mut self.reclaim.garbage);
         for item in waiting.into_iter().flat_map(|(_, batch)| batch).chain(garbage) {
@@ -351,10 +478,8 @@ impl Participant {
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::rules::{CellRules, DirtyRule, Reuse, StatusChanges};
+    use crate::rules::{CellRules, DirtyRule, StatusChanges};
     use crate::store::{Store, StoreConfig};
     use crate::txn::commit_log::NoLog;
     use crate::worker::Worker;

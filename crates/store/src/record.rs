@@ -362,9 +362,8 @@ pub(crate) fn install_in_new_cell<'a>(
         record.put_inline(tag, value);
         record.end_write(stamp);
     }
-    let replaced = table.index.replace(hash, old, number);
+    let replaced = table.index.replace(hash, (old, number), || Cell::new(memory, old).kill());
     debug_assert!(replaced, "the index names the cell of a key that cannot change meanwhile");
-    Cell::new(memory, old).kill();
 }
 
 /// Prepares and installs a change of the record in cell `number` while the store is not served.

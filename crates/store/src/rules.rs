@@ -9,6 +9,7 @@
 //! | [`TAKEN`](status::TAKEN) | the present checkpoint has the dirty record | [`DirtyRule::ByEpoch`] |
 //! | [`CAPTURED`](status::CAPTURED) | the copy that commits of this epoch write has the newest value, or will have it once `COPYING` is gone; or neither: the meaning alternates | [`WriteRule::AlternateCopies`] |
 //! | [`CHAIN_0`](status::CHAIN_0), [`CHAIN_1`](status::CHAIN_1) | a chain of published checkpoints may have the key | [`Reuse::WhenClean`] |
+//! | [`WAITS`](status::WAITS), [`WAITS_WITH_COPIES`](status::WAITS_WITH_COPIES) | the absent cell waits for a checkpoint, in the queue of a worker | [`Reuse`] |
 //! | [`COPYING`](status::COPYING) | a thread brings the newest value over to that copy | [`WriteRule::AlternateCopies`] |
 //! | [`NEXT_COPY`](status::NEXT_COPY) | number of the copy that the next commit writes | [`WriteRule::SwitchCopies`] |
 
@@ -44,6 +45,16 @@ pub mod status {
     pub const CHAIN_0: u8 = 1 << 6;
     /// As [`CHAIN_0`].
     pub const CHAIN_1: u8 = 1 << 7;
+
+    /// The cell of a key without a value waits for a checkpoint, in the queue of one worker. Only for
+    /// stores that note the chains.
+    pub const WAITS: u8 = 1 << 1;
+    /// As [`WAITS`], for all other stores.
+    pub const WAITS_WITH_COPIES: u8 = 1 << 7;
+
+    /// The bits that a cell takes over from the cell that it replaces while a checkpoint needs the key,
+    /// where stores note the chains.
+    pub(crate) const MOVED: u8 = DIRTY_EVEN | DIRTY_ODD | TAKEN | CHAIN_0 | CHAIN_1;
 
     /// The dirty bit of commits of `epoch`.
     pub const fn dirty_in(epoch: u64) -> u8 {
@@ -147,6 +158,14 @@ impl CellRules {
         status_changes: StatusChanges::InCapture,
         ..Self::IN_PLACE
     };
+
+    /// The status bit of a cell without a value that waits for a checkpoint.
+    pub(crate) fn waits(&self) -> u8 {
+        match self.reuse {
+            Reuse::WhenClean => status::WAITS,
+            _ => status::WAITS_WITH_COPIES,
+        }
+    }
 
     /// The status of a cell that is made at this time.
     #[inline]

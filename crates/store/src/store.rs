@@ -17,7 +17,7 @@ use crate::memory::Memory;
 use crate::memory::arena::{Allowance, CellCache};
 use crate::memory::blob;
 use crate::memory::cell::Cell;
-use crate::phase::{Phase, PhaseDriver, Quiesced};
+use crate::phase::{Phase, PhaseDriver, PhaseWord, Quiesced};
 use crate::planted;
 use crate::read_stamps::ReadStamps;
 use crate::rules::{CellRules, DirtyRule, Reuse, StatusChanges, status};
@@ -74,6 +74,9 @@ pub struct Store {
     /// The deleted keys that the present loaders share, and their bytes.
     deletions: Mutex<Weak<Deletions>>,
     deletion_bytes: AtomicUsize,
+    /// Cells that wait for a checkpoint, and bytes of the workers' queues of absent cells.
+    waiting_cells: AtomicUsize,
+    queue_bytes: AtomicUsize,
     /// Ages of undeclared transactions, for wait-die.
     pub(crate) ages: CachePadded<AtomicU64>,
 }
@@ -111,6 +114,8 @@ impl Store {
             read_stamps: config.serial_gsns.then(ReadStamps::new),
             deletions: Mutex::default(),
             deletion_bytes: AtomicUsize::new(0),
+            waiting_cells: AtomicUsize::new(0),
+            queue_bytes: AtomicUsize::new(0),
             ages: CachePadded::new(AtomicU64::new(0)),
         })
     }
@@ -205,6 +210,75 @@ impl Store {
         }
     }
 
+    /// The moment since which a cell with this status waits for checkpoints, if it may not be reused
+    /// now. For [`Reuse::WhenClean`] the epoch of its marks, otherwise a count of captures that begin
+    /// or end.
+    pub(crate) fn waits_since(&self, status: u8) -> u64 {
+        let now = self.driver.now();
+        let epoch = now.epoch();
+        match self.rules.reuse {
+            Reuse::WhenClean if status & status::dirty_in(epoch) == 0 => epoch.wrapping_sub(1),
+            Reuse::WhenClean => epoch,
+            _ => 2 * epoch + u64::from(now.phase() <= Phase::Prepare),
+        }
+    }
+
+    /// Whether a cell may be free that has waited since this moment.
+    pub(crate) fn wait_is_over(&self, since: u64) -> bool {
+        match self.rules.reuse {
+            // PREPARE of the epoch after that of the marks has cleared them.
+            Reuse::WhenClean => self.driver.now().epoch() >= since + 2,
+            _ => self.waits_since(0) > since,
+        }
+    }
+
+    /// Counts the cells that wait for a checkpoint, and the bytes of the workers' queues, which were
+    /// so many `before` and are so many `now`.
+    pub(crate) fn count_waiting(&self, before: (usize, usize), now: (usize, usize)) {
+        // Relaxed: statistics. The sums wrap and come right in the end.
+        if before.0 != now.0 {
+            self.waiting_cells.fetch_add(now.0.wrapping_sub(before.0), Relaxed);
+        }
+        if before.1 != now.1 {
+            self.queue_bytes.fetch_add(now.1.wrapping_sub(before.1), Relaxed);
+        }
+    }
+
+    /// Cells of deleted keys that wait until a published checkpoint has the deletion.
+    pub fn waiting_cells(&self) -> usize {
+        self.waiting_cells.load(Relaxed)
+    }
+
+    /// Whether a cell that a checkpoint needs may be replaced by another cell of its key, with the
+    /// [status that moves along](Self::moved_status). Asked in the phase `now`, by the holder of the
+    /// cell's lock, who has entered a read section before. `is_claimed` tells that no checkpoint will
+    /// claim the cell.
+    ///
+    /// Only a pass in PREPARE and a claim in CAPTURE would change the status meanwhile.
+    pub(crate) fn may_move(&self, now: PhaseWord, is_claimed: impl FnOnce() -> bool) -> bool {
+        self.rules.reuse == Reuse::WhenClean
+            && match now.phase() {
+                Phase::Rest | Phase::Complete => true,
+                Phase::Prepare => false,
+                Phase::Resolve | Phase::Capture => is_claimed(),
+            }
+    }
+
+    /// The status bits that a cell takes over from the cell `old` that it replaces, if a checkpoint
+    /// needs the key.
+    pub(crate) fn moved_status(&self, old: Cell<'_>) -> u8 {
+        // Relaxed: nobody changes the status while the cell may be moved.
+        let moved = lock_word::status(old.lock().load(Relaxed)) & status::MOVED;
+        mutant!(in self.driver; moved, MovedWithoutStatus => 0)
+    }
+
+    /// Notes the marks of a cell that has taken over this status.
+    pub(crate) fn note_moved_marks(&self, cell: u64, status: u8) {
+        for epoch in (0..2).filter(|&epoch| status & status::dirty_in(epoch) != 0) {
+            self.note_mark(cell, epoch);
+        }
+    }
+
     /// Notes beside the cells that a cell has the dirty mark of `epoch`, so that passes over the changes
     /// find the cell.
     #[inline(never)]
@@ -236,7 +310,8 @@ impl Store {
         Cell::new(&self.memory, number)
     }
 
-    /// Bytes held by records, large values and indexes, and by deleted keys while a chain is loaded.
+    /// Bytes held by records, large values and indexes, by the workers' queues of absent cells, and by
+    /// deleted keys while a chain is loaded.
     pub fn held_bytes(&self) -> usize {
         // Relaxed: a statistic.
         self.memory.arena.held_bytes() + self.deletion_bytes.load(Relaxed)
@@ -288,7 +363,7 @@ impl Store {
         let replacements = self.replacements.load(Acquire);
         self.catalog.drop_retired(&self.memory, &self.driver);
         let mut more = self.memory.arena.populate_ahead() | self.memory.arena.trim();
-        let mut other_bytes = self.memory.arena.mark_bytes();
+        let mut other_bytes = self.memory.arena.mark_bytes() + self.queue_bytes.load(Relaxed);
         self.catalog.for_each(|table| {
             more |= table.index.populate_ahead();
             other_bytes += table.index.held_bytes();

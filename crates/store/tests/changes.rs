@@ -81,6 +81,9 @@ fn attempt(
     let settle =
         |published| slabs.clone().map(|slab| store.settle_marks(slab, slot, published)).sum();
     let dirty = published.map_or(0, settle);
+    if published.is_some() {
+        store.end_settling();
+    }
     settled();
     driver.advance(Phase::Resolve);
     driver.advance(Phase::Capture);
@@ -227,4 +230,33 @@ fn every_written_record_is_marked() {
     worker.transact(|tx| tx.put(T, &10u64.to_be_bytes(), &[2; 900])).expect("memory");
     let (found, dirty) = checkpoint(&store, true, true);
     assert_eq!((found.keys, dirty), (BTreeSet::from([1, 2, 3, 10]), 4));
+}
+
+/// As above, but the key is written again before the pass that is cut off. The pass after that one joins
+/// the mark of this write to those of the present epoch.
+#[test]
+fn a_deletion_is_captured_though_a_pass_was_cut_off_after_another_write() {
+    let store = store_with(LIMIT_BYTES, 4, 1, CHANGES);
+    store.note_loaded_chain(true);
+    let log = Box::new(NoLog::default());
+    let mut worker = Worker::new(Arc::clone(&store), log).expect("a free slot");
+    let put = |worker: &mut Worker, key: u64| {
+        worker.transact(|tx| tx.put(T, &key.to_be_bytes(), &[1; 30])).expect("memory");
+    };
+    put(&mut worker, 1);
+    store.begin_chain();
+    checkpoint(&store, false, false);
+    store.end_chain(true);
+    put(&mut worker, 2);
+    let (found, _) = checkpoint(&store, true, true);
+    store.end_chain(true);
+    assert_eq!(found.keys, BTreeSet::from([2]));
+    put(&mut worker, 2);
+    attempt(&store, false, None, || {});
+    store.end_chain(false);
+    let (found, _) = attempt(&store, true, Some(false), || {
+        worker.transact(|tx| tx.delete(T, &2u64.to_be_bytes()).map(|_| ())).expect("memory");
+        worker.idle();
+    });
+    assert!(found.keys.contains(&2), "a published checkpoint has key 2: {:?}", found.keys);
 }

@@ -22,9 +22,11 @@ fn schemes_with(bug: Bug) -> &'static [&'static str] {
     match bug {
         Bug::NextCopyKept => &["zigzag"],
         Bug::CopyReused => &["zigzag", "cou", "fuzzy", "piggyback"],
-        Bug::DirtyForgotten | Bug::DirtyCellReused | Bug::MarkNotNoted | Bug::ChainForgotten => {
-            &["calc:partial"]
-        }
+        Bug::DirtyForgotten
+        | Bug::DirtyCellReused
+        | Bug::MarkNotNoted
+        | Bug::ChainForgotten
+        | Bug::MovedWithoutStatus => &["calc:partial"],
         Bug::TombstoneDropped => &["calc:partial", "fuzzy"],
         Bug::NotBroughtOver => &["piggyback"],
         Bug::WriteRuleForgotten => &["zigzag", "cou", "ping-pong", "piggyback"],

@@ -9,7 +9,7 @@
 //! merge takes away only points of consistency before these.
 
 use stillpoint_checkpoint::Wanted;
-use stillpoint_format::manifest::{CheckpointEntry, CheckpointKind, Manifest};
+use stillpoint_format::manifest::{CheckpointEntry, CheckpointKind, IncarnationEntry, Manifest};
 use stillpoint_sync::{mutant, planted};
 
 /// Most checkpoints of changes that go on from one full checkpoint, if chains are not merged. A
@@ -20,9 +20,17 @@ const LINK_BYTES_MIN: u64 = 1 << 20;
 
 /// Whether a checkpoint of changes may go on from the newest one: if the same scheme has taken the
 /// whole chain.
-pub(crate) fn goes_on(manifest: &Manifest, scheme: &str) -> bool {
+fn goes_on(manifest: &Manifest, scheme: &str) -> bool {
     let chain = manifest.newest_chain();
     !chain.is_empty() && chain.iter().all(|checkpoint| checkpoint.scheme == scheme)
+}
+
+/// Whether a start marks the records that it replays, so that the first checkpoint may be of changes.
+/// Other schemes may have reused the cells of deleted keys at once. With marks their logs might need
+/// more memory than their runs did.
+pub(crate) fn marks_replayed(manifest: &Manifest, scheme: &str) -> bool {
+    let is_of_scheme = |of: &IncarnationEntry| of.scheme.as_deref().is_none_or(|of| of == scheme);
+    goes_on(manifest, scheme) && manifest.incarnations.iter().all(is_of_scheme)
 }
 
 /// What the next checkpoint of a scheme should hold. `merges` says that chains are merged.

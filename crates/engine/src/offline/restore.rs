@@ -70,6 +70,7 @@ pub fn restore(dir: &Path, epoch: u64, to: &Path) -> Result<(u64, u64), Error> {
         cut: Some(Vec::new()),
         calls: false,
         tails: Vec::new(),
+        scheme: None,
     });
     let bytes = chain.iter().flat_map(|entry| &entry.parts).map(|part| part.bytes).sum();
     let records = chain.iter().map(|entry| entry.records).sum();

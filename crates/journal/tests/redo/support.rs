@@ -99,7 +99,15 @@ pub(crate) fn scan_with(
 }
 
 pub(crate) fn entry(number: u32, gsn_floor: u64, cut: Option<Vec<LogGsn>>) -> IncarnationEntry {
-    IncarnationEntry { number, gsn_floor, logs: 8, cut, calls: false, tails: Vec::new() }
+    IncarnationEntry {
+        number,
+        gsn_floor,
+        logs: 8,
+        cut,
+        calls: false,
+        tails: Vec::new(),
+        scheme: None,
+    }
 }
 
 /// Logs that have a directory.

@@ -182,13 +182,18 @@ impl Worker {
         let is_idle = self.ready.is_empty() && self.discarded.is_empty();
         let next_ms = self.deadlines.first().map_or(u64::MAX, |(until_ms, _)| *until_ms);
         let next_ms = next_ms.min(self.next_tick_ms);
-        let timeout_ms = if is_idle { next_ms.saturating_sub(self.monotonic_ms()) } else { 0 };
+        let reclaims = is_idle && self.session.reclaims();
+        let waits = is_idle && !reclaims;
+        let timeout_ms = if waits { next_ms.saturating_sub(self.monotonic_ms()) } else { 0 };
         match self.poll.poll(events, Some(Duration::from_millis(timeout_ms))) {
             Err(source) if source.kind() != ErrorKind::Interrupted => {
                 return Err(ServerError::Loop { what: "waiting for sockets", source });
             }
             Err(_) => events.clear(),
             Ok(()) => {}
+        }
+        if reclaims && events.is_empty() {
+            self.session.idle();
         }
         self.now_ms = self.monotonic_ms();
         self.local.keys.now_ms = self.shared.config.clock.wall_ms();

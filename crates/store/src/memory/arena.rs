@@ -196,6 +196,11 @@ fn class_for(bytes: usize) -> usize {
     }
 }
 
+/// Bytes of the smallest cell of at least so many bytes.
+pub(crate) fn bytes_of_class(bytes: usize) -> usize {
+    CLASS_BYTES[class_for(bytes)]
+}
+
 /// A slab that has an owner.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slab {

@@ -188,6 +188,11 @@ impl<'a> Cell<'a> {
         (self.key_code() == LONG_KEY_CODE).then(|| self.words[HEADER_WORDS + 1].load(Relaxed))
     }
 
+    /// Bytes of the cell.
+    pub(crate) fn bytes(self) -> usize {
+        self.words.len() * 8
+    }
+
     /// The newest copy of a cell that holds a key.
     #[inline]
     pub(crate) fn record(self) -> Record<'a> {

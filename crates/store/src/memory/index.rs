@@ -402,11 +402,13 @@ impl Index {
     }
 
     /// Replaces a key's cell by another, and returns whether the index had the old cell. The caller
-    /// holds the lock of the old cell.
-    pub(crate) fn replace(&self, hash: u64, old: u64, new: u64) -> bool {
+    /// holds the lock of the old cell. `retire` is called before others can see the new cell, and
+    /// before anyone can add a further cell for the key.
+    pub(crate) fn replace(&self, hash: u64, (old, new): (u64, u64), retire: impl FnOnce()) -> bool {
         let first = self.lock(hash);
         let slot = self.slot_of(first, entry(hash, old));
         if let Some(slot) = slot {
+            retire();
             slot.store(entry(hash, new), Release);
         }
         self.unlock(first);

@@ -280,6 +280,7 @@ impl World {
         for slab in 0..self.store.slab_count() {
             self.store.settle_marks(slab, slot, published);
         }
+        self.store.end_settling();
         read_sections.unclaim(slot);
     }
 
@@ -589,12 +590,13 @@ const OF_ANOTHER_RULE: Bug = Bug::NextCopyKept;
 const OF_COPIES: [Bug; 3] = [Bug::WriteRuleForgotten, Bug::CopyReused, Bug::NotBroughtOver];
 
 /// Bugs in the code of dirty marks.
-const OF_CHANGES: [Bug; 5] = [
+const OF_CHANGES: [Bug; 6] = [
     Bug::DirtyForgotten,
     Bug::TombstoneDropped,
     Bug::DirtyCellReused,
     Bug::MarkNotNoted,
     Bug::ChainForgotten,
+    Bug::MovedWithoutStatus,
 ];
 
 #[test]

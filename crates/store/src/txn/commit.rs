@@ -487,7 +487,10 @@ impl Transaction {
                 };
                 new.make(memory, cache)
             };
-            let larger = store.may_reuse(store.cell(held.cell)).then_some(larger);
+            // A capture will have claimed the record before its cell is replaced.
+            let may_replace =
+                store.may_reuse(store.cell(held.cell)) || store.may_move(phase, || true);
+            let larger = may_replace.then_some(larger);
             let found = record::prepare(memory, cache, held.cell, change, record, larger)?;
             if let Some(found) = found {
                 prepared.push((key, found));
@@ -612,6 +615,12 @@ impl Transaction {
         let writing =
             Writing { memory: store.memory(), number: new, rule: store.rules().write, phase };
         let place = (&**table, declared.hash);
+        let old = store.cell(held.cell);
+        if store.may_move(phase, || true) && !store.may_reuse(old) {
+            let moved = store.moved_status(old);
+            lock_word::set_status_held(store.cell(new).lock(), moved, false);
+            store.note_moved_marks(new, moved);
+        }
         record::install_in_new_cell(writing, place, held.cell, change, stamp);
         lock_word::release_exclusive(store.cell(held.cell).lock());
         reclaim.retire_cell(table.owner, held.cell);

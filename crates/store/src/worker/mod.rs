@@ -341,6 +341,13 @@ impl Worker {
         });
         !self.local.reclaim.is_empty()
     }
+
+    /// Whether the next call of [`idle`](Self::idle) reclaims cells for which a checkpoint was awaited.
+    /// A caller with nothing else to do then calls it at once.
+    #[inline]
+    pub fn reclaims(&self) -> bool {
+        self.local.reclaim.has_over()
+    }
 }
 
 /// Ends the transactions of a batch from number `from` on that would wait for their own thread.

@@ -27,6 +27,7 @@ pub(crate) fn manifest() -> Manifest {
                 cut: Some(positions(&[(0, 900), (1, 880)])),
                 calls: false,
                 tails: vec![LogTail { log: 1, made_by: 2, first_batch: 40, first_gsn: 870 }],
+                scheme: None,
             },
             IncarnationEntry {
                 number: 2,
@@ -35,6 +36,7 @@ pub(crate) fn manifest() -> Manifest {
                 cut: Some(vec![]),
                 calls: false,
                 tails: vec![],
+                scheme: None,
             },
             IncarnationEntry {
                 number: 3,
@@ -43,6 +45,7 @@ pub(crate) fn manifest() -> Manifest {
                 cut: None,
                 calls: false,
                 tails: vec![],
+                scheme: None,
             },
         ],
         clean_shutdown: None,
