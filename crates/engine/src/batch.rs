@@ -4,7 +4,7 @@
 use stillpoint_store::{KeySet, Stamp, TxError};
 
 use crate::call::Call;
-use crate::call_log::CallLog;
+use crate::call_log::Runner;
 use crate::tx::Tx;
 
 /// A transaction with declared keys.
@@ -79,8 +79,7 @@ impl<P: Procedure> Batch for [P] {
 /// A batch whose keys are all the memory store's.
 pub(crate) struct InMemory<'b, B: ?Sized> {
     pub(crate) batch: &'b mut B,
-    /// Present if calls are logged.
-    pub(crate) calls: Option<CallLog<'b>>,
+    pub(crate) calls: Runner<'b>,
 }
 
 impl<B: Batch + ?Sized> stillpoint_store::Batch for InMemory<'_, B> {
@@ -99,10 +98,7 @@ impl<B: Batch + ?Sized> stillpoint_store::Batch for InMemory<'_, B> {
     #[inline]
     fn run(&mut self, index: usize, tx: &mut stillpoint_store::Tx<'_>) -> Result<(), TxError> {
         let tx = &mut Tx::new(tx.reborrow());
-        match &mut self.calls {
-            None => self.batch.run(index, tx),
-            Some(calls) => calls.run(self.batch, index, tx),
-        }
+        self.calls.run(self.batch, index, tx)
     }
     #[inline]
     fn ended(&mut self, index: usize, result: Result<Option<Stamp>, TxError>) {

@@ -65,7 +65,7 @@ impl Call {
 pub(crate) const CALL_ALONE: u8 = 0;
 
 /// Why a call cannot be logged.
-pub(crate) fn refused_call(error: EncodeError) -> LogRefused {
+fn refused_call(error: EncodeError) -> LogRefused {
     LogRefused::Refused(Box::new(error))
 }
 

@@ -1,18 +1,53 @@
 //! How the calls of a session's transactions come to the log.
 
-use stillpoint_format::log::CallToRepeat;
+use stillpoint_format::log::{CallToRepeat, RECORD_BYTES_MAX, WritesDigest};
 use stillpoint_store::TxError;
 use stillpoint_sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::batch::Batch;
-use crate::call::{CALL_ALONE, Call, refused_call};
+use crate::call::{CALL_ALONE, Call};
 use crate::inputs::Inputs;
 use crate::tx::Tx;
+
+/// Arguments that are longer are logged by their writes. So there is room for the rest of the record.
+const ARGUMENTS_BYTES_MAX: usize = RECORD_BYTES_MAX / 2;
+
+/// Runs the transactions of a batch with their inputs.
+pub(crate) struct Runner<'s> {
+    pub(crate) inputs: &'s mut Inputs,
+    /// Present if calls are logged.
+    pub(crate) log: Option<CallLog<'s>>,
+}
+
+impl Runner<'_> {
+    /// The same, for a shorter time.
+    pub(crate) fn reborrow(&mut self) -> Runner<'_> {
+        Runner { inputs: self.inputs, log: self.log.as_mut().map(CallLog::reborrow) }
+    }
+
+    /// Runs transaction `index` of a batch.
+    ///
+    /// # Errors
+    /// Those of the body, or the call does not fit a record.
+    #[inline]
+    pub(crate) fn run<B: Batch + ?Sized>(
+        &mut self,
+        batch: &mut B,
+        index: usize,
+        tx: &mut Tx<'_>,
+    ) -> Result<(), TxError> {
+        if let Some(log) = &mut self.log {
+            return log.run(batch, index, (tx, self.inputs));
+        }
+        self.inputs.begin();
+        self.inputs.takes_digest = false;
+        batch.run(index, &mut tx.with_inputs(self.inputs))
+    }
+}
 
 /// What a session needs to log calls.
 pub(crate) struct CallLog<'s> {
     pub(crate) call: &'s mut Call,
-    pub(crate) inputs: &'s mut Inputs,
     /// Whether the program has a procedure of this name and version.
     pub(crate) knows: &'s dyn Knows,
     /// Set when the log gets a call without its writes.
@@ -31,34 +66,30 @@ pub(crate) trait Knows: Sync {
 }
 
 impl CallLog<'_> {
-    /// The same, for a shorter time.
-    pub(crate) fn reborrow(&mut self) -> CallLog<'_> {
+    fn reborrow(&mut self) -> CallLog<'_> {
         let Self { knows, holds_calls, logs_alone, logs_beside, runs_twice, .. } = *self;
-        let (call, inputs) = (&mut *self.call, &mut *self.inputs);
-        CallLog { call, inputs, knows, holds_calls, logs_alone, logs_beside, runs_twice }
+        CallLog { call: self.call, knows, holds_calls, logs_alone, logs_beside, runs_twice }
     }
 
-    /// Runs transaction `index` of a batch, which carries its call to the log.
-    ///
-    /// # Errors
-    /// Those of the body, or the call does not fit a record.
+    /// Runs a transaction, which carries its call to the log.
     #[inline(never)]
-    pub(crate) fn run<B: Batch + ?Sized>(
+    fn run<B: Batch + ?Sized>(
         &mut self,
         batch: &mut B,
         index: usize,
-        tx: &mut Tx<'_>,
+        (tx, inputs): (&mut Tx<'_>, &mut Inputs),
     ) -> Result<(), TxError> {
         self.call.clear();
         batch.call(index, self.call);
-        self.inputs.begin();
-        batch.run(index, &mut tx.with_inputs(self.inputs))?;
-        if self.is_repeatable(tx) {
+        inputs.begin();
+        inputs.takes_digest = self.logs_alone && self.call.is_of_procedure;
+        batch.run(index, &mut tx.with_inputs(inputs))?;
+        if inputs.takes_digest && self.is_repeatable(tx) {
             if self.runs_twice {
-                self.run_again(batch, index, tx)?;
+                self.run_again(batch, index, (tx, inputs))?;
             }
-            if !self.inputs.depends_on_more.get() {
-                return self.log_alone(tx);
+            if !inputs.depends_on_more.get() && self.log_alone(tx, inputs) {
+                return Ok(());
             }
         }
         if self.logs_beside {
@@ -69,8 +100,7 @@ impl CallLog<'_> {
 
     /// Whether a replay can make the call again.
     fn is_repeatable(&self, tx: &Tx<'_>) -> bool {
-        let Call { name, version, is_of_procedure, .. } = &*self.call;
-        *is_of_procedure && self.logs_alone && tx.is_in_memory() && self.knows.knows(name, *version)
+        tx.is_in_memory() && self.knows.knows(&self.call.name, self.call.version)
     }
 
     /// Runs the transaction a second time, with the same inputs, and compares what it writes.
@@ -79,33 +109,40 @@ impl CallLog<'_> {
         &mut self,
         batch: &mut B,
         index: usize,
-        tx: &mut Tx<'_>,
+        (tx, inputs): (&mut Tx<'_>, &mut Inputs),
     ) -> Result<(), TxError> {
-        let digest = self.inputs.digest;
+        let digest = inputs.digest;
         tx.discard_writes();
-        self.inputs.begin_again();
-        batch.run(index, &mut tx.with_inputs(self.inputs))?;
-        if self.inputs.digest != digest {
+        inputs.begin_again();
+        batch.run(index, &mut tx.with_inputs(inputs))?;
+        if inputs.digest != digest {
             return Err(TxError::NotDeterministic { name: self.call.name.clone() });
         }
         Ok(())
     }
 
-    /// Gives the log the call instead of its writes.
-    fn log_alone(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
+    /// Gives the log the call instead of its writes. False if the call has written nothing, or does not
+    /// fit a record.
+    fn log_alone(&mut self, tx: &mut Tx<'_>, drawn: &Inputs) -> bool {
         let Call { name, version, arguments, inputs, .. } = &mut *self.call;
+        if drawn.digest == WritesDigest::default() || arguments.len() > ARGUMENTS_BYTES_MAX {
+            return false;
+        }
         inputs.clear();
-        self.inputs.encode(inputs);
-        let digest = self.inputs.digest.value();
+        drawn.encode(inputs);
+        let digest = drawn.digest.value();
         let call = CallToRepeat { name, version: *version, inputs, digest, arguments };
         let encoded = tx.encoded_call();
         encoded.clear();
         encoded.push(CALL_ALONE);
-        call.encode(encoded).map_err(refused_call)?;
+        if call.encode(encoded).is_err() {
+            encoded.clear();
+            return false;
+        }
         // Relaxed: read when all sessions have ended.
         if !self.holds_calls.load(Relaxed) {
             self.holds_calls.store(true, Relaxed);
         }
-        Ok(())
+        true
     }
 }

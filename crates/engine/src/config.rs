@@ -56,9 +56,10 @@ pub struct Config {
     /// its arguments and inputs. [`offline::calls`](crate::offline::calls) lists the calls. The log
     /// is longer by as much. The setting changes nothing for a journal that keeps nothing.
     pub log_calls: bool,
-    /// Whether each call of a procedure runs twice before it commits, to compare results and writes. A
-    /// procedure that is not deterministic shows itself by
-    /// [`TxError::NotDeterministic`](crate::TxError::NotDeterministic). For tests of procedures.
+    /// Whether each call of a procedure runs twice before it commits, to compare the writes. A procedure
+    /// whose writes differ shows itself by
+    /// [`TxError::NotDeterministic`](crate::TxError::NotDeterministic). For tests of procedures. The
+    /// setting changes nothing for a journal that does not log calls alone.
     pub run_calls_twice: bool,
     /// Greatest age of an unflushed commit in relaxed durability.
     pub flush_interval: Duration,

@@ -23,6 +23,8 @@ pub(crate) struct Inputs {
     /// The seed, and the state of the generator that it has begun.
     seed: Option<(u64, u64)>,
     pub(crate) digest: WritesDigest,
+    /// Whether anybody asks for the digest. Without that, writes note nothing.
+    pub(crate) takes_digest: bool,
     /// Whether the run depends on something that a log does not have, such as a failure for lack of
     /// memory. The log gets its writes.
     pub(crate) depends_on_more: Cell<bool>,
@@ -35,7 +37,8 @@ impl Inputs {
 
     fn of(source: Option<(Arc<dyn Clock>, Arc<dyn Rng>)>) -> Self {
         let (digest, depends_on_more) = (WritesDigest::default(), Cell::new(false));
-        Self { source, time_ms: None, seed: None, digest, depends_on_more }
+        let takes_digest = true;
+        Self { source, time_ms: None, seed: None, digest, takes_digest, depends_on_more }
     }
 
     /// Begins a run with new inputs.

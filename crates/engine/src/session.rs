@@ -10,7 +10,7 @@ use stillpoint_txn::Arrival;
 
 use crate::batch::{Batch, InMemory, Procedure};
 use crate::call::Call;
-use crate::call_log::CallLog;
+use crate::call_log::{CallLog, Runner};
 use crate::error::Error;
 use crate::guards::{Inside, Seat, SessionWorker, patience};
 use crate::inputs::Inputs;
@@ -34,7 +34,7 @@ pub struct Session {
     parts: Option<Parts>,
     /// A buffer for the calls of transactions, if the log names them.
     call: Option<Call>,
-    /// The inputs of the procedure that is called.
+    /// The inputs of the transaction that runs, if its keys are declared.
     inputs: Inputs,
     log: u8,
 }
@@ -276,15 +276,10 @@ impl Session {
             let procedure = self.shared.procedures.find(name)?;
             let call = procedure.prepare(input).ok_or_else(|| Error::Arguments(name.to_owned()))?;
             let named = (name, procedure.version(), input);
-            let (mut calls, mut inputs) = (None, None);
-            match &mut self.call {
-                None => inputs = Some(&mut self.inputs),
-                of_log => calls = calls_of(of_log, &mut self.inputs, &self.shared),
-            }
-            let mut running =
-                Running { named, call: &*call, inputs, output: Vec::new(), result: Ok(()) };
+            let mut running = Running { named, call: &*call, output: Vec::new(), result: Ok(()) };
+            let calls = calls_of(&mut self.call, &mut self.inputs, &self.shared);
             let batch = std::slice::from_mut(&mut running);
-            run_batch(&mut self.worker, &mut self.parts, calls.take(), batch);
+            run_batch(&mut self.worker, &mut self.parts, calls, batch);
             (running.output, running.result)
         };
         drop(inside);
@@ -486,29 +481,29 @@ impl Session {
     }
 }
 
-/// What a session needs to log calls, if it logs them.
+/// What a session needs to run and log calls.
 #[inline]
 fn calls_of<'s>(
     call: &'s mut Option<Call>,
     inputs: &'s mut Inputs,
     shared: &'s Shared,
-) -> Option<CallLog<'s>> {
-    call.as_mut().map(|call| CallLog {
+) -> Runner<'s> {
+    let log = call.as_mut().map(|call| CallLog {
         call,
-        inputs,
         knows: &shared.procedures,
         holds_calls: &shared.holds_calls,
         logs_alone: shared.logs_calls_alone,
         logs_beside: shared.config.log_calls,
         runs_twice: shared.config.run_calls_twice,
-    })
+    });
+    Runner { inputs, log }
 }
 
 #[inline]
 fn run_batch<B: Batch + ?Sized>(
     worker: &mut Worker,
     parts: &mut Option<Parts>,
-    calls: Option<CallLog<'_>>,
+    calls: Runner<'_>,
     batch: &mut B,
 ) {
     match parts {
@@ -633,8 +628,6 @@ struct Running<'a> {
     /// Name, version and encoded arguments.
     named: (&'a str, u32, &'a [u8]),
     call: &'a dyn PreparedCall,
-    /// Present if no log asks for the inputs of the call.
-    inputs: Option<&'a mut Inputs>,
     output: Vec<u8>,
     result: Result<(), TxError>,
 }
@@ -651,13 +644,7 @@ impl Procedure for Running<'_> {
     fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
         // An earlier run may have written a part, and was then tried again.
         self.output.clear();
-        match &mut self.inputs {
-            None => self.call.run(tx, &mut self.output),
-            Some(inputs) => {
-                inputs.begin();
-                self.call.run(&mut tx.with_inputs(inputs), &mut self.output)
-            }
-        }
+        self.call.run(tx, &mut self.output)
     }
     fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
         self.result = result.map(|_| ());

@@ -14,7 +14,7 @@ pub struct Tx<'t> {
     memory: stillpoint_store::Tx<'t>,
     /// The parts of other kinds of tables in the transaction. `None` if all its keys are in memory.
     parts: Option<&'t mut Parts>,
-    /// The inputs of the call that the transaction is, if it is one.
+    /// The inputs of the transaction, if its keys are declared.
     inputs: Option<&'t mut Inputs>,
 }
 
@@ -60,7 +60,7 @@ impl<'t> Tx<'t> {
     /// call, which a log of calls keeps.
     ///
     /// # Errors
-    /// [`TxError::NoCall`] outside of a [`StoredProcedure`](crate::StoredProcedure).
+    /// [`TxError::NoCall`] in a transaction without declared keys.
     pub fn time_ms(&mut self) -> Result<u64, TxError> {
         self.inputs.as_mut().and_then(|inputs| inputs.time_ms()).ok_or(TxError::NoCall)
     }
@@ -72,6 +72,11 @@ impl<'t> Tx<'t> {
     /// As [`time_ms`](Self::time_ms).
     pub fn random(&mut self) -> Result<u64, TxError> {
         self.inputs.as_mut().and_then(|inputs| inputs.random()).ok_or(TxError::NoCall)
+    }
+
+    #[inline]
+    fn takes_digest(&self) -> bool {
+        self.inputs.as_ref().is_some_and(|inputs| inputs.takes_digest)
     }
 
     /// Notes a write of a call, or that the write has failed. What a call does after a failure may
@@ -197,7 +202,7 @@ impl<'t> Tx<'t> {
             None => self.memory.put_slot_tagged(slot, tag, value),
             Some(_) => self.put_on_all(slot, tag, value),
         };
-        if self.inputs.is_some() {
+        if self.takes_digest() {
             self.note_write(slot, put.is_err(), |to, hash| to.put(hash, tag, value));
         }
         put
@@ -218,7 +223,7 @@ impl<'t> Tx<'t> {
             None => self.memory.patch_slot(slot, offset, bytes),
             Some(_) => self.patch_on_all(slot, offset, bytes),
         };
-        if self.inputs.is_some() {
+        if self.takes_digest() {
             self.note_write(slot, patched.is_err(), |to, hash| to.patch(hash, offset, bytes));
         }
         patched
@@ -243,7 +248,7 @@ impl<'t> Tx<'t> {
     ) -> Result<(), TxError> {
         if let KeyLocation::Memory(in_memory) = self.place(slot) {
             let spliced = self.memory.splice_slot(in_memory, offset, removed, bytes);
-            if self.inputs.is_some() {
+            if self.takes_digest() {
                 let add = |to: &mut WritesDigest, hash| to.splice(hash, offset, removed, bytes);
                 self.note_write(slot, spliced.is_err(), add);
             }
@@ -274,7 +279,7 @@ impl<'t> Tx<'t> {
             KeyLocation::Memory(slot) => self.memory.delete_slot(slot),
             KeyLocation::Part(part, slot) => self.in_parts().delete(part, slot),
         };
-        if self.inputs.is_some() {
+        if self.takes_digest() {
             self.note_write(slot, deleted.is_err(), |to, hash| to.delete(hash));
         }
         deleted

@@ -55,12 +55,12 @@ pub enum TxError {
     NotLocked,
     /// A transaction asked for an input of a call, and is none.
     #[error(
-        "the time and random numbers are inputs of a stored procedure, and this transaction is none"
+        "the time and random numbers are inputs of calls, and this transaction declares no keys"
     )]
     NoCall,
-    /// Two runs of a call with the same arguments and inputs gave different results or writes.
+    /// Two runs of a call with the same arguments and inputs gave different writes.
     #[error(
-        "procedure {name:?} gave other results or writes when it ran again: it may depend on nothing but its \
+        "procedure {name:?} gave other writes when it ran again: it may depend on nothing but its \
          arguments, the records, and the time and random numbers of the transaction"
     )]
     NotDeterministic {

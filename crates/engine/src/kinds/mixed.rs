@@ -16,7 +16,7 @@ use stillpoint_store::{KeySet, Stamp, TableId, TxError, Worker};
 use stillpoint_txn::Arrival;
 
 use crate::batch::Batch;
-use crate::call_log::CallLog;
+use crate::call_log::Runner;
 use crate::kinds::Parts;
 use crate::kinds::commit;
 use crate::tx::Tx;
@@ -83,19 +83,14 @@ pub(crate) struct Absent {
 pub(crate) fn execute<B: Batch + ?Sized>(
     worker: &mut Worker,
     parts: &mut Parts,
-    (batch, mut calls): (&mut B, Option<CallLog<'_>>),
+    (batch, mut calls): (&mut B, Runner<'_>),
     from: usize,
 ) -> Result<(), Absent> {
     let mut chunk = Chunk { keys: KeySet::new(worker.store().hasher()), ends: Vec::new() };
     let mut next = from;
     while next < batch.len() {
         chunk.declare(batch, next);
-        let ran = execute_chunk(
-            worker,
-            parts,
-            (batch, calls.as_mut().map(CallLog::reborrow)),
-            (&chunk, next),
-        );
+        let ran = execute_chunk(worker, parts, (batch, calls.reborrow()), (&chunk, next));
         parts.give_dependencies(worker);
         ran?;
         next += chunk.ends.len();
@@ -107,7 +102,7 @@ pub(crate) fn execute<B: Batch + ?Sized>(
 fn execute_chunk<B: Batch + ?Sized>(
     worker: &mut Worker,
     parts: &mut Parts,
-    (batch, mut calls): (&mut B, Option<CallLog<'_>>),
+    (batch, mut calls): (&mut B, Runner<'_>),
     (chunk, next): (&Chunk, usize),
 ) -> Result<(), Absent> {
     let (first, arrivals) = parts.ask_for_all(&chunk.keys);
@@ -117,11 +112,11 @@ fn execute_chunk<B: Batch + ?Sized>(
     while at < end {
         let count = (at..end).take_while(|&at| chunk.is_in_memory(at, parts)).count();
         if count > 0 {
-            let calls = calls.as_mut().map(CallLog::reborrow);
+            let calls = calls.reborrow();
             worker.execute(&mut InMemoryOnly { batch, calls, chunk, next, at, count });
             at += count;
         } else {
-            let calls = calls.as_mut().map(CallLog::reborrow);
+            let calls = calls.reborrow();
             execute_mixed(worker, parts, (batch, calls), (chunk, at), next + at)?;
             at += 1;
         }
@@ -133,7 +128,7 @@ fn execute_chunk<B: Batch + ?Sized>(
 fn execute_mixed<B: Batch + ?Sized>(
     worker: &mut Worker,
     parts: &mut Parts,
-    (batch, mut calls): (&mut B, Option<CallLog<'_>>),
+    (batch, mut calls): (&mut B, Runner<'_>),
     (chunk, at): (&Chunk, usize),
     index: usize,
 ) -> Result<(), Absent> {
@@ -148,10 +143,7 @@ fn execute_mixed<B: Batch + ?Sized>(
             |keys| chunk.copy(range.clone(), keys, |table| kinds.of(table).is_none()),
             |open| {
                 let lock = |parts: &mut Parts| parts.lock_declared(&chunk.keys, range.clone());
-                commit::run(open, parts, lock, |tx| match &mut calls {
-                    None => batch.run(index, tx),
-                    Some(calls) => calls.run(batch, index, tx),
-                })
+                commit::run(open, parts, lock, |tx| calls.run(batch, index, tx))
             },
         )
     });
@@ -165,7 +157,7 @@ fn execute_mixed<B: Batch + ?Sized>(
 /// Transactions of a chunk that are on the memory store alone.
 struct InMemoryOnly<'b, B: ?Sized> {
     batch: &'b mut B,
-    calls: Option<CallLog<'b>>,
+    calls: Runner<'b>,
     chunk: &'b Chunk,
     /// The number in the batch of the first transaction of the chunk.
     next: usize,
@@ -186,10 +178,7 @@ impl<B: Batch + ?Sized> stillpoint_store::Batch for InMemoryOnly<'_, B> {
     }
     fn run(&mut self, index: usize, tx: &mut stillpoint_store::Tx<'_>) -> Result<(), TxError> {
         let (index, tx) = (self.next + self.at + index, &mut Tx::new(tx.reborrow()));
-        match &mut self.calls {
-            None => self.batch.run(index, tx),
-            Some(calls) => calls.run(self.batch, index, tx),
-        }
+        self.calls.run(self.batch, index, tx)
     }
     fn ended(&mut self, index: usize, result: Result<Option<Stamp>, TxError>) {
         self.batch.ended(self.next + self.at + index, result);
