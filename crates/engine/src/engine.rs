@@ -26,6 +26,9 @@ const MAINTENANCE_TICK: Duration = Duration::from_millis(5);
 /// Interval of the checks that the data directory is still ours.
 const OWNERSHIP_TICK: Duration = Duration::from_secs(1);
 
+/// Checkpoints that an orderly end takes at most, while sessions go on to commit.
+const LAST_CHECKPOINTS_MAX: usize = 3;
+
 /// Interval at which the space of the next checkpoint is computed.
 const RESERVE_TICK: Duration = Duration::from_millis(20);
 
@@ -271,8 +274,9 @@ impl Engine {
     }
 
     /// Flushes everything and closes the store. A checkpoint under way is given up, since the log
-    /// holds the same commits. Without a journal, or with one that logs calls, a last checkpoint is taken, as fast as the disk
-    /// writes. Every later call of its sessions is refused with [`Error::Ended`].
+    /// holds the same commits. Without a journal, or with one that logs calls, a last checkpoint is
+    /// taken, as fast as the disk writes. Commits of other threads meanwhile may be in the logs alone,
+    /// so end all sessions before. Every later call of its sessions is refused with [`Error::Ended`].
     ///
     /// # Errors
     /// [`Error::InsideTransaction`] from inside a transaction; the engine is dropped then.
@@ -287,14 +291,20 @@ impl Engine {
         }
         // A checkpoint takes the place of logged calls, so that another version of the program can open
         // the store. Without it the logs still hold everything.
-        // Relaxed: no session commits any more.
-        let holds_calls =
-            shared.holds_calls.load(Relaxed) && shared.checkpoints.lacks_commits(shared);
-        if holds_calls && shared.scheme.is_some() {
-            if let Err(error) = crate::checkpoints::take_last(shared) {
-                tracing::warn!(%error, "the next start makes the calls in the logs again");
+        // Sessions that still commit make another one necessary.
+        for _ in 0..LAST_CHECKPOINTS_MAX {
+            // Relaxed: what a session does beside this call may be missed.
+            let holds_calls =
+                shared.holds_calls.load(Relaxed) && shared.checkpoints.lacks_commits(shared);
+            if !holds_calls || shared.scheme.is_none() {
+                break;
             }
+            let taken = crate::checkpoints::take_last(shared);
             shared.health()?;
+            if let Err(error) = taken {
+                tracing::warn!(%error, "the next start makes the calls in the logs again");
+                break;
+            }
         }
         let last = shared.journal.close().map_err(|error| shared.note_failure(error))?;
         if shared.records_commits {

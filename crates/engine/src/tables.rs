@@ -141,9 +141,10 @@ impl Engine {
     /// Empties some tables in one durable step, in time that does not depend on their size. Waits
     /// for commits under way, and holds new ones meanwhile. Numbers without a table are ignored.
     ///
-    /// The memory is free soon after, also while a checkpoint is under way. With a journal, that
-    /// checkpoint then holds no records of the tables. Without a journal, the checkpoint is given
-    /// up and begun anew.
+    /// The memory is free soon after, also while a checkpoint is under way. With a journal of writes,
+    /// that checkpoint then holds no records of the tables. With one that logs calls, earlier calls may
+    /// read the records: the checkpoint captures them, and the memory is free at its end. Without a
+    /// journal, the checkpoint is given up and begun anew.
     ///
     /// # Errors
     /// Address space for the empty tables is missing, or the MANIFEST could not be written. Then
