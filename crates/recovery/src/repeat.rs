@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stillpoint_format::log::CallToRepeat;
-use stillpoint_format::manifest::{Manifest, TableEntry, TableKind};
+use stillpoint_format::manifest::{Emptied, IncarnationEntry, Manifest, TableEntry, TableKind};
 use stillpoint_io::{Clock, in_parallel};
 use stillpoint_journal::{ReplayCall, ReplayOptions, Round};
 use stillpoint_store::{KeySet, Replaced, Store, TableId, Tx, TxError};
@@ -90,7 +90,7 @@ impl Plan {
     /// the store. A replay of calls begins with these.
     pub fn tables_at_point(&self) -> Vec<TableEntry> {
         mutant!(EmptiedTooEarly => return self.manifest.tables.clone());
-        let at_point = |table: &TableEntry| match table.emptied.first() {
+        let at_point = |table: &TableEntry| match self.emptied_since(table).first() {
             Some(first) => TableEntry {
                 generation: first.generation - 1,
                 emptied: Vec::new(),
@@ -99,6 +99,27 @@ impl Plan {
             None => table.clone(),
         };
         self.manifest.tables.iter().map(at_point).collect()
+    }
+
+    /// The times at which a table was emptied after the point of consistency. The manifest may name
+    /// earlier ones, for an older checkpoint.
+    fn emptied_since<'t>(&self, table: &'t TableEntry) -> &'t [Emptied] {
+        let newest = self.manifest.newest_chain().pop();
+        let generations = newest.map_or(&[][..], |newest| &newest.generations);
+        let then = generations.iter().find(|then| then.table == table.id);
+        let then = then.map_or(0, |then| then.generation);
+        let before = table.emptied.partition_point(|of| of.generation <= then);
+        &table.emptied[before..]
+    }
+
+    /// The gsn up to which writes are replayed before any call is made again. Their stamps tell which of
+    /// them a fuzzy checkpoint has. 0 for a checkpoint with a point of consistency.
+    pub(crate) fn last_before_calls(&self) -> u64 {
+        let newest = self.manifest.newest_chain().pop();
+        let Some(fuzzy) = newest.filter(|newest| newest.fuzzy) else { return 0 };
+        let taken_in = fuzzy.positions.iter().map(|at| at.incarnation).max();
+        let is_later = |of: &&IncarnationEntry| of.calls && Some(of.number) > taken_in;
+        self.manifest.incarnations.iter().find(is_later).map_or(u64::MAX, |of| of.gsn_floor)
     }
 
     pub(crate) fn manifest_at_point(&self) -> Manifest {
@@ -110,11 +131,11 @@ fn options(threads: usize) -> ReplayOptions {
     ReplayOptions { partitions: 1, round_bytes: ROUND_BYTES, threads, with_calls: false }
 }
 
-/// Replays logs that hold calls.
+/// Replays logs that hold calls. Records up to gsn `applied` have been replayed.
 pub(crate) fn replay_with_calls(
     plan: &Plan,
     store: &Arc<Store>,
-    (operations, calls): (&mut dyn Operations, &dyn Calls),
+    (operations, (calls, applied)): (&mut dyn Operations, (&dyn Calls, u64)),
     threads: usize,
     clock: &dyn Clock,
     report: &mut (dyn FnMut(&Progress) + Send),
@@ -130,12 +151,12 @@ pub(crate) fn replay_with_calls(
         .tables
         .iter()
         .filter(|table| table.kind == TableKind::Memory)
-        .flat_map(|table| table.emptied.iter().map(|at| (TableId(table.id), at)))
+        .flat_map(|table| plan.emptied_since(table).iter().map(|at| (TableId(table.id), at)))
         .map(|(table, at)| Emptying { gsn: at.gsn, table, generation: at.generation })
         .collect();
     // The next one is the last.
     emptyings.sort_by_key(|of| std::cmp::Reverse((of.gsn, of.generation)));
-    let mut replayer = Replayer { store, calls, workers, emptyings };
+    let mut replayer = Replayer { store, calls, applied, workers, emptyings };
     let mut rounds = plan.logs.replay(options(threads), &|_, _| 0);
     while let Some(round) = rounds.next_round()? {
         replayer.replay_round(&round, summary)?;
@@ -158,6 +179,8 @@ pub(crate) fn replay_with_calls(
 struct Replayer<'a> {
     store: &'a Arc<Store>,
     calls: &'a dyn Calls,
+    /// Records up to this gsn have been replayed.
+    applied: u64,
     workers: Vec<Repeater>,
     /// Times at which tables were emptied, the next one last.
     emptyings: Vec<Emptying>,
@@ -170,6 +193,7 @@ impl Replayer<'_> {
         summary: &mut RecoverySummary,
     ) -> Result<(), RecoveryError> {
         let mut records = records_in_order(round);
+        records.drain(..records.partition_point(|record| record.gsn() <= self.applied));
         mutant!(CallsOutOfOrder => records.sort_by_key(|record| (record.log(), record.gsn())));
         let mut rest = &mut records[..];
         while let Some(first) = rest.first() {

@@ -19,14 +19,15 @@ pub(crate) struct Applied {
     pub(crate) stale: u64,
 }
 
-/// Applies one partition of a round.
+/// Applies one partition of a round, up to gsn `last`.
 pub(crate) fn apply_partition(
     loader: &mut Loader,
     round: &Round<'_>,
     partition: usize,
+    last: u64,
 ) -> Result<Applied, RecoveryError> {
     let mut applied = Applied::default();
-    let mut writes = round.partition(partition);
+    let mut writes = round.partition(partition).take_while(|write| write.gsn <= last);
     let mut batch: Vec<(&ReplayWrite<'_>, u64)> = Vec::with_capacity(BATCH);
     loop {
         batch.clear();

@@ -118,8 +118,33 @@ pub fn run_with(
     };
     let manifest = plan.manifest_at_point();
     load_chain(disk, &manifest, store, threads, clock, report, &mut summary)?;
-    replay_with_calls(plan, store, (operations, calls), threads, clock, report, &mut summary)?;
+    let applied = plan.last_before_calls();
+    replay_writes(plan, store, applied, &mut summary)?;
+    let rest = (calls, applied);
+    replay_with_calls(plan, store, (operations, rest), threads, clock, report, &mut summary)?;
     Ok(summary)
+}
+
+/// Replays the writes of records up to gsn `last` alone.
+fn replay_writes(
+    plan: &Plan,
+    store: &Arc<Store>,
+    last: u64,
+    summary: &mut RecoverySummary,
+) -> Result<(), RecoveryError> {
+    if last == 0 {
+        return Ok(());
+    }
+    let mut loader = loaders(store, 1)?.remove(0);
+    let options =
+        ReplayOptions { partitions: 1, round_bytes: ROUND_BYTES, threads: 1, with_calls: false };
+    let mut rounds = plan.logs.replay(options, &|_, _| 0);
+    while let Some(round) = rounds.next_round()? {
+        let Applied { writes, stale } = apply_partition(&mut loader, &round, 0, last)?;
+        summary.writes_replayed += writes;
+        summary.stale += stale;
+    }
+    Ok(())
 }
 
 fn loaders(store: &Arc<Store>, wanted: usize) -> Result<Vec<Loader>, RecoveryError> {
@@ -253,7 +278,7 @@ fn replay(
         let jobs: Vec<_> = (0..threads)
             .map(|partition| {
                 let (loader, round) = (&loaders[partition], &round);
-                move || apply_partition(&mut loader.lock(), round, partition)
+                move || apply_partition(&mut loader.lock(), round, partition, u64::MAX)
             })
             .collect();
         for applied in in_parallel("replay", jobs)? {

@@ -130,12 +130,6 @@ fn supersede(
             manifest.table(then.table).is_some_and(|now| now.generation == then.generation)
         });
     }
-    for table in &mut manifest.tables {
-        // All calls of an earlier incarnation are in the checkpoint.
-        let at_point = entry.generations.iter().find(|then| then.table == table.id);
-        let at_point = at_point.map_or(0, |then| then.generation);
-        table.emptied.retain(|of| shared.logs_calls_alone && of.generation > at_point);
-    }
     manifest.checkpoints.push(entry);
     // The checkpoint holds all commits of earlier incarnations, except those to tables of other
     // kinds.
@@ -146,5 +140,15 @@ fn supersede(
         .map(|of| of.number)
         .collect();
     manifest.incarnations.retain(|incarnation| needed.contains(&incarnation.number));
-    chain::drop_surplus(manifest, shared.config.keep_checkpoints)
+    let dropped = chain::drop_surplus(manifest, shared.config.keep_checkpoints);
+    for table in &mut manifest.tables {
+        // A repair may go back to the oldest checkpoint. Calls of earlier incarnations are in the new one.
+        let generation_in = |entry: &CheckpointEntry| {
+            let then = entry.generations.iter().find(|then| then.table == table.id);
+            then.map_or(0, |then| then.generation)
+        };
+        let oldest = manifest.checkpoints.iter().map(generation_in).min().unwrap_or(0);
+        table.emptied.retain(|of| shared.logs_calls_alone && of.generation > oldest);
+    }
+    dropped
 }

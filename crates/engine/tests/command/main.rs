@@ -24,8 +24,12 @@ macro_rules! tests {
 tests! {
     who_overwrites_what_another_has_read_comes_after
     writes_come_in_their_order_among_calls
+    a_write_of_an_absent_key_is_replayed_after_deletions_beside_it
     a_call_reads_what_a_table_held_before_it_was_emptied
     time_and_random_numbers_are_logged
+    a_batch_reads_time_and_random_numbers_under_every_journal
+    a_call_with_long_arguments_comes_back
+    a_repair_goes_back_to_before_a_table_was_emptied
     the_journal_may_change_between_two_starts
     a_start_needs_the_versions_that_the_logs_name
     a_call_that_writes_something_else_is_refused
@@ -33,6 +37,11 @@ tests! {
     a_procedure_with_an_unlogged_input_shows_itself
     a_sound_procedure_may_run_twice
     a_call_that_hangs_on_a_limit_is_logged_by_its_writes
+}
+
+#[test]
+fn writes_beside_deletions_are_replayed_on_a_fuzzy_checkpoint() {
+    pointed::a_write_beside_deletions(&["fuzzy"], spikes::SPIKES);
 }
 
 #[test]

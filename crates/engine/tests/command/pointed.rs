@@ -1,10 +1,12 @@
 //! One situation each.
 
+use std::path::Path;
+
 use stillpoint::{Engine, Error, KeySet, Mode, Slot, StoredProcedure, TableId, Tx, TxError};
 use stillpoint_io::SimDisk;
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::mix::{Asked, RANDOM, State, TABLES, TIME, call, config, key, state, with_mix};
+use crate::mix::{Asked, Mix, RANDOM, State, TABLES, TIME, call, config, key, state, with_mix};
 
 /// Reads `reads`, writes `writes`.
 fn asked(seed: u64, reads: &[&str], writes: &[&str]) -> Asked {
@@ -14,6 +16,132 @@ fn asked(seed: u64, reads: &[&str], writes: &[&str]) -> Asked {
 
 fn open(disk: &SimDisk) -> Engine {
     with_mix(config(disk, "command", 2)).open().expect("opens")
+}
+
+/// A batch that names a procedure.
+struct Named<'a> {
+    mix: Mix,
+    asked: &'a Asked,
+    ended: Option<Result<Option<stillpoint::Stamp>, TxError>>,
+}
+
+impl stillpoint::Procedure for Named<'_> {
+    fn declare(&mut self, keys: &mut KeySet) {
+        self.mix.declare(&self.asked.input(), keys);
+    }
+    fn call(&mut self, call: &mut stillpoint::Call) {
+        call.set_procedure("mix", Mix::VERSION);
+        stillpoint::Arguments::encode(&self.asked.input(), &mut call.arguments);
+    }
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        self.mix.run(&self.asked.input(), tx).map(drop)
+    }
+    fn ended(&mut self, result: Result<Option<stillpoint::Stamp>, TxError>) {
+        self.ended = Some(result);
+    }
+}
+
+pub(crate) fn a_batch_reads_time_and_random_numbers_under_every_journal() {
+    for journal in ["none", "redo", "command"] {
+        let disk = SimDisk::new(1);
+        let engine = with_mix(config(&disk, journal, 1)).open().expect("opens");
+        let mut session = engine.session().expect("a session");
+        let asked = Asked { flags: TIME | RANDOM, ..asked(1, &["x"], &["y"]) };
+        let tables = TABLES.map(|name| engine.table(name).expect("a table"));
+        let mut named = [Named { mix: Mix { tables }, asked: &asked, ended: None }];
+        session.execute(&mut named[..]);
+        assert!(matches!(named[0].ended, Some(Ok(Some(_)))), "{journal}: {:?}", named[0].ended);
+        session.flush().expect("durable");
+        let served = state(&engine);
+        if journal != "none" {
+            assert_comes_back(&disk, &served);
+        }
+    }
+}
+
+/// Notes how long its arguments are.
+struct Measures {
+    table: TableId,
+}
+
+impl StoredProcedure for Measures {
+    type Input = Vec<u8>;
+    type Output = ();
+
+    fn declare(&self, _: &Vec<u8>, keys: &mut KeySet) {
+        keys.push(self.table, b"n", Mode::Write, 8);
+    }
+
+    fn run(&self, input: &Vec<u8>, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        tx.put_slot(Slot(0), &(input.len() as u64).to_le_bytes())
+    }
+}
+
+/// A call with longer arguments than a segment has bytes comes back.
+pub(crate) fn a_call_with_long_arguments_comes_back() {
+    let disk = SimDisk::new(1);
+    let open = || {
+        Engine::builder(config(&disk, "command", 1))
+            .procedure("measures", |of| Ok(Measures { table: of.table("numbers")? }))
+            .open()
+            .expect("opens")
+    };
+    let engine = open();
+    let mut session = engine.session().expect("a session");
+    for len in [1_000, 300_000, 3_000_000] {
+        session.call::<_, ()>("measures", &vec![7_u8; len]).expect("commits");
+    }
+    drop(session);
+    drop(engine);
+    assert_eq!(sum(&open()), 3_000_000);
+}
+
+/// A repair that gives up the newest checkpoint goes back to one from before a table was emptied. Calls
+/// since then write to the table as it was.
+pub(crate) fn a_repair_goes_back_to_before_a_table_was_emptied() {
+    for is_damaged in [false, true] {
+        a_start_from_one_of_two_checkpoints(is_damaged);
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "damages a file behind the engine's back")]
+fn a_start_from_one_of_two_checkpoints(is_damaged: bool) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let open = || {
+        let mut config = config(&SimDisk::new(1), "command", 1);
+        config.data = directory.path().to_owned();
+        config.environment.disk = None;
+        config.keep_checkpoints = 2;
+        with_mix(config).open().expect("opens")
+    };
+    let engine = open();
+    let mut model = State::new();
+    let mut session = engine.session().expect("a session");
+    let table = engine.table(TABLES[0]).expect("a table");
+    call(&mut session, &asked(1, &[], &["first"]), &mut model);
+    engine.checkpoint().expect("published");
+    call(&mut session, &asked(2, &["first"], &["emptied"]), &mut model);
+    engine.flush_tables(&[table]).expect("emptied");
+    model.clear();
+    call(&mut session, &asked(3, &["first", "emptied"], &["later"]), &mut model);
+    let newest = engine.checkpoint().expect("published").epoch;
+    call(&mut session, &asked(4, &["later"], &["last"]), &mut model);
+    drop(session);
+    drop(engine);
+    if is_damaged {
+        let paths_in = |dir: &Path| {
+            let files = std::fs::read_dir(dir).expect("a directory");
+            let mut paths: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
+            paths.sort();
+            paths
+        };
+        let checkpoints = paths_in(&directory.path().join("checkpoint"));
+        let parts = paths_in(checkpoints.last().expect("two"));
+        std::fs::write(&parts[0], b"damaged").expect("written");
+        let repaired = stillpoint::offline::repair(directory.path(), true).expect("repaired");
+        assert!(repaired.gives_up[0].contains(&newest.to_string()), "{repaired:?}");
+    }
+    assert!(state(&open()) == model, "{is_damaged}");
 }
 
 /// Compares what a start after a kill serves.
@@ -65,6 +193,78 @@ pub(crate) fn writes_come_in_their_order_among_calls() {
     call(&mut ahead, &asked(5, &["x"], &["y"]), &mut model);
     assert!(state(&engine) == model);
     assert_comes_back(&disk, &model);
+}
+
+/// Two keys whose absence has one stamp, since their hashes have the same highest byte.
+fn of_one_partition(session: &mut stillpoint::Session, table: TableId) -> (String, String) {
+    let mut seen: [Option<String>; 256] = std::array::from_fn(|_| None);
+    for name in (0..).map(|number: u32| number.to_string()) {
+        let hash = session.transact(|tx| {
+            let slot = tx.key(table, name.as_bytes(), Mode::Read)?;
+            Ok(tx.key_hash(slot))
+        });
+        let place = &mut seen[(hash.expect("a key") >> 56) as usize];
+        if let Some(other) = place.take() {
+            return (other, name);
+        }
+        *place = Some(name);
+    }
+    unreachable!("there are 256 partitions")
+}
+
+/// A replay forgets a deleted key at once, and knows the absence of a key by its partition. The gsn of
+/// a write of another key there is not greater than that of the deletion.
+pub(crate) fn a_write_of_an_absent_key_is_replayed_after_deletions_beside_it() {
+    a_write_beside_deletions(&["none", "calc"], &[]);
+}
+
+/// A start from a checkpoint of another scheme, which an earlier run with redo has taken.
+pub(crate) fn a_write_beside_deletions(
+    schemes: &[&str],
+    rows: &'static [stillpoint_checkpoint::Row],
+) {
+    for &checkpoint in schemes {
+        let disk = SimDisk::new(1);
+        let settings = |disk: &SimDisk| {
+            let mut config = config(disk, "command", 2);
+            config.recovery_threads = 1;
+            config.environment.checkpoint_rows = rows;
+            config
+        };
+        if checkpoint != "none" {
+            let mut earlier = stillpoint::Config { journal: "redo".to_owned(), ..settings(&disk) };
+            earlier.checkpoint = checkpoint.to_owned();
+            let engine = with_mix(earlier).open().expect("opens");
+            let table = engine.table(TABLES[0]).expect("a table");
+            let mut session = engine.session().expect("a session");
+            session.transact(|tx| tx.put(table, b"before", b"1")).expect("commits");
+            engine.checkpoint().expect("published");
+            session.transact(|tx| tx.put(table, b"before", b"2")).expect("commits");
+        }
+        let disk = disk.kill();
+        let engine = with_mix(settings(&disk)).open().expect("recovers");
+        // The first log, whose records come first among those of one gsn, and the second.
+        let (mut first, mut second) =
+            (engine.session().expect("one"), engine.session().expect("two"));
+        let mut model = state(&engine);
+        let table = engine.table(TABLES[0]).expect("a table");
+        let (deleted, put) = of_one_partition(&mut first, table);
+        let stay = |session: &mut stillpoint::Session, name: &str, model: &mut State| {
+            session.transact(|tx| tx.put(table, name.as_bytes(), b"stays")).expect("commits");
+            model.insert(key(0, name), b"stays".to_vec());
+        };
+        call(&mut first, &asked(1, &[], &["call"]), &mut model);
+        stay(&mut first, &deleted, &mut model);
+        stay(&mut second, "beside", &mut model);
+        stay(&mut second, "beside", &mut model);
+        stay(&mut second, &put, &mut model);
+        first.transact(|tx| tx.delete(table, deleted.as_bytes())).expect("commits");
+        model.remove(&key(0, &deleted));
+        assert!(state(&engine) == model);
+        let disk = disk.kill();
+        let engine = with_mix(settings(&disk)).open().expect("recovers");
+        assert!(state(&engine) == model, "{checkpoint}: recovered something else");
+    }
 }
 
 pub(crate) fn a_call_reads_what_a_table_held_before_it_was_emptied() {
@@ -240,12 +440,14 @@ const FAILS: u64 = 1;
 const PANICS: u64 = 2;
 const ASKS_FOR_MORE: u64 = 3;
 const WRITES_NOTHING: u64 = 4;
+const DECLARES_NOTHING: u64 = 5;
 
 impl StoredProcedure for Moody {
     type Input = ();
     type Output = ();
 
     fn declare(&self, (): &(), keys: &mut KeySet) {
+        assert!(self.mood != DECLARES_NOTHING, "in a bad mood");
         keys.push(self.table, b"n", Mode::Write, 8);
     }
 
@@ -262,26 +464,30 @@ impl StoredProcedure for Moody {
 }
 
 pub(crate) fn a_call_that_fails_or_asks_for_more_is_refused() {
-    let moody = |disk: &SimDisk, mood| {
-        Engine::builder(config(disk, "command", 1))
+    let moody = |disk: &SimDisk, (mood, recovery_threads)| {
+        Engine::builder(stillpoint::Config { recovery_threads, ..config(disk, "command", 1) })
             .procedure("moody", move |of| Ok(Moody { table: of.table("numbers")?, mood }))
             .open()
     };
     let disk = SimDisk::new(1);
-    let engine = moody(&disk, LIKE_BEFORE).expect("opens");
+    let engine = moody(&disk, (LIKE_BEFORE, 2)).expect("opens");
     engine.session().expect("a session").call::<_, ()>("moody", &()).expect("commits");
     drop(engine);
     for (mood, why) in [
         (FAILS, "now fails: the transaction was abandoned: in a bad mood"),
         (PANICS, "in a bad mood"),
+        (DECLARES_NOTHING, "in a bad mood"),
         (ASKS_FOR_MORE, "now fails: the key was not declared"),
         (WRITES_NOTHING, "the digest of its writes was"),
     ] {
-        let refused = moody(&disk, mood).expect_err("it does something else").to_string();
-        assert!(refused.contains("log 0, gsn 1: the call of procedure \"moody\""), "{refused}");
-        assert!(refused.contains(why), "{refused}");
+        for threads in [1, 2] {
+            let refused = moody(&disk, (mood, threads)).expect_err("it does something else");
+            let refused = refused.to_string();
+            assert!(refused.contains("log 0, gsn 1: the call of procedure \"moody\""), "{refused}");
+            assert!(refused.contains(why), "{refused}");
+        }
     }
-    let engine = moody(&disk, LIKE_BEFORE).expect("recovers");
+    let engine = moody(&disk, (LIKE_BEFORE, 2)).expect("recovers");
     assert_eq!(engine.len(engine.table("numbers").expect("a table")), 1);
 }
 

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use stillpoint_io::catch_panic;
 use stillpoint_journal::{ReplayCall, ReplayWrite, Round};
 use stillpoint_store::{KeySet, Mode, Store, TableId};
 use stillpoint_sync::Backoff;
@@ -142,8 +143,10 @@ impl Schedule {
             keys.clear();
             match record {
                 InOrder::Call(call) => {
-                    let prepared = calls.prepare(&call.call).map_err(|why| diverged(call, why))?;
-                    prepared.declare(&mut keys);
+                    let declare = || calls.prepare(&call.call).map(|call| call.declare(&mut keys));
+                    catch_panic("replay", declare)
+                        .unwrap_or_else(|panic| Err(panic.to_string()))
+                        .map_err(|why| diverged(call, why))?;
                 }
                 InOrder::Writes(writes) => {
                     for write in writes.iter().map(|write| &write.write) {

@@ -105,6 +105,7 @@ impl<'a, 'm: 'a, 'r: 'a> Batch for Taken<'a, 'm, 'r> {
     }
 
     fn declare(&mut self, index: usize, keys: &mut KeySet) {
+        self.running = self.first + index;
         let mut prepared = None;
         match &self.records[index] {
             InOrder::Call(call) => match self.calls.prepare(&call.call) {
@@ -166,11 +167,9 @@ impl<'a, 'm: 'a, 'r: 'a> Batch for Taken<'a, 'm, 'r> {
     }
 }
 
-/// Applies a write, unless a checkpoint without a point of consistency has the key with it already.
+/// Applies a write, which is newer than what the table has. Stamps do not count: an absent key has that
+/// of another key's deletion.
 fn apply(tx: &mut Tx<'_>, slot: Slot, write: &ReplayWrite<'_>) -> Result<(), TxError> {
-    if tx.stamp(slot).gsn() >= write.gsn {
-        return Ok(());
-    }
     match &write.write.op {
         WriteOp::Put { tag, value } => tx.put_slot_tagged(slot, *tag, value),
         WriteOp::Delete => tx.delete_slot(slot).map(drop),
