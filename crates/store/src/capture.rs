@@ -48,7 +48,7 @@ use stillpoint_sync::{Backoff, lock_word, mutant};
 
 use crate::checkpointer::Capture;
 use crate::dirty::Cells;
-use crate::memory::arena::{CellCache, Kind};
+use crate::memory::arena::{Arena, CellCache, Kind};
 use crate::memory::blob;
 use crate::memory::cell::{Cell, Record, live_copy};
 use crate::memory::stamp::{ABSENT, BUSY, DEAD};
@@ -66,6 +66,9 @@ use crate::table::Table;
 
 /// Cells that a scan visits within one read section and one call of the lane.
 const CELLS_PER_LANE: usize = 64;
+/// Cells that a pass over marked cells prefetches before it visits the first. The work on a cell then
+/// overlaps with the memory accesses of later ones, of which a core has a few dozen under way.
+const CELLS_AHEAD: usize = 12;
 
 // ── the side of the commits ──
 
@@ -309,7 +312,8 @@ impl Store {
         while let Some(from) = next {
             // A quiesce holds commits back, but not the maintenance that frees slabs.
             let _read_section = self.driver().read_sections().read_section(slot);
-            next = self.visit_cells((slab, cells), from, &mut |_, number| {
+            let prefetch = Arena::prefetch_header;
+            next = self.visit_cells((slab, cells), from, prefetch, &mut |_, number| {
                 let cell = self.cell(number);
                 if cell.is_record() {
                     visit(cell, number);
@@ -336,7 +340,7 @@ impl Store {
             let read_section = self.driver().read_sections().read_section(to.slot());
             let mut moved = 0;
             to.with_lane(&mut |lane| {
-                next = self.visit_cells(cells, from, &mut |table, number| {
+                next = self.visit_cells(cells, from, Arena::prefetch, &mut |table, number| {
                     let cell = self.cell(number);
                     let (key, cache, moved) = (&mut key, &mut cache, &mut moved);
                     let store = self;
@@ -353,11 +357,12 @@ impl Store {
     }
 
     /// Visits a few dozen cells of a slab, from position `from` on. Gives the position to go on from,
-    /// `None` at the end.
+    /// `None` at the end. `prefetch` fetches what the visit reads of a cell.
     fn visit_cells(
         &self,
         (index, cells): (usize, Cells),
         from: usize,
+        prefetch: impl Fn(&Arena, u64),
         visit: &mut dyn FnMut(&Table, u64),
     ) -> Option<usize> {
         let arena = &self.memory().arena;
@@ -371,8 +376,14 @@ impl Store {
             let found = marks.find(index, epoch, from as u64, &mut units);
             let numbers = || units[..found].iter().filter_map(|&unit| slab.number_at(unit));
             // The cells lie apart, so the processor does not foresee them.
-            numbers().for_each(|number| arena.prefetch(number));
-            numbers().for_each(|number| visit(&table, number));
+            numbers().take(CELLS_AHEAD).for_each(|number| prefetch(arena, number));
+            let mut ahead = numbers().skip(CELLS_AHEAD);
+            for number in numbers() {
+                if let Some(number) = ahead.next() {
+                    prefetch(arena, number);
+                }
+                visit(&table, number);
+            }
             return (found == CELLS_PER_LANE).then(|| units[found - 1] as usize + 1);
         }
         let numbers = slab.numbers(from..from + CELLS_PER_LANE);

@@ -304,6 +304,15 @@ impl Arena {
         &self.region.words()[first..first + len]
     }
 
+    /// Prefetches the first cache line of a cell, which has its header.
+    #[inline]
+    pub(crate) fn prefetch_header(&self, number: u64) {
+        let first = (number as usize).wrapping_mul(UNIT_BYTES / 8);
+        if let Some(header) = self.region.words().get(first) {
+            stillpoint_mem::prefetch(header);
+        }
+    }
+
     /// Prefetches the first and the last of a cell's first 16 words.
     #[inline]
     pub(crate) fn prefetch(&self, number: u64) {
