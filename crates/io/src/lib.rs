@@ -67,7 +67,7 @@ pub use seeded::seeded_rounds;
 pub use sim::{Call, CallCounts, Fault, FaultPlan, Lasts, SimDisk, Tearing};
 pub use thread::{
     JoinHandle, ThreadError, ask_for_short_slices, catch_panic, cpu_count, go_behind,
-    is_interrupted_soon, pin_to_core, spawn,
+    go_far_behind, is_interrupted_soon, pin_to_core, spawn,
 };
 pub use usage::{CpuTime, children_cpu_time, own_cpu_time};
 pub use whole::{read_all, replace_by, write_beside, write_file_durably};

@@ -150,22 +150,37 @@ const BEHIND: i32 = 2;
 /// Short slices, in nanoseconds: the least that the scheduler grants.
 const SLICE_NS: u64 = 100_000;
 
+/// Nice value of threads that go far behind.
+const FAR_BEHIND: i32 = 10;
+
 /// Lowers the priority of the calling thread, and of threads that it starts (nice value 2). On a
 /// contended core such threads get about 40 % of the time, and on an idle core all of it. If the
 /// scheduler has slices, a waking thread preempts them without a wait for the next tick, see
 /// [`is_interrupted_soon`]. Does nothing on a system without priorities of threads.
 pub fn go_behind() {
+    lower_priority(BEHIND);
+}
+
+/// As [`go_behind`], for work that nobody waits for (nice value 10). On a contended core such threads
+/// get about 10 % of the time.
+pub fn go_far_behind() {
+    lower_priority(FAR_BEHIND);
+}
+
+/// Gives the calling thread this nice value and short slices. A lower priority stays.
+fn lower_priority(to: i32) {
     #[cfg(target_os = "linux")]
     {
         use rustix::process::{getpriority_process, setpriority_process};
         let this = Some(rustix::thread::gettid());
-        // A priority that is lower already stays. After a refusal the priority stays unchanged,
-        // which only makes answers slower.
-        if getpriority_process(this).is_ok_and(|nice| nice < BEHIND) {
-            let _ = setpriority_process(this, BEHIND);
+        // After a refusal the priority stays unchanged, which only makes answers slower.
+        if getpriority_process(this).is_ok_and(|nice| nice < to) {
+            let _ = setpriority_process(this, to);
         }
         ask_for_short_slices();
     }
+    #[cfg(not(target_os = "linux"))]
+    let _ = to;
 }
 
 /// Requests the shortest time slices for the calling thread. Short slices suit a thread that sleeps
@@ -226,10 +241,16 @@ mod tests {
         let behind = spawn("behind", move || {
             go_behind();
             let child = spawn("child", nice).expect("thread starts").join().expect("no panic");
-            (nice(), child)
+            let first = nice();
+            go_far_behind();
+            let far = nice();
+            go_behind();
+            (first, child, far, nice())
         });
-        let (behind, child) = behind.expect("thread starts").join().expect("no panic");
-        assert_eq!((behind, child, nice()), (own.max(BEHIND), own.max(BEHIND), own));
+        let of_thread = behind.expect("thread starts").join().expect("no panic");
+        let (near, far) = (own.max(BEHIND), own.max(FAR_BEHIND));
+        assert_eq!(of_thread, (near, near, far, far), "a lower priority stays");
+        assert_eq!(nice(), own);
     }
 
     #[cfg(target_os = "linux")]

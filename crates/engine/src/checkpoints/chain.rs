@@ -61,6 +61,15 @@ pub(super) fn links_max(keep: usize, merge_after: Option<usize>) -> usize {
     links.saturating_add(keep.max(1))
 }
 
+/// Whether checkpoints come faster than they are merged. The chain is longer than its bound, or a full
+/// checkpoint will soon cost less than to go on.
+pub(super) fn is_late(manifest: &Manifest, keep: usize, merge_after: Option<usize>) -> bool {
+    let chain = manifest.newest_chain();
+    let Some((full, links)) = chain.split_first() else { return false };
+    let full_bytes = bytes_of(full).max(LINK_BYTES_MIN);
+    links.len() > links_max(keep, merge_after) || sum_bytes(links) > full_bytes / 4 * 3
+}
+
 /// The run of checkpoints that a merge should turn into one, oldest first, if a merge is due. `live`
 /// is the number of records that the store has.
 ///

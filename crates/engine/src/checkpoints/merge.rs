@@ -14,7 +14,7 @@ use stillpoint_checkpoint::{
     LoadError, MERGE_KEY_BYTES, Merge, MergeError, Pace, Progress, WriterConfig,
 };
 use stillpoint_format::manifest::{CheckpointEntry, Manifest};
-use stillpoint_io::catch_panic;
+use stillpoint_io::{catch_panic, go_behind, go_far_behind, spawn};
 use stillpoint_sync::atomic::Ordering::Acquire;
 
 use super::{MergeStatus, chain, pace_of, publication};
@@ -211,8 +211,7 @@ fn merge_run(
         key_bytes_max: MERGE_KEY_BYTES,
         progress: turn.progress.clone(),
     };
-    let inputs: Vec<&CheckpointEntry> = run.iter().collect();
-    let entry = match merge.run(&shared.disk, &inputs) {
+    let entry = match write(shared, &manifest, merge, run)? {
         Ok(entry) => entry,
         Err(error) => return give_up(shared, run, error),
     };
@@ -227,6 +226,29 @@ fn merge_run(
         chain::replace_run(manifest, run, entry).then(|| run.to_vec())
     });
     published.map(|is_published| is_published.then_some(done))
+}
+
+/// Writes the files of a merge on a thread of its own, which leaves the CPU to everything else. If the
+/// chain is about to be too long, the thread has the priority of a checkpoint. The caller keeps its
+/// priority, since others wait while it publishes.
+fn write(
+    shared: &Shared,
+    manifest: &Manifest,
+    merge: Merge,
+    run: &[CheckpointEntry],
+) -> Result<Result<CheckpointEntry, MergeError>, Error> {
+    let merge_after = shared.checkpoints.policy().merge_after;
+    let is_late = chain::is_late(manifest, shared.config.keep_checkpoints, merge_after);
+    let (disk, run) = (shared.disk.clone(), run.to_vec());
+    let thread = spawn("merge-writer", move || {
+        if is_late {
+            go_behind();
+        } else {
+            go_far_behind();
+        }
+        merge.run(&disk, &run.iter().collect::<Vec<_>>())
+    })?;
+    thread.join().map_err(|panic| shared.fail_by_panic(panic))
 }
 
 /// Ends a merge that could not be written. The merge has not failed if the run is not in the
