@@ -185,24 +185,37 @@ impl Store {
     pub(crate) fn may_reuse(&self, cell: Cell<'_>) -> bool {
         match self.rules.reuse {
             Reuse::Always => true,
-            Reuse::OutsideOfCaptures => {
-                let phase = self.driver.now().phase();
-                mutant!(in self.driver; CopyReused => return true);
-                matches!(phase, Phase::Rest | Phase::Prepare) || cell.copies_with_value() == 0
+            Reuse::OutsideOfCaptures => self.has_no_captured_copy(cell),
+            Reuse::OutsideOfCheckpoints => self.is_at_rest(),
+            Reuse::WhenMerged => is_clean(cell) || cell.copies_with_value() == 0,
+            Reuse::WhenClean => self.has_no_missing_deletion(cell),
+            Reuse::WhenCleanOutsideOfCaptures => {
+                self.has_no_captured_copy(cell) && self.has_no_missing_deletion(cell)
             }
-            Reuse::OutsideOfCheckpoints => {
-                let is_at_rest = self.driver.now().phase() == Phase::Rest;
-                mutant!(in self.driver; is_at_rest, CopyReused => true)
-            }
-            Reuse::WhenMerged | Reuse::WhenClean => {
-                // Relaxed: the holder of the lock sets the bits, and only a checkpoint clears them.
-                let status = lock_word::status(cell.lock().load(Relaxed));
-                status & (status::DIRTY_EVEN | status::DIRTY_ODD) == 0
-                    || self.rules.reuse == Reuse::WhenMerged && cell.copies_with_value() == 0
-                    || self.rules.reuse == Reuse::WhenClean && !self.chains.may_have(status)
-                    || mutant!(in self.driver; false, DirtyCellReused => true)
+            Reuse::WhenCleanOutsideOfCheckpoints => {
+                self.is_at_rest() && self.has_no_missing_deletion(cell)
             }
         }
+    }
+
+    /// Whether no checkpoint is under way.
+    fn is_at_rest(&self) -> bool {
+        let is_at_rest = self.driver.now().phase() == Phase::Rest;
+        mutant!(in self.driver; is_at_rest, CopyReused => true)
+    }
+
+    /// Whether no capture under way may read a copy of the cell.
+    fn has_no_captured_copy(&self, cell: Cell<'_>) -> bool {
+        let phase = self.driver.now().phase();
+        mutant!(in self.driver; CopyReused => return true);
+        matches!(phase, Phase::Rest | Phase::Prepare) || cell.copies_with_value() == 0
+    }
+
+    /// Whether a published checkpoint has the deletion of the cell's key, or none has the key.
+    fn has_no_missing_deletion(&self, cell: Cell<'_>) -> bool {
+        is_clean(cell)
+            || !self.chains.may_have(status_of(cell))
+            || mutant!(in self.driver; false, DirtyCellReused => true)
     }
 
     /// Notes beside the cells that a cell has the dirty mark of `epoch`, so that passes over the changes
@@ -234,6 +247,11 @@ impl Store {
     #[inline]
     pub(crate) fn cell(&self, number: u64) -> Cell<'_> {
         Cell::new(&self.memory, number)
+    }
+
+    /// Copies of the value in each cell.
+    pub fn copies(&self) -> usize {
+        self.rules.copies
     }
 
     /// Bytes held by records, large values and indexes, and by deleted keys while a chain is loaded.
@@ -399,4 +417,15 @@ impl Store {
             table.index.reserve(records);
         }
     }
+}
+
+/// The status of a cell whose lock the caller holds.
+fn status_of(cell: Cell<'_>) -> u8 {
+    // Relaxed: the holder of the lock sets the dirty bits, and only a checkpoint clears them.
+    lock_word::status(cell.lock().load(Relaxed))
+}
+
+/// Whether no dirty bit of the cell is set. The caller holds the lock.
+fn is_clean(cell: Cell<'_>) -> bool {
+    status_of(cell) & (status::DIRTY_EVEN | status::DIRTY_ODD) == 0
 }

@@ -609,8 +609,8 @@ impl Transaction {
         let change = Change::of(&self.pending, first);
         let declared = &self.keys.declared()[key];
         let table = tables.get(declared.table).expect("checked");
-        let writing =
-            Writing { memory: store.memory(), number: new, rule: store.rules().write, phase };
+        let (memory, rule, noted) = (store.memory(), store.rules().write, store.begun_chain());
+        let writing = Writing { memory, number: new, rule, phase, noted };
         let place = (&**table, declared.hash);
         record::install_in_new_cell(writing, place, held.cell, change, stamp);
         lock_word::release_exclusive(store.cell(held.cell).lock());
@@ -636,7 +636,8 @@ impl Transaction {
         let (memory, owner) = (store.memory(), store.memory().arena.owner_of(held.cell));
         let rule = store.rules().write;
         let rule = mutant!(in store.driver(); rule, WriteRuleForgotten => WriteRule::InPlace);
-        let writing = Writing { memory, number: held.cell, rule, phase };
+        let writing =
+            Writing { memory, number: held.cell, rule, phase, noted: store.begun_chain() };
         writing.install(change, large, stamp, |old| reclaim.retire_blob(owner, old));
         self.count(local, key, change.added_records(held.stamp_word & ABSENT != 0));
     }
