@@ -7,6 +7,7 @@ use stillpoint_sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::batch::Batch;
 use crate::call::{CALL_ALONE, Call};
 use crate::inputs::Inputs;
+use crate::procedure::Procedures;
 use crate::tx::Tx;
 
 /// Arguments that are longer are logged by their writes. So there is room for the rest of the record.
@@ -48,8 +49,8 @@ impl Runner<'_> {
 /// What a session needs to log calls.
 pub(crate) struct CallLog<'s> {
     pub(crate) call: &'s mut Call,
-    /// Whether the program has a procedure of this name and version.
-    pub(crate) knows: &'s dyn Knows,
+    /// The procedures of the program.
+    pub(crate) procedures: &'s Procedures,
     /// Set when the log gets a call without its writes.
     pub(crate) holds_calls: &'s AtomicBool,
     /// Whether the log may get a call without its writes.
@@ -59,16 +60,10 @@ pub(crate) struct CallLog<'s> {
     pub(crate) runs_twice: bool,
 }
 
-/// The procedures of a program.
-pub(crate) trait Knows: Sync {
-    /// Whether there is a procedure of this name and version.
-    fn knows(&self, name: &str, version: u32) -> bool;
-}
-
 impl CallLog<'_> {
     fn reborrow(&mut self) -> CallLog<'_> {
-        let Self { knows, holds_calls, logs_alone, logs_beside, runs_twice, .. } = *self;
-        CallLog { call: self.call, knows, holds_calls, logs_alone, logs_beside, runs_twice }
+        let Self { procedures, holds_calls, logs_alone, logs_beside, runs_twice, .. } = *self;
+        CallLog { call: self.call, procedures, holds_calls, logs_alone, logs_beside, runs_twice }
     }
 
     /// Runs a transaction, which carries its call to the log.
@@ -100,7 +95,7 @@ impl CallLog<'_> {
 
     /// Whether a replay can make the call again.
     fn is_repeatable(&self, tx: &Tx<'_>) -> bool {
-        tx.is_in_memory() && self.knows.knows(&self.call.name, self.call.version)
+        tx.is_in_memory() && self.procedures.has(&self.call.name, self.call.version)
     }
 
     /// Runs the transaction a second time, with the same inputs, and compares what it writes.

@@ -180,6 +180,11 @@ impl Procedures {
         versions.insert(procedure.version(), procedure).is_none()
     }
 
+    /// Whether there is a procedure of this name and version.
+    pub(crate) fn has(&self, name: &str, version: u32) -> bool {
+        self.find_version(name, version).is_some()
+    }
+
     /// The newest version of a procedure.
     pub(crate) fn find(&self, name: &str) -> Result<&dyn ErasedProcedure, Error> {
         let newest = self.0.get(name).and_then(|versions| versions.last_key_value());

@@ -7,7 +7,6 @@ use stillpoint_recovery::{CallAgain, Calls, Plan, ProcedureNeeded, RecoveryError
 use stillpoint_store::{KeySet, TxError};
 use stillpoint_sync::{mutant, planted};
 
-use crate::call_log::Knows;
 use crate::inputs::Inputs;
 use crate::procedure::{PreparedCall, Procedures};
 use crate::tx::Tx;
@@ -19,18 +18,12 @@ pub(crate) fn check(
     threads: usize,
 ) -> Result<bool, RecoveryError> {
     let needed = plan.procedures_needed(threads)?;
-    let is_missing = |of: &&ProcedureNeeded| !procedures.knows(&of.name, of.version);
+    let is_missing = |of: &&ProcedureNeeded| !procedures.has(&of.name, of.version);
     let missing: Vec<ProcedureNeeded> = needed.iter().filter(is_missing).cloned().collect();
     if missing.is_empty() {
         return Ok(!needed.is_empty());
     }
     Err(RecoveryError::NeedsProcedures { needed: missing })
-}
-
-impl Knows for Procedures {
-    fn knows(&self, name: &str, version: u32) -> bool {
-        self.find_version(name, version).is_some()
-    }
 }
 
 impl Calls for Procedures {

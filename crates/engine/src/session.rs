@@ -490,7 +490,7 @@ fn calls_of<'s>(
 ) -> Runner<'s> {
     let log = call.as_mut().map(|call| CallLog {
         call,
-        knows: &shared.procedures,
+        procedures: &shared.procedures,
         holds_calls: &shared.holds_calls,
         logs_alone: shared.logs_calls_alone,
         logs_beside: shared.config.log_calls,
