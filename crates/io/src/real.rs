@@ -3,6 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "this is the disk that the lint points to")]
 
 mod file;
+mod removal;
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -138,8 +139,7 @@ impl RealDisk {
         Ok((relative, absolute))
     }
 
-    /// Removes a file, or a directory with all that it has. A file that takes long to remove holds up
-    /// other changes of names, and a directory with many files does not.
+    /// Removes a file, or a directory with all that it has.
     fn remove_all(&self, relative: &Path, absolute: &Path) -> io::Result<()> {
         let is_dir = match std::fs::symlink_metadata(absolute) {
             Err(error) if is_absent(&error) => false,
@@ -153,12 +153,17 @@ impl RealDisk {
         }
         let mut flushes = self.flushes.lock();
         let removed = match is_dir {
-            true => std::fs::remove_dir(absolute),
-            false => std::fs::remove_file(absolute),
+            true => std::fs::remove_dir(absolute).map(|()| None),
+            false => removal::unlink(absolute),
         };
-        match removed {
+        let nameless = match removed {
             Err(error) if !is_absent(&error) => return Err(error),
-            _ => flushes.retain(|path, _| !path.starts_with(relative)),
+            removed => removed.ok().flatten(),
+        };
+        flushes.retain(|path, _| !path.starts_with(relative));
+        drop(flushes);
+        if let Some(nameless) = nameless {
+            nameless.free();
         }
         Ok(())
     }
