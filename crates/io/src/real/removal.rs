@@ -4,7 +4,10 @@
 //! takes 280 ms for 2 GB, and flushes of other files wait meanwhile. So a large file loses its name
 //! first, and then its blocks little by little.
 
-#![expect(unsafe_code, reason = "the kernel tells only by a lease whether a file is open elsewhere")]
+#![expect(
+    unsafe_code,
+    reason = "the kernel tells only by a lease whether a file is open elsewhere"
+)]
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -34,7 +37,8 @@ pub(super) struct Nameless {
 pub(super) fn unlink(path: &Path) -> io::Result<Option<Nameless>> {
     let metadata = std::fs::symlink_metadata(path)?;
     let is_large = metadata.is_file() && metadata.len() > AT_ONCE_BYTES;
-    let open = if is_large { open_regular(OpenOptions::new().write(true), path).ok() } else { None };
+    let open =
+        if is_large { open_regular(OpenOptions::new().write(true), path).ok() } else { None };
     std::fs::remove_file(path)?;
     let nameless = open.filter(|file| is_last_use(file).unwrap_or(false));
     Ok(nameless.map(|file| Nameless { file, bytes: metadata.len() }))
