@@ -15,13 +15,14 @@ use std::sync::{Arc, OnceLock};
 use stillpoint_format::names::CheckpointKind;
 use stillpoint_io::{Clock, Disk, Pace, catch_panic};
 use stillpoint_store::{
-    Checkpointer, LogRefused, Outcome, Phase, PointOfConsistency, SchemeLog, Sink, Stamp, Store,
+    Checkpointer, LogRefused, Outcome, Phase, PhaseDriver, PointOfConsistency, Quiesced, SchemeLog,
+    Sink, Stamp, Store,
 };
 
 use crate::error::CheckpointError;
 use crate::progress::Progress;
 use crate::writer::{PartSink, WriterConfig, Written};
-use walk::{CaptureScan, DiscardSink, Slots, Work, finish_marks};
+use walk::{CaptureScan, DiscardSink, Slots, Work, finish_marks, pass_in_parallel};
 
 /// Called for each phase, after its entry and the grace period that follows, with the phase and the
 /// epoch.
@@ -118,6 +119,8 @@ pub struct Captured {
     pub threads: usize,
     /// From the begin of PREPARE to the end of RESOLVE's grace period, in nanoseconds.
     pub consistency_ns: u64,
+    /// Time in which no commit could begin, in nanoseconds. 0 if the point of consistency stops nobody.
+    pub stopped_ns: u64,
     /// From the end of RESOLVE's grace period to the end of the capture scan, in nanoseconds.
     pub capture_ns: u64,
     /// From the end of the scan until all emitted records were written, in nanoseconds.
@@ -260,6 +263,29 @@ impl Cycle {
     }
 }
 
+/// The time in which no commit begins.
+struct Stop<'a> {
+    clock: &'a dyn Clock,
+    quiesced: Option<Quiesced<'a>>,
+    since_ns: u64,
+    stopped_ns: u64,
+}
+
+impl<'a> Stop<'a> {
+    /// Waits for the commits under way.
+    fn begin(&mut self, driver: &'a PhaseDriver) {
+        self.since_ns = self.clock.monotonic_ns();
+        self.quiesced = Some(driver.quiesce());
+    }
+
+    /// Lets commits go on, if they wait.
+    fn end(&mut self) {
+        if self.quiesced.take().is_some() {
+            self.stopped_ns = self.clock.monotonic_ns() - self.since_ns;
+        }
+    }
+}
+
 /// The way of one checkpoint through the phases.
 struct Passage<'a> {
     cycle: &'a Cycle,
@@ -287,31 +313,28 @@ impl Passage<'_> {
         };
         driver.choose_changes(kind == CheckpointKind::Partial);
         cycle.progress.choose(kind);
+        let sink = (self.make_sink)(kind)?;
         if cycle.scheme.takes_changes() && kind == CheckpointKind::Full {
             cycle.store.begin_chain();
-        }
-        let sink = (self.make_sink)(kind)?;
-        cycle.store.set_sink(Some(sink.clone()));
-        let mut quiesced = match point {
-            PointOfConsistency::Virtual | PointOfConsistency::Fuzzy => None,
-            PointOfConsistency::Physical | PointOfConsistency::PhysicalThroughout => {
-                Some(driver.quiesce())
-            }
-        };
-        if quiesced.is_some() {
             for unit in 0..cycle.store.slab_count() {
-                cycle.scheme.at_point_of_consistency(&cycle.store, unit, slots.own());
+                cycle.scheme.before_full(&cycle.store, unit, slots.own());
             }
+        }
+        cycle.store.set_sink(Some(sink.clone()));
+        let mut stop = Stop { clock: &*cycle.clock, quiesced: None, since_ns: 0, stopped_ns: 0 };
+        if point.stops_commits() {
+            stop.begin(driver);
+            pass_in_parallel(cycle, slots)?;
         }
         self.enter(Phase::Resolve);
         if point == PointOfConsistency::Physical {
-            quiesced = None;
+            stop.end();
         }
         self.enter(Phase::Capture);
         let consistent_ns = cycle.clock.monotonic_ns();
         let walk = Arc::new(CaptureScan::new(cycle, epoch, &sink, consistent_ns, Work::Capture));
         let walked = walk.run(slots);
-        drop(quiesced);
+        stop.end();
         let walked_ns = cycle.clock.monotonic_ns();
         self.enter(Phase::Complete);
         sink.drain();
@@ -323,6 +346,7 @@ impl Passage<'_> {
             units: walk.units,
             threads: slots.len(),
             consistency_ns: consistent_ns - begin_ns,
+            stopped_ns: stop.stopped_ns,
             capture_ns: walked_ns - consistent_ns,
             drain_ns: drained_ns - walked_ns,
         })

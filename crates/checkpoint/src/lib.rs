@@ -17,6 +17,7 @@
 //! engine. [`Written::into_entry`] gives the manifest's entry. Everything that an entry names has
 //! been flushed, directories included, before [`PartSink::finish`] returns.
 
+mod changes;
 mod cycle;
 mod error;
 mod merge;

@@ -18,7 +18,7 @@ use stillpoint_store::{
     CellRules, Checkpointer, DirtyRule, PointOfConsistency, Reuse, StatusChanges, WriteRule,
 };
 
-use crate::schemes::{calc, naive, partial, zigzag};
+use crate::schemes::{calc, cou, fuzzy, hourglass, naive, partial, piggyback, ping_pong, zigzag};
 
 /// What a scheme can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,20 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
+    /// The scheme's form of changes: commits mark what they write, and a deleted key keeps its cell
+    /// until a published checkpoint has the deletion.
+    const fn of_changes(mut self) -> Self {
+        self.cells.dirty = DirtyRule::ByEpoch;
+        self.cells.status_changes = StatusChanges::InPrepareAndCapture;
+        self.cells.reuse = match (self.cells.reuse, self.cells.write) {
+            (Reuse::OutsideOfCheckpoints, _) => Reuse::WhenCleanOutsideOfCheckpoints,
+            // A commit that overwrites what the checkpoint lacks marks the record as taken.
+            (Reuse::Always, _) | (_, WriteRule::KeepShadow) => Reuse::WhenClean,
+            _ => Reuse::WhenCleanOutsideOfCaptures,
+        };
+        self
+    }
+
     /// Whether checkpoints of this scheme need a log. Without a replay they are no state of the
     /// store.
     pub fn needs_journal(&self) -> bool {
@@ -39,7 +53,7 @@ impl Capabilities {
 
     /// Whether the memory of a deleted key is kept until a published checkpoint has the deletion.
     pub fn keeps_deleted_keys(&self) -> bool {
-        self.cells.reuse == Reuse::WhenClean
+        self.cells.reuse.waits_for_deletions()
     }
 
     /// Whether the scheme takes checkpoints.
@@ -49,7 +63,7 @@ impl Capabilities {
 
     /// Whether commits wait for the point of consistency.
     pub fn stops_commits(&self) -> bool {
-        !matches!(self.point, None | Some(PointOfConsistency::Virtual))
+        self.point.is_some_and(PointOfConsistency::stops_commits)
     }
 }
 
@@ -105,6 +119,61 @@ impl Named for Row {
     }
 }
 
+const NAIVE: Capabilities = Capabilities {
+    point: Some(PointOfConsistency::PhysicalThroughout),
+    cells: CellRules::IN_PLACE,
+};
+
+const CALC: Capabilities =
+    Capabilities { point: Some(PointOfConsistency::Virtual), cells: CellRules::BEFORE_IMAGES };
+
+const COPY_ON_UPDATE: Capabilities = Capabilities {
+    point: Some(PointOfConsistency::Physical),
+    cells: CellRules {
+        copies: 2,
+        write: WriteRule::KeepShadow,
+        dirty: DirtyRule::None,
+        status_changes: StatusChanges::InCapture,
+        reuse: Reuse::OutsideOfCaptures,
+    },
+};
+
+const ZIGZAG: Capabilities = Capabilities {
+    point: Some(PointOfConsistency::Physical),
+    cells: CellRules {
+        copies: 2,
+        write: WriteRule::SwitchCopies,
+        dirty: DirtyRule::None,
+        status_changes: StatusChanges::WhileQuiesced,
+        reuse: Reuse::OutsideOfCaptures,
+    },
+};
+
+const PING_PONG: Capabilities = Capabilities {
+    point: Some(PointOfConsistency::Physical),
+    cells: CellRules {
+        copies: 4,
+        write: WriteRule::WriteBoth,
+        dirty: DirtyRule::None,
+        status_changes: StatusChanges::InCapture,
+        reuse: Reuse::WhenMerged,
+    },
+};
+
+const FUZZY: Capabilities = Capabilities {
+    point: Some(PointOfConsistency::Fuzzy),
+    cells: CellRules { reuse: Reuse::OutsideOfCheckpoints, ..CellRules::IN_PLACE },
+};
+
+/// The cells of hourglass and piggyback.
+const ALTERNATING: CellRules = CellRules {
+    copies: 2,
+    write: WriteRule::AlternateCopies,
+    dirty: DirtyRule::None,
+    status_changes: StatusChanges::InPrepareAndCapture,
+    reuse: Reuse::OutsideOfCaptures,
+};
+
 /// The scheme of a store whose settings name none.
 pub const DEFAULT: &str = "calc:partial";
 
@@ -122,58 +191,126 @@ pub static REGISTRY: Registry<Row> = Registry::new(
         },
         Row {
             name: "naive",
-            aliases: &[],
+            aliases: &["naive:full"],
             about: "stop all commits, copy everything, go on",
             source: "CALC, SIGMOD 2016, §4.1.1",
-            capabilities: Capabilities {
-                point: Some(PointOfConsistency::PhysicalThroughout),
-                cells: CellRules::IN_PLACE,
-            },
+            capabilities: NAIVE,
             checkpointer: naive::checkpointer,
         },
         Row {
-            name: "calc",
-            aliases: &[],
-            about: "nothing stops: the first write after a virtual point of consistency saves the before-image",
-            source: "CALC, SIGMOD 2016, §2.2; SIREN, ICDE 2006, §3 (semi-fuzzy output)",
-            capabilities: Capabilities {
-                point: Some(PointOfConsistency::Virtual),
-                cells: CellRules::BEFORE_IMAGES,
-            },
-            checkpointer: calc::checkpointer,
+            name: "naive:partial",
+            aliases: &["pnaive"],
+            about: "naive of what has changed since the last checkpoint",
+            source: "CALC, SIGMOD 2016, §4.1.1 (pNaive)",
+            capabilities: NAIVE.of_changes(),
+            checkpointer: naive::of_changes,
         },
         Row {
-            name: "zigzag",
-            aliases: &[],
-            about: "two copies of every value: a commit writes the one that the checkpoint does not read",
-            source: "Cao et al., SIGMOD 2011, §3.2; CALC, SIGMOD 2016, §4.1.4",
-            capabilities: Capabilities {
-                point: Some(PointOfConsistency::Physical),
-                cells: CellRules {
-                    copies: 2,
-                    write: WriteRule::SwitchCopies,
-                    dirty: DirtyRule::None,
-                    status_changes: StatusChanges::WhileQuiesced,
-                    reuse: Reuse::OutsideOfCaptures,
-                },
-            },
-            checkpointer: zigzag::checkpointer,
+            name: "calc",
+            aliases: &["calc:full"],
+            about: "nothing stops: the first write after a virtual point of consistency saves the before-image",
+            source: "CALC, SIGMOD 2016, §2.2; SIREN, ICDE 2006, §3 (semi-fuzzy output)",
+            capabilities: CALC,
+            checkpointer: calc::checkpointer,
         },
         Row {
             name: "calc:partial",
             aliases: &["pcalc"],
             about: "calc of what has changed since the last checkpoint, and a full one where that costs less",
             source: "CALC, SIGMOD 2016, §2.3",
+            capabilities: CALC.of_changes(),
+            checkpointer: partial::checkpointer,
+        },
+        Row {
+            name: "cou",
+            aliases: &["cou:full"],
+            about: "two copies: the first write after a stop copies the old value to a shadow in the cell",
+            source: "CALC, SIGMOD 2016, §4.1.2; Cao et al., SIGMOD 2011, §2.3",
+            capabilities: COPY_ON_UPDATE,
+            checkpointer: cou::checkpointer,
+        },
+        Row {
+            name: "cou:partial",
+            aliases: &["pcou"],
+            about: "cou of what has changed since the last checkpoint",
+            source: "CALC, SIGMOD 2016, §4.1.2",
+            capabilities: COPY_ON_UPDATE.of_changes(),
+            checkpointer: cou::of_changes,
+        },
+        Row {
+            name: "zigzag",
+            aliases: &["zigzag:full"],
+            about: "two copies of every value: a commit writes the one that the checkpoint does not read",
+            source: "Cao et al., SIGMOD 2011, §3.2; CALC, SIGMOD 2016, §4.1.4",
+            capabilities: ZIGZAG,
+            checkpointer: zigzag::checkpointer,
+        },
+        Row {
+            name: "zigzag:partial",
+            aliases: &["pzigzag"],
+            about: "zigzag of what has changed since the last checkpoint",
+            source: "CALC, SIGMOD 2016, §4.1.4 (pZigzag)",
+            capabilities: ZIGZAG.of_changes(),
+            checkpointer: zigzag::of_changes,
+        },
+        Row {
+            name: "ping-pong",
+            aliases: &["ping-pong:full", "ipp"],
+            about: "four copies: every write goes to two, and the checkpoint merges one of them into an image",
+            source: "Cao et al., SIGMOD 2011, §3.3; CALC, SIGMOD 2016, §4.1.3",
+            capabilities: PING_PONG,
+            checkpointer: ping_pong::checkpointer,
+        },
+        Row {
+            name: "ping-pong:partial",
+            aliases: &["pipp"],
+            about: "three copies: every write goes to two, and the checkpoint has one of them",
+            source: "Cao et al., SIGMOD 2011, §3.3; CALC, SIGMOD 2016, §4.1.3 (pIPP)",
+            capabilities: Capabilities {
+                cells: CellRules { copies: 3, write: WriteRule::WriteAlongside, ..PING_PONG.cells },
+                ..PING_PONG
+            }
+            .of_changes(),
+            checkpointer: ping_pong::of_changes,
+        },
+        Row {
+            name: "hourglass",
+            aliases: &["hourglass:partial", "hg"],
+            about: "two copies: commits write that of their epoch, and the checkpoint has the changes of the last one",
+            source: "Li et al., ICDE 2018, §III-A",
             capabilities: Capabilities {
                 point: Some(PointOfConsistency::Virtual),
-                cells: CellRules {
-                    dirty: DirtyRule::ByEpoch,
-                    status_changes: StatusChanges::InPrepareAndCapture,
-                    reuse: Reuse::WhenClean,
-                    ..CellRules::BEFORE_IMAGES
-                },
+                cells: ALTERNATING,
+            }
+            .of_changes(),
+            checkpointer: hourglass::checkpointer,
+        },
+        Row {
+            name: "piggyback",
+            aliases: &["piggyback:full", "pb"],
+            about: "two copies: commits write that of their epoch; after the checkpoint a copier brings over the rest",
+            source: "Li et al., ICDE 2018, §III-B",
+            capabilities: Capabilities {
+                point: Some(PointOfConsistency::Virtual),
+                cells: CellRules { status_changes: StatusChanges::AtAnyTime, ..ALTERNATING },
             },
-            checkpointer: partial::checkpointer,
+            checkpointer: piggyback::checkpointer,
+        },
+        Row {
+            name: "fuzzy",
+            aliases: &["fuzzy:full"],
+            about: "nothing stops and nothing is saved; a start replays the log from the begin of the checkpoint",
+            source: "Hagmann, IEEE ToC 1986, §3; CALC, SIGMOD 2016, §4.1.2",
+            capabilities: FUZZY,
+            checkpointer: fuzzy::checkpointer,
+        },
+        Row {
+            name: "fuzzy:partial",
+            aliases: &["pfuzzy"],
+            about: "fuzzy of what has changed since the last checkpoint",
+            source: "CALC, SIGMOD 2016, §4.1.2 (pFuzzy)",
+            capabilities: FUZZY.of_changes(),
+            checkpointer: fuzzy::of_changes,
         },
     ],
 );
@@ -185,10 +322,14 @@ mod tests {
     #[test]
     fn names_are_unique_and_rows_tell_what_their_schemes_do() {
         for (at, row) in REGISTRY.iter().enumerate() {
-            assert!(REGISTRY[..at].iter().all(|other| other.name != row.name));
+            let names: Vec<_> = REGISTRY[..at].iter().flat_map(|row| row.names()).collect();
+            assert!(row.names().all(|name| !names.contains(&name)), "{}", row.name);
             assert!(row.names().next() == Some(row.name) && !row.about.is_empty());
             assert_eq!(row.about(), row.about);
             let scheme = row.build();
+            let takes_changes = scheme.checkpointer.as_ref().map(|it| it.takes_changes());
+            let marks = row.capabilities.cells.dirty == DirtyRule::ByEpoch;
+            assert_eq!(takes_changes.unwrap_or(false), marks, "{}", row.name);
             let point = scheme.checkpointer.map(|it| it.point_of_consistency());
             assert_eq!(point, row.capabilities.point, "{}", row.name);
             assert_eq!(row.capabilities.takes_checkpoints(), point.is_some(), "{}", row.name);

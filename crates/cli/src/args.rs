@@ -320,10 +320,14 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_names_every_scheme_and_every_log() {
-        let readme = include_str!("../../../README.md");
-        for (name, _) in stillpoint::checkpoint_schemes().filter(|(name, _)| *name != "none") {
-            assert!(readme.contains(&format!("`{name}`")), "the README does not name {name}");
+    fn the_documents_name_every_scheme_and_every_log() {
+        let (readme, of_server) =
+            (include_str!("../../../README.md"), include_str!("../../../docs/server.md"));
+        for (name, _) in stillpoint::checkpoint_schemes() {
+            assert!(
+                of_server.contains(&format!("`{name}`")),
+                "docs/server.md does not name {name}"
+            );
         }
         for (name, _) in stillpoint::journal_schemes().filter(|(name, _)| *name != "none") {
             assert!(readme.contains(&format!("{name} log")), "the README does not name {name}");

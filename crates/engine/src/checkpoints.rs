@@ -62,6 +62,9 @@ pub struct CheckpointDone {
     /// Time from the checkpoint's begin to the end of its phase RESOLVE. The point of consistency
     /// lies within that time.
     pub consistency: Duration,
+    /// Time in which no transaction could commit, for the point of consistency or until the end of the
+    /// capture. Zero for schemes that stop nobody.
+    pub stopped: Duration,
     /// Time of the capture scan.
     pub capture: Duration,
     /// Time from the end of the scan until the files were written.

@@ -115,8 +115,6 @@ pub struct Environment {
     pub rng: Arc<dyn Rng>,
     /// Address space for records and indexes.
     pub space: Arc<AddressSpace>,
-    /// Checkpoint schemes besides those of the registry, for tests of schemes to come.
-    pub checkpoint_rows: &'static [stillpoint_checkpoint::Row],
     /// Whether the engine has background threads. Without background threads, for a simulation, the
     /// caller's thread runs a requested checkpoint or a needed flush.
     pub background: bool,
@@ -154,7 +152,6 @@ impl Config {
                 clock: Arc::new(RealClock),
                 rng: Arc::new(RealRng),
                 space: Arc::default(),
-                checkpoint_rows: &[],
                 background: true,
             },
         }
@@ -179,10 +176,6 @@ impl Config {
 
     /// The row of the checkpoint scheme.
     pub(crate) fn checkpoint_row(&self) -> Result<&'static stillpoint_checkpoint::Row, Error> {
-        let further = self.environment.checkpoint_rows;
-        if let Some(row) = further.iter().find(|row| row.name == self.checkpoint) {
-            return Ok(row);
-        }
         let row = stillpoint_checkpoint::registry::REGISTRY.find(&self.checkpoint);
         row.map_err(|unknown| Error::Config { setting: "checkpoint", reason: unknown.to_string() })
     }

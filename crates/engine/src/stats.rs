@@ -29,6 +29,8 @@ pub struct Stats {
     pub incarnation: u32,
     /// Name of the checkpoint scheme.
     pub checkpoint_scheme: String,
+    /// Copies of each value in memory that the checkpoint scheme keeps.
+    pub checkpoint_copies: usize,
     /// Name of the journal.
     pub journal_scheme: String,
 }
@@ -48,6 +50,7 @@ pub(crate) fn gather(shared: &Shared) -> Stats {
         epoch: shared.store.driver().now().epoch(),
         incarnation: shared.incarnation,
         checkpoint_scheme: shared.scheme_name.to_owned(),
+        checkpoint_copies: shared.store.copies(),
         journal_scheme: shared.config.journal.clone(),
     }
 }

@@ -57,6 +57,9 @@ enum LabCommand {
         /// One part of the experiment instead of all, where it has parts.
         #[arg(long)]
         part: Option<String>,
+        /// Checkpoint schemes to compare with the baseline, instead of all, where an experiment has all.
+        #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+        schemes: Vec<String>,
         /// Run all of it in so many processes, one after the other, and take the medians. Experiments
         /// on state arrays have 5 processes, others run in this one.
         #[arg(long)]
@@ -175,7 +178,7 @@ pub fn run(args: &LabArgs, commit: &str, output: &mut dyn Write) -> LabResult<bo
             }
             Ok(true)
         }
-        LabCommand::Run { id, quick, out, runs, seconds, part, processes } => {
+        LabCommand::Run { id, quick, out, runs, seconds, part, schemes, processes } => {
             let chosen = experiments::find(id)?;
             let binary = std::env::current_exe()
                 .map_err(|e| LabError::process("the path of this program", e))?;
@@ -184,6 +187,9 @@ pub fn run(args: &LabArgs, commit: &str, output: &mut dyn Write) -> LabResult<bo
             context.runs = *runs;
             context.seconds = *seconds;
             context.part.clone_from(part);
+            for scheme in schemes {
+                context.schemes.push(of_scheme(scheme)?.scheme.to_owned());
+            }
             context.processes = *processes;
             let mut met = true;
             for experiment in chosen {

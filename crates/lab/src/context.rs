@@ -28,6 +28,9 @@ pub(crate) struct Context {
     pub(crate) seconds: Option<f64>,
     /// The one part to run, for an experiment with parts. `None` runs all parts.
     pub(crate) part: Option<String>,
+    /// The checkpoint schemes to compare, for an experiment over all of them. If empty, the experiment's
+    /// own.
+    pub(crate) schemes: Vec<String>,
     /// Processes that run the experiment one after the other. With `None` the experiment runs in
     /// this process.
     pub(crate) processes: Option<usize>,
@@ -60,6 +63,7 @@ impl Context {
             runs: None,
             seconds: None,
             part: None,
+            schemes: Vec::new(),
             processes: None,
             work: out.join("work"),
             progress: Mutex::new(progress),
@@ -113,7 +117,9 @@ impl Context {
         let runs = self.runs.map(|runs| ("--runs", runs.to_string()));
         let seconds = self.seconds.map(|seconds| ("--seconds", seconds.to_string()));
         let part = self.part.clone().map(|part| ("--part", part));
-        for (name, value) in [runs, seconds, part].into_iter().flatten() {
+        let schemes = Some(("--schemes", self.schemes.join(",")));
+        let schemes = schemes.filter(|_| !self.schemes.is_empty());
+        for (name, value) in [runs, seconds, part, schemes].into_iter().flatten() {
             arguments.extend([name.to_owned(), value]);
         }
         arguments

@@ -57,8 +57,8 @@ use crate::phase::PhaseWord;
 use crate::planted;
 use crate::record::Writing;
 use crate::rules::{
-    Claim, WriteRule, alternate_copy, copy_of,
-    status::{COPYING, SHADOW},
+    Claim, WriteRule, second_copy,
+    status::{self, COPYING, NEXT_COPY, SHADOW},
 };
 use crate::sink::{DeletedKey, Lane, NoSink, RecordImage, Sink};
 use crate::store::Store;
@@ -199,19 +199,20 @@ impl Store {
     /// Waits for no lock.
     pub fn capture_unmarked(&self, slab: usize, to: &mut dyn Capture) {
         let now = self.driver().now();
-        let by = self.claim_in(now);
-        let cells = match now.is_of_changes() {
-            true => Cells::Marked(now.epoch() - 1),
-            false => Cells::All,
-        };
+        let (by, cells) = (self.claim_in(now), self.wanted_cells(now));
         let blind = mutant!(in self.driver(); false, MarksNotSeen => true);
         self.scan_some((slab, cells), to, &mut |scanned| {
             capture(scanned.cell, by, blind, scanned);
         });
     }
 
-    /// As [`scan_records`](Self::scan_records), in REST, when nothing is emitted. The caller owns
-    /// read section slot `slot`.
+    /// The cells that the checkpoint under way looks at.
+    fn wanted_cells(&self, now: PhaseWord) -> Cells {
+        if now.is_of_changes() { Cells::Marked(now.epoch() - 1) } else { Cells::All }
+    }
+
+    /// As [`scan_records`](Self::scan_records), before the capture, when nothing is emitted. The
+    /// caller owns read section slot `slot`.
     pub fn visit_records(
         &self,
         slab: usize,
@@ -221,13 +222,36 @@ impl Store {
         self.scan_records(slab, &mut AtRest(slot), visit);
     }
 
-    /// Emits every record of a slab. The caller holds the store quiesced.
-    pub fn capture_all(&self, slab: usize, to: &mut dyn Capture) {
-        self.scan(slab, to, &mut |scanned| {
-            if scanned.cell.is_record()
-                && let Some(value) = scanned.cell.value()
-            {
-                Captured::emit(scanned, scanned.cell, value);
+    /// As [`visit_records`](Self::visit_records), of at least the records with the dirty mark of the
+    /// epoch before the present one.
+    pub fn visit_ended_marks(
+        &self,
+        slab: usize,
+        slot: usize,
+        visit: &mut dyn FnMut(&mut ScannedCell<'_>),
+    ) {
+        let ended = Cells::Marked(self.driver().now().epoch().wrapping_sub(1));
+        self.scan_some((slab, ended), &mut AtRest(slot), &mut |scanned| {
+            if scanned.cell.is_record() {
+                visit(scanned);
+            }
+        });
+    }
+
+    /// Visits the records of a slab that the checkpoint under way has: all of them, or those with the
+    /// dirty mark of the ended epoch. The visitor [takes](ScannedCell::take_copy) each.
+    pub fn scan_wanted(
+        &self,
+        slab: usize,
+        to: &mut dyn Capture,
+        visit: &mut dyn FnMut(&mut ScannedCell<'_>),
+    ) {
+        let now = self.driver().now();
+        let dirty = status::dirty_in(now.epoch().wrapping_sub(1));
+        self.scan_some((slab, self.wanted_cells(now)), to, &mut |scanned| {
+            let is_wanted = || !now.is_of_changes() || scanned.status() & dirty != 0;
+            if scanned.cell.is_record() && is_wanted() {
+                visit(scanned);
             }
         });
     }
@@ -250,15 +274,18 @@ impl Store {
     /// As [`capture_unmarked`](Self::capture_unmarked), for [`WriteRule::KeepShadow`]: if a commit
     /// has kept a record's old value in copy 1, this emits copy 1.
     pub fn capture_or_shadow(&self, slab: usize, to: &mut dyn Capture) {
-        let by = Claim::of_all(self.driver().now());
-        self.scan(slab, to, &mut |scanned| {
+        let now = self.driver().now();
+        let by = self.claim_in(now);
+        self.scan_some((slab, self.wanted_cells(now)), to, &mut |scanned| {
             let cell = scanned.cell;
             capture(cell, by, false, scanned);
             // Acquire: partner of the Release in `lock_word::claim_if`: copy 1 was written before.
             let status = lock_word::status(cell.lock().load(Acquire));
             if cell.is_record() && status & SHADOW != 0 {
-                let value = cell.copy(1).copy_value().expect("a shadow is a value");
-                Captured::emit(scanned, cell, value);
+                match cell.copy(1).copy_value() {
+                    Some(value) => Captured::emit(scanned, cell, value),
+                    None => Captured::emit_deletion(scanned, cell),
+                }
                 lock_word::claim(cell.lock(), SHADOW, 0);
             }
         });
@@ -268,7 +295,8 @@ impl Store {
     /// Then emits copy 3 of every record that has a value there.
     pub fn capture_merged(&self, slab: usize, to: &mut dyn Capture) {
         let now = self.driver().now();
-        let (copy, dirty) = copy_of(now.epoch() - 1);
+        let ended = now.epoch() - 1;
+        let (copy, dirty) = (second_copy(ended), status::dirty_in(ended));
         self.scan(slab, to, &mut |scanned| {
             let (memory, cell) = (self.memory(), scanned.cell);
             if !cell.is_record() {
@@ -277,7 +305,8 @@ impl Store {
             // Acquire: the commit wrote the copy before it set the bit.
             if lock_word::status(cell.lock().load(Acquire)) & dirty != 0 {
                 let rule = WriteRule::WriteBoth;
-                let merged = Writing { memory, number: scanned.number, rule, phase: now };
+                let number = scanned.number;
+                let merged = Writing { memory, number, rule, phase: now, noted: 0 };
                 // Only scans read copy 3, so the blocks of its old value are freed at once.
                 let mut free = |blob| blob::release(memory, scanned.cache, blob);
                 merged.share_copy(copy, 3, &mut free);
@@ -289,13 +318,19 @@ impl Store {
         });
     }
 
-    /// Changes the status of every record of a slab: `next` gives the new status for the present one
-    /// and the number of the newest copy. The rules of the store allow that at this time. The caller
-    /// owns read section slot `slot`.
-    pub fn set_statuses(&self, slab: usize, slot: usize, next: impl Fn(u8, usize) -> u8) {
-        self.for_each_record(slab, slot, Cells::All, &mut |cell, _| {
-            let newest = live_copy(cell.stamp_word());
-            lock_word::update_status(cell.lock(), |status| next(status, newest));
+    /// For [`WriteRule::SwitchCopies`]: commits write the older copy of each record from now on. The
+    /// caller holds the store quiesced, in PREPARE, and owns read section slot `slot`. For a checkpoint
+    /// of changes this visits only the records that the checkpoint has.
+    pub fn switch_copies(&self, slab: usize, slot: usize) {
+        let now = self.driver().now();
+        let cells = if now.is_of_changes() { Cells::Marked(now.epoch()) } else { Cells::All };
+        self.for_each_record(slab, slot, cells, &mut |cell, _| {
+            let older = if live_copy(cell.stamp_word()) == 0 { NEXT_COPY } else { 0 };
+            // Relaxed: commits wait meanwhile, and transactions that are open change other bits. Only
+            // records that were written since the last pass need an exchange.
+            if lock_word::status(cell.lock().load(Relaxed)) & NEXT_COPY != older {
+                lock_word::claim(cell.lock(), NEXT_COPY, older);
+            }
         });
     }
 
@@ -434,18 +469,39 @@ impl ScannedCell<'_> {
         lock_word::status(self.cell.lock().load(Acquire))
     }
 
-    /// Emits a copy, if it has a value. Commits do not write this copy meanwhile. Call this only
-    /// for cells of several copies.
-    pub fn emit_copy(&mut self, copy: usize) {
-        if let Some(value) = self.cell.copy(copy).copy_value() {
-            Captured::emit(self, self.cell, value);
-        }
+    /// Takes a copy for the checkpoint under way: its value or, in a checkpoint of changes, the
+    /// deletion of a key without one. Commits do not write this copy meanwhile. Call this only for cells
+    /// of several copies.
+    pub fn take_copy(&mut self, copy: usize) {
+        self.take(self.cell.copy(copy).copy_value());
     }
 
-    /// Emits the record's present value, with the stamp of its last writer. If a commit of this run
-    /// has deleted the record, emits the deletion. Waits for a commit that is in the middle of its
-    /// writes.
-    pub fn emit_stamped(&mut self) {
+    /// As [`take_copy`](Self::take_copy), for a cell of one copy while the store is quiesced.
+    pub fn take_value(&mut self) {
+        self.take(self.cell.value());
+    }
+
+    fn take(&mut self, value: Option<ValueRef<'_>>) {
+        let claim = self.store.claim_in(self.store.driver().now());
+        match value {
+            Some(value) => self.image(value, 0),
+            None if claim.has_deletions => self.deletion(0),
+            None => {}
+        }
+        claim.note(self.cell.lock(), value.is_some());
+    }
+
+    /// Takes the record's present value, with the stamp of its last writer. If a commit of this run has
+    /// deleted the record, or if the checkpoint is of changes, takes the deletion. Waits for a commit
+    /// that is in the middle of its writes.
+    pub fn take_stamped(&mut self) {
+        let claim = self.store.claim_in(self.store.driver().now());
+        let has_value = self.emit_stamped(claim.has_deletions);
+        claim.note(self.cell.lock(), has_value);
+    }
+
+    /// True if the record has a value.
+    fn emit_stamped(&mut self, of_changes: bool) -> bool {
         let mut backoff = Backoff::new();
         loop {
             let before = self.cell.stamp_word();
@@ -453,8 +509,9 @@ impl ScannedCell<'_> {
             let gsn = stamp.gsn();
             // No commit has written a cell whose stamp names no log. Two cells may have been made
             // for a new key, one of which is not in the index.
-            if before & DEAD != 0 || (before & ABSENT != 0 && stamp.log() == LOG_NONE) {
-                return;
+            let is_of_no_commit = before & ABSENT != 0 && stamp.log() == LOG_NONE;
+            if before & DEAD != 0 || (is_of_no_commit && !of_changes) {
+                return false;
             }
             if before & BUSY != 0 {
                 backoff.wait();
@@ -462,7 +519,8 @@ impl ScannedCell<'_> {
             }
             let Some(value) = self.cell.record().value() else {
                 if before & ABSENT != 0 {
-                    return self.deletion(gsn);
+                    self.deletion(gsn);
+                    return false;
                 }
                 // A commit has deleted the record since the stamp was read.
                 backoff.wait();
@@ -479,7 +537,7 @@ impl ScannedCell<'_> {
                 if is_large {
                     self.image(value, gsn);
                 }
-                return;
+                return true;
             }
             if !is_large {
                 self.lane.take_back();
@@ -487,20 +545,20 @@ impl ScannedCell<'_> {
         }
     }
 
-    /// For [`WriteRule::AlternateCopies`], while no checkpoint captures: makes the copy of the present
-    /// epoch's parity equal to the other copy. Does nothing if a commit of this epoch has written the
-    /// record.
+    /// For [`WriteRule::AlternateCopies`] and [`WriteRule::WriteAlongside`], while no checkpoint
+    /// captures: copies the newest value to the copy of the present epoch's parity. Does nothing if that
+    /// copy has the newest value.
     pub fn bring_over(&mut self) {
         let (store, cell) = (self.store, self.cell);
         let now = store.driver().now();
-        let (lock, epoch) = (cell.lock(), now.epoch());
+        let (lock, epoch, rule) = (cell.lock(), now.epoch(), store.rules().write);
+        let Some((to, from)) = rule.copies_of(epoch) else { return };
         // The thread that wins the claim writes the copy: this thread, or that of the first commit.
-        if !Claim::of_all(now).claim(lock, COPYING) {
+        if !Claim::of_copy(epoch).claim(lock, COPYING) {
             return;
         }
-        let (from, to) = (alternate_copy(epoch + 1), alternate_copy(epoch));
-        let rule = WriteRule::AlternateCopies;
-        let writing = Writing { memory: store.memory(), number: self.number, rule, phase: now };
+        let (memory, number) = (store.memory(), self.number);
+        let writing = Writing { memory, number, rule, phase: now, noted: 0 };
         // The newest value is there if no commit of the epoch before has written the record.
         if live_copy(cell.stamp_word()) != to {
             // Nobody reads this copy: the capture before the last did.

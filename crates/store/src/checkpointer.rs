@@ -21,6 +21,13 @@ pub enum PointOfConsistency {
     Fuzzy,
 }
 
+impl PointOfConsistency {
+    /// Whether commits wait for it.
+    pub const fn stops_commits(self) -> bool {
+        matches!(self, Self::Physical | Self::PhysicalThroughout)
+    }
+}
+
 /// The log, for a scheme's own records.
 pub trait SchemeLog {
     /// Appends a record and returns its stamp. Waits for room.
@@ -30,8 +37,8 @@ pub trait SchemeLog {
     fn append(&self, body: &[u8]) -> Result<Stamp, LogRefused>;
 }
 
-/// A checkpoint scheme: what it does at its point of consistency, and how it captures. The driver moves the phases and owns the
-/// threads; the scheme starts none and opens no file.
+/// A checkpoint scheme: what it does at its point of consistency, and how it captures. The driver moves
+/// the phases and owns the threads; the scheme starts none and opens no file.
 pub trait Checkpointer: Send + Sync {
     /// How the scheme's point of consistency comes about.
     fn point_of_consistency(&self) -> PointOfConsistency;
@@ -51,6 +58,14 @@ pub trait Checkpointer: Send + Sync {
     fn settle(&self, store: &Store, unit: usize, slot: usize) -> u64 {
         let _ = (store, unit, slot);
         0
+    }
+
+    /// Called in PREPARE, after [`settle`](Self::settle), once for each unit. Only for a scheme that
+    /// [takes changes](Self::takes_changes), and only if the checkpoint will hold every record. `slot`
+    /// is a read section slot that the caller owns. If a checkpoint fails, its calls may end at any
+    /// unit, and the next full checkpoint calls this for all units again.
+    fn before_full(&self, store: &Store, unit: usize, slot: usize) {
+        let _ = (store, unit, slot);
     }
 
     /// Called once PREPARE has begun and every commit sees it. If the scheme is
@@ -82,10 +97,10 @@ pub trait Checkpointer: Send + Sync {
         None
     }
 
-    /// Called at a physical point of consistency, once for each unit, which is a slab of the store.
-    /// Commits wait meanwhile. `slot` is a read section slot that the caller owns. If a checkpoint
-    /// fails, its calls may end at any unit, and the next checkpoint calls this for all units
-    /// again.
+    /// Called at a physical point of consistency, once for each unit, which is a slab of the store, by
+    /// all capture threads. Commits wait meanwhile. `slot` is a read section slot that the caller owns.
+    /// If a checkpoint fails, its calls may end at any unit, and the next checkpoint calls this for all
+    /// units again.
     fn at_point_of_consistency(&self, store: &Store, unit: usize, slot: usize) {
         let _ = (store, unit, slot);
     }

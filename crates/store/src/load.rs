@@ -46,6 +46,8 @@ pub struct KeyImage<'a> {
 #[derive(Debug)]
 pub struct Loader {
     local: Participant,
+    /// Whether the present change is a record of a checkpoint.
+    loads: bool,
     /// The cells of the records that are being loaded.
     cells: Vec<u64>,
     /// For each of these records, whether a newer checkpoint has deleted its key.
@@ -72,7 +74,7 @@ impl Loader {
         let stamped = local.reclaim.give_up_absent();
         let deletions = Some(local.store.deletions());
         let (cells, hidden) = (Vec::new(), Vec::new());
-        Some(Self { local, cells, hidden, meets_known: false, deletions, stamped })
+        Some(Self { local, loads: false, cells, hidden, meets_known: false, deletions, stamped })
     }
 
     fn deletions(&self) -> &Deletions {
@@ -248,7 +250,10 @@ impl Loader {
         match value {
             Some(value) => {
                 let change = Replayed::Put { tag, value };
-                self.apply_in_read_section(table.id, hash, key, gsn, change)?;
+                self.loads = true;
+                let applied = self.apply_in_read_section(table.id, hash, key, gsn, change);
+                self.loads = false;
+                applied?;
             }
             None => {
                 if gsn == 0 {
@@ -462,7 +467,8 @@ impl Loader {
         change: Replayed<'_>,
     ) -> Result<(), TxError> {
         let was_absent = self.local.store.cell(number).record().is_absent();
-        let is_loaded = stamp.gsn() == 0;
+        // A fuzzy checkpoint has records with stamps.
+        let is_loaded = stamp.gsn() == 0 || self.loads;
         let mark = if is_loaded {
             self.local.store.loaded_status()
         } else {

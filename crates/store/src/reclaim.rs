@@ -47,7 +47,7 @@ use crate::memory::stamp::{ABSENT, DEAD};
 use crate::participant::Participant;
 use crate::phase::Phase;
 use crate::record::NewCell;
-use crate::rules::{Claim, Reuse};
+use crate::rules::Claim;
 use crate::table::Table;
 use queue::{Queue, Waiting};
 
@@ -366,7 +366,7 @@ impl Participant {
         let cell = store.cell(absent.cell);
         cell.read_key(&mut reclaim.key);
         let least = cell_bytes(reclaim.key.len(), 0, store.memory().copies);
-        store.rules().reuse == Reuse::WhenClean && bytes_of_class(least) < cell.bytes()
+        store.rules().reuse.waits_for_deletions() && bytes_of_class(least) < cell.bytes()
     }
 
     /// Replaces the cell of a deleted key that a checkpoint needs by a cell without room for a value.
@@ -479,7 +479,7 @@ impl Participant {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::rules::{CellRules, DirtyRule, StatusChanges};
+    use crate::rules::{CellRules, DirtyRule, Reuse, StatusChanges};
     use crate::store::{Store, StoreConfig};
     use crate::txn::commit_log::NoLog;
     use crate::worker::Worker;

@@ -33,7 +33,7 @@ use crate::memory::arena::{CellCache, Kind};
 use crate::memory::blob::{self, Blob};
 use crate::memory::cell::{Cell, INLINE_VALUE_BYTES_MAX, Record, cell_bytes, live_copy};
 use crate::phase::PhaseWord;
-use crate::rules::{Claim, WriteRule, alternate_copy, copy_of, status};
+use crate::rules::{Claim, WriteRule, second_copy, status};
 use crate::table::Table;
 
 /// A change of one record. `R` gives the changed ranges of a patch.
@@ -247,6 +247,8 @@ pub(crate) struct Writing<'a> {
     pub(crate) number: u64,
     pub(crate) rule: WriteRule,
     pub(crate) phase: PhaseWord,
+    /// The bit that notes whether the full checkpoint under way has a key.
+    pub(crate) noted: u8,
 }
 
 impl<'a> Writing<'a> {
@@ -271,8 +273,13 @@ impl<'a> Writing<'a> {
                 let status = lock_word::status(cell.lock().load(Relaxed));
                 usize::from(status & status::NEXT_COPY != 0)
             }
-            WriteRule::AlternateCopies => self.take_alternate(),
+            WriteRule::AlternateCopies => self.take_current(),
             _ => 0,
+        };
+        let second = match self.rule {
+            WriteRule::WriteBoth => Some(second_copy(self.phase.epoch())),
+            WriteRule::WriteAlongside => Some(self.take_current()),
+            _ => None,
         };
         if self.rule == WriteRule::KeepShadow && self.phase.is_capturing() {
             self.keep_shadow(&mut left);
@@ -293,43 +300,47 @@ impl<'a> Writing<'a> {
                 }
             }
         }
-        if self.rule == WriteRule::WriteBoth {
-            let (second, dirty) = copy_of(self.phase.epoch());
+        if let Some(second) = second {
             self.share_copy(0, second, &mut left);
+        }
+        if self.rule == WriteRule::WriteBoth {
+            let dirty = status::dirty_in(self.phase.epoch());
             lock_word::claim(cell.lock(), dirty, dirty);
         }
         copy.end_in_copy(stamp, to, matches!(change, RecordChange::Delete));
     }
 
     /// The copy of the epoch's parity, once nobody else is about to write the copy.
-    fn take_alternate(&self) -> usize {
-        let lock = self.cell().lock();
-        let claim = Claim::of_all(self.phase);
-        if !claim.claim(lock, 0) {
+    fn take_current(&self) -> usize {
+        let (lock, epoch) = (self.cell().lock(), self.phase.epoch());
+        if !Claim::of_copy(epoch).claim(lock, 0) {
             let mut backoff = Backoff::new();
             // Acquire: partner of the Release in `lock_word::claim`, by which the copier has ended.
             while lock_word::status(lock.load(Acquire)) & status::COPYING != 0 {
                 backoff.wait();
             }
         }
-        alternate_copy(self.phase.epoch())
+        let (current, _) = self.rule.copies_of(epoch).expect("a rule with a current copy");
+        current
     }
 
-    /// Copies the old value to copy 1, unless the checkpoint has the record.
+    /// Copies the old value to copy 1, unless the checkpoint has the record or does not want it. In a
+    /// checkpoint of changes a shadow without a value stands for a deletion.
     fn keep_shadow(&self, left: &mut impl FnMut(Blob)) {
         let lock = self.cell().lock();
-        let claim = Claim::of_all(self.phase);
+        let claim = Claim::of(self.phase).noting(self.noted);
         // Acquire: partner of the Release in `lock_word::claim_if`: the scan has read the value.
         if !claim.is_open(lock_word::status(lock.load(Acquire))) {
             return;
         }
         let has_value = self.cell().copy(0).copy_value().is_some();
-        let shadow = if has_value { status::SHADOW } else { 0 };
-        if has_value {
+        let is_kept = has_value || claim.has_deletions;
+        if is_kept {
             self.share_copy(0, 1, left);
         }
+        let shadow = if is_kept { status::SHADOW } else { 0 };
         // If the scan was first, it has the value, and copy 1 means nothing.
-        claim.claim(lock, shadow);
+        claim.claim_record_with(lock, has_value, shadow);
     }
 
     /// Makes copy `to` the value of copy `from`; blocks of a large value then have two references.
@@ -384,7 +395,7 @@ pub(crate) fn apply<'a>(
     let large = match prepared {
         Some(Prepared::Cell(new)) => {
             let place = (larger.table, larger.hash);
-            let writing = Writing { memory, number: new, rule, phase };
+            let writing = Writing { memory, number: new, rule, phase, noted: 0 };
             install_in_new_cell(writing, place, number, change, stamp);
             return Ok(Some(new));
         }
@@ -401,7 +412,8 @@ pub(crate) fn apply<'a>(
     begin_writes(std::iter::once(record));
     let mut left = |blob| blob::release(memory, cache, blob);
     if memory.copies > 1 {
-        Writing { memory, number, rule, phase }.install(change, large, stamp, left);
+        let writing = Writing { memory, number, rule, phase, noted: 0 };
+        writing.install(change, large, stamp, left);
     } else if let Some(old) = install(record, change, large, stamp) {
         left(old);
     }

@@ -7,10 +7,10 @@
 //! | [`SHADOW`](status::SHADOW) | copy 1 is a before-image that the scan has not met | [`WriteRule::KeepShadow`] |
 //! | [`DIRTY_EVEN`](status::DIRTY_EVEN), [`DIRTY_ODD`](status::DIRTY_ODD) | the record was written in an epoch of this parity | [`WriteRule::WriteBoth`], [`DirtyRule::ByEpoch`] |
 //! | [`TAKEN`](status::TAKEN) | the present checkpoint has the dirty record | [`DirtyRule::ByEpoch`] |
-//! | [`CAPTURED`](status::CAPTURED) | the copy that commits of this epoch write has the newest value, or will have it once `COPYING` is gone; or neither: the meaning alternates | [`WriteRule::AlternateCopies`] |
-//! | [`CHAIN_0`](status::CHAIN_0), [`CHAIN_1`](status::CHAIN_1) | a chain of published checkpoints may have the key | [`Reuse::WhenClean`] |
-//! | [`WAITS`](status::WAITS), [`WAITS_WITH_COPIES`](status::WAITS_WITH_COPIES) | the absent cell waits for a checkpoint, in the queue of a worker | [`Reuse`] |
-//! | [`COPYING`](status::COPYING) | a thread brings the newest value over to that copy | [`WriteRule::AlternateCopies`] |
+//! | [`CAPTURED`](status::CAPTURED) | the copy of odd epochs is the current one, otherwise that of even epochs: it has the newest value, or will have it once `COPYING` is gone | [`WriteRule::AlternateCopies`], [`WriteRule::WriteAlongside`] |
+//! | [`CHAIN_0`](status::CHAIN_0), [`CHAIN_1`](status::CHAIN_1) | a chain of published checkpoints may have the key | [`DirtyRule::ByEpoch`] |
+//! | [`WAITS`](status::WAITS), [`WAITS_BESIDE_SHADOW`](status::WAITS_BESIDE_SHADOW) | the absent cell waits for a checkpoint, in the queue of a worker | [`Reuse`] |
+//! | [`COPYING`](status::COPYING) | a thread brings the newest value over to the current copy | [`WriteRule::AlternateCopies`], [`WriteRule::WriteAlongside`] |
 //! | [`NEXT_COPY`](status::NEXT_COPY) | number of the copy that the next commit writes | [`WriteRule::SwitchCopies`] |
 
 use stillpoint_sync::atomic::AtomicU64;
@@ -22,11 +22,16 @@ use crate::phase::PhaseWord;
 pub mod status {
     /// The latest full checkpoint has the record if this bit is that of the phase word. Each full
     /// checkpoint gives the bit the opposite meaning. Under
-    /// [`AlternateCopies`](super::WriteRule::AlternateCopies): a commit or a copier has claimed the copy
-    /// of the present epoch.
+    /// [`AlternateCopies`](super::WriteRule::AlternateCopies) and
+    /// [`WriteAlongside`](super::WriteRule::WriteAlongside): the parity of the epoch whose copy is
+    /// current. A commit or a copier has claimed that copy.
     pub const CAPTURED: u8 = 1;
     /// The next commit writes copy 1 if this bit is set, else copy 0. The scheme sets the bit.
     pub const NEXT_COPY: u8 = 1 << 1;
+    /// A thread is bringing the newest value over to the copy of the epoch's parity. A commit that
+    /// writes this copy waits until the bit is unset. No write rule has both this bit and
+    /// [`NEXT_COPY`].
+    pub const COPYING: u8 = 1 << 1;
     /// Copy 1 has the value of the point of consistency, and the capture scan has not met it yet.
     pub const SHADOW: u8 = 1 << 2;
     /// The record was written in an even epoch, and no checkpoint has that write. Under
@@ -36,21 +41,17 @@ pub mod status {
     pub const DIRTY_ODD: u8 = 1 << 4;
     /// The checkpoint that is under way has the dirty record.
     pub const TAKEN: u8 = 1 << 5;
-    /// A thread is bringing the newest value over to the copy of the epoch's parity. A commit that
-    /// writes this copy waits until the bit is unset.
-    pub const COPYING: u8 = 1 << 6;
-
     /// The chain of checkpoints of this number may have the key. A full checkpoint begins the chain of
     /// the other number.
     pub const CHAIN_0: u8 = 1 << 6;
     /// As [`CHAIN_0`].
     pub const CHAIN_1: u8 = 1 << 7;
 
-    /// The cell of a key without a value waits for a checkpoint, in the queue of one worker. Only for
-    /// stores that note the chains.
-    pub const WAITS: u8 = 1 << 1;
-    /// As [`WAITS`], for all other stores.
-    pub const WAITS_WITH_COPIES: u8 = 1 << 7;
+    /// The cell of a key without a value waits for a checkpoint, in the queue of one worker. Not under
+    /// [`KeepShadow`](super::WriteRule::KeepShadow), where this bit is [`SHADOW`].
+    pub const WAITS: u8 = 1 << 2;
+    /// As [`WAITS`], under [`KeepShadow`](super::WriteRule::KeepShadow).
+    pub const WAITS_BESIDE_SHADOW: u8 = 1 << 1;
 
     /// The bits that a cell takes over from the cell that it replaces while a checkpoint needs the key,
     /// where stores note the chains.
@@ -72,9 +73,9 @@ pub enum WriteRule {
     SaveBeforeImage,
     /// The new value goes to the copy that [`status::NEXT_COPY`] names. The other copy stays.
     SwitchCopies,
-    /// The new value goes to the copy of the epoch's parity: 0 or 1. The other copy stays. After
-    /// each capture the scheme copies the records that no commit has written in the epoch to this
-    /// copy. All checkpoints are full.
+    /// The new value goes to the copy of the epoch's parity: 0 or 1. The other copy stays. The
+    /// scheme brings over to this copy the records that a checkpoint reads there and that no commit
+    /// has written in the epoch.
     AlternateCopies,
     /// As [`InPlace`](Self::InPlace), in copy 0. The first commit after a point of consistency that
     /// changes a record first copies the old value to copy 1.
@@ -82,6 +83,21 @@ pub enum WriteRule {
     /// The new value goes to copy 0, and whole to the copy of the epoch's parity: 1 or 2. Copy 3
     /// belongs to the capture scan, which merges the copies of ended epochs into it.
     WriteBoth,
+    /// The new value goes to copy 0, and whole to the copy of the epoch's parity: 1 or 2. The
+    /// scheme brings records over to this copy as under [`AlternateCopies`](Self::AlternateCopies).
+    WriteAlongside,
+}
+
+impl WriteRule {
+    /// The copy of this epoch's parity, and the copy whose value is brought over to it. `None` under
+    /// rules that bring nothing over.
+    pub(crate) fn copies_of(self, epoch: u64) -> Option<(usize, usize)> {
+        match self {
+            Self::AlternateCopies => Some((alternate_copy(epoch), alternate_copy(epoch + 1))),
+            Self::WriteAlongside => Some((second_copy(epoch), 0)),
+            _ => None,
+        }
+    }
 }
 
 /// Whether commits note which records they write.
@@ -125,6 +141,23 @@ pub enum Reuse {
     /// When a published checkpoint has the deletion, so that no dirty bit is set. At any time if no
     /// checkpoint has the key ([`Chains`](crate::chains::Chains)).
     WhenClean,
+    /// As both [`WhenClean`](Self::WhenClean) and [`OutsideOfCaptures`](Self::OutsideOfCaptures) say.
+    WhenCleanOutsideOfCaptures,
+    /// As both [`WhenClean`](Self::WhenClean) and [`OutsideOfCheckpoints`](Self::OutsideOfCheckpoints)
+    /// say.
+    WhenCleanOutsideOfCheckpoints,
+}
+
+impl Reuse {
+    /// Whether a published checkpoint must have the deletion first.
+    pub const fn waits_for_deletions(self) -> bool {
+        matches!(
+            self,
+            Self::WhenClean
+                | Self::WhenCleanOutsideOfCaptures
+                | Self::WhenCleanOutsideOfCheckpoints
+        )
+    }
 }
 
 /// How the cells of a store are laid out, written and reused.
@@ -161,9 +194,9 @@ impl CellRules {
 
     /// The status bit of a cell without a value that waits for a checkpoint.
     pub(crate) fn waits(&self) -> u8 {
-        match self.reuse {
-            Reuse::WhenClean => status::WAITS,
-            _ => status::WAITS_WITH_COPIES,
+        match self.write {
+            WriteRule::KeepShadow => status::WAITS_BESIDE_SHADOW,
+            _ => status::WAITS,
         }
     }
 
@@ -171,12 +204,17 @@ impl CellRules {
     #[inline]
     pub(crate) fn first_status(&self, now: PhaseWord) -> u8 {
         match self.write {
-            WriteRule::SaveBeforeImage | WriteRule::KeepShadow | WriteRule::AlternateCopies => {
-                now.captured()
-            }
+            WriteRule::SaveBeforeImage | WriteRule::KeepShadow => now.captured(),
+            WriteRule::AlternateCopies | WriteRule::WriteAlongside => current_in(now.epoch()),
             WriteRule::InPlace | WriteRule::SwitchCopies | WriteRule::WriteBoth => 0,
         }
     }
+}
+
+/// The bit [`CAPTURED`](status::CAPTURED) of a cell whose current copy is that of this epoch's parity.
+#[inline]
+fn current_in(epoch: u64) -> u8 {
+    if epoch & 1 == 0 { 0 } else { status::CAPTURED }
 }
 
 /// An exchange of status bits that exactly one thread wins: the one that emits the record into the
@@ -227,6 +265,20 @@ impl Claim {
         }
     }
 
+    /// The claim of the copy of this epoch's parity, for the thread that writes the copy first.
+    #[inline]
+    pub(crate) fn of_copy(epoch: u64) -> Self {
+        let claimed = current_in(epoch);
+        Self {
+            seen_mask: status::CAPTURED,
+            unclaimed: claimed ^ status::CAPTURED,
+            mask: status::CAPTURED,
+            claimed,
+            noted: 0,
+            has_deletions: false,
+        }
+    }
+
     /// As this claim. A claim of a full checkpoint also sets the bit `noted` if the record has a value,
     /// and unsets it otherwise.
     #[inline]
@@ -250,9 +302,29 @@ impl Claim {
     /// As [`claim`](Self::claim), for a checkpoint that has the record if it has a value.
     #[inline]
     pub(crate) fn claim_record(self, lock: &AtomicU64, has_value: bool) -> bool {
+        self.claim_record_with(lock, has_value, 0)
+    }
+
+    /// As [`claim_record`](Self::claim_record), and sets the status bits `also`.
+    #[inline]
+    pub(crate) fn claim_record_with(self, lock: &AtomicU64, has_value: bool, also: u8) -> bool {
         let unclaimed = (self.seen_mask, self.unclaimed);
         let noted = if has_value { self.noted } else { 0 };
-        lock_word::claim_if(lock, unclaimed, self.mask | self.noted, self.claimed | noted)
+        let (mask, claimed) = (self.mask | self.noted, self.claimed | noted);
+        lock_word::claim_if(lock, unclaimed, mask | also, claimed | also)
+    }
+
+    /// Notes that the checkpoint has taken the record, for a scan that emits each record without a
+    /// claim.
+    pub(crate) fn note(self, lock: &AtomicU64, has_value: bool) {
+        match self.has_deletions {
+            true => drop(lock_word::claim(lock, self.mask, self.claimed)),
+            false if self.noted == 0 => {}
+            false => {
+                let noted = if has_value { self.noted } else { 0 };
+                lock_word::claim(lock, self.noted, noted);
+            }
+        }
     }
 }
 
@@ -262,12 +334,58 @@ pub const fn alternate_copy(epoch: u64) -> usize {
     (epoch & 1) as usize
 }
 
-/// The copy that commits of `epoch` write besides copy 0, and its dirty bit. Call this only under
-/// [`WriteRule::WriteBoth`].
+/// The copy that commits of `epoch` write besides copy 0. Call this only under
+/// [`WriteRule::WriteBoth`] and [`WriteRule::WriteAlongside`].
 #[inline]
-pub(crate) fn copy_of(epoch: u64) -> (usize, u8) {
-    match epoch & 1 {
-        0 => (1, status::dirty_in(epoch)),
-        _ => (2, status::dirty_in(epoch)),
+pub const fn second_copy(epoch: u64) -> usize {
+    1 + (epoch & 1) as usize
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::status::*;
+    use super::*;
+
+    /// The status bits that a store uses under these rules, but for that of waiting cells.
+    fn used(write: WriteRule, dirty: DirtyRule) -> [u8; 2] {
+        let of_writes = match write {
+            WriteRule::InPlace => 0,
+            WriteRule::SaveBeforeImage => CAPTURED,
+            WriteRule::SwitchCopies => NEXT_COPY,
+            WriteRule::AlternateCopies | WriteRule::WriteAlongside => CAPTURED | COPYING,
+            WriteRule::KeepShadow => CAPTURED | SHADOW,
+            WriteRule::WriteBoth => DIRTY_EVEN | DIRTY_ODD,
+        };
+        let of_changes = match dirty {
+            DirtyRule::None => 0,
+            DirtyRule::ByEpoch => DIRTY_EVEN | DIRTY_ODD | TAKEN | CHAIN_0 | CHAIN_1,
+        };
+        [of_writes, of_changes]
+    }
+
+    #[test]
+    fn no_bit_means_two_things() {
+        let writes = [
+            WriteRule::InPlace,
+            WriteRule::SaveBeforeImage,
+            WriteRule::SwitchCopies,
+            WriteRule::AlternateCopies,
+            WriteRule::KeepShadow,
+            WriteRule::WriteBoth,
+            WriteRule::WriteAlongside,
+        ];
+        for write in writes {
+            for dirty in [DirtyRule::None, DirtyRule::ByEpoch] {
+                if (write, dirty) == (WriteRule::WriteBoth, DirtyRule::ByEpoch) {
+                    // No scheme has both: each has dirty bits of its own.
+                    continue;
+                }
+                let [of_writes, of_changes] = used(write, dirty);
+                let waits = CellRules { write, dirty, ..CellRules::IN_PLACE }.waits();
+                let all = [of_writes, of_changes, waits];
+                let count: u32 = all.iter().map(|bits| bits.count_ones()).sum();
+                assert_eq!(count, (all[0] | all[1] | all[2]).count_ones(), "{write:?} {dirty:?}");
+            }
+        }
     }
 }

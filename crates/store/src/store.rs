@@ -20,7 +20,7 @@ use crate::memory::cell::Cell;
 use crate::phase::{Phase, PhaseDriver, PhaseWord, Quiesced};
 use crate::planted;
 use crate::read_stamps::ReadStamps;
-use crate::rules::{CellRules, DirtyRule, Reuse, StatusChanges, status};
+use crate::rules::{CellRules, DirtyRule, Reuse, StatusChanges, WriteRule, status};
 use crate::sink::{KeptValue, Sink};
 
 /// How a store is made.
@@ -190,46 +190,69 @@ impl Store {
     pub(crate) fn may_reuse(&self, cell: Cell<'_>) -> bool {
         match self.rules.reuse {
             Reuse::Always => true,
-            Reuse::OutsideOfCaptures => {
-                let phase = self.driver.now().phase();
-                mutant!(in self.driver; CopyReused => return true);
-                matches!(phase, Phase::Rest | Phase::Prepare) || cell.copies_with_value() == 0
+            Reuse::OutsideOfCaptures => self.has_no_captured_copy(cell),
+            Reuse::OutsideOfCheckpoints => self.is_at_rest(),
+            Reuse::WhenMerged => is_clean(cell) || cell.copies_with_value() == 0,
+            Reuse::WhenClean => self.has_no_missing_deletion(cell),
+            Reuse::WhenCleanOutsideOfCaptures => {
+                self.has_no_captured_copy(cell) && self.has_no_missing_deletion(cell)
             }
-            Reuse::OutsideOfCheckpoints => {
-                let is_at_rest = self.driver.now().phase() == Phase::Rest;
-                mutant!(in self.driver; is_at_rest, CopyReused => true)
-            }
-            Reuse::WhenMerged | Reuse::WhenClean => {
-                // Relaxed: the holder of the lock sets the bits, and only a checkpoint clears them.
-                let status = lock_word::status(cell.lock().load(Relaxed));
-                status & (status::DIRTY_EVEN | status::DIRTY_ODD) == 0
-                    || self.rules.reuse == Reuse::WhenMerged && cell.copies_with_value() == 0
-                    || self.rules.reuse == Reuse::WhenClean && !self.chains.may_have(status)
-                    || mutant!(in self.driver; false, DirtyCellReused => true)
+            Reuse::WhenCleanOutsideOfCheckpoints => {
+                self.is_at_rest() && self.has_no_missing_deletion(cell)
             }
         }
     }
 
+    /// Whether no checkpoint is under way.
+    fn is_at_rest(&self) -> bool {
+        let is_at_rest = self.driver.now().phase() == Phase::Rest;
+        mutant!(in self.driver; is_at_rest, CopyReused => true)
+    }
+
+    /// Whether no capture under way may read a copy of the cell.
+    fn has_no_captured_copy(&self, cell: Cell<'_>) -> bool {
+        let phase = self.driver.now().phase();
+        mutant!(in self.driver; CopyReused => return true);
+        matches!(phase, Phase::Rest | Phase::Prepare) || cell.copies_with_value() == 0
+    }
+
+    /// Whether a published checkpoint has the deletion of the cell's key, or none has the key.
+    fn has_no_missing_deletion(&self, cell: Cell<'_>) -> bool {
+        is_clean(cell)
+            || !self.chains.may_have(status_of(cell))
+            || mutant!(in self.driver; false, DirtyCellReused => true)
+    }
+
     /// The moment since which a cell with this status waits for checkpoints, if it may not be reused
-    /// now. For [`Reuse::WhenClean`] the epoch of its marks, otherwise a count of captures that begin
-    /// or end.
+    /// now. If a published checkpoint must have the deletion, this is the epoch of the marks. It is an
+    /// earlier epoch if only the checkpoint under way needs the cell. Under other rules it is a count
+    /// of captures that begin or end.
     pub(crate) fn waits_since(&self, status: u8) -> u64 {
         let now = self.driver.now();
         let epoch = now.epoch();
-        match self.rules.reuse {
-            Reuse::WhenClean if status & status::dirty_in(epoch) == 0 => epoch.wrapping_sub(1),
-            Reuse::WhenClean => epoch,
-            _ => 2 * epoch + u64::from(now.phase() <= Phase::Prepare),
+        if !self.rules.reuse.waits_for_deletions() {
+            return 2 * epoch + u64::from(now.phase() <= Phase::Prepare);
+        }
+        match status & (status::DIRTY_EVEN | status::DIRTY_ODD) {
+            0 => epoch.saturating_sub(2),
+            marks if marks & status::dirty_in(epoch) == 0 => epoch.saturating_sub(1),
+            _ => epoch,
         }
     }
 
     /// Whether a cell may be free that has waited since this moment.
     pub(crate) fn wait_is_over(&self, since: u64) -> bool {
-        match self.rules.reuse {
-            // PREPARE of the epoch after that of the marks has cleared them.
-            Reuse::WhenClean => self.driver.now().epoch() >= since + 2,
-            _ => self.waits_since(0) > since,
+        let (now, reuse) = (self.driver.now(), self.rules.reuse);
+        if !reuse.waits_for_deletions() {
+            return self.waits_since(0) > since;
         }
+        let is_outside = match reuse {
+            Reuse::WhenCleanOutsideOfCaptures => now.phase() <= Phase::Prepare,
+            Reuse::WhenCleanOutsideOfCheckpoints => now.phase() == Phase::Rest,
+            _ => true,
+        };
+        // PREPARE of the epoch after that of the marks has cleared them.
+        is_outside && now.epoch() >= since + 2
     }
 
     /// Counts the cells that wait for a checkpoint, and the bytes of the workers' queues, which were
@@ -254,13 +277,16 @@ impl Store {
     /// cell's lock, who has entered a read section before. `is_claimed` tells that no checkpoint will
     /// claim the cell.
     ///
-    /// Only a pass in PREPARE and a claim in CAPTURE would change the status meanwhile.
+    /// Only a pass in PREPARE and a claim in CAPTURE would change the status meanwhile. Where commits hand
+    /// no before-images to a sink, a capture may yet read another copy of the cell, or the cell itself.
     pub(crate) fn may_move(&self, now: PhaseWord, is_claimed: impl FnOnce() -> bool) -> bool {
-        self.rules.reuse == Reuse::WhenClean
+        self.rules.reuse.waits_for_deletions()
             && match now.phase() {
                 Phase::Rest | Phase::Complete => true,
                 Phase::Prepare => false,
-                Phase::Resolve | Phase::Capture => is_claimed(),
+                Phase::Resolve | Phase::Capture => {
+                    self.rules.write == WriteRule::SaveBeforeImage && is_claimed()
+                }
             }
     }
 
@@ -308,6 +334,11 @@ impl Store {
     #[inline]
     pub(crate) fn cell(&self, number: u64) -> Cell<'_> {
         Cell::new(&self.memory, number)
+    }
+
+    /// Copies of the value in each cell.
+    pub fn copies(&self) -> usize {
+        self.rules.copies
     }
 
     /// Bytes held by records, large values and indexes, by the workers' queues of absent cells, and by
@@ -474,4 +505,15 @@ impl Store {
             table.index.reserve(records);
         }
     }
+}
+
+/// The status of a cell whose lock the caller holds.
+fn status_of(cell: Cell<'_>) -> u8 {
+    // Relaxed: the holder of the lock sets the dirty bits, and only a checkpoint clears them.
+    lock_word::status(cell.lock().load(Relaxed))
+}
+
+/// Whether no dirty bit of the cell is set. The caller holds the lock.
+fn is_clean(cell: Cell<'_>) -> bool {
+    status_of(cell) & (status::DIRTY_EVEN | status::DIRTY_ODD) == 0
 }

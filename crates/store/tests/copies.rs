@@ -92,9 +92,8 @@ fn checkpoint(store: &Store, rule: WriteRule, meanwhile: impl FnOnce()) -> Vec<(
     }
     let quiesced = driver.quiesce();
     if rule == WriteRule::SwitchCopies {
-        let other = |_, newest| if newest == 0 { status::NEXT_COPY } else { 0 };
         for slab in 0..store.slab_count() {
-            store.set_statuses(slab, slot, other);
+            store.switch_copies(slab, slot);
         }
     }
     driver.advance(Phase::Resolve);
@@ -106,12 +105,12 @@ fn checkpoint(store: &Store, rule: WriteRule, meanwhile: impl FnOnce()) -> Vec<(
         match rule {
             WriteRule::SwitchCopies => {
                 store.scan_records(slab, &mut found, &mut |cell| {
-                    cell.emit_copy(usize::from(cell.status() & status::NEXT_COPY == 0));
+                    cell.take_copy(usize::from(cell.status() & status::NEXT_COPY == 0));
                 });
             }
             WriteRule::AlternateCopies => {
                 let stable = alternate_copy(driver.now().epoch() + 1);
-                store.scan_records(slab, &mut found, &mut |cell| cell.emit_copy(stable));
+                store.scan_records(slab, &mut found, &mut |cell| cell.take_copy(stable));
             }
             WriteRule::KeepShadow => store.capture_or_shadow(slab, &mut found),
             _ => store.capture_merged(slab, &mut found),

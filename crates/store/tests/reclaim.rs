@@ -225,7 +225,7 @@ fn a_kept_value_outlives_its_table() {
     let mut keeper = Keeper { slot, kept: Vec::new() };
     let quiesced = store.driver().quiesce();
     for slab in 0..store.slab_count() {
-        store.capture_all(slab, &mut keeper);
+        store.scan_wanted(slab, &mut keeper, &mut |cell| cell.take_value());
     }
     let new = [T, U].map(|id| store.new_table(id, 2).expect("address space"));
     store.replace_tables(&quiesced, new.into(), Replaced::Captured);

@@ -26,7 +26,7 @@ pub const UNSAFE_CRATES: &[&str] = &["sync", "mem", "io"];
 const FILE_NAMES: &[&str] = &["Disk", "DiskFile", "OpenMode"];
 
 /// Names of schemes that are ordinary words as well.
-const ORDINARY: &str = "none";
+const ORDINARY: &[&str] = &["none", "fuzzy"];
 
 /// Complaints about product code that breaks the rule.
 pub fn complaints(files: &[TextFile]) -> Vec<String> {
@@ -55,7 +55,10 @@ pub fn complaints(files: &[TextFile]) -> Vec<String> {
         }
         for (ident, line) in facts.idents.iter().filter(|(_, line)| is_product(*line)) {
             let name = ident.to_lowercase();
-            if dir == "store" && name != ORDINARY && algorithms.contains(name.as_str()) {
+            if dir == "store"
+                && !ORDINARY.contains(&name.as_str())
+                && algorithms.contains(name.as_str())
+            {
                 found.push(format!("{}:{line}: the store names the scheme {ident}", file.path));
             }
             if dir == "server" && FILE_NAMES.contains(&ident.as_str()) {

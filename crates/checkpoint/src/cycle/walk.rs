@@ -215,6 +215,36 @@ impl CaptureScan {
     }
 }
 
+/// Visits all units at a physical point of consistency, with a thread for each slot.
+///
+/// # Errors
+/// A visit panics. The point of consistency is not passed, and the checkpoint is given up.
+pub(super) fn pass_in_parallel(cycle: &Cycle, slots: &Slots) -> Result<(), CheckpointError> {
+    let units = cycle.store.slab_count();
+    let next = Arc::new(AtomicUsize::new(0));
+    let pass = |slot: usize| {
+        let (store, scheme) = (cycle.store.clone(), cycle.scheme.clone());
+        let next = next.clone();
+        move || loop {
+            // Relaxed: the units existed before the threads were started.
+            let unit = next.fetch_add(1, Relaxed);
+            if unit >= units {
+                break;
+            }
+            scheme.at_point_of_consistency(&store, unit, slot);
+        }
+    };
+    let (&own, others) = slots.slots.split_first().expect("at least one");
+    // If a thread cannot be started, the others do its work.
+    let start = |&slot: &usize| spawn("point-of-consistency", pass(slot)).ok();
+    let threads: Vec<_> = others.iter().take(units.saturating_sub(1)).filter_map(start).collect();
+    let mut passed = ran(pass(own));
+    for thread in threads {
+        passed = passed.and(thread.join().map_err(Into::into));
+    }
+    passed
+}
+
 /// Dropped only when a capture thread panics. The other threads then go on without output.
 struct Unfinished<'a>(&'a CaptureScan);
 

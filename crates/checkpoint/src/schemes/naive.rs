@@ -16,6 +16,9 @@
 //! 2. The scan emits large values by reference, and that reference keeps them alive. So commits may
 //!    go on while large values are still being written.
 //!
+//! The form of changes emits the records that commits have marked as dirty in the ended epoch, and the
+//! keys that they have deleted.
+//!
 //! Deviation: the paper takes an exclusive lock on the database, which waits for open
 //! transactions. With deferred updates (docs/decisions/0001) an open transaction has changed
 //! nothing. So the checkpoint waits only for commits under way, and a long transaction stays open
@@ -23,13 +26,20 @@
 
 use std::sync::Arc;
 
-use stillpoint_store::{Capture, Checkpointer, PointOfConsistency, Store};
+use stillpoint_store::{Capture, Checkpointer, Outcome, PointOfConsistency, Store};
 
-#[derive(Debug)]
-struct Naive;
+use crate::changes::Changes;
+
+struct Naive {
+    changes: Option<Changes>,
+}
 
 pub(crate) fn checkpointer() -> Option<Arc<dyn Checkpointer>> {
-    Some(Arc::new(Naive))
+    Some(Arc::new(Naive { changes: None }))
+}
+
+pub(crate) fn of_changes() -> Option<Arc<dyn Checkpointer>> {
+    Some(Arc::new(Naive { changes: Some(Changes::default()) }))
 }
 
 impl Checkpointer for Naive {
@@ -37,10 +47,24 @@ impl Checkpointer for Naive {
         PointOfConsistency::PhysicalThroughout
     }
 
+    fn takes_changes(&self) -> bool {
+        self.changes.is_some()
+    }
+
+    fn settle(&self, store: &Store, unit: usize, slot: usize) -> u64 {
+        self.changes.as_ref().map_or(0, |changes| changes.settle(store, unit, slot))
+    }
+
     fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
-        // Nothing is marked, so a capture that was given up has nothing to finish.
+        // Nothing is marked that the next capture needs, so one that was given up ends here.
         if !to.is_abandoned() {
-            store.capture_all(unit, to);
+            store.scan_wanted(unit, to, &mut |cell| cell.take_value());
+        }
+    }
+
+    fn ended(&self, epoch: u64, outcome: Outcome) {
+        if let Some(changes) = &self.changes {
+            changes.ended(epoch, outcome);
         }
     }
 }

@@ -37,13 +37,13 @@
 
 use std::sync::Arc;
 
-use stillpoint_store::{Bug, Capture, Checkpointer, Outcome, PointOfConsistency, Store};
-use stillpoint_sync::atomic::{AtomicU64, Ordering::SeqCst};
+use stillpoint_store::{Capture, Checkpointer, Outcome, PointOfConsistency, Store};
+
+use crate::changes::Changes;
 
 #[derive(Debug, Default)]
 struct PartialCalc {
-    /// The epoch begun by the last checkpoint that was published since the start. 0 for none.
-    published: AtomicU64,
+    changes: Changes,
 }
 
 pub(crate) fn checkpointer() -> Option<Arc<dyn Checkpointer>> {
@@ -60,10 +60,7 @@ impl Checkpointer for PartialCalc {
     }
 
     fn settle(&self, store: &Store, unit: usize, slot: usize) -> u64 {
-        // SeqCst: the thread that took an earlier checkpoint has set the value.
-        let is_published = self.published.load(SeqCst) == store.driver().now().epoch();
-        let forgets = store.driver().has_planted(Bug::DirtyForgotten);
-        store.settle_marks(unit, slot, is_published || forgets)
+        self.changes.settle(store, unit, slot)
     }
 
     /// Scans the unit even if a full checkpoint is given up, since its marks are needed (invariant
@@ -75,9 +72,6 @@ impl Checkpointer for PartialCalc {
     }
 
     fn ended(&self, epoch: u64, outcome: Outcome) {
-        if outcome == Outcome::Published {
-            // SeqCst: as in `settle`.
-            self.published.store(epoch, SeqCst);
-        }
+        self.changes.ended(epoch, outcome);
     }
 }

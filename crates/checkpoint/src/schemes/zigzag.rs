@@ -24,28 +24,35 @@
 //!    copies has a value. Meanwhile a value that does not fit the cell goes to blocks.
 //! 4. A capture that fails leaves no work: the next pass sets NEXT_COPY of every cell.
 //!
+//! In the form of changes a checkpoint has the records with the dirty mark of the ended epoch, and the
+//! pass visits only these. A record that it leaves out is in no scan, so commits may go on to write
+//! either copy.
+//!
 //! Deviations: the paper has one mutator thread and words of one size. Here copies have lengths,
 //! tags and blocks of their own, and a copy may have no value. The paper negates bit vectors word
 //! by word. Here the bits of a cell are in the cell, so the pass visits every cell while commits
-//! wait. With deferred updates (docs/decisions/0001) the pass waits for commits under way, not for
+//! wait. All capture threads share the pass, and only records that were written since the last one need
+//! an exchange. With deferred updates (docs/decisions/0001) the pass waits for commits under way, not for
 //! open transactions.
 
 use std::sync::Arc;
 
 use stillpoint_store::rules::status;
-use stillpoint_store::{Capture, Checkpointer, PointOfConsistency, Store, planted};
+use stillpoint_store::{Capture, Checkpointer, Outcome, PointOfConsistency, Store, planted};
 use stillpoint_sync::mutant;
 
-#[derive(Debug)]
-struct Zigzag;
+use crate::changes::Changes;
 
-pub(crate) fn checkpointer() -> Option<Arc<dyn Checkpointer>> {
-    Some(Arc::new(Zigzag))
+struct Zigzag {
+    changes: Option<Changes>,
 }
 
-/// The status bits with which commits write copy `copy`.
-fn writing(copy: usize) -> u8 {
-    if copy == 1 { status::NEXT_COPY } else { 0 }
+pub(crate) fn checkpointer() -> Option<Arc<dyn Checkpointer>> {
+    Some(Arc::new(Zigzag { changes: None }))
+}
+
+pub(crate) fn of_changes() -> Option<Arc<dyn Checkpointer>> {
+    Some(Arc::new(Zigzag { changes: Some(Changes::default()) }))
 }
 
 impl Checkpointer for Zigzag {
@@ -53,18 +60,32 @@ impl Checkpointer for Zigzag {
         PointOfConsistency::Physical
     }
 
+    fn takes_changes(&self) -> bool {
+        self.changes.is_some()
+    }
+
+    fn settle(&self, store: &Store, unit: usize, slot: usize) -> u64 {
+        self.changes.as_ref().map_or(0, |changes| changes.settle(store, unit, slot))
+    }
+
     fn at_point_of_consistency(&self, store: &Store, unit: usize, slot: usize) {
         mutant!(in store.driver(); NextCopyKept => return);
-        store.set_statuses(unit, slot, |_, newest| writing(1 - newest));
+        store.switch_copies(unit, slot);
     }
 
     fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
-        // Nothing is marked, so a capture that was given up has nothing to finish.
+        // Nothing is marked that the next capture needs, so one that was given up ends here.
         if !to.is_abandoned() {
-            store.scan_records(unit, to, &mut |cell| {
+            store.scan_wanted(unit, to, &mut |cell| {
                 let stable = usize::from(cell.status() & status::NEXT_COPY == 0);
-                cell.emit_copy(stable);
+                cell.take_copy(stable);
             });
+        }
+    }
+
+    fn ended(&self, epoch: u64, outcome: Outcome) {
+        if let Some(changes) = &self.changes {
+            changes.ended(epoch, outcome);
         }
     }
 }

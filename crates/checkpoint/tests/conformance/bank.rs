@@ -15,7 +15,6 @@ use stillpoint_io::{Clock, JoinHandle, RealClock, Rng, SeededRng, spawn};
 use stillpoint_store::{Bug, KeySet, Mode, Procedure, Slot, Store, TableId, Tx, TxError, Worker};
 
 use crate::model::{History, Key, State, apply, assert_same};
-use crate::spikes::SPIKES;
 use crate::world::{World, entry, money};
 
 const FIXED: TableId = TableId(0);
@@ -88,8 +87,7 @@ impl Plan {
 }
 
 pub(crate) fn rows_that_take_checkpoints() -> impl Iterator<Item = &'static Row> {
-    let rows = REGISTRY.iter().chain(SPIKES);
-    rows.filter(|row| row.capabilities.takes_checkpoints())
+    REGISTRY.iter().filter(|row| row.capabilities.takes_checkpoints())
 }
 
 fn account(number: u64) -> Vec<u8> {

@@ -1,5 +1,4 @@
-//! The conformance suite: one set of tests for every row of the registry, and for the rows of
-//! `spikes`, which are schemes to come.
+//! The conformance suite: one set of tests for every row of the registry.
 //!
 //! Concurrent runs are compared with the sequential model (`model`), whose only input is what the
 //! commits gave to their logs. Scripted runs place single transactions at exact points of a
@@ -16,6 +15,5 @@ mod model;
 mod panics;
 mod planted;
 mod pressure;
-mod spikes;
 mod traps;
 mod world;

@@ -188,12 +188,16 @@ impl<'w> Steps<'w> {
                     let scheme = self.world.scheme();
                     let begun = scheme.begin(self.epoch, &*self.world.log());
                     begun.expect("a log without limits");
-                    if scheme.takes_changes() && self.kind == CheckpointKind::Full {
-                        self.world.store.begin_chain();
-                    }
                     if scheme.takes_changes() || scheme.works_after_capture() {
                         self.pass(|scheme, store, unit, slot| {
                             scheme.settle(store, unit, slot);
+                        });
+                        self.world.store.end_settling();
+                    }
+                    if scheme.takes_changes() && self.kind == CheckpointKind::Full {
+                        self.world.store.begin_chain();
+                        self.pass(|scheme, store, unit, slot| {
+                            scheme.before_full(store, unit, slot);
                         });
                     }
                 }

@@ -76,6 +76,11 @@ impl Checkpointer for FusedScheme {
         self.1.burn();
         settled
     }
+    fn before_full(&self, store: &Store, unit: usize, slot: usize) {
+        self.1.burn();
+        self.0.before_full(store, unit, slot);
+        self.1.burn();
+    }
     fn begin(&self, epoch: u64, log: &dyn SchemeLog) -> Result<(), LogRefused> {
         self.1.burn();
         self.0.begin(epoch, log)

@@ -111,8 +111,11 @@ impl SchemeLog for Spans {
 /// The content of a published checkpoint, or the entry of its files.
 enum Link {
     Files(Box<CheckpointEntry>),
-    Memory(Changes),
+    Memory(Stamped),
 }
+
+/// The changes of a checkpoint, with the gsns of fuzzy ones.
+type Stamped = (Changes, BTreeMap<Key, u64>);
 
 /// Epochs between two full checkpoints of a scheme that takes checkpoints of changes.
 const FULL_EVERY: u64 = 4;
@@ -261,12 +264,22 @@ impl World {
         (kind, epoch): (CheckpointKind, u64),
         context: &str,
     ) -> State {
-        if let Some(spans) = &self.fuzzy {
-            return spans.recover(epoch, &sink.changes(context), &sink.gsns());
-        }
-        let link = Link::Memory(sink.changes(context));
+        let link = Link::Memory((sink.changes(context), sink.gsns()));
         self.published.lock().insert(epoch, (kind, link));
-        state_of(self.chain_until(epoch).iter())
+        self.recovered(epoch, self.chain_until(epoch))
+    }
+
+    /// The state that a recovery from a chain of checkpoints gives, the newest of this epoch.
+    fn recovered(&self, epoch: u64, chain: Vec<Stamped>) -> State {
+        let Some(spans) = &self.fuzzy else {
+            return state_of(chain.iter().map(|(changes, _)| changes));
+        };
+        let (mut all, mut all_gsns) = Stamped::default();
+        for (changes, gsns) in chain {
+            all.extend(changes);
+            all_gsns.extend(gsns);
+        }
+        spans.recover(epoch, &all, &all_gsns)
     }
 
     /// The state that a recovery from a checkpoint in memory would give. The checkpoint is never
@@ -277,29 +290,26 @@ impl World {
         (kind, epoch): (CheckpointKind, u64),
         context: &str,
     ) -> State {
-        if let Some(spans) = &self.fuzzy {
-            return spans.recover(epoch, &sink.changes(context), &sink.gsns());
-        }
         let mut chain = match kind {
             CheckpointKind::Full => Vec::new(),
             CheckpointKind::Partial => self.chain_until(u64::MAX),
         };
-        chain.push(sink.changes(context));
-        state_of(chain.iter())
+        chain.push((sink.changes(context), sink.gsns()));
+        self.recovered(epoch, chain)
     }
 
     /// The contents of the published checkpoints, from the last full one up to that of this epoch.
-    fn chain_until(&self, epoch: u64) -> Vec<Changes> {
+    fn chain_until(&self, epoch: u64) -> Vec<Stamped> {
         let mut published = self.published.lock();
         let mut chain = Vec::new();
         for (_, (kind, link)) in published.range_mut(..=epoch).rev() {
             if let Link::Files(entry) = link {
-                let (changes, _) = load_changes(&self.disk, entry).expect("an intact checkpoint");
+                let changes = load_changes(&self.disk, entry).expect("an intact checkpoint");
                 *link = Link::Memory(changes);
             }
             let Link::Memory(changes) = link else { unreachable!("it was loaded") };
-            if *kind == CheckpointKind::Full {
-                assert!(changes.values().all(Option::is_some), "a deletion in a full checkpoint");
+            if *kind == CheckpointKind::Full && !self.is_fuzzy() {
+                assert!(changes.0.values().all(Option::is_some), "a deletion in a full checkpoint");
             }
             chain.push(changes.clone());
             if *kind == CheckpointKind::Full {
@@ -312,13 +322,13 @@ impl World {
 
     /// Loads a checkpoint with two threads, together with those that it goes on from.
     pub(crate) fn load(&self, entry: &CheckpointEntry) -> State {
-        if let Some(spans) = &self.fuzzy {
-            let (changes, gsns) = load_changes(&self.disk, entry).expect("an intact checkpoint");
-            return spans.recover(entry.epoch, &changes, &gsns);
-        }
         match entry.kind {
+            CheckpointKind::Full if self.is_fuzzy() => {
+                let changes = load_changes(&self.disk, entry).expect("an intact checkpoint");
+                self.recovered(entry.epoch, vec![changes])
+            }
             CheckpointKind::Full => load_state(&self.disk, entry).expect("an intact checkpoint"),
-            CheckpointKind::Partial => state_of(self.chain_until(entry.epoch).iter()),
+            CheckpointKind::Partial => self.recovered(entry.epoch, self.chain_until(entry.epoch)),
         }
     }
 

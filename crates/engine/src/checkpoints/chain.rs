@@ -44,7 +44,7 @@ pub(super) fn wanted(
 ) -> Wanted {
     let chain = manifest.newest_chain();
     let Some((full, links)) = chain.split_first() else { return Wanted::Full };
-    let is_long = links.len() >= LINKS_MAX && !merges;
+    let is_long = links.len() >= LINKS_MAX && !(merges && may_merge(&chain));
     if !goes_on(manifest, scheme)
         || is_long
         || sum_bytes(links) > bytes_of(full).max(LINK_BYTES_MIN)
@@ -104,10 +104,15 @@ pub(crate) fn whole_run(manifest: &Manifest, keep: usize) -> Vec<CheckpointEntry
     let chain = manifest.newest_chain();
     let kept_within = mutant!(keep.saturating_sub(1), MergesOverKeptPoint => 0);
     let run = &chain[..chain.len().saturating_sub(kept_within)];
-    match run.len() < 2 {
+    match run.len() < 2 || !may_merge(run) {
         true => Vec::new(),
         false => run.iter().map(|&entry| entry.clone()).collect(),
     }
+}
+
+/// Whether checkpoints can be merged. A merge keeps no stamps, which a fuzzy one needs.
+fn may_merge(run: &[&CheckpointEntry]) -> bool {
+    run.iter().all(|entry| !entry.fuzzy)
 }
 
 /// Puts a merged checkpoint in the place of its run; false if the MANIFEST has not all of the run.

@@ -5,9 +5,6 @@ mod pointed;
 mod random;
 mod threads;
 
-#[path = "../../../checkpoint/tests/conformance/spikes/mod.rs"]
-mod spikes;
-
 use stillpoint::Config;
 use stillpoint_checkpoint::registry::REGISTRY;
 use stillpoint_io::SimDisk;
@@ -40,17 +37,11 @@ tests! {
 }
 
 #[test]
-fn writes_beside_deletions_are_replayed_on_a_fuzzy_checkpoint() {
-    pointed::a_write_beside_deletions(&["fuzzy"], spikes::SPIKES);
-}
-
-#[test]
 fn only_consistent_checkpoints_go_with_calls() {
     let mut refused = 0;
-    for row in REGISTRY.iter().chain(spikes::SPIKES) {
+    for row in REGISTRY.iter() {
         let mut config: Config = mix::config(&SimDisk::new(1), "command", 1);
         config.checkpoint = row.name.to_owned();
-        config.environment.checkpoint_rows = spikes::SPIKES;
         let opened = mix::with_mix(config).open();
         assert_eq!(opened.is_ok(), !row.capabilities.needs_journal(), "{}: {opened:?}", row.name);
         if let Err(error) = opened {

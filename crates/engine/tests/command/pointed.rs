@@ -214,21 +214,13 @@ fn of_one_partition(session: &mut stillpoint::Session, table: TableId) -> (Strin
 
 /// A replay forgets a deleted key at once, and knows the absence of a key by its partition. The gsn of
 /// a write of another key there is not greater than that of the deletion.
+/// The start has no checkpoint, or one of another scheme, which an earlier run with redo has taken.
 pub(crate) fn a_write_of_an_absent_key_is_replayed_after_deletions_beside_it() {
-    a_write_beside_deletions(&["none", "calc"], &[]);
-}
-
-/// A start from a checkpoint of another scheme, which an earlier run with redo has taken.
-pub(crate) fn a_write_beside_deletions(
-    schemes: &[&str],
-    rows: &'static [stillpoint_checkpoint::Row],
-) {
-    for &checkpoint in schemes {
+    for checkpoint in ["none", "calc", "fuzzy", "fuzzy:partial"] {
         let disk = SimDisk::new(1);
         let settings = |disk: &SimDisk| {
             let mut config = config(disk, "command", 2);
             config.recovery_threads = 1;
-            config.environment.checkpoint_rows = rows;
             config
         };
         if checkpoint != "none" {

@@ -7,7 +7,7 @@ use stillpoint_io::{Fault, ManualClock, Rng, SeededRng, SimDisk};
 use stillpoint_store::PointOfConsistency;
 
 use crate::history::{History, State};
-use crate::settings::{SPIKES, Setting};
+use crate::settings::Setting;
 use crate::stage::{StageClock, StageDisk};
 use crate::steps::open;
 use crate::workload::{TABLES, Workload, scan_table};
@@ -85,7 +85,6 @@ pub(crate) fn configure(
         }),
         rng: Arc::new(SeededRng::new(rng.next_u64())),
         space: Arc::default(),
-        checkpoint_rows: SPIKES,
         background: false,
     };
     config

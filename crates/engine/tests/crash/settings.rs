@@ -1,14 +1,9 @@
-//! Tested settings: every scheme of a list with every journal, at each of its durabilities.
+//! Tested settings: every scheme with every journal, at each of its durabilities.
 //! Combinations that keep nothing after a crash are left out.
 
 use stillpoint::Durability;
 use stillpoint_checkpoint::registry::{REGISTRY, Row};
 use stillpoint_journal::registry::REGISTRY as JOURNALS;
-
-#[path = "../../../checkpoint/tests/conformance/spikes/mod.rs"]
-mod spikes;
-
-pub(crate) use spikes::SPIKES;
 
 /// A scheme, a journal and a durability.
 #[derive(Clone, Copy, Debug)]
@@ -20,22 +15,16 @@ pub(crate) struct Setting {
 
 impl Setting {
     pub(crate) fn row(&self) -> &'static Row {
-        let mut rows = REGISTRY.iter().chain(SPIKES);
-        rows.find(|row| row.name == self.scheme).expect("in a list of rows")
+        REGISTRY.find(self.scheme).expect("a row of the registry")
     }
 }
 
 /// The settings with the schemes of the registry.
 pub(crate) fn matrix() -> Vec<Setting> {
-    settings_of(REGISTRY.iter())
-}
-
-/// The settings with these schemes.
-pub(crate) fn settings_of(rows: impl Iterator<Item = &'static Row> + Clone) -> Vec<Setting> {
     let journals = JOURNALS.iter().flat_map(|journal| {
         journal.durabilities.iter().map(move |&durability| (journal, durability))
     });
-    let pairs = journals.flat_map(|journal| rows.clone().map(move |row| (row, journal)));
+    let pairs = journals.flat_map(|journal| REGISTRY.iter().map(move |row| (row, journal)));
     pairs
         .filter(|(row, (journal, _))| {
             let keeps_commits = journal.capabilities.records_commits;

@@ -4,6 +4,9 @@
 //! updated records ÷ the rate of captured ones. The memory at rest is 1. The peak is compared with
 //! the paper's figure, and with the formula for copies of uniformly updated records
 //! (`calc_measures::expected_copies`).
+//!
+//! A second part compares all schemes, one after the other. Memory at rest and peak during a
+//! checkpoint are multiples of the memory without checkpoints.
 
 use serde::Serialize;
 
@@ -17,7 +20,7 @@ use crate::measure::stats::median;
 use crate::report::result::{
     Bound, ClaimRow, ExperimentResult, Figure, Paper, PaperPoint, Series, Span, Table,
 };
-use crate::subjects::records::{CALC_PACED, PAPER_PACE_BYTES_PER_S, data_bytes, row};
+use crate::subjects::records::{CALC_PACED, PAPER_PACE_BYTES_PER_S, Row, data_bytes, row, rows_of};
 use crate::workloads::calc::{KEY_BYTES, KEYS_PER_TRANSACTION, VALUE_BYTES};
 
 /// The amount of work of a run.
@@ -33,6 +36,8 @@ pub(crate) struct Plan {
     pub(crate) run_s: f64,
     /// When the checkpoint begins.
     pub(crate) checkpoint_at_s: f64,
+    /// Rate of update ÷ rate of capture where the schemes are compared.
+    pub(crate) rows_r: f64,
 }
 
 impl Plan {
@@ -52,10 +57,15 @@ struct Point {
 }
 
 impl Point {
-    fn share(&self, bytes: fn(&transactions::MemoryAt) -> u64) -> Vec<[f64; 2]> {
+    /// Memory before the checkpoint.
+    fn rest(&self, bytes: fn(&transactions::MemoryAt) -> u64) -> f64 {
         let before = self.outcome.captures.first().map_or(f64::MAX, |c| c.from_s);
         let at_rest = self.outcome.held.iter().filter(|h| h.at_s < before);
-        let rest = median(&at_rest.map(|h| bytes(h) as f64).collect::<Vec<_>>());
+        median(&at_rest.map(|h| bytes(h) as f64).collect::<Vec<_>>())
+    }
+
+    fn share(&self, bytes: fn(&transactions::MemoryAt) -> u64) -> Vec<[f64; 2]> {
+        let rest = self.rest(bytes);
         self.outcome.held.iter().map(|h| [h.at_s, bytes(h) as f64 / rest]).collect()
     }
 
@@ -82,11 +92,12 @@ impl Experiment for CalcFig6 {
     const ID: &'static str = "calc-fig6";
     const TITLE: &'static str = "Memory during a checkpoint";
     const PAPER: &'static str = "Ren et al., SIGMOD 2016 (CALC), §5.1.6, Figure 6";
+    const PARTS: &'static [&'static str] = &["rates", "rows"];
     type Plan = Plan;
 
     fn full() -> Plan {
         let r = vec![0.1, 0.25, 0.5, 1.0, 2.0, 4.0];
-        Plan { records: 20_000_000, workers: 2, r, run_s: 60.0, checkpoint_at_s: 20.0 }
+        Plan { records: 20_000_000, workers: 2, r, run_s: 60.0, checkpoint_at_s: 20.0, rows_r: 1.0 }
     }
 
     fn quick() -> Plan {
@@ -106,16 +117,71 @@ impl Experiment for CalcFig6 {
         result.parameter("data_per_last_level_cache", result.per_cache(data_bytes(plan.records)));
         result.parameter("paced_bytes_per_s", PAPER_PACE_BYTES_PER_S);
         result.parameter("journal", "none");
-        let bed = bench.open_loaded(row(CALC_PACED), plan.records, "none")?;
-        let mut points = Vec::new();
-        for &r in &plan.r {
-            points.push(point(bench, plan, &bed, r)?);
+        if bench.context.wants("rates") {
+            result.in_part("rates", |result| rates(bench, plan, result))?;
         }
-        bed.clear()?;
-        claims(&points, result);
-        figures(&points, result);
+        if bench.context.wants("rows") {
+            result.in_part("rows", |result| rows(bench, plan, result))?;
+        }
         Ok(())
     }
+}
+
+/// CALC at several rates of update.
+fn rates(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
+    let bed = bench.open_loaded(row(CALC_PACED), plan.records, "none")?;
+    let mut points = Vec::new();
+    for &r in &plan.r {
+        points.push(point(bench, plan, &bed, r)?);
+    }
+    bed.clear()?;
+    claims(&points, result);
+    figures(&points, result);
+    Ok(())
+}
+
+/// All schemes at one rate of update. Ten schemes of up to four copies do not fit into memory at
+/// once, so each has the machine for itself.
+fn rows(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
+    let mut table = Table {
+        title: format!("Memory of each scheme, r = {}", plan.rows_r),
+        columns: [
+            "scheme",
+            "copies",
+            "at rest, bytes",
+            "at rest ÷ none",
+            "peak ÷ none",
+            "capture s",
+        ]
+        .map(String::from)
+        .to_vec(),
+        rows: Vec::new(),
+        ..Table::default()
+    };
+    let mut none_bytes = f64::NAN;
+    let is_compared = |row: &Row| !row.takes_checkpoints || row.is_paced();
+    for row in rows_of(&bench.context.schemes, bench.context.quick).into_iter().filter(is_compared)
+    {
+        let bed = bench.open_loaded(row, plan.records, "none")?;
+        let point = point(bench, plan, &bed, plan.rows_r)?;
+        bed.clear()?;
+        let rest_bytes = point.rest(engine_bytes);
+        if !row.takes_checkpoints {
+            none_bytes = rest_bytes;
+        }
+        let share = |bytes: f64| format!("{:.3}", bytes / none_bytes);
+        let peak = point.peak(engine_bytes) * rest_bytes;
+        table.rows.push(vec![
+            row.scheme.to_owned(),
+            row.copies.to_string(),
+            format!("{rest_bytes:.0}"),
+            share(rest_bytes),
+            if row.takes_checkpoints { share(peak) } else { String::new() },
+            point.outcome.captures.first().map_or(String::new(), |c| format!("{:.2}", c.seconds())),
+        ]);
+    }
+    result.tables.push(table);
+    Ok(())
 }
 
 fn point(bench: &Harness<'_>, plan: &Plan, bed: &Instance<'_>, r: f64) -> LabResult<Point> {
@@ -124,7 +190,10 @@ fn point(bench: &Harness<'_>, plan: &Plan, bed: &Instance<'_>, r: f64) -> LabRes
         seconds: plan.run_s,
         warm_up_s: plan.run_s / 20.0,
         rate_per_s: Some(plan.rate_per_s(r)),
-        checkpoints_at_s: vec![plan.checkpoint_at_s],
+        checkpoints_at_s: match bed.row.takes_checkpoints {
+            true => vec![plan.checkpoint_at_s],
+            false => Vec::new(),
+        },
         ..Drive::new(plan.records)
     };
     let outcome = transactions::run(&*bed.engine, &drive)?;
@@ -225,6 +294,7 @@ mod tests {
     use super::*;
     use crate::drivers::transactions::tests::Toy;
     use crate::experiments::run_plan;
+    use crate::subjects::records::paced_rows;
 
     #[test]
     fn every_rate_has_its_claim_and_its_curve() -> LabResult<()> {
@@ -238,6 +308,9 @@ mod tests {
         assert!(result.claims.iter().all(|c| c.measured.is_some_and(|m| m > 0.0)));
         assert_eq!(result.figures[0].series.len(), 2);
         assert!(result.series.iter().all(|s| s.points.len() == 5));
+        let compared = &result.tables[1].rows;
+        assert_eq!(compared.len(), paced_rows().len());
+        assert!(compared.iter().all(|row| row[3] != "NaN"), "{compared:?}");
         Ok(())
     }
 

@@ -37,11 +37,11 @@ pub(crate) struct Row {
     pub(crate) value_bytes: usize,
 }
 
-/// All rows, the baseline first. A scheme that takes checkpoints has two rows: at the speed of the
-/// paper's disk, and as fast as it can.
-pub(crate) static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
+/// All rows that need no journal, the baseline first. A scheme that takes checkpoints has two rows: at
+/// the speed of the paper's disk, and as fast as it can.
+pub(crate) static ALL_ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
     let mut rows = Vec::new();
-    for scheme in &REGISTRY {
+    for scheme in REGISTRY.iter().filter(|scheme| !scheme.capabilities.needs_journal()) {
         let takes_checkpoints = scheme.capabilities.takes_checkpoints();
         let row = Row {
             name: scheme.name,
@@ -66,6 +66,24 @@ pub(crate) static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
     rows
 });
 
+/// The schemes that every experiment compares. The others are rows of some experiments only, since
+/// each row doubles the time of a pair.
+pub(super) const USUAL: [&str; 5] = ["none", "naive", "calc", "calc:partial", "zigzag"];
+
+/// The rows of [`ALL_ROWS`] that every experiment compares.
+pub(crate) static ROWS: LazyLock<Vec<Row>> =
+    LazyLock::new(|| ALL_ROWS.iter().copied().filter(|row| USUAL.contains(&row.scheme)).collect());
+
+/// The rows of an experiment over all schemes: the baseline and those of the `asked` schemes. If none is
+/// asked for, these are all rows, and in a quick run the usual ones.
+pub(crate) fn rows_of(asked: &[String], quick: bool) -> Vec<Row> {
+    let rows = if quick && asked.is_empty() { &ROWS } else { &ALL_ROWS };
+    let is_asked = |row: &&Row| {
+        asked.is_empty() || !row.takes_checkpoints || asked.iter().any(|it| it == row.scheme)
+    };
+    rows.iter().filter(is_asked).copied().collect()
+}
+
 /// Row of the engine without checkpoints.
 pub(crate) const BASELINE: &str = "none";
 /// Row of CALC at the speed of the paper's disk, which claims of the paper name.
@@ -82,7 +100,7 @@ pub(crate) const NAIVE_UNPACED: &str = "naive, unpaced";
 /// # Panics
 /// If no scheme of the registry has such a row.
 pub(crate) fn row(name: &str) -> Row {
-    let found = ROWS.iter().find(|row| row.name == name);
+    let found = ALL_ROWS.iter().find(|row| row.name == name);
     *found.unwrap_or_else(|| panic!("the registry has no scheme of row {name:?}"))
 }
 
@@ -91,7 +109,7 @@ pub(crate) fn row(name: &str) -> Row {
 /// # Errors
 /// [`LabError::Missing`] if the registry does not have the scheme.
 pub(crate) fn of_scheme(scheme: &str) -> LabResult<Row> {
-    let row = ROWS.iter().find(|row| row.scheme == scheme && row.pace_bytes_per_s.is_none());
+    let row = ALL_ROWS.iter().find(|row| row.scheme == scheme && row.pace_bytes_per_s.is_none());
     row.copied().ok_or_else(|| LabError::Missing {
         what: format!("there is no checkpoint scheme {scheme:?}"),
         cure: format!("choose one of {:?}", REGISTRY.names().collect::<Vec<_>>()),
@@ -146,9 +164,10 @@ mod tests {
 
     #[test]
     fn every_scheme_has_its_rows() {
-        let schemes = REGISTRY.iter().map(|row| row.capabilities.takes_checkpoints());
-        assert_eq!(ROWS.len(), schemes.map(|takes| 1 + usize::from(takes)).sum::<usize>());
-        assert_eq!(paced_rows().len(), REGISTRY.len());
+        let schemes = REGISTRY.iter().filter(|row| !row.capabilities.needs_journal());
+        let takes = schemes.map(|row| row.capabilities.takes_checkpoints());
+        assert_eq!(ALL_ROWS.len(), takes.map(|takes| 1 + usize::from(takes)).sum::<usize>());
+        assert_eq!((ROWS.len(), paced_rows().len()), (2 * USUAL.len() - 1, USUAL.len()));
         assert!(ROWS[0].name == BASELINE && !ROWS[0].takes_checkpoints && !ROWS[0].is_paced());
         for name in [CALC_PACED, CALC_UNPACED, NAIVE_PACED, NAIVE_UNPACED] {
             assert_eq!(row(name).is_paced(), !name.contains("unpaced"), "{name}");
@@ -161,6 +180,15 @@ mod tests {
         }
         let error = of_scheme("magic").expect_err("no such scheme").to_string();
         assert!(error.contains("magic") && error.contains("zigzag"), "{error}");
+    }
+
+    #[test]
+    fn some_schemes_may_be_chosen() {
+        assert_eq!(rows_of(&[], false), *ALL_ROWS);
+        assert_eq!(rows_of(&[], true), *ROWS);
+        let rows = rows_of(&["hourglass".to_owned(), "cou".to_owned()], true);
+        let schemes: Vec<_> = rows.iter().map(|row| row.scheme).collect();
+        assert_eq!(schemes, ["none", "cou", "cou", "hourglass", "hourglass"]);
     }
 
     #[test]

@@ -117,7 +117,19 @@ static PARAMS: &[Param] = &[
     at_start!("appendfsync", |s| if s.is_strict() { "always" } else { "everysec" }.to_owned()),
     at_start!("appendonly", |s| yes_no(s.has_journal())),
     at_start!("bind", |s| s.config.bind.clone()),
-    at_start!("checkpoint", |s| s.keyspace.engine.config().checkpoint.clone()),
+    Param {
+        name: "checkpoint",
+        get: |s| s.keyspace.engine.config().checkpoint.clone(),
+        set: Some(|s, value| {
+            let scheme = &s.keyspace.engine.config().checkpoint;
+            if is(value, scheme) {
+                return change(|_| ());
+            }
+            Err(format!(
+                "records in memory are laid out for '{scheme}'; restart with --checkpoint to choose another"
+            ))
+        }),
+    },
     Param {
         name: "checkpoint-every",
         get: |s| seconds(policy(s).every).to_string(),

@@ -274,6 +274,7 @@ fn persistence(out: &mut String, ctx: &Context<'_>) {
     field(out, "aof_last_write_status", if taken { "ok" } else { "err" });
     field(out, "aof_current_size", stats.journal.written_bytes);
     field(out, "checkpoint_scheme", &stats.checkpoint_scheme);
+    field(out, "checkpoint_copies", stats.checkpoint_copies);
     field(out, "checkpoint_failures", state.failures);
     field(out, "checkpoint_failures_in_row", state.failures_since);
     let next_s = state.next_attempt.map(|left| left.as_secs_f64().ceil() as i64);
@@ -323,6 +324,7 @@ fn checkpoints(out: &mut String, state: &CheckpointStatus) {
         last.map_or_else(|| "-1".to_owned(), |done| ms(time(done)))
     };
     field(out, "checkpoint_last_consistency_ms", of_last(|done| done.consistency));
+    field(out, "checkpoint_last_stopped_ms", of_last(|done| done.stopped));
     field(out, "checkpoint_last_capture_ms", of_last(|done| done.capture));
     field(out, "checkpoint_last_drain_ms", of_last(|done| done.drain));
     field(out, "checkpoint_last_wait_ms", of_last(|done| done.waited));

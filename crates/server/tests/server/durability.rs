@@ -374,6 +374,7 @@ fn clients_see_the_chain_and_control_it() {
         assert_eq!(shown_as(&mut c, "checkpoint_last_changed_records"), "2");
     }
     assert_ne!(shown_as(&mut c, "checkpoint_last_consistency_ms"), "-1");
+    assert_eq!(shown_as(&mut c, "checkpoint_last_stopped_ms"), "0.000", "nobody is stopped");
     assert_eq!(shown_as(&mut c, "checkpoint_last_waits"), "0");
     assert_eq!(shown_as(&mut c, "checkpoint_last_wait_ms"), "0.000");
     assert_eq!(shown_as(&mut c, "checkpoint_phase"), "rest");
@@ -394,6 +395,26 @@ fn clients_see_the_chain_and_control_it() {
     assert_eq!(c.call(&["BGSAVE", "FULL"]).text(), "Background saving started");
     eventually("it is published", || shown_as(&mut c, "rdb_saves") == "6");
     assert_eq!(shown_as(&mut c, "checkpoint_last_kind"), "full");
+}
+
+/// What a scheme needs of the cells is chosen at the start. INFO tells it, with the time for which
+/// commits were stopped.
+#[test]
+fn a_scheme_is_chosen_at_the_start() {
+    let disk = SimDisk::new(1);
+    let mut settings = on(&disk, Durability::Strict);
+    settings.checkpoint = "pzigzag".to_owned();
+    let engine = Engine::open(settings).expect("the engine opens");
+    let server = TestServer::around(config(), engine, None);
+    let mut c = server.client();
+    assert_eq!(c.call(&["SET", "k", "v"]), Value::ok());
+    assert_eq!(c.call(&["SAVE"]), Value::ok());
+    assert_eq!(shown_as(&mut c, "checkpoint_scheme"), "zigzag:partial");
+    assert_eq!(shown_as(&mut c, "checkpoint_copies"), "2");
+    assert_ne!(shown_as(&mut c, "checkpoint_last_stopped_ms"), "-1");
+    assert_eq!(c.call(&["CONFIG", "SET", "checkpoint", "pzigzag"]), Value::ok());
+    let refused = c.call(&["CONFIG", "SET", "checkpoint", "calc"]).text().to_owned();
+    assert!(refused.contains("laid out for 'pzigzag'"), "{refused}");
 }
 
 #[test]

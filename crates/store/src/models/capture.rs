@@ -48,6 +48,15 @@ const COPIES: CellRules = CellRules {
     ..CellRules::IN_PLACE
 };
 
+/// The rules of a store whose commits write the copy of their epoch, and whose checkpoints may be of
+/// changes.
+const COPIES_OF_CHANGES: CellRules = CellRules {
+    dirty: DirtyRule::ByEpoch,
+    status_changes: StatusChanges::InPrepareAndCapture,
+    reuse: Reuse::WhenCleanOutsideOfCaptures,
+    ..COPIES
+};
+
 /// The rules of a store whose checkpoints have no point of consistency.
 const FUZZY: CellRules = CellRules { reuse: Reuse::OutsideOfCheckpoints, ..CellRules::IN_PLACE };
 
@@ -278,6 +287,9 @@ impl World {
         let read_sections = self.store.driver().read_sections();
         let slot = read_sections.claim().expect("a free slot");
         for slab in 0..self.store.slab_count() {
+            if writes_alternate(self) && !published && self.bug != Some(Bug::NotBroughtOver) {
+                self.store.visit_ended_marks(slab, slot, &mut |cell| cell.bring_over());
+            }
             self.store.settle_marks(slab, slot, published);
         }
         self.store.end_settling();
@@ -415,9 +427,9 @@ impl CaptureScan {
             let now = store.driver().now();
             if writes_alternate(&self.world) {
                 let stable = alternate_copy(now.epoch() + 1);
-                store.scan_records(unit, &mut hand, &mut |cell| cell.emit_copy(stable));
+                store.scan_wanted(unit, &mut hand, &mut |cell| cell.take_copy(stable));
             } else if is_fuzzy(&self.world) {
-                store.scan_records(unit, &mut hand, &mut |cell| cell.emit_stamped());
+                store.scan_records(unit, &mut hand, &mut |cell| cell.take_stamped());
             } else if !hand.is_abandoned() || !now.is_of_changes() {
                 // A checkpoint of changes that is given up may leave cells unvisited, since the
                 // next one needs no marks of it.
@@ -463,7 +475,8 @@ fn checkpoint(world: &World, gives_up: Option<usize>) {
             world.store.begin_chain();
         }
     }
-    if writes_alternate(world) {
+    // Before a full checkpoint every record is brought over.
+    if writes_alternate(world) && base.is_none() {
         world.bring_over(false);
     }
     let epoch = driver.advance(Phase::Resolve).epoch();
@@ -489,7 +502,9 @@ fn checkpoint(world: &World, gives_up: Option<usize>) {
     driver.advance(Phase::Rest);
     world.store.set_sink(None);
     if writes_alternate(world) {
-        world.bring_over(true);
+        if !takes_changes(world) {
+            world.bring_over(true);
+        }
     } else if is_fuzzy(world) {
         if gives_up.is_none() {
             let (all, replayed) = world.history.replayed(&paper, &positions);
@@ -578,6 +593,12 @@ fn a_copier_brings_over_what_no_commit_writes() {
 }
 
 #[test]
+fn a_checkpoint_of_changes_has_the_copy_of_its_epoch() {
+    explore(RandomScheduler::new(SCHEDULES), COPIES_OF_CHANGES, None);
+    explore(PctScheduler::new(4, SCHEDULES), COPIES_OF_CHANGES, None);
+}
+
+#[test]
 fn a_replay_completes_a_fuzzy_checkpoint() {
     explore(RandomScheduler::new(SCHEDULES), FUZZY, None);
     explore(PctScheduler::new(4, SCHEDULES), FUZZY, None);
@@ -610,6 +631,12 @@ fn every_planted_bug_is_seen() {
         assert!(is_seen(bug, rules), "{bug:?} was not seen in {SCHEDULES_PLANTED} schedules");
     }
     assert!(is_seen(Bug::TombstoneDropped, FUZZY), "a fuzzy checkpoint needs no deletions?");
+    for bug in [Bug::NotBroughtOver, Bug::CopyReused, Bug::DirtyForgotten] {
+        assert!(
+            is_seen(bug, COPIES_OF_CHANGES),
+            "{bug:?} was not seen where copies are of changes"
+        );
+    }
 }
 
 fn is_seen(bug: Bug, rules: CellRules) -> bool {

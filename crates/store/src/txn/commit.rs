@@ -612,8 +612,8 @@ impl Transaction {
         let change = Change::of(&self.pending, first);
         let declared = &self.keys.declared()[key];
         let table = tables.get(declared.table).expect("checked");
-        let writing =
-            Writing { memory: store.memory(), number: new, rule: store.rules().write, phase };
+        let (memory, rule, noted) = (store.memory(), store.rules().write, store.begun_chain());
+        let writing = Writing { memory, number: new, rule, phase, noted };
         let place = (&**table, declared.hash);
         let old = store.cell(held.cell);
         if store.may_move(phase, || true) && !store.may_reuse(old) {
@@ -645,7 +645,8 @@ impl Transaction {
         let (memory, owner) = (store.memory(), store.memory().arena.owner_of(held.cell));
         let rule = store.rules().write;
         let rule = mutant!(in store.driver(); rule, WriteRuleForgotten => WriteRule::InPlace);
-        let writing = Writing { memory, number: held.cell, rule, phase };
+        let writing =
+            Writing { memory, number: held.cell, rule, phase, noted: store.begun_chain() };
         writing.install(change, large, stamp, |old| reclaim.retire_blob(owner, old));
         self.count(local, key, change.added_records(held.stamp_word & ABSENT != 0));
     }

@@ -25,7 +25,7 @@ use crate::harness::{Harness, Instance};
 use crate::measure::stats::median;
 use crate::report::result::ExperimentResult;
 use crate::subjects::records::{
-    BASELINE, CALC_UNPACED, PAPER_PACE_BYTES_PER_S, ROWS, Row, data_bytes,
+    BASELINE, CALC_UNPACED, PAPER_PACE_BYTES_PER_S, Row, data_bytes, rows_of,
 };
 use crate::workloads::calc::LongTransactions;
 
@@ -164,15 +164,16 @@ impl Experiment for CalcFig2 {
         result.parameter("journal", "none");
         let wants = |part: &str| bench.context.wants(part);
         let mut found = Findings::default();
+        let rows = rows_of(&bench.context.schemes, bench.context.quick);
         if wants("rest") {
-            let killed =
-                ROWS.iter().copied().filter(|row| row.takes_checkpoints && !row.is_paced());
+            let killed = rows.iter().copied();
+            let killed = killed.filter(|row| row.takes_checkpoints && !row.is_paced());
             let (killed, records) = (killed.collect::<Vec<_>>(), plan.records.min(1_000_000));
             crash::check_rows(bench, &killed, "none", records, result)?;
             found.instructions = instructions::calc_relative_to_none(bench, result)?;
         }
         let has_rounds = Self::PARTS.iter().any(|part| *part != "rest" && wants(part));
-        let mut rows = ROWS.clone();
+        let mut rows = rows;
         rows.retain(|row| has_rounds || AT_REST.contains(&row.name));
         let of_rows =
             bench.in_pairs(&rows, plan.records, result, |pair| of_pair(bench, plan, pair))?;

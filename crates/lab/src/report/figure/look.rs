@@ -75,6 +75,22 @@ const KNOWN: &[Known] = &[
     known("calc:partial, unpaced", "CALC of changes, unpaced", (9, 0, 4)),
     known("zigzag, paced", "zigzag, paced", (3, 1, 4)),
     known("zigzag, unpaced", "zigzag, unpaced", (7, 0, 5)),
+    known("naive:partial, paced", "naive snapshot of changes, paced", (2, 1, 1)),
+    known("naive:partial, unpaced", "naive snapshot of changes, unpaced", (5, 0, 1)),
+    known("cou, paced", "copy on update, paced", (5, 3, 2)),
+    known("cou, unpaced", "copy on update, unpaced", (5, 1, 6)),
+    known("cou:partial, paced", "copy on update of changes, paced", (6, 1, 2)),
+    known("cou:partial, unpaced", "copy on update of changes, unpaced", (6, 0, 2)),
+    known("zigzag:partial, paced", "zigzag of changes, paced", (3, 1, 0)),
+    known("zigzag:partial, unpaced", "zigzag of changes, unpaced", (7, 0, 0)),
+    known("ping-pong, paced", "ping-pong, paced", (4, 1, 5)),
+    known("ping-pong, unpaced", "ping-pong, unpaced", (4, 0, 5)),
+    known("ping-pong:partial, paced", "ping-pong of changes, paced", (10, 1, 6)),
+    known("ping-pong:partial, unpaced", "ping-pong of changes, unpaced", (10, 0, 6)),
+    known("hourglass, paced", "hourglass, paced", (8, 1, 6)),
+    known("hourglass, unpaced", "hourglass, unpaced", (8, 0, 6)),
+    known("piggyback, paced", "piggyback, paced", (1, 1, 7)),
+    known("piggyback, unpaced", "piggyback, unpaced", (1, 0, 7)),
     known("stillpoint", "Stillpoint", (1, 0, 0)),
     known("redis", "Redis", (2, 0, 3)),
     known("stillpoint, relaxed log", "Stillpoint, relaxed log", (8, 1, 0)),
@@ -170,7 +186,7 @@ impl Look {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::subjects::records::{ROWS, Row};
+    use crate::subjects::records::{ALL_ROWS, ROWS, Row};
     use std::collections::BTreeSet;
 
     #[test]
@@ -186,7 +202,7 @@ mod tests {
     #[test]
     fn every_scheme_has_its_look() {
         let of_states = stillpoint_state::registry::REGISTRY.names();
-        let of_records = ROWS.iter().map(|row| row.name);
+        let of_records = ALL_ROWS.iter().map(|row| row.name);
         for name in of_states.chain(of_records) {
             assert!(find(name).is_some(), "{name} has no colour and marker of its own");
         }

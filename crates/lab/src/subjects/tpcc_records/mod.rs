@@ -26,6 +26,7 @@ use stillpoint_checkpoint::registry::REGISTRY;
 
 use crate::error::LabResult;
 use crate::subjects::adapter::{Checkpointed, Client, Status};
+use crate::subjects::records::USUAL;
 use crate::subjects::stillpoint::{failed, measured, start_checkpoint, status};
 use crate::workloads::tpcc::check::Checked;
 use crate::workloads::tpcc::load::Population;
@@ -50,14 +51,14 @@ pub(crate) struct Row {
 /// The scheme of the rows with a journal.
 const WITH_JOURNAL: &str = "calc";
 
-/// All rows: First comes each checkpoint scheme of the registry by itself, the baseline before all.
+/// All rows: First comes each usual checkpoint scheme by itself, the baseline before all.
 /// Then comes CALC with each journal that keeps commits, in each of the journal's durabilities.
 pub(crate) static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
     let journals = &stillpoint_journal::registry::REGISTRY;
     let keeps = |journal: &&stillpoint_journal::registry::Row| journal.capabilities.records_commits;
     let none = journals.iter().find(|journal| !keeps(journal)).map_or("none", |row| row.name);
     let mut rows = Vec::new();
-    for scheme in &REGISTRY {
+    for scheme in REGISTRY.iter().filter(|scheme| USUAL.contains(&scheme.name)) {
         let takes_checkpoints = scheme.capabilities.takes_checkpoints();
         let (name, durability) = (scheme.name, Durability::Relaxed);
         let row = Row { name, scheme: name, journal: none, durability, takes_checkpoints };

@@ -25,35 +25,14 @@
 
 use std::sync::Arc;
 
-use stillpoint_checkpoint::{Capabilities, Row};
 use stillpoint_store::rules::alternate_copy;
-use stillpoint_store::{
-    Bug, Capture, CellRules, Checkpointer, DirtyRule, PointOfConsistency, Reuse, StatusChanges,
-    Store, WriteRule,
-};
-
-pub(crate) const ROW: Row = Row {
-    name: "piggyback",
-    aliases: &[],
-    about: "commits write the copy of their epoch; a copier brings the rest over after the capture",
-    source: "Li et al., ICDE 2018, §III-B",
-    capabilities: Capabilities {
-        point: Some(PointOfConsistency::Virtual),
-        cells: CellRules {
-            copies: 2,
-            write: WriteRule::AlternateCopies,
-            dirty: DirtyRule::None,
-            status_changes: StatusChanges::AtAnyTime,
-            reuse: Reuse::OutsideOfCaptures,
-        },
-    },
-    checkpointer: || Some(Arc::new(Piggyback)),
-};
+use stillpoint_store::{Capture, Checkpointer, PointOfConsistency, Store, planted};
+use stillpoint_sync::mutant;
 
 struct Piggyback;
 
-fn is_forgotten(store: &Store) -> bool {
-    store.driver().has_planted(Bug::NotBroughtOver)
+pub(crate) fn checkpointer() -> Option<Arc<dyn Checkpointer>> {
+    Some(Arc::new(Piggyback))
 }
 
 impl Checkpointer for Piggyback {
@@ -62,16 +41,15 @@ impl Checkpointer for Piggyback {
     }
 
     fn settle(&self, store: &Store, unit: usize, slot: usize) -> u64 {
-        if !is_forgotten(store) {
-            store.visit_records(unit, slot, &mut |cell| cell.bring_over());
-        }
+        mutant!(in store.driver(); NotBroughtOver => return 0);
+        store.visit_records(unit, slot, &mut |cell| cell.bring_over());
         0
     }
 
     fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
         if !to.is_abandoned() {
             let stable = alternate_copy(store.driver().now().epoch() + 1);
-            store.scan_records(unit, to, &mut |cell| cell.emit_copy(stable));
+            store.scan_records(unit, to, &mut |cell| cell.take_copy(stable));
         }
     }
 
@@ -80,7 +58,8 @@ impl Checkpointer for Piggyback {
     }
 
     fn after_capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
-        if !to.is_abandoned() && !is_forgotten(store) {
+        mutant!(in store.driver(); NotBroughtOver => return);
+        if !to.is_abandoned() {
             store.scan_records(unit, to, &mut |cell| cell.bring_over());
         }
     }

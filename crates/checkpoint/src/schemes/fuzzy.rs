@@ -17,32 +17,33 @@
 //! 3. A key that has lost its value since PREPARE keeps its cell until COMPLETE, and the scan emits
 //!    the deletion with its stamp. Otherwise a patch from before the deletion would find no value.
 //! 4. A capture that is given up leaves no work.
+//!
+//! In the form of changes the scan takes the records with the dirty mark of the ended epoch. A commit
+//! that is under way when the checkpoint begins has this mark, too, and a replay repeats it in any case.
+//! Merges of checkpoints keep no stamps, so chains of this scheme are not merged.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use stillpoint_checkpoint::{Capabilities, Row};
 use stillpoint_store::{
-    Capture, CellRules, Checkpointer, LogRefused, PointOfConsistency, Reuse, SchemeLog, Stamp,
-    Store,
+    Capture, Checkpointer, LogRefused, Outcome, PointOfConsistency, SchemeLog, Stamp, Store,
 };
+use stillpoint_sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-pub(crate) const ROW: Row = Row {
-    name: "fuzzy",
-    aliases: &[],
-    about: "nothing stops and nothing is saved; a recovery replays from the begin of the checkpoint",
-    source: "Hagmann, IEEE ToC 1986, §3",
-    capabilities: Capabilities {
-        point: Some(PointOfConsistency::Fuzzy),
-        cells: CellRules { reuse: Reuse::OutsideOfCheckpoints, ..CellRules::IN_PLACE },
-    },
-    checkpointer: || Some(Arc::new(Fuzzy::default())),
-};
+use crate::changes::Changes;
 
 #[derive(Default)]
 struct Fuzzy {
     /// The record in the log with which the last checkpoint began.
     begun: AtomicU64,
+    changes: Option<Changes>,
+}
+
+pub(crate) fn checkpointer() -> Option<Arc<dyn Checkpointer>> {
+    Some(Arc::new(Fuzzy::default()))
+}
+
+pub(crate) fn of_changes() -> Option<Arc<dyn Checkpointer>> {
+    Some(Arc::new(Fuzzy { changes: Some(Changes::default()), ..Fuzzy::default() }))
 }
 
 impl Checkpointer for Fuzzy {
@@ -50,20 +51,36 @@ impl Checkpointer for Fuzzy {
         PointOfConsistency::Fuzzy
     }
 
+    fn takes_changes(&self) -> bool {
+        self.changes.is_some()
+    }
+
+    fn settle(&self, store: &Store, unit: usize, slot: usize) -> u64 {
+        self.changes.as_ref().map_or(0, |changes| changes.settle(store, unit, slot))
+    }
+
     fn begin(&self, epoch: u64, log: &dyn SchemeLog) -> Result<(), LogRefused> {
         let stamp = log.append(&epoch.to_le_bytes())?;
+        // SeqCst: the thread that publishes the checkpoint may be another one.
         self.begun.store(stamp.to_bits(), SeqCst);
         Ok(())
     }
 
     fn section(&self) -> Option<String> {
+        // SeqCst: as in `begin`.
         let begun = Stamp::from_bits(self.begun.load(SeqCst));
         Some(format!("begun at gsn {} of log {}", begun.gsn(), begun.log()))
     }
 
     fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
         if !to.is_abandoned() {
-            store.scan_records(unit, to, &mut |cell| cell.emit_stamped());
+            store.scan_wanted(unit, to, &mut |cell| cell.take_stamped());
+        }
+    }
+
+    fn ended(&self, epoch: u64, outcome: Outcome) {
+        if let Some(changes) = &self.changes {
+            changes.ended(epoch, outcome);
         }
     }
 }
