@@ -317,6 +317,9 @@ impl Passage<'_> {
         if cycle.scheme.takes_changes() && kind == CheckpointKind::Full {
             cycle.store.begin_chain();
             for unit in 0..cycle.store.slab_count() {
+                if cycle.progress.is_cancelled() {
+                    return Err(CheckpointError::Cancelled);
+                }
                 cycle.scheme.before_full(&cycle.store, unit, slots.own());
             }
         }
@@ -324,7 +327,9 @@ impl Passage<'_> {
         let mut stop = Stop { clock: &*cycle.clock, quiesced: None, since_ns: 0, stopped_ns: 0 };
         if point.stops_commits() {
             stop.begin(driver);
-            pass_in_parallel(cycle, slots)?;
+            if cycle.scheme.has_pass_at_point() {
+                pass_in_parallel(cycle, slots)?;
+            }
         }
         self.enter(Phase::Resolve);
         if point == PointOfConsistency::Physical {

@@ -51,6 +51,11 @@ impl Capabilities {
         self.point == Some(PointOfConsistency::Fuzzy)
     }
 
+    /// Whether checkpoints of a chain can be merged. A merge keeps no stamps, which fuzzy ones need.
+    pub fn may_merge(&self) -> bool {
+        self.point != Some(PointOfConsistency::Fuzzy)
+    }
+
     /// Whether the memory of a deleted key is kept until a published checkpoint has the deletion.
     pub fn keeps_deleted_keys(&self) -> bool {
         self.cells.reuse.waits_for_deletions()

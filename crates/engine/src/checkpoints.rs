@@ -164,6 +164,8 @@ struct State {
     was_released: bool,
     /// Whether the scheme takes checkpoints.
     takes_checkpoints: bool,
+    /// Whether the scheme's chains can be merged.
+    may_merge: bool,
     /// Whether the store is being closed.
     is_stopping: bool,
     /// The checkpoint under way.
@@ -230,7 +232,8 @@ impl Drop for HeldPoint<'_> {
 impl Checkpoints {
     pub(crate) fn new(
         manifest: &Manifest,
-        (takes_checkpoints, keep_checkpoints, policy): (bool, usize, CheckpointPolicy),
+        (takes_checkpoints, may_merge): (bool, bool),
+        (keep_checkpoints, policy): (usize, CheckpointPolicy),
         owes_full: bool,
         log_bytes: u64,
         now_ns: u64,
@@ -243,6 +246,7 @@ impl Checkpoints {
                 chain_is_damaged: false,
                 was_released: false,
                 takes_checkpoints,
+                may_merge,
                 is_stopping: false,
                 running: None,
                 making: None,
@@ -498,7 +502,8 @@ impl State {
     }
 
     fn chain_links_max(&self) -> usize {
-        chain::links_max(self.keep_checkpoints, self.policy.merge_after)
+        let merge_after = self.policy.merge_after.filter(|_| self.may_merge);
+        chain::links_max(self.keep_checkpoints, merge_after)
     }
 
     /// Whether memory is nearly used up, and checkpoints free a part of it that deleted keys hold. A

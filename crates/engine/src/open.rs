@@ -83,7 +83,8 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
         procedures,
         checkpoints: Checkpoints::new(
             &plan.manifest,
-            (takes_checkpoints, config.keep_checkpoints, config.checkpoint_policy()),
+            (takes_checkpoints, scheme_row.capabilities.may_merge()),
+            (config.keep_checkpoints, config.checkpoint_policy()),
             !marks_replayed(&plan.manifest, scheme_row.name),
             recovered.log_bytes,
             environment.clock.monotonic_ns(),

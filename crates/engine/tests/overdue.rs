@@ -168,6 +168,28 @@ fn a_late_checkpoint_is_in_the_log_once() {
     });
 }
 
+/// Chains of fuzzy checkpoints are never merged. A full checkpoint ends them, and nobody is warned.
+#[test]
+fn a_chain_that_cannot_be_merged_is_within_its_bound() {
+    let (disk, clock) = (SimDisk::new(1), Arc::new(TestClock::default()));
+    let (engine, table) = open("fuzzy:partial", &disk, &clock);
+    let merged = |policy: &mut CheckpointPolicy| {
+        (policy.every, policy.pace, policy.merge_after) = (None, None, Some(2));
+    };
+    engine.change_checkpoint_policy(merged).expect("a sound policy");
+    let mut session = engine.session().expect("a seat");
+    (0..100).for_each(|key| put(&mut session, table, key));
+    let mut longest = 0;
+    for _ in 0..20 {
+        engine.checkpoint().expect("published");
+        put(&mut session, table, 1);
+        let status = engine.stats().checkpoints;
+        assert!(status.chain_links <= status.chain_links_max, "{status:?}");
+        longest = longest.max(status.chain_links);
+    }
+    assert_eq!(longest, 17, "one of all records, and 16 of changes");
+}
+
 /// Merges were off, and then the chain cannot be read. The log says once that the chain is too long,
 /// and once more for the next such chain.
 #[test]

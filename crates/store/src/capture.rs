@@ -272,7 +272,7 @@ impl Store {
     }
 
     /// As [`capture_unmarked`](Self::capture_unmarked), for [`WriteRule::KeepShadow`]: if a commit
-    /// has kept a record's old value in copy 1, this emits copy 1.
+    /// has kept a record's old value in copy 1, this emits copy 1 and removes its value.
     pub fn capture_or_shadow(&self, slab: usize, to: &mut dyn Capture) {
         let now = self.driver().now();
         let by = self.claim_in(now);
@@ -282,11 +282,18 @@ impl Store {
             // Acquire: partner of the Release in `lock_word::claim_if`: copy 1 was written before.
             let status = lock_word::status(cell.lock().load(Acquire));
             if cell.is_record() && status & SHADOW != 0 {
-                match cell.copy(1).copy_value() {
+                let shadow = cell.copy(1);
+                match shadow.copy_value() {
                     Some(value) => Captured::emit(scanned, cell, value),
                     None => Captured::emit_deletion(scanned, cell),
                 }
+                // The lane has its own reference to the blocks. A commit writes copy 1 again only after
+                // a later point of consistency.
+                let blob = shadow.copy_blob();
+                shadow.put_nothing();
                 lock_word::claim(cell.lock(), SHADOW, 0);
+                let (memory, cache) = (self.memory(), &mut *scanned.cache);
+                blob.into_iter().for_each(|blob| blob::release(memory, cache, blob));
             }
         });
     }

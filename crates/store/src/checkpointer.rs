@@ -97,8 +97,14 @@ pub trait Checkpointer: Send + Sync {
         None
     }
 
+    /// Whether [`at_point_of_consistency`](Self::at_point_of_consistency) does anything.
+    fn has_pass_at_point(&self) -> bool {
+        false
+    }
+
     /// Called at a physical point of consistency, once for each unit, which is a slab of the store, by
-    /// all capture threads. Commits wait meanwhile. `slot` is a read section slot that the caller owns.
+    /// all capture threads. Only for a scheme that [has such a pass](Self::has_pass_at_point). Commits
+    /// wait meanwhile. `slot` is a read section slot that the caller owns.
     /// If a checkpoint fails, its calls may end at any unit, and the next checkpoint calls this for all
     /// units again.
     fn at_point_of_consistency(&self, store: &Store, unit: usize, slot: usize) {

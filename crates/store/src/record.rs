@@ -339,8 +339,12 @@ impl<'a> Writing<'a> {
             self.share_copy(0, 1, left);
         }
         let shadow = if is_kept { status::SHADOW } else { 0 };
-        // If the scan was first, it has the value, and copy 1 means nothing.
-        claim.claim_record_with(lock, has_value, shadow);
+        if !claim.claim_record_with(lock, has_value, shadow) {
+            // The scan was first, and has the value.
+            let copy = self.cell().copy(1);
+            copy.copy_blob().into_iter().for_each(left);
+            copy.put_nothing();
+        }
     }
 
     /// Makes copy `to` the value of copy `from`; blocks of a large value then have two references.

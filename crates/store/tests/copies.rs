@@ -176,6 +176,32 @@ fn blocks_of_several_copies_are_freed() {
     }
 }
 
+/// A capture during which large values are overwritten holds no memory once it has ended.
+#[test]
+fn shadows_of_large_values_are_given_back() {
+    let store = store_with(LIMIT_BYTES, 4, 1, SHADOW);
+    let log = Box::new(NoLog::default());
+    let mut worker = Worker::new(Arc::clone(&store), log).expect("a free slot");
+    let write = |worker: &mut Worker, byte: u8| {
+        for key in 0..KEYS {
+            let value = vec![byte; 1 << 20];
+            worker.transact(|tx| tx.put(T, &key.to_be_bytes(), &value)).expect("memory");
+        }
+    };
+    let settled = |worker: &mut Worker| {
+        for _ in 0..2_000 {
+            worker.idle();
+            store.maintain();
+        }
+        store.held_bytes()
+    };
+    (0..2).for_each(|byte| write(&mut worker, byte));
+    let before = settled(&mut worker);
+    assert_eq!(checkpoint(&store, SHADOW.write, || write(&mut worker, 2)).len() as u64, KEYS);
+    let after = settled(&mut worker);
+    assert!(after < before + (1 << 20), "{before} bytes before the capture, {after} after it");
+}
+
 /// Keys that are inserted and deleted leave no cells behind, once captures have seen their
 /// deletions.
 #[test]

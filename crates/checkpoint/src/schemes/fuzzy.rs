@@ -21,6 +21,11 @@
 //! In the form of changes the scan takes the records with the dirty mark of the ended epoch. A commit
 //! that is under way when the checkpoint begins has this mark, too, and a replay repeats it in any case.
 //! Merges of checkpoints keep no stamps, so chains of this scheme are not merged.
+//!
+//! Deviations: the CALC paper's full form (§4.1.2) merges dirty records into a shadow image of all records in
+//! memory. It stops commits for its tables of dirty records and of active transactions. Here both forms
+//! read the records where they are, and nothing stops. No such table is needed, since a transaction
+//! changes no record before it commits.
 
 use std::sync::Arc;
 

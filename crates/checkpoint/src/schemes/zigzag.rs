@@ -68,6 +68,10 @@ impl Checkpointer for Zigzag {
         self.changes.as_ref().map_or(0, |changes| changes.settle(store, unit, slot))
     }
 
+    fn has_pass_at_point(&self) -> bool {
+        true
+    }
+
     fn at_point_of_consistency(&self, store: &Store, unit: usize, slot: usize) {
         mutant!(in store.driver(); NextCopyKept => return);
         store.switch_copies(unit, slot);

@@ -93,6 +93,9 @@ impl Checkpointer for FusedScheme {
         self.0.after_capture(store, unit, to);
         self.1.burn();
     }
+    fn has_pass_at_point(&self) -> bool {
+        self.0.has_pass_at_point()
+    }
     fn at_point_of_consistency(&self, store: &Store, unit: usize, slot: usize) {
         self.1.burn();
         self.0.at_point_of_consistency(store, unit, slot);

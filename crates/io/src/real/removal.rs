@@ -1,8 +1,8 @@
 //! Removal of large files without a stall.
 //!
-//! Some file systems free the blocks of a file at once, under locks that every flush needs: ext4
-//! takes 280 ms for 2 GB, and flushes of other files wait meanwhile. So a large file loses its name
-//! first, and then its blocks little by little.
+//! Some file systems free the blocks of a file at once, under locks that every flush needs.
+//! The system ext4 takes 280 ms for 2 GB, and flushes of other files wait meanwhile. So a large file
+//! loses its name first, and then its blocks little by little.
 
 #![expect(
     unsafe_code,
