@@ -12,6 +12,8 @@
 //! key misses the cache twice. So a batch first prefetches its slots, and then the entries that they
 //! name.
 
+use std::convert::Infallible;
+
 use stillpoint_sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use stillpoint_sync::{CachePadded, RwLock};
 use stillpoint_txn::TableId;
@@ -64,43 +66,60 @@ impl Deletions {
             found.extend(keys.map(|_| false));
             return;
         }
-        let mut rest = keys;
-        while let Some((first, _)) = rest.clone().next() {
-            let number = shard_of(first);
+        each_run(keys, |number, run| {
             let shard = self.shards[number].read();
-            let run = rest.clone().take_while(|key| shard_of(key.0) == number);
             run.clone().for_each(|(hash, _)| shard.prefetch_slot(hash));
             run.clone().for_each(|(hash, _)| shard.prefetch_entry(hash));
-            let before = found.len();
             found.extend(run.map(|(hash, key)| shard.has(hash, table, key)));
-            rest.nth(found.len() - before - 1);
-        }
+            Ok::<(), Infallible>(())
+        })
+        .unwrap_or_else(|never| match never {});
     }
 
-    /// Adds a key that is not there. If the keys need more memory, `may_grow` is asked whether they
-    /// may take so many bytes more.
+    /// Adds keys with their hashes, none of which is there. If the keys need more memory, `may_grow` is
+    /// asked whether they may take so many bytes more.
     ///
     /// # Errors
-    /// The error of `may_grow`. Nothing has changed then.
-    pub(crate) fn add<E>(
+    /// The error of `may_grow`. Then the keys from some one on are not added.
+    pub(crate) fn add<'a, E>(
         &self,
-        hash: u64,
         table: TableId,
-        key: &[u8],
-        may_grow: impl FnOnce(usize) -> Result<(), E>,
+        keys: impl Iterator<Item = (u64, &'a [u8])> + Clone,
+        may_grow: impl Fn(usize) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut shard = self.shards[shard_of(hash)].write();
-        let (slots, bytes) = shard.wanted(key.len());
-        let more =
-            (slots - shard.slots.len()) * size_of::<Slot>() + bytes - shard.entries.capacity();
-        if more > 0 {
-            may_grow(more)?;
-            shard.grow(slots, bytes);
-            self.bytes.fetch_add(more, Relaxed);
-        }
-        shard.add(hash, table, key);
-        Ok(())
+        each_run(keys, |number, run| {
+            let mut shard = self.shards[number].write();
+            let (slots, bytes) = shard.wanted(run.clone().map(|(_, key)| key.len()));
+            let more =
+                (slots - shard.slots.len()) * size_of::<Slot>() + bytes - shard.entries.capacity();
+            if more > 0 {
+                may_grow(more)?;
+                shard.grow(slots, bytes);
+                self.bytes.fetch_add(more, Relaxed);
+            }
+            run.clone().for_each(|(hash, _)| shard.prefetch_slot(hash));
+            run.for_each(|(hash, key)| shard.add(hash, table, key));
+            Ok(())
+        })
     }
+}
+
+/// Calls `each` for each run of successive keys in one shard.
+fn each_run<'a, I, E>(
+    keys: I,
+    mut each: impl FnMut(usize, std::iter::Take<I>) -> Result<(), E>,
+) -> Result<(), E>
+where
+    I: Iterator<Item = (u64, &'a [u8])> + Clone,
+{
+    let mut rest = keys;
+    while let Some((first, _)) = rest.clone().next() {
+        let number = shard_of(first);
+        let count = rest.clone().take_while(|key| shard_of(key.0) == number).count();
+        each(number, rest.clone().take(count))?;
+        rest.nth(count - 1);
+    }
+    Ok(())
 }
 
 /// A slot of a hash table. An empty one begins at 0.
@@ -123,13 +142,18 @@ struct Shard {
 }
 
 impl Shard {
-    /// Slots, and bytes of entries, with one more entry.
-    fn wanted(&self, key_len: usize) -> (usize, usize) {
-        let (slots, capacity) = (self.slots.len(), self.entries.capacity());
-        let is_crowded = (self.count + 1) * 4 > slots * 3;
-        let needed = self.entries.len() + (HEAD_BYTES + key_len).next_multiple_of(ALIGN);
-        let grown = if needed > capacity { needed.max(capacity / 2 * 3) } else { capacity };
-        (if is_crowded { (2 * slots).max(SLOTS_MIN) } else { slots }, grown)
+    /// Slots, and bytes of entries, with more keys of these lengths.
+    fn wanted(&self, key_lens: impl Iterator<Item = usize>) -> (usize, usize) {
+        let (mut count, mut needed) = (self.count, self.entries.len());
+        for len in key_lens {
+            count += 1;
+            needed += (HEAD_BYTES + len).next_multiple_of(ALIGN);
+        }
+        let (mut slots, capacity) = (self.slots.len(), self.entries.capacity());
+        while count * 4 > slots * 3 {
+            slots = (2 * slots).max(SLOTS_MIN);
+        }
+        (slots, if needed > capacity { needed.max(capacity / 2 * 3) } else { capacity })
     }
 
     fn grow(&mut self, slots: usize, bytes: usize) {
@@ -209,8 +233,6 @@ fn tag_of(hash: u64) -> u32 {
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
-    use std::convert::Infallible;
-
     use super::*;
 
     #[test]
@@ -221,13 +243,21 @@ mod tests {
         for (at, key) in keys.iter().enumerate() {
             let hash = at as u64 % 3;
             assert!(!has(&deletions, hash, one, key));
-            deletions.add::<Infallible>(hash, one, key, |_| Ok(())).expect("no limit");
+            add(&deletions, one, std::iter::once((hash, &key[..])));
             assert!(has(&deletions, hash, one, key) && !has(&deletions, hash, two, key));
             assert!(!has(&deletions, hash + 3, one, key), "another hash");
         }
         for (at, key) in keys.iter().enumerate() {
             assert!(has(&deletions, at as u64 % 3, one, key), "key {at} is lost as the set grows");
         }
+    }
+
+    fn add<'a>(
+        deletions: &Deletions,
+        table: TableId,
+        keys: impl Iterator<Item = (u64, &'a [u8])> + Clone,
+    ) {
+        let Ok(()) = deletions.add::<Infallible>(table, keys, |_| Ok(()));
     }
 
     fn has(deletions: &Deletions, hash: u64, table: TableId, key: &[u8]) -> bool {
@@ -248,9 +278,7 @@ mod tests {
         let mut found = vec![true; 3];
         deletions.find(table, batch(), &mut found);
         assert_eq!(found, [false; 1_000], "none is there yet");
-        for (hash, key) in batch().step_by(3) {
-            deletions.add::<Infallible>(hash, table, key, |_| Ok(())).expect("no limit");
-        }
+        add(&deletions, table, batch().step_by(3));
         deletions.find(table, batch(), &mut found);
         let expected: Vec<bool> = (0..1_000).map(|at| at % 3 == 0).collect();
         assert_eq!(found, expected);
@@ -261,19 +289,21 @@ mod tests {
     #[test]
     fn all_bytes_are_asked_for() {
         let deletions = Deletions::default();
-        let (mut asked, mut keys) = (0, 0u64);
+        let (asked, mut keys) = (std::cell::Cell::new(0), 0u64);
         let refused = loop {
             let hash = keys.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-            let added = deletions.add(hash, TableId(0), &keys.to_le_bytes(), |more| {
-                asked += more;
-                (asked <= 1 << 20).then_some(()).ok_or(more)
+            let bytes = keys.to_le_bytes();
+            let key = std::iter::once((hash, &bytes[..]));
+            let added = deletions.add(TableId(0), key, |more| {
+                asked.set(asked.get() + more);
+                (asked.get() <= 1 << 20).then_some(()).ok_or(more)
             });
             match added {
                 Ok(()) => keys += 1,
                 Err(more) => break more,
             }
         };
-        assert_eq!(deletions.bytes(), asked - refused);
+        assert_eq!(deletions.bytes(), asked.get() - refused);
         let of_shard = |shard: &CachePadded<RwLock<Shard>>| {
             let shard = shard.read();
             shard.slots.capacity() * size_of::<Slot>() + shard.entries.capacity()

@@ -134,9 +134,44 @@ impl Loader {
         let mut hidden = std::mem::take(&mut self.hidden);
         let keys = records.clone().map(|record| (record.hash, record.key));
         self.deletions().find(table.id, keys, &mut hidden);
-        let loaded = self.load_unless_hidden(&table, records.zip(hidden.iter().copied()));
+        let loaded = self
+            .note_deletions(&table, records.clone(), &mut hidden)
+            .and_then(|()| self.load_unless_hidden(&table, records.zip(hidden.iter().copied())));
         self.hidden = hidden;
         loaded
+    }
+
+    /// Notes the keys that these records of a checkpoint delete, and hides these records. A key that
+    /// the table has was made again, or changed, by a newer checkpoint.
+    fn note_deletions<'a>(
+        &self,
+        table: &Table,
+        records: impl Iterator<Item = KeyImage<'a>> + Clone,
+        hidden: &mut [bool],
+    ) -> Result<(), TxError> {
+        // A deletion with a stamp has a cell, as a record has.
+        let deletes = |record: &KeyImage<'_>| record.value.is_none() && record.gsn == 0;
+        if !records.clone().any(|record| deletes(&record)) {
+            return Ok(());
+        }
+        for record in records.clone().filter(deletes) {
+            table.index.prefetch(record.hash);
+        }
+        for (record, hidden) in records.clone().zip(&mut *hidden) {
+            let is_key = |cell| self.local.store.cell(cell).has_key(record.key);
+            if deletes(&record) && table.index.find(record.hash, is_key).is_some() {
+                *hidden = true;
+            }
+        }
+        let new = records.clone().zip(&*hidden);
+        let new = new.filter(|(record, hidden)| deletes(record) && !**hidden);
+        let new = new.map(|(KeyImage { hash, key, .. }, _)| (hash, key));
+        let may_grow = |more| self.local.store.count_deletions(more);
+        self.deletions().add(table.id, new, may_grow)?;
+        for (record, hidden) in records.zip(hidden) {
+            *hidden = *hidden || deletes(&record);
+        }
+        Ok(())
     }
 
     /// Loads records, each with whether its key was deleted.
@@ -239,7 +274,7 @@ impl Loader {
         }
     }
 
-    /// A large value, a deletion, or a key that the table has. The record is counted here.
+    /// A large value, a deletion with a stamp, or a key that the table has. The record is counted here.
     #[cold]
     fn load_unusual(&mut self, table: &Table, record: &KeyImage<'_>) -> Result<bool, TxError> {
         let &KeyImage { hash, key, tag, value, gsn } = record;
@@ -256,17 +291,11 @@ impl Loader {
                 applied?;
             }
             None => {
-                if gsn == 0 {
-                    let store = &self.local.store;
-                    let may_grow = |more| store.count_deletions(more);
-                    self.deletions().add(hash, table.id, key, may_grow)?;
-                } else {
-                    let number = self.insert(table, hash, key, 0)?;
-                    let stamp = Stamp::new(gsn, LOG_NONE);
-                    self.local.store.cell(number).record().end_delete(stamp);
-                    let Table { owner, id, .. } = *table;
-                    self.stamped.push(Absent { owner, table: id, is_noted: false, cell: number });
-                }
+                let number = self.insert(table, hash, key, 0)?;
+                let stamp = Stamp::new(gsn, LOG_NONE);
+                self.local.store.cell(number).record().end_delete(stamp);
+                let Table { owner, id, .. } = *table;
+                self.stamped.push(Absent { owner, table: id, is_noted: false, cell: number });
             }
         }
         Ok(false)

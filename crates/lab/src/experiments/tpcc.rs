@@ -697,7 +697,7 @@ mod tests {
         let context = Context::new(dir.path(), true, "none".into(), Box::new(std::io::sink()));
         let open = &subjects::stillpoint::open;
         let bench = Harness { context: &context, open, children: false };
-        run_plan::<E>(&bench, &Plan { run_s: 0.1, ..E::quick() })
+        run_plan::<E>(&bench, &Plan { run_s: 0.25, ..E::quick() })
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! record   code (1 byte) | row (4) | the new bytes
 //! ```
 //!
-//! A record's code names table and column, or the whole row of a table. Lengths and offsets follow
+//! A record's code names table and column, the columns of a table that are written together, or the
+//! whole row of a table. Lengths and offsets follow
 //! from the schema. "We compressed the format of physical log records by exploiting schema
 //! information instead of recording explicit offsets and lengths" (SIGMOD 2011, §5.1).
 
@@ -26,6 +27,8 @@ pub(super) struct Codes {
     places: Vec<FieldOffset>,
     /// The code of a table's whole row.
     whole: Vec<u8>,
+    /// The code of a table's first columns that are written together.
+    together: Vec<u8>,
     /// The code of the column at an offset, table by table.
     column: Vec<Vec<u8>>,
 }
@@ -42,7 +45,7 @@ impl Codes {
         codes
     }
 
-    /// Adds the record of a column's new value.
+    /// Adds the record of a column's new value, or of columns that are written together.
     #[inline]
     pub(super) fn put_column<T: TableRow, F: FieldValue>(
         &self,
@@ -51,7 +54,9 @@ impl Codes {
         offset: usize,
         value: F,
     ) {
-        log.push(self.column[usize::from(T::TABLE)][offset]);
+        let table = usize::from(T::TABLE);
+        let is_together = offset == 0 && F::PACKED_BYTES == T::TOGETHER_BYTES;
+        log.push(if is_together { self.together[table] } else { self.column[table][offset] });
         log.extend((row as u32).to_le_bytes());
         let begin = log.len();
         log.resize(begin + F::PACKED_BYTES, 0);
@@ -104,6 +109,8 @@ impl Visit for Codes {
         assert!(bytes <= VALUE_BYTES_MAX, "a row is a cell");
         self.whole.push(self.places.len() as u8);
         self.places.push(FieldOffset { table, offset: 0, len: bytes });
+        self.together.push(self.places.len() as u8);
+        self.places.push(FieldOffset { table, offset: 0, len: T::TOGETHER_BYTES });
         let mut column = vec![u8::MAX; bytes];
         for (offset, len) in T::columns() {
             column[offset] = self.places.len() as u8;

@@ -46,29 +46,29 @@ pub(crate) struct InCells<'a, S: Scheme> {
 }
 
 impl<S: Scheme> Rows for InCells<'_, S> {
-    #[inline]
+    #[inline(always)]
     fn get<T: TableRow, F: FieldValue>(&self, row: usize, column: Field<T, F>) -> F {
         self.cells.read_field(T::array(self.tables), row, column)
     }
 
-    #[inline]
+    #[inline(always)]
     fn row<T: TableRow>(&self, row: usize) -> T {
         self.cells.read(T::array(self.tables), row)
     }
 }
 
 impl<S: Scheme> Memory for InCells<'_, S> {
-    #[inline]
+    #[inline(always)]
     fn set<T: TableRow, F: FieldValue>(&mut self, row: usize, column: Field<T, F>, value: F) {
         self.cells.write_field(T::array(self.tables), row, column, value);
     }
 
-    #[inline]
+    #[inline(always)]
     fn put<T: TableRow>(&mut self, row: usize, value: T) {
         self.cells.write(T::array(self.tables), row, value);
     }
 
-    #[inline]
+    #[inline(always)]
     fn announce<T: TableRow, F: FieldValue>(
         &self,
         row: usize,

@@ -93,6 +93,8 @@ pub(crate) trait TableRow: Plain + FieldValue + PartialEq {
     fn array(tables: &Tables) -> Array<Self>;
     /// Number of rows in the table.
     fn count(scale: &Scale) -> usize;
+    /// Bytes of the first columns, if these are also written together. 0 if they are not.
+    const TOGETHER_BYTES: usize;
     /// Offset and length of the columns, in bytes.
     fn columns() -> Vec<(usize, usize)>;
 }
@@ -106,7 +108,7 @@ pub(crate) trait Visit {
 macro_rules! tables {
     ($(
         $(#[$doc:meta])*
-        $row:ident in $slot:ident, $count:expr => {
+        $row:ident in $slot:ident, $count:expr $(, $together:ident)? => {
             $( $(#[$field_doc:meta])* $field:ident : $type:ty => $constant:ident ),+ $(,)?
         }
     )+) => {
@@ -118,6 +120,7 @@ macro_rules! tables {
             impl TableRow for $row {
                 const TABLE: u8 = TableNumber::$row as u8;
                 const NAME: &'static str = stringify!($slot);
+                const TOGETHER_BYTES: usize = 0 $( + <$together as FieldValue>::PACKED_BYTES )?;
                 fn array(tables: &Tables) -> Array<Self> {
                     tables.$slot
                 }
@@ -227,7 +230,7 @@ tables! {
         pad: [u8; 3] => PAD,
     }
     /// CUSTOMER.
-    Customer in customer, |scale| scale.districts() * scale.customers => {
+    Customer in customer, |scale| scale.districts() * scale.customers, CustomerCounts => {
         /// Balance that the customer owes, in cents.
         balance: i64 => BALANCE,
         /// Paid in the year.
@@ -335,7 +338,7 @@ tables! {
         pad: [u8; 6] => PAD,
     }
     /// STOCK.
-    Stock in stock, |scale| scale.warehouses * scale.items => {
+    Stock in stock, |scale| scale.warehouses * scale.items, StockCounts => {
         /// Pieces in stock.
         quantity: i32 => QUANTITY,
         /// Pieces ordered in the year.
@@ -360,7 +363,42 @@ tables! {
     }
 }
 
+/// Counts of a stock that a new order changes together: the first columns of [`Stock`].
+#[derive(Clone, Copy, Debug, PartialEq, Plain)]
+pub(crate) struct StockCounts {
+    /// Pieces in stock.
+    pub(crate) quantity: i32,
+    /// Pieces ordered in the year.
+    pub(crate) ytd: u32,
+    /// Number of orders.
+    pub(crate) orders: u32,
+    /// Number of orders from other warehouses.
+    pub(crate) remote: u32,
+}
+
+/// Amounts of a customer that a payment or a delivery changes together: the first columns of
+/// [`Customer`].
+#[derive(Clone, Copy, Debug, PartialEq, Plain)]
+pub(crate) struct CustomerCounts {
+    /// Balance that the customer owes, in cents.
+    pub(crate) balance: i64,
+    /// Paid in the year.
+    pub(crate) ytd_payment: i64,
+    /// Number of payments.
+    pub(crate) payments: u32,
+    /// Number of deliveries.
+    pub(crate) deliveries: u32,
+}
+
+impl Customer {
+    /// The amounts that change together.
+    pub(crate) const COUNTS: Field<Customer, CustomerCounts> = Field::at(0);
+}
+
 impl Stock {
+    /// The counts that change together.
+    pub(crate) const COUNTS: Field<Stock, StockCounts> = Field::at(0);
+
     /// The stock's text for a district of the warehouse.
     pub(crate) fn district_text(district: usize) -> Field<Stock, [u8; 24]> {
         Field::at(Stock::DISTRICT_TEXTS.offset() + 24 * district)

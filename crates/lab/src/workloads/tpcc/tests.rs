@@ -241,6 +241,10 @@ fn names_and_columns_are_those_of_the_specification() {
             self.0 += 1;
         }
     }
+    assert_eq!(Stock::QUANTITY.offset(), Stock::COUNTS.offset());
+    assert_eq!(Stock::DISTRICT_TEXTS.offset(), Stock::COUNTS.offset() + 16);
+    assert_eq!(Customer::BALANCE.offset(), Customer::COUNTS.offset());
+    assert_eq!(Customer::LAST_ORDER.offset(), Customer::COUNTS.offset() + 24);
     let world = World::new(Scale::small(1), 14);
     let mut columns = Columns(0);
     world.tables.each(&mut columns);

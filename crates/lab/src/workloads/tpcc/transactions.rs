@@ -191,17 +191,13 @@ fn new_order<M: Memory>(
 fn order_line<M: Memory>(memory: &mut M, scale: &Scale, district: usize, line: &Line) -> OrderLine {
     let stock = scale.stock_row(usize::from(line.supply), line.item);
     let quantity = i32::from(line.quantity);
-    let there = memory.get(stock, Stock::QUANTITY);
-    let left = if there >= quantity + 10 { there - quantity } else { there - quantity + 91 };
-    memory.set(stock, Stock::QUANTITY, left);
-    let ytd = memory.get(stock, Stock::YTD) + u32::from(line.quantity);
-    memory.set(stock, Stock::YTD, ytd);
-    let orders = memory.get(stock, Stock::ORDERS) + 1;
-    memory.set(stock, Stock::ORDERS, orders);
-    if usize::from(line.supply) != district / DISTRICTS {
-        let remote = memory.get(stock, Stock::REMOTE) + 1;
-        memory.set(stock, Stock::REMOTE, remote);
-    }
+    let mut counts = memory.get(stock, Stock::COUNTS);
+    let there = counts.quantity;
+    counts.quantity = if there >= quantity + 10 { there - quantity } else { there - quantity + 91 };
+    counts.ytd += u32::from(line.quantity);
+    counts.orders += 1;
+    counts.remote += u32::from(usize::from(line.supply) != district / DISTRICTS);
+    memory.set(stock, Stock::COUNTS, counts);
     OrderLine {
         delivered: 0,
         item: line.item,
@@ -225,13 +221,12 @@ fn payment<M: Memory>(memory: &mut M, population: &Population, it: &Transaction)
     memory.set(warehouse, Warehouse::YTD, ytd);
     let ytd = memory.get(district, District::YTD) + money;
     memory.set(district, District::YTD, ytd);
-    let balance = memory.get(row, Customer::BALANCE) - money;
-    memory.set(row, Customer::BALANCE, balance);
-    let paid = memory.get(row, Customer::YTD_PAYMENT) + money;
-    memory.set(row, Customer::YTD_PAYMENT, paid);
-    let payments = memory.get(row, Customer::PAYMENTS) + 1;
-    memory.set(row, Customer::PAYMENTS, payments);
-    let mut answer = fold(balance as u64, u64::from(customer));
+    let mut counts = memory.get(row, Customer::COUNTS);
+    counts.balance -= money;
+    counts.ytd_payment += money;
+    counts.payments += 1;
+    memory.set(row, Customer::COUNTS, counts);
+    let mut answer = fold(counts.balance as u64, u64::from(customer));
     if memory.get(row, Customer::CREDIT) == *b"BC" {
         let old = memory.get(row, Customer::DATA);
         let numbers = [customer, customer_district, district as u32, amount];
@@ -326,10 +321,10 @@ fn deliver<M: Memory>(
         memory.set(line, OrderLine::DELIVERED, date);
     }
     let row = scale.customer_row(district, customer);
-    let balance = memory.get(row, Customer::BALANCE) + amount;
-    memory.set(row, Customer::BALANCE, balance);
-    let deliveries = memory.get(row, Customer::DELIVERIES) + 1;
-    memory.set(row, Customer::DELIVERIES, deliveries);
+    let mut counts = memory.get(row, Customer::COUNTS);
+    counts.balance += amount;
+    counts.deliveries += 1;
+    memory.set(row, Customer::COUNTS, counts);
     order
 }
 
