@@ -35,7 +35,8 @@ pub(crate) struct Instance<'a> {
     pub(crate) row: Row,
     /// The engine.
     pub(crate) engine: Box<dyn LabEngine + 'a>,
-    dir: std::path::PathBuf,
+    /// The engine's data directory.
+    pub(crate) dir: std::path::PathBuf,
 }
 
 impl std::fmt::Debug for Instance<'_> {

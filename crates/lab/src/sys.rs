@@ -79,6 +79,21 @@ pub(crate) fn remove_dir_all(path: &Path) -> LabResult<()> {
     }
 }
 
+/// Copies the files of a directory, and those of the directories in it.
+#[expect(clippy::disallowed_methods, reason = "a copy of an engine's files is no engine's")]
+pub(crate) fn copy_dir(from: &Path, to: &Path) -> LabResult<()> {
+    create_dir_all(to)?;
+    for path in list_dir(from)? {
+        let Some(name) = path.file_name() else { continue };
+        if path.is_dir() {
+            copy_dir(&path, &to.join(name))?;
+        } else {
+            std::fs::copy(&path, to.join(name)).map_err(file_error("copy", &path))?;
+        }
+    }
+    Ok(())
+}
+
 /// Creates an empty file for a child's output.
 #[expect(clippy::disallowed_methods, reason = "a child's output goes to a plain file")]
 pub(crate) fn create_file(path: &Path) -> LabResult<std::fs::File> {

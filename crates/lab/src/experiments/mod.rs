@@ -9,6 +9,7 @@ mod calc_fig7;
 mod calc_fig8;
 mod calc_figures;
 mod calc_measures;
+mod command_cost;
 pub(crate) mod fc_words;
 mod game;
 pub(crate) mod instructions;
@@ -118,6 +119,7 @@ pub(crate) static EXPERIMENTS: Registry<Registered> = Registry::new(
         row::<calc_fig8::CalcFig8>(),
         row::<partial_cost::PartialCost>(),
         row::<redo_cost::RedoCost>(),
+        row::<command_cost::CommandCost>(),
         row::<fc_words::FcWords>(),
         row::<snap_fig3::SnapFig3>(),
         row::<snap_table1::SnapTable1>(),

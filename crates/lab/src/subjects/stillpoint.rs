@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use stillpoint::{
-    Arguments, Batch, Call, Config, Durability, Engine, KeySet, Mode, Session, Slot, Stamp,
-    StoredProcedure, TableId, Tx, TxError,
+    Arguments, Batch, Call, Config, Durability, Engine, KeySet, Mode, Procedure, Session, Slot,
+    Stamp, StoredProcedure, TableId, Tx, TxError,
 };
 
 use crate::error::{LabError, LabResult};
@@ -15,8 +15,9 @@ use crate::workloads::calc::{
 };
 
 const TABLE: &str = "records";
-/// The microbenchmark's transaction as a procedure.
+/// The microbenchmark's transactions as procedures.
 const UPDATE: &str = "update";
+const UPDATE_RUN: &str = "update-run";
 /// Records that one loading transaction writes.
 const LOAD_RECORDS: u64 = 16;
 /// Loading transactions in a batch.
@@ -72,15 +73,50 @@ pub(crate) fn open(setup: &Setup) -> LabResult<Box<dyn LabEngine>> {
     }
 }
 
+/// A start from the data that a crash has left.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Recovered {
+    /// Commits that were replayed.
+    pub(crate) commits: u64,
+    /// Bytes of the logs.
+    pub(crate) log_bytes: u64,
+    /// Seconds of the load and of the replay.
+    pub(crate) load_s: f64,
+    pub(crate) replay_s: f64,
+}
+
+/// Recovers the data in the directory with so many threads.
+///
+/// # Errors
+/// When the engine refuses.
+pub(crate) fn recover(setup: &Setup, threads: usize) -> LabResult<Recovered> {
+    let mut config = measured(&setup.dir, &setup.scheme, &setup.journal);
+    config.recovery_threads = threads;
+    let name = format!("stillpoint, {}", setup.scheme);
+    let engine = open_engine::<VALUE_BYTES>(config, &name)?;
+    let recovered = engine.stats().recovered;
+    Ok(Recovered {
+        commits: recovered.commits_replayed,
+        log_bytes: recovered.log_bytes,
+        load_s: recovered.load_time.as_secs_f64(),
+        replay_s: recovered.replay_time.as_secs_f64(),
+    })
+}
+
+fn open_engine<const BYTES: usize>(config: Config, name: &str) -> LabResult<Engine> {
+    Engine::builder(config)
+        .procedure(UPDATE, |tables| Ok(Update::<BYTES> { table: tables.table(TABLE)? }))
+        .procedure(UPDATE_RUN, |tables| Ok(UpdateRun::<BYTES> { table: tables.table(TABLE)? }))
+        .open()
+        .map_err(|e| failed(name, e))
+}
+
 fn open_with<const BYTES: usize>(
     config: Config,
     name: String,
     records: u64,
 ) -> LabResult<Box<dyn LabEngine>> {
-    let engine = Engine::builder(config)
-        .procedure(UPDATE, |tables| Ok(Update::<BYTES> { table: tables.table(TABLE)? }))
-        .open()
-        .map_err(|e| failed(&name, e))?;
+    let engine = open_engine::<BYTES>(config, &name)?;
     let table = engine.table(TABLE).map_err(|e| failed(&name, e))?;
     Ok(Box::new(Stillpoint::<BYTES> { name, engine, table, records }))
 }
@@ -90,25 +126,36 @@ struct Update<const BYTES: usize> {
     table: TableId,
 }
 
-/// The arguments of [`Update`]: how much of each value changes, and the numbers of the records.
+/// The arguments of [`Update`]: how much of each value changes, how many records change, and the
+/// numbers of the records.
 struct Updated {
     change: Change,
+    writes: u8,
     keys: [u64; KEYS_PER_TRANSACTION],
+}
+
+fn encode_change(change: Change, out: &mut Vec<u8>) {
+    (change == Change::Whole).encode(out);
+}
+
+fn decode_change(bytes: &mut &[u8]) -> Option<Change> {
+    Some(if bool::decode(bytes)? { Change::Whole } else { Change::Counter })
 }
 
 impl Arguments for Updated {
     fn encode(&self, out: &mut Vec<u8>) {
-        (self.change == Change::Whole).encode(out);
+        encode_change(self.change, out);
+        self.writes.encode(out);
         self.keys.iter().for_each(|key| key.encode(out));
     }
 
     fn decode(bytes: &mut &[u8]) -> Option<Self> {
-        let change = if bool::decode(bytes)? { Change::Whole } else { Change::Counter };
+        let (change, writes) = (decode_change(bytes)?, u8::decode(bytes)?);
         let mut keys = [0; KEYS_PER_TRANSACTION];
         for key in &mut keys {
             *key = u64::decode(bytes)?;
         }
-        Some(Self { change, keys })
+        Some(Self { change, writes, keys })
     }
 }
 
@@ -117,18 +164,88 @@ impl<const BYTES: usize> StoredProcedure for Update<BYTES> {
     type Output = ();
 
     fn declare(&self, input: &Updated, keys: &mut KeySet) {
-        for &record in &input.keys {
+        declare::<BYTES>(self.table, &input.keys, input.writes.into(), keys);
+    }
+
+    fn run(&self, input: &Updated, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        let writes = input.writes.into();
+        run::<BYTES>(tx, &input.keys, writes, input.change, &mut 0)
+    }
+}
+
+/// The microbenchmark's batch write, over successive records.
+struct UpdateRun<const BYTES: usize> {
+    table: TableId,
+}
+
+/// The arguments of [`UpdateRun`]: how much of each value changes, the first record, and how many there
+/// are.
+struct UpdatedRun {
+    change: Change,
+    first: u64,
+    count: u64,
+}
+
+impl Arguments for UpdatedRun {
+    fn encode(&self, out: &mut Vec<u8>) {
+        encode_change(self.change, out);
+        self.first.encode(out);
+        self.count.encode(out);
+    }
+
+    fn decode(bytes: &mut &[u8]) -> Option<Self> {
+        let (change, first, count) =
+            (decode_change(bytes)?, u64::decode(bytes)?, u64::decode(bytes)?);
+        first.checked_add(count)?;
+        Some(Self { change, first, count })
+    }
+}
+
+impl<const BYTES: usize> StoredProcedure for UpdateRun<BYTES> {
+    type Input = UpdatedRun;
+    type Output = ();
+
+    fn declare(&self, input: &UpdatedRun, keys: &mut KeySet) {
+        for record in input.first..input.first + input.count {
             keys.push(self.table, &calc::key(record), Mode::Write, BYTES);
         }
     }
 
-    fn run(&self, input: &Updated, tx: &mut Tx<'_>) -> Result<(), TxError> {
+    fn run(&self, input: &UpdatedRun, tx: &mut Tx<'_>) -> Result<(), TxError> {
         let mut computed = 0;
-        for (slot, &record) in (0..).zip(&input.keys) {
-            update::<BYTES>(tx, Slot(slot), record, input.change, &mut computed)?;
-        }
-        Ok(())
+        (0..).zip(input.first..input.first + input.count).try_for_each(|(slot, record)| {
+            update::<BYTES>(tx, Slot(slot), record, input.change, &mut computed)
+        })
     }
+}
+
+/// Declares the records of a transaction, of which the first `writes` are written.
+#[inline]
+fn declare<const BYTES: usize>(table: TableId, records: &[u64], writes: usize, keys: &mut KeySet) {
+    for (number, &record) in records.iter().enumerate() {
+        let mode = if number < writes { Mode::Write } else { Mode::Read };
+        keys.push(table, &calc::key(record), mode, BYTES);
+    }
+}
+
+/// Reads the records of a transaction, and updates the first `writes` of them.
+#[inline]
+fn run<const BYTES: usize>(
+    tx: &mut Tx<'_>,
+    records: &[u64],
+    writes: usize,
+    change: Change,
+    computed: &mut u64,
+) -> Result<(), TxError> {
+    for (slot, &record) in (0..).zip(records) {
+        if (slot as usize) < writes {
+            update::<BYTES>(tx, Slot(slot), record, change, computed)?;
+        } else {
+            let bytes = read::<BYTES>(tx, Slot(slot), record)?;
+            *computed = computed.wrapping_add(calc::compute(&bytes));
+        }
+    }
+    Ok(())
 }
 
 /// Begins a checkpoint of an engine.
@@ -293,6 +410,23 @@ struct CalcBatch<'a, const BYTES: usize> {
     failed: Option<String>,
 }
 
+/// Reads one record.
+#[inline]
+fn read<const BYTES: usize>(
+    tx: &mut Tx<'_>,
+    slot: Slot,
+    record: u64,
+) -> Result<[u8; BYTES], TxError> {
+    let mut bytes = [0; BYTES];
+    match tx.value(slot) {
+        Some(value) if value.len() == BYTES => value.read_range(0, &mut bytes),
+        _ => {
+            return Err(TxError::abandon(format!("record {record} is not as it was loaded")));
+        }
+    }
+    Ok(bytes)
+}
+
 /// Reads one record, computes on it and updates it.
 #[inline]
 fn update<const BYTES: usize>(
@@ -302,13 +436,7 @@ fn update<const BYTES: usize>(
     change: Change,
     computed: &mut u64,
 ) -> Result<(), TxError> {
-    let mut bytes = [0; BYTES];
-    match tx.value(slot) {
-        Some(value) if value.len() == BYTES => value.read_range(0, &mut bytes),
-        _ => {
-            return Err(TxError::abandon(format!("record {record} is not as it was loaded")));
-        }
-    }
+    let mut bytes = read::<BYTES>(tx, slot, record)?;
     *computed = computed.wrapping_add(calc::compute(&bytes));
     match calc::update(record, &mut bytes, change) {
         changed if changed == BYTES => tx.put_slot(slot, &bytes),
@@ -323,24 +451,20 @@ impl<const BYTES: usize> Batch for CalcBatch<'_, BYTES> {
 
     #[inline]
     fn declare(&mut self, index: usize, keys: &mut KeySet) {
-        for &record in &self.transactions[index].keys {
-            keys.push(self.table, &calc::key(record), Mode::Write, BYTES);
-        }
+        let CalcTransaction { keys: records, writes } = &self.transactions[index];
+        declare::<BYTES>(self.table, records, *writes, keys);
     }
 
     fn call(&mut self, index: usize, call: &mut Call) {
         call.set_procedure(UPDATE, <Update<BYTES> as StoredProcedure>::VERSION);
-        let (change, keys) = (self.change, self.transactions[index].keys);
-        Updated { change, keys }.encode(&mut call.arguments);
+        let CalcTransaction { keys, writes } = self.transactions[index];
+        Updated { change: self.change, writes: writes as u8, keys }.encode(&mut call.arguments);
     }
 
     #[inline]
     fn run(&mut self, index: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
-        for slot in 0..KEYS_PER_TRANSACTION {
-            let record = self.transactions[index].keys[slot];
-            update::<BYTES>(tx, Slot(slot as u32), record, self.change, &mut self.computed)?;
-        }
-        Ok(())
+        let CalcTransaction { keys, writes } = &self.transactions[index];
+        run::<BYTES>(tx, keys, *writes, self.change, &mut self.computed)
     }
 
     #[inline]
@@ -348,6 +472,42 @@ impl<const BYTES: usize> Batch for CalcBatch<'_, BYTES> {
         if let Err(error) = result {
             self.failed.get_or_insert(error.to_string());
         }
+    }
+}
+
+/// A batch write as a call, with a pause after each write.
+struct LongBatch<'a, const BYTES: usize> {
+    table: TableId,
+    transaction: &'a LongTransaction,
+    change: Change,
+    pause: &'a mut dyn FnMut(),
+    computed: u64,
+    result: Result<(), TxError>,
+}
+
+impl<const BYTES: usize> Procedure for LongBatch<'_, BYTES> {
+    fn declare(&mut self, keys: &mut KeySet) {
+        let records = &self.transaction.keys;
+        declare::<BYTES>(self.table, records, records.len(), keys);
+    }
+
+    fn call(&mut self, call: &mut Call) {
+        call.set_procedure(UPDATE_RUN, <UpdateRun<BYTES> as StoredProcedure>::VERSION);
+        let (change, keys) = (self.change, &self.transaction.keys);
+        let (first, count) = (keys.first().copied().unwrap_or(0), keys.len() as u64);
+        UpdatedRun { change, first, count }.encode(&mut call.arguments);
+    }
+
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        for (slot, &record) in (0..).zip(&self.transaction.keys) {
+            update::<BYTES>(tx, Slot(slot), record, self.change, &mut self.computed)?;
+            (self.pause)();
+        }
+        Ok(())
+    }
+
+    fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
+        self.result = result.map(|_| ());
     }
 }
 
@@ -370,16 +530,12 @@ impl<const BYTES: usize> LabSession for StillpointSession<BYTES> {
         change: Change,
         pause: &mut dyn FnMut(),
     ) -> LabResult<()> {
-        let (table, computed) = (self.table, &mut self.computed);
-        let done = self.session.transact(|tx| {
-            for &record in &transaction.keys {
-                let slot = tx.key(table, &calc::key(record), Mode::Write)?;
-                update::<BYTES>(tx, slot, record, change, computed)?;
-                pause();
-            }
-            Ok(())
-        });
-        done.map_err(|e| failed(&self.name, e))
+        let (table, computed) = (self.table, self.computed);
+        let mut batch: LongBatch<'_, BYTES> =
+            LongBatch { table, transaction, change, pause, computed, result: Ok(()) };
+        self.session.execute(std::slice::from_mut(&mut batch));
+        self.computed = batch.computed;
+        batch.result.map_err(|e| failed(&self.name, e))
     }
 
     fn idle(&mut self) {

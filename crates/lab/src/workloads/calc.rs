@@ -29,11 +29,27 @@ pub(crate) enum Change {
     Whole,
 }
 
-/// A transaction: read these records and update each.
+/// A transaction: read these records and update the first of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CalcTransaction {
     /// Record numbers, all different.
     pub(crate) keys: [u64; KEYS_PER_TRANSACTION],
+    /// How many of the records are updated. The paper's transaction updates all.
+    pub(crate) writes: usize,
+}
+
+/// What the transactions of a run do with their records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mix {
+    /// Records that a transaction updates; it only reads the others.
+    pub(crate) writes: usize,
+    /// Whether record 0 is read by every transaction, and updated by none.
+    pub(crate) all_read_one: bool,
+}
+
+impl Mix {
+    /// The paper's: every record is updated.
+    pub(crate) const OF_THE_PAPER: Mix = Mix { writes: KEYS_PER_TRANSACTION, all_read_one: false };
 }
 
 /// A batch write, which stays open for about [`LongTransactions::seconds`].
@@ -133,6 +149,7 @@ pub(crate) struct Transactions {
     keys: Keys,
     /// Distance between two records in use.
     stride: u64,
+    mix: Mix,
     random: Random,
 }
 
@@ -153,22 +170,30 @@ impl Transactions {
     pub(crate) fn of_hot(records: u64, hot_share: f64, seed: u64, worker: usize) -> Transactions {
         let hot = ((records as f64 * hot_share) as u64).min(records);
         assert!(hot >= KEYS_PER_TRANSACTION as u64, "{hot} of {records} records are too few");
-        let stride = records / hot;
-        Transactions { keys: Keys::new(hot), stride, random: Random::for_thread(seed, worker) }
+        let (stride, mix) = (records / hot, Mix::OF_THE_PAPER);
+        Transactions { keys: Keys::new(hot), stride, mix, random: Random::for_thread(seed, worker) }
+    }
+
+    /// The same records for transactions of this mix.
+    pub(crate) fn of_mix(self, mix: Mix) -> Transactions {
+        Transactions { mix, ..self }
     }
 
     /// The next transaction.
     pub(crate) fn draw(&mut self) -> CalcTransaction {
+        let Mix { writes, all_read_one } = self.mix;
         let mut keys = [0; KEYS_PER_TRANSACTION];
+        let drawn = KEYS_PER_TRANSACTION - usize::from(all_read_one);
         let mut count = 0;
-        while count < KEYS_PER_TRANSACTION {
+        while count < drawn {
             let key = self.keys.next(&mut self.random) * self.stride;
-            if !keys[..count].contains(&key) {
+            let is_kept_apart = all_read_one && key == 0;
+            if !keys[..count].contains(&key) && !is_kept_apart {
                 keys[count] = key;
                 count += 1;
             }
         }
-        CalcTransaction { keys }
+        CalcTransaction { keys, writes }
     }
 }
 
@@ -293,6 +318,17 @@ mod tests {
             keys.dedup();
             assert_eq!(keys.len(), KEYS_PER_TRANSACTION);
             assert!(keys.iter().all(|&k| k < 12));
+        }
+    }
+
+    #[test]
+    fn a_mix_reads_one_record_in_every_transaction() {
+        let mix = Mix { writes: 2, all_read_one: true };
+        let mut transactions = Transactions::new(30, 1, 0).of_mix(mix);
+        for _ in 0..1_000 {
+            let CalcTransaction { keys, writes } = transactions.draw();
+            let others = &keys[..KEYS_PER_TRANSACTION - 1];
+            assert!(writes == 2 && keys.ends_with(&[0]) && !others.contains(&0), "{keys:?}");
         }
     }
 

@@ -13,7 +13,7 @@ use crate::error::{LabError, LabResult};
 use crate::measure::stats::{Latencies, Windows};
 use crate::subjects::adapter::{Checkpointed, Client, LabEngine};
 use crate::sys;
-use crate::workloads::calc::{Change, KEYS_PER_TRANSACTION, LongTransactions, Partition};
+use crate::workloads::calc::{Change, LongTransactions, Mix, Partition};
 
 /// A load of transactions on an engine, with its checkpoints.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +28,8 @@ pub(crate) struct Drive {
     pub(crate) records: u64,
     /// How much of a value an update changes.
     pub(crate) change: Change,
+    /// What transactions do with their records.
+    pub(crate) mix: Mix,
     /// Share of the records that transactions touch.
     pub(crate) hot_share: f64,
     /// Transactions that a worker hands over as one batch.
@@ -54,6 +56,7 @@ impl Drive {
             warm_up_s: 0.5,
             records,
             change: Change::Counter,
+            mix: Mix::OF_THE_PAPER,
             hot_share: 1.0,
             batch: 4,
             rate_per_s: None,
@@ -220,7 +223,7 @@ pub(crate) fn run(engine: &dyn LabEngine, drive: &Drive) -> LabResult<Outcome> {
         jobs.push(Box::new(move || {
             let mut client = worker::Short::new(engine, drive, partition.short, number)?;
             let mut part = worker::work(run, number, &mut client)?;
-            part.updates = part.transactions * KEYS_PER_TRANSACTION as u64;
+            part.updates = part.transactions * drive.mix.writes as u64;
             Ok(part)
         }));
     }

@@ -90,7 +90,7 @@ impl LabSession for ToySession<'_> {
     fn run(&mut self, transactions: &[CalcTransaction], change: Change) -> LabResult<()> {
         let mut values = self.toy.values.lock();
         for transaction in transactions {
-            for record in transaction.keys {
+            for &record in &transaction.keys[..transaction.writes] {
                 calc::update(record, &mut values[record as usize], change);
             }
         }

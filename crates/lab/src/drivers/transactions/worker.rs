@@ -42,7 +42,8 @@ impl<'a> Short<'a> {
     ) -> LabResult<Self> {
         Ok(Short {
             session: engine.session()?,
-            transactions: Transactions::of_hot(records, drive.hot_share, drive.seed, number),
+            transactions: Transactions::of_hot(records, drive.hot_share, drive.seed, number)
+                .of_mix(drive.mix),
             change: drive.change,
             batch: Vec::with_capacity(drive.batch),
         })
