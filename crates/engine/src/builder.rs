@@ -13,6 +13,7 @@ use crate::config::Config;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::kinds::check_name;
+use crate::offline;
 use crate::procedure::{ErasedProcedure, Procedures, StoredProcedure};
 use crate::tables;
 
@@ -134,6 +135,36 @@ impl<'a> EngineBuilder<'a> {
     /// which the new incarnation is made durable.
     pub fn open(self) -> Result<Engine, Error> {
         Engine::open_built(self)
+    }
+
+    /// As [`offline::dump`], of a store whose log may hold calls of the builder's procedures. The
+    /// settings count for nothing but the data directory.
+    ///
+    /// # Errors
+    /// As [`offline::dump`]. [`Error::Recovery`] if the log holds calls of other procedures.
+    pub fn dump(
+        self,
+        table: Option<&str>,
+        visit: &mut offline::DumpVisit<'_>,
+    ) -> Result<offline::Dumped, Error> {
+        let Parts { config, procedures, .. } = self.into_parts();
+        offline::dump_with(&config.data, table, procedures, visit)
+    }
+
+    /// As [`offline::Loader::open`], for a store whose log may hold calls of the builder's procedures.
+    ///
+    /// # Errors
+    /// As [`offline::Loader::open`].
+    pub fn loader(self, adds: bool) -> Result<offline::Loader, Error> {
+        offline::Loader::over(self, adds)
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(crate) fn with_config(self, change: impl FnOnce(Config) -> Config) -> Self {
+        Self { config: change(self.config), ..self }
     }
 
     /// The parts that opening uses one after the other.

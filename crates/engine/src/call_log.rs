@@ -1,5 +1,7 @@
 //! How the calls of a session's transactions come to the log.
 
+use std::borrow::Cow;
+
 use stillpoint_format::log::{CallToRepeat, RECORD_BYTES_MAX, WritesDigest};
 use stillpoint_store::TxError;
 use stillpoint_sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -126,6 +128,7 @@ impl CallLog<'_> {
         inputs.clear();
         drawn.encode(inputs);
         let digest = drawn.digest.value();
+        let arguments = Cow::Borrowed(&arguments[..]);
         let call = CallToRepeat { name, version: *version, inputs, digest, arguments };
         let encoded = tx.encoded_call();
         encoded.clear();

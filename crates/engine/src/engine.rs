@@ -215,6 +215,11 @@ impl Engine {
         crate::checkpoints::hold(&self.shared, holder)
     }
 
+    /// Whether the log gets the calls of procedures, and not what they write.
+    pub fn logs_calls(&self) -> bool {
+        self.shared.logs_calls_alone
+    }
+
     /// Whether the engine takes checkpoints: true unless [`Config::checkpoint`] is `none`.
     pub fn takes_checkpoints(&self) -> bool {
         self.shared.scheme.is_some()

@@ -21,6 +21,7 @@ use crate::error::Error;
 
 pub use calls::calls;
 pub use load::Loader;
+pub(crate) use look::dump_with;
 pub use look::{
     Checked, DumpVisit, Dumped, Extent, InspectedLogs, Inspection, check, dump, inspect,
 };

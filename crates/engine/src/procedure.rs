@@ -1,6 +1,5 @@
 //! Procedures: deterministic functions with typed arguments, called by name.
 
-use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use stillpoint_store::{KeySet, TxError};
@@ -16,9 +15,45 @@ pub trait Arguments: Sized {
     fn decode(bytes: &mut &[u8]) -> Option<Self>;
 }
 
+/// Integers take one byte for seven bits, the lowest first. The top bit says that another byte follows.
 macro_rules! integer_arguments {
     ($($integer:ty),*) => {$(
         impl Arguments for $integer {
+            #[inline]
+            fn encode(&self, out: &mut Vec<u8>) {
+                let mut rest = u64::from(*self);
+                while rest >= 0x80 {
+                    out.push(rest as u8 | 0x80);
+                    rest >>= 7;
+                }
+                out.push(rest as u8);
+            }
+            #[inline]
+            fn decode(bytes: &mut &[u8]) -> Option<Self> {
+                let mut value = 0;
+                for shift in (0..u64::BITS).step_by(7) {
+                    let (&byte, rest) = bytes.split_first()?;
+                    *bytes = rest;
+                    let bits = u64::from(byte & 0x7f);
+                    if bits.leading_zeros() < shift {
+                        return None;
+                    }
+                    value |= bits << shift;
+                    if byte < 0x80 {
+                        return Self::try_from(value).ok();
+                    }
+                }
+                None
+            }
+        }
+    )*};
+}
+integer_arguments!(u16, u32, u64);
+
+/// Numbers of a fixed width, little-endian.
+macro_rules! plain_arguments {
+    ($($number:ty),*) => {$(
+        impl Arguments for $number {
             fn encode(&self, out: &mut Vec<u8>) {
                 out.extend_from_slice(&self.to_le_bytes());
             }
@@ -30,7 +65,18 @@ macro_rules! integer_arguments {
         }
     )*};
 }
-integer_arguments!(u8, u16, u32, u64, i64, f64);
+plain_arguments!(u8, f64);
+
+/// Numbers near zero, of either sign, take few bytes.
+impl Arguments for i64 {
+    fn encode(&self, out: &mut Vec<u8>) {
+        ((self << 1) ^ (self >> 63)).cast_unsigned().encode(out);
+    }
+    fn decode(bytes: &mut &[u8]) -> Option<Self> {
+        let folded = u64::decode(bytes)?;
+        Some((folded >> 1).cast_signed() ^ -(folded & 1).cast_signed())
+    }
+}
 
 impl Arguments for Vec<u8> {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -168,16 +214,21 @@ impl<P: StoredProcedure> ErasedProcedure for P {
     }
 }
 
-/// Procedures by name and version. The list is complete before any log is replayed, and does not
-/// change afterwards.
+/// Procedures by name and version, in this order. The list is complete before any log is replayed, and
+/// does not change afterwards. Each call that is logged looks up its procedure, and programs have few.
 #[derive(Default)]
-pub(crate) struct Procedures(HashMap<String, BTreeMap<u32, Arc<dyn ErasedProcedure>>>);
+pub(crate) struct Procedures(Vec<(String, u32, Arc<dyn ErasedProcedure>)>);
 
 impl Procedures {
     /// Adds a procedure. False if there is one of that name and version.
     pub(crate) fn add(&mut self, name: String, procedure: Arc<dyn ErasedProcedure>) -> bool {
-        let versions = self.0.entry(name).or_default();
-        versions.insert(procedure.version(), procedure).is_none()
+        let version = procedure.version();
+        let at = self.place(&name, version);
+        let is_new = self.at(at, &name).is_none_or(|found| found.version() != version);
+        if is_new {
+            self.0.insert(at, (name, version, procedure));
+        }
+        is_new
     }
 
     /// Whether there is a procedure of this name and version.
@@ -187,12 +238,57 @@ impl Procedures {
 
     /// The newest version of a procedure.
     pub(crate) fn find(&self, name: &str) -> Result<&dyn ErasedProcedure, Error> {
-        let newest = self.0.get(name).and_then(|versions| versions.last_key_value());
-        newest.map(|(_, found)| &**found).ok_or_else(|| Error::NoSuchProcedure(name.to_owned()))
+        let behind = self.0.partition_point(|(other, ..)| &**other <= name);
+        let newest = behind.checked_sub(1).and_then(|at| self.at(at, name));
+        newest.ok_or_else(|| Error::NoSuchProcedure(name.to_owned()))
     }
 
     /// A procedure in the version that a log names.
     pub(crate) fn find_version(&self, name: &str, version: u32) -> Option<&dyn ErasedProcedure> {
-        Some(&**self.0.get(name)?.get(&version)?)
+        let found = self.at(self.place(name, version), name)?;
+        (found.version() == version).then_some(found)
+    }
+
+    fn place(&self, name: &str, version: u32) -> usize {
+        self.0.partition_point(|(other, number, _)| (&**other, *number) < (name, version))
+    }
+
+    /// The procedure at a place, if it is one of this name.
+    fn at(&self, at: usize, name: &str) -> Option<&dyn ErasedProcedure> {
+        let (_, _, found) = self.0.get(at).filter(|(other, ..)| other == name)?;
+        Some(&**found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_back_and_small_ones_are_short() {
+        let mut bytes = Vec::new();
+        let all = [0, 1, 127, 128, 300, 1 << 35, u64::MAX - 1, u64::MAX];
+        all.iter().for_each(|number| number.encode(&mut bytes));
+        let signed = [0, -1, 63, -64, 64, i64::MIN, i64::MAX];
+        signed.iter().for_each(|number| number.encode(&mut bytes));
+        let mut rest = &bytes[..];
+        assert!(all.iter().all(|&number| u64::decode(&mut rest) == Some(number)));
+        assert!(signed.iter().all(|&number| i64::decode(&mut rest) == Some(number)));
+        assert!(rest.is_empty());
+        let len = |number: u64| {
+            let mut bytes = Vec::new();
+            number.encode(&mut bytes);
+            bytes.len()
+        };
+        assert_eq!((len(127), len(128), len(u64::MAX)), (1, 2, 10));
+    }
+
+    #[test]
+    fn what_is_no_number_of_the_type_is_refused() {
+        assert_eq!(u16::decode(&mut &[0x80, 0x80, 0x04][..]), None, "65,536");
+        assert_eq!(u64::decode(&mut &[0xff; 9][..]), None, "it does not end");
+        assert_eq!(u64::decode(&mut &[0xff; 10][..]), None, "more than 64 bits");
+        let over = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02];
+        assert_eq!(u64::decode(&mut &over[..]), None, "more than 64 bits");
     }
 }

@@ -31,7 +31,7 @@ impl Calls for Procedures {
         let found = self.find_version(call.name, call.version);
         let found = mutant!(found, VersionMistaken => self.find(call.name).ok());
         let procedure = found.ok_or("it is not registered")?;
-        let prepared = procedure.prepare(call.arguments);
+        let prepared = procedure.prepare(&call.arguments);
         let prepared = prepared.ok_or("its arguments are not of the procedure's type")?;
         let inputs = Inputs::logged(call.inputs).ok_or("its inputs cannot be read")?;
         Ok(Box::new(Again { call: prepared, inputs, digest: call.digest }))

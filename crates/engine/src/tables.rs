@@ -13,6 +13,7 @@ use stillpoint_format::manifest::{Emptied, TableEntry, TableKind};
 use stillpoint_store::{NewTable, Replaced, TableId};
 use stillpoint_sync::{mutant, planted};
 
+use crate::checkpoints::Wish;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::guards::Inside;
@@ -214,11 +215,23 @@ impl Engine {
             // checkpoint holds the remaining records.
             shared.checkpoints.abandon();
         }
-        if !shared.config.environment.background {
-            // Only this call frees the old generations.
-            shared.store.maintain();
-        }
+        tidy_up(shared, &now.tables);
         Ok(())
+    }
+}
+
+/// So many notes of emptied tables in the MANIFEST make a checkpoint due. Each flush writes them all.
+const EMPTIED_NOTES_MAX: usize = 256;
+
+/// Ends a flush of tables.
+fn tidy_up(shared: &Shared, tables: &[TableEntry]) {
+    if tables.iter().map(|entry| entry.emptied.len()).sum::<usize>() > EMPTIED_NOTES_MAX {
+        // A checkpoint makes the notes superfluous.
+        shared.checkpoints.request(Wish::Due);
+    }
+    if !shared.config.environment.background {
+        // Only this call frees the old generations.
+        shared.store.maintain();
     }
 }
 

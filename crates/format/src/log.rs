@@ -23,7 +23,7 @@ mod tail;
 mod write;
 
 pub use batch::{BATCH_ALIGN, BATCH_HEADER_BYTES, BatchBuilder, BatchPlace, RecordHead};
-pub use call::{CALL_INPUTS_BYTES_MAX, CALL_NAME_BYTES_MAX, CallToRepeat, LoggedCall};
+pub use call::{CALL_INPUTS_BYTES_MAX, CALL_NAME_BYTES_MAX, CallReader, CallToRepeat, LoggedCall};
 pub use continuation::{CONTINUATION_BYTES, Continuation};
 pub use digest::WritesDigest;
 pub use operation::{LoggedEnd, LoggedOperation, TransactionEnd};

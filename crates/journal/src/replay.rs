@@ -13,8 +13,8 @@ use std::path::PathBuf;
 
 use parking_lot::Mutex;
 use stillpoint_format::log::{
-    Batch, BatchReader, CallToRepeat, EndCause, LoggedCall, LoggedOperation, Record, RecordKind,
-    Step, TransactionEnd, Write, WriteIter,
+    Batch, BatchReader, CallReader, CallToRepeat, EndCause, LoggedCall, LoggedOperation, Record,
+    RecordKind, Step, TransactionEnd, Write, WriteIter,
 };
 use stillpoint_format::{DecodeError, LogGsn};
 use stillpoint_io::in_parallel;
@@ -79,7 +79,7 @@ pub enum OperationRecord<'a> {
 }
 
 /// A kept record that holds a call instead of writes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ReplayCall<'a> {
     /// The record's gsn.
     pub gsn: u64,
@@ -506,13 +506,37 @@ impl Decoder<'_> {
         let lane = (0..self.partitions).map(|_| Vec::new()).collect();
         let mut decoded =
             DecodedPiece { lane, operations: Vec::new(), calls: Vec::new(), records: 0 };
-        for record in piece.batches.iter().flat_map(Batch::records) {
-            let record = record.map_err(malformed)?;
-            if record.gsn > piece.gsns.0 && record.gsn <= piece.gsns.1 {
-                self.decode_record(piece.log, &record, &mut decoded).map_err(malformed)?;
+        for batch in &piece.batches {
+            let mut calls = CallReader::default();
+            for record in batch.records() {
+                let record = record.map_err(malformed)?;
+                // A call may need the one before it, though nobody replays that.
+                let is_call = record.kind == RecordKind::Call;
+                let call = is_call.then(|| calls.decode(&record)).transpose().map_err(malformed)?;
+                if record.gsn <= piece.gsns.0 || record.gsn > piece.gsns.1 {
+                    continue;
+                }
+                match call {
+                    Some(call) => self.keep_call((piece.log, &record), call, &mut decoded),
+                    None => {
+                        self.decode_record(piece.log, &record, &mut decoded).map_err(malformed)?;
+                    }
+                }
             }
         }
         Ok(decoded)
+    }
+
+    fn keep_call<'w>(
+        &self,
+        (log, record): (u8, &Record<'w>),
+        call: CallToRepeat<'w>,
+        decoded: &mut DecodedPiece<'w>,
+    ) {
+        if record.epoch >= self.start_epoch || self.with_calls {
+            decoded.calls.push(ReplayCall { gsn: record.gsn, log, call });
+            decoded.records += 1;
+        }
     }
 
     #[inline]
@@ -536,13 +560,8 @@ impl Decoder<'_> {
                 }
                 end.writes
             }
-            RecordKind::Scheme => return Ok(()),
-            RecordKind::Call if is_loaded && !self.with_calls => return Ok(()),
-            RecordKind::Call => {
-                decoded.calls.push(ReplayCall { gsn, log, call: record.call()? });
-                decoded.records += 1;
-                return Ok(());
-            }
+            // Calls are read in the order of their batch.
+            RecordKind::Scheme | RecordKind::Call => return Ok(()),
             RecordKind::Operation | RecordKind::Undo => {
                 let operation = OperationRecord::Operation(record.operation()?);
                 decoded.operations.push(ReplayOperation { gsn, log, record: operation });

@@ -233,11 +233,8 @@ impl Replayer<'_> {
             })?;
         }
         let records = &*records;
-        let schedule = match self.workers.len() {
-            1 => Schedule::one_after_the_other(records.len()),
-            _ => Schedule::new(self.store, self.calls, records)?,
-        };
-        let (calls, schedule) = (self.calls, &schedule);
+        let schedule = &Schedule::new(records.len(), self.workers.len());
+        let calls = self.calls;
         let work = |worker: &mut Repeater| worker.work(records, calls, schedule);
         match &mut self.workers[..] {
             [only] => work(only),

@@ -72,34 +72,31 @@ pub(crate) fn unknown_kind(record: &ReplayOperation<'_>) -> RecoveryError {
     RecoveryError::UnknownKind { log: record.log, gsn: record.gsn }
 }
 
-/// Fills an empty store with the data of the plan. Changes nothing on disk.
-///
-/// # Errors
-/// Damage that shows only now, too little memory, or a disk that refuses. The store is useless
-/// then, and recovery can be begun again with a new one. [`RecoveryError::UnknownKind`] if a log
-/// holds operations on tables of another kind. [`RecoveryError::NeedsProcedures`] if a log holds calls.
-pub fn run(
-    disk: &Arc<dyn Disk>,
-    plan: &Plan,
-    store: &Arc<Store>,
-    threads: usize,
-    clock: &dyn Clock,
-    report: &mut (dyn FnMut(&Progress) + Send),
-) -> Result<RecoverySummary, RecoveryError> {
-    let needed = plan.procedures_needed(threads)?;
-    if !needed.is_empty() {
-        return Err(RecoveryError::NeedsProcedures { needed: needed.into_iter().collect() });
-    }
-    run_with(disk, plan, store, (&mut MemoryAlone, None), threads, clock, report)
-}
-
-/// As [`run`]. `operations` receives the log records on tables of other kinds. If the logs [hold
+/// Fills an empty store with the data of the plan. Changes nothing on disk. If the logs [hold
 /// calls](Plan::procedures_needed), `calls` makes them again. The tables of the store are those [at the
 /// point of consistency](Plan::tables_at_point) then.
 ///
 /// # Errors
-/// As [`run`], or an error of `operations`. [`RecoveryError::Diverged`] if a call does something else
-/// than it has done.
+/// Damage that shows only now, too little memory, or a disk that refuses. The store is useless
+/// then, and recovery can be begun again with a new one. [`RecoveryError::UnknownKind`] if a log
+/// holds operations on tables of another kind. [`RecoveryError::Diverged`] if a call does something
+/// else than it has done.
+pub fn run(
+    disk: &Arc<dyn Disk>,
+    plan: &Plan,
+    store: &Arc<Store>,
+    calls: Option<&dyn Calls>,
+    threads: usize,
+    clock: &dyn Clock,
+    report: &mut (dyn FnMut(&Progress) + Send),
+) -> Result<RecoverySummary, RecoveryError> {
+    run_with(disk, plan, store, (&mut MemoryAlone, calls), threads, clock, report)
+}
+
+/// As [`run`]. `operations` receives the log records on tables of other kinds.
+///
+/// # Errors
+/// As [`run`], or an error of `operations`.
 pub fn run_with(
     disk: &Arc<dyn Disk>,
     plan: &Plan,

@@ -138,8 +138,9 @@ impl Plan {
                 }
             }
             for ReplayCall { log, gsn, call } in round.calls() {
-                let CallToRepeat { name, version, inputs, arguments, .. } = *call;
-                calls.push((*log, *gsn, LoggedCall { name, version, arguments, inputs }));
+                let CallToRepeat { name, version, inputs, arguments, .. } = call;
+                let call = LoggedCall { name, version: *version, arguments, inputs };
+                calls.push((*log, *gsn, call));
             }
             calls.sort_by_key(|&(log, gsn, _)| (gsn, log));
             calls.iter().for_each(|(log, gsn, call)| visit(*log, *gsn, call));

@@ -6,6 +6,7 @@ use std::mem;
 use stillpoint_format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use stillpoint_store::{TableId, TxError};
 
+use crate::builder::EngineBuilder;
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::error::Error;
@@ -63,8 +64,13 @@ impl Loader {
     /// [`Error::HoldsRecords`] if `adds` is false and there are records. Otherwise as
     /// [`Engine::open`].
     pub fn open(config: Config, adds: bool) -> Result<Self, Error> {
-        let dir = config.data.clone();
-        let engine = Engine::open(Config {
+        Engine::builder(config).loader(adds)
+    }
+
+    /// As [`open`](Self::open), with the settings and procedures of a builder.
+    pub(crate) fn over(builder: EngineBuilder<'_>, adds: bool) -> Result<Self, Error> {
+        let dir = builder.config().data.clone();
+        let builder = builder.with_config(|config| Config {
             // A store with the default settings goes on from the checkpoint at the end.
             checkpoint: crate::CHECKPOINT_SCHEME_DEFAULT.to_owned(),
             checkpoint_every: None,
@@ -73,7 +79,8 @@ impl Loader {
             // The checkpoint at the end is what makes the load durable, all at once.
             journal: "none".to_owned(),
             ..config
-        })?;
+        });
+        let engine = builder.open()?;
         let records: u64 = engine.tables().iter().map(|(_, table)| engine.len(*table)).sum();
         if records > 0 && !adds {
             return Err(Error::HoldsRecords { dir, records });

@@ -13,12 +13,16 @@ use stillpoint_checkpoint::LoadError;
 use stillpoint_format::manifest::{CheckpointEntry, Manifest};
 use stillpoint_format::names;
 use stillpoint_io::{Disk, RealClock, RealDisk, SharedLock, cpu_count};
-use stillpoint_recovery::{RecoveryError, RecoverySummary};
+use stillpoint_recovery::{Calls, RecoveryError, RecoverySummary};
 use stillpoint_store::{Store, StoreConfig, TableId, ValueRef, Worker};
 
 use super::{Directory, load_options, plan};
+use crate::builder::PendingProcedures;
 use crate::catalog;
+use crate::config::Config;
+use crate::engine::Engine;
 use crate::error::Error;
+use crate::repeat;
 
 /// Most times that a checkpoint may be superseded while it is being opened.
 const TRIES: usize = 100;
@@ -244,10 +248,23 @@ pub type DumpVisit<'a> = dyn FnMut(&str, &[u8], ValueRef<'_>) -> std::io::Result
 /// name, key, and value. If a process has the directory open, visits the keys of the newest
 /// checkpoint.
 ///
+/// A log of calls needs their procedures, with which [`EngineBuilder::dump`](crate::EngineBuilder::dump)
+/// does the same.
+///
 /// # Errors
 /// The directory is no store, is damaged, or cannot be read. There is no table `table`, or `visit`
 /// fails.
 pub fn dump(dir: &Path, table: Option<&str>, visit: &mut DumpVisit<'_>) -> Result<Dumped, Error> {
+    Engine::builder(Config::new(dir)).dump(table, visit)
+}
+
+/// As [`dump`], with these procedures.
+pub(crate) fn dump_with(
+    dir: &Path,
+    table: Option<&str>,
+    procedures: PendingProcedures<'_>,
+    visit: &mut DumpVisit<'_>,
+) -> Result<Dumped, Error> {
     let mut looked = open(dir)?;
     let known = |name: &str| looked.directory.manifest.tables.iter().any(|t| t.name == name);
     if let Some(name) = table.filter(|name| !known(name)) {
@@ -257,7 +274,7 @@ pub fn dump(dir: &Path, table: Option<&str>, visit: &mut DumpVisit<'_>) -> Resul
     let (store, recovered) = if looked.is_open {
         looked.look(load_newest, Result::is_err)?
     } else {
-        recover(&looked.directory)?
+        recover(&looked.directory, procedures)?
     };
     let mut worker = Worker::new(store, Box::new(stillpoint_store::NoLog::default()))
         .ok_or(Error::TooManySessions(cpu_count()))?;
@@ -284,11 +301,27 @@ fn new_store(manifest: &Manifest) -> Result<Arc<Store>, Error> {
     Ok(store)
 }
 
-fn recover(directory: &Directory) -> Result<(Arc<Store>, RecoverySummary), Error> {
+fn recover(
+    directory: &Directory,
+    procedures: PendingProcedures<'_>,
+) -> Result<(Arc<Store>, RecoverySummary), Error> {
     let plan = plan(directory)?;
-    let store = new_store(&plan.manifest)?;
     let (disk, threads) = (&directory.disk, cpu_count());
-    let summary = stillpoint_recovery::run(disk, &plan, &store, threads, &RealClock, &mut |_| {})?;
+    // Tables that are missing hold nothing.
+    let procedures = procedures.make(&mut plan.manifest.tables.clone())?;
+    let calls = if repeat::check(&procedures, &plan, threads)? {
+        Some(&procedures as &dyn Calls)
+    } else {
+        None
+    };
+    let store = match calls {
+        Some(_) => {
+            new_store(&Manifest { tables: plan.tables_at_point(), ..plan.manifest.clone() })?
+        }
+        None => new_store(&plan.manifest)?,
+    };
+    let (clock, quiet) = (&RealClock, &mut |_: &_| {});
+    let summary = stillpoint_recovery::run(disk, &plan, &store, calls, threads, clock, quiet)?;
     Ok((store, summary))
 }
 

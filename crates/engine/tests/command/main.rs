@@ -34,6 +34,7 @@ tests! {
     a_procedure_with_an_unlogged_input_shows_itself
     a_sound_procedure_may_run_twice
     a_call_that_hangs_on_a_limit_is_logged_by_its_writes
+    many_flushes_make_a_checkpoint_due
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! One situation each.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use stillpoint::{Engine, Error, KeySet, Mode, Slot, StoredProcedure, TableId, Tx, TxError};
-use stillpoint_io::SimDisk;
+use stillpoint_io::{Clock, RealClock, SimDisk, read_all};
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::mix::{Asked, Mix, RANDOM, State, TABLES, TIME, call, config, key, state, with_mix};
@@ -590,4 +592,29 @@ pub(crate) fn a_call_that_hangs_on_a_limit_is_logged_by_its_writes() {
     let table = engine.table("numbers").expect("a table");
     engine.session().expect("a session").read(table, b"small", &mut out).expect("reads");
     assert_eq!(out, [0]);
+}
+
+/// The MANIFEST notes each flush of a table for the calls of before. A checkpoint makes the notes
+/// superfluous, so many notes make one due.
+pub(crate) fn many_flushes_make_a_checkpoint_due() {
+    let disk = SimDisk::new(1);
+    let mut config = config(&disk, "command", 1);
+    config.environment.background = true;
+    config.environment.clock = Arc::new(RealClock);
+    let engine = with_mix(config).open().expect("opens");
+    let table = engine.table(TABLES[0]).expect("a table");
+    let mut session = engine.session().expect("a session");
+    call(&mut session, &asked(1, &["x"], &["y"]), &mut State::new());
+    for _ in 0..300 {
+        engine.flush_tables(&[table]).expect("flushes");
+    }
+    let bytes = || read_all(&disk, Path::new("MANIFEST")).expect("reads").len();
+    for _ in 0..1_000 {
+        if engine.stats().checkpoints.published > 0 {
+            break;
+        }
+        RealClock.sleep(Duration::from_millis(10));
+    }
+    let (_, few) = (engine.flush_tables(&[table]).expect("flushes"), bytes());
+    assert!(engine.stats().checkpoints.published > 0 && few < 8_000, "{few} bytes");
 }

@@ -3,6 +3,7 @@
 
 use std::mem::MaybeUninit;
 
+use super::call::CallBefore;
 use super::record::{
     DEP_BYTES, RECORD_BYTES_MAX, RECORD_HEAD_BYTES, RecordKind, dep_is_legal, pack_dep,
 };
@@ -116,6 +117,8 @@ pub struct BatchBuilder {
     summary: Box<[u64; 256]>,
     /// The logs named, in order of first mention.
     named: Vec<u8>,
+    /// What the next call may leave out.
+    call_before: CallBefore,
     ahead: Ahead,
 }
 
@@ -154,6 +157,7 @@ impl BatchBuilder {
             epoch_max: 0,
             summary: Box::new([0; 256]),
             named: Vec::with_capacity(8),
+            call_before: CallBefore::default(),
             ahead: Ahead { bytes: 0, crc: 0, place: (Identity::NONE, 0) },
         }
     }
@@ -168,6 +172,7 @@ impl BatchBuilder {
         self.sealed = false;
         self.ahead.bytes = 0;
         (self.epoch_min, self.epoch_max) = (0, 0);
+        self.call_before.clear();
         for log in self.named.drain(..) {
             self.summary[usize::from(log)] = 0;
         }
@@ -224,7 +229,8 @@ impl BatchBuilder {
         Ok(())
     }
 
-    /// Appends a record. `encode` appends the record's body to the given buffer.
+    /// Appends a record. `encode` appends the record's body to the given buffer. A call leaves out
+    /// what it has in common with the call before it.
     ///
     /// # Errors
     /// As [`append`](Self::append), or the error of `encode`. Nothing is appended then.
@@ -245,6 +251,10 @@ impl BatchBuilder {
             self.buf.truncate(start);
             return Err(error);
         }
+        if kind == RecordKind::Call {
+            self.call_before.shorten(&mut self.buf, start + head_len);
+        }
+        let len = self.buf.len() - start;
         put(&mut self.buf, start, &(len as u32).to_le_bytes());
         self.count_record(&head, epoch_delta);
         Ok(())

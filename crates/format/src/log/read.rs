@@ -3,7 +3,7 @@
 use super::batch::{
     BATCH_ALIGN, BATCH_HEADER_BYTES, BATCH_MAGIC, HEADER_CRC_FROM, UNFLUSHED_UNKNOWN, at,
 };
-use super::call::{CallToRepeat, LoggedCall};
+use super::call::LoggedCall;
 use super::continuation::Continuation;
 use super::operation::{LoggedEnd, LoggedOperation};
 use super::record::{DEP_BYTES, DepIter, RECORD_HEAD_BYTES, RecordKind};
@@ -435,14 +435,6 @@ impl<'a> Record<'a> {
     /// The body encodes no call.
     pub fn command(&self) -> Result<(LoggedCall<'a>, WriteIter<'a>), DecodeError> {
         LoggedCall::decode(self)
-    }
-
-    /// The call in the body, if the kind is [`RecordKind::Call`].
-    ///
-    /// # Errors
-    /// The body encodes no call.
-    pub fn call(&self) -> Result<CallToRepeat<'a>, DecodeError> {
-        CallToRepeat::decode(self)
     }
 
     /// The operation in the body, if the kind is [`RecordKind::Operation`] or [`RecordKind::Undo`].

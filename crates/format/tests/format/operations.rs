@@ -1,8 +1,8 @@
 //! Tests of records of transactions that change tables in place.
 
 use stillpoint_format::log::{
-    BatchBuilder, BatchPlace, CALL_NAME_BYTES_MAX, LoggedCall, LoggedEnd, LoggedOperation,
-    RecordHead, RecordKind, TransactionEnd, WriteOp, WritesEncoder,
+    BatchBuilder, BatchPlace, CALL_NAME_BYTES_MAX, CallReader, CallToRepeat, LoggedCall, LoggedEnd,
+    LoggedOperation, RecordHead, RecordKind, TransactionEnd, WriteOp, WritesEncoder,
 };
 use stillpoint_format::{DecodeError, EncodeError, LogGsn};
 
@@ -108,6 +108,78 @@ fn calls_are_read_as_they_were_written() {
     }
     let name = &*"n".repeat(CALL_NAME_BYTES_MAX);
     LoggedCall { name, ..call }.encode_head(&mut out).expect("the longest name");
+}
+
+/// A batch of calls in a segment, and the bytes of its records.
+fn batch_of_calls(calls: &[CallToRepeat<'_>]) -> (Vec<u8>, usize) {
+    let header = segment_header();
+    let mut builder = BatchBuilder::with_capacity(0);
+    for (gsn, call) in (header.first_gsn..).zip(calls) {
+        let head = RecordHead { gsn, epoch: 1, deps: &[] };
+        builder.append_with(head, RecordKind::Call, |body| call.encode(body)).expect("legal");
+    }
+    let bytes = builder.bytes();
+    let (offset, number) = (4096, 100);
+    let segment = &header;
+    let place = BatchPlace { segment, offset, number, flushed_below: 0, align: 8, closed: &[] };
+    ([&header.encode()[..], builder.seal(&place)].concat(), bytes)
+}
+
+#[test]
+fn calls_leave_out_what_the_call_before_them_has() {
+    let long = vec![7; 600];
+    let one = |name, version, arguments: &'static [u8]| {
+        let arguments = arguments.into();
+        CallToRepeat { name, version, inputs: b"in", digest: 9, arguments }
+    };
+    let calls = [
+        one("move", 1, b"a long prefix, then 1"),
+        one("move", 1, b"a long prefix, then 2"),
+        one("move", 1, b"a long prefix, then 2"),
+        one("move", 1, b"a long"),
+        one("move", 1, b"a long prefix, then 3"),
+        one("move", 2, b"a long prefix, then 3"),
+        one("other", 2, b""),
+        one("other", 2, b"short"),
+        one("other", 2, b"shorT"),
+        CallToRepeat { arguments: long[..].into(), ..one("other", 2, b"") },
+        CallToRepeat { arguments: long[..500].into(), ..one("other", 2, b"") },
+    ];
+    let (segment, bytes) = batch_of_calls(&calls);
+    let (batches, _) = read_all(&segment_header(), &segment);
+    let mut reader = CallReader::default();
+    let read = batches[0].records().map(|record| reader.decode(&record.expect("valid")));
+    let read: Vec<_> = read.map(|call| call.expect("a call")).collect();
+    assert_eq!(read, calls);
+    let whole: usize =
+        calls.iter().map(|call| batch_of_calls(std::slice::from_ref(call)).1 - 64).sum();
+    // The second call leaves out a name of four bytes, a version, and 20 bytes of arguments.
+    let two = batch_of_calls(&calls[..2]).1;
+    assert_eq!(two, 64 + 2 * (batch_of_calls(&calls[..1]).1 - 64) - 4 - 4 - 20);
+    assert!(bytes < 64 + whole - 255 - 7 * 8, "{bytes} of {whole}");
+    // The second batch does not know the first.
+    let mut reader = CallReader::default();
+    let second = batches[0].records().nth(1).expect("two").expect("valid");
+    reader.decode(&second).expect_err("it needs the call before it");
+}
+
+#[test]
+fn calls_that_are_cut_off_are_refused() {
+    let call =
+        CallToRepeat { name: "move", version: 7, inputs: b"in", digest: 9, arguments: b"x".into() };
+    let mut body = Vec::new();
+    call.encode(&mut body).expect("it fits");
+    for len in 0..body.len() - 1 {
+        with_record(RecordKind::Call, &body[..len], |record| {
+            CallReader::default().decode(record).expect_err("refused");
+        });
+    }
+    // A call that has its own name shares nothing with the one before it.
+    let shared = body.len() - 2;
+    body[shared] = 9;
+    with_record(RecordKind::Call, &body, |record| {
+        CallReader::default().decode(record).expect_err("refused");
+    });
 }
 
 #[test]

@@ -1,27 +1,34 @@
 //! The order of a replay of calls: which records of a stretch a record has to wait for.
 //!
-//! For each of its keys, a record waits for the last one before it that writes the key. If it writes the
-//! key, it also waits for those that have read the key since. Records without calls are blind writers of their keys.
-//! Threads take records in the order of gsns, so the first record that has not ended never waits.
-
-use std::collections::HashMap;
-use std::sync::Arc;
+//! ```text
+//! thread A   declares 0–7 │ runs 0, 1, … 7              │ declares 16–23 │ runs 16, …
+//! thread B                │ declares 8–15 │ runs 8, 9, … 15            │ …
+//! ```
+//! Threads take records in the order of gsns, some at a time, and declare their keys in turn. For each key
+//! a record notes the last one before it that has written the key, and the last one that has read it. It
+//! runs after the writer. If it writes the key, it also runs after the readers. Readers do not wait for
+//! each other, so it waits for all records up to the last of them. Records without calls are blind
+//! writers of their keys. So a record waits for earlier ones alone, and the first one that has not ended
+//! never waits.
+//!
+//! Keys share entries of a table by their hash. A record may wait for one with other keys, seldom and not
+//! for long.
 
 use parking_lot::Mutex;
-use stillpoint_io::catch_panic;
 use stillpoint_journal::{ReplayCall, ReplayWrite, Round};
-use stillpoint_store::{KeySet, Mode, Store, TableId};
+use stillpoint_store::Mode;
 use stillpoint_sync::Backoff;
 use stillpoint_sync::atomic::{
-    AtomicBool, AtomicUsize,
+    AtomicBool, AtomicU32, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
 
-use super::Calls;
 use crate::error::RecoveryError;
 
 /// Records that a thread takes at once. Their keys are prefetched together.
 const TAKEN: usize = 8;
+/// Entries of the table of accesses: 512 KiB.
+const ENTRIES: usize = 1 << 16;
 
 /// A record to replay.
 #[derive(Clone, Debug)]
@@ -94,12 +101,20 @@ pub(super) fn records_in_order<'m, 'r>(round: &'m Round<'r>) -> Vec<InOrder<'m, 
     records
 }
 
-/// Whom each record of a stretch waits for, and how far the stretch is.
+/// The last records that have accessed a key of an entry, each by its number plus one. 0 for none.
+/// Relaxed: only the thread whose turn it is to declare accesses an entry.
+#[derive(Default)]
+struct Accessed {
+    writer: AtomicU32,
+    reader: AtomicU32,
+}
+
+/// How far the records of a stretch are.
 pub(super) struct Schedule {
-    /// End of each record's part of `before`. Empty if one thread takes all records.
-    ends: Vec<u32>,
-    /// Numbers of the records that a record waits for.
-    before: Vec<u32>,
+    /// Empty if one thread takes all records.
+    accessed: Box<[Accessed]>,
+    /// Number of records whose keys have been declared.
+    declared: AtomicUsize,
     done: Vec<AtomicBool>,
     next: AtomicUsize,
     count: usize,
@@ -107,21 +122,23 @@ pub(super) struct Schedule {
     failure: Mutex<Option<(usize, RecoveryError)>>,
 }
 
-/// The last records of a stretch that have accessed a key.
-#[derive(Default)]
-struct Accessed {
-    writer: Option<u32>,
-    /// Those that have read the key since.
-    readers: Vec<u32>,
+/// Whom a record waits for.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Waits {
+    /// Numbers of records.
+    writers: Vec<u32>,
+    /// All records before this number.
+    before: u32,
 }
 
 impl Schedule {
-    /// The schedule of one thread.
-    pub(super) fn one_after_the_other(count: usize) -> Self {
+    /// The schedule of `count` records for `threads` threads.
+    pub(super) fn new(count: usize, threads: usize) -> Self {
+        let (entries, flags) = if threads > 1 { (ENTRIES, count) } else { (0, 0) };
         Self {
-            ends: Vec::new(),
-            before: Vec::new(),
-            done: Vec::new(),
+            accessed: (0..entries).map(|_| Accessed::default()).collect(),
+            declared: AtomicUsize::new(0),
+            done: (0..flags).map(|_| AtomicBool::new(false)).collect(),
             next: AtomicUsize::new(0),
             count,
             has_failed: AtomicBool::new(false),
@@ -129,45 +146,53 @@ impl Schedule {
         }
     }
 
-    /// The schedule of several threads.
-    pub(super) fn new(
-        store: &Arc<Store>,
-        calls: &dyn Calls,
-        records: &[InOrder<'_, '_>],
-    ) -> Result<Self, RecoveryError> {
-        let mut schedule = Self::one_after_the_other(records.len());
-        schedule.done = records.iter().map(|_| AtomicBool::new(false)).collect();
-        let mut accessed: HashMap<u64, Accessed> = HashMap::new();
-        let mut keys = KeySet::new(store.hasher());
-        for (number, record) in (0..).zip(records) {
-            keys.clear();
-            match record {
-                InOrder::Call(call) => {
-                    let declare = || calls.prepare(&call.call).map(|call| call.declare(&mut keys));
-                    catch_panic("replay", declare)
-                        .unwrap_or_else(|panic| Err(panic.to_string()))
-                        .map_err(|why| diverged(call, why))?;
-                }
-                InOrder::Writes(writes) => {
-                    for write in writes.iter().map(|write| &write.write) {
-                        keys.push(TableId(write.table), write.key, Mode::Write, 0);
-                    }
-                }
-            }
-            for key in keys.declared() {
-                let accessed = accessed.entry(key.hash).or_default();
-                schedule.before.extend(accessed.writer.filter(|&writer| writer != number));
-                if key.mode == Mode::Write {
-                    let readers = accessed.readers.drain(..).filter(|&reader| reader != number);
-                    schedule.before.extend(readers);
-                    accessed.writer = Some(number);
-                } else if accessed.writer != Some(number) {
-                    accessed.readers.push(number);
-                }
-            }
-            schedule.ends.push(schedule.before.len() as u32);
+    /// Notes whom a record waits for, with keys of these hashes. Waits until the record before it has
+    /// done so.
+    pub(super) fn declare(
+        &self,
+        number: usize,
+        keys: impl Iterator<Item = (u64, Mode)> + Clone,
+        waits: &mut Waits,
+    ) {
+        waits.writers.clear();
+        waits.before = 0;
+        if self.accessed.is_empty() {
+            return;
         }
-        Ok(schedule)
+        let mut backoff = Backoff::new();
+        // Acquire: partner of the Release below, for the accesses of the records before.
+        while self.declared.load(Acquire) != number {
+            if self.has_failed() {
+                return;
+            }
+            backoff.wait();
+        }
+        let own = number as u32 + 1;
+        let of = |mode| {
+            let of_mode = keys.clone().filter(move |key| key.1 == mode);
+            of_mode.map(|(hash, _)| &self.accessed[(hash >> 24) as usize % ENTRIES])
+        };
+        let mut after_writer = |writer: u32| {
+            if writer != 0 && writer != own {
+                waits.writers.push(writer - 1);
+            }
+        };
+        // Writes come first: a read of the same record would hide the readers before it.
+        for accessed in of(Mode::Write) {
+            let writer = accessed.writer.load(Relaxed);
+            after_writer(writer);
+            let reader = accessed.reader.load(Relaxed);
+            // The writer has waited for the readers before it.
+            if reader > writer {
+                waits.before = waits.before.max(reader);
+            }
+            accessed.writer.store(own, Relaxed);
+        }
+        for accessed in of(Mode::Read) {
+            after_writer(accessed.writer.load(Relaxed));
+            accessed.reader.store(own, Relaxed);
+        }
+        self.declared.store(number + 1, Release);
     }
 
     /// The next records to be replayed by the calling thread. `None` at the end and after a failure.
@@ -180,26 +205,35 @@ impl Schedule {
         (first < self.count).then(|| first..self.count.min(first + TAKEN))
     }
 
-    /// Waits until a record may be replayed. False after a failure.
-    pub(super) fn wait_for_turn(&self, number: usize) -> bool {
-        let Some(&end) = self.ends.get(number) else { return !self.has_failed() };
-        let start = number.checked_sub(1).map_or(0, |before| self.ends[before]);
-        for &before in &self.before[start as usize..end as usize] {
-            let mut backoff = Backoff::new();
-            // Acquire: partner of the Release in `note_done`, so that the record's writes are seen.
-            while !self.done[before as usize].load(Acquire) {
-                if self.has_failed() {
-                    return false;
-                }
-                backoff.wait();
+    /// Waits until a record may be replayed. All records before `ended` have ended, which the call may
+    /// move on. False after a failure.
+    pub(super) fn wait_for_turn(&self, waits: &Waits, ended: &mut u32) -> bool {
+        while *ended < waits.before {
+            if !self.wait_for(*ended) {
+                return false;
             }
+            *ended += 1;
         }
-        !self.has_failed()
+        waits.writers.iter().all(|&writer| writer < *ended || self.wait_for(writer))
+            && !self.has_failed()
+    }
+
+    /// Waits until a record has ended. False after a failure.
+    fn wait_for(&self, number: u32) -> bool {
+        let mut backoff = Backoff::new();
+        // Acquire: partner of the Release in `note_done`, so that the record's writes are seen.
+        while !self.done[number as usize].load(Acquire) {
+            if self.has_failed() {
+                return false;
+            }
+            backoff.wait();
+        }
+        true
     }
 
     pub(super) fn note_done(&self, number: usize) {
         if let Some(done) = self.done.get(number) {
-            // Release: partner of the Acquire in `wait_for_turn`.
+            // Release: partner of the Acquire in `wait_for`.
             done.store(true, Release);
         }
     }
@@ -233,5 +267,84 @@ pub(super) fn diverged(call: &ReplayCall<'_>, why: String) -> RecoveryError {
         name: call.call.name.to_owned(),
         version: call.call.version,
         why,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use stillpoint_io::{Rng, SeededRng, in_parallel};
+
+    use super::*;
+
+    const RECORDS: usize = 2_000;
+    const KEYS: u64 = 9;
+
+    /// A record: its keys, each once, and whether it writes them.
+    fn records(seed: u64) -> Vec<Vec<(u64, Mode)>> {
+        let rng = SeededRng::new(seed);
+        let mode = || if rng.below(3) == 0 { Mode::Write } else { Mode::Read };
+        let some = |_| {
+            let keys = (0..KEYS).filter(|_| rng.below(3) == 0).map(|key| (key << 24, mode()));
+            keys.collect()
+        };
+        (0..RECORDS).map(some).collect()
+    }
+
+    /// Reads all keys of a record, and writes what follows from them and its number.
+    fn run(number: usize, keys: &[(u64, Mode)], values: &[AtomicU64]) {
+        let at = |hash: u64| &values[(hash >> 24) as usize];
+        let add = |sum: u64, key: &(u64, Mode)| {
+            (sum ^ at(key.0).load(Relaxed)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+        };
+        let sum = keys.iter().fold(number as u64, add);
+        let writes = keys.iter().filter(|key| key.1 == Mode::Write);
+        writes.for_each(|key| at(key.0).store(sum ^ key.0, Relaxed));
+    }
+
+    fn values() -> Vec<AtomicU64> {
+        (0..KEYS).map(AtomicU64::new).collect()
+    }
+
+    #[test]
+    fn records_in_parallel_see_what_they_see_one_by_one() {
+        for seed in 0..30 {
+            let records = records(seed);
+            let expected = values();
+            (0..).zip(&records).for_each(|(number, keys)| run(number, keys, &expected));
+            let (found, schedule) = (values(), Schedule::new(RECORDS, 4));
+            let work = || {
+                let (mut ended, mut waits) = (0, vec![Waits::default(); TAKEN]);
+                while let Some(taken) = schedule.take() {
+                    for (number, waits) in taken.clone().zip(&mut waits) {
+                        schedule.declare(number, records[number].iter().copied(), waits);
+                    }
+                    for (number, waits) in taken.zip(&waits) {
+                        assert!(schedule.wait_for_turn(waits, &mut ended));
+                        run(number, &records[number], &found);
+                        schedule.note_done(number);
+                    }
+                }
+            };
+            in_parallel("records", (0..4).map(|_| work).collect()).expect("no thread panics");
+            let of = |values: &[AtomicU64]| -> Vec<u64> {
+                values.iter().map(|value| value.load(Relaxed)).collect()
+            };
+            assert_eq!(of(&found), of(&expected), "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn a_failure_ends_all_waits() {
+        let schedule = Schedule::new(20, 2);
+        let mut waits = Waits::default();
+        schedule.declare(0, [(0, Mode::Write)].into_iter(), &mut waits);
+        schedule.declare(1, [(0, Mode::Read)].into_iter(), &mut waits);
+        schedule.fail(0, RecoveryError::NoSlot { wanted: 1, found: 0 });
+        assert!(!schedule.wait_for_turn(&waits, &mut 0));
+        // Record 2 has declared nothing, and never will.
+        schedule.declare(3, std::iter::empty(), &mut waits);
+        assert!(schedule.take().is_none() && schedule.result().is_err());
     }
 }

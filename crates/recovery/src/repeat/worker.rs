@@ -12,7 +12,7 @@ use stillpoint_store::{
 };
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::schedule::{InOrder, Schedule, diverged};
+use super::schedule::{InOrder, Schedule, Waits, diverged};
 use super::{CallAgain, Calls};
 use crate::error::RecoveryError;
 
@@ -55,8 +55,10 @@ impl Repeater {
         calls: &dyn Calls,
         schedule: &Schedule,
     ) {
+        let (mut ended, mut waits) = (0, Vec::new());
         while let Some(numbers) = schedule.take() {
             let first = numbers.start;
+            waits.resize_with(waits.len().max(numbers.len()), Waits::default);
             let mut taken = Taken {
                 first,
                 records: &records[numbers],
@@ -64,6 +66,8 @@ impl Repeater {
                 schedule,
                 gsn: &self.gsn,
                 prepared: Vec::new(),
+                waits: &mut waits,
+                ended: &mut ended,
                 running: first,
             };
             let worker = &mut self.worker;
@@ -89,6 +93,10 @@ struct Taken<'a, 'm, 'r> {
     gsn: &'a AtomicU64,
     /// The calls that were declared, by index.
     prepared: Vec<Option<Box<dyn CallAgain + 'a>>>,
+    /// Whom each of the records waits for.
+    waits: &'a mut [Waits],
+    /// All records of the stretch before this number have ended.
+    ended: &'a mut u32,
     /// The number of the record that runs.
     running: usize,
 }
@@ -107,6 +115,7 @@ impl<'a, 'm: 'a, 'r: 'a> Batch for Taken<'a, 'm, 'r> {
     fn declare(&mut self, index: usize, keys: &mut KeySet) {
         self.running = self.first + index;
         let mut prepared = None;
+        let before = keys.declared().len();
         match &self.records[index] {
             InOrder::Call(call) => match self.calls.prepare(&call.call) {
                 Ok(call) => {
@@ -125,13 +134,15 @@ impl<'a, 'm: 'a, 'r: 'a> Batch for Taken<'a, 'm, 'r> {
                 }
             }
         }
+        let declared = keys.declared()[before..].iter().map(|key| (key.hash, key.mode));
+        self.schedule.declare(self.running, declared, &mut self.waits[index]);
         self.prepared.truncate(index);
         self.prepared.push(prepared);
     }
 
     fn begins(&mut self, index: usize, _: &dyn Fn() -> usize) -> bool {
         self.running = self.first + index;
-        self.schedule.wait_for_turn(self.running)
+        self.schedule.wait_for_turn(&self.waits[index], self.ended)
     }
 
     fn run(&mut self, index: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {

@@ -207,6 +207,10 @@ impl Worker {
                 store.memory().arena.prefetch(key.candidate);
             }
         }
+        if let Some(reads) = &store.read_stamps {
+            let read = self.transaction.keys.declared().iter().filter(|key| key.mode == Mode::Read);
+            read.for_each(|key| reads.prefetch(key.hash));
+        }
     }
 
     /// Bytes of the large values of declared keys, at this moment. Call this inside a read section.
