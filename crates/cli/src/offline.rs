@@ -6,7 +6,10 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 use stillpoint::offline::{self, Extent};
-use stillpoint_server::{CollectionCheck, StoredValue, VerifiedCollections};
+use stillpoint::{Config, Engine};
+use stillpoint_server::{
+    CollectionCheck, StoredValue, VerifiedCollections, logged_requests, with_commands,
+};
 
 use crate::DAMAGED;
 use crate::dump::{Bytes, Dump, Record};
@@ -21,7 +24,7 @@ const SHOWN: usize = 20;
 /// Recovers a sound directory into memory and verifies its collections.
 fn verify_collections(dir: &Path) -> Result<VerifiedCollections, CliError> {
     let mut check = CollectionCheck::default();
-    offline::dump(dir, None, &mut |table, key, value| {
+    with_commands(Engine::builder(Config::new(dir))).dump(None, &mut |table, key, value| {
         check.add(table, key, value);
         Ok(())
     })?;
@@ -215,7 +218,7 @@ pub(crate) fn inspect(dir: &Path, as_json: bool, out: &mut dyn Write) -> Done {
 pub(crate) fn calls(dir: &Path, out: &mut dyn Write) -> Done {
     let mut out = BufWriter::new(out);
     offline::calls(dir, &mut |call| {
-        let line = json!({
+        let mut line = json!({
             "gsn": call.gsn,
             "log": call.log,
             "name": call.name,
@@ -223,6 +226,14 @@ pub(crate) fn calls(dir: &Path, out: &mut dyn Write) -> Done {
             "arguments": Bytes(call.arguments.into()),
             "inputs": Bytes(call.inputs.into()),
         });
+        // The commands of the journal `command` are packed.
+        if let Some(requests) = logged_requests(call.name, call.arguments) {
+            let show = |(db, words): &(u16, Vec<Vec<u8>>)| {
+                let words: Vec<_> = words.iter().map(|word| Bytes(word.into())).collect();
+                json!({"database": db, "request": words})
+            };
+            line["requests"] = requests.iter().map(show).collect();
+        }
         writeln!(out, "{line}")
     })?;
     out.flush()?;
@@ -236,7 +247,8 @@ fn exit_of(inspection: &offline::Inspection) -> ExitCode {
 pub(crate) fn dump(dir: &Path, table: Option<&str>, out: &mut dyn Write) -> Done {
     let mut dump = Dump::new(BufWriter::with_capacity(1 << 20, out))?;
     let mut bytes = Vec::new();
-    let mut dumped = offline::dump(dir, table, &mut |table, key, value| {
+    let builder = with_commands(Engine::builder(Config::new(dir)));
+    let mut dumped = builder.dump(table, &mut |table, key, value| {
         bytes.clear();
         let stored = StoredValue::of(table, value);
         stored.copy_to(&mut bytes);

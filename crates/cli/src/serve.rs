@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use sd_notify::NotifyState;
 use stillpoint::{Config, Engine, Progress, Stage};
 use stillpoint_io::{Cancel, RealClock};
-use stillpoint_server::{Bound, Loading, Server, ServerConfig};
+use stillpoint_server::{Bound, Loading, Server, ServerConfig, with_commands};
 
 use crate::args::ServeArgs;
 use crate::error::CliError;
@@ -180,8 +180,8 @@ impl<'a> Reporter<'a> {
 /// Opens the engine, and shows the progress of recovery.
 fn open(config: Config, cancel: &Cancel, loading: &Loading) -> Result<Engine, CliError> {
     let mut reporter = Reporter::new(loading);
-    let opened =
-        Engine::builder(config).cancel(cancel).progress(|progress| reporter.tell(progress)).open();
+    let builder = with_commands(Engine::builder(config));
+    let opened = builder.cancel(cancel).progress(|progress| reporter.tell(progress)).open();
     reporter.bar.finish_and_clear();
     let engine = opened?;
     let recovered = &engine.stats().recovered;

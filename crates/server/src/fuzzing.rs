@@ -4,6 +4,8 @@
 mod alone;
 #[cfg(test)]
 mod crash;
+#[cfg(test)]
+mod logged;
 mod replies;
 mod samples;
 #[cfg(test)]

@@ -13,6 +13,7 @@
 //! shared    what all event loops share: parameters, passwords, clients, statistics
 //! session   the state of a client, the table of commands, MULTI and EXEC
 //! families  commands: one file for each family, with its rows
+//! repeat    commands of a log of calls, which a start runs again
 //! net       sockets, event loops, planning of batches
 //! server    start and end
 //! ```
@@ -30,6 +31,7 @@ mod keyspace;
 mod log;
 mod net;
 mod planted;
+mod repeat;
 pub mod resp;
 mod server;
 mod session;
@@ -41,4 +43,5 @@ pub use keyspace::{
     CollectionCheck, CollectionFault, DamagedCollection, StoredValue, VerifiedCollections,
 };
 pub use log::LogLevel;
+pub use repeat::{logged_requests, with_commands};
 pub use server::{Bound, Loading, Server, serve};

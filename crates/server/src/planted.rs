@@ -12,6 +12,12 @@ pub(crate) enum Bug {
     HeaderBeforeNodes,
     /// A deletion of a large collection leaves no grave.
     GraveForgotten,
+    /// A call in the log does not have the time of its commands.
+    TimeNotLogged,
+    /// A call in the log has the number of a database for that of its table.
+    SwapForgotten,
+    /// A call in the log lacks the last request of a group.
+    GroupCutOff,
 }
 
 #[cfg(test)]

@@ -182,7 +182,7 @@ impl Server {
         listener: Option<Listener>,
     ) -> Result<(), ServerError> {
         let shared = Arc::clone(&self.shared);
-        let session = shared.keyspace.engine.session().map_err(ServerError::engine)?;
+        let session = shared.keyspace.engine().session().map_err(ServerError::engine)?;
         let long = Some(Arc::clone(&self.long));
         let mut worker = Worker::new(number, poll, listener, session, Arc::clone(&shared), long)?;
         let thread = stillpoint_io::spawn(&format!("stillpoint-{number}"), move || {
@@ -201,7 +201,7 @@ impl Server {
 
     fn spawn_long(&mut self, number: usize) -> Result<(), ServerError> {
         let shared = Arc::clone(&self.shared);
-        let session = shared.keyspace.engine.session().map_err(ServerError::engine)?;
+        let session = shared.keyspace.engine().session().map_err(ServerError::engine)?;
         let mut thread = LongThread::new(number, &self.long, session);
         let thread = stillpoint_io::spawn(&format!("long-{number}"), move || {
             let _end = EndAll(shared);

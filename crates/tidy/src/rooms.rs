@@ -33,6 +33,7 @@ pub const ROOMS: &[(&str, &[&[&str]])] = &[
             &["shared"],
             &["session"],
             &["families"],
+            &["repeat"],
             &["net"],
             &["server"],
             &["fuzzing"],

@@ -206,6 +206,47 @@ fn the_commands_in_the_logs_are_listed() {
     assert_eq!((code, &*said), (Some(0), ""));
 }
 
+/// With the journal `command` a record is a request, which a killed server's successor runs again. The
+/// successor may have another journal.
+#[test]
+fn commands_of_a_killed_server_run_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let strict = ["--durability", "strict", "--checkpoint-every", "never"];
+    let serving = Serving::start(dir.path(), &[&strict[..], &["--journal", "command"]].concat());
+    let mut client = serving.client();
+    assert_eq!(client.ask(&["SET", "a", "1"]), "OK");
+    assert_eq!(client.ask(&["INCRBY", "a", "41"]), ":42");
+    assert_eq!(client.ask(&["SADD", "s", "x", "y", "z"]), ":3");
+    let popped = client.ask(&["SPOP", "s"]);
+    drop(serving); // Killed.
+    let (code, said) = run("inspect", dir.path(), &["--calls"]);
+    assert_eq!(code, Some(0), "{said}");
+    let calls: Vec<serde_json::Value> =
+        said.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let requests: Vec<_> =
+        calls.iter().map(|call| call["requests"][0]["request"].clone()).collect();
+    assert_eq!(requests.len(), 4, "{said}");
+    assert!(requests.contains(&serde_json::json!(["INCRBY", "a", "41"])), "{said}");
+    let (code, said) = run("check", dir.path(), &[]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("a start needs procedure \"commands\" version 1"), "{said}");
+    let (code, said) = run("dump", dir.path(), &["--table", "db0"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("\"value\":\"42\""), "{said}");
+    let (code, said) = run("check", dir.path(), &["--collections"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("collections: 1 verified"), "{said}");
+    let serving = Serving::start(dir.path(), &strict);
+    let mut client = serving.client();
+    assert_eq!(client.ask(&["GET", "a"]), "42");
+    assert_eq!(client.ask(&["SISMEMBER", "s", &popped]), ":0");
+    assert_eq!(client.ask(&["SCARD", "s"]), ":2");
+    serving.signal("TERM");
+    assert!(serving.ended().0.success());
+    let (_, said) = run("check", dir.path(), &[]);
+    assert!(!said.contains("a start needs"), "{said}");
+}
+
 /// `check --collections` finds a tree that lacks a node, which no checksum tells.
 #[test]
 fn damaged_collections_are_found() {

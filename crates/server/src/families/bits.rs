@@ -36,7 +36,7 @@ fn bit_offset(ctx: &Context<'_>, arg: &[u8], width: Option<u32>) -> Result<u64, 
     };
     let offset = parse_i64(text).and_then(|offset| u64::try_from(offset).ok());
     let offset = offset.and_then(|offset| offset.checked_mul(factor));
-    offset.filter(|offset| offset / 8 < ctx.shared.max_bulk_bytes()).ok_or(BIT_OFFSET)
+    offset.filter(|offset| offset / 8 < ctx.local.max_bulk_bytes).ok_or(BIT_OFFSET)
 }
 
 /// The value of a key as bytes, and whether there is one.

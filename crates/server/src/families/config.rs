@@ -119,9 +119,9 @@ static PARAMS: &[Param] = &[
     at_start!("bind", |s| s.config.bind.clone()),
     Param {
         name: "checkpoint",
-        get: |s| s.keyspace.engine.config().checkpoint.clone(),
+        get: |s| s.keyspace.engine().config().checkpoint.clone(),
         set: Some(|s, value| {
-            let scheme = &s.keyspace.engine.config().checkpoint;
+            let scheme = &s.keyspace.engine().config().checkpoint;
             if is(value, scheme) {
                 return change(|_| ());
             }
@@ -158,7 +158,7 @@ static PARAMS: &[Param] = &[
     fixed!("daemonize", "no"),
     at_start!("databases", |_| DATABASES.to_string()),
     fixed!("dbfilename", "MANIFEST"),
-    at_start!("dir", |s| s.keyspace.engine.config().data.display().to_string()),
+    at_start!("dir", |s| s.keyspace.engine().config().data.display().to_string()),
     at_start!("enable-debug-command", |s| s.config.debug_command.as_str().to_owned()),
     fixed!("hz", "10"),
     at_start!("io-threads", |s| s.config.threads.to_string()),
@@ -208,7 +208,7 @@ static PARAMS: &[Param] = &[
                 0 => usize::MAX,
                 bytes => bytes,
             };
-            change(move |s| s.keyspace.engine.set_max_memory_bytes(bytes))
+            change(move |s| s.keyspace.engine().set_max_memory_bytes(bytes))
         }),
     },
     Param {
@@ -304,12 +304,12 @@ static PARAMS: &[Param] = &[
 ];
 
 fn policy(shared: &Shared) -> CheckpointPolicy {
-    shared.keyspace.engine.checkpoint_policy()
+    shared.keyspace.engine().checkpoint_policy()
 }
 
 /// Changes a part of the policy. The parameter has checked the value.
 fn set_policy(shared: &Shared, change: impl FnOnce(&mut CheckpointPolicy)) {
-    if let Err(error) = shared.keyspace.engine.change_checkpoint_policy(change) {
+    if let Err(error) = shared.keyspace.engine().change_checkpoint_policy(change) {
         tracing::error!(%error, "a parameter takes a value that the engine refuses");
     }
 }

@@ -219,7 +219,7 @@ fn memory(out: &mut String, ctx: &Context<'_>) {
     }
     field(out, "used_memory_dataset", dataset);
     field(out, "used_memory_overhead", used.saturating_sub(dataset));
-    let buffers = shared.keyspace.engine.stats().journal.buffer_bytes;
+    let buffers = shared.keyspace.engine().stats().journal.buffer_bytes;
     let startup = shared.startup_bytes;
     field(out, "used_memory_startup", startup);
     field(out, "used_memory_log_buffers", buffers);
@@ -244,7 +244,7 @@ fn memory(out: &mut String, ctx: &Context<'_>) {
 
 fn persistence(out: &mut String, ctx: &Context<'_>) {
     let shared = ctx.shared;
-    let stats = shared.keyspace.engine.stats();
+    let stats = shared.keyspace.engine().stats();
     let state = &stats.checkpoints;
     field(out, "loading", 0);
     field(out, "async_loading", 0);
@@ -269,7 +269,7 @@ fn persistence(out: &mut String, ctx: &Context<'_>) {
     field(out, "aof_rewrite_scheduled", 0);
     // A checkpoint shortens the log, so its status is shown as that of a rewrite.
     field(out, "aof_last_bgrewrite_status", if failed { "err" } else { "ok" });
-    let healthy = shared.keyspace.engine.health().is_ok();
+    let healthy = shared.keyspace.engine().health().is_ok();
     let taken = healthy && !shared.refusals.lock().are_going_on;
     field(out, "aof_last_write_status", if taken { "ok" } else { "err" });
     field(out, "aof_current_size", stats.journal.written_bytes);

@@ -35,7 +35,7 @@ fn time(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
 
 /// Refuses if no scheme takes checkpoints.
 fn check_scheme(ctx: &Context<'_>) -> CmdResult {
-    if !ctx.shared.keyspace.engine.takes_checkpoints() {
+    if !ctx.shared.keyspace.engine().takes_checkpoints() {
         return Err(CmdError::fixed(
             "ERR checkpoints are switched off; start with --checkpoint calc:partial",
         ));
@@ -47,7 +47,7 @@ fn check_scheme(ctx: &Context<'_>) -> CmdResult {
 /// Returns the counts before it.
 fn request_checkpoint(ctx: &Context<'_>, is_full: bool) -> Result<CheckpointCounts, CmdError> {
     check_scheme(ctx)?;
-    let engine = &ctx.shared.keyspace.engine;
+    let engine = ctx.shared.keyspace.engine();
     let before = match is_full {
         true => engine.full_checkpoint_in_background(),
         false => engine.checkpoint_in_background(),
@@ -72,7 +72,7 @@ fn hold(ctx: &mut Context<'_>, option: &[u8], name: &[u8]) -> CmdResult {
     let name = String::from_utf8_lossy(name);
     let shared = ctx.shared;
     if is(option, "HOLD") {
-        let held = shared.keyspace.engine.hold_files(&name);
+        let held = shared.keyspace.engine().hold_files(&name);
         let held = held.map_err(|error| CmdError::text(format!("ERR {error}")))?;
         shared.held_files.lock().push(held);
     } else if is(option, "RELEASE") {
@@ -107,13 +107,13 @@ fn bgsave(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
 /// Starts a checkpoint, which frees the log. The log itself is never rewritten.
 fn bgrewriteaof(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     // If a checkpoint is under way, no other one is needed.
-    ctx.shared.keyspace.engine.checkpoint_in_background();
+    ctx.shared.keyspace.engine().checkpoint_in_background();
     ctx.reply.simple("Background append only file rewriting started");
     Ok(())
 }
 
 fn lastsave(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
-    let last_ms = ctx.shared.keyspace.engine.stats().checkpoints.last_finished_ms;
+    let last_ms = ctx.shared.keyspace.engine().stats().checkpoints.last_finished_ms;
     let last_ms = last_ms.unwrap_or(ctx.shared.started_ms);
     ctx.reply.int((last_ms / 1000) as i64);
     Ok(())

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use stillpoint::{KeySet, Mode, Tx};
+use stillpoint_io::Rng;
 
 use super::elements::{clip_count, distinct, numkeys, random_count, scan};
 use crate::args::is;
@@ -133,7 +134,7 @@ fn spop(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     if args.len() > 3 {
         return Err(CmdError::SYNTAX);
     }
-    let rng = Arc::clone(&ctx.shared.config.rng);
+    let rng = ctx.random_numbers(tx)?;
     let count = args.get(2).map(clip_count).transpose()?;
     let Some(mut set) = ctx.keys().open(tx, 0, args.at(1), Kind::SET)? else {
         match count {
@@ -150,7 +151,7 @@ fn spop(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     };
     let count = count.min(set.len());
     ctx.reply.set(count as usize);
-    let mut positions = distinct(&*rng, set.len(), count);
+    let mut positions = distinct(&rng, set.len(), count);
     positions.sort_unstable();
     let reply = &mut *ctx.reply;
     set.remove_ranges(tx, &ranges_of(&positions), Some(&mut |member| reply.bulk(member)))?;

@@ -247,7 +247,7 @@ fn append(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
 }
 
 fn check_len(ctx: &Context<'_>, len: usize) -> CmdResult {
-    if len as u64 > ctx.shared.max_bulk_bytes() { Err(CmdError::TOO_LONG) } else { Ok(()) }
+    if len as u64 > ctx.local.max_bulk_bytes { Err(CmdError::TOO_LONG) } else { Ok(()) }
 }
 
 /// The value may grow up to the offset.

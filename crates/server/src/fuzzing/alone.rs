@@ -18,6 +18,7 @@ use crate::config::{DATABASES, Db, ServerConfig};
 use crate::families::COMMANDS;
 use crate::keyspace::Keyspace;
 use crate::net::{MAILBOX, Worker};
+use crate::repeat::with_commands;
 use crate::shared::Shared;
 use crate::shared::mailbox::{Incoming, Mailboxes};
 
@@ -62,7 +63,8 @@ impl Alone {
         config.environment.clock = Arc::clone(&clock) as Arc<_>;
         config.environment.rng = Arc::new(SeededRng::new(1));
         config.environment.background = false;
-        let engine = Arc::new(Engine::open(config).expect("the engine opens"));
+        let engine = with_commands(Engine::builder(config)).open().expect("the engine opens");
+        let engine = Arc::new(engine);
         let keyspace = Keyspace::open(Arc::clone(&engine), 1).expect("tables");
         Self { engine, clock, keyspace }
     }

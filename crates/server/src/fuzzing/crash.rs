@@ -19,10 +19,13 @@ const LOOK: &[u8] = b"DUMP a\r\nDUMP b\r\nDUMP c\r\nDUMP d\r\n";
 /// Turns of the event loop after which every reclaim has ended.
 const RECLAIM_TURNS: usize = 400;
 
-fn config(checkpoint: &str) -> Config {
+/// Name of a checkpoint scheme, and of a journal.
+type Scheme = (&'static str, &'static str);
+
+fn config((checkpoint, journal): Scheme) -> Config {
     let mut config = Config::new("unused");
     config.checkpoint = checkpoint.to_owned();
-    config.journal = "redo".to_owned();
+    config.journal = journal.to_owned();
     config
 }
 
@@ -100,8 +103,8 @@ struct History {
 }
 
 /// Recovers a disk after a crash, and compares.
-fn recover(seed: u64, disk: SimDisk, checkpoint: &str, history: &History) {
-    let alone = Alone::over(config(checkpoint), disk);
+fn recover(seed: u64, disk: SimDisk, scheme: Scheme, history: &History) {
+    let alone = Alone::over(config(scheme), disk);
     let mut session = alone.engine.session().expect("a session");
     let found = verified(&alone, &mut session);
     assert!(found.damage.is_empty(), "seed {seed}: {}", found.damage[0]);
@@ -129,8 +132,9 @@ fn live(seed: u64) -> usize {
     let mut recovered = 0;
     let rng = SeededRng::new(seed);
     let checkpoint = ["calc", "calc:partial"][seed as usize % 2];
+    let scheme = (checkpoint, ["redo", "command"][seed as usize / 2 % 2]);
     let disk = SimDisk::new(seed);
-    let alone = Alone::over(config(checkpoint), disk.clone());
+    let alone = Alone::over(config(scheme), disk.clone());
     let mut session = alone.engine.session().expect("a session");
     let mut server = Server::new(&alone);
     let mut client = [server.connect()];
@@ -153,7 +157,7 @@ fn live(seed: u64) -> usize {
         }
         if rng.below(COMMANDS as u64) < CRASHES {
             let image = disk.crash_image(rng.next_u64());
-            recover(seed, image, checkpoint, &history);
+            recover(seed, image, scheme, &history);
             recovered += 1;
         }
     }
@@ -162,7 +166,7 @@ fn live(seed: u64) -> usize {
 }
 
 /// A command, or several on one key. These are one transaction, which a crash keeps or loses whole.
-fn group(rng: &SeededRng) -> Vec<u8> {
+pub(super) fn group(rng: &SeededRng) -> Vec<u8> {
     if rng.below(3) > 0 {
         return command(rng);
     }

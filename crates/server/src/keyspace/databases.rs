@@ -6,7 +6,7 @@ use std::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-use stillpoint::{Engine, KeySet, Mode, Session, Slot, TableId};
+use stillpoint::{Engine, KeySet, Mode, Session, Slot, TableId, Tables};
 use stillpoint_io::Rng;
 
 use super::access::LoopKeys;
@@ -18,6 +18,7 @@ use super::waiters::Waiters;
 use super::watch::MissingKeys;
 use crate::config::{DATABASES, Db};
 use crate::error::{CmdError, ServerError};
+use crate::planted::mutant;
 
 /// The table of graves: the collections whose nodes are still to be removed.
 pub(super) const GRAVES: &str = "graves";
@@ -34,7 +35,10 @@ const CANDIDATES_MAX: usize = 64;
 /// The engine, and the tables of its databases.
 #[derive(Debug)]
 pub(crate) struct Keyspace {
-    pub(crate) engine: Arc<Engine>,
+    /// `None` while a start makes the commands of its log again.
+    engine: Option<Arc<Engine>>,
+    /// Whether the log gets commands instead of their writes.
+    pub(crate) logs_commands: bool,
     /// Tables by their place, which is the number in the name.
     tables: [TableId; DATABASES as usize],
     /// For each place, the nodes of the collections of its database.
@@ -108,6 +112,13 @@ fn stored_places(
     Ok(if is_sound { stored.try_into().unwrap_or(places) } else { places })
 }
 
+/// The names of all tables: of the databases, of their nodes, of the graves, and of the places.
+fn table_names() -> Vec<String> {
+    let nodes = (0..DATABASES).map(nodes_table_name);
+    let others = [GRAVES.to_owned(), PLACES.to_owned()];
+    (0..DATABASES).map(table_name).chain(nodes).chain(others).collect()
+}
+
 impl Keyspace {
     /// Finds the tables of the databases, and makes the missing ones. `workers` event loops will
     /// use them.
@@ -115,20 +126,36 @@ impl Keyspace {
     /// # Errors
     /// The engine refuses a table.
     pub(crate) fn open(engine: Arc<Engine>, workers: usize) -> Result<Self, ServerError> {
-        let nodes = (0..DATABASES).map(nodes_table_name);
-        let names: Vec<String> = (0..DATABASES)
-            .map(table_name)
-            .chain(nodes)
-            .chain([GRAVES.to_owned(), PLACES.to_owned()])
-            .collect();
+        let names = table_names();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let ids = engine.tables_named(&names).map_err(ServerError::engine)?;
-        let places_table = ids[2 * usize::from(DATABASES) + 1];
-        let places = stored_places(&engine, places_table).map_err(ServerError::engine)?;
-        Ok(Self {
-            engine,
-            places: places.map(AtomicU8::new),
-            places_table,
+        let mut keyspace = Self::of_tables(&ids, workers);
+        let places = stored_places(&engine, keyspace.places_table).map_err(ServerError::engine)?;
+        keyspace.places = places.map(AtomicU8::new);
+        // Whoever wants the names of commands in the log wants their writes beside them.
+        keyspace.logs_commands = engine.logs_calls() && !engine.config().log_calls;
+        keyspace.engine = Some(engine);
+        Ok(keyspace)
+    }
+
+    /// The tables of the databases for commands that a start makes again, before there is an engine.
+    /// Each database is at the place of its number.
+    ///
+    /// # Errors
+    /// The store refuses a table.
+    pub(crate) fn while_opening(tables: &mut Tables<'_>) -> Result<Self, stillpoint::Error> {
+        let ids =
+            table_names().iter().map(|name| tables.table(name)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self::of_tables(&ids, 1))
+    }
+
+    /// A keyspace of tables in the order of [`table_names`].
+    fn of_tables(ids: &[TableId], workers: usize) -> Self {
+        Self {
+            engine: None,
+            logs_commands: false,
+            places: std::array::from_fn(|db| AtomicU8::new(db as u8)),
+            places_table: ids[2 * usize::from(DATABASES) + 1],
             tables: std::array::from_fn(|db| ids[db]),
             nodes_tables: std::array::from_fn(|db| ids[usize::from(DATABASES) + db]),
             graves: ids[2 * usize::from(DATABASES)],
@@ -137,7 +164,28 @@ impl Keyspace {
             waiters: Arc::new(Waiters::new(workers)),
             counts: Counts::new(workers),
             flushes: Flushes::default(),
-        })
+        }
+    }
+
+    /// The engine.
+    ///
+    /// # Panics
+    /// While the engine is being opened. Commands over keys do not ask for it.
+    #[inline]
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        self.engine.as_ref().expect("an open engine serves")
+    }
+
+    /// Bytes that the data occupies, and their limit. 0 while the engine is being opened.
+    pub(crate) fn memory_bytes(&self) -> (usize, usize) {
+        let stats = self.engine.as_ref().map(|engine| engine.stats());
+        stats.map_or((0, 0), |stats| (stats.memory_bytes, stats.max_memory_bytes))
+    }
+
+    /// Whether each database is at the place of its number.
+    pub(crate) fn is_in_order(&self) -> bool {
+        let is_in_order = (0..DATABASES).all(|db| self.place(db) == usize::from(db));
+        mutant!(is_in_order, SwapForgotten => true)
     }
 
     /// The table of a database.
@@ -216,7 +264,7 @@ impl Keyspace {
 
     /// The number of keys, expired ones included, as a statistic that waits for nothing.
     pub(crate) fn len(&self, db: Db) -> u64 {
-        self.engine.len(self.table(db))
+        self.engine().len(self.table(db))
     }
 
     /// The number of keys, expired ones included, as an answer. In strict durability the answer
@@ -319,7 +367,7 @@ impl Keyspace {
     pub(crate) fn flush(&self, dbs: &[Db]) -> Result<(), CmdError> {
         let tables: Vec<TableId> =
             dbs.iter().flat_map(|&db| [self.table(db), self.nodes_table(db)]).collect();
-        self.flushes.count(|| self.engine.flush_tables(&tables))?;
+        self.flushes.count(|| self.engine().flush_tables(&tables))?;
         for &db in dbs {
             self.counts.restart_expiring(db, 0);
         }

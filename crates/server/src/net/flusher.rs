@@ -113,7 +113,7 @@ impl Drop for Flusher {
 
 impl FlushRequests {
     fn run(&self, number: usize, shared: &Shared) {
-        let (engine, clock) = (&shared.keyspace.engine, &shared.config.clock);
+        let (engine, clock) = (shared.keyspace.engine(), &shared.config.clock);
         let mut state = self.state.lock();
         loop {
             self.changed.wait_while(&mut state, |state| state.wanted.is_empty() && !state.stop);

@@ -25,7 +25,7 @@ impl Plan {
     /// Makes groups of the calls of the round.
     pub(super) fn group(&mut self, conns: &Connections, keyspace: &Keyspace) {
         self.group_ends.clear();
-        let groups_calls = !keyspace.engine.config().log_calls;
+        let groups_calls = !keyspace.engine().config().log_calls;
         let mut first = 0;
         for next in 1..self.calls.len() {
             if !groups_calls || !self.may_join(conns, first, next) {

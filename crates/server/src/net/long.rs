@@ -234,7 +234,7 @@ impl LongThread {
 
     /// Waits for memory that is being freed, outside of any read section.
     fn await_room(&self, since_ns: u64) {
-        let (clock, engine) = (&self.shared.config.clock, &self.shared.keyspace.engine);
+        let (clock, engine) = (&self.shared.config.clock, self.shared.keyspace.engine());
         let until_ns = since_ns + ROOM_PATIENCE.as_nanos() as u64;
         while engine.memory_returns() && clock.monotonic_ns() < until_ns {
             clock.sleep(ROOM_LOOK);
@@ -274,7 +274,7 @@ impl LongThread {
 
     /// In strict durability: waits until the reply may leave.
     fn make_durable(&mut self) -> Result<(), ServerError> {
-        let engine = &self.shared.keyspace.engine;
+        let engine = self.shared.keyspace.engine();
         let unflushed = self.session.unflushed();
         if engine.is_durable(&unflushed) {
             return Ok(());

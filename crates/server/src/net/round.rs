@@ -21,6 +21,7 @@ use crate::resp::Mark;
 use crate::session::call::{name_command, name_exec};
 use crate::session::context::{Context, Local};
 use crate::session::exec::{answered, declare_exec, run_exec};
+use crate::session::logged::{log_queue, log_requests};
 use crate::session::route::{note_latency, note_time, settle_reply};
 use crate::session::spec::{Flags, Handler, Spec};
 use crate::shared::Shared;
@@ -101,6 +102,7 @@ impl<'a> Round<'a> {
         let start_ns = self.shared.config.clock.monotonic_ns();
         {
             let _stripe = self.shared.keyspace.lock.enter(self.local.worker);
+            self.local.max_bulk_bytes = self.shared.max_bulk_bytes();
             self.plan.group(self.conns, &self.shared.keyspace);
             session.execute(self);
             self.local.keys.may_leave = false;
@@ -292,9 +294,15 @@ impl<'a> Round<'a> {
     /// Whether the running group goes on with its next call, after the calls before `next`.
     fn goes_on(&self, group: &Range<usize>, next: usize) -> bool {
         let conn = self.conns.get(self.plan.calls[group.start].conn as usize);
-        next < group.end
-            && !self.is_over
-            && conn.is_some_and(|conn| !conn.is_blocked(self.plan.allowance))
+        let goes_on =
+            || !self.is_over && conn.is_some_and(|conn| !conn.is_blocked(self.plan.allowance));
+        next < group.end && (self.is_logged_whole(group) || goes_on())
+    }
+
+    /// Whether the log has got the requests of the group, so that all of them must run.
+    fn is_logged_whole(&self, group: &Range<usize>) -> bool {
+        let mut calls = self.plan.calls[group.clone()].iter();
+        self.shared.keyspace.logs_commands && calls.any(|call| call.spec.flags.has(Flags::WRITE))
     }
 
     /// Takes back that calls have run.
@@ -415,7 +423,9 @@ impl<'a> Round<'a> {
 /// Whether a call that found no memory is run again a little later. `EXEC` is not, since its run
 /// has used up the queue.
 fn waits_for_room(shared: &Shared, diverts: bool, spec: &Spec) -> bool {
-    diverts && matches!(spec.handler, Handler::Keyed(_)) && shared.keyspace.engine.memory_returns()
+    diverts
+        && matches!(spec.handler, Handler::Keyed(_))
+        && shared.keyspace.engine().memory_returns()
 }
 
 /// Whether call `i` is the last of its client, and few bytes came behind it.
@@ -490,11 +500,21 @@ impl Batch for Round<'_> {
     }
 
     fn call(&mut self, group: usize, to: &mut stillpoint::Call) {
-        // A store that logs calls gets groups of one call.
-        let call = self.plan.calls[self.plan.group_calls(group).start];
-        let Some(conn) = self.conns.get_mut(call.conn as usize) else {
+        let calls = &self.plan.calls[self.plan.group_calls(group)];
+        let call = calls[0];
+        let Some(conn) = self.conns.get(call.conn as usize) else {
             return;
         };
+        if self.shared.keyspace.logs_commands {
+            let is_exec = matches!(call.spec.handler, Handler::Exec);
+            let requests = calls.iter().map(|call| (call.spec, self.plan.args(call, &conn.input)));
+            return match () {
+                () if !self.shared.keyspace.is_in_order() => {}
+                () if is_exec => log_queue(to, &conn.client, (0, usize::MAX), self.local),
+                () => log_requests(to, requests, &conn.client, self.local),
+            };
+        }
+        // A store that logs calls beside their writes gets groups of one call.
         let now_ms = self.local.keys.now_ms;
         if matches!(call.spec.handler, Handler::Exec) {
             name_exec(to, &conn.client, (0, usize::MAX), now_ms);

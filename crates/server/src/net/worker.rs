@@ -174,7 +174,7 @@ impl Worker {
     }
 
     fn check_health(&self) -> Result<(), ServerError> {
-        let health = self.shared.keyspace.engine.health();
+        let health = self.shared.keyspace.engine().health();
         health.map_err(|error| ServerError::Flush(error.to_string()))
     }
 
@@ -495,7 +495,7 @@ impl Worker {
             return Ok(None);
         };
         let unflushed = self.session.unflushed();
-        let engine = &self.shared.keyspace.engine;
+        let engine = self.shared.keyspace.engine();
         if engine.is_durable(&unflushed) {
             return Ok(None);
         }
@@ -647,7 +647,7 @@ impl Worker {
             rates.net_in.sample(now_ns, self.shared.sum(|w| w.net_in.get()));
             rates.net_out.sample(now_ns, self.shared.sum(|w| w.net_out.get()));
             drop(rates);
-            let stats = self.shared.keyspace.engine.stats();
+            let stats = self.shared.keyspace.engine().stats();
             self.shared.refusals.lock().note(stats.journal.refusals, stats.commits);
             self.shared.used_memory();
         }
@@ -676,7 +676,7 @@ impl Worker {
         let Some(awaited) = conn.client.awaited_save else {
             return;
         };
-        let now = self.shared.keyspace.engine.stats().checkpoints;
+        let now = self.shared.keyspace.engine().stats().checkpoints;
         if now.published > awaited.published {
             conn.reply.ok();
         } else if now.failures > awaited.failures {

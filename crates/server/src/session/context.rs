@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use stillpoint::Tx;
+use stillpoint_io::SeededRng;
 
 use super::client::{Blocked, BlockedState, Client, DerivedKeys};
 use super::commands::Commands;
@@ -24,6 +25,8 @@ pub(crate) struct Local {
     pub(crate) commands: &'static Commands,
     pub(crate) stats: Arc<WorkerStats>,
     pub(crate) keys: LoopKeys,
+    /// Longest value of this pass, in bytes.
+    pub(crate) max_bulk_bytes: u64,
 }
 
 impl Local {
@@ -34,6 +37,7 @@ impl Local {
             commands,
             stats,
             keys: shared.keyspace.loop_keys(worker, &*shared.config.rng),
+            max_bulk_bytes: shared.max_bulk_bytes(),
         }
     }
 }
@@ -57,6 +61,14 @@ impl Context<'_> {
     /// Wall time of this pass, in milliseconds since the Unix epoch.
     pub(crate) fn now_ms(&self) -> u64 {
         self.local.keys.now_ms
+    }
+
+    /// Random numbers on which the writes of a command depend. A log of calls keeps their seed.
+    ///
+    /// # Errors
+    /// The transaction has no declared keys.
+    pub(crate) fn random_numbers(&self, tx: &mut Tx<'_>) -> Result<SeededRng, CmdError> {
+        Ok(SeededRng::new(tx.random()?))
     }
 
     /// The client's database.

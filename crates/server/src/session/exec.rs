@@ -16,6 +16,7 @@ use stillpoint::{Batch, Call, KeySet, Session, Slot, Stamp, Tx, TxError};
 use super::call::name_exec;
 use super::client::{Client, Multi};
 use super::context::Context;
+use super::logged::log_queue;
 use super::spec::{Flags, Handler, Spec};
 use super::whole;
 use crate::config::{DATABASES, Db};
@@ -249,7 +250,13 @@ impl Batch for QueuedRun<'_, '_> {
     }
 
     fn call(&mut self, _: usize, to: &mut Call) {
-        name_exec(to, self.ctx.client, (self.from, self.to), self.ctx.now_ms());
+        let (ctx, range) = (&*self.ctx, (self.from, self.to));
+        let keyspace = &ctx.shared.keyspace;
+        if !keyspace.logs_commands {
+            name_exec(to, ctx.client, range, ctx.now_ms());
+        } else if keyspace.is_in_order() {
+            log_queue(to, ctx.client, range, ctx.local);
+        }
     }
 
     fn run(&mut self, _: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {

@@ -187,6 +187,7 @@ fn dispatch(
     ctx.count_call(spec);
     ctx.client.info.last_command.store(u32::from(spec.id) + 1, RELAXED);
     let shared = Arc::clone(ctx.shared);
+    ctx.local.max_bulk_bytes = shared.max_bulk_bytes();
     match spec.handler {
         Handler::Pure(run) => run(ctx, args),
         Handler::Store(run, _) if spec.flags.has(Flags::ALONE) => {

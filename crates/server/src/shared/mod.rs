@@ -125,9 +125,10 @@ impl Shared {
         let workers: Vec<_> = (0..threads).map(|_| Arc::new(WorkerStats::new(commands))).collect();
         let auth = Auth::default();
         auth.set_password(config.requirepass.as_deref().unwrap_or("").as_bytes());
-        let client_memory_bytes = config.client_memory_bytes.unwrap_or_else(|| {
-            ClientMemory::derived_limit(keyspace.engine.stats().max_memory_bytes)
-        });
+        let (memory_bytes, max_memory_bytes) = keyspace.memory_bytes();
+        let client_memory_bytes = config
+            .client_memory_bytes
+            .unwrap_or_else(|| ClientMemory::derived_limit(max_memory_bytes));
         let run_id = (0..3).map(|_| format!("{:016x}", config.rng.next_u64())).collect::<String>();
         Self {
             params: Params {
@@ -148,8 +149,7 @@ impl Shared {
             latency: LatencyMonitor::default(),
             rates: Mutex::default(),
             refusals: Mutex::default(),
-            startup_bytes: stillpoint_io::resident_bytes()
-                .saturating_sub(keyspace.engine.stats().memory_bytes as u64),
+            startup_bytes: stillpoint_io::resident_bytes().saturating_sub(memory_bytes as u64),
             client_memory: ClientMemory::new(client_memory_bytes),
             paused_until_ms: AtomicU64::new(0),
             paused_all: AtomicBool::new(false),
@@ -177,12 +177,12 @@ impl Shared {
 
     /// Bytes held for data.
     pub(crate) fn data_bytes(&self) -> u64 {
-        self.keyspace.engine.stats().memory_bytes as u64
+        self.keyspace.engine().stats().memory_bytes as u64
     }
 
     /// The limit of bytes held for data; 0: none.
     pub(crate) fn max_memory_bytes(&self) -> u64 {
-        match self.keyspace.engine.stats().max_memory_bytes {
+        match self.keyspace.engine().stats().max_memory_bytes {
             usize::MAX => 0,
             bytes => bytes as u64,
         }
@@ -190,12 +190,12 @@ impl Shared {
 
     /// Whether a reply waits until its commit, and all that the commit read, is durable.
     pub(crate) fn is_strict(&self) -> bool {
-        self.keyspace.engine.config().durability == Durability::Strict && self.has_journal()
+        self.keyspace.engine().config().durability == Durability::Strict && self.has_journal()
     }
 
     /// Whether commits are logged.
     pub(crate) fn has_journal(&self) -> bool {
-        self.keyspace.engine.config().journal != "none"
+        self.keyspace.engine().config().journal != "none"
     }
 
     /// Bytes held for data and for clients. Notes the peak.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use stillpoint::{Config as EngineConfig, Engine};
 use stillpoint_io::{Clock, RealClock, RealRng};
 use stillpoint_server::{
-    CollectionCheck, DebugCommand, Loading, Server, ServerConfig, ServerError,
+    CollectionCheck, DebugCommand, Loading, Server, ServerConfig, ServerError, with_commands,
 };
 
 /// A server on a free port; ends when dropped.
@@ -30,6 +30,11 @@ pub(crate) fn config() -> ServerConfig {
     config
 }
 
+/// Opens an engine that knows the commands of its log.
+pub(crate) fn opened(config: EngineConfig) -> Engine {
+    with_commands(Engine::builder(config)).open().expect("the engine opens")
+}
+
 impl TestServer {
     pub(crate) fn start() -> Self {
         Self::with(config())
@@ -43,8 +48,7 @@ impl TestServer {
     pub(crate) fn over(config: ServerConfig, mut engine: EngineConfig) -> Self {
         let directory = Arc::new(tempfile::tempdir().expect("a directory"));
         engine.data = directory.path().join("data");
-        let engine = Engine::open(engine).expect("the engine opens");
-        Self::around(config, engine, Some(directory))
+        Self::around(config, opened(engine), Some(directory))
     }
 
     pub(crate) fn around(
@@ -80,8 +84,12 @@ impl TestServer {
         self.stopping.store(true, Ordering::Relaxed);
         let ended = self.server.take().map_or(Ok(()), Server::join);
         ended.expect("server ends cleanly");
-        let engine = Engine::open(engine).expect("the engine opens again");
-        Self::around(config, engine, Some(directory))
+        Self::around(config, opened(engine), Some(directory))
+    }
+
+    /// What `look` finds in the engine.
+    pub(crate) fn look<R>(&self, look: impl FnOnce(&Engine) -> R) -> R {
+        look(&self.engine.upgrade().expect("the server runs"))
     }
 
     /// Records of a table.

@@ -12,6 +12,7 @@ mod dump;
 mod durability;
 mod fields;
 mod floats;
+mod golden;
 mod groups;
 mod later;
 mod limits;

@@ -245,7 +245,7 @@ impl Reclaimer {
     }
 
     fn find(&mut self, session: &mut Session, keyspace: &Keyspace) -> bool {
-        if keyspace.engine.len(keyspace.graves) == 0 {
+        if keyspace.engine().len(keyspace.graves) == 0 {
             return false;
         }
         let mut cursor = 0;

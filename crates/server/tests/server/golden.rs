@@ -1,0 +1,167 @@
+//! Logs of commands that earlier releases have written: a start makes the same records of them.
+//!
+//! A fixture has the files of a killed server, and then the records that its start must make. To add one
+//! for a release, run this test with `STILLPOINT_GOLDEN=NAME` in the environment.
+
+#![expect(clippy::disallowed_methods, reason = "fixtures are no files of an engine that runs")]
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use stillpoint::{Config as EngineConfig, Durability, Engine};
+
+use crate::common::{Client, TestServer, Value, config, opened};
+
+/// One file: its name and its bytes.
+const FILE: &str = "file";
+/// One record: table, key, tag, value.
+const RECORD: &str = "record";
+
+/// Commands of every family that writes.
+const SCRIPT: &str = "\
+    SET s 10 EX 100000000\nINCR s\nINCRBYFLOAT s 0.1\nAPPEND s tail\nSETRANGE s 30 end\nSETBIT b 77 1\n\
+    BITFIELD b SET u8 3 9 INCRBY i5 100 1\nBITOP XOR c b s\nGETDEL c\nMSET m1 1 m2 2\nDECRBY m2 7\n\
+    RPUSH l 1 2 3 4 5 6\nLINSERT l BEFORE 3 x\nLSET l 1 one\nLREM l 0 4\nLMOVE l l2 LEFT RIGHT\nLPOP l 2\n\
+    SADD t a b c d e f g h\nSPOP t\nSPOP t 3\nSADD u b c z\nSMOVE u t z\nSUNIONSTORE v t u\n\
+    ZADD z 1 a 2 b 3 c 4.5 d\nZINCRBY z 1.25 b\nZPOPMIN z\nZADD y 1 a 2 q\n\
+    ZUNIONSTORE zu 2 z y WEIGHTS 2 3 AGGREGATE MAX\nZRANGESTORE zr z 0 1\n\
+    HSET h f 1 g 2 i 3\nHINCRBY h f 5\nHINCRBYFLOAT h g 1.5\nHEXPIRE h 100000000 FIELDS 1 f\n\
+    PFADD p1 a b c\nPFADD p2 c d\nPFMERGE p3 p1 p2\nGEOADD g 13.36 38.11 x 15.08 37.5 y\n\
+    GEOSEARCHSTORE gs g FROMLONLAT 15 37 BYRADIUS 200 km\nSORT t ALPHA STORE sorted\n\
+    RENAME m1 m3\nCOPY t t2 REPLACE\nMULTI\nSET q 1\nINCR q\nSPOP t2\nHSET q f v\nEXEC";
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/server/fixtures/logs")
+}
+
+fn engine_config() -> EngineConfig {
+    let mut engine = EngineConfig::new("unused");
+    engine.journal = "command".to_owned();
+    engine.durability = Durability::Strict;
+    engine.checkpoint_every = None;
+    engine.logs = 1;
+    engine.log_segment_bytes = 16 << 10;
+    engine
+}
+
+/// Bytes in base 16 behind a hyphen. `z40.` stands for so many zeros.
+fn to_base16(bytes: &[u8]) -> String {
+    let mut text = String::from("-");
+    let mut rest = bytes;
+    while let Some(byte) = rest.first() {
+        let zeros = rest.iter().take_while(|&&byte| byte == 0).count();
+        let written =
+            if zeros > 4 { write!(text, "z{zeros}.") } else { write!(text, "{byte:02x}") };
+        written.expect("memory");
+        rest = &rest[if zeros > 4 { zeros } else { 1 }..];
+    }
+    text
+}
+
+fn of_base16(text: &str) -> Vec<u8> {
+    let (mut bytes, mut rest) = (Vec::new(), text.strip_prefix('-').expect("a hyphen"));
+    while !rest.is_empty() {
+        if let Some((zeros, behind)) = rest.strip_prefix('z').and_then(|rest| rest.split_once('.'))
+        {
+            bytes.resize(bytes.len() + zeros.parse::<usize>().expect("a number"), 0);
+            rest = behind;
+        } else {
+            let (digits, behind) = rest.split_at(2);
+            bytes.push(u8::from_str_radix(digits, 16).expect("two digits"));
+            rest = behind;
+        }
+    }
+    bytes
+}
+
+/// The records of all tables, as lines.
+fn records(engine: &Engine) -> Vec<String> {
+    let mut session = engine.session().expect("a session");
+    let mut lines = Vec::new();
+    for (name, table) in engine.tables() {
+        let mut cursor = 0;
+        loop {
+            let visit = &mut |key: &[u8], value: stillpoint::ValueRef<'_>| {
+                let (key, tag, value) = (to_base16(key), value.tag(), to_base16(&value.to_vec()));
+                lines.push(format!("{RECORD} {name} {key} {tag} {value}"));
+            };
+            cursor = session.scan(table, cursor, 1000, visit).expect("a scan");
+            if cursor == 0 {
+                break;
+            }
+        }
+    }
+    lines.sort_unstable();
+    lines
+}
+
+fn files(dir: &Path, under: &str, found: &mut BTreeMap<String, Vec<u8>>) {
+    for entry in std::fs::read_dir(dir).expect("a directory") {
+        let entry = entry.expect("an entry");
+        let name = format!("{under}{}", entry.file_name().to_string_lossy());
+        if entry.path().is_dir() {
+            files(&entry.path(), &format!("{name}/"), found);
+        } else {
+            found.insert(name, std::fs::read(entry.path()).expect("a file"));
+        }
+    }
+}
+
+/// Writes a fixture: the script is run, and the files are taken while the server is open.
+fn write_fixture(name: &str) {
+    let home = tempfile::tempdir().expect("a directory");
+    let engine = EngineConfig { data: home.path().join("data"), ..engine_config() };
+    let engine = opened(engine);
+    let server = TestServer::around(config(), engine, None);
+    let mut client: Client = server.client();
+    for line in SCRIPT.lines() {
+        let reply = client.call(&line.split(' ').collect::<Vec<_>>());
+        assert!(!matches!(reply, Value::Error(_)), "{line}: {reply:?}");
+    }
+    let mut found = BTreeMap::new();
+    files(&home.path().join("data"), "", &mut found);
+    let records = server.look(records);
+    drop(server);
+    let mut text = String::new();
+    for (name, bytes) in &found {
+        writeln!(text, "{FILE} {name} {}", to_base16(bytes)).expect("memory");
+    }
+    records.iter().for_each(|line| writeln!(text, "{line}").expect("memory"));
+    std::fs::create_dir_all(fixtures()).expect("a directory");
+    std::fs::write(fixtures().join(format!("{name}.txt")), text).expect("a fixture");
+}
+
+#[test]
+fn logs_of_earlier_releases_make_the_same_records() {
+    if let Ok(name) = std::env::var("STILLPOINT_GOLDEN") {
+        write_fixture(&name);
+    }
+    let mut count = 0;
+    for fixture in std::fs::read_dir(fixtures()).expect("fixtures") {
+        let path = fixture.expect("an entry").path();
+        let text = std::fs::read_to_string(&path).expect("a fixture");
+        let home = tempfile::tempdir().expect("a directory");
+        let mut expected = Vec::new();
+        for line in text.lines() {
+            let Some(file) = line.strip_prefix(FILE) else {
+                expected.push(line.to_owned());
+                continue;
+            };
+            let (name, bytes) = file.trim().split_once(' ').expect("a name and bytes");
+            let bytes = of_base16(bytes);
+            let target = home.path().join(name);
+            std::fs::create_dir_all(target.parent().expect("a directory")).expect("made");
+            std::fs::write(target, bytes).expect("written");
+        }
+        let engine = opened(EngineConfig { data: home.path().to_owned(), ..engine_config() });
+        assert!(engine.stats().recovered.commits_replayed > 30, "{}", path.display());
+        let found = records(&engine);
+        expected.sort_unstable();
+        let differs = found.iter().zip(&expected).find(|(found, expected)| found != expected);
+        assert_eq!(differs, None, "{}", path.display());
+        assert_eq!(found.len(), expected.len(), "{}", path.display());
+        count += 1;
+    }
+    assert!(count > 0, "there is no fixture");
+}
