@@ -95,6 +95,15 @@ pub fn checkpoint_schemes() -> impl Iterator<Item = (&'static str, &'static str)
     stillpoint_checkpoint::registry::REGISTRY.help()
 }
 
+/// Name of the checkpoint scheme that has this name or alias.
+///
+/// # Errors
+/// No scheme has it. The text lists all names.
+pub fn checkpoint_scheme_named(name: &str) -> Result<&'static str, String> {
+    let row = stillpoint_checkpoint::registry::REGISTRY.find(name);
+    row.map(|row| row.name).map_err(|unknown| unknown.to_string())
+}
+
 /// Name of the checkpoint scheme of a store whose settings name none.
 pub const CHECKPOINT_SCHEME_DEFAULT: &str = stillpoint_checkpoint::registry::DEFAULT;
 

@@ -50,6 +50,12 @@ fn change<'a>(apply: impl FnOnce(&Shared) + 'a) -> Result<Change<'a>, String> {
     Ok(Box::new(apply))
 }
 
+/// Name of the scheme, whose alias the start may have named.
+fn checkpoint_scheme(s: &Shared) -> &'static str {
+    let named = &s.keyspace.engine().config().checkpoint;
+    stillpoint::checkpoint_scheme_named(named).expect("the engine runs with this scheme")
+}
+
 fn yes_no(value: bool) -> String {
     if value { "yes" } else { "no" }.to_owned()
 }
@@ -119,15 +125,17 @@ static PARAMS: &[Param] = &[
     at_start!("bind", |s| s.config.bind.clone()),
     Param {
         name: "checkpoint",
-        get: |s| s.keyspace.engine().config().checkpoint.clone(),
+        get: |s| checkpoint_scheme(s).to_owned(),
         set: Some(|s, value| {
-            let scheme = &s.keyspace.engine().config().checkpoint;
-            if is(value, scheme) {
-                return change(|_| ());
+            let present = checkpoint_scheme(s);
+            let wanted = String::from_utf8_lossy(value).to_ascii_lowercase();
+            match stillpoint::checkpoint_scheme_named(&wanted) {
+                Ok(name) if name == present => change(|_| ()),
+                Ok(_) => Err(format!(
+                    "records in memory are laid out for '{present}'; restart with --checkpoint to choose another"
+                )),
+                Err(unknown) => Err(unknown),
             }
-            Err(format!(
-                "records in memory are laid out for '{scheme}'; restart with --checkpoint to choose another"
-            ))
         }),
     },
     Param {

@@ -476,9 +476,15 @@ fn a_scheme_is_chosen_at_the_start() {
     assert_eq!(shown_as(&mut c, "checkpoint_scheme"), "zigzag:partial");
     assert_eq!(shown_as(&mut c, "checkpoint_copies"), "2");
     assert_ne!(shown_as(&mut c, "checkpoint_last_stopped_ms"), "-1");
-    assert_eq!(c.call(&["CONFIG", "SET", "checkpoint", "pzigzag"]), Value::ok());
-    let refused = c.call(&["CONFIG", "SET", "checkpoint", "calc"]).text().to_owned();
-    assert!(refused.contains("laid out for 'pzigzag'"), "{refused}");
+    let shown = c.call(&["CONFIG", "GET", "checkpoint"]);
+    assert_eq!(shown.items()[1], Value::bulk("zigzag:partial"));
+    for name in ["pzigzag", "zigzag:partial"] {
+        assert_eq!(c.call(&["CONFIG", "SET", "checkpoint", name]), Value::ok());
+    }
+    for (name, says) in [("calc", "laid out for 'zigzag:partial'"), ("sparrow", "sparrow")] {
+        let refused = c.call(&["CONFIG", "SET", "checkpoint", name]).text().to_owned();
+        assert!(refused.contains(says), "{refused}");
+    }
 }
 
 #[test]
