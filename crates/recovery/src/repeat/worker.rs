@@ -112,6 +112,11 @@ impl<'a, 'm: 'a, 'r: 'a> Batch for Taken<'a, 'm, 'r> {
         self.records.len()
     }
 
+    /// Other threads wait until all of these records are declared. So none runs before.
+    fn keys_together(&self) -> usize {
+        usize::MAX
+    }
+
     fn declare(&mut self, index: usize, keys: &mut KeySet) {
         self.running = self.first + index;
         let mut prepared = None;

@@ -12,8 +12,8 @@
 //!
 //! All that a writing command reads beside its keys is here: time, database, longest value. Its random
 //! numbers come from [`Context::random_numbers`]. Some transactions are logged by their writes instead.
-//! These are long ones, those of a client that has waited or that watches keys, and those whose keys
-//! follow from values. While `SWAPDB` has moved a database, all are. So are those that visit nodes of
+//! These are long ones, and those of a client that has waited or that watches keys. So are those whose
+//! keys follow from values, and those that store distances. While `SWAPDB` has moved a database, all are. So are those that visit nodes of
 //! trees: a replay orders calls by the keys that they declare, and nodes are found on the way.
 
 use stillpoint::Call;
@@ -53,7 +53,8 @@ pub(crate) fn log_requests<'a>(
     let bytes: usize = writing.clone().map(|(_, args)| args.total_len()).sum();
     // A command that has waited skips values of other kinds. Further keys are none of its arguments.
     let depends_on_more = client.blocked.is_some() || client.derived.is_some();
-    if bytes == 0 || bytes > REQUESTS_BYTES_MAX || depends_on_more {
+    let is_inexact = writing.clone().any(|(spec, _)| spec.flags.has(Flags::INEXACT));
+    if bytes == 0 || bytes > REQUESTS_BYTES_MAX || depends_on_more || is_inexact {
         return;
     }
     call.set_procedure(NAME, VERSION);
@@ -74,8 +75,12 @@ pub(crate) fn log_queue(
     if multi.dirty || !client.watched.is_empty() || multi.memory() > REQUESTS_BYTES_MAX {
         return;
     }
+    let queued = from..to.min(multi.len());
+    if queued.clone().any(|i| multi.command(i).0.flags.has(Flags::INEXACT)) {
+        return;
+    }
     let mut db = client.db;
-    for i in from..to.min(multi.len()) {
+    for i in queued {
         let (spec, args) = multi.command(i);
         if matches!(spec.handler, Handler::Keyed(_)) && spec.flags.has(Flags::WRITE) {
             if call.arguments.is_empty() {

@@ -58,6 +58,8 @@ impl Flags {
     pub(crate) const DERIVES_KEYS: Self = Self(1 << 19);
     /// Runs while no other command does.
     pub(crate) const ALONE: Self = Self(1 << 20);
+    /// Writes what follows from a sine or the like. Its last bit differs between machines.
+    pub(crate) const INEXACT: Self = Self(1 << 21);
 
     pub(crate) const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)

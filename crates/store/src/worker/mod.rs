@@ -45,6 +45,11 @@ pub trait Batch {
     }
     /// Declares the keys of transaction `index`, as [`Procedure::declare`].
     fn declare(&mut self, index: usize, keys: &mut KeySet);
+    /// The number of keys with which no further transaction is declared until those before it have run.
+    #[inline]
+    fn keys_together(&self) -> usize {
+        BATCH_KEYS_MAX
+    }
     /// Whether transaction `index` shall run now. Asked before the transaction locks a key or
     /// copies a value. A refused transaction does not run, and [`ended`](Self::ended) is not called
     /// for it. `large_bytes` estimates the bytes of the large values under the transaction's keys;
@@ -186,7 +191,7 @@ impl Worker {
             keys.next_transaction();
             batch.declare(index, keys);
             self.ends.push(keys.declared().len());
-            if keys.declared().len() >= BATCH_KEYS_MAX {
+            if keys.declared().len() >= batch.keys_together() {
                 break;
             }
         }

@@ -13,16 +13,18 @@ use crate::keyspace::{Contents, Elements, Keyspace, Kind};
 use crate::resp::{Args, parse_f64};
 use crate::session::context::Context;
 use crate::session::row::{Keyed, ONE, R, TWO, WM, declared_by, row};
-use crate::session::spec::Spec;
+use crate::session::spec::{Flags, Spec};
+
+const INEXACT: Flags = WM.or(Flags::INEXACT);
 
 #[rustfmt::skip] // each row takes one line
 pub(in crate::families) const ROWS: &[Spec] = &[
-    declared_by(row("georadius", -6, WM, ONE, GEO, "3.2.0", Keyed(georadius), "Returns the members around a place, or stores them."), declare_radius),
+    declared_by(row("georadius", -6, INEXACT, ONE, GEO, "3.2.0", Keyed(georadius), "Returns the members around a place, or stores them."), declare_radius),
     row("georadius_ro", -6, R, ONE, GEO, "3.2.10", Keyed(georadius_ro), "Returns the members around a place."),
-    declared_by(row("georadiusbymember", -5, WM, ONE, GEO, "3.2.0", Keyed(georadiusbymember), "Returns the members around a member, or stores them."), declare_radius),
+    declared_by(row("georadiusbymember", -5, INEXACT, ONE, GEO, "3.2.0", Keyed(georadiusbymember), "Returns the members around a member, or stores them."), declare_radius),
     row("georadiusbymember_ro", -5, R, ONE, GEO, "3.2.10", Keyed(georadiusbymember_ro), "Returns the members around a member."),
     row("geosearch", -7, R, ONE, GEO, "6.2.0", Keyed(geosearch), "Returns the members in a circle or a rectangle."),
-    declared_by(row("geosearchstore", -8, WM, TWO, GEO, "6.2.0", Keyed(geosearchstore), "Stores the members in a circle or a rectangle."), declare_store),
+    declared_by(row("geosearchstore", -8, INEXACT, TWO, GEO, "6.2.0", Keyed(geosearchstore), "Stores the members in a circle or a rectangle."), declare_store),
 ];
 
 /// The argument with the key in which `GEORADIUS` stores its result.
