@@ -226,7 +226,7 @@ const EMPTIED_NOTES_MAX: usize = 256;
 /// Ends a flush of tables.
 fn tidy_up(shared: &Shared, tables: &[TableEntry]) {
     if tables.iter().map(|entry| entry.emptied.len()).sum::<usize>() > EMPTIED_NOTES_MAX {
-        // A checkpoint makes the notes superfluous.
+        // A note goes once the oldest checkpoint of the chain is younger.
         shared.checkpoints.request(Wish::Due);
     }
     if !shared.config.environment.background {
