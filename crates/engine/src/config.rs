@@ -184,8 +184,17 @@ impl Config {
     pub(crate) fn check_kinds(&self, kinds: &[&str]) -> Result<(), Error> {
         let Some(kind) = kinds.first() else { return Ok(()) };
         let refuse = |setting, reason: String| Err(Error::Config { setting, reason });
-        if !crate::journal_row(&self.journal)?.capabilities.records_commits {
+        let journal = crate::journal_row(&self.journal)?;
+        if !journal.capabilities.records_commits {
             return refuse("journal", format!("tables of kind {kind} need one that keeps records"));
+        }
+        if journal.capabilities.logs_before_images {
+            let name = journal.name;
+            let reason = format!(
+                "tables of kind {kind} log their own undo, and journal {name} has before-images of \
+                 records in memory alone: choose journal redo"
+            );
+            return refuse("journal", reason);
         }
         Ok(())
     }

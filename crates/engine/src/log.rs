@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use stillpoint_format::log::{PatchRange, RecordKind, Splice, WritesEncoder};
+use stillpoint_format::log::{PatchRange, RecordKind, Splice, WritesEncoder, encode_before_images};
 use stillpoint_format::{EncodeError, Stamp};
 use stillpoint_journal::{Entry, Journal, JournalError};
-use stillpoint_store::{Change, Commit, CommitLog, LogRefused, Splices, Write, WriteSet};
+use stillpoint_store::{Change, Commit, CommitLog, LogRefused, Splices, ValueRef, Write, WriteSet};
 use stillpoint_sync::CachePadded;
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
+use stillpoint_sync::{mutant, planted};
 
 use crate::call::CALL_ALONE;
 
@@ -56,12 +57,34 @@ pub(crate) struct SessionLog {
     pub(crate) log: u8,
     pub(crate) commits: CommitCounter,
     pub(crate) wants_dependencies: bool,
+    /// Whether records have before-images.
+    pub(crate) logs_before_images: bool,
+}
+
+impl SessionLog {
+    /// Appends a record with before-images.
+    #[inline(never)]
+    fn append_with_before_images(&self, commit: &Commit<'_>) -> Result<Stamp, JournalError> {
+        let &Commit { epoch, touched, call, .. } = commit;
+        let kind = if call.is_empty() { RecordKind::UndoWrites } else { RecordKind::UndoCommand };
+        let body = &|body: &mut Vec<u8>| {
+            encode_before_images(body, |images| {
+                let mut writes = commit.writes.with_before_images();
+                writes.try_for_each(|(write, before)| encode_before(images, write, before))
+            })?;
+            body.extend_from_slice(call);
+            encode_writes(&mut WritesEncoder::new(body), &commit.writes)
+        };
+        self.journal.append(self.log, &Entry { kind, epoch, touched, body })
+    }
 }
 
 impl CommitLog for SessionLog {
     fn append(&mut self, commit: &Commit<'_>) -> Result<Stamp, LogRefused> {
         let &Commit { epoch, touched, call, .. } = commit;
-        let stamp = if call.is_empty() {
+        let stamp = if self.logs_before_images {
+            self.append_with_before_images(commit)
+        } else if call.is_empty() {
             let body =
                 &|body: &mut Vec<u8>| encode_writes(&mut WritesEncoder::new(body), &commit.writes);
             let entry = Entry { kind: RecordKind::Writes, epoch, touched, body };
@@ -139,6 +162,42 @@ fn encode(encoder: &mut WritesEncoder<'_>, write: Write<'_>) -> Result<(), Encod
             }
         },
     }
+}
+
+/// Encodes what a write overwrites.
+fn encode_before(
+    encoder: &mut WritesEncoder<'_>,
+    write: Write<'_>,
+    before: Option<ValueRef<'_>>,
+) -> Result<(), EncodeError> {
+    let Write { table, generation, key, change, .. } = write;
+    let Some(before) = before else {
+        mutant!(AbsentTakenAsPresent => return encoder.put(table, generation, key, 0, &[]));
+        return encoder.delete(table, generation, key);
+    };
+    if let Change::Patch(patches) = change {
+        if let Some((offset, bytes)) = patches.only()
+            && let Ok(len) = <[u8; 8]>::try_from(bytes)
+            && offset + len.len() <= before.len()
+        {
+            let mut word = [0; 8];
+            before.read_range(offset, &mut word);
+            return encoder.patch_range(table, generation, key, offset as u32, &word);
+        }
+        if patches.clone().all(|(offset, bytes)| offset + bytes.len() <= before.len()) {
+            let old = patches.map(|(offset, bytes)| {
+                let mut old = vec![0; bytes.len()];
+                before.read_range(offset, &mut old);
+                (offset as u32, old)
+            });
+            let old: Vec<_> = old.collect();
+            let ranges = old.iter().map(|(offset, bytes)| PatchRange { offset: *offset, bytes });
+            let ranges: Vec<_> = ranges.collect();
+            return encoder.patch(table, generation, key, &ranges);
+        }
+    }
+    let shape = (before.tag(), before.len());
+    encoder.put_with(table, generation, key, shape, |out| before.copy_to(out))
 }
 
 #[cold]

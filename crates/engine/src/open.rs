@@ -44,7 +44,7 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     let plan = plan(&config, &read, &kinds.names(), progress)?;
     let mut tables = plan.manifest.tables.clone();
     let procedures = procedures.make(&mut tables)?;
-    let Capabilities { records_commits, logs_calls_alone } =
+    let Capabilities { records_commits, logs_calls_alone, logs_before_images } =
         crate::journal_row(&config.journal)?.capabilities;
     let wanted = Manifest { tables, ..plan.manifest.clone() };
     let holds_calls = repeat::check(&procedures, &plan, config.recovery_threads)?;
@@ -62,12 +62,12 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     let catalog = begin_incarnation(&disk, &plan, (wanted.tables, logs, scheme_row.name), &ends)?;
     let open = Arc::new(OpenTransactions::new(journal.clone(), config.logs));
     kind_replay.undo_losers(&journal, &open, store.driver().now().epoch())?;
-    let takes_checkpoints = scheme.checkpointer.is_some();
     let shared = Shared {
         kinds,
         open,
         records_commits,
         logs_calls_alone,
+        logs_before_images,
         holds_calls: AtomicBool::new(holds_calls),
         acknowledges_closed: records_commits && config.durability.acknowledges_closed(),
         disk,
@@ -83,7 +83,7 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
         procedures,
         checkpoints: Checkpoints::new(
             &plan.manifest,
-            (takes_checkpoints, scheme_row.capabilities.may_merge()),
+            (scheme_row.capabilities.takes_checkpoints(), scheme_row.capabilities.may_merge()),
             (config.keep_checkpoints, config.checkpoint_policy()),
             !marks_replayed(&plan.manifest, scheme_row.name),
             recovered.log_bytes,

@@ -40,6 +40,8 @@ pub(crate) struct Shared {
     pub(crate) records_commits: bool,
     /// Whether the journal may get the call of a procedure without its writes.
     pub(crate) logs_calls_alone: bool,
+    /// Whether records have the before-images of what they overwrite.
+    pub(crate) logs_before_images: bool,
     /// Whether the logs hold a call, or have held one since the opening.
     pub(crate) holds_calls: AtomicBool,
     pub(crate) acknowledges_closed: bool,

@@ -12,6 +12,7 @@
 //! batch. [`classify_tail`] then tells a torn tail from damage.
 
 mod batch;
+mod before;
 mod call;
 mod continuation;
 mod digest;
@@ -23,6 +24,7 @@ mod tail;
 mod write;
 
 pub use batch::{BATCH_ALIGN, BATCH_HEADER_BYTES, BatchBuilder, BatchPlace, RecordHead};
+pub use before::encode_before_images;
 pub use call::{CALL_INPUTS_BYTES_MAX, CALL_NAME_BYTES_MAX, CallReader, CallToRepeat, LoggedCall};
 pub use continuation::{CONTINUATION_BYTES, Continuation};
 pub use digest::WritesDigest;

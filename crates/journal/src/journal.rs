@@ -51,6 +51,9 @@ pub struct Capabilities {
     /// calls again, in the order of their gsns. So gsns must be a serial order of all transactions
     /// that write, and a checkpoint must have a point of consistency.
     pub logs_calls_alone: bool,
+    /// Whether the record of a commit also has what the commit has overwritten. Then a start can undo
+    /// commits that a checkpoint holds and a crash has taken away.
+    pub logs_before_images: bool,
 }
 
 /// Shortage of disk space.

@@ -6,7 +6,7 @@ use stillpoint_format::registry::{Named, Registry};
 
 use crate::error::JournalError;
 use crate::journal::{Capabilities, Config, Durability, Environment, Journal};
-use crate::schemes::{command, none, redo};
+use crate::schemes::{command, none, redo, undo_redo};
 
 /// Opens a journal for one incarnation of a store.
 pub type Open = fn(&Environment, &Config) -> Result<Arc<dyn Journal>, JournalError>;
@@ -38,7 +38,7 @@ impl Named for Row {
 
 /// All journals, the default first.
 pub static REGISTRY: Registry<Row> =
-    Registry::new("journal", &[redo::ROW, command::ROW, none::ROW]);
+    Registry::new("journal", &[redo::ROW, undo_redo::ROW, command::ROW, none::ROW]);
 
 #[cfg(test)]
 mod tests {
@@ -54,9 +54,12 @@ mod tests {
         let names = REGISTRY.iter().flat_map(|row| row.durabilities).map(|it| it.as_str());
         assert_eq!(
             names.collect::<Vec<_>>(),
-            ["relaxed", "strict", "relaxed", "strict", "checkpoint"]
+            ["relaxed", "strict", "relaxed", "strict", "relaxed", "strict", "checkpoint"]
         );
         let unknown = REGISTRY.find("journal").expect_err("no row").to_string();
-        assert_eq!(unknown, "unknown journal \"journal\"; known are: redo, command, none");
+        assert_eq!(
+            unknown,
+            "unknown journal \"journal\"; known are: redo, undo-redo, command, none"
+        );
     }
 }

@@ -519,6 +519,8 @@ impl Decoder<'_> {
                 match call {
                     Some(call) => self.keep_call((piece.log, &record), call, &mut decoded),
                     None => {
+                        let split = record.before_images().map_err(malformed)?;
+                        let record = split.map_or(record, |(_, record)| record);
                         self.decode_record(piece.log, &record, &mut decoded).map_err(malformed)?;
                     }
                 }
@@ -560,8 +562,11 @@ impl Decoder<'_> {
                 }
                 end.writes
             }
-            // Calls are read in the order of their batch.
-            RecordKind::Scheme | RecordKind::Call => return Ok(()),
+            // Calls are read in the order of their batch, and before-images were split off before.
+            RecordKind::Scheme
+            | RecordKind::Call
+            | RecordKind::UndoWrites
+            | RecordKind::UndoCommand => return Ok(()),
             RecordKind::Operation | RecordKind::Undo => {
                 let operation = OperationRecord::Operation(record.operation()?);
                 decoded.operations.push(ReplayOperation { gsn, log, record: operation });

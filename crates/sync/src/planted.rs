@@ -109,6 +109,8 @@ crate::planted_bugs! {
         ReclaimsBeforeClosed,
         /// A flush of tables is durable before earlier commits are.
         EmptiesBeforeLogs,
+        /// The before-image of a key without a value is an empty value.
+        AbsentTakenAsPresent,
         /// Recovery does not undo transactions on tables in place that a crash has cut off.
         LosersKept,
         /// An abort does not undo changes in place.

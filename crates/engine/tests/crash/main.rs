@@ -207,8 +207,12 @@ fn states_of_each() -> Vec<(Setting, u64)> {
         others += usize::from(!is_usual);
         let is_chosen = is_usual || share.is_some_and(|(k, n)| at % n == k);
         let states = wanted.unwrap_or(if is_chosen { 1000 } else { 60 });
-        // Logs of calls are those of redo, but for the calls in them.
-        let share = if setting.journal == "command" { 3 } else { 1 };
+        // The logs are those of redo, but for the calls or the before-images in them.
+        let share = match setting.journal {
+            "command" => 3,
+            "undo-redo" => 6,
+            _ => 1,
+        };
         (setting, states / share)
     };
     matrix().into_iter().map(states).collect()

@@ -3,6 +3,7 @@
 use super::batch::{
     BATCH_ALIGN, BATCH_HEADER_BYTES, BATCH_MAGIC, HEADER_CRC_FROM, UNFLUSHED_UNKNOWN, at,
 };
+use super::before;
 use super::call::LoggedCall;
 use super::continuation::Continuation;
 use super::operation::{LoggedEnd, LoggedOperation};
@@ -435,6 +436,24 @@ impl<'a> Record<'a> {
     /// The body encodes no call.
     pub fn command(&self) -> Result<(LoggedCall<'a>, WriteIter<'a>), DecodeError> {
         LoggedCall::decode(self)
+    }
+
+    /// The before-images in the body, and the record without them: of kind [`RecordKind::Writes`] or
+    /// [`RecordKind::Command`]. `None` for a record of another kind than [`RecordKind::UndoWrites`] and
+    /// [`RecordKind::UndoCommand`].
+    ///
+    /// # Errors
+    /// The body encodes no before-images.
+    pub fn before_images(&self) -> Result<Option<(WriteIter<'a>, Self)>, DecodeError> {
+        let kind = match self.kind {
+            RecordKind::UndoWrites => RecordKind::Writes,
+            RecordKind::UndoCommand => RecordKind::Command,
+            _ => return Ok(None),
+        };
+        let ((images, images_at), (body, body_offset)) =
+            before::split(self.body, self.body_offset)?;
+        let rest = Record { kind, body, body_offset, ..self.clone() };
+        Ok(Some((WriteIter::new(images, images_at), rest)))
     }
 
     /// The operation in the body, if the kind is [`RecordKind::Operation`] or [`RecordKind::Undo`].

@@ -22,6 +22,8 @@ pub enum RecordKind {
     /// The call of a procedure or of a command, and the writes of its transaction
     /// ([`super::LoggedCall`]).
     Command = 2,
+    /// The before-images and the writes of one transaction ([`super::Record::before_images`]).
+    UndoWrites = 3,
     /// An operation on a table whose kind writes in place ([`super::LoggedOperation`]).
     Operation = 4,
     /// The undo of a record of [`RecordKind::Operation`] ([`super::LoggedOperation`]).
@@ -32,6 +34,9 @@ pub enum RecordKind {
     Scheme = 10,
     /// The call of a procedure, which replay makes again ([`super::CallToRepeat`]).
     Call = 11,
+    /// As [`RecordKind::Command`], behind the before-images of its writes
+    /// ([`super::Record::before_images`]).
+    UndoCommand = 12,
 }
 
 impl RecordKind {
@@ -43,11 +48,13 @@ impl RecordKind {
         match code {
             1 => Ok(RecordKind::Writes),
             2 => Ok(RecordKind::Command),
+            3 => Ok(RecordKind::UndoWrites),
             4 => Ok(RecordKind::Operation),
             7 => Ok(RecordKind::Undo),
             8 => Ok(RecordKind::End),
             10 => Ok(RecordKind::Scheme),
             11 => Ok(RecordKind::Call),
+            12 => Ok(RecordKind::UndoCommand),
             _ => Err(DecodeCause::Unknown { field: "record kind", value: u64::from(code) }),
         }
     }

@@ -96,17 +96,37 @@ impl<'a> WritesEncoder<'a> {
         tag: u8,
         value: &[u8],
     ) -> Result<(), EncodeError> {
-        if let Ok(len) = u16::try_from(value.len()) {
+        self.put_with(table, generation, key, (tag, value.len()), |out| {
+            out.extend_from_slice(value);
+        })
+    }
+
+    /// As [`put`](Self::put). `append` appends the value, whose tag and length in bytes are given.
+    ///
+    /// # Errors
+    /// Those of [`put`](Self::put).
+    #[inline]
+    pub fn put_with(
+        &mut self,
+        table: u16,
+        generation: u32,
+        key: &[u8],
+        (tag, len): (u8, usize),
+        append: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), EncodeError> {
+        if let Ok(len) = u16::try_from(len) {
             self.head(OP_PUT, table, generation, key)?;
             let [low, high] = len.to_le_bytes();
             self.out.extend_from_slice(&[tag, low, high]);
         } else {
-            check_value(value.len())?;
+            check_value(len)?;
             self.head(OP_PUT | WIDE_VALUE, table, generation, key)?;
             self.out.push(tag);
-            self.out.extend_from_slice(&(value.len() as u32).to_le_bytes());
+            self.out.extend_from_slice(&(len as u32).to_le_bytes());
         }
-        self.out.extend_from_slice(value);
+        let start = self.out.len();
+        append(self.out);
+        debug_assert_eq!(self.out.len() - start, len, "a value of another length");
         Ok(())
     }
 

@@ -527,7 +527,7 @@ fn forged_batches_are_refused() {
         (64, &[23], "does not hold its dependencies"),
         (64, &[60], "truncated"),
         (68, &[0], "unknown record kind 0"),
-        (68, &[3], "unknown record kind 3"),
+        (68, &[5], "unknown record kind 5"),
         (69, &[2], "does not hold its dependencies"),
         (70, &[1], "epoch outside"),
         (70, &[0xFF, 0xFF], "epoch outside"),

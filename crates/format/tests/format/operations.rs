@@ -3,6 +3,7 @@
 use stillpoint_format::log::{
     BatchBuilder, BatchPlace, CALL_NAME_BYTES_MAX, CallReader, CallToRepeat, LoggedCall, LoggedEnd,
     LoggedOperation, RecordHead, RecordKind, TransactionEnd, WriteOp, WritesEncoder,
+    encode_before_images,
 };
 use stillpoint_format::{DecodeError, EncodeError, LogGsn};
 
@@ -108,6 +109,61 @@ fn calls_are_read_as_they_were_written() {
     }
     let name = &*"n".repeat(CALL_NAME_BYTES_MAX);
     LoggedCall { name, ..call }.encode_head(&mut out).expect("the longest name");
+}
+
+#[test]
+fn before_images_are_split_from_the_writes() {
+    let call = LoggedCall { name: "transfer", version: 7, arguments: b"1 2 30", inputs: b"" };
+    for is_call in [false, true] {
+        let mut body = Vec::new();
+        encode_before_images(&mut body, |images| {
+            images.put_with(1, 2, b"key", (3, 3), |out| out.extend_from_slice(b"old"))?;
+            images.delete(1, 2, b"new")
+        })
+        .expect("legal");
+        let images_len = body.len();
+        if is_call {
+            call.encode_head(&mut body).expect("it fits");
+        }
+        WritesEncoder::new(&mut body).put(1, 2, b"key", 4, b"value").expect("legal");
+        let kind = if is_call { RecordKind::UndoCommand } else { RecordKind::UndoWrites };
+        with_record(kind, &body, |record| {
+            let (images, rest) = record.before_images().expect("legal").expect("images");
+            let images: Vec<_> = images.map(|image| image.expect("legal")).collect();
+            assert_eq!(images.iter().map(|image| image.key).collect::<Vec<_>>(), [b"key", b"new"]);
+            assert!(matches!(images[0].op, WriteOp::Put { tag: 3, value: b"old" }));
+            assert!(matches!(images[1].op, WriteOp::Delete));
+            let writes = if is_call {
+                assert_eq!(rest.kind, RecordKind::Command);
+                let (found, writes) = rest.command().expect("a call");
+                assert_eq!(found, call);
+                writes
+            } else {
+                assert_eq!(rest.kind, RecordKind::Writes);
+                rest.writes()
+            };
+            let writes: Vec<_> = writes.map(|write| write.expect("legal")).collect();
+            assert!(matches!(writes[0].op, WriteOp::Put { tag: 4, value: b"value" }));
+            assert_eq!(writes.len(), 1);
+        });
+        // The images must be there as a whole.
+        for len in 0..images_len {
+            let split = |record: &stillpoint_format::log::Record<'_>| {
+                record.before_images().map(drop).expect_err("refused")
+            };
+            with_record(kind, &body[..len], split);
+        }
+    }
+    with_record(RecordKind::Writes, &[], |record| {
+        assert!(record.before_images().expect("legal").is_none());
+    });
+}
+
+#[test]
+fn before_images_that_fail_are_an_error() {
+    let mut out = Vec::new();
+    let failed = encode_before_images(&mut out, |images| images.delete(1, 2, &[0; 65_537]));
+    assert_eq!(failed, Err(EncodeError::KeyTooLong { bytes: 65_537 }));
 }
 
 /// A batch of calls in a segment, and the bytes of its records.

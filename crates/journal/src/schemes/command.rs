@@ -36,6 +36,10 @@ pub(crate) const ROW: Row = Row {
     name: "command",
     about: "the call of each procedure, made again by a start; else the values written",
     durabilities: &[Durability::Relaxed, Durability::Strict],
-    capabilities: Capabilities { records_commits: true, logs_calls_alone: true },
+    capabilities: Capabilities {
+        records_commits: true,
+        logs_calls_alone: true,
+        logs_before_images: false,
+    },
     open: |env, config| Ok(Arc::new(Redo::open(env, config)?)),
 };

@@ -3,3 +3,4 @@
 pub(crate) mod command;
 pub(crate) mod none;
 pub(crate) mod redo;
+pub(crate) mod undo_redo;

@@ -18,7 +18,11 @@ pub(crate) const ROW: Row = Row {
     name: "none",
     about: "no log: a crash goes back to the last checkpoint",
     durabilities: &[Durability::Checkpoint],
-    capabilities: Capabilities { records_commits: false, logs_calls_alone: false },
+    capabilities: Capabilities {
+        records_commits: false,
+        logs_calls_alone: false,
+        logs_before_images: false,
+    },
     open: |_, _| Ok(Arc::new(NoJournal)),
 };
 

@@ -55,7 +55,11 @@ pub(crate) const ROW: Row = Row {
     name: "redo",
     about: "the values that each transaction wrote, in one log per worker",
     durabilities: &[Durability::Relaxed, Durability::Strict],
-    capabilities: Capabilities { records_commits: true, logs_calls_alone: false },
+    capabilities: Capabilities {
+        records_commits: true,
+        logs_calls_alone: false,
+        logs_before_images: false,
+    },
     open: |env, config| Ok(Arc::new(Redo::open(env, config)?)),
 };
 

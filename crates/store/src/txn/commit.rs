@@ -21,7 +21,7 @@ use crate::planted;
 use crate::record::{self, NewCell, Prepared, Writing};
 use crate::rules::{Claim, DirtyRule, WriteRule, status};
 use crate::txn::Transaction;
-use crate::txn::commit_log::{Change, Commit, CommitLog, WriteSet};
+use crate::txn::commit_log::{Change, Commit, CommitLog, Locked, WriteSet};
 use crate::txn::pending::NONE;
 
 /// Dropped only when installing panics. The log already has the commit, and readers would see half
@@ -321,8 +321,10 @@ impl Transaction {
     /// The entry of the transaction for the log.
     #[inline]
     fn entry<'a>(&'a self, local: &'a Participant, phase: PhaseWord) -> Commit<'a> {
-        let Self { keys, written, pending, touched, call, .. } = self;
-        let writes = WriteSet { keys, written, pending, tables: &local.tables };
+        let Self { keys, written, pending, touched, call, held, first_key, .. } = self;
+        let (tables, memory) = (&local.tables, local.store.memory());
+        let locked = Locked { held, first_key: *first_key, memory };
+        let writes = WriteSet { keys, written, pending, tables, locked };
         Commit { epoch: phase.epoch(), touched, call, writes }
     }
 

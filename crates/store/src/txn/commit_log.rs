@@ -4,7 +4,11 @@ use stillpoint_format::{LOG_NONE, Stamp};
 use stillpoint_txn::{KeySet, LogRefused, TableId};
 
 use crate::catalog::Tables;
+use crate::memory::Memory;
+use crate::memory::cell::Record;
+use crate::memory::value::ValueRef;
 use crate::record::{Ranges, RecordChange};
+use crate::txn::LockedKey;
 use crate::txn::pending::{NONE, OpKind, Pending, Splices};
 
 /// A transaction that is about to commit, with all its locks held.
@@ -115,9 +119,25 @@ impl<'a> Change<'a> {
     }
 }
 
+/// The records that a transaction has locked.
+#[derive(Clone, Copy)]
+pub(crate) struct Locked<'a> {
+    /// The locked records, from key number `first_key` on.
+    pub(crate) held: &'a [LockedKey],
+    pub(crate) first_key: usize,
+    pub(crate) memory: &'a Memory,
+}
+
+impl std::fmt::Debug for Locked<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Locked").field("first_key", &self.first_key).finish_non_exhaustive()
+    }
+}
+
 /// The writes of a transaction, in the order of its keys.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteSet<'a> {
+    pub(crate) locked: Locked<'a>,
     pub(crate) keys: &'a KeySet,
     /// Key index and first pending operation of every key written.
     pub(crate) written: &'a [(usize, u32)],
@@ -130,6 +150,15 @@ impl<'a> WriteSet<'a> {
     #[inline]
     pub fn iter(&self) -> Writes<'a> {
         Writes { set: *self, rest: self.written.iter(), table: None }
+    }
+
+    /// The writes, each with the value that it overwrites: `None` for a key without one. Call this
+    /// before the writes are installed, while the transaction holds its locks.
+    pub fn with_before_images(&self) -> impl Iterator<Item = (Write<'a>, Option<ValueRef<'a>>)> {
+        let Locked { held, first_key, memory } = self.locked;
+        let before =
+            move |&(key, _): &(usize, u32)| Record::at(memory, held[key - first_key].place).value();
+        self.iter().zip(self.written.iter().map(before))
     }
 
     /// Number of keys written.

@@ -26,9 +26,13 @@ pub(crate) fn read_segment(header: &SegmentHeader, segment: &[u8]) -> usize {
                     let _ = record.operation();
                     let called = record.command().ok().map(|(_, writes)| writes);
                     let ended = record.end().ok().map(|end| end.writes);
-                    for write in
-                        [called, ended].into_iter().flatten().flatten().chain(record.writes())
-                    {
+                    let (images, rest) = record.before_images().ok().flatten().unzip();
+                    let undone = rest.as_ref().map(|rest| {
+                        assert!(rest.body_offset + rest.body.len() as u64 <= segment.len() as u64);
+                        rest.command().map_or(rest.writes(), |(_, writes)| writes)
+                    });
+                    let bodies = [called, ended, images, undone].into_iter().flatten();
+                    for write in bodies.flatten().chain(record.writes()) {
                         let Ok(write) = write else { break };
                         if let WriteOp::Patch(ranges) = &write.op {
                             assert_eq!(ranges.clone().count(), ranges.len());

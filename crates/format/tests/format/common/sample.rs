@@ -1,11 +1,13 @@
 //! Small correct files, each from one seed.
 
-use stillpoint_format::log::{Continuation, SegmentHeader};
+use stillpoint_format::log::{
+    BatchBuilder, BatchPlace, Continuation, LoggedCall, RecordHead, RecordKind, SegmentHeader,
+};
 use stillpoint_format::part::Codec;
 
 use super::mutate::Stream;
 use super::part::{part_file, part_header};
-use super::{Op, batch, segment_header};
+use super::{Op, batch, encode_ops, segment_header};
 
 /// A segment of three batches.
 pub(crate) fn sample_segment(stream: &mut Stream) -> (SegmentHeader, Vec<u8>) {
@@ -24,13 +26,47 @@ pub(crate) fn sample_segment(stream: &mut Stream) -> (SegmentHeader, Vec<u8>) {
         let align = [8, 256][stream.below(2)];
         segment.extend_from_slice(&batch(&header, at, 100 + number, 100 + number, align, &records));
     }
+    gsn += 1;
+    let batch = batch_with_before_images(&header, segment.len() as u64, gsn, stream);
+    segment.extend_from_slice(&batch);
     if stream.below(2) == 0 {
         let at = segment.len() as u64;
-        let mark = Continuation { first_batch: 103, first_gsn: gsn + 1 };
+        let mark = Continuation { first_batch: 104, first_gsn: gsn + 1 };
         segment.extend_from_slice(&mark.encode(&header, at));
     }
     segment.resize(segment.len() + 100, 0);
     (header, segment)
+}
+
+/// The fourth batch: one record with before-images.
+fn batch_with_before_images(
+    segment: &SegmentHeader,
+    offset: u64,
+    gsn: u64,
+    stream: &mut Stream,
+) -> Vec<u8> {
+    let mut builder = BatchBuilder::with_capacity(4096);
+    let (images, writes) = (sample_ops(stream), sample_ops(stream));
+    let call = LoggedCall { name: "move", version: 1, arguments: b"1 2", inputs: b"" };
+    let is_call = stream.below(2) == 0;
+    let kind = if is_call { RecordKind::UndoCommand } else { RecordKind::UndoWrites };
+    let head = RecordHead { gsn, epoch: 6, deps: &[] };
+    let body = |body: &mut Vec<u8>| {
+        let mut encoded = Vec::new();
+        encode_ops(&mut encoded, &images);
+        body.extend_from_slice(&(encoded.len() as u32).to_le_bytes());
+        body.extend_from_slice(&encoded);
+        if is_call {
+            call.encode_head(body)?;
+        }
+        encode_ops(body, &writes);
+        Ok(())
+    };
+    builder.append_with(head, kind, body).expect("legal record");
+    let (number, align, closed) = (103, 8, &[][..]);
+    builder
+        .seal(&BatchPlace { segment, offset, number, flushed_below: number, align, closed })
+        .to_vec()
 }
 
 fn sample_ops(stream: &mut Stream) -> Vec<Op> {

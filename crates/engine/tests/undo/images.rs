@@ -1,0 +1,217 @@
+//! What the records of the journal `undo-redo` say about the values that were overwritten.
+
+use std::path::PathBuf;
+
+use stillpoint::{Call, Engine, Error, KeySet, Mode, Procedure, Slot, Stamp, TableId, Tx, TxError};
+use stillpoint_format::ident::HEADER_BYTES;
+use stillpoint_format::log::{BatchReader, RecordKind, SegmentHeader, Step, WriteOp};
+use stillpoint_format::names::log_dir;
+use stillpoint_io::{Caching, Disk, OpenMode, SimDisk};
+
+use crate::config;
+
+/// A before-image: the key, and the tag and the value of before or the old bytes of ranges.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Image {
+    Value(Vec<u8>, u8, Vec<u8>),
+    Absent(Vec<u8>),
+    Ranges(Vec<u8>, Vec<(u32, Vec<u8>)>),
+}
+
+/// The kinds and the before-images of all records of log 0, oldest first.
+fn records(disk: &SimDisk) -> Vec<(RecordKind, Vec<Image>)> {
+    let dir = PathBuf::from(log_dir(0));
+    let mut names = disk.list(&dir).expect("a log");
+    names.retain(|name| !name.starts_with("spare"));
+    names.sort();
+    let mut found = Vec::new();
+    for name in names {
+        let file = disk.open(&dir.join(name), OpenMode::Read, Caching::Buffered).expect("there");
+        let mut segment = vec![0; file.len().expect("a length") as usize];
+        file.read_at(&mut segment, 0).expect("reads");
+        let header = SegmentHeader::decode(&segment[..HEADER_BYTES]).expect("a header");
+        let mut reader = BatchReader::new(&header, &segment);
+        while let Step::Batch(batch) = reader.next_batch() {
+            for record in batch.records() {
+                let record = record.expect("legal");
+                let split = record.before_images().expect("legal");
+                let images = split.into_iter().flat_map(|(images, _)| images);
+                let image = |write: Result<stillpoint_format::log::Write<'_>, _>| {
+                    let write = write.expect("legal");
+                    let key = write.key.to_vec();
+                    match write.op {
+                        WriteOp::Put { tag, value } => Image::Value(key, tag, value.to_vec()),
+                        WriteOp::Delete => Image::Absent(key),
+                        WriteOp::Patch(ranges) => {
+                            let owned = ranges.map(|of| (of.offset, of.bytes.to_vec()));
+                            Image::Ranges(key, owned.collect())
+                        }
+                        WriteOp::Splice(_) => panic!("no image is a splice"),
+                    }
+                };
+                found.push((record.kind, images.map(image).collect()));
+            }
+        }
+    }
+    found
+}
+
+fn value(key: &[u8], tag: u8, value: &[u8]) -> Image {
+    Image::Value(key.to_vec(), tag, value.to_vec())
+}
+
+fn absent(key: &[u8]) -> Image {
+    Image::Absent(key.to_vec())
+}
+
+/// Each kind of write logs what it overwrites: a value, a large value, or that there was none. This
+/// holds for cells of several copies, too.
+#[test]
+fn records_have_what_was_overwritten() {
+    for scheme in ["none", "calc:partial", "cou", "zigzag", "hourglass", "ping-pong"] {
+        let disk = SimDisk::new(1);
+        let mut settings = config(&disk, "undo-redo");
+        settings.checkpoint = scheme.to_owned();
+        let engine = Engine::open(settings).expect("opens");
+        let table = engine.table("things").expect("a table");
+        let mut session = engine.session().expect("a session");
+        let large = vec![7; 100_000];
+        let mut expected = Vec::new();
+        let mut expect = |images: Vec<Image>| expected.push((RecordKind::UndoWrites, images));
+
+        session.transact(|tx| tx.put(table, b"a", b"one")).expect("commits");
+        expect(vec![absent(b"a")]);
+        session.transact(|tx| tx.put_tagged(table, b"a", 3, b"twotwotwotwo")).expect("commits");
+        expect(vec![value(b"a", 0, b"one")]);
+        session.transact(|tx| tx.patch(table, b"a", 2, b"PATCHED!")).expect("commits");
+        expect(vec![Image::Ranges(b"a".to_vec(), vec![(2, b"otwotwot".to_vec())])]);
+        session.transact(|tx| tx.patch(table, b"a", 9, b"longer than it was")).expect("commits");
+        expect(vec![value(b"a", 3, b"twPATCHED!wo")]);
+        session
+            .transact(|tx| {
+                tx.patch(table, b"a", 0, b"XY")?;
+                tx.patch(table, b"a", 20, b"Z")
+            })
+            .expect("commits");
+        expect(vec![Image::Ranges(b"a".to_vec(), vec![(0, b"tw".to_vec()), (20, b" ".to_vec())])]);
+        session.transact(|tx| tx.put(table, b"a", &large)).expect("commits");
+        expect(vec![value(b"a", 3, b"XYPATCHEDlonger thanZit was")]);
+        session.transact(|tx| tx.patch(table, b"a", 70_000, b"inlarge!")).expect("commits");
+        expect(vec![Image::Ranges(b"a".to_vec(), vec![(70_000, vec![7; 8])])]);
+        session.transact(|tx| tx.put(table, b"a", b"small")).expect("commits");
+        let mut patched = large.clone();
+        patched[70_000..70_008].copy_from_slice(b"inlarge!");
+        expect(vec![value(b"a", 0, &patched)]);
+        session
+            .transact(|tx| {
+                tx.put(table, b"b", b"new")?;
+                tx.delete(table, b"a").map(drop)
+            })
+            .expect("commits");
+        expect(vec![absent(b"b"), value(b"a", 0, b"small")]);
+        session.transact(|tx| tx.put(table, b"a", b"again")).expect("commits");
+        expect(vec![absent(b"a")]);
+        // A checkpoint in between changes nothing, though a scheme has its value in another copy then.
+        engine.checkpoint().ok();
+        session.transact(|tx| tx.put(table, b"a", b"later")).expect("commits");
+        expect(vec![value(b"a", 0, b"again")]);
+        let found = records(&disk.kill());
+        assert_eq!(found.len(), expected.len(), "{scheme}");
+        for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            assert!(found == expected, "{scheme}: record {at}");
+        }
+    }
+}
+
+/// With `--log-calls` a record has the call, the writes, and what they overwrite.
+#[test]
+fn records_with_calls_have_before_images() {
+    let disk = SimDisk::new(1);
+    let mut settings = config(&disk, "undo-redo");
+    settings.log_calls = true;
+    let engine = Engine::open(settings).expect("opens");
+    let table = engine.table("things").expect("a table");
+    let mut session = engine.session().expect("a session");
+    session.transact(|tx| tx.put(table, b"long", &[1; 100])).expect("commits");
+    session.execute(&mut [Cut(table)][..]);
+    session.flush().expect("flushes");
+    let after = disk.kill();
+    let before = value(b"long", 0, &[1; 100]);
+    assert_eq!(
+        records(&after),
+        [(RecordKind::UndoWrites, vec![absent(b"long")]), (RecordKind::UndoCommand, vec![before])]
+    );
+    drop((session, engine));
+    let engine = Engine::open(config(&after, "redo")).expect("recovers");
+    let mut found = Vec::new();
+    let seen = engine.session().expect("a session").read(table, b"long", &mut found);
+    assert!(seen.expect("reads").is_some() && found == [1; 98], "the writes of the call");
+}
+
+/// A call that cuts two bytes out of a value.
+struct Cut(TableId);
+
+impl Procedure for Cut {
+    fn declare(&mut self, keys: &mut KeySet) {
+        keys.push(self.0, b"long", Mode::Write, 0);
+    }
+    fn call(&mut self, call: &mut Call) {
+        call.set("cut", 1);
+    }
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        tx.splice_slot(Slot(0), 50, 2, b"")
+    }
+    fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
+        result.expect("commits");
+    }
+}
+
+/// The journal may change between any two starts, also with a crash in between.
+#[test]
+fn the_journal_may_change_at_each_start() {
+    let mut disk = SimDisk::new(1);
+    let journals = ["redo", "undo-redo", "command", "undo-redo", "redo", "none", "undo-redo"];
+    for (round, journal) in journals.into_iter().enumerate() {
+        let engine = Engine::open(config(&disk, journal)).expect("opens");
+        let table = engine.table("things").expect("a table");
+        let mut session = engine.session().expect("a session");
+        let mut found = Vec::new();
+        for before in 0..round {
+            found.clear();
+            let seen = session.read(table, &[before as u8], &mut found).expect("reads");
+            assert!(seen.is_some() && found == b"new", "round {round}: commit {before}");
+        }
+        session
+            .transact(|tx| {
+                tx.put(table, &[round as u8], b"new")?;
+                tx.put(table, b"last", &[round as u8])
+            })
+            .expect("commits");
+        if journal == "none" {
+            engine.checkpoint().expect("a checkpoint");
+        }
+        drop((session, engine));
+        disk = disk.crash(round as u64);
+    }
+}
+
+/// Without a checkpoint the before-images are of no use, and a start leaves them alone.
+#[test]
+fn commits_survive_and_nothing_is_undone_without_need() {
+    let disk = SimDisk::new(1);
+    let engine = Engine::open(config(&disk, "undo-redo")).expect("opens");
+    let table = engine.table("things").expect("a table");
+    let mut session = engine.session().expect("a session");
+    session.transact(|tx| tx.put(table, b"a", b"one")).expect("commits");
+    session.transact(|tx| tx.put(table, b"a", b"two")).expect("commits");
+    drop((session, engine));
+    for seed in 0..10 {
+        let engine = Engine::open(config(&disk.crash(seed), "undo-redo")).expect("recovers");
+        let table = engine.table("things").expect("a table");
+        let mut found = Vec::new();
+        let seen = engine.session().expect("a session").read(table, b"a", &mut found);
+        assert!(seen.expect("reads").is_some() && found == b"two", "crash {seed}");
+    }
+    let unknown = Engine::open(config(&disk, "undo"));
+    assert!(matches!(unknown, Err(Error::Config { setting: "journal", .. })));
+}
