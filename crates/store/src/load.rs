@@ -503,14 +503,14 @@ impl Loader {
         } else {
             self.local.store.replayed_status()
         };
-        let mut larger = self.describe(table, hash, key, 0);
-        // A chain that has the key of the smaller cell has the key of the larger one. Relaxed: no other
+        let mut other = self.describe(table, hash, key, 0);
+        // A chain that has the key keeps it when another cell replaces the cell. Relaxed: no other
         // loader touches this key.
         let seen = lock_word::status(self.local.store.cell(number).lock().load(Relaxed));
-        larger.status |= mark | (seen & self.local.store.loaded_status());
+        other.status |= mark | (seen & self.local.store.loaded_status());
         let Participant { cache, store, reclaim, number: worker, .. } = &mut self.local;
         let place = (number, store.rules().write, store.driver().now());
-        let replaced = record::apply(store.memory(), cache, place, change, stamp, larger)?;
+        let replaced = record::apply(store.memory(), cache, place, change, stamp, other)?;
         let is_first = match replaced {
             Some(_) => {
                 reclaim.retire_cell(table.owner, number);

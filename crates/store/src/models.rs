@@ -2,6 +2,7 @@
 
 mod capture;
 mod load;
+mod replace;
 
 use shuttle::thread;
 use std::sync::Arc;

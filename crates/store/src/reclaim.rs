@@ -374,8 +374,8 @@ impl Participant {
     /// `None` if there is no memory, or if a capture has yet to take the deletion. This worker holds the
     /// cell's lock, and has read the key.
     ///
-    /// The new cell takes over the stamp and the marks. The index has the new cell only after the old
-    /// one is dead. So whoever writes the new cell writes it after all reads of the old one.
+    /// The new cell takes over the stamp and the marks. Its lock is free only after the old cell is dead.
+    /// So whoever writes the new cell writes it after all reads of the old one.
     fn make_smaller(&mut self, absent: Absent, stamp: Stamp) -> Result<Option<u64>, AreSettled> {
         let Self { store, cache, tables, reclaim, .. } = self;
         let (now, old) = (store.driver().now(), store.cell(absent.cell));
@@ -392,7 +392,8 @@ impl Participant {
         let key = &reclaim.key[..];
         let hash = store.hash(absent.table, key);
         let status = moved | store.rules().first_status(now) | store.rules().waits();
-        let new = |kind| NewCell { table, hash, key, value_len: 0, kind, locked_by: None, status };
+        let locked_by = Some(Priority::DECLARED);
+        let new = |kind| NewCell { table, hash, key, value_len: 0, kind, locked_by, status };
         // The move frees more than it takes. So it may take more than the limit allows.
         let allowance = std::mem::replace(&mut cache.allowance, Allowance::Reserve);
         let made = new(Kind::Record)
@@ -406,6 +407,7 @@ impl Participant {
             self.retire_unpublished(number);
             return Ok(None);
         }
+        lock_word::release_exclusive(store.cell(number).lock());
         self.reclaim.retire_cell(absent.owner, absent.cell);
         Ok(Some(number))
     }

@@ -8,8 +8,9 @@
 //! | change | state of the record | memory |
 //! |---|---|---|
 //! | put | the cell has room for the value | none |
-//! | put | no value, and the cell is too small | a larger cell, which replaces the old one in the index |
-//! | put | a value, and the cell is too small | blocks of a large value |
+//! | put | the cell is too small | a larger cell, which replaces the old one in the index |
+//! | put | a value, and the cell is far too large | a smaller cell, which replaces the old one |
+//! | put | the value is too long for any cell | blocks of a large value |
 //! | patch | the value is in the cell | none |
 //! | patch | the value is large | a table of blocks that shares the untouched chunks |
 //! | delete | any | none |
@@ -17,7 +18,8 @@
 //! A load has no log, so [`apply`] takes both steps at once.
 //!
 //! In a cell of several copies the write rule says which copies change. Such a cell is replaced by
-//! a larger one only if nobody needs its copies any more, since the larger cell does not get them.
+//! a larger one only if the key has no value and nobody needs its copies any more, since the larger
+//! cell does not get them. Where a cell must not be replaced, blocks of a large value take the value.
 
 use stillpoint_format::Stamp;
 use stillpoint_sync::Backoff;
@@ -80,7 +82,7 @@ pub(crate) enum Prepared {
     Large(Blob, u8),
     /// Blocks for a large value, still to be filled, and the value's tag.
     Blocks(Blob, u8),
-    /// A larger cell for a key that has no value. The index does not name the cell yet.
+    /// A cell of another size for the key. The index does not name the cell yet.
     Cell(u64),
 }
 
@@ -142,17 +144,23 @@ pub(crate) fn is_enough<R>(
     match change {
         RecordChange::Delete => true,
         RecordChange::Put { value, .. } => {
+            let capacity = record.inline_capacity();
             // A cell made for a lock only holds no value: its memory is beyond the limit.
             let is_lock = || record.is_absent() && memory.arena.is_of_kind(number, Kind::Lock);
-            value.len() <= record.inline_capacity() && !is_lock()
+            let is_smaller = 2 * value.len() + SPARE_BYTES < capacity;
+            value.len() <= capacity && !is_lock() && !(is_smaller && record.has_spare_room(value.len()))
         }
         RecordChange::Patch(_) => record.blob().is_none(),
     }
 }
 
+/// A smaller cell replaces the cell of a shorter value if the cell's room exceeds twice the value's length
+/// and this many bytes.
+const SPARE_BYTES: usize = if cfg!(any(loom, shuttle)) { 8 } else { 128 };
+
 /// Finds the memory that a change needs beyond its cell; `None` if the cell suffices. The caller
-/// keeps all others from changing the record. `larger` is called with a length in bytes, and makes a
-/// cell of the same key with room for a value of that length. `larger` is `None` if the cell must not
+/// keeps all others from changing the record. `other` is called with a length in bytes, and makes a
+/// cell of the same key with room for a value of that length. `other` is `None` if the cell must not
 /// be replaced.
 pub(crate) fn prepare<'a>(
     memory: &Memory,
@@ -160,7 +168,7 @@ pub(crate) fn prepare<'a>(
     number: u64,
     change: RecordChange<'a, impl Ranges<'a>>,
     record: Record<'_>,
-    larger: Option<impl FnOnce(&mut CellCache, usize) -> Result<u64, MemoryLimit>>,
+    other: Option<impl FnOnce(&mut CellCache, usize) -> Result<u64, MemoryLimit>>,
 ) -> Result<Option<Prepared>, MemoryLimit> {
     if is_enough(memory, number, change, record) {
         return Ok(None);
@@ -168,12 +176,22 @@ pub(crate) fn prepare<'a>(
     let owner = memory.arena.owner_of(number);
     let prepared = match change {
         RecordChange::Delete => return Ok(None),
-        RecordChange::Put { tag, value } => match larger {
-            Some(larger) if record.is_absent() && value.len() <= INLINE_VALUE_BYTES_MAX => {
-                Prepared::Cell(larger(cache, value.len())?)
+        RecordChange::Put { tag, value } => {
+            let is_absent = record.is_absent();
+            let has_room = !is_absent && value.len() <= record.inline_capacity();
+            let was_refused = cache.was_refused;
+            let other = other.filter(|_| value.len() <= INLINE_VALUE_BYTES_MAX);
+            match other.map(|other| other(cache, value.len())) {
+                Some(Ok(number)) => Prepared::Cell(number),
+                Some(Err(full)) if is_absent => return Err(full),
+                _ if has_room => {
+                    // The cell is too large and suffices. So a refusal is no sign that memory is missing.
+                    cache.was_refused = was_refused;
+                    return Ok(None);
+                }
+                _ => Prepared::Blocks(blob::allocate(memory, cache, owner, value.len())?, tag),
             }
-            _ => Prepared::Blocks(blob::allocate(memory, cache, owner, value.len())?, tag),
-        },
+        }
         RecordChange::Patch(ranges) => {
             let old = record.blob().expect("a patch of a value in its cell needs no memory");
             let tag = record.value().expect("a large value has a tag").tag();
@@ -358,18 +376,20 @@ impl<'a> Writing<'a> {
 
 /// Puts a value into the prepared cell `new`, which replaces the cell `old` of the same key in the
 /// index. A transaction that waits for the old cell's lock finds the cell dead and looks again. The
-/// caller releases that lock and retires the old cell.
+/// caller releases that lock and retires the old cell. Returns the large value that the key had, as
+/// [`install`] does.
 pub(crate) fn install_in_new_cell<'a>(
     new: Writing<'_>,
     (table, hash): (&Table, u64),
     old: u64,
     change: RecordChange<'a, impl Ranges<'a>>,
     stamp: Stamp,
-) {
+) -> Option<Blob> {
     let RecordChange::Put { tag, value } = change else {
-        unreachable!("a larger cell is prepared for a whole value only");
+        unreachable!("a cell is prepared for a whole value only");
     };
     let (memory, number) = (new.memory, new.number);
+    let large = Cell::new(memory, old).record().blob();
     if memory.copies > 1 {
         new.install(change, None, stamp, |_| unreachable!("a new cell has no value"));
     } else {
@@ -379,10 +399,11 @@ pub(crate) fn install_in_new_cell<'a>(
     }
     let replaced = table.index.replace(hash, (old, number), || Cell::new(memory, old).kill());
     debug_assert!(replaced, "the index names the cell of a key that cannot change meanwhile");
+    large
 }
 
 /// Prepares and installs a change of the record in cell `number` while the store is not served.
-/// Nobody reads meanwhile, so old large values are freed at once. Gives the number of the larger cell
+/// Nobody reads meanwhile, so old large values are freed at once. Gives the number of the cell `other`
 /// that has replaced the cell, if one has.
 pub(crate) fn apply<'a>(
     memory: &Memory,
@@ -390,17 +411,20 @@ pub(crate) fn apply<'a>(
     (number, rule, phase): (u64, WriteRule, PhaseWord),
     change: RecordChange<'a, impl Ranges<'a>>,
     stamp: Stamp,
-    larger: NewCell<'_>,
+    other: NewCell<'_>,
 ) -> Result<Option<u64>, MemoryLimit> {
     let record = Cell::new(memory, number).record();
     let make =
-        |cache: &mut CellCache, value_len| NewCell { value_len, ..larger }.make(memory, cache);
-    let prepared = prepare(memory, cache, number, change, record, Some(make))?;
+        |cache: &mut CellCache, value_len| NewCell { value_len, ..other }.make(memory, cache);
+    let may_replace = record.is_absent() || rule.replaces_present_cells();
+    let prepared = prepare(memory, cache, number, change, record, may_replace.then_some(make))?;
     let large = match prepared {
         Some(Prepared::Cell(new)) => {
-            let place = (larger.table, larger.hash);
+            let place = (other.table, other.hash);
             let writing = Writing { memory, number: new, rule, phase, noted: 0 };
-            install_in_new_cell(writing, place, number, change, stamp);
+            if let Some(old) = install_in_new_cell(writing, place, number, change, stamp) {
+                blob::release(memory, cache, old);
+            }
             return Ok(Some(new));
         }
         Some(Prepared::Blocks(blob, tag)) => {

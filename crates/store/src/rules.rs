@@ -89,6 +89,13 @@ pub enum WriteRule {
 }
 
 impl WriteRule {
+    /// Whether another cell may replace the cell of a key that has a value. Under the other rules the
+    /// cell has copies, or a value of the point of consistency elsewhere, which belong to the cell.
+    #[inline]
+    pub(crate) fn replaces_present_cells(self) -> bool {
+        matches!(self, Self::InPlace | Self::SaveBeforeImage)
+    }
+
     /// The copy of this epoch's parity, and the copy whose value is brought over to it. `None` under
     /// rules that bring nothing over.
     pub(crate) fn copies_of(self, epoch: u64) -> Option<(usize, usize)> {

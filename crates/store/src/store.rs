@@ -185,8 +185,8 @@ impl Store {
         }
     }
 
-    /// Whether no capture needs the copies of a cell whose key has no value. The caller holds the
-    /// lock and is inside of a read section, so that no capture begins meanwhile.
+    /// Whether no checkpoint needs a cell whose key has no value, or loses its value to another cell.
+    /// The caller holds the lock and is inside of a read section, so that no capture begins meanwhile.
     pub(crate) fn may_reuse(&self, cell: Cell<'_>) -> bool {
         match self.rules.reuse {
             Reuse::Always => true,
@@ -201,6 +201,29 @@ impl Store {
                 self.is_at_rest() && self.has_no_missing_deletion(cell)
             }
         }
+    }
+
+    /// Whether a commit in the phase `now` may replace the cell of a key by another cell. The caller
+    /// holds the lock, and is inside of a read section.
+    ///
+    /// The commit saves the before-image of a key with a value before, if the capture under way needs
+    /// one.
+    pub(crate) fn may_replace(&self, now: PhaseWord, cell: Cell<'_>, is_absent: bool) -> bool {
+        if is_absent {
+            return self.may_reuse(cell) || self.may_move(now, || true);
+        }
+        self.rules.write.replaces_present_cells()
+            && match self.rules.reuse.waits_for_deletions() {
+                true => self.may_move(now, || true),
+                false => self.may_reuse(cell),
+            }
+    }
+
+    /// The status bits that the cell takes over which replaces the cell `old` in a commit in the phase
+    /// `now`. A checkpoint may have a key that has a value, however clean its cell is.
+    pub(crate) fn replaced_status(&self, now: PhaseWord, old: Cell<'_>, is_absent: bool) -> u8 {
+        let moves = self.may_move(now, || true) && !(is_absent && self.may_reuse(old));
+        if moves { self.moved_status(old) } else { 0 }
     }
 
     /// Whether no checkpoint is under way.

@@ -203,6 +203,33 @@ fn a_larger_cell_keeps_what_the_chain_has() {
     assert!(found.keys.contains(&1), "the chain has key 1");
 }
 
+/// A key that the chain has gets a value that needs a cell of another size, and is deleted. The next
+/// checkpoint has the deletion, since the chain has the key. The new cell has no other mark.
+#[test]
+fn a_cell_of_another_size_keeps_what_the_chain_has() {
+    for (before, after) in [(30, 900), (900, 30), (30, 2_044), (2_044, 10)] {
+        let store = store_with(LIMIT_BYTES, 4, 1, CHANGES);
+        store.note_loaded_chain(true);
+        let log = Box::new(NoLog::default());
+        let mut worker = Worker::new(Arc::clone(&store), log).expect("a free slot");
+        let put = |worker: &mut Worker, len: usize| {
+            let value = vec![1; len];
+            worker.transact(|tx| tx.put(T, &1u64.to_be_bytes(), &value)).expect("memory");
+        };
+        put(&mut worker, before);
+        store.begin_chain();
+        checkpoint(&store, false, false);
+        store.end_chain(true);
+        let (found, _) = checkpoint(&store, true, true);
+        assert_eq!(found.keys, BTreeSet::new(), "{before}: nothing has changed");
+        put(&mut worker, after);
+        worker.transact(|tx| tx.delete(T, &1u64.to_be_bytes()).map(|_| ())).expect("memory");
+        worker.idle();
+        let (found, _) = checkpoint(&store, true, true);
+        assert_eq!(found.keys, BTreeSet::from([1]), "{before} and {after}: the chain has the key");
+    }
+}
+
 /// A written record is marked though others of its transaction have their mark already. So is a larger
 /// cell that takes the place of a marked one.
 #[test]

@@ -262,6 +262,66 @@ fn replaced_large_values_are_freed_by_their_bytes() {
     }
 }
 
+/// Writes values of this length under the keys, and reads them all.
+fn fill(worker: &mut Worker, keys: std::ops::Range<u64>, len: usize) {
+    for key in keys.clone() {
+        let value = vec![key as u8; len];
+        let put = worker.transact(|tx| tx.put(T, &key.to_be_bytes(), &value));
+        put.unwrap_or_else(|error| panic!("{len} bytes, key {key}: {error}"));
+        // Between its requests a worker is idle for a moment.
+        if key.is_multiple_of(1_000) {
+            worker.idle();
+        }
+    }
+    let mut read = Vec::new();
+    for key in keys {
+        read.clear();
+        worker.read(T, &key.to_be_bytes(), &mut read).expect("the table");
+        assert!(read.len() == len && read.iter().all(|&byte| byte == key as u8), "key {key}");
+    }
+}
+
+/// Values that grow bit by bit take the memory of values that were put once.
+#[test]
+fn growing_values_take_cells_of_their_size() {
+    let store = store_of(48 << 20, 2, 1);
+    let closed = Arc::new(AtomicU64::new(u64::MAX));
+    let mut worker = worker_of(&store, 0, &closed);
+    for len in (20..1_800).step_by(60) {
+        fill(&mut worker, 0..8_000, len);
+    }
+}
+
+/// The memory of values that shrink serves other keys.
+#[test]
+fn shrunk_values_give_memory_back() {
+    let store = store_of(64 << 20, 2, 1);
+    let closed = Arc::new(AtomicU64::new(u64::MAX));
+    let mut worker = worker_of(&store, 0, &closed);
+    for len in [1_900, 800, 300, 100] {
+        fill(&mut worker, 0..20_000, len);
+    }
+    fill(&mut worker, 20_000..60_000, 800);
+}
+
+/// A long key in a cell whose class has spare bytes keeps its cell when its short value is overwritten.
+#[test]
+fn no_cell_of_the_same_size_replaces_a_cell() {
+    let store = store_of(64 << 20, 2, 1);
+    let closed = Arc::new(AtomicU64::new(u64::MAX));
+    let mut worker = worker_of(&store, 0, &closed);
+    let key = [b'k'; 1_000];
+    let mut put = |len: usize| {
+        worker.transact(|tx| tx.put(T, &key, &vec![1; len])).expect("memory");
+        !worker.idle()
+    };
+    for len in [60, 60, 8, 60] {
+        assert!(put(len), "{len} bytes: a cell waits to be freed");
+    }
+    put(1_500);
+    assert!(!put(60), "a smaller cell replaces a larger one");
+}
+
 /// Writes two keys, and notes the old value of the second.
 struct Two {
     keys: [&'static [u8]; 2],

@@ -64,7 +64,8 @@ impl KeySet {
     }
 
     /// Declares a key. `value_len` is the length of the value to be written, if known, so that a
-    /// new record gets a cell of the right size. A key may be declared twice; both slots are the
+    /// new record gets a cell of the right size. A much shorter value may lose that room as soon as
+    /// another one replaces it. A key may be declared twice; both slots are the
     /// same record. The transaction is refused if a key is longer than 65,536 bytes, or if the keys
     /// together reach 4 GiB.
     #[inline]

@@ -31,7 +31,7 @@ use stillpoint_sync::atomic::{
 use stillpoint_sync::{Backoff, lock_word};
 
 use crate::memory::Memory;
-use crate::memory::arena::Arena;
+use crate::memory::arena::{Arena, bytes_of_class};
 use crate::memory::blob::{self, Blob};
 use crate::memory::stamp::{self, ABSENT, BUSY, DEAD, SECOND};
 use crate::memory::value::ValueRef;
@@ -42,8 +42,9 @@ const HEADER_WORDS: usize = 2;
 const INLINE_KEY_BYTES_MAX: usize = 1024;
 const LONG_KEY_CODE: u64 = 2047;
 const LONG_KEY_WORDS: usize = 2;
-/// Largest size of a value in the cell, with its 4 bytes of length and tag.
-pub(crate) const INLINE_VALUE_BYTES_MAX: usize = 2044;
+/// Most bytes of a value in the cell. Small in models, whose slabs are small.
+pub(crate) const INLINE_VALUE_BYTES_MAX: usize =
+    if cfg!(any(loom, shuttle)) { 60 } else { 2_044 };
 const COPY_WORDS_MIN: usize = 2;
 const META_BYTES: usize = 4;
 const LARGE: u64 = 1 << 24;
@@ -406,6 +407,18 @@ impl<'a> Record<'a> {
     #[inline]
     pub(crate) fn can_patch_to(self, end: usize) -> bool {
         end <= self.inline_capacity() || self.blob().is_some()
+    }
+
+    /// Whether the key has a value, in a cell of one copy, and a value of this length has room in a
+    /// smaller one.
+    #[inline(never)]
+    pub(crate) fn has_spare_room(self, value_len: usize) -> bool {
+        if self.memory.copies > 1 || self.is_absent() {
+            return false;
+        }
+        let (bytes, copy) = (self.words.len() * 8, self.copy.len() * 8);
+        let least = words::words_for(value_len + META_BYTES).max(COPY_WORDS_MIN) * 8;
+        bytes_of_class(bytes - copy + least) < bytes
     }
 
     /// Longest value that stays in the cell.

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! bucket (64 bytes):  [ control | entry × 7 ]
-//! control:            overflow bucket number << 8 | moves (7 bits) | lock bit
+//! control:            overflow bucket number << 24 | moves (23 bits) | lock bit
 //! entry:              hash bits 8..36 << 36 | cell number (36 bits);  0 = empty
 //! state:              level << 56 | split
 //! bucket of a hash:   h mod 2^level, or h mod 2^(level+1) where that is below `split`
@@ -17,6 +17,10 @@
 //! count of moves has changed. A reader that misses and sees a changed count tries again. The bits
 //! of a hash that choose between the two buckets of a split are in the entry, so a split touches no
 //! cell.
+//!
+//! A key's cell may be replaced by another. The count of moves then changes between two events: the new
+//! cell enters the index before, and the old cell dies after. So a reader that has met the dead cell
+//! tries again.
 //!
 //! Growth: beyond [`LOAD_START_QUARTERS`] entries per bucket a round of splits begins, and every insertion
 //! adds [`SPLITS_PER_INSERT`] of them until the number of buckets has doubled.
@@ -34,8 +38,8 @@ use super::arena::NUMBER_BITS;
 const BUCKET_WORDS: usize = 8;
 const LOCK: u64 = 1;
 const MOVES_ONE: u64 = 2;
-const MOVES_MASK: u64 = 0x7f * MOVES_ONE;
-const OVERFLOW_SHIFT: u32 = 8;
+const MOVES_MASK: u64 = (1 << OVERFLOW_SHIFT) - MOVES_ONE;
+const OVERFLOW_SHIFT: u32 = 24;
 const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
 /// The lowest hash bit that entries keep. The index's level never falls below this bit.
 const LEVEL_MIN: u32 = if IS_MODEL { 1 } else { 8 };
@@ -102,11 +106,18 @@ fn bucket_of(state: u64, hash: u64) -> u64 {
     if wide < (1 << level) + (state & SPLIT_MASK) { wide } else { narrow }
 }
 
-/// Number of moves of entries in a bucket's chain, modulo 128. No reader sleeps through 128 moves,
-/// since a bucket is split once each time the whole index doubles.
+/// Number of moves of entries in a bucket's chain, and of replaced cells, modulo 2²³. No reader sleeps
+/// through so many in the middle of a lookup.
 #[inline]
 fn moves(first: &[AtomicU64]) -> u64 {
     first[0].load(Acquire) & MOVES_MASK
+}
+
+/// Counts a move in the chain of a bucket, whose lock the caller holds.
+fn count_move(first: &[AtomicU64]) {
+    let control = first[0].load(Relaxed);
+    let moves = control.wrapping_add(MOVES_ONE) & MOVES_MASK;
+    first[0].store(control & !MOVES_MASK | moves, Release);
 }
 
 impl Index {
@@ -245,7 +256,8 @@ impl Index {
                 }
             }
             // The loads above are Acquire. If one of them has seen an entry cleared by a split,
-            // these loads see the published state, or the counted move, of that split.
+            // these loads see the published state, or the counted move, of that split. If `is_key` has
+            // met a dead cell that another has replaced, they see the counted move likewise.
             let same_bucket = bucket_of(self.state.load(Acquire), hash) == bucket_of(state, hash);
             if same_bucket && self::moves(first) == moves {
                 return None;
@@ -402,14 +414,17 @@ impl Index {
     }
 
     /// Replaces a key's cell by another, and returns whether the index had the old cell. The caller
-    /// holds the lock of the old cell. `retire` is called before others can see the new cell, and
-    /// before anyone can add a further cell for the key.
+    /// holds the locks of both cells, or is the only one to change the key. `retire` ends the old cell: it is called after others can see the
+    /// new cell, and before anyone can add a further cell for the key.
     pub(crate) fn replace(&self, hash: u64, (old, new): (u64, u64), retire: impl FnOnce()) -> bool {
         let first = self.lock(hash);
         let slot = self.slot_of(first, entry(hash, old));
         if let Some(slot) = slot {
-            retire();
             slot.store(entry(hash, new), Release);
+            // The count changes before the old cell ends: partner of the loads at the end of `find`. A
+            // lookup that has taken the old entry, and finds the cell dead, sees another count.
+            count_move(first);
+            retire();
         }
         self.unlock(first);
         slot.is_some()
@@ -532,9 +547,7 @@ impl Index {
             place.store(seen, Release);
             // The count changes before the old place is emptied: partner of the loads at the end of
             // `find`.
-            let control = first[0].load(Relaxed);
-            let moves = control.wrapping_add(MOVES_ONE) & MOVES_MASK;
-            first[0].store(control & !MOVES_MASK | moves, Release);
+            count_move(first);
             slot.store(0, Release);
         }
     }

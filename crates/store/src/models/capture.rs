@@ -336,6 +336,9 @@ impl World {
 enum Action {
     Put,
     PutLonger,
+    /// The value is far longer than those before and after.
+    PutRoomy,
+    PutLarge,
     Patch,
     Delete,
     DeleteAndPut,
@@ -345,9 +348,11 @@ enum Action {
     LockOnly,
 }
 
-const DEEDS: [Action; 7] = [
+const DEEDS: [Action; 9] = [
     Action::Put,
     Action::PutLonger,
+    Action::PutRoomy,
+    Action::PutLarge,
     Action::Patch,
     Action::Delete,
     Action::DeleteAndPut,
@@ -359,9 +364,12 @@ fn run(tx: &mut Tx<'_>, key: u8, deed: Action, tag: u8) -> Result<(), TxError> {
     let key = [key];
     match deed {
         Action::Put => tx.put_tagged(TABLE, &key, tag, &[tag; 20]),
-        // The value is too long for its cell. If the key has a value, the new one gets blocks. An
-        // absent key gets a larger cell.
+        // The value is too long for its cell and gets a larger one. If the cell must not be replaced,
+        // the value gets blocks.
         Action::PutLonger => tx.put_tagged(TABLE, &key, tag, &[tag; 36]),
+        // A short value has a smaller cell afterwards.
+        Action::PutRoomy => tx.put_tagged(TABLE, &key, tag, &[tag; 60]),
+        Action::PutLarge => tx.put_tagged(TABLE, &key, tag, &[tag; 61]),
         Action::Patch => match tx.get(TABLE, &key)? {
             Some(_) => tx.patch(TABLE, &key, 3, &[tag; 14]),
             None => Ok(()),

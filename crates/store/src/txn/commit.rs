@@ -476,7 +476,7 @@ impl Transaction {
             let held = held[key - self.first_key];
             let record = Record::at(memory, held.place);
             let change = Change::of(pending, first);
-            let larger = |cache: &mut CellCache, value_len| {
+            let other = |cache: &mut CellCache, value_len| {
                 let declared = keys.declared()[key];
                 let new = NewCell {
                     table: tables.get(declared.table).expect("checked"),
@@ -491,9 +491,9 @@ impl Transaction {
             };
             // A capture will have claimed the record before its cell is replaced.
             let may_replace =
-                store.may_reuse(store.cell(held.cell)) || store.may_move(phase, || true);
-            let larger = may_replace.then_some(larger);
-            let found = record::prepare(memory, cache, held.cell, change, record, larger)?;
+                store.may_replace(phase, store.cell(held.cell), record.is_absent());
+            let other = may_replace.then_some(other);
+            let found = record::prepare(memory, cache, held.cell, change, record, other)?;
             if let Some(found) = found {
                 prepared.push((key, found));
             }
@@ -617,16 +617,18 @@ impl Transaction {
         let (memory, rule, noted) = (store.memory(), store.rules().write, store.begun_chain());
         let writing = Writing { memory, number: new, rule, phase, noted };
         let place = (&**table, declared.hash);
-        let old = store.cell(held.cell);
-        if store.may_move(phase, || true) && !store.may_reuse(old) {
-            let moved = store.moved_status(old);
+        let is_absent = held.stamp_word & ABSENT != 0;
+        let moved = store.replaced_status(phase, store.cell(held.cell), is_absent);
+        if moved != 0 {
             lock_word::set_status_held(store.cell(new).lock(), moved, false);
             store.note_moved_marks(new, moved);
         }
-        record::install_in_new_cell(writing, place, held.cell, change, stamp);
+        if let Some(large) = record::install_in_new_cell(writing, place, held.cell, change, stamp) {
+            reclaim.retire_blob(table.owner, large);
+        }
         lock_word::release_exclusive(store.cell(held.cell).lock());
         reclaim.retire_cell(table.owner, held.cell);
-        let added = change.added_records(held.stamp_word & ABSENT != 0);
+        let added = change.added_records(is_absent);
         held.cell = new;
         held.place = store.cell(new).place(new, stamp.to_bits());
         self.count(local, key, added);
@@ -665,7 +667,7 @@ impl Transaction {
             common &= record.lock().load(Relaxed);
         }));
         let is_marked = lock_word::status(common) & status::dirty_in(phase.epoch()) != 0;
-        // A larger cell has no mark yet.
+        // A new cell may have no mark yet.
         !(is_marked && self.prepared.is_empty())
     }
 

@@ -227,8 +227,11 @@ impl<'w> Tx<'w> {
             return Ok(());
         }
         let is_long = first != NONE && len <= REWRITTEN_BYTES && transaction.pending.is_long(first);
-        if is_long || !cell.can_patch_to(end) {
+        if is_long {
             return self.put_patched(slot, offset, bytes);
+        }
+        if !cell.can_patch_to(end) {
+            return self.splice_slot(slot, offset, bytes.len().min(len - offset), bytes);
         }
         if first != NONE && transaction.pending.merge(first, offset, bytes) {
             return Ok(());
@@ -307,7 +310,7 @@ impl<'w> Tx<'w> {
         Ok(patches.is_empty())
     }
 
-    /// Writes the value as a whole, since it outgrows its cell or has many patches.
+    /// Writes the value as a whole, since it has many patches.
     fn put_patched(&mut self, slot: Slot, offset: usize, bytes: &[u8]) -> Result<(), TxError> {
         let value = self.value(slot).expect("patched values exist");
         let (tag, mut whole) = (value.tag(), value.to_vec());

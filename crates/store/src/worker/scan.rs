@@ -4,6 +4,8 @@
 //! after the section has ended. So a visitor may be slow and may use other sessions, and no grace
 //! period waits for it.
 
+use std::ops::Range;
+
 use stillpoint_txn::{TableId, TxError};
 
 use crate::memory::cell::OptimisticRead;
@@ -146,14 +148,19 @@ impl Worker {
         for &cell in &*cells {
             self.local.store.memory().arena.prefetch(cell);
         }
-        let all = self.copy_positions(cursor, most, copied);
+        let all = self.copy_positions((table, cursor), most, copied);
         self.local.exit();
         Ok(all.unwrap_or(next))
     }
 
     /// Copies the records of the found cells, with the first `most` bytes of each value. If the
     /// records are too long for one read section, returns the place to continue from.
-    fn copy_positions(&mut self, cursor: u64, most: usize, copied: &mut Copied) -> Option<Next> {
+    fn copy_positions(
+        &mut self,
+        (table, cursor): (TableId, u64),
+        most: usize,
+        copied: &mut Copied,
+    ) -> Option<Next> {
         let (mut cursor, mut from) = (cursor, 0);
         for position in 0..copied.positions.len() {
             let (to, next) = copied.positions[position];
@@ -163,7 +170,7 @@ impl Worker {
                     copied.note_keys(first);
                     return Some(Next { cursor, is_end: false, looked_at: from });
                 }
-                self.copy_record(copied.cells[at], most, copied);
+                self.copy_record(table, at..to, most, copied);
             }
             copied.earlier.clear();
             (cursor, from) = (next, to);
@@ -171,25 +178,50 @@ impl Worker {
         None
     }
 
-    fn copy_record(&mut self, number: u64, most: usize, copied: &mut Copied) {
-        let Copied { bytes, records, key, earlier, .. } = copied;
-        let cell = self.local.store.cell(number);
-        cell.read_key(key);
+    /// Copies the record of the first of these cells, which are those of one position from there on.
+    fn copy_record(
+        &mut self,
+        table: TableId,
+        cells: Range<usize>,
+        most: usize,
+        copied: &mut Copied,
+    ) {
+        let Copied { cells: all, bytes, records, key, earlier, .. } = copied;
+        let mut number = all[cells.start];
+        self.local.store.cell(number).read_key(key);
         if earlier.contains(key) {
             return;
         }
         let start = bytes.len();
         bytes.extend_from_slice(key);
         let key_end = bytes.len();
-        match cell.read_head_optimistic(key, most, bytes) {
-            OptimisticRead::Value(tag, stamp) => {
-                self.local.dependencies.add(stamp);
-                records.push((tag, key_end, bytes.len()));
-                return;
+        loop {
+            match self.local.store.cell(number).read_head_optimistic(key, most, bytes) {
+                OptimisticRead::Value(tag, stamp) => {
+                    self.local.dependencies.add(stamp);
+                    records.push((tag, key_end, bytes.len()));
+                    return;
+                }
+                // The absence of the key is part of the answer.
+                OptimisticRead::Absent(stamp) => {
+                    self.local.dependencies.add(stamp);
+                    break;
+                }
+                OptimisticRead::Other => {
+                    // Another cell has replaced the key's, or the key is gone. If the scan has met the
+                    // other cell too, that cell comes later.
+                    let has_key = |&other: &u64| self.local.store.cell(other).has_key(key);
+                    if all[cells.start + 1..cells.end].iter().any(has_key) {
+                        break;
+                    }
+                    let hash = self.local.store.hash(table, key);
+                    let found = self.local.tables.get(table).expect("found before");
+                    match self.local.find(found, key, hash) {
+                        Some(other) => number = other,
+                        None => break,
+                    }
+                }
             }
-            // The absence of the key is part of the answer.
-            OptimisticRead::Absent(stamp) => self.local.dependencies.add(stamp),
-            OptimisticRead::Other => {}
         }
         bytes.truncate(start);
     }

@@ -37,7 +37,7 @@ use super::kinds::{ElementRules, Kind, Order};
 use super::value::RECORD_OVERHEAD;
 use crate::planted::mutant;
 use times::{EARLIEST_BYTES, IS_TIMED, NEVER};
-use tree::{LEAF_BYTES_MAX, Nodes, PACKED_BYTES_MAX, Sorting, Tree, TreePosition, damaged};
+use tree::{Nodes, PACKED_BYTES_MAX, Sorting, Tree, TreePosition, damaged};
 
 /// The flag of a collection whose nodes are records of their own.
 const IS_TREE: u8 = 1;
@@ -97,12 +97,17 @@ struct TxNodes<'a, 't> {
 
 impl TxNodes<'_, '_> {
     fn slot(&mut self, node: u64) -> Result<Slot, TxError> {
+        self.slot_for(node, 0)
+    }
+
+    /// The slot of a node, whose record has room for so many bytes if it is new.
+    fn slot_for(&mut self, node: u64, len: usize) -> Result<Slot, TxError> {
         let NodeKeys { parent, table, incarnation, recent, .. } = *self.keys;
         if let Some((_, slot)) = recent.iter().find(|(other, _)| *other == node) {
             return Ok(*slot);
         }
         let key = node_key(incarnation, node);
-        let slot = self.tx.key_under(parent, table, &key, LEAF_BYTES_MAX)?;
+        let slot = self.tx.key_under(parent, table, &key, len)?;
         self.keys.recent.rotate_right(1);
         self.keys.recent[0] = (node, slot);
         Ok(slot)
@@ -134,7 +139,7 @@ impl Nodes for TxNodes<'_, '_> {
 
     fn add(&mut self, bytes: &[u8]) -> Result<u64, TxError> {
         self.keys.last += 1;
-        let slot = self.slot(self.keys.last)?;
+        let slot = self.slot_for(self.keys.last, bytes.len())?;
         self.tx.put_slot(slot, bytes)?;
         Ok(self.keys.last)
     }

@@ -1,0 +1,116 @@
+//! A key whose cell is replaced by cells of other sizes, while others read and scan. The key has a value
+//! all the time, so nobody may miss it, and no read gives an older value after a newer one.
+
+use std::sync::Arc;
+
+use shuttle::thread;
+
+use super::{SCHEDULES, hash};
+use crate::memory::index::{Index, Inserted};
+use crate::{CellRules, NoLog, Store, StoreConfig, TableId, Worker};
+use stillpoint_sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+const TABLE: TableId = TableId(0);
+const KEY: &[u8] = b"key";
+/// Lengths of the values, one after the other: each needs a cell of another size, or a large value.
+const LENS: [usize; 5] = [8, 30, 60, 8, 61];
+
+/// Entries of one bucket are replaced again and again, and each old cell dies. A reader finds the key
+/// under one of its cells.
+#[test]
+fn a_replaced_entry_is_never_missed() {
+    let work = || {
+        let index = Arc::new(Index::new(&Arc::default()).expect("a model's memory"));
+        // The cell that is alive. In the moment of a replacement two cells are.
+        let alive = Arc::new([AtomicU64::new(10), AtomicU64::new(0)]);
+        let same = hash(1);
+        let inserted = index.insert(0, same, 10, |_| false, || {});
+        assert_eq!(inserted, Inserted::New);
+        let (replaced, living) = (index.clone(), alive.clone());
+        let writer = thread::spawn(move || {
+            for (turn, new) in (11..14u64).enumerate() {
+                living[(turn + 1) % 2].store(new, SeqCst);
+                let end = || living[turn % 2].store(0, SeqCst);
+                assert!(replaced.replace(same, (new - 1, new), end));
+            }
+        });
+        let is_key = |cell| alive.iter().any(|living| living.load(SeqCst) == cell);
+        for _ in 0..2 {
+            assert!(index.find(same, is_key).is_some(), "the key has a cell all the time");
+            let (mut seen, mut cursor) = (false, 0);
+            loop {
+                // A dead cell tells nothing. Whoever meets one looks the key up.
+                cursor = index.scan(cursor, |_| seen = true);
+                if cursor == 0 {
+                    break;
+                }
+            }
+            assert!(seen, "the scan missed the key");
+        }
+        writer.join().expect("no panic");
+        assert_eq!(index.find(same, is_key), Some(13));
+    };
+    shuttle::check_random(work, SCHEDULES);
+    shuttle::check_pct(work, SCHEDULES, 3);
+}
+
+/// The gsn that a value of these bytes was written with: 1 for the first of [`LENS`].
+fn turn_of(value: &[u8]) -> usize {
+    let turn = usize::from(value[0]);
+    assert_eq!(value, vec![turn as u8; LENS[turn]], "torn");
+    turn
+}
+
+#[test]
+fn a_key_is_read_and_scanned_while_its_cell_is_replaced() {
+    let work = || {
+        let config = StoreConfig { max_memory_bytes: 1 << 20, workers: 3, ..Default::default() };
+        let store = Store::new(&config, CellRules::IN_PLACE).expect("a model's memory");
+        store.add_table(TABLE, 1).expect("a model's memory");
+        let store = Arc::new(store);
+        let worker = || Worker::new(store.clone(), Box::new(NoLog::default())).expect("a free slot");
+        let put = |worker: &mut Worker, turn: usize| {
+            let value = vec![turn as u8; LENS[turn]];
+            worker.transact(|tx| tx.put(TABLE, KEY, &value)).expect("memory");
+        };
+        let (mut writer, mut reader) = (worker(), worker());
+        put(&mut writer, 0);
+        let newest = Arc::new(AtomicU64::new(0));
+        let latest = newest.clone();
+        let writing = thread::spawn(move || {
+            for turn in 1..LENS.len() {
+                put(&mut writer, turn);
+                latest.store(turn as u64, SeqCst);
+                writer.idle();
+            }
+        });
+        let mut last = 0;
+        for _ in 0..2 {
+            let least = newest.load(SeqCst) as usize;
+            let mut value = Vec::new();
+            let found = reader.read(TABLE, KEY, &mut value).expect("the table");
+            assert!(found.is_some(), "the read missed the key");
+            let turn = turn_of(&value);
+            assert!(turn >= last && turn >= least, "{turn} after {last} and {least}");
+            last = turn;
+            let mut scanned = Vec::new();
+            let mut cursor = 0;
+            loop {
+                let mut visit = |key: &[u8], value: crate::ValueRef<'_>| {
+                    assert_eq!(key, KEY);
+                    scanned.push(turn_of(&value.to_vec()));
+                };
+                cursor = reader.scan(TABLE, cursor, 1, &mut visit).expect("the table");
+                if cursor == 0 {
+                    break;
+                }
+            }
+            assert_eq!(scanned.len(), 1, "a present key is visited exactly once: {scanned:?}");
+            assert!(scanned[0] >= last, "{scanned:?} after {last}");
+            last = scanned[0];
+        }
+        writing.join().expect("no panic");
+    };
+    shuttle::check_random(work, SCHEDULES);
+    shuttle::check_pct(work, SCHEDULES, 3);
+}
