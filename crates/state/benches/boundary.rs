@@ -2,9 +2,10 @@
 //! of the state. The tick must cost the same for all sizes, and two copies must take the memory of
 //! two states.
 //!
-//! `cargo bench -p stillpoint-state --bench boundary -- [--mib MIB,…] [--only COLUMN,…] [NAME…]`:
+//! `cargo bench -p stillpoint-state --bench boundary -- [--mib MIB,…] [--only COLUMN,…] [--fence] [NAME…]`:
 //! sizes of the state (default 512,1024), the columns (default: all), the schemes of those names
-//! (default: those whose row promises a constant tick).
+//! (default: those whose row promises a constant tick). With `--fence` the stores of the tick's work are
+//! done before the clock starts.
 //!
 //! | column | what |
 //! |---|---|
@@ -23,6 +24,7 @@
 use std::hint::black_box;
 
 use std::sync::Arc;
+use std::sync::atomic::{Ordering::SeqCst, fence};
 
 use stillpoint_io::{Clock, RealClock, RealDisk, Rng, SeededRng, resident_bytes};
 use stillpoint_state::{
@@ -51,6 +53,7 @@ const COLUMNS: [(&str, &[&str]); 5] = [
 
 fn main() {
     let (mut sizes, mut names, mut only) = (vec![512, 1024], Vec::new(), None);
+    let mut is_fenced = false;
     let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
     while let Some(arg) = args.next() {
         let mut list = || {
@@ -63,6 +66,7 @@ fn main() {
                 sizes = list().iter().map(mib).collect();
             }
             "--only" => only = Some(list()),
+            "--fence" => is_fenced = true,
             _ => names.push(arg),
         }
     }
@@ -84,7 +88,7 @@ fn main() {
     println!();
     for name in names {
         for mib in &sizes {
-            let bench = Bench { bytes: mib << 20, columns: &columns };
+            let bench = Bench { bytes: mib << 20, columns: &columns, is_fenced };
             let line = registry::run(&name, bench).expect("a known scheme");
             println!("{name:<14} {mib:>6}{line}");
         }
@@ -94,6 +98,7 @@ fn main() {
 struct Bench<'a> {
     bytes: usize,
     columns: &'a [&'a str],
+    is_fenced: bool,
 }
 
 impl registry::Program for Bench<'_> {
@@ -112,6 +117,14 @@ impl registry::Program for Bench<'_> {
 }
 
 impl Bench<'_> {
+    /// With `--fence`: waits until the stores of the tick's work have reached the caches. Without it the
+    /// end of the tick may wait behind them.
+    fn settle_stores(&self) {
+        if self.is_fenced {
+            fence(SeqCst);
+        }
+    }
+
     fn measure<S: Scheme, T: Plain>(&self, value: impl Fn(u64) -> T) -> String {
         let before_bytes = resident_bytes();
         let mut builder = Arrays::<S>::builder();
@@ -123,6 +136,7 @@ impl Bench<'_> {
         let mut has_failed = false;
         for boundary in 0..BOUNDARIES {
             work(&mut arrays, cells, &rng, &value);
+            self.settle_stores();
             let start_ns = RealClock.monotonic_ns();
             arrays.end_tick();
             let capture = arrays.point_of_consistency();
@@ -168,6 +182,7 @@ impl Bench<'_> {
             for _ in 0..actions {
                 state.log(&[7; 8]).expect("it is short");
             }
+            self.settle_stores();
             let start_ns = RealClock.monotonic_ns();
             state.tick().expect("the disk has room");
             times.push(RealClock.monotonic_ns() - start_ns);

@@ -17,9 +17,8 @@
 //!
 //! A load has no log, so [`apply`] takes both steps at once.
 //!
-//! In a cell of several copies the write rule says which copies change. Such a cell is replaced by
-//! a larger one only if the key has no value and nobody needs its copies any more, since the larger
-//! cell does not get them. Where a cell must not be replaced, blocks of a large value take the value.
+//! In a cell of several copies the write rule says which copies change. Such a cell is replaced only
+//! if the key has no value and nobody needs the copies any more. The larger cell does not get them. Where a cell must not be replaced, blocks of a large value take the value.
 
 use stillpoint_format::Stamp;
 use stillpoint_sync::Backoff;
@@ -148,7 +147,9 @@ pub(crate) fn is_enough<R>(
             // A cell made for a lock only holds no value: its memory is beyond the limit.
             let is_lock = || record.is_absent() && memory.arena.is_of_kind(number, Kind::Lock);
             let is_smaller = 2 * value.len() + SPARE_BYTES < capacity;
-            value.len() <= capacity && !is_lock() && !(is_smaller && record.has_spare_room(value.len()))
+            value.len() <= capacity
+                && !is_lock()
+                && !(is_smaller && record.has_spare_room(value.len()))
         }
         RecordChange::Patch(_) => record.blob().is_none(),
     }

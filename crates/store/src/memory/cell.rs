@@ -43,8 +43,7 @@ const INLINE_KEY_BYTES_MAX: usize = 1024;
 const LONG_KEY_CODE: u64 = 2047;
 const LONG_KEY_WORDS: usize = 2;
 /// Most bytes of a value in the cell. Small in models, whose slabs are small.
-pub(crate) const INLINE_VALUE_BYTES_MAX: usize =
-    if cfg!(any(loom, shuttle)) { 60 } else { 2_044 };
+pub(crate) const INLINE_VALUE_BYTES_MAX: usize = if cfg!(any(loom, shuttle)) { 60 } else { 2_044 };
 const COPY_WORDS_MIN: usize = 2;
 const META_BYTES: usize = 4;
 const LARGE: u64 = 1 << 24;

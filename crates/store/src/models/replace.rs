@@ -68,7 +68,8 @@ fn a_key_is_read_and_scanned_while_its_cell_is_replaced() {
         let store = Store::new(&config, CellRules::IN_PLACE).expect("a model's memory");
         store.add_table(TABLE, 1).expect("a model's memory");
         let store = Arc::new(store);
-        let worker = || Worker::new(store.clone(), Box::new(NoLog::default())).expect("a free slot");
+        let worker =
+            || Worker::new(store.clone(), Box::new(NoLog::default())).expect("a free slot");
         let put = |worker: &mut Worker, turn: usize| {
             let value = vec![turn as u8; LENS[turn]];
             worker.transact(|tx| tx.put(TABLE, KEY, &value)).expect("memory");

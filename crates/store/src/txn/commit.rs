@@ -490,8 +490,7 @@ impl Transaction {
                 new.make(memory, cache)
             };
             // A capture will have claimed the record before its cell is replaced.
-            let may_replace =
-                store.may_replace(phase, store.cell(held.cell), record.is_absent());
+            let may_replace = store.may_replace(phase, store.cell(held.cell), record.is_absent());
             let other = may_replace.then_some(other);
             let found = record::prepare(memory, cache, held.cell, change, record, other)?;
             if let Some(found) = found {
