@@ -51,6 +51,15 @@ pub trait Batch {
     /// # Errors
     /// As [`Procedure::run`].
     fn run(&mut self, index: usize, tx: &mut Tx<'_>) -> Result<(), TxError>;
+    /// Runs transaction `index` once more before it commits, with what `call` says, to compare what it
+    /// writes. Asked if [`Config::run_calls_twice`](crate::Config::run_calls_twice) says so. A batch whose
+    /// run does more than to read and write has a second run without the rest.
+    ///
+    /// # Errors
+    /// As [`Procedure::run`].
+    fn run_again(&mut self, index: usize, _call: &Call, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        self.run(index, tx)
+    }
     /// As [`Procedure::ended`].
     fn ended(&mut self, index: usize, result: Result<Option<Stamp>, TxError>);
 }

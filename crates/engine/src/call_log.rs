@@ -81,13 +81,13 @@ impl CallLog<'_> {
         inputs.begin();
         inputs.takes_digest = self.logs_alone && self.call.is_of_procedure;
         batch.run(index, &mut tx.with_inputs(inputs))?;
-        if inputs.takes_digest && self.is_repeatable(tx) {
-            if self.runs_twice {
-                self.run_again(batch, index, (tx, inputs))?;
-            }
-            if !inputs.depends_on_more.get() && self.log_alone(tx, inputs) {
-                return Ok(());
-            }
+        let is_repeatable =
+            inputs.takes_digest && !inputs.depends_on_more.get() && self.is_repeatable(tx);
+        if is_repeatable && self.runs_twice {
+            self.run_again(batch, index, (tx, inputs))?;
+        }
+        if is_repeatable && !inputs.depends_on_more.get() && self.log_alone(tx, inputs) {
+            return Ok(());
         }
         if self.logs_beside {
             tx.carry(self.call)?;
@@ -111,7 +111,7 @@ impl CallLog<'_> {
         let digest = inputs.digest;
         tx.discard_writes();
         inputs.begin_again();
-        batch.run(index, &mut tx.with_inputs(inputs))?;
+        batch.run_again(index, self.call, &mut tx.with_inputs(inputs))?;
         if inputs.digest != digest {
             return Err(TxError::NotDeterministic { name: self.call.name.clone() });
         }

@@ -141,8 +141,9 @@ pub struct CheckpointStatus {
     pub merging: MergeStatus,
 }
 
-/// Shortest time between two checkpoints that are taken for the memory of deleted keys.
-const FREES_MEMORY_EVERY: Duration = Duration::from_secs(1);
+/// Shortest time between two checkpoints that are taken for the memory of deleted keys, or for the notes
+/// of emptied tables.
+const FREES_EVERY: Duration = Duration::from_secs(1);
 /// Least bytes that a deleted key holds while its cell waits for a checkpoint.
 const WAITING_CELL_BYTES: usize = 64;
 /// Such a checkpoint is taken only if deleted keys hold this fraction of the memory.
@@ -160,6 +161,8 @@ struct State {
     owes_full: bool,
     /// A merge has found that a checkpoint of the chain cannot be read. So a full one is due.
     chain_is_damaged: bool,
+    /// The MANIFEST has many notes of emptied tables, which a full checkpoint makes superfluous.
+    has_many_notes: bool,
     /// Somebody holds the files no longer, so there may be some to remove.
     was_released: bool,
     /// Whether the scheme takes checkpoints.
@@ -244,6 +247,7 @@ impl Checkpoints {
                 requested: false,
                 owes_full,
                 chain_is_damaged: false,
+                has_many_notes: false,
                 was_released: false,
                 takes_checkpoints,
                 may_merge,
@@ -321,6 +325,12 @@ impl Checkpoints {
         self.changed.notify_all();
         // No attempt is under way. So the next that is counted has begun after this request.
         Some(CheckpointCounts { published: state.published, failures: state.failures })
+    }
+
+    /// Makes a full checkpoint due: the MANIFEST has many notes of emptied tables.
+    pub(crate) fn note_many_notes(&self) {
+        let mut state = self.state.lock();
+        (state.owes_full, state.has_many_notes) = (true, true);
     }
 
     pub(crate) fn policy(&self) -> CheckpointPolicy {
@@ -416,7 +426,9 @@ impl Checkpoints {
                 return true;
             }
             let waited = Duration::from_nanos(now_ns.saturating_sub(state.last_ns));
-            let is_urgent = state.frees_memory(shared, commits, waited) || state.chain_is_damaged;
+            let is_urgent = state.frees_memory(shared, commits, waited)
+                || state.has_many_notes && waited >= state.frees_every()
+                || state.chain_is_damaged;
             if commits == state.last_commits && state.earlier_log_bytes == 0 && !is_urgent {
                 return false;
             }
@@ -511,14 +523,19 @@ impl State {
     /// is taken after the last deletion.
     fn frees_memory(&self, shared: &Shared, commits: u64, waited: Duration) -> bool {
         let last = self.last.as_ref();
-        let last_took = last.map_or(Duration::ZERO, |done| done.duration);
         let (held, most) = (shared.store.held_bytes(), shared.store.max_memory_bytes());
         let waiting_bytes = shared.store.waiting_cells() * WAITING_CELL_BYTES;
         shared.keeps_deleted_keys
             && waiting_bytes >= most / WAITING_PART
             && held >= most - most / 16
-            && waited >= FREES_MEMORY_EVERY.max(last_took * 4)
+            && waited >= self.frees_every()
             && (commits != self.last_commits || last.is_some_and(|done| done.changed > 0))
+    }
+
+    /// Shortest time from one checkpoint to another that frees something.
+    fn frees_every(&self) -> Duration {
+        let last_took = self.last.as_ref().map_or(Duration::ZERO, |done| done.duration);
+        FREES_EVERY.max(last_took * 4)
     }
 
     /// Whether the newest checkpoint has all commits, of which there were so many since the opening.
@@ -666,6 +683,7 @@ impl Checkpoints {
                 state.last_finished_ms = Some(done.finished_ms);
                 state.owes_full &= done.kind != CheckpointKind::Full;
                 state.chain_is_damaged &= done.kind != CheckpointKind::Full;
+                state.has_many_notes &= done.kind != CheckpointKind::Full;
                 state.last = Some(done.clone());
                 state.last_error = None;
                 state.retry = Backoff::default();

@@ -47,11 +47,11 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     let Capabilities { records_commits, logs_calls_alone, logs_before_images } =
         crate::journal_row(&config.journal)?.capabilities;
     let wanted = Manifest { tables, ..plan.manifest.clone() };
-    let holds_calls = repeat::check(&procedures, &plan, config.recovery_threads)?;
+    let needed = plan.procedures_needed(config.recovery_threads)?;
+    let holds_calls = repeat::check(&procedures, &needed)?;
     let cells = (scheme.cells, logs_calls_alone, holds_calls);
-    let programs = (&wanted, &kinds, &procedures);
     let (store, kind_replay, recovered) =
-        recover(&read, &plan, &config, programs, cells, progress)?;
+        recover(&read, &plan, &config, (&wanted, &kinds, &procedures), cells, progress)?;
     // From here on files are made, so the opening can no longer be cancelled.
     if !cancel.seal() {
         return Err(Error::Cancelled);

@@ -15,35 +15,84 @@ pub trait Arguments: Sized {
     fn decode(bytes: &mut &[u8]) -> Option<Self>;
 }
 
+/// Numbers of as many bits take four bytes at most.
+const SHORT_BITS: u32 = 28;
+/// The bits that say that another byte follows.
+const MORE: u32 = 0x8080_8080;
+
+/// The lengths of numbers are hard to predict, so those of four bytes at most are encoded without a branch.
+#[inline]
+fn encode_number(number: u64, out: &mut Vec<u8>) {
+    if number >> SHORT_BITS != 0 {
+        return encode_long(number, out);
+    }
+    let number = number as u32;
+    let spread = number & 0x7f
+        | (number & 0x3f80) << 1
+        | (number & 0x1f_c000) << 2
+        | (number & 0xfe0_0000) << 3;
+    let len = (u32::BITS - (spread | 1).leading_zeros()).div_ceil(8);
+    let follow = MORE & ((1 << (8 * (len - 1))) - 1);
+    let end = out.len() + len as usize;
+    out.extend_from_slice(&(spread | follow).to_le_bytes());
+    out.truncate(end);
+}
+
+fn encode_long(mut rest: u64, out: &mut Vec<u8>) {
+    while rest >= 0x80 {
+        out.push(rest as u8 | 0x80);
+        rest >>= 7;
+    }
+    out.push(rest as u8);
+}
+
+#[inline]
+fn decode_number(bytes: &mut &[u8]) -> Option<u64> {
+    let Some(word) = bytes.first_chunk().map(|word| u32::from_le_bytes(*word)) else {
+        return decode_long(bytes);
+    };
+    let ends = !word & MORE;
+    if ends == 0 {
+        return decode_long(bytes);
+    }
+    let len = ends.trailing_zeros() / 8 + 1;
+    let spread = word & !MORE & (u32::MAX >> (u32::BITS - 8 * len));
+    *bytes = &bytes[len as usize..];
+    let number = spread & 0x7f
+        | (spread & 0x7f00) >> 1
+        | (spread & 0x7f_0000) >> 2
+        | (spread & 0x7f00_0000) >> 3;
+    Some(number.into())
+}
+
+fn decode_long(bytes: &mut &[u8]) -> Option<u64> {
+    let mut value = 0;
+    for shift in (0..u64::BITS).step_by(7) {
+        let (&byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        let bits = u64::from(byte & 0x7f);
+        if bits.leading_zeros() < shift {
+            return None;
+        }
+        value |= bits << shift;
+        if byte < 0x80 {
+            return Some(value);
+        }
+    }
+    None
+}
+
 /// Integers take one byte for seven bits, the lowest first. The top bit says that another byte follows.
 macro_rules! integer_arguments {
     ($($integer:ty),*) => {$(
         impl Arguments for $integer {
             #[inline]
             fn encode(&self, out: &mut Vec<u8>) {
-                let mut rest = u64::from(*self);
-                while rest >= 0x80 {
-                    out.push(rest as u8 | 0x80);
-                    rest >>= 7;
-                }
-                out.push(rest as u8);
+                encode_number(u64::from(*self), out);
             }
             #[inline]
             fn decode(bytes: &mut &[u8]) -> Option<Self> {
-                let mut value = 0;
-                for shift in (0..u64::BITS).step_by(7) {
-                    let (&byte, rest) = bytes.split_first()?;
-                    *bytes = rest;
-                    let bits = u64::from(byte & 0x7f);
-                    if bits.leading_zeros() < shift {
-                        return None;
-                    }
-                    value |= bits << shift;
-                    if byte < 0x80 {
-                        return Self::try_from(value).ok();
-                    }
-                }
-                None
+                Self::try_from(decode_number(bytes)?).ok()
             }
         }
     )*};
@@ -267,7 +316,8 @@ mod tests {
     #[test]
     fn numbers_come_back_and_small_ones_are_short() {
         let mut bytes = Vec::new();
-        let all = [0, 1, 127, 128, 300, 1 << 35, u64::MAX - 1, u64::MAX];
+        let bounds = (0..64).step_by(7).flat_map(|bits| [(1 << bits) - 1, 1 << bits]);
+        let all: Vec<u64> = bounds.chain([300, 1 << 35, u64::MAX - 1, u64::MAX]).collect();
         all.iter().for_each(|number| number.encode(&mut bytes));
         let signed = [0, -1, 63, -64, 64, i64::MIN, i64::MAX];
         signed.iter().for_each(|number| number.encode(&mut bytes));
@@ -280,7 +330,8 @@ mod tests {
             number.encode(&mut bytes);
             bytes.len()
         };
-        assert_eq!((len(127), len(128), len(u64::MAX)), (1, 2, 10));
+        let bounds = [127, 128, 16_383, 16_384, (1 << 28) - 1, 1 << 28, u64::MAX];
+        assert_eq!(bounds.map(len), [1, 2, 2, 3, 4, 5, 10]);
     }
 
     #[test]

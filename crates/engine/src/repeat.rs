@@ -2,8 +2,10 @@
 //!
 //! A call must write what it has written: its writes have the digest of its record.
 
+use std::collections::BTreeSet;
+
 use stillpoint_format::log::CallToRepeat;
-use stillpoint_recovery::{CallAgain, Calls, Plan, ProcedureNeeded, RecoveryError};
+use stillpoint_recovery::{CallAgain, Calls, ProcedureNeeded, RecoveryError};
 use stillpoint_store::{KeySet, TxError};
 use stillpoint_sync::{mutant, planted};
 
@@ -14,16 +16,14 @@ use crate::tx::Tx;
 /// Checks that the program has the procedures that the logs need. Returns whether they need any.
 pub(crate) fn check(
     procedures: &Procedures,
-    plan: &Plan,
-    threads: usize,
+    needed: &BTreeSet<ProcedureNeeded>,
 ) -> Result<bool, RecoveryError> {
-    let needed = plan.procedures_needed(threads)?;
     let is_missing = |of: &&ProcedureNeeded| !procedures.has(&of.name, of.version);
     let missing: Vec<ProcedureNeeded> = needed.iter().filter(is_missing).cloned().collect();
-    if missing.is_empty() {
-        return Ok(!needed.is_empty());
+    match missing.is_empty() {
+        true => Ok(!needed.is_empty()),
+        false => Err(RecoveryError::NeedsProcedures { needed: missing }),
     }
-    Err(RecoveryError::NeedsProcedures { needed: missing })
 }
 
 impl Calls for Procedures {
@@ -54,6 +54,12 @@ impl CallAgain for Again<'_> {
     fn run(&mut self, tx: &mut stillpoint_store::Tx<'_>) -> Result<(), TxError> {
         let mut tx = Tx::new(tx.reborrow());
         self.call.run(&mut tx.with_inputs(&mut self.inputs), &mut Vec::new())?;
+        if self.inputs.depends_on_more.get() {
+            // Such a transaction is logged by its writes. Other threads may replay what it has met.
+            return Err(TxError::abandon(
+                "it asked for something that its record does not hold, such as a key under another key",
+            ));
+        }
         let (wrote, now) = (self.digest, self.inputs.digest.value());
         if mutant!(now != wrote, DigestNotCompared => false) {
             return Err(TxError::abandon(format!(

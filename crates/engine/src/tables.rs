@@ -9,11 +9,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use stillpoint_format::manifest::{Emptied, TableEntry, TableKind};
+use stillpoint_format::manifest::{Emptied, Manifest, TableEntry, TableKind};
 use stillpoint_store::{NewTable, Replaced, TableId};
 use stillpoint_sync::{mutant, planted};
 
-use crate::checkpoints::Wish;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::guards::Inside;
@@ -215,24 +214,39 @@ impl Engine {
             // checkpoint holds the remaining records.
             shared.checkpoints.abandon();
         }
-        tidy_up(shared, &now.tables);
+        tidy_up(shared, &now);
         Ok(())
     }
 }
 
-/// So many notes of emptied tables in the MANIFEST make a checkpoint due. Each flush writes them all.
+/// So many notes of tables that were emptied since the newest checkpoint make a full one due. Each flush
+/// writes all notes.
 const EMPTIED_NOTES_MAX: usize = 256;
 
 /// Ends a flush of tables.
-fn tidy_up(shared: &Shared, tables: &[TableEntry]) {
-    if tables.iter().map(|entry| entry.emptied.len()).sum::<usize>() > EMPTIED_NOTES_MAX {
-        // A note goes once the oldest checkpoint of the chain is younger.
-        shared.checkpoints.request(Wish::Due);
+fn tidy_up(shared: &Shared, manifest: &Manifest) {
+    if notes_since_checkpoint(manifest) > EMPTIED_NOTES_MAX {
+        shared.checkpoints.note_many_notes();
     }
     if !shared.config.environment.background {
         // Only this call frees the old generations.
         shared.store.maintain();
     }
+}
+
+/// Number of notes of tables that were emptied since the newest checkpoint.
+fn notes_since_checkpoint(manifest: &Manifest) -> usize {
+    let newest = manifest.newest_chain().pop();
+    let generations = newest.map_or(&[][..], |newest| &newest.generations);
+    let then = |table: &TableEntry| {
+        let of_table = generations.iter().find(|then| then.table == table.id);
+        of_table.map_or(0, |then| then.generation)
+    };
+    let since = |table: &TableEntry| {
+        let then = then(table);
+        table.emptied.iter().filter(|of| of.generation > then).count()
+    };
+    manifest.tables.iter().map(since).sum()
 }
 
 /// The greatest gsn of any commit. No commit is under way.

@@ -81,6 +81,7 @@ impl<'t> Tx<'t> {
 
     /// Notes a write of a call, or that the write has failed. What a call does after a failure may
     /// depend on memory or space, and a log of calls has neither.
+    #[inline]
     fn note_write(&mut self, slot: Slot, failed: bool, add: impl FnOnce(&mut WritesDigest, u64)) {
         if failed {
             return self.depends_on_more();
@@ -92,6 +93,7 @@ impl<'t> Tx<'t> {
     }
 
     /// Notes that a call depends on something that a log of calls does not have.
+    #[cold]
     fn depends_on_more(&self) {
         if let Some(inputs) = &self.inputs {
             inputs.depends_on_more.set(true);

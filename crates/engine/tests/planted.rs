@@ -38,6 +38,7 @@
 //! | `FloorNotRaised` | a key that is inserted again gets a smaller gsn |
 //! | `ReadStampLeftOut` | who overwrites what a call has read gets a smaller gsn |
 //! | `CallsOutOfOrder` | a call is made again before one that it depends on |
+//! | `ReadersNotAwaited` | a replay overwrites what a call before it has still to read |
 //! | `InputsNotRepeated` | a call that is made again reads another time |
 //! | `VersionMistaken` | a call is made again in another version |
 //! | `DigestNotCompared` | a changed procedure is served with what it writes now |
@@ -87,8 +88,9 @@ use settings::{Setting, matrix};
 use stillpoint_sync::planted::{Bug, plant};
 
 /// Each bug shows in one of these situations. All but the last were made for one bug.
-const SCENARIOS: [(&str, fn()); 35] = [
+const SCENARIOS: [(&str, fn()); 36] = [
     ("a read before an overwrite", of_calls::who_overwrites_what_another_has_read_comes_after),
+    ("a read behind a slow call", of_calls::a_replay_overwrites_nothing_that_is_still_to_be_read),
     ("logged inputs", of_calls::time_and_random_numbers_are_logged),
     ("versions of a procedure", of_calls::a_start_needs_the_versions_that_the_logs_name),
     ("a changed procedure", of_calls::a_call_that_writes_something_else_is_refused),

@@ -12,21 +12,43 @@
 //! A recovery may be interrupted at any instant and begun again. No file that the MANIFEST names
 //! changes before the next MANIFEST is published.
 
+#[cfg(not(shuttle))]
 mod error;
+#[cfg(not(shuttle))]
 mod load;
+#[cfg(not(shuttle))]
 mod newer;
+#[cfg(not(shuttle))]
 mod plan;
+#[cfg(not(shuttle))]
 mod progress;
+#[cfg(not(shuttle))]
 mod rebuild;
+#[cfg(not(shuttle))]
 mod repeat;
+#[cfg(not(shuttle))]
 mod replay;
+#[cfg(not(shuttle))]
 mod run;
+#[cfg(not(shuttle))]
 mod verify;
 
+// The models are compiled without the disk, so of this crate the schedule alone.
+#[cfg(all(test, shuttle))]
+#[path = "repeat/schedule.rs"]
+mod schedule;
+
+#[cfg(not(shuttle))]
 pub use error::{ProcedureNeeded, RecoveryError};
+#[cfg(not(shuttle))]
 pub use newer::{NewerCheckpoint, newer_checkpoints};
+#[cfg(not(shuttle))]
 pub use plan::{Plan, plan, plan_accepting_loss};
+#[cfg(not(shuttle))]
 pub use progress::{Progress, Stage};
+#[cfg(not(shuttle))]
 pub use rebuild::{Rebuilt, rebuild};
+#[cfg(not(shuttle))]
 pub use repeat::{CallAgain, Calls};
+#[cfg(not(shuttle))]
 pub use run::{Operations, RecoverySummary, load, run, run_with};

@@ -9,6 +9,7 @@
 //! A call may read what a table held before it was emptied. So the tables are loaded as they were at the
 //! point of consistency, and emptied again when their time comes.
 
+mod order;
 mod schedule;
 mod worker;
 
@@ -29,7 +30,8 @@ use crate::plan::Plan;
 use crate::progress::{Progress, Stage};
 use crate::replay::newer_table;
 use crate::run::{Operations, ROUND_BYTES, RecoverySummary};
-use schedule::{InOrder, Schedule, records_in_order};
+use order::{InOrder, records_in_order};
+use schedule::Schedule;
 use worker::Repeater;
 
 /// The procedures whose calls a replay makes again.
@@ -235,11 +237,12 @@ impl Replayer<'_> {
         let records = &*records;
         let schedule = &Schedule::new(records.len(), self.workers.len());
         let calls = self.calls;
-        let work = |worker: &mut Repeater| worker.work(records, calls, schedule);
+        let work = |worker: &mut Repeater, thread| worker.work(records, calls, (schedule, thread));
         match &mut self.workers[..] {
-            [only] => work(only),
+            [only] => work(only, 0),
             workers => {
-                let jobs = workers.iter_mut().map(|worker| || work(worker)).collect();
+                let jobs = (0..).zip(workers).map(|(thread, worker)| move || work(worker, thread));
+                let jobs = jobs.collect();
                 in_parallel("replay", jobs)?;
             }
         }

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use stillpoint::{Arguments, EngineBuilder, KeySet, StoredProcedure, Tables, Tx, TxError};
+use stillpoint::{Arguments, Call, EngineBuilder, KeySet, StoredProcedure, Tables, Tx, TxError};
 use stillpoint_io::{ManualClock, SeededRng};
 
 use crate::config::{DATABASES, Db, ServerConfig};
@@ -16,6 +16,7 @@ use crate::keyspace::Keyspace;
 use crate::resp::{Args, Reply, Span};
 use crate::session::client::{Client, Multi};
 use crate::session::context::{Context, Local};
+use crate::session::exec::second_run_failed;
 use crate::session::logged::{
     LIMIT_BYTES, LIMITED, NAME, QUEUE, TIME_BYTES, VERSION, push_head, push_request,
 };
@@ -142,16 +143,37 @@ impl Repeated {
 
     fn take_actor(&self) -> Actor {
         let spare = self.spare.lock().pop();
-        spare.unwrap_or_else(|| {
-            let nobody = ClientInfo::blank(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-            Actor {
-                client: Client::new(Arc::new(nobody), true),
-                // Nobody reads the replies, so none takes memory.
-                reply: Reply::new(0),
-                local: Local::new(0, &self.shared, &COMMANDS),
-            }
-        })
+        spare.unwrap_or_else(|| Actor::new(&self.shared, 0))
     }
+}
+
+impl Actor {
+    /// A client of an event loop.
+    fn new(shared: &Arc<Shared>, worker: usize) -> Self {
+        let nobody = ClientInfo::blank(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+        Self {
+            client: Client::new(Arc::new(nobody), true),
+            // Nobody reads the replies, so none takes memory.
+            reply: Reply::new(0),
+            local: Local::new(worker, shared, &COMMANDS),
+        }
+    }
+}
+
+/// Runs the requests of a call once more in their transaction, as a start would, to compare what they
+/// write. `slots` holds the first slot of each request of `EXEC`.
+pub(crate) fn run_again(
+    shared: &Arc<Shared>,
+    worker: usize,
+    call: &Call,
+    slots: &[u32],
+    tx: &mut Tx<'_>,
+) -> Result<(), TxError> {
+    let unreadable = || second_run_failed("its arguments cannot be read");
+    let input = Requests::decode(&mut &call.arguments[..]).ok_or_else(unreadable)?;
+    let first_of = |i: usize| slots.get(i).copied().unwrap_or(0);
+    run(shared, &mut Actor::new(shared, worker), &input, (0..).map(first_of), tx)
+        .map_err(|error| second_run_failed(&error.to_string()))
 }
 
 impl StoredProcedure for Repeated {
@@ -172,7 +194,9 @@ impl StoredProcedure for Repeated {
 
     fn run(&self, input: &Requests, tx: &mut Tx<'_>) -> Result<(), TxError> {
         let mut actor = self.take_actor();
-        let done = run(&self.shared, &mut actor, input, tx);
+        let count = |i| if input.is_queue { input.queue.borrow().key_count(i) } else { 0 };
+        let slots = (0..).scan(0, |next, i| Some(std::mem::replace(next, *next + count(i))));
+        let done = run(&self.shared, &mut actor, input, slots, tx);
         self.spare.lock().push(actor);
         done
     }
@@ -182,14 +206,14 @@ fn run(
     shared: &Arc<Shared>,
     actor: &mut Actor,
     input: &Requests,
+    slots: impl Iterator<Item = u32>,
     tx: &mut Tx<'_>,
 ) -> Result<(), TxError> {
     let Actor { client, reply, local } = actor;
     local.keys.now_ms = input.now_ms;
     local.max_bulk_bytes = input.max_bulk_bytes;
     let queue = input.queue.borrow();
-    let mut slot = 0;
-    for (i, &db) in input.databases.iter().enumerate() {
+    for ((i, &db), first_slot) in input.databases.iter().enumerate().zip(slots) {
         let (spec, args) = queue.command(i);
         let Handler::Keyed(run) = spec.handler else { continue };
         client.db = db;
@@ -198,7 +222,7 @@ fn run(
             reply: &mut *reply,
             shared,
             local: &mut *local,
-            first_slot: slot,
+            first_slot,
             may_wait: false,
             may_derive: false,
         };
@@ -208,9 +232,6 @@ fn run(
             Ok(()) | Err(CmdError::Reply(_)) => {}
             Err(error) if error.is_not_locked() => return Err(TxError::NotLocked),
             Err(error) => return Err(TxError::abandon(error.message().to_owned())),
-        }
-        if input.is_queue {
-            slot += queue.key_count(i);
         }
     }
     Ok(())

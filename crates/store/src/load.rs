@@ -69,7 +69,7 @@ const NO_CELL: u64 = 0;
 impl Loader {
     /// A loader. `None` if all of the store's workers are taken.
     pub fn new(store: Arc<Store>) -> Option<Self> {
-        let mut local = Participant::new(store, false)?;
+        let mut local = Participant::new(store, (false, false))?;
         // Absent cells that another loader has left must stay.
         let stamped = local.reclaim.give_up_absent();
         let deletions = Some(local.store.deletions());

@@ -10,6 +10,7 @@ use stillpoint_txn::{Dependencies, Patience, TableId, TxError};
 use crate::catalog::Tables;
 use crate::memory::arena::CellCache;
 use crate::memory::cell::{CellAddress, OptimisticRead, Record};
+use crate::read_stamps::ReadStamps;
 use crate::reclaim::Reclaim;
 use crate::sink::{NoSink, Sink};
 use crate::store::Store;
@@ -26,6 +27,8 @@ pub(crate) struct Participant {
     pub(crate) cache: CellCache,
     pub(crate) reclaim: Reclaim,
     pub(crate) dependencies: Dependencies,
+    /// Whether commits leave and heed stamps of reads.
+    orders_reads: bool,
     /// How long the thread waits for other transactions.
     pub(crate) patience: Patience,
     /// The epoch in which a before-image was saved last, and the sink of its checkpoint.
@@ -40,7 +43,10 @@ impl std::fmt::Debug for Participant {
 
 impl Participant {
     /// A participation in the store. `None` if all slots are taken.
-    pub(crate) fn new(store: Arc<Store>, wants_dependencies: bool) -> Option<Self> {
+    pub(crate) fn new(
+        store: Arc<Store>,
+        (wants_dependencies, orders_reads): (bool, bool),
+    ) -> Option<Self> {
         let number = store.driver().read_sections().claim()?;
         let tables = store.catalog().tables();
         let mut reclaim = Reclaim::default();
@@ -53,9 +59,16 @@ impl Participant {
             cache: CellCache::default(),
             reclaim,
             dependencies: Dependencies::new(wants_dependencies),
+            orders_reads,
             patience: Patience::Endless,
             sink: None,
         })
+    }
+
+    /// The stamps of reads, if commits leave and heed them.
+    #[inline]
+    pub(crate) fn read_stamps(&self) -> Option<&ReadStamps> {
+        self.store.read_stamps.as_ref().filter(|_| self.orders_reads)
     }
 
     /// The record at an address that was found while the record was locked.

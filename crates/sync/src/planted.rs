@@ -143,6 +143,8 @@ crate::planted_bugs! {
         ReadStampLeftOut,
         /// Replay makes the calls of one log after those of another, and not in the order of gsns.
         CallsOutOfOrder,
+        /// In a replay of calls, a record that overwrites a key does not wait for those that read it.
+        ReadersNotAwaited,
         /// A call that is made again gets new inputs, and not the logged ones.
         InputsNotRepeated,
         /// A call is made again in the newest version, whatever version the log names.

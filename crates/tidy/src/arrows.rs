@@ -60,6 +60,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
             "stillpoint-store",
             "stillpoint-format",
             "stillpoint-io",
+            "stillpoint-mem",
             "stillpoint-sync",
         ],
     ),

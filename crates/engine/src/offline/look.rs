@@ -307,13 +307,17 @@ fn recover(
 ) -> Result<(Arc<Store>, RecoverySummary), Error> {
     let plan = plan(directory)?;
     let (disk, threads) = (&directory.disk, cpu_count());
-    // Tables that are missing hold nothing.
-    let procedures = procedures.make(&mut plan.manifest.tables.clone())?;
-    let calls = if repeat::check(&procedures, &plan, threads)? {
-        Some(&procedures as &dyn Calls)
-    } else {
+    let needed = plan.procedures_needed(threads)?;
+    // Procedures ask for tables. So they are made for logs with calls alone.
+    let procedures = if needed.is_empty() {
         None
+    } else {
+        // Tables that are missing hold nothing.
+        let made = procedures.make(&mut plan.manifest.tables.clone())?;
+        repeat::check(&made, &needed)?;
+        Some(made)
     };
+    let calls = procedures.as_ref().map(|made| made as &dyn Calls);
     let store = match calls {
         Some(_) => {
             new_store(&Manifest { tables: plan.tables_at_point(), ..plan.manifest.clone() })?

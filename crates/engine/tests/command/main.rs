@@ -34,7 +34,10 @@ tests! {
     a_procedure_with_an_unlogged_input_shows_itself
     a_sound_procedure_may_run_twice
     a_call_that_hangs_on_a_limit_is_logged_by_its_writes
-    many_flushes_make_a_checkpoint_due
+    calls_of_many_keys_are_replayed_together
+    a_replay_overwrites_nothing_that_is_still_to_be_read
+    a_dump_makes_procedures_for_calls_alone
+    many_flushes_make_a_full_checkpoint_due
 }
 
 #[test]

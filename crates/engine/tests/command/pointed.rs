@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stillpoint::{Engine, Error, KeySet, Mode, Slot, StoredProcedure, TableId, Tx, TxError};
+use stillpoint_format::manifest::CheckpointKind;
 use stillpoint_io::{Clock, RealClock, SimDisk, read_all};
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -423,6 +424,124 @@ pub(crate) fn a_call_that_writes_something_else_is_refused() {
     assert_eq!(sum(&opened::<1, 3>(&disk).expect("recovers")), 9, "nothing was changed");
 }
 
+/// Several calls, each of many keys, that a thread of a replay takes together.
+pub(crate) fn calls_of_many_keys_are_replayed_together() {
+    let disk = SimDisk::new(1);
+    let engine = open(&disk);
+    let (mut session, mut model) = (engine.session().expect("a session"), State::new());
+    for seed in 0..50 {
+        let keys = |from: u64| (from..from + 12).map(|name| key(0, name)).collect();
+        let asked = Asked { seed, flags: 0, reads: keys(seed % 7), writes: keys(100 + seed % 5) };
+        call(&mut session, &asked, &mut model);
+    }
+    drop(session);
+    assert_comes_back(&disk, &model);
+}
+
+/// Reads, overwrites, or lets others go before.
+struct Turns {
+    table: TableId,
+    /// How often `x` was overwritten, if this is a replay.
+    overwritten: Option<AtomicU64>,
+}
+
+const OVERWRITES: u8 = 0;
+const LETS_OTHERS_GO: u8 = 1;
+const READS: u8 = 2;
+
+impl StoredProcedure for Turns {
+    type Input = u8;
+    type Output = ();
+
+    fn declare(&self, what: &u8, keys: &mut KeySet) {
+        let written: &[u8] = match *what {
+            OVERWRITES => b"x",
+            READS => b"y",
+            _ => b"z",
+        };
+        keys.push(self.table, written, Mode::Write, 8);
+        if *what == READS {
+            keys.push(self.table, b"x", Mode::Read, 8);
+        }
+    }
+
+    fn run(&self, what: &u8, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        let now = |tx: &mut Tx<'_>, slot| tx.value(slot).and_then(|value| value.u64_at(0));
+        match (*what, &self.overwritten) {
+            // Relaxed: a hint of what the other thread does.
+            (OVERWRITES, Some(times)) => {
+                times.fetch_add(1, Relaxed);
+            }
+            (LETS_OTHERS_GO, Some(times)) => {
+                let is_early = |_: &u64| times.load(Relaxed) < 2;
+                (0..200)
+                    .take_while(is_early)
+                    .for_each(|_| RealClock.sleep(Duration::from_millis(1)));
+            }
+            _ => {}
+        }
+        let next = match *what {
+            READS => now(tx, Slot(1)).unwrap_or(0),
+            _ => now(tx, Slot(0)).unwrap_or(0) + 1,
+        };
+        tx.put_slot(Slot(0), &next.to_le_bytes())
+    }
+}
+
+/// A thread of a replay is slow, and has not yet come to a call that reads a key. The other thread has a
+/// call that overwrites the key, and could run that one.
+pub(crate) fn a_replay_overwrites_nothing_that_is_still_to_be_read() {
+    let turns = |disk: &SimDisk, replays: bool| {
+        let overwritten = replays.then(|| AtomicU64::new(0));
+        Engine::builder(config(disk, "command", 1))
+            .procedure("turns", |of| Ok(Turns { table: of.table("numbers")?, overwritten }))
+            .open()
+    };
+    let disk = SimDisk::new(1);
+    let engine = turns(&disk, false).expect("opens");
+    let mut session = engine.session().expect("a session");
+    // Threads take eight calls at a time.
+    let mut call = |what: u8| session.call::<_, ()>("turns", &what).expect("commits");
+    [OVERWRITES, LETS_OTHERS_GO, READS].into_iter().for_each(&mut call);
+    (3..8).for_each(|_| call(LETS_OTHERS_GO));
+    call(OVERWRITES);
+    drop(session);
+    drop(engine);
+    let engine = turns(&disk, true).unwrap_or_else(|error| panic!("{error}"));
+    let (mut out, table) = (Vec::new(), engine.table("numbers").expect("a table"));
+    engine.session().expect("a session").read(table, b"y", &mut out).expect("reads");
+    assert_eq!(out, 1_u64.to_le_bytes());
+}
+
+/// A procedure asks for tables, and a store may have no room for another one.
+pub(crate) fn a_dump_makes_procedures_for_calls_alone() {
+    for (journal, expected) in [("redo", 0), ("command", 1)] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let made = AtomicU64::new(0);
+        let builder = || {
+            let mut config = config(&SimDisk::new(1), journal, 1);
+            config.data = directory.path().to_owned();
+            config.environment.disk = None;
+            Engine::builder(config).procedure("add", |of| {
+                // Relaxed: one thread.
+                made.fetch_add(1, Relaxed);
+                add::<1, 3>(of)
+            })
+        };
+        let engine = builder().open().expect("opens");
+        engine.session().expect("a session").call::<_, u64>("add", &()).expect("commits");
+        drop(engine);
+        made.store(0, Relaxed);
+        let mut found = 0;
+        let visit = &mut |_: &str, _: &[u8], _: stillpoint::ValueRef<'_>| {
+            found += 1;
+            Ok(())
+        };
+        builder().dump(None, visit).expect("dumped");
+        assert_eq!((found, made.load(Relaxed)), (1, expected), "{journal}");
+    }
+}
+
 /// Does something at will when it runs again.
 struct Moody {
     table: TableId,
@@ -435,6 +554,7 @@ const PANICS: u64 = 2;
 const ASKS_FOR_MORE: u64 = 3;
 const WRITES_NOTHING: u64 = 4;
 const DECLARES_NOTHING: u64 = 5;
+const FINDS_A_KEY: u64 = 6;
 
 impl StoredProcedure for Moody {
     type Input = ();
@@ -451,6 +571,7 @@ impl StoredProcedure for Moody {
             PANICS => panic!("in a bad mood"),
             ASKS_FOR_MORE => drop(tx.get(self.table, b"another")?),
             WRITES_NOTHING => return Ok(()),
+            FINDS_A_KEY => drop(tx.key_under(Slot(0), self.table, b"n.1", 8)?),
             _ => {}
         }
         tx.put_slot(Slot(0), b"calm")
@@ -473,6 +594,7 @@ pub(crate) fn a_call_that_fails_or_asks_for_more_is_refused() {
         (DECLARES_NOTHING, "in a bad mood"),
         (ASKS_FOR_MORE, "now fails: the key was not declared"),
         (WRITES_NOTHING, "the digest of its writes was"),
+        (FINDS_A_KEY, "it asked for something that its record does not hold"),
     ] {
         for threads in [1, 2] {
             let refused = moody(&disk, (mood, threads)).expect_err("it does something else");
@@ -594,27 +716,37 @@ pub(crate) fn a_call_that_hangs_on_a_limit_is_logged_by_its_writes() {
     assert_eq!(out, [0]);
 }
 
-/// The MANIFEST notes each flush of a table for the calls of before. A checkpoint makes the notes
-/// superfluous, so many notes make one due.
-pub(crate) fn many_flushes_make_a_checkpoint_due() {
+/// The MANIFEST notes each flush of a table for the calls of before. A full checkpoint makes the notes
+/// superfluous, and one of changes does not. So many notes make a full one due, once.
+pub(crate) fn many_flushes_make_a_full_checkpoint_due() {
     let disk = SimDisk::new(1);
     let mut config = config(&disk, "command", 1);
+    config.checkpoint = "calc:partial".to_owned();
     config.environment.background = true;
     config.environment.clock = Arc::new(RealClock);
     let engine = with_mix(config).open().expect("opens");
     let table = engine.table(TABLES[0]).expect("a table");
-    let mut session = engine.session().expect("a session");
-    call(&mut session, &asked(1, &["x"], &["y"]), &mut State::new());
+    let (mut session, mut model) = (engine.session().expect("a session"), State::new());
+    call(&mut session, &asked(1, &["x"], &["y"]), &mut model);
+    engine.checkpoint().expect("the base of a chain");
+    call(&mut session, &asked(2, &["x"], &["y"]), &mut model);
     for _ in 0..300 {
         engine.flush_tables(&[table]).expect("flushes");
     }
     let bytes = || read_all(&disk, Path::new("MANIFEST")).expect("reads").len();
     for _ in 0..1_000 {
-        if engine.stats().checkpoints.published > 0 {
+        if engine.stats().checkpoints.published > 1 {
             break;
         }
         RealClock.sleep(Duration::from_millis(10));
     }
-    let (_, few) = (engine.flush_tables(&[table]).expect("flushes"), bytes());
-    assert!(engine.stats().checkpoints.published > 0 && few < 8_000, "{few} bytes");
+    let last = engine.stats().checkpoints.last.expect("published");
+    assert_eq!(last.kind, CheckpointKind::Full);
+    for _ in 0..100 {
+        engine.flush_tables(&[table]).expect("flushes");
+    }
+    let few = bytes();
+    assert!(few < 16_000, "{few} bytes");
+    RealClock.sleep(Duration::from_millis(1_500));
+    assert_eq!(engine.stats().checkpoints.published, 2, "few notes make none due");
 }

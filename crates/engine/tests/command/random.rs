@@ -3,6 +3,7 @@
 //! journal.
 //!
 //! `STILLPOINT_COMMAND_CALLS=10000000 cargo test -p stillpoint --test command random` for more calls.
+//! With `STILLPOINT_COMMAND_STEPS=5000` beside it, a store has up to so many between two starts.
 
 use stillpoint::{Engine, Session};
 use stillpoint_io::{Rng, SeededRng, SimDisk};
@@ -82,7 +83,7 @@ fn live(engine: &Engine, rng: &SeededRng, steps: u64, model: &mut State) {
     }
 }
 
-fn run_seed(seed: u64) -> u64 {
+fn run_seed(seed: u64, steps_max: u64) -> u64 {
     let rng = SeededRng::new(seed);
     let mut disk = SimDisk::new(rng.next_u64());
     let mut model = State::new();
@@ -100,7 +101,7 @@ fn run_seed(seed: u64) -> u64 {
             let differs = keys.into_iter().find(|key| found.get(*key) != model.get(*key));
             panic!("seed {seed}, life {life}: {differs:?} differs");
         }
-        let steps = 20 + rng.below(200);
+        let steps = 20 + rng.below(steps_max);
         live(&engine, &rng, steps, &mut model);
         done += steps;
         assert!(state(&engine) == model, "seed {seed}, life {life}: differs before the end");
@@ -117,15 +118,18 @@ fn run_seed(seed: u64) -> u64 {
 #[test]
 fn random_calls_come_back() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let steps_max = number("STILLPOINT_COMMAND_STEPS").unwrap_or(200).max(1);
     if let Some(seed) = number("STILLPOINT_COMMAND_SEED") {
-        run_seed(seed);
+        run_seed(seed, steps_max);
         return;
     }
     let wanted = number("STILLPOINT_COMMAND_CALLS").unwrap_or(20_000);
     let (mut done, mut seed) = (0, 0);
     while done < wanted {
-        let ran = std::panic::catch_unwind(|| run_seed(seed));
-        done += ran.unwrap_or_else(|_| panic!("again: STILLPOINT_COMMAND_SEED={seed}"));
+        let ran = std::panic::catch_unwind(|| run_seed(seed, steps_max));
+        let again =
+            || format!("STILLPOINT_COMMAND_STEPS={steps_max} STILLPOINT_COMMAND_SEED={seed}");
+        done += ran.unwrap_or_else(|_| panic!("again: {}", again()));
         seed += 1;
     }
 }

@@ -225,6 +225,10 @@ impl BatchBuilder {
         let epoch_delta = self.admit(&head, len)?;
         self.push_head(&head, kind, epoch_delta, len as u32);
         self.buf.extend_from_slice(body);
+        if kind == RecordKind::Call {
+            // The next call leaves out what it has in common with this one, which is not looked at.
+            self.call_before.clear();
+        }
         self.count_record(&head, epoch_delta);
         Ok(())
     }

@@ -149,9 +149,9 @@ impl CallBefore {
         let length = |at: usize| body.get(at).map(|&len| usize::from(len));
         let name_end = length(0).map(|len| 1 + len + VERSION_BYTES);
         let digest_at = name_end.and_then(|end| Some(end + 1 + length(end)?));
-        let (Some(name_end), Some(digest_at)) = (name_end, digest_at) else { return };
+        let (Some(name_end), Some(digest_at)) = (name_end, digest_at) else { return self.clear() };
         let shared_at = digest_at + DIGEST_BYTES;
-        let Some(arguments) = body.get(shared_at + 1..) else { return };
+        let Some(arguments) = body.get(shared_at + 1..) else { return self.clear() };
         let kept = &arguments[..arguments.len().min(SHARED_BYTES_MAX)];
         if self.named != body[..name_end] {
             self.clear();
@@ -159,17 +159,26 @@ impl CallBefore {
             self.arguments.extend_from_slice(kept);
             return;
         }
-        let pairs = self.arguments.iter().zip(kept);
-        let shared = pairs.take_while(|(before, now)| before == now).count();
+        let shared = shared_bytes(&self.arguments, kept);
         self.arguments.truncate(shared);
         self.arguments.extend_from_slice(&kept[shared..]);
-        let shared = if shared < SHARED_BYTES_MIN { 0 } else { shared };
         buf[start] = 0;
         buf[start + shared_at] = shared as u8;
-        let left_out = start + shared_at + 1;
-        buf.drain(left_out..left_out + shared);
-        buf.drain(start + 1..start + name_end);
+        let arguments_at = start + shared_at + 1;
+        buf.copy_within(start + name_end..arguments_at, start + 1);
+        buf.copy_within(arguments_at + shared.., arguments_at + 1 - name_end);
+        buf.truncate(buf.len() + 1 - name_end - shared);
     }
+}
+
+/// How many of the first bytes are equal. 0 for few.
+fn shared_bytes(before: &[u8], now: &[u8]) -> usize {
+    let first = |of: &[u8]| of.first_chunk::<SHARED_BYTES_MIN>().copied();
+    match (first(before), first(now)) {
+        (Some(before), Some(now)) if before == now => {}
+        _ => return 0,
+    }
+    before.iter().zip(now).take_while(|(before, now)| before == now).count()
 }
 
 /// Decodes the calls of a batch, one after the other from its first record on.

@@ -32,11 +32,11 @@ pub enum RecordKind {
     End = 8,
     /// A note of a checkpoint scheme: bytes that the scheme interprets. Replay skips such records.
     Scheme = 10,
-    /// The call of a procedure, which replay makes again ([`super::CallToRepeat`]).
-    Call = 11,
     /// As [`RecordKind::Command`], behind the before-images of its writes
     /// ([`super::Record::before_images`]).
     UndoCommand = 12,
+    /// The call of a procedure, which replay makes again ([`super::CallToRepeat`]).
+    Call = 13,
 }
 
 impl RecordKind {
@@ -53,8 +53,8 @@ impl RecordKind {
             7 => Ok(RecordKind::Undo),
             8 => Ok(RecordKind::End),
             10 => Ok(RecordKind::Scheme),
-            11 => Ok(RecordKind::Call),
             12 => Ok(RecordKind::UndoCommand),
+            13 => Ok(RecordKind::Call),
             _ => Err(DecodeCause::Unknown { field: "record kind", value: u64::from(code) }),
         }
     }

@@ -1,105 +1,38 @@
 //! The order of a replay of calls: which records of a stretch a record has to wait for.
 //!
 //! ```text
-//! thread A   declares 0–7 │ runs 0, 1, … 7              │ declares 16–23 │ runs 16, …
-//! thread B                │ declares 8–15 │ runs 8, 9, … 15            │ …
+//! thread A   prepares 0–7 │ declares │ runs 0, 1, … 7  │ prepares 16–23 │ declares │ runs 16, …
+//! thread B   prepares 8–15 │ waits   │ declares │ runs 8, 9, … 15       │ …
 //! ```
-//! Threads take records in the order of gsns, some at a time, and declare their keys in turn. For each key
-//! a record notes the last one before it that has written the key, and the last one that has read it. It
-//! runs after the writer. If it writes the key, it also runs after the readers. Readers do not wait for
-//! each other, so it waits for all records up to the last of them. Records without calls are blind
-//! writers of their keys. So a record waits for earlier ones alone, and the first one that has not ended
-//! never waits.
+//! Threads take records in the order of gsns, some at a time. They prepare these side by side, and declare
+//! their keys in turn. For each key a record notes the last one before it that has written the key, and
+//! the last one that has read it. It runs after the writer. If it writes the key, it also runs after the
+//! readers. Readers do not wait for each other, so it waits for all records up to the last of them.
+//! Records without calls are blind writers of their keys. So a record waits for earlier ones alone, and
+//! the first one that has not ended never waits.
+//!
+//! Each thread runs what it has taken in the order of gsns, and tells which record it is at. So a record
+//! has ended if no thread is at it or before it in the same eight.
 //!
 //! Keys share entries of a table by their hash. A record may wait for one with other keys, seldom and not
 //! for long.
 
-use parking_lot::Mutex;
-use stillpoint_journal::{ReplayCall, ReplayWrite, Round};
+use std::ops::Range;
+
+use stillpoint_mem::prefetch_to_write;
 use stillpoint_store::Mode;
-use stillpoint_sync::Backoff;
 use stillpoint_sync::atomic::{
     AtomicBool, AtomicU32, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
-
-use crate::error::RecoveryError;
+use stillpoint_sync::{Backoff, CachePadded, Mutex, mutant, planted};
 
 /// Records that a thread takes at once. Their keys are prefetched together.
-const TAKEN: usize = 8;
+const TAKEN: usize = if cfg!(shuttle) { 2 } else { 8 };
 /// Entries of the table of accesses: 512 KiB.
-const ENTRIES: usize = 1 << 16;
-
-/// A record to replay.
-#[derive(Clone, Debug)]
-pub(super) enum InOrder<'m, 'r> {
-    /// A call.
-    Call(&'m ReplayCall<'r>),
-    /// The writes of a transaction.
-    Writes(Vec<&'m ReplayWrite<'r>>),
-}
-
-impl<'m, 'r> InOrder<'m, 'r> {
-    /// Gsn and log of the record.
-    fn place(&self) -> (u64, u8) {
-        match self {
-            Self::Call(call) => (call.gsn, call.log),
-            Self::Writes(writes) => writes.first().map_or((0, 0), |first| (first.gsn, first.log)),
-        }
-    }
-
-    pub(super) fn gsn(&self) -> u64 {
-        self.place().0
-    }
-
-    pub(super) fn log(&self) -> u8 {
-        self.place().1
-    }
-
-    /// Drops the writes for which `keep` says so.
-    pub(super) fn retain_writes(
-        &mut self,
-        mut keep: impl FnMut(&ReplayWrite<'_>) -> Result<bool, RecoveryError>,
-    ) -> Result<(), RecoveryError> {
-        let Self::Writes(writes) = self else { return Ok(()) };
-        let mut kept = Vec::with_capacity(writes.len());
-        for write in writes.drain(..) {
-            if keep(write)? {
-                kept.push(write);
-            }
-        }
-        *writes = kept;
-        Ok(())
-    }
-
-    pub(super) fn writes(&self) -> &[&'m ReplayWrite<'r>] {
-        match self {
-            Self::Call(_) => &[],
-            Self::Writes(writes) => writes,
-        }
-    }
-}
-
-/// The records of a round in the order of gsns.
-pub(super) fn records_in_order<'m, 'r>(round: &'m Round<'r>) -> Vec<InOrder<'m, 'r>> {
-    let mut records: Vec<InOrder<'m, 'r>> = Vec::new();
-    let mut calls = round.calls().iter().peekable();
-    for write in round.partition(0) {
-        while let Some(call) = calls.next_if(|call| (call.gsn, call.log) < (write.gsn, write.log)) {
-            records.push(InOrder::Call(call));
-        }
-        match records.last_mut() {
-            Some(InOrder::Writes(writes))
-                if writes.first().is_some_and(|of| (of.gsn, of.log) == (write.gsn, write.log)) =>
-            {
-                writes.push(write);
-            }
-            _ => records.push(InOrder::Writes(vec![write])),
-        }
-    }
-    records.extend(calls.map(InOrder::Call));
-    records
-}
+const ENTRIES: usize = if cfg!(shuttle) { 4 } else { 1 << 16 };
+/// The place of a thread that runs nothing.
+const NOWHERE: u32 = u32::MAX;
 
 /// The last records that have accessed a key of an entry, each by its number plus one. 0 for none.
 /// Relaxed: only the thread whose turn it is to declare accesses an entry.
@@ -109,17 +42,18 @@ struct Accessed {
     reader: AtomicU32,
 }
 
-/// How far the records of a stretch are.
-pub(super) struct Schedule {
+/// How far the records of a stretch are. `E` is the error of a record.
+pub(super) struct Schedule<E> {
     /// Empty if one thread takes all records.
     accessed: Box<[Accessed]>,
     /// Number of records whose keys have been declared.
-    declared: AtomicUsize,
-    done: Vec<AtomicBool>,
-    next: AtomicUsize,
+    declared: CachePadded<AtomicUsize>,
+    next: CachePadded<AtomicUsize>,
+    /// For each thread, the first record that it has taken and that has not ended.
+    places: Box<[CachePadded<AtomicU32>]>,
     count: usize,
-    has_failed: AtomicBool,
-    failure: Mutex<Option<(usize, RecoveryError)>>,
+    has_failed: CachePadded<AtomicBool>,
+    failure: Mutex<Option<(usize, E)>>,
 }
 
 /// Whom a record waits for.
@@ -131,47 +65,36 @@ pub(super) struct Waits {
     before: u32,
 }
 
-impl Schedule {
+impl<E> Schedule<E> {
     /// The schedule of `count` records for `threads` threads.
     pub(super) fn new(count: usize, threads: usize) -> Self {
-        let (entries, flags) = if threads > 1 { (ENTRIES, count) } else { (0, 0) };
+        assert!(count < NOWHERE as usize, "a stretch has more records than its numbers can tell");
+        let entries = if threads > 1 { ENTRIES } else { 0 };
         Self {
             accessed: (0..entries).map(|_| Accessed::default()).collect(),
-            declared: AtomicUsize::new(0),
-            done: (0..flags).map(|_| AtomicBool::new(false)).collect(),
-            next: AtomicUsize::new(0),
+            declared: CachePadded::default(),
+            next: CachePadded::default(),
+            places: (0..threads).map(|_| CachePadded::new(AtomicU32::new(NOWHERE))).collect(),
             count,
-            has_failed: AtomicBool::new(false),
-            failure: Mutex::default(),
+            has_failed: CachePadded::default(),
+            failure: Mutex::new(None),
         }
     }
 
-    /// Notes whom a record waits for, with keys of these hashes. Waits until the record before it has
-    /// done so.
-    pub(super) fn declare(
+    fn of(&self, hash: u64) -> &Accessed {
+        &self.accessed[(hash >> 24) as usize % self.accessed.len()]
+    }
+
+    /// Notes whom a record waits for: record `own`, counted from 1.
+    fn declare(
         &self,
-        number: usize,
-        keys: impl Iterator<Item = (u64, Mode)> + Clone,
+        own: u32,
+        keys: &(impl Iterator<Item = (u64, Mode)> + Clone),
         waits: &mut Waits,
     ) {
         waits.writers.clear();
         waits.before = 0;
-        if self.accessed.is_empty() {
-            return;
-        }
-        let mut backoff = Backoff::new();
-        // Acquire: partner of the Release below, for the accesses of the records before.
-        while self.declared.load(Acquire) != number {
-            if self.has_failed() {
-                return;
-            }
-            backoff.wait();
-        }
-        let own = number as u32 + 1;
-        let of = |mode| {
-            let of_mode = keys.clone().filter(move |key| key.1 == mode);
-            of_mode.map(|(hash, _)| &self.accessed[(hash >> 24) as usize % ENTRIES])
-        };
+        let of = |mode| keys.clone().filter(move |key| key.1 == mode).map(|key| self.of(key.0));
         let mut after_writer = |writer: u32| {
             if writer != 0 && writer != own {
                 waits.writers.push(writer - 1);
@@ -183,7 +106,7 @@ impl Schedule {
             after_writer(writer);
             let reader = accessed.reader.load(Relaxed);
             // The writer has waited for the readers before it.
-            if reader > writer {
+            if mutant!(reader > writer, ReadersNotAwaited => false) {
                 waits.before = waits.before.max(reader);
             }
             accessed.writer.store(own, Relaxed);
@@ -192,58 +115,15 @@ impl Schedule {
             after_writer(accessed.writer.load(Relaxed));
             accessed.reader.store(own, Relaxed);
         }
-        self.declared.store(number + 1, Release);
-    }
-
-    /// The next records to be replayed by the calling thread. `None` at the end and after a failure.
-    pub(super) fn take(&self) -> Option<std::ops::Range<usize>> {
-        if self.has_failed() {
-            return None;
-        }
-        // Relaxed: only the number counts.
-        let first = self.next.fetch_add(TAKEN, Relaxed);
-        (first < self.count).then(|| first..self.count.min(first + TAKEN))
-    }
-
-    /// Waits until a record may be replayed. All records before `ended` have ended, which the call may
-    /// move on. False after a failure.
-    pub(super) fn wait_for_turn(&self, waits: &Waits, ended: &mut u32) -> bool {
-        while *ended < waits.before {
-            if !self.wait_for(*ended) {
-                return false;
-            }
-            *ended += 1;
-        }
-        waits.writers.iter().all(|&writer| writer < *ended || self.wait_for(writer))
-            && !self.has_failed()
-    }
-
-    /// Waits until a record has ended. False after a failure.
-    fn wait_for(&self, number: u32) -> bool {
-        let mut backoff = Backoff::new();
-        // Acquire: partner of the Release in `note_done`, so that the record's writes are seen.
-        while !self.done[number as usize].load(Acquire) {
-            if self.has_failed() {
-                return false;
-            }
-            backoff.wait();
-        }
-        true
-    }
-
-    pub(super) fn note_done(&self, number: usize) {
-        if let Some(done) = self.done.get(number) {
-            // Release: partner of the Acquire in `wait_for`.
-            done.store(true, Release);
-        }
     }
 
     /// Notes a failure of a record. That of the first record counts.
-    pub(super) fn fail(&self, number: usize, error: RecoveryError) {
+    pub(super) fn fail(&self, number: usize, error: E) {
         let mut failure = self.failure.lock();
         if failure.as_ref().is_none_or(|(first, _)| number < *first) {
             *failure = Some((number, error));
         }
+        drop(failure);
         // Release: partner of the Acquire in `has_failed`.
         self.has_failed.store(true, Release);
     }
@@ -254,97 +134,141 @@ impl Schedule {
     }
 
     /// The outcome, once no thread works any more.
-    pub(super) fn result(&self) -> Result<(), RecoveryError> {
+    pub(super) fn result(&self) -> Result<(), E> {
         self.failure.lock().take().map_or(Ok(()), |(_, error)| Err(error))
     }
 }
 
-/// The error of a call that does something else than it has done.
-pub(super) fn diverged(call: &ReplayCall<'_>, why: String) -> RecoveryError {
-    RecoveryError::Diverged {
-        log: call.log,
-        gsn: call.gsn,
-        name: call.call.name.to_owned(),
-        version: call.call.version,
-        why,
-    }
+/// A thread that runs records of a schedule.
+pub(super) struct Runner<'s, E> {
+    schedule: &'s Schedule<E>,
+    /// Number of the thread.
+    thread: usize,
+    /// The records that the thread has taken last.
+    taken: Range<usize>,
+    /// All records before this number have ended.
+    ended: u32,
 }
 
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicU64;
-
-    use stillpoint_io::{Rng, SeededRng, in_parallel};
-
-    use super::*;
-
-    const RECORDS: usize = 2_000;
-    const KEYS: u64 = 9;
-
-    /// A record: its keys, each once, and whether it writes them.
-    fn records(seed: u64) -> Vec<Vec<(u64, Mode)>> {
-        let rng = SeededRng::new(seed);
-        let mode = || if rng.below(3) == 0 { Mode::Write } else { Mode::Read };
-        let some = |_| {
-            let keys = (0..KEYS).filter(|_| rng.below(3) == 0).map(|key| (key << 24, mode()));
-            keys.collect()
-        };
-        (0..RECORDS).map(some).collect()
+impl<'s, E> Runner<'s, E> {
+    /// Thread number `thread` of the schedule.
+    pub(super) fn new(schedule: &'s Schedule<E>, thread: usize) -> Self {
+        Self { schedule, thread, taken: 0..0, ended: 0 }
     }
 
-    /// Reads all keys of a record, and writes what follows from them and its number.
-    fn run(number: usize, keys: &[(u64, Mode)], values: &[AtomicU64]) {
-        let at = |hash: u64| &values[(hash >> 24) as usize];
-        let add = |sum: u64, key: &(u64, Mode)| {
-            (sum ^ at(key.0).load(Relaxed)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
-        };
-        let sum = keys.iter().fold(number as u64, add);
-        let writes = keys.iter().filter(|key| key.1 == Mode::Write);
-        writes.for_each(|key| at(key.0).store(sum ^ key.0, Relaxed));
+    /// The next records to be replayed by this thread. `None` at the end and after a failure.
+    pub(super) fn take(&mut self) -> Option<Range<usize>> {
+        let schedule = self.schedule;
+        if schedule.has_failed() {
+            return None;
+        }
+        // Relaxed: only the number counts.
+        let first = schedule.next.fetch_add(TAKEN, Relaxed);
+        if first >= schedule.count {
+            return None;
+        }
+        self.taken = first..schedule.count.min(first + TAKEN);
+        // Release: as in `note_ended`, since others may see this place instead of the one before.
+        schedule.places[self.thread].store(first as u32, Release);
+        Some(self.taken.clone())
     }
 
-    fn values() -> Vec<AtomicU64> {
-        (0..KEYS).map(AtomicU64::new).collect()
-    }
-
-    #[test]
-    fn records_in_parallel_see_what_they_see_one_by_one() {
-        for seed in 0..30 {
-            let records = records(seed);
-            let expected = values();
-            (0..).zip(&records).for_each(|(number, keys)| run(number, keys, &expected));
-            let (found, schedule) = (values(), Schedule::new(RECORDS, 4));
-            let work = || {
-                let (mut ended, mut waits) = (0, vec![Waits::default(); TAKEN]);
-                while let Some(taken) = schedule.take() {
-                    for (number, waits) in taken.clone().zip(&mut waits) {
-                        schedule.declare(number, records[number].iter().copied(), waits);
-                    }
-                    for (number, waits) in taken.zip(&waits) {
-                        assert!(schedule.wait_for_turn(waits, &mut ended));
-                        run(number, &records[number], &found);
-                        schedule.note_done(number);
-                    }
-                }
-            };
-            in_parallel("records", (0..4).map(|_| work).collect()).expect("no thread panics");
-            let of = |values: &[AtomicU64]| -> Vec<u64> {
-                values.iter().map(|value| value.load(Relaxed)).collect()
-            };
-            assert_eq!(of(&found), of(&expected), "seed {seed}");
+    /// Prefetches what [`declare`](Self::declare) looks at for a key with this hash.
+    #[inline]
+    pub(super) fn prefetch(&self, hash: u64) {
+        if !self.schedule.accessed.is_empty() {
+            prefetch_to_write(std::slice::from_ref(self.schedule.of(hash)));
         }
     }
 
-    #[test]
-    fn a_failure_ends_all_waits() {
-        let schedule = Schedule::new(20, 2);
-        let mut waits = Waits::default();
-        schedule.declare(0, [(0, Mode::Write)].into_iter(), &mut waits);
-        schedule.declare(1, [(0, Mode::Read)].into_iter(), &mut waits);
-        schedule.fail(0, RecoveryError::NoSlot { wanted: 1, found: 0 });
-        assert!(!schedule.wait_for_turn(&waits, &mut 0));
-        // Record 2 has declared nothing, and never will.
-        schedule.declare(3, std::iter::empty(), &mut waits);
-        assert!(schedule.take().is_none() && schedule.result().is_err());
+    /// Notes whom each of the records taken last waits for. Their keys are `keys`. Waits until all
+    /// records before these have been declared. False after a failure.
+    pub(super) fn declare<K>(&self, keys: impl Fn(usize) -> K, waits: &mut [Waits]) -> bool
+    where
+        K: Iterator<Item = (u64, Mode)> + Clone,
+    {
+        let schedule = self.schedule;
+        if schedule.accessed.is_empty() {
+            return true;
+        }
+        let mut backoff = Backoff::new();
+        // Acquire: partner of the Release below, for the accesses and places of the records before.
+        while schedule.declared.load(Acquire) != self.taken.start {
+            if schedule.has_failed() {
+                return false;
+            }
+            backoff.wait();
+        }
+        for ((index, number), waits) in self.taken.clone().enumerate().zip(waits) {
+            schedule.declare(number as u32 + 1, &keys(index), waits);
+        }
+        schedule.declared.store(self.taken.end, Release);
+        true
+    }
+
+    /// Waits until record `number`, one of those taken last, may be replayed. False after a failure.
+    pub(super) fn wait_for_turn(&mut self, number: usize, waits: &Waits) -> bool {
+        self.wait_until(|runner| runner.all_ended_before(number, waits.before))
+            && self.wait_until(|runner| {
+                waits.writers.iter().all(|&writer| runner.has_ended(number, writer))
+            })
+            && !self.schedule.has_failed()
+    }
+
+    fn wait_until(&mut self, is_over: impl Fn(&mut Self) -> bool) -> bool {
+        let mut backoff = Backoff::new();
+        while !is_over(self) {
+            if self.schedule.has_failed() {
+                return false;
+            }
+            backoff.wait();
+        }
+        true
+    }
+
+    /// The places of the other threads.
+    fn other_places(&self) -> impl Iterator<Item = u32> {
+        let others = self.schedule.places.iter().enumerate();
+        // Acquire: partner of the Release in `note_ended`, so that the record's writes are seen.
+        others.filter(|(thread, _)| *thread != self.thread).map(|(_, place)| place.load(Acquire))
+    }
+
+    /// Whether all records before `before` have ended. The thread is at record `number`.
+    fn all_ended_before(&mut self, number: usize, before: u32) -> bool {
+        if self.ended < before {
+            self.ended = self.other_places().fold(number as u32, u32::min);
+        }
+        self.ended >= before
+    }
+
+    /// Whether a record before `number`, where the thread is, has ended.
+    fn has_ended(&mut self, number: usize, earlier: u32) -> bool {
+        if self.ended > earlier {
+            return true;
+        }
+        let taken = |of: u32| of as usize / TAKEN;
+        let is_at = |place: u32| place <= earlier && taken(place) == taken(earlier);
+        let mut first = number as u32;
+        for place in self.other_places() {
+            if is_at(place) {
+                return false;
+            }
+            first = first.min(place);
+        }
+        self.ended = first;
+        true
+    }
+
+    /// Notes that a record has ended, the first one of those taken last that had not.
+    pub(super) fn note_ended(&self, number: usize) {
+        let next = if number + 1 == self.taken.end { NOWHERE } else { number as u32 + 1 };
+        // Release: partner of the Acquire in `other_places`.
+        self.schedule.places[self.thread].store(next, Release);
     }
 }
+
+#[cfg(all(test, shuttle))]
+#[path = "schedule/models.rs"]
+mod models;
+#[cfg(all(test, not(shuttle)))]
+mod tests;

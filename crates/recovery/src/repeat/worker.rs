@@ -12,7 +12,8 @@ use stillpoint_store::{
 };
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::schedule::{InOrder, Schedule, Waits, diverged};
+use super::order::{InOrder, diverged};
+use super::schedule::{Runner, Schedule, Waits};
 use super::{CallAgain, Calls};
 use crate::error::RecoveryError;
 
@@ -31,6 +32,10 @@ impl CommitLog for LogOfReplayed {
 
     fn is_closed(&self, _: Stamp) -> bool {
         true
+    }
+
+    fn orders_reads(&self) -> bool {
+        false
     }
 }
 
@@ -53,10 +58,10 @@ impl Repeater {
         &mut self,
         records: &[InOrder<'_, '_>],
         calls: &dyn Calls,
-        schedule: &Schedule,
+        (schedule, thread): (&Schedule<RecoveryError>, usize),
     ) {
-        let (mut ended, mut waits) = (0, Vec::new());
-        while let Some(numbers) = schedule.take() {
+        let (mut runner, mut waits) = (Runner::new(schedule, thread), Vec::new());
+        while let Some(numbers) = runner.take() {
             let first = numbers.start;
             waits.resize_with(waits.len().max(numbers.len()), Waits::default);
             let mut taken = Taken {
@@ -64,10 +69,12 @@ impl Repeater {
                 records: &records[numbers],
                 calls,
                 schedule,
+                runner: &mut runner,
                 gsn: &self.gsn,
                 prepared: Vec::new(),
+                ends: Vec::new(),
                 waits: &mut waits,
-                ended: &mut ended,
+                has_declared: false,
                 running: first,
             };
             let worker = &mut self.worker;
@@ -84,35 +91,38 @@ impl Repeater {
 }
 
 /// Records that a thread has taken, as a batch of transactions.
-struct Taken<'a, 'm, 'r> {
+struct Taken<'a, 's, 'm, 'r> {
     /// The number of the first record in its stretch.
     first: usize,
     records: &'a [InOrder<'m, 'r>],
     calls: &'a dyn Calls,
-    schedule: &'a Schedule,
+    schedule: &'a Schedule<RecoveryError>,
+    runner: &'a mut Runner<'s, RecoveryError>,
     gsn: &'a AtomicU64,
     /// The calls that were declared, by index.
     prepared: Vec<Option<Box<dyn CallAgain + 'a>>>,
+    /// The end of each record's keys among those of all the records.
+    ends: Vec<usize>,
     /// Whom each of the records waits for.
     waits: &'a mut [Waits],
-    /// All records of the stretch before this number have ended.
-    ended: &'a mut u32,
+    /// Whether the schedule has the keys of all the records.
+    has_declared: bool,
     /// The number of the record that runs.
     running: usize,
 }
 
-impl<'a> Taken<'a, '_, '_> {
+impl Taken<'_, '_, '_, '_> {
     fn fail(&self, index: usize, error: RecoveryError) {
         self.schedule.fail(self.first + index, error);
     }
 }
 
-impl<'a, 'm: 'a, 'r: 'a> Batch for Taken<'a, 'm, 'r> {
+impl<'a, 'm: 'a, 'r: 'a> Batch for Taken<'a, '_, 'm, 'r> {
     fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Other threads wait until all of these records are declared. So none runs before.
+    /// Other threads wait until all of these records are declared, in one turn. So none runs before.
     fn keys_together(&self) -> usize {
         usize::MAX
     }
@@ -121,6 +131,8 @@ impl<'a, 'm: 'a, 'r: 'a> Batch for Taken<'a, 'm, 'r> {
         self.running = self.first + index;
         let mut prepared = None;
         let before = keys.declared().len();
+        self.prepared.truncate(index);
+        self.ends.truncate(index);
         match &self.records[index] {
             InOrder::Call(call) => match self.calls.prepare(&call.call) {
                 Ok(call) => {
@@ -139,15 +151,25 @@ impl<'a, 'm: 'a, 'r: 'a> Batch for Taken<'a, 'm, 'r> {
                 }
             }
         }
-        let declared = keys.declared()[before..].iter().map(|key| (key.hash, key.mode));
-        self.schedule.declare(self.running, declared, &mut self.waits[index]);
-        self.prepared.truncate(index);
         self.prepared.push(prepared);
+        let declared = keys.declared();
+        declared[before..].iter().for_each(|key| self.runner.prefetch(key.hash));
+        self.ends.push(declared.len());
+        if self.ends.len() == self.records.len() {
+            let of = |index: usize| {
+                let from = if index == 0 { 0 } else { self.ends[index - 1] };
+                declared[from..self.ends[index]].iter().map(|key| (key.hash, key.mode))
+            };
+            self.has_declared = self.runner.declare(of, self.waits);
+        }
     }
 
     fn begins(&mut self, index: usize, _: &dyn Fn() -> usize) -> bool {
         self.running = self.first + index;
-        self.schedule.wait_for_turn(&self.waits[index], self.ended)
+        let all = self.ends.len() == self.records.len();
+        assert!(all, "a thread runs something before it has declared all that it has taken");
+        // After a failure nothing runs.
+        self.has_declared && self.runner.wait_for_turn(self.running, &self.waits[index])
     }
 
     fn run(&mut self, index: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
@@ -165,7 +187,7 @@ impl<'a, 'm: 'a, 'r: 'a> Batch for Taken<'a, 'm, 'r> {
     fn ended(&mut self, index: usize, result: Result<Option<Stamp>, TxError>) {
         let error = match (&self.records[index], result) {
             (InOrder::Call(_), Ok(Some(_))) | (InOrder::Writes(_), Ok(_)) => {
-                return self.schedule.note_done(self.first + index);
+                return self.runner.note_ended(self.first + index);
             }
             (InOrder::Call(call), Ok(None)) => {
                 diverged(call, "it has written something, and now writes nothing".to_owned())

@@ -37,12 +37,14 @@ const SCRIPT: &str = "\
     CONFIG SET proto-max-bulk-len 1mb\nMULTI\nSETRANGE q 2000000 x\nSET short 1\nEXEC\n\
     SWAPDB 0 5\nSET swapped 1\nSELECT 5\nINCR m5\nSWAPDB 5 0\nSELECT 0\nINCR m5\n";
 
-fn config() -> Config {
+/// The settings of a server whose calls run twice in every other seed.
+fn config(seed: u64) -> Config {
     let mut config = Config::new("unused");
     // A client that asks for a checkpoint would wait for a thread that takes it.
     config.checkpoint = "none".to_owned();
     config.journal = "command".to_owned();
     config.recovery_threads = 2;
+    config.run_calls_twice = seed % 4 < 2;
     config
 }
 
@@ -76,7 +78,7 @@ fn start_again(what: &str, alone: Alone, disk: &SimDisk) -> u64 {
     alone.engine.flush_tables(&[unused]).expect("a flush");
     let before = records(&alone.engine);
     drop(alone);
-    let alone = Alone::over(config(), disk.kill());
+    let alone = Alone::over(config(0), disk.kill());
     let after = records(&alone.engine);
     let differs = before.iter().find(|(key, value)| after.get(key) != Some(value));
     assert_eq!(differs, None, "{what}");
@@ -91,9 +93,19 @@ fn send(server: &mut Server, clients: &mut [Client], requests: &str) {
     }
 }
 
+/// Checks that no call has done something else in its second run.
+fn check_replies(clients: &[Client]) {
+    for client in clients {
+        let replies = String::from_utf8_lossy(&client.replies);
+        for refused in ["gave other writes", "the second run"] {
+            assert!(!replies.contains(refused), "{replies}");
+        }
+    }
+}
+
 fn run_script(seed: u64, script: &str) {
     let disk = SimDisk::new(seed);
-    let alone = Alone::over(config(), disk.clone());
+    let alone = Alone::over(config(seed), disk.clone());
     let mut server = Server::new(&alone);
     let mut clients = [server.connect()];
     // Requests one by one are transactions of their own; those together are groups.
@@ -108,6 +120,7 @@ fn run_script(seed: u64, script: &str) {
     for _ in 0..100 {
         server.turn(&mut clients);
     }
+    check_replies(&clients);
     drop((clients, server));
     assert!(start_again("the script", alone, &disk) > 0);
 }
@@ -120,7 +133,7 @@ fn commands_of_all_families_are_made_again() {
 /// Streams of random requests of two clients, and of work on large collections.
 fn random(seed: u64) -> u64 {
     let disk = SimDisk::new(seed);
-    let alone = Alone::over(config(), disk.clone());
+    let alone = Alone::over(config(seed), disk.clone());
     for part in 0..3 {
         alone.serve(&sample_stream(3 * seed + part));
     }
@@ -135,6 +148,7 @@ fn random(seed: u64) -> u64 {
             server.clock.advance(Duration::from_millis(100));
         }
     }
+    check_replies(&clients);
     drop((clients, server));
     start_again(&format!("seed {seed}"), alone, &disk)
 }

@@ -17,6 +17,7 @@ use super::connections::Connections;
 use super::long::LONG_WORK;
 use super::plan::{Call, Plan, ROUND_WORK, UNIT_BYTES};
 use crate::error::CmdError;
+use crate::repeat;
 use crate::resp::Mark;
 use crate::session::call::{name_command, name_exec};
 use crate::session::context::{Context, Local};
@@ -68,6 +69,8 @@ pub(crate) struct Round<'a> {
     errors: Vec<(u16, CmdError)>,
     /// The times of the calls of the running group in nanoseconds, if each call is timed.
     times: Vec<(usize, u64)>,
+    /// The first slot of each request in the call of the running transaction, if it is `EXEC`.
+    slots: Vec<u32>,
 }
 
 impl<'a> Round<'a> {
@@ -94,6 +97,7 @@ impl<'a> Round<'a> {
             ran_to: 0,
             errors: Vec::new(),
             times: Vec::new(),
+            slots: Vec::new(),
         }
     }
 
@@ -508,9 +512,11 @@ impl Batch for Round<'_> {
         if self.shared.keyspace.logs_commands {
             let is_exec = matches!(call.spec.handler, Handler::Exec);
             let requests = calls.iter().map(|call| (call.spec, self.plan.args(call, &conn.input)));
+            let (all, slots) = ((0, usize::MAX), &mut self.slots);
+            slots.clear();
             return match () {
                 () if !self.shared.keyspace.is_in_order() => {}
-                () if is_exec => log_queue(to, &conn.client, (0, usize::MAX), self.local),
+                () if is_exec => log_queue(to, &conn.client, all, self.local, slots),
                 () => log_requests(to, requests, &conn.client, self.local),
             };
         }
@@ -546,6 +552,15 @@ impl Batch for Round<'_> {
                 return Ok(());
             }
         }
+    }
+
+    fn run_again(
+        &mut self,
+        _: usize,
+        call: &stillpoint::Call,
+        tx: &mut Tx<'_>,
+    ) -> Result<(), TxError> {
+        repeat::run_again(self.shared, self.local.worker, call, &self.slots, tx)
     }
 
     fn ended(&mut self, group: usize, result: Result<Option<Stamp>, TxError>) {

@@ -255,7 +255,7 @@ impl Batch for QueuedRun<'_, '_> {
         if !keyspace.logs_commands {
             name_exec(to, ctx.client, range, ctx.now_ms());
         } else if keyspace.is_in_order() {
-            log_queue(to, ctx.client, range, ctx.local);
+            log_queue(to, ctx.client, range, ctx.local, &mut Vec::new());
         }
     }
 
@@ -290,6 +290,19 @@ impl Batch for QueuedRun<'_, '_> {
         })
     }
 
+    fn run_again(&mut self, _: usize, _: &Call, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        let ctx = &mut *self.ctx;
+        let mark = ctx.reply.mark();
+        let Some(multi) = ctx.client.multi.take() else {
+            return Err(answered());
+        };
+        // With watched keys there is no call. So the first key of the queue is the first slot.
+        let done = run_range(ctx, &multi, self.from, self.to, 0, tx);
+        ctx.client.multi = Some(multi);
+        ctx.reply.truncate(mark);
+        done.map_err(|error| second_run_failed(error.message()))
+    }
+
     fn ended(&mut self, _: usize, result: Result<Option<Stamp>, TxError>) {
         if let Err(error) = result {
             self.stop = true;
@@ -297,6 +310,11 @@ impl Batch for QueuedRun<'_, '_> {
             self.error.get_or_insert(error.into());
         }
     }
+}
+
+/// The error of a call whose second run does not succeed, as its first one did.
+pub(crate) fn second_run_failed(why: &str) -> TxError {
+    TxError::abandon(format!("the second run of the call has failed: {why}"))
 }
 
 /// The error of a transaction whose client has an error reply already.

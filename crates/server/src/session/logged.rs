@@ -64,13 +64,16 @@ pub(crate) fn log_requests<'a>(
     writing.take(most).for_each(|(_, args)| push_request(out, client.db, args));
 }
 
-/// As [`log_requests`], for the requests of the queue of `EXEC` from `from` on and before `to`.
+/// As [`log_requests`], for the requests of the queue of `EXEC` from `from` on and before `to`. `slots`
+/// gets the first slot of each request in the call.
 pub(crate) fn log_queue(
     call: &mut Call,
     client: &Client,
     (from, to): (usize, usize),
     local: &Local,
+    slots: &mut Vec<u32>,
 ) {
+    slots.clear();
     let Some(multi) = &client.multi else { return };
     if multi.dirty || !client.watched.is_empty() || multi.memory() > REQUESTS_BYTES_MAX {
         return;
@@ -79,7 +82,7 @@ pub(crate) fn log_queue(
     if queued.clone().any(|i| multi.command(i).0.flags.has(Flags::INEXACT)) {
         return;
     }
-    let mut db = client.db;
+    let (mut db, mut slot) = (client.db, 0);
     for i in queued {
         let (spec, args) = multi.command(i);
         if matches!(spec.handler, Handler::Keyed(_)) && spec.flags.has(Flags::WRITE) {
@@ -88,7 +91,9 @@ pub(crate) fn log_queue(
                 push_head(&mut call.arguments, true, logged_time(local), local.max_bulk_bytes);
             }
             push_request(&mut call.arguments, db, args);
+            slots.push(slot);
         }
+        slot += multi.key_count(i);
         db = selected(spec, args, db);
     }
 }

@@ -9,9 +9,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use stillpoint::{Config as EngineConfig, Durability, Engine};
+use stillpoint::{Config as EngineConfig, Durability, Engine, FoundCall};
+use stillpoint_server::logged_requests;
 
-use crate::common::{Client, TestServer, Value, config, opened};
+use crate::common::{Client, TestServer, Value, config, encode, opened};
 
 /// One file: its name and its bytes.
 const FILE: &str = "file";
@@ -29,7 +30,50 @@ const SCRIPT: &str = "\
     HSET h f 1 g 2 i 3\nHINCRBY h f 5\nHINCRBYFLOAT h g 1.5\nHEXPIRE h 100000000 FIELDS 1 f\n\
     PFADD p1 a b c\nPFADD p2 c d\nPFMERGE p3 p1 p2\nGEOADD g 13.36 38.11 x 15.08 37.5 y\n\
     GEOSEARCHSTORE gs g FROMLONLAT 15 37 BYRADIUS 200 km\nSORT t ALPHA STORE sorted\n\
-    RENAME m1 m3\nCOPY t t2 REPLACE\nMULTI\nSET q 1\nINCR q\nSPOP t2\nHSET q f v\nEXEC";
+    RENAME m1 m3\nCOPY t t2 REPLACE\nMULTI\nSET q 1\nINCR q\nSPOP t2\nHSET q f v\nEXEC\n\
+    GETSET s new\nGETEX s PX 100000000000\nPSETEX f 100000000000 v\nMSETNX m4 4 m5 5\nSETNX m6 6\n\
+    SET m4 9 KEEPTTL GET\nLPUSH l 0\nLTRIM l 0 3\nRPOPLPUSH l l2\nLMPOP 2 none l2 RIGHT COUNT 2\n\
+    ZADD z GT CH 9 a\nZREMRANGEBYSCORE zu 2 3\nZINTERSTORE zi 2 z y\nZDIFFSTORE zd 2 z y\n\
+    HSETNX h j 4\nHGETDEL h FIELDS 1 j\nHSETEX h EX 100000000 FIELDS 1 k 7\nHDEL h i\n\
+    SORT t2 ALPHA DESC LIMIT 0 2 STORE sorted2\nCOPY t t3 DB 2\nMOVE u 3\n\
+    GEOSEARCHSTORE gd g FROMLONLAT 15 37 BYRADIUS 200 km STOREDIST\n\
+    CONFIG SET proto-max-bulk-len 1mb\nAPPEND limited x";
+
+/// Commands that come together. Those on one key are one transaction, and those of one round share the
+/// beginnings of their arguments in the log.
+const PIPELINE: &str = "\
+    INCR grouped\nAPPEND grouped x\nGET grouped\nAPPEND grouped y\nSET user:0000001:name Ada\n\
+    SET user:0000001:year 1815\nSET user:0000002:name Grace\nRPUSH many 1\nRPUSH many 2\nLPOP many";
+
+/// The forms of calls in a log.
+#[derive(Debug, Default)]
+struct Forms {
+    groups: usize,
+    queues: usize,
+    limits: usize,
+    /// Calls with the first eight bytes of the call before, which a batch leaves out.
+    prefixes: usize,
+    before: Vec<u8>,
+}
+
+impl Forms {
+    #[expect(clippy::unnecessary_wraps, reason = "the visitor of calls may fail")]
+    fn add(&mut self, call: &FoundCall<'_>) -> std::io::Result<()> {
+        let requests = logged_requests(call.name, call.arguments).expect("of commands");
+        let kind = call.arguments[0];
+        self.groups += usize::from(kind & 1 == 0 && requests.len() > 1);
+        self.queues += usize::from(kind & 1 != 0);
+        self.limits += usize::from(kind & 2 != 0);
+        self.prefixes += usize::from(self.before.starts_with(&call.arguments[..8]));
+        self.before = call.arguments.to_vec();
+        Ok(())
+    }
+
+    fn has_all(&self) -> bool {
+        let Self { groups, queues, limits, prefixes, .. } = *self;
+        [groups, queues, limits, prefixes].iter().all(|&count| count > 0)
+    }
+}
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/server/fixtures/logs")
@@ -119,6 +163,14 @@ fn write_fixture(name: &str) {
         let reply = client.call(&line.split(' ').collect::<Vec<_>>());
         assert!(!matches!(reply, Value::Error(_)), "{line}: {reply:?}");
     }
+    let requests: Vec<Vec<&[u8]>> =
+        PIPELINE.lines().map(|line| line.split(' ').map(str::as_bytes).collect()).collect();
+    let together: Vec<Vec<u8>> = requests.iter().map(|words| encode(words)).collect();
+    client.send_whole(&together.concat());
+    for words in requests {
+        let reply = client.read();
+        assert!(!matches!(reply, Value::Error(_)), "{words:?}: {reply:?}");
+    }
     let mut found = BTreeMap::new();
     files(&home.path().join("data"), "", &mut found);
     let records = server.look(records);
@@ -154,6 +206,9 @@ fn logs_of_earlier_releases_make_the_same_records() {
             std::fs::create_dir_all(target.parent().expect("a directory")).expect("made");
             std::fs::write(target, bytes).expect("written");
         }
+        let mut forms = Forms::default();
+        stillpoint::offline::calls(home.path(), &mut |call| forms.add(call)).expect("readable");
+        assert!(forms.has_all(), "{}: {forms:?}", path.display());
         let engine = opened(EngineConfig { data: home.path().to_owned(), ..engine_config() });
         assert!(engine.stats().recovered.commits_replayed > 30, "{}", path.display());
         let found = records(&engine);

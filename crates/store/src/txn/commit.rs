@@ -18,6 +18,7 @@ use crate::memory::stamp::ABSENT;
 use crate::participant::Participant;
 use crate::phase::PhaseWord;
 use crate::planted;
+use crate::read_stamps::ReadStamps;
 use crate::record::{self, NewCell, Prepared, Writing};
 use crate::rules::{Claim, DirtyRule, WriteRule, status};
 use crate::txn::Transaction;
@@ -286,8 +287,10 @@ impl Transaction {
         mutant!(in driver; PhaseReadBeforeLocks => phase = driver.noted_phase(local.number));
         step(Step::PhaseRead);
         self.note_touched();
-        if local.store.read_stamps.is_some() {
-            self.heed_reads(local);
+        if let Some(reads) = local.read_stamps()
+            && reads.are_left()
+        {
+            self.heed_reads(reads);
         }
         if local.tables.version > self.locked_version {
             self.check_tables(local)?;
@@ -349,8 +352,8 @@ impl Transaction {
     fn release(&mut self, local: &mut Participant, stamp: Option<Stamp>) {
         match stamp {
             Some(stamp) => {
-                if local.store.read_stamps.is_some() {
-                    self.leave_read_stamps(local, stamp.gsn());
+                if let Some(reads) = local.read_stamps() {
+                    self.leave_read_stamps(reads, local.number, stamp.gsn());
                 }
                 local.dependencies.add(stamp);
             }
@@ -382,8 +385,7 @@ impl Transaction {
 
     /// Adds the stamps of the commits that have read what this transaction overwrites.
     #[inline(never)]
-    fn heed_reads(&mut self, local: &Participant) {
-        let Some(reads) = &local.store.read_stamps else { return };
+    fn heed_reads(&mut self, reads: &ReadStamps) {
         for &(key, _) in &self.written {
             let gsn = reads.heed(self.keys.declared()[key].hash);
             if gsn > 0 {
@@ -395,12 +397,15 @@ impl Transaction {
 
     /// Leaves stamps for the records that this transaction has locked and not written.
     #[inline(never)]
-    fn leave_read_stamps(&self, local: &Participant, gsn: u64) {
-        let Some(reads) = &local.store.read_stamps else { return };
+    fn leave_read_stamps(&self, reads: &ReadStamps, worker: usize, gsn: u64) {
+        if self.written.len() == self.touched.len() {
+            // Every locked record was written.
+            return;
+        }
         for (slot, held) in self.held.iter().enumerate() {
             if held.is_locked() && held.pending == NONE {
                 let hash = self.keys.declared()[self.first_key + slot].hash;
-                reads.leave(hash, gsn);
+                reads.leave(worker, hash, gsn);
             }
         }
     }

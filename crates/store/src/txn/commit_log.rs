@@ -46,6 +46,12 @@ pub trait CommitLog: Send {
     /// then be reclaimed.
     fn is_closed(&self, stamp: Stamp) -> bool;
 
+    /// Whether the gsns of this log must be a serial order with what transactions have read, in a store
+    /// with [`serial_gsns`](crate::StoreConfig::serial_gsns). The gsns of a replay are one already.
+    fn orders_reads(&self) -> bool {
+        true
+    }
+
     /// Whether workers must collect the stamps that their answers depend on.
     fn wants_dependencies(&self) -> bool {
         false

@@ -121,6 +121,7 @@ impl<'w> Tx<'w> {
     }
 
     /// The hash of the key and its table, keyed by the store's seed.
+    #[inline]
     pub fn key_hash(&self, slot: Slot) -> u64 {
         self.transaction.keys.declared()[self.transaction.first_key + slot.0 as usize].hash
     }

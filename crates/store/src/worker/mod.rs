@@ -116,7 +116,7 @@ impl Worker {
     /// A worker that commits to `log`. `None` if all of the store's workers are taken.
     pub fn new(store: Arc<Store>, log: Box<dyn CommitLog>) -> Option<Self> {
         let transaction = Transaction::new(store.hasher());
-        let local = Participant::new(store, log.wants_dependencies())?;
+        let local = Participant::new(store, (log.wants_dependencies(), log.orders_reads()))?;
         Some(Self { local, transaction, log, ends: Vec::new() })
     }
 
@@ -198,8 +198,9 @@ impl Worker {
     }
 
     fn prefetch_batch(&mut self) {
+        let local = &self.local;
         let keys = self.transaction.keys.declared_mut();
-        let Participant { tables, store, .. } = &self.local;
+        let Participant { tables, store, .. } = local;
         for key in &mut *keys {
             if let Some(table) = tables.get(key.table) {
                 // The field holds the bucket's number until the second pass sets the candidate.
@@ -212,9 +213,15 @@ impl Worker {
                 store.memory().arena.prefetch(key.candidate);
             }
         }
-        if let Some(reads) = &store.read_stamps {
-            let read = self.transaction.keys.declared().iter().filter(|key| key.mode == Mode::Read);
-            read.for_each(|key| reads.prefetch(key.hash));
+        if let Some(reads) = local.read_stamps() {
+            let are_left = reads.are_left();
+            for key in self.transaction.keys.declared() {
+                match key.mode {
+                    Mode::Read => reads.prefetch_to_leave(key.hash),
+                    Mode::Write if are_left => reads.prefetch_to_heed(key.hash),
+                    Mode::Write => {}
+                }
+            }
         }
     }
 

@@ -5,11 +5,13 @@
 //! | throughput | transactions and bytes of log with calls, without a journal, and with redo |
 //! | replay | the replay of calls with their first run, and with the replay of redo |
 //! | long | bytes of log of a long transaction |
+//! | bytes | bytes of log of other transactions and of commands of the server |
 //!
 //! Engines with the same scheme run in turn on the same data. All bytes of an updated value change,
 //! which is the most for redo and nothing more for a call. An uncounted checkpoint between the runs
 //! gives the logs their segments back.
 
+mod bytes;
 mod replay;
 mod throughput;
 
@@ -26,7 +28,7 @@ use crate::sys;
 use crate::workloads::calc::{Change, LongTransaction};
 
 const SOURCE: &str = "Stillpoint";
-const PARTS: [&str; 3] = ["throughput", "replay", "long"];
+const PARTS: [&str; 4] = ["throughput", "replay", "long", "bytes"];
 /// Transactions that the part `long` runs.
 const LONG_TRANSACTIONS: u64 = 100;
 /// Time after which relaxed durability has written every commit.
@@ -51,6 +53,8 @@ pub(crate) struct Plan {
     pub(crate) replay_writes: Vec<usize>,
     /// Records that a long transaction updates.
     pub(crate) long_writes: u64,
+    /// Transactions of each kind in part `bytes`.
+    pub(crate) logged: u64,
 }
 
 /// The experiment.
@@ -74,6 +78,7 @@ impl Experiment for CommandCost {
             replays: 3,
             replay_writes: vec![1, 2, 4, 7, 10],
             long_writes: 1_000,
+            logged: 20_000,
         }
     }
 
@@ -86,6 +91,7 @@ impl Experiment for CommandCost {
             replayed_s: 0.3,
             replays: 1,
             replay_writes: vec![1, 10],
+            logged: 800,
             ..Self::full()
         }
     }
@@ -99,7 +105,7 @@ impl Experiment for CommandCost {
     fn run(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
         result.parameter("scheme", compared().scheme);
         result.parameter("durability", "relaxed");
-        let parts = [throughput::throughput, replay::replay, long];
+        let parts = [throughput::throughput, replay::replay, long, bytes::bytes];
         for (name, part) in PARTS.iter().zip(parts) {
             if bench.context.wants(name) {
                 result.in_part(name, |result| part(bench, plan, result))?;
@@ -178,15 +184,15 @@ mod tests {
         let open = &crate::subjects::stillpoint::open;
         let bench = Harness { context: &context, open, children: false };
         let result = run_plan::<CommandCost>(&bench, &CommandCost::quick())?;
-        assert_eq!(result.claims.len(), 5 + 2 + 1);
+        assert_eq!(result.claims.len(), 5 + 2 + 1 + 1);
         assert!(result.claims.iter().all(|claim| claim.measured.is_some()), "{:?}", result.claims);
-        assert_eq!(result.tables.len(), 4);
+        assert_eq!(result.tables.len(), 5);
         let rows = result.tables.iter().map(|table| table.rows.len());
-        assert_eq!(rows.collect::<Vec<_>>(), [4, 4, 2, 2]);
+        assert_eq!(rows.collect::<Vec<_>>(), [4, 4, 2, 2, 4]);
         let is_whole = |table: &Table| table.rows.iter().all(|r| r.len() == table.columns.len());
         assert!(result.tables.iter().all(is_whole));
         // A long transaction's record is short, and holds none of its thousand values.
-        let long = result.claims.last().and_then(|claim| claim.measured);
+        let long = result.claims.get(7).and_then(|claim| claim.measured);
         assert!(long.is_some_and(|ratio| ratio < 0.01), "{long:?}");
         Ok(())
     }

@@ -149,6 +149,14 @@ impl TpccRecords {
         Ok(Box::new(Terminal::new(self, workers, worker, seed)?))
     }
 
+    /// A client that draws NewOrder alone.
+    ///
+    /// # Errors
+    /// When there are too many sessions.
+    pub(crate) fn orders(&self, seed: u64) -> LabResult<Box<dyn Client + '_>> {
+        Ok(Box::new(Terminal::new(self, 1, 0, seed)?.of_orders()))
+    }
+
     /// Checks the specification's consistency conditions.
     ///
     /// # Errors

@@ -27,6 +27,8 @@ pub(super) struct Terminal<'a> {
     first_home: u64,
     homes: u64,
     drawn: u64,
+    /// Whether the terminals draw NewOrder alone.
+    orders_alone: bool,
     /// Expected number of each district's next order. `None` if it was not read yet.
     next_orders: Vec<Option<u64>>,
     /// Expected rows of history of each warehouse.
@@ -58,6 +60,7 @@ impl<'a> Terminal<'a> {
             first_home: homes.start as u64,
             homes: homes.len() as u64,
             drawn: 0,
+            orders_alone: false,
             next_orders: vec![None; scale.districts()],
             histories: vec![None; warehouses],
             batch: Vec::new(),
@@ -65,11 +68,21 @@ impl<'a> Terminal<'a> {
         })
     }
 
+    /// The same terminals, with NewOrder alone.
+    pub(super) fn of_orders(self) -> Self {
+        Terminal { orders_alone: true, ..self }
+    }
+
     pub(super) fn draw(&mut self) -> Transaction {
         let warehouse = (self.first_home + self.random.below(self.homes)) as u32;
         self.drawn += 1;
         let scale = &self.subject.tpcc.population.scale;
-        Transaction::draw_half(scale, &mut self.random, warehouse, self.drawn)
+        loop {
+            let drawn = Transaction::draw_half(scale, &mut self.random, warehouse, self.drawn);
+            if !self.orders_alone || matches!(drawn, Transaction::NewOrder { .. }) {
+                return drawn;
+            }
+        }
     }
 
     /// A transaction with its expectation, which assumes that all transactions before it in the
