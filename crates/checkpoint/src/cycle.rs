@@ -169,7 +169,7 @@ pub fn take_checkpoint(
         let _ = caught(|| Ok(sink.abandon()));
         cycle.tell_abandoned(epoch);
     })?;
-    written.fuzzy = cycle.scheme.point_of_consistency() == PointOfConsistency::Fuzzy;
+    written.fuzzy = cycle.scheme.point_of_consistency().is_fuzzy();
     Ok((written, captured))
 }
 
@@ -304,9 +304,15 @@ impl Passage<'_> {
         // here stays if no other can be made.
         cycle.store.set_sink(Some(Arc::new(DiscardSink)));
         driver.choose_changes(false);
+        let mut stop = Stop { clock: &*cycle.clock, quiesced: None, since_ns: 0, stopped_ns: 0 };
+        let stops_at_begin = point == PointOfConsistency::FuzzyUndone;
         self.enter(Phase::Prepare);
+        if stops_at_begin {
+            stop.begin(driver);
+        }
         cycle.scheme.begin(epoch, &*cycle.log).map_err(CheckpointError::Log)?;
         let dirty = self.settle(slots);
+        stop.end();
         let kind = match cycle.scheme.takes_changes() {
             true => cycle.wanted.kind(dirty, cycle.store.record_total()),
             false => CheckpointKind::Full,
@@ -324,12 +330,12 @@ impl Passage<'_> {
             }
         }
         cycle.store.set_sink(Some(sink.clone()));
-        let mut stop = Stop { clock: &*cycle.clock, quiesced: None, since_ns: 0, stopped_ns: 0 };
-        if point.stops_commits() {
+        if point.stops_commits() && !stops_at_begin {
             stop.begin(driver);
             if cycle.scheme.has_pass_at_point() {
                 pass_in_parallel(cycle, slots)?;
             }
+            cycle.scheme.hold().map_err(CheckpointError::Memory)?;
         }
         self.enter(Phase::Resolve);
         if point == PointOfConsistency::Physical {
@@ -339,6 +345,8 @@ impl Passage<'_> {
         let consistent_ns = cycle.clock.monotonic_ns();
         let walk = Arc::new(CaptureScan::new(cycle, epoch, &sink, consistent_ns, Work::Capture));
         let walked = walk.run(slots);
+        let released = cycle.scheme.release(&cycle.store).map_err(CheckpointError::Memory);
+        let walked = walked.and(released);
         stop.end();
         let walked_ns = cycle.clock.monotonic_ns();
         self.enter(Phase::Complete);
@@ -413,6 +421,8 @@ impl Passage<'_> {
             }
         }
         cycle.store.set_sink(None);
+        // A checkpoint that was given up before the end of its capture has not released yet.
+        note(ran(|| drop(cycle.scheme.release(&cycle.store))));
         Progress::set(&cycle.progress.phase, Phase::Rest as u64);
         note(ran(|| self.observe(Phase::Rest)));
         result

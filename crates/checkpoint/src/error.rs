@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use stillpoint_format::{DecodeError, EncodeError};
 use stillpoint_io::{DiskError, ThreadError};
-use stillpoint_store::LogRefused;
+use stillpoint_store::{CaptureError, LogRefused};
 
 /// The reason why a checkpoint was not taken. The previous checkpoint is untouched.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +24,9 @@ pub enum CheckpointError {
     /// The log refused the record with which the scheme begins.
     #[error("the checkpoint was given up: {0}")]
     Log(#[source] LogRefused),
+    /// The memory of the point of consistency could not be held, or not be read.
+    #[error("the checkpoint was given up: {0}")]
+    Memory(#[source] CaptureError),
     /// A thread could not be started, or panicked.
     #[error("the checkpoint was given up: {0}")]
     Thread(#[from] ThreadError),

@@ -25,6 +25,7 @@ mod progress;
 mod reader;
 pub mod registry;
 mod schemes;
+mod undone;
 mod writer;
 
 pub use cycle::{
@@ -40,4 +41,5 @@ pub use reader::{
 };
 pub use registry::{Capabilities, Row, Scheme};
 pub use stillpoint_io::Pace;
+pub use undone::{UndoneRecord, write_undone};
 pub use writer::{PartSink, SinkStats, WriterConfig, Written, remove_checkpoint};

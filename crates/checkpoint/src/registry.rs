@@ -18,7 +18,9 @@ use stillpoint_store::{
     CellRules, Checkpointer, DirtyRule, PointOfConsistency, Reuse, StatusChanges, WriteRule,
 };
 
-use crate::schemes::{calc, cou, fuzzy, hourglass, naive, partial, piggyback, ping_pong, zigzag};
+use crate::schemes::{
+    calc, cou, fork, fuzzy, fuzzy_undo, hourglass, naive, partial, piggyback, ping_pong, zigzag,
+};
 
 /// What a scheme can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,12 +50,18 @@ impl Capabilities {
     /// Whether checkpoints of this scheme need a log. Without a replay they are no state of the
     /// store.
     pub fn needs_journal(&self) -> bool {
-        self.point == Some(PointOfConsistency::Fuzzy)
+        self.point.is_some_and(PointOfConsistency::is_fuzzy)
+    }
+
+    /// Whether a start may have to undo commits that a checkpoint of this scheme holds. Then the log
+    /// must have before-images.
+    pub fn needs_before_images(&self) -> bool {
+        self.point == Some(PointOfConsistency::FuzzyUndone)
     }
 
     /// Whether checkpoints of a chain can be merged. A merge keeps no stamps, which fuzzy ones need.
     pub fn may_merge(&self) -> bool {
-        self.point != Some(PointOfConsistency::Fuzzy)
+        !self.needs_journal()
     }
 
     /// Whether the memory of a deleted key is kept until a published checkpoint has the deletion.
@@ -170,6 +178,9 @@ const FUZZY: Capabilities = Capabilities {
     cells: CellRules { reuse: Reuse::OutsideOfCheckpoints, ..CellRules::IN_PLACE },
 };
 
+const FUZZY_UNDO: Capabilities =
+    Capabilities { point: Some(PointOfConsistency::FuzzyUndone), ..FUZZY };
+
 /// The cells of hourglass and piggyback.
 const ALTERNATING: CellRules = CellRules {
     copies: 2,
@@ -279,6 +290,17 @@ pub static REGISTRY: Registry<Row> = Registry::new(
             checkpointer: ping_pong::of_changes,
         },
         Row {
+            name: "fork",
+            aliases: &["fork:full"],
+            about: "a forked child holds the memory of a stop, and the system copies what is written",
+            source: "Li et al., ICDE 2018, §II-A.2; Redis",
+            capabilities: Capabilities {
+                point: Some(PointOfConsistency::Physical),
+                cells: CellRules::IN_PLACE,
+            },
+            checkpointer: fork::checkpointer,
+        },
+        Row {
             name: "hourglass",
             aliases: &["hourglass:partial", "hg"],
             about: "two copies: commits write that of their epoch, and the checkpoint has the changes of the last one",
@@ -305,17 +327,33 @@ pub static REGISTRY: Registry<Row> = Registry::new(
             name: "fuzzy",
             aliases: &["fuzzy:full"],
             about: "nothing stops and nothing is saved; a start replays the log from the begin of the checkpoint",
-            source: "Hagmann, IEEE ToC 1986, §3; CALC, SIGMOD 2016, §4.1.2",
+            source: "Hagmann, IEEE ToC 1986, §3",
             capabilities: FUZZY,
             checkpointer: fuzzy::checkpointer,
         },
         Row {
             name: "fuzzy:partial",
-            aliases: &["pfuzzy"],
+            aliases: &[],
             about: "fuzzy of what has changed since the last checkpoint",
-            source: "CALC, SIGMOD 2016, §4.1.2 (pFuzzy)",
+            source: "Hagmann, IEEE ToC 1986, §3; CALC, SIGMOD 2016, §2.3 (marks)",
             capabilities: FUZZY.of_changes(),
             checkpointer: fuzzy::of_changes,
+        },
+        Row {
+            name: "fuzzy-undo",
+            aliases: &["fuzzy-undo:full"],
+            about: "fuzzy as published: commits stop for its tables, and a start undoes what a crash took away",
+            source: "CALC, SIGMOD 2016, §4.1.2; ARIES, TODS 1992, §5.4",
+            capabilities: FUZZY_UNDO,
+            checkpointer: fuzzy_undo::checkpointer,
+        },
+        Row {
+            name: "fuzzy-undo:partial",
+            aliases: &["pfuzzy"],
+            about: "fuzzy-undo of what has changed since the last checkpoint",
+            source: "CALC, SIGMOD 2016, §4.1.2 (pFuzzy)",
+            capabilities: FUZZY_UNDO.of_changes(),
+            checkpointer: fuzzy_undo::of_changes,
         },
     ],
 );

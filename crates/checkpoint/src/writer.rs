@@ -152,6 +152,7 @@ impl Written {
             scheme: scheme.to_owned(),
             private: None,
             fuzzy: self.fuzzy,
+            active: Vec::new(),
             codec: self.codec,
             partitions_log2: self.partitions_log2,
             records: self.records,

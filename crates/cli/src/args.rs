@@ -203,6 +203,16 @@ pub(crate) enum LogFormat {
     Json,
 }
 
+/// Pages of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum PagesArg {
+    /// 2 MiB, where the system has them
+    Huge,
+    /// 4 KiB
+    Small,
+}
+
 #[derive(Debug, Default, Args)]
 pub(crate) struct ServeArgs {
     /// The data directory; made if it does not exist [default: ./data]
@@ -255,6 +265,10 @@ pub(crate) struct ServeArgs {
     /// Memory for records, values and indexes [default: three quarters of the machine's]
     #[arg(long, env = "STILLPOINT_MAX_MEMORY", value_name = "SIZE", value_parser = size)]
     pub(crate) max_memory: Option<u64>,
+    /// Pages of the memory of records. With `--checkpoint fork` a write copies one of them
+    /// [default: huge]
+    #[arg(long, env = "STILLPOINT_PAGES", value_enum)]
+    pub(crate) pages: Option<PagesArg>,
     /// Password that clients must give with AUTH
     #[arg(long, env = "STILLPOINT_REQUIREPASS", hide_env_values = true, value_name = "PASS")]
     pub(crate) requirepass: Option<String>,

@@ -220,6 +220,15 @@ impl Config {
             );
             return refuse("checkpoint", reason);
         }
+        if scheme.capabilities.needs_before_images() && !journal.capabilities.logs_before_images {
+            let (name, journal) = (scheme.name, journal.name);
+            let reason = format!(
+                "{name} needs before-images in the log, with which a start undoes what a checkpoint \
+                 holds and a crash has taken away; journal {journal} has none: choose journal \
+                 undo-redo, or scheme fuzzy"
+            );
+            return refuse("checkpoint", reason);
+        }
         if !(1..=255).contains(&self.logs) {
             return refuse("logs", format!("{} is not between 1 and 255", self.logs));
         }

@@ -163,7 +163,7 @@ impl Engine {
                 log,
                 commits,
                 wants_dependencies: shared.acknowledges_closed,
-                logs_before_images: shared.logs_before_images,
+                overwritten: shared.overwritten.clone(),
             })
         } else {
             Box::new(CountingLog { log: NoLog::above(shared.floor), commits })

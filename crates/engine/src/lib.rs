@@ -60,6 +60,7 @@ mod stats;
 mod tables;
 mod transaction;
 mod tx;
+mod undone;
 
 pub use batch::{Batch, Procedure};
 pub use builder::{EngineBuilder, Tables};
@@ -80,8 +81,8 @@ pub use stillpoint_io::{Cancel, NotOwner, ask_for_short_slices};
 pub use stillpoint_journal::{Holder, JournalStats};
 pub use stillpoint_recovery::{Progress, RecoverySummary, Stage};
 pub use stillpoint_store::{
-    AddressSpace, FoundValue, KeySet, MemoryLimit, Mode, Phase, Slot, Stamp, TableId, TxError,
-    ValueRef,
+    AddressSpace, FoundValue, KeySet, MemoryLimit, Mode, PageSize, Phase, Slot, Stamp, TableId,
+    TxError, ValueRef,
 };
 pub use stillpoint_txn::{
     Arrival, Discipline, KindKey, KindPart, KindTable, LockedTables, LogRefused, Operation,

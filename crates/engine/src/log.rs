@@ -11,6 +11,7 @@ use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use stillpoint_sync::{mutant, planted};
 
 use crate::call::CALL_ALONE;
+use crate::undone::Overwritten;
 
 /// Commits of one session.
 pub(crate) type CommitCounter = Arc<CachePadded<AtomicU64>>;
@@ -57,14 +58,19 @@ pub(crate) struct SessionLog {
     pub(crate) log: u8,
     pub(crate) commits: CommitCounter,
     pub(crate) wants_dependencies: bool,
-    /// Whether records have before-images.
-    pub(crate) logs_before_images: bool,
+    /// Present if records have before-images.
+    pub(crate) overwritten: Option<Arc<Overwritten>>,
 }
 
 impl SessionLog {
     /// Appends a record with before-images.
     #[inline(never)]
-    fn append_with_before_images(&self, commit: &Commit<'_>) -> Result<Stamp, JournalError> {
+    fn append_with_before_images(
+        &self,
+        overwritten: &Overwritten,
+        commit: &Commit<'_>,
+    ) -> Result<Stamp, JournalError> {
+        commit.writes.overwritten().for_each(|stamp| overwritten.note(self.log, stamp));
         let &Commit { epoch, touched, call, .. } = commit;
         let kind = if call.is_empty() { RecordKind::UndoWrites } else { RecordKind::UndoCommand };
         let body = &|body: &mut Vec<u8>| {
@@ -82,8 +88,8 @@ impl SessionLog {
 impl CommitLog for SessionLog {
     fn append(&mut self, commit: &Commit<'_>) -> Result<Stamp, LogRefused> {
         let &Commit { epoch, touched, call, .. } = commit;
-        let stamp = if self.logs_before_images {
-            self.append_with_before_images(commit)
+        let stamp = if let Some(overwritten) = &self.overwritten {
+            self.append_with_before_images(overwritten, commit)
         } else if call.is_empty() {
             let body =
                 &|body: &mut Vec<u8>| encode_writes(&mut WritesEncoder::new(body), &commit.writes);

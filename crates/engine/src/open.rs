@@ -24,6 +24,7 @@ use crate::life::Life;
 use crate::procedure::Procedures;
 use crate::repeat;
 use crate::shared::Shared;
+use crate::undone::{self, Overwritten};
 
 /// Time between two attempts to lock a directory in use.
 const LOCK_POLL: Duration = Duration::from_millis(10);
@@ -31,7 +32,6 @@ const LOCK_POLL: Duration = Duration::from_millis(10);
 /// Opens a store and recovers the last run's state. After a cancellation the next read fails.
 pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     let Parts { config, cancel, mut progress, procedures, kinds } = parts;
-    let progress = &mut *progress;
     config.check()?;
     let kinds = Arc::new(Kinds::new(kinds)?);
     config.check_kinds(&kinds.names())?;
@@ -41,7 +41,7 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     let scheme_row = config.checkpoint_row()?;
     let scheme = scheme_row.build();
     let environment = &config.environment;
-    let plan = plan(&config, &read, &kinds.names(), progress)?;
+    let mut plan = plan(&config, &read, &kinds.names(), &mut *progress)?;
     let mut tables = plan.manifest.tables.clone();
     let procedures = procedures.make(&mut tables)?;
     let Capabilities { records_commits, logs_calls_alone, logs_before_images } =
@@ -50,12 +50,13 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     let needed = plan.procedures_needed(config.recovery_threads)?;
     let holds_calls = repeat::check(&procedures, &needed)?;
     let cells = (scheme.cells, logs_calls_alone, holds_calls);
-    let (store, kind_replay, recovered) =
-        recover(&read, &plan, &config, (&wanted, &kinds, &procedures), cells, progress)?;
+    let (store, kind_replay, mut recovered) =
+        recover(&read, &plan, &config, (&wanted, &kinds, &procedures), cells, &mut *progress)?;
     // From here on files are made, so the opening can no longer be cancelled.
     if !cancel.seal() {
         return Err(Error::Cancelled);
     }
+    keep_undone(&disk, &config, &mut plan, &mut recovered)?;
     let ends = plan.copy_ends(environment.clock.wall_ms())?;
     let journal = open_journal(&config, (&disk, &kinds), &plan, &ends)?;
     let logs = (if records_commits { config.logs as u8 } else { 0 }, logs_calls_alone);
@@ -67,7 +68,7 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
         open,
         records_commits,
         logs_calls_alone,
-        logs_before_images,
+        overwritten: Overwritten::where_logged(logs_before_images, config.logs as u8),
         holds_calls: AtomicBool::new(holds_calls),
         acknowledges_closed: records_commits && config.durability.acknowledges_closed(),
         disk,
@@ -98,6 +99,23 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
         config,
     };
     Ok(Arc::new(shared))
+}
+
+/// Makes what the recovery has undone durable.
+fn keep_undone(
+    disk: &Arc<dyn Disk>,
+    config: &Config,
+    plan: &mut Plan,
+    recovered: &mut RecoverySummary,
+) -> Result<(), Error> {
+    match std::mem::take(&mut recovered.undone) {
+        undone if undone.is_empty() => Ok(()),
+        undone => {
+            let keys = undone.len();
+            tracing::info!(keys, "undid commits that the checkpoint holds and a crash took away");
+            undone::keep(disk, &*config.environment.clock, config.codec, plan, &undone)
+        }
+    }
 }
 
 /// Publishes the MANIFEST that begins the new incarnation, with these tables and logs, and removes what

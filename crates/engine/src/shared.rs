@@ -22,6 +22,7 @@ use crate::kinds::{Kinds, OpenTransactions};
 use crate::life::Life;
 use crate::log::CommitCounters;
 use crate::procedure::Procedures;
+use crate::undone::Overwritten;
 
 /// State shared by engine, sessions and background threads.
 pub(crate) struct Shared {
@@ -40,8 +41,8 @@ pub(crate) struct Shared {
     pub(crate) records_commits: bool,
     /// Whether the journal may get the call of a procedure without its writes.
     pub(crate) logs_calls_alone: bool,
-    /// Whether records have the before-images of what they overwrite.
-    pub(crate) logs_before_images: bool,
+    /// Which logs have overwritten commits of which. Present if records have before-images.
+    pub(crate) overwritten: Option<Arc<Overwritten>>,
     /// Whether the logs hold a call, or have held one since the opening.
     pub(crate) holds_calls: AtomicBool,
     pub(crate) acknowledges_closed: bool,

@@ -31,6 +31,10 @@ pub struct Stats {
     pub checkpoint_scheme: String,
     /// Copies of each value in memory that the checkpoint scheme keeps.
     pub checkpoint_copies: usize,
+    /// Bytes of memory that a checkpoint holds in a child process.
+    pub checkpoint_child_bytes: usize,
+    /// Bytes that the last such checkpoint held there at the end of its capture.
+    pub checkpoint_last_child_bytes: usize,
     /// Name of the journal.
     pub journal_scheme: String,
 }
@@ -51,6 +55,8 @@ pub(crate) fn gather(shared: &Shared) -> Stats {
         incarnation: shared.incarnation,
         checkpoint_scheme: shared.scheme_name.to_owned(),
         checkpoint_copies: shared.store.copies(),
+        checkpoint_child_bytes: shared.store.child_bytes().0,
+        checkpoint_last_child_bytes: shared.store.child_bytes().1,
         journal_scheme: shared.config.journal.clone(),
     }
 }

@@ -174,6 +174,10 @@ pub struct CheckpointEntry {
     /// epoch. Replay leaves out changes that are not newer than a record.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fuzzy: bool,
+    /// Of each log the last commit that was not closed at the publication and that a recovery may have
+    /// to undo. The logs had these commits by then. Empty unless the scheme's checkpoints are undone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub active: Vec<LogGsn>,
     /// Requested codec.
     pub codec: Codec,
     /// The key hash has 2^this partitions.

@@ -30,7 +30,8 @@ pub struct ForkError {
 }
 
 impl ForkError {
-    fn new(op: &'static str, source: impl Into<io::Error>) -> Self {
+    /// The failure of a call: what it was to do, and the reason of the system.
+    pub fn new(op: &'static str, source: impl Into<io::Error>) -> Self {
         Self { op, source: Arc::new(source.into()) }
     }
 }

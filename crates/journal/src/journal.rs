@@ -307,6 +307,13 @@ pub trait Journal: Send + Sync + fmt::Debug {
     /// depends on.
     fn make_closed(&self, stamps: &[Stamp]) -> Result<(), JournalError>;
 
+    /// Waits until the records of all the stamps are flushed, whatever they depend on. So they may be
+    /// read after a crash, and perhaps not be kept.
+    ///
+    /// # Errors
+    /// As [`make_closed`](Journal::make_closed).
+    fn make_flushed(&self, stamps: &[Stamp]) -> Result<(), JournalError>;
+
     /// Per log, the gsn up to which all records belong to epochs before `epoch`. A checkpoint of
     /// that epoch contains all these records. (Later records may belong to earlier epochs too, if
     /// sessions share the log. The epoch of such a record tells.)

@@ -50,8 +50,8 @@ pub use journal::{
 };
 #[cfg(not(any(loom, shuttle)))]
 pub use reader::{
-    Ends, LogEnd, Logs, Loss, Proof, ReplayStart, ScanError, ScanInput, SegmentBegin, scan,
-    scan_accepting_loss, segment_begin,
+    BeyondCut, Ends, LogEnd, Logs, Loss, Proof, ReplayStart, ScanError, ScanInput, SegmentBegin,
+    scan, scan_accepting_loss, segment_begin,
 };
 #[cfg(not(any(loom, shuttle)))]
 pub use replay::{

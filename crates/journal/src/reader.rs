@@ -22,6 +22,7 @@
 //! the batches first, and the exact records where a summary does not suffice. Memory is bounded:
 //! buffers, and one note per run of batches with dependencies.
 
+mod beyond;
 mod chain;
 mod cutting;
 mod error;
@@ -43,6 +44,7 @@ use stillpoint_format::manifest::{
 };
 use stillpoint_io::Disk;
 
+pub use beyond::BeyondCut;
 pub(crate) use chain::Chain;
 pub use error::{Proof, ScanError};
 pub use listing::{SegmentBegin, segment_begin};
@@ -51,6 +53,7 @@ pub(crate) use segment::{LogOffset, ReadBuffer, SegmentFile, after};
 pub use tails::Ends;
 pub(crate) use walk::Walked;
 
+use beyond::beyond_cut;
 use listing::list_segments;
 use loss::Judge;
 use walk::walk_all;
@@ -67,6 +70,9 @@ pub struct ReplayStart {
     pub positions: Vec<LogGsn>,
     /// Per incarnation, gsns up to which its logs were flushed before a checkpoint was published.
     pub flushed: Vec<LogPositions>,
+    /// Per incarnation, gsns up to which its logs were flushed so that a recovery can undo records that
+    /// the checkpoint holds.
+    pub active: Vec<LogPositions>,
     /// The positions of other kinds of tables, which no checkpoint holds. Operations on such tables
     /// are replayed from the least of these positions on, if that is before the checkpoint's.
     pub kinds: Vec<KindEntry>,
@@ -78,6 +84,8 @@ impl ReplayStart {
     /// After a checkpoint. `incarnations` are those of the manifest.
     pub fn after(checkpoint: &CheckpointEntry, incarnations: &[IncarnationEntry]) -> Self {
         let taken_in = checkpoint.positions.iter().map(|of| of.incarnation).max();
+        let logs = checkpoint.active.clone();
+        let active = taken_in.map(|incarnation| LogPositions { incarnation, logs });
         let taken_in = incarnations.iter().find(|entry| Some(entry.number) == taken_in);
         ReplayStart {
             // A fuzzy checkpoint may lack a commit of any epoch that is above its positions.
@@ -85,6 +93,7 @@ impl ReplayStart {
             floor: taken_in.map_or(0, |entry| entry.gsn_floor).max(checkpoint.gsn_floor),
             positions: checkpoint.positions.iter().flat_map(|of| of.logs.iter().copied()).collect(),
             flushed: checkpoint.positions.clone(),
+            active: active.into_iter().collect(),
             kinds: Vec::new(),
             is_lost: false,
         }
@@ -103,10 +112,20 @@ impl ReplayStart {
 
     /// The gsn up to which a log of an incarnation was flushed before a checkpoint was published.
     fn flushed(&self, incarnation: u32, log: u8) -> u64 {
-        let of_log = self.flushed.iter().filter(|of| of.incarnation == incarnation);
-        let of_log = of_log.flat_map(|of| &of.logs).filter(|of| of.log == log);
-        of_log.map(|of| of.gsn).max().unwrap_or(0)
+        greatest(&self.flushed, incarnation, log)
     }
+
+    /// The gsn up to which a log of an incarnation must be read, so that records can be undone.
+    fn active(&self, incarnation: u32, log: u8) -> u64 {
+        greatest(&self.active, incarnation, log)
+    }
+}
+
+/// The greatest of these positions in a log of an incarnation; 0 for none.
+fn greatest(positions: &[LogPositions], incarnation: u32, log: u8) -> u64 {
+    let of_log = positions.iter().filter(|of| of.incarnation == incarnation);
+    let of_log = of_log.flat_map(|of| &of.logs).filter(|of| of.log == log);
+    of_log.map(|of| of.gsn).max().unwrap_or(0)
 }
 
 /// The logs to read, from the manifest.
@@ -160,6 +179,8 @@ pub struct Logs {
     pub(crate) start: ReplayStart,
     /// Per incarnation, oldest first: its logs' chains.
     pub(crate) incarnations: Vec<Vec<Chain>>,
+    /// The records beyond the cut that the checkpoint may hold, in descending order of their gsns.
+    pub(crate) beyond: Vec<BeyondCut>,
     ends: Vec<LogEnd>,
     /// The incarnations' numbers, oldest first.
     numbers: Vec<u32>,
@@ -213,6 +234,7 @@ fn judged(
         disk: Arc::clone(disk),
         start: input.start.clone(),
         incarnations: Vec::new(),
+        beyond: Vec::new(),
         ends: Vec::new(),
         numbers: Vec::new(),
         ended: true,
@@ -241,6 +263,11 @@ fn judged(
     if let (Some(chains), Some(&number)) = (logs.incarnations.last_mut(), logs.numbers.last()) {
         logs.ends = cutting::cut(chains, input.start.epoch, (number, logs.ended), judge)?;
     }
+    if let (Some(chains), Some(&number)) = (logs.incarnations.last(), logs.numbers.last())
+        && !logs.ended
+    {
+        logs.beyond = beyond_cut(chains, |log| input.start.active(number, log))?;
+    }
     for chain in logs.incarnations.iter_mut().flatten() {
         chain.drop_beyond_end();
     }
@@ -267,7 +294,9 @@ fn joined(
         chain.loaded_gsn = input.start.position(log).max(entry.gsn_floor);
         let mut found = chain.join(disk, kept);
         if found.is_ok() && expects_segment {
-            found = chain.expect_end(disk, input.start.flushed(entry.number, log));
+            let start = input.start;
+            let needed = start.flushed(entry.number, log).max(start.active(entry.number, log));
+            found = chain.expect_end(disk, needed);
             // A start that has published a cut frees the space behind the cut.
             if found.is_ok() && !judge.has_later {
                 found = chain.expect_whole();
@@ -314,6 +343,12 @@ impl Logs {
     pub fn cut(&self) -> Vec<LogGsn> {
         let kept = self.ends.iter().map(|end| LogGsn { log: end.log, gsn: end.kept_gsn });
         kept.collect()
+    }
+
+    /// The records beyond the cut that the checkpoint may hold, in descending order of their gsns. None
+    /// unless the checkpoint names active commits.
+    pub fn beyond_cut(&self) -> &[BeyondCut] {
+        &self.beyond
     }
 
     /// The ends of the logs of the latest incarnation.

@@ -44,15 +44,23 @@ pub enum PageSize {
 pub struct AddressSpace {
     requests: AtomicUsize,
     requests_max: AtomicUsize,
+    /// The pages of regions that grow.
+    pages: PageSize,
 }
 
 impl Default for AddressSpace {
     fn default() -> Self {
-        Self { requests: AtomicUsize::new(0), requests_max: AtomicUsize::new(usize::MAX) }
+        Self::of_pages(PageSize::default())
     }
 }
 
 impl AddressSpace {
+    /// Address space whose regions ask for pages of this size when they [grow](Region::grow).
+    pub fn of_pages(pages: PageSize) -> Self {
+        let requests_max = AtomicUsize::new(usize::MAX);
+        Self { requests: AtomicUsize::new(0), requests_max, pages }
+    }
+
     /// Number of requests so far, refused ones included.
     pub fn requests(&self) -> usize {
         // Relaxed: a count.
@@ -80,7 +88,7 @@ impl AddressSpace {
         Ok(Region { backing, space: Some(self.clone()) })
     }
 
-    /// Reserves as much of `bytes` as the system grants, on huge pages. Each refusal halves the
+    /// Reserves as much of `bytes` as the system grants. Each refusal halves the
     /// request, down to `least`. The address space cannot be used, and is not charged as committed
     /// memory, until the region [grows](Region::grow).
     ///
@@ -95,7 +103,7 @@ impl AddressSpace {
         loop {
             let reserved = self
                 .admit(bytes)
-                .and_then(|_left| backing::Backing::reserve(bytes, PageSize::Huge, false));
+                .and_then(|_left| backing::Backing::reserve(bytes, self.pages, false));
             match reserved {
                 Ok(backing) => return Ok(Region { backing, space: Some(self.clone()) }),
                 Err(error) if bytes / 2 < least => return Err(error),

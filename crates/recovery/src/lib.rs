@@ -3,7 +3,7 @@
 //! ```text
 //! MANIFEST ─▶ plan: logs scanned, the cut found, the next incarnation's floor chosen
 //!                ▼
-//!             run: checkpoints loaded in parallel ─▶ logs replayed in parallel by key ─▶ checked
+//!             run: checkpoints loaded in parallel ─▶ lost commits undone ─▶ logs replayed in parallel by key
 //!                ▼
 //!             copy_ends: what may be in the page cache only is made durable, in files of its own
 //!                ▼   (the caller publishes the successor of the MANIFEST: nothing is served before)
@@ -30,6 +30,8 @@ mod repeat;
 mod replay;
 #[cfg(not(shuttle))]
 mod run;
+#[cfg(not(shuttle))]
+mod undo;
 #[cfg(not(shuttle))]
 mod verify;
 

@@ -211,6 +211,11 @@ impl Plan {
         Ok(self.logs.trim(self.incarnation, ends)?)
     }
 
+    /// Whether a checkpoint may hold commits that the logs have beyond the cut.
+    pub fn may_undo(&self) -> bool {
+        !self.logs.beyond_cut().is_empty()
+    }
+
     /// Bytes of log that replay will read.
     pub fn replay_bytes(&self) -> u64 {
         self.logs.replay_bytes()

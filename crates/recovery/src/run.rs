@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use stillpoint_checkpoint::{LoadOptions, Visit};
+use stillpoint_checkpoint::{LoadOptions, UndoneRecord, Visit};
 use stillpoint_format::manifest::{CheckpointEntry, Manifest, TableGeneration};
 use stillpoint_io::{Clock, Disk, in_parallel, spawn};
 use stillpoint_journal::{ReplayOperation, ReplayOptions};
@@ -17,6 +17,7 @@ use crate::plan::Plan;
 use crate::progress::{Progress, Stage};
 use crate::repeat::{Calls, replay_with_calls};
 use crate::replay::{Applied, apply_partition};
+use crate::undo::undo;
 
 /// Bytes of log that a round of replay reads.
 pub(crate) const ROUND_BYTES: usize = 32 << 20;
@@ -35,6 +36,12 @@ pub struct RecoverySummary {
     pub checkpoint_bytes: u64,
     /// Time that the load took.
     pub load_time: Duration,
+    /// Keys of which a loaded checkpoint held what a crash has taken away, with what they have instead.
+    /// The checkpoint still holds it. So these keys must be in a further checkpoint before the next
+    /// manifest is published: the records that undo them are beyond the cut.
+    pub undone: Vec<UndoneRecord>,
+    /// Number of these keys.
+    pub keys_undone: u64,
     /// Commits replayed from logs.
     pub commits_replayed: u64,
     /// Writes of the replayed commits.
@@ -110,16 +117,29 @@ pub fn run_with(
     let mut summary = RecoverySummary::default();
     let Some(calls) = calls else {
         load_chain(disk, &plan.manifest, store, threads, clock, report, &mut summary)?;
+        undo_into(plan, store, &mut summary)?;
         replay(plan, store, operations, threads, clock, report, &mut summary)?;
         return Ok(summary);
     };
     let manifest = plan.manifest_at_point();
     load_chain(disk, &manifest, store, threads, clock, report, &mut summary)?;
+    undo_into(plan, store, &mut summary)?;
     let applied = plan.last_before_calls();
     replay_writes(plan, store, applied, &mut summary)?;
     let rest = (calls, applied);
     replay_with_calls(plan, store, (operations, rest), threads, clock, report, &mut summary)?;
     Ok(summary)
+}
+
+/// Undoes what the loaded checkpoints hold beyond the cut.
+fn undo_into(
+    plan: &Plan,
+    store: &Arc<Store>,
+    summary: &mut RecoverySummary,
+) -> Result<(), RecoveryError> {
+    summary.undone = undo(plan, store)?;
+    summary.keys_undone = summary.undone.len() as u64;
+    Ok(())
 }
 
 /// Replays the writes of records up to gsn `last` alone.

@@ -500,15 +500,16 @@ impl ScannedCell<'_> {
 
     /// Takes the record's present value, with the stamp of its last writer. If a commit of this run has
     /// deleted the record, or if the checkpoint is of changes, takes the deletion. Waits for a commit
-    /// that is in the middle of its writes.
-    pub fn take_stamped(&mut self) {
+    /// that is in the middle of its writes. Returns the stamp of what was taken.
+    pub fn take_stamped(&mut self) -> Option<Stamp> {
         let claim = self.store.claim_in(self.store.driver().now());
-        let has_value = self.emit_stamped(claim.has_deletions);
+        let (stamp, has_value) = self.emit_stamped(claim.has_deletions);
         claim.note(self.cell.lock(), has_value);
+        stamp
     }
 
-    /// True if the record has a value.
-    fn emit_stamped(&mut self, of_changes: bool) -> bool {
+    /// The stamp of what was emitted, and whether the record has a value.
+    fn emit_stamped(&mut self, of_changes: bool) -> (Option<Stamp>, bool) {
         let mut backoff = Backoff::new();
         loop {
             let before = self.cell.stamp_word();
@@ -518,7 +519,7 @@ impl ScannedCell<'_> {
             // for a new key, one of which is not in the index.
             let is_of_no_commit = before & ABSENT != 0 && stamp.log() == LOG_NONE;
             if before & DEAD != 0 || (is_of_no_commit && !of_changes) {
-                return false;
+                return (None, false);
             }
             if before & BUSY != 0 {
                 backoff.wait();
@@ -527,7 +528,7 @@ impl ScannedCell<'_> {
             let Some(value) = self.cell.record().value() else {
                 if before & ABSENT != 0 {
                     self.deletion(gsn);
-                    return false;
+                    return (Some(stamp), false);
                 }
                 // A commit has deleted the record since the stamp was read.
                 backoff.wait();
@@ -544,7 +545,7 @@ impl ScannedCell<'_> {
                 if is_large {
                     self.image(value, gsn);
                 }
-                return true;
+                return (Some(stamp), true);
             }
             if !is_large {
                 self.lane.take_back();

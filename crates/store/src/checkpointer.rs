@@ -19,12 +19,21 @@ pub enum PointOfConsistency {
     /// writer. A start replays the commits since the begin of the checkpoint that are newer than
     /// the record.
     Fuzzy,
+    /// As [`Fuzzy`](Self::Fuzzy), but commits wait for a moment at the begin. A record may hold the value
+    /// of a commit that a crash then takes away. A start undoes such a commit by the before-image in its
+    /// log.
+    FuzzyUndone,
 }
 
 impl PointOfConsistency {
     /// Whether commits wait for it.
     pub const fn stops_commits(self) -> bool {
-        matches!(self, Self::Physical | Self::PhysicalThroughout)
+        matches!(self, Self::Physical | Self::PhysicalThroughout | Self::FuzzyUndone)
+    }
+
+    /// Whether there is none, so that records have stamps and a replay completes the checkpoint.
+    pub const fn is_fuzzy(self) -> bool {
+        matches!(self, Self::Fuzzy | Self::FuzzyUndone)
     }
 }
 
@@ -69,7 +78,7 @@ pub trait Checkpointer: Send + Sync {
     }
 
     /// Called once PREPARE has begun and every commit sees it. If the scheme is
-    /// [fuzzy](PointOfConsistency::Fuzzy), the positions of the logs have been noted. The scheme
+    /// [fuzzy](PointOfConsistency::is_fuzzy), the positions of the logs have been noted. The scheme
     /// may put a record of its own into the log.
     ///
     /// # Errors
@@ -77,6 +86,13 @@ pub trait Checkpointer: Send + Sync {
     fn begin(&self, epoch: u64, log: &dyn SchemeLog) -> Result<(), LogRefused> {
         let _ = (epoch, log);
         Ok(())
+    }
+
+    /// For each log the greatest stamp that the capture has met. Only for a scheme whose checkpoints are
+    /// [undone](PointOfConsistency::FuzzyUndone). Then the publication waits until the log can undo
+    /// these commits, and not until they are closed.
+    fn met(&self) -> Vec<Stamp> {
+        Vec::new()
     }
 
     /// Whether the scheme works on each unit after the capture.
@@ -111,6 +127,25 @@ pub trait Checkpointer: Send + Sync {
         let _ = (store, unit, slot);
     }
 
+    /// Called once at a physical point of consistency, while commits wait. A scheme that captures
+    /// another memory than the store's makes it here.
+    ///
+    /// # Errors
+    /// There is no such memory: the checkpoint is given up.
+    fn hold(&self) -> Result<(), CaptureError> {
+        Ok(())
+    }
+
+    /// Called after the last call of [`capture`](Self::capture), and if a checkpoint is given up before.
+    /// Gives back what [`hold`](Self::hold) has made.
+    ///
+    /// # Errors
+    /// A unit could not be captured: the checkpoint is given up.
+    fn release(&self, store: &Store) -> Result<(), CaptureError> {
+        let _ = store;
+        Ok(())
+    }
+
     /// Captures one unit, which is a slab of the store. Units are the slabs that exist when
     /// [`Phase::Capture`](crate::Phase) begins. Several threads call this in that phase, once for
     /// each unit. If a capture was [abandoned](Capture::is_abandoned), the scheme still visits all
@@ -124,6 +159,9 @@ pub trait Checkpointer: Send + Sync {
         let _ = (epoch, outcome);
     }
 }
+
+/// The reason why a scheme could not capture.
+pub type CaptureError = Box<dyn std::error::Error + Send + Sync>;
 
 /// How a checkpoint ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -31,6 +31,7 @@ mod chains;
 mod checkpointer;
 mod deletions;
 mod dirty;
+mod held;
 mod load;
 mod memory;
 #[cfg(all(test, shuttle))]
@@ -50,7 +51,10 @@ mod worker;
 
 pub use capture::ScannedCell;
 pub use catalog::{AddTableError, NewTable, Replaced};
-pub use checkpointer::{Capture, Checkpointer, Outcome, PointOfConsistency, SchemeLog};
+pub use checkpointer::{
+    Capture, CaptureError, Checkpointer, Outcome, PointOfConsistency, SchemeLog,
+};
+pub use held::{HeldMemory, HeldRecords};
 pub use load::{KeyImage, Loader, Replayed};
 pub use memory::value::ValueRef;
 pub use phase::{CheckpointPermit, Phase, PhaseDriver, PhaseWord, Quiesced};
@@ -59,7 +63,7 @@ pub use record::RecordChange;
 pub use rules::{CellRules, DirtyRule, Reuse, StatusChanges, WriteRule};
 pub use sink::{DeletedKey, Demand, KeptValue, Lane, RecordImage, Sink};
 pub use stillpoint_format::Stamp;
-pub use stillpoint_mem::{AddressSpace, RegionError};
+pub use stillpoint_mem::{AddressSpace, PageSize, RegionError};
 pub use stillpoint_txn::{
     KeySet, LogRefused, MemoryLimit, Mode, Patience, RUNS_MAX, Slot, TableId, TxError,
 };

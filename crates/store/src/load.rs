@@ -349,6 +349,60 @@ impl Loader {
         applied
     }
 
+    /// Undoes the change of the commit with this gsn: `before` says what the key had before. Commits are
+    /// undone in descending order of their gsns, and before any change is replayed. Does nothing if the
+    /// key has what an earlier commit has left. Returns whether the change was undone.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply).
+    pub fn undo(
+        &mut self,
+        id: TableId,
+        hash: u64,
+        key: &[u8],
+        gsn: u64,
+        before: Replayed<'_>,
+    ) -> Result<bool, TxError> {
+        self.local.enter();
+        let undone = self.undo_in_read_section(id, (hash, key), gsn, before);
+        // A replay needs the stamp of a key without a value.
+        self.stamped.extend(self.local.reclaim.give_up_absent());
+        self.local.collect_garbage(&ALL_CLOSED);
+        self.local.exit();
+        undone
+    }
+
+    fn undo_in_read_section(
+        &mut self,
+        id: TableId,
+        (hash, key): (u64, &[u8]),
+        gsn: u64,
+        before: Replayed<'_>,
+    ) -> Result<bool, TxError> {
+        let table = self.local.tables.get(id).ok_or(TxError::NoSuchTable(id))?.clone();
+        let found = table.index.find(hash, |cell| self.local.store.cell(cell).has_key(key));
+        let Some(number) = found else { return Ok(false) };
+        if Stamp::from_bits(self.local.store.cell(number).stamp_word()).gsn() < gsn {
+            return Ok(false);
+        }
+        // What a replay has up to this commit is in the value of before.
+        self.write_change(&table, number, (hash, key), gsn - 1, before)?;
+        Ok(true)
+    }
+
+    /// The value of a key, and its tag. `None` if the key has none.
+    pub fn value(&mut self, id: TableId, hash: u64, key: &[u8]) -> Option<(u8, Vec<u8>)> {
+        self.local.enter();
+        let table = self.local.tables.get(id);
+        let value = table.and_then(|table| {
+            let is_key = |cell| self.local.store.cell(cell).has_key(key);
+            let value = self.local.store.cell(table.index.find(hash, is_key)?).record().value()?;
+            Some((value.tag(), value.to_vec()))
+        });
+        self.local.exit();
+        value
+    }
+
     /// Replaces bytes of a key's value, one splice after the other: offset, number of the replaced
     /// bytes, and the bytes that replace them. The change has a gsn, as in [`apply`](Self::apply).
     ///
@@ -426,20 +480,25 @@ impl Loader {
         if gsn != 0 && existing.is_some() && Stamp::from_bits(before).gsn() >= gsn {
             return Ok(());
         }
+        self.write_change(&table, number, (hash, key), gsn, change)
+    }
+
+    fn write_change(
+        &mut self,
+        table: &Table,
+        number: u64,
+        (hash, key): (u64, &[u8]),
+        gsn: u64,
+        change: Replayed<'_>,
+    ) -> Result<(), TxError> {
         let stamp = Stamp::new(gsn, LOG_NONE);
         if let Replayed::Patch(ranges) = change
             && let Some((tag, whole)) = self.outgrown(number, ranges)?
         {
-            return self.write(
-                &table,
-                number,
-                hash,
-                key,
-                stamp,
-                Replayed::Put { tag, value: &whole },
-            );
+            let change = Replayed::Put { tag, value: &whole };
+            return self.write(table, number, hash, key, stamp, change);
         }
-        self.write(&table, number, hash, key, stamp, change)
+        self.write(table, number, hash, key, stamp, change)
     }
 
     fn insert(

@@ -45,11 +45,13 @@ pub enum Bug {
     ChainForgotten = 16,
     /// A cell that replaces another one of a deleted key does not take over its marks.
     MovedWithoutStatus = 17,
+    /// The capture of a forked child's records reads those of the parent.
+    ParentRead = 18,
 }
 
 impl Bug {
     /// Every bug.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::PhaseReadBeforeLocks,
         Self::InsertWithoutMark,
         Self::DeleteWithoutBeforeImage,
@@ -67,6 +69,7 @@ impl Bug {
         Self::MarkNotNoted,
         Self::ChainForgotten,
         Self::MovedWithoutStatus,
+        Self::ParentRead,
     ];
 }
 

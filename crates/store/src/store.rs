@@ -77,6 +77,10 @@ pub struct Store {
     /// Cells that wait for a checkpoint, and bytes of the workers' queues of absent cells.
     waiting_cells: AtomicUsize,
     queue_bytes: AtomicUsize,
+    /// Bytes that a checkpoint holds in a child process.
+    child_bytes: AtomicUsize,
+    /// The last such number that was not zero.
+    last_child_bytes: AtomicUsize,
     /// Ages of undeclared transactions, for wait-die.
     pub(crate) ages: CachePadded<AtomicU64>,
 }
@@ -116,6 +120,8 @@ impl Store {
             deletion_bytes: AtomicUsize::new(0),
             waiting_cells: AtomicUsize::new(0),
             queue_bytes: AtomicUsize::new(0),
+            child_bytes: AtomicUsize::new(0),
+            last_child_bytes: AtomicUsize::new(0),
             ages: CachePadded::new(AtomicU64::new(0)),
         })
     }
@@ -417,7 +423,10 @@ impl Store {
         let replacements = self.replacements.load(Acquire);
         self.catalog.drop_retired(&self.memory, &self.driver);
         let mut more = self.memory.arena.populate_ahead() | self.memory.arena.trim();
-        let mut other_bytes = self.memory.arena.mark_bytes() + self.queue_bytes.load(Relaxed);
+        // Relaxed: counts.
+        let mut other_bytes = self.memory.arena.mark_bytes()
+            + self.queue_bytes.load(Relaxed)
+            + self.child_bytes.load(Relaxed);
         self.catalog.for_each(|table| {
             more |= table.index.populate_ahead();
             other_bytes += table.index.held_bytes();
@@ -428,6 +437,23 @@ impl Store {
             self.returned.fetch_max(replacements, Release);
         }
         more
+    }
+
+    /// Notes the bytes of memory that a checkpoint holds in a child process. They count against the
+    /// memory limit from the next [maintenance](Self::maintain) on.
+    pub fn note_child_bytes(&self, bytes: u64) {
+        // Relaxed: counts.
+        self.child_bytes.store(bytes as usize, Relaxed);
+        if bytes > 0 {
+            self.last_child_bytes.store(bytes as usize, Relaxed);
+        }
+    }
+
+    /// Bytes of memory that a checkpoint holds in a child process, and those that the last such
+    /// checkpoint held at the end of its capture.
+    pub fn child_bytes(&self) -> (usize, usize) {
+        // Relaxed: counts.
+        (self.child_bytes.load(Relaxed), self.last_child_bytes.load(Relaxed))
     }
 
     /// Fills `out` with the bytes of a kept large value from `offset` on.

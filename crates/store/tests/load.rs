@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use stillpoint_store::{
-    CellRules, KeyImage, Loader, NoLog, Store, StoreConfig, TableId, TxError, Worker,
+    CellRules, KeyImage, Loader, NoLog, Replayed, Store, StoreConfig, TableId, TxError, Worker,
 };
 
 const TABLE: TableId = TableId(3);
@@ -191,4 +191,62 @@ fn a_table_that_is_not_there_is_an_error() {
     let mut loader = Loader::new(store).expect("a free slot");
     let loaded = loader.load(TableId(4), std::iter::empty());
     assert!(matches!(loaded, Err(TxError::NoSuchTable(TableId(4)))));
+}
+
+/// Commits are undone where the image has them, the last one first. A replay then leaves out what the
+/// value of before has, and finds the absence of a key by its stamp.
+#[test]
+fn what_an_image_has_of_lost_commits_is_undone() {
+    let store = empty_store(64 << 20);
+    let mut loader = Loader::new(store.clone()).expect("a free slot");
+    let image = |loader: &mut Loader, key: &[u8], value: Option<&[u8]>, gsn: u64| {
+        let image = KeyImage { hash: loader.hash(TABLE, key), key, tag: 1, value, gsn };
+        loader.load(TABLE, std::iter::once(image)).expect("memory");
+    };
+    let long = vec![9; 5_000];
+    image(&mut loader, b"older", Some(b"kept"), 10);
+    image(&mut loader, b"twice", Some(b"30th value"), 30);
+    image(&mut loader, b"grown", Some(&long), 30);
+    image(&mut loader, b"deleted", None, 30);
+    image(&mut loader, b"inserted", Some(b"new"), 30);
+    let undo = |loader: &mut Loader, key: &[u8], gsn: u64, before: Replayed<'_>| {
+        let hash = loader.hash(TABLE, key);
+        loader.undo(TABLE, hash, key, gsn, before).expect("memory")
+    };
+    let put = |value| Replayed::Put { tag: 2, value };
+    // In descending order of gsns.
+    assert!(!undo(&mut loader, b"older", 30, put(b"not put back")));
+    assert!(!undo(&mut loader, b"unknown", 30, put(b"not put back")));
+    assert!(undo(&mut loader, b"twice", 30, Replayed::Patch(&[(0, b"25"), (4, b"\x20")])));
+    assert!(undo(&mut loader, b"grown", 30, put(b"short")));
+    assert!(undo(&mut loader, b"deleted", 30, put(b"back")));
+    assert!(undo(&mut loader, b"inserted", 30, Replayed::Delete));
+    assert!(undo(&mut loader, b"twice", 25, put(b"before all")));
+    assert!(!undo(&mut loader, b"twice", 25, put(b"not again")));
+    let replay = |loader: &mut Loader, key: &[u8], gsn: u64, change: Replayed<'_>| {
+        let hash = loader.hash(TABLE, key);
+        loader.apply(TABLE, hash, key, gsn, change).expect("it is left out, or applied");
+    };
+    // These commits are in what was put back. A patch of an absent key would be refused.
+    replay(&mut loader, b"twice", 24, put(b"older"));
+    replay(&mut loader, b"inserted", 28, Replayed::Patch(&[(0, b"x")]));
+    replay(&mut loader, b"inserted", 29, Replayed::Delete);
+    replay(&mut loader, b"older", 11, put(b"kept"));
+    let hash = loader.hash(TABLE, b"grown");
+    assert_eq!(loader.value(TABLE, hash, b"grown"), Some((2, b"short".to_vec())));
+    let hash = loader.hash(TABLE, b"inserted");
+    assert_eq!(loader.value(TABLE, hash, b"inserted"), None);
+    drop(loader);
+    let record = |key: &[u8], value: Option<&[u8]>| (key.to_vec(), 2, value.map(<[u8]>::to_vec));
+    assert_holds(
+        &store,
+        &[
+            record(b"older", Some(b"kept")),
+            record(b"twice", Some(b"before all")),
+            record(b"grown", Some(b"short")),
+            record(b"deleted", Some(b"back")),
+            record(b"inserted", None),
+            record(b"unknown", None),
+        ],
+    );
 }

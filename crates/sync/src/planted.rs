@@ -109,6 +109,14 @@ crate::planted_bugs! {
         ReclaimsBeforeClosed,
         /// A flush of tables is durable before earlier commits are.
         EmptiesBeforeLogs,
+        /// Recovery does not undo commits that a checkpoint holds and a crash has taken away.
+        UndoLeftOut,
+        /// Recovery undoes such commits in ascending order of their gsns.
+        UndoesUpwards,
+        /// A checkpoint is published before the logs can undo what it holds.
+        PublishesBeforeUndo,
+        /// A start leaves it to the next one to undo commits.
+        UndoNotKept,
         /// The before-image of a key without a value is an empty value.
         AbsentTakenAsPresent,
         /// Recovery does not undo transactions on tables in place that a crash has cut off.

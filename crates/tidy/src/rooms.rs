@@ -15,7 +15,7 @@ pub const ROOMS: &[(&str, &[&[&str]])] = &[
             &["store"],
             &["dirty"],
             &["checkpointer"],
-            &["capture"],
+            &["capture", "held"],
             &["participant", "reclaim"],
             &["txn"],
             &["worker"],

@@ -70,6 +70,7 @@ pub fn describe(
         scheme: "unknown".to_owned(),
         private: None,
         fuzzy: false,
+        active: Vec::new(),
         codec: header.codec,
         partitions_log2: header.partitions_log2,
         records: parts.iter().map(|part| part.records).sum(),

@@ -22,10 +22,9 @@
 //! that is under way when the checkpoint begins has this mark, too, and a replay repeats it in any case.
 //! Merges of checkpoints keep no stamps, so chains of this scheme are not merged.
 //!
-//! Deviations: the CALC paper's full form (§4.1.2) merges dirty records into a shadow image of all records in
-//! memory. It stops commits for its tables of dirty records and of active transactions. Here both forms
-//! read the records where they are, and nothing stops. No such table is needed, since a transaction
-//! changes no record before it commits.
+//! Deviations: the form of the CALC paper (§4.1.2) is [`fuzzy_undo`](super::fuzzy_undo). It stops commits for
+//! its tables of dirty records and of active transactions, and a recovery undoes. Here nothing stops and
+//! nothing is undone. No such table is needed, since a transaction changes no record before it commits.
 
 use std::sync::Arc;
 
@@ -37,10 +36,17 @@ use stillpoint_sync::atomic::{AtomicU64, Ordering::SeqCst};
 use crate::changes::Changes;
 
 #[derive(Default)]
-struct Fuzzy {
+pub(super) struct Fuzzy {
     /// The record in the log with which the last checkpoint began.
     begun: AtomicU64,
     changes: Option<Changes>,
+}
+
+impl Fuzzy {
+    /// The form of changes.
+    pub(super) fn with_changes() -> Self {
+        Fuzzy { changes: Some(Changes::default()), ..Fuzzy::default() }
+    }
 }
 
 pub(crate) fn checkpointer() -> Option<Arc<dyn Checkpointer>> {
@@ -48,7 +54,7 @@ pub(crate) fn checkpointer() -> Option<Arc<dyn Checkpointer>> {
 }
 
 pub(crate) fn of_changes() -> Option<Arc<dyn Checkpointer>> {
-    Some(Arc::new(Fuzzy { changes: Some(Changes::default()), ..Fuzzy::default() }))
+    Some(Arc::new(Fuzzy::with_changes()))
 }
 
 impl Checkpointer for Fuzzy {
@@ -79,7 +85,9 @@ impl Checkpointer for Fuzzy {
 
     fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
         if !to.is_abandoned() {
-            store.scan_wanted(unit, to, &mut |cell| cell.take_stamped());
+            store.scan_wanted(unit, to, &mut |cell| {
+                cell.take_stamped();
+            });
         }
     }
 

@@ -3,7 +3,9 @@
 
 pub(crate) mod calc;
 pub(crate) mod cou;
+pub(crate) mod fork;
 pub(crate) mod fuzzy;
+pub(crate) mod fuzzy_undo;
 pub(crate) mod hourglass;
 pub(crate) mod naive;
 pub(crate) mod partial;

@@ -122,11 +122,8 @@ impl Blocks {
         let bytes = record.key.len() + len;
         self.count(record.table);
         self.taken_bytes += bytes as u64;
-        if len > COPIED_BYTES_MAX
-            && let Some(kept) = record.keep_large()
-        {
-            let large = Large::new(record, partition, kept);
-            return queue.push(Item::Large(large));
+        if len > COPIED_BYTES_MAX {
+            return queue.push(Item::Large(Large::new(record, partition)));
         }
         loop {
             let block = match self.open.get_mut(partition as usize) {

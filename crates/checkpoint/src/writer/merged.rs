@@ -1,4 +1,4 @@
-//! The part file of a merge: records that come one by one, on the calling thread.
+//! The part file of a merge or of a start's undo: records that come one by one, on the calling thread.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use stillpoint_format::manifest::{PartEntry, TableRecords};
 use stillpoint_format::part::{BlockBuilder, FRAGMENT_BYTES, KeyRef};
 
 use super::lane::COPIED_BYTES_MAX;
-use super::part::{PartFile, PartTarget};
+use super::part::{PartFile, PartTarget, push_stamped};
 use crate::error::CheckpointError;
 use crate::progress::Progress;
 use crate::reader::LoadedRecord;
@@ -55,7 +55,8 @@ impl<'a> MergedPart<'a> {
             && value.len() > COPIED_BYTES_MAX.min(FRAGMENT_BYTES)
         {
             let (file, progress) = (Self::file(&mut self.file, self.target)?, self.progress);
-            return file.add_large_value(partition, key, record.tag, value, progress);
+            let tag_and_gsn = (record.tag, record.gsn);
+            return file.add_large_value(partition, key, tag_and_gsn, value, progress);
         }
         loop {
             let (free, target) = (&mut self.free, self.block_bytes);
@@ -67,8 +68,11 @@ impl<'a> MergedPart<'a> {
                 None => BlockBuilder::with_target(partition, target),
             });
             let pushed = match record.value {
+                Some(value) if record.gsn > 0 => {
+                    push_stamped(block, key, (record.tag, record.gsn), value)
+                }
                 Some(value) => block.push_value(key, record.tag, value),
-                None => block.push_tombstone(key),
+                None => block.push_stamped_tombstone(key, record.gsn),
             };
             match pushed {
                 Ok(()) => return Ok(()),

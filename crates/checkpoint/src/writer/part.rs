@@ -147,7 +147,7 @@ impl PartFile {
     fn add_large(&mut self, large: &Large, queue: &Queue) -> Result<(), CheckpointError> {
         let key = KeyRef { table: large.table, generation: large.generation, key: &large.key };
         let of = (large.partition, key, (large.tag, large.gsn));
-        let read = |offset, bytes: &mut [u8]| queue.store().read_kept(&large.value, offset, bytes);
+        let read = |offset, bytes: &mut [u8]| large.value.read(queue.store(), offset, bytes);
         self.add_fragments(of, large.value.len(), read, queue.progress())
     }
 
@@ -156,14 +156,14 @@ impl PartFile {
         &mut self,
         partition: u32,
         key: KeyRef<'_>,
-        tag: u8,
+        tag_and_gsn: (u8, u64),
         value: &[u8],
         progress: &Progress,
     ) -> Result<(), CheckpointError> {
         let read = |offset: usize, bytes: &mut [u8]| {
             bytes.copy_from_slice(&value[offset..offset + bytes.len()]);
         };
-        self.add_fragments((partition, key, (tag, 0)), value.len(), read, progress)
+        self.add_fragments((partition, key, tag_and_gsn), value.len(), read, progress)
     }
 
     /// Adds a value of `len` bytes in fragments. `read` fills a buffer with the bytes from an
@@ -237,7 +237,7 @@ impl PartFile {
 }
 
 /// Appends a value with the gsn of its last writer.
-fn push_stamped(
+pub(super) fn push_stamped(
     block: &mut BlockBuilder,
     key: KeyRef<'_>,
     (tag, gsn): (u8, u64),

@@ -26,6 +26,32 @@ pub(super) enum Item {
     Large(Large),
 }
 
+/// The bytes of a large value to be written.
+#[derive(Debug)]
+pub(super) enum LargeValue {
+    /// Blocks of the store.
+    Kept(KeptValue),
+    /// A copy, of a value that is not in the store.
+    Copied(Box<[u8]>),
+}
+
+impl LargeValue {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Kept(kept) => kept.len(),
+            Self::Copied(bytes) => bytes.len(),
+        }
+    }
+
+    /// Fills `out` with the bytes from `offset` on.
+    pub(super) fn read(&self, store: &Store, offset: usize, out: &mut [u8]) {
+        match self {
+            Self::Kept(kept) => store.read_kept(kept, offset, out),
+            Self::Copied(bytes) => out.copy_from_slice(&bytes[offset..offset + out.len()]),
+        }
+    }
+}
+
 /// A large value to be written.
 #[derive(Debug)]
 pub(super) struct Large {
@@ -35,11 +61,15 @@ pub(super) struct Large {
     pub(super) tag: u8,
     pub(super) gsn: u64,
     pub(super) key: Box<[u8]>,
-    pub(super) value: KeptValue,
+    pub(super) value: LargeValue,
 }
 
 impl Large {
-    pub(super) fn new(record: &RecordImage<'_>, partition: u32, value: KeptValue) -> Self {
+    pub(super) fn new(record: &RecordImage<'_>, partition: u32) -> Self {
+        let value = match record.keep_large() {
+            Some(kept) => LargeValue::Kept(kept),
+            None => LargeValue::Copied(record.value.to_vec().into()),
+        };
         Self {
             table: record.table,
             generation: record.generation,
@@ -261,8 +291,8 @@ impl Queue {
 
     /// Frees the large value of an item that will not be written.
     fn release(&self, item: Item) {
-        if let Item::Large(large) = item {
-            self.store.release_kept(large.value);
+        if let Item::Large(Large { value: LargeValue::Kept(kept), .. }) = item {
+            self.store.release_kept(kept);
         }
     }
 

@@ -205,7 +205,11 @@ impl<'w> Steps<'w> {
                 Step::Capture => self.enter(Phase::Capture),
                 Step::Halfway => self.walk(self.units() / 2),
                 Step::Walked => self.walk(self.units()),
-                Step::Complete => self.enter(Phase::Complete),
+                Step::Complete => {
+                    let scheme = self.world.scheme();
+                    scheme.release(&self.world.store).expect("all was captured");
+                    self.enter(Phase::Complete);
+                }
                 Step::RestAgain => {
                     self.world.store.driver().advance(Phase::Rest);
                     self.world.store.set_sink(None);
@@ -233,6 +237,7 @@ impl<'w> Steps<'w> {
             self.pass(|scheme, store, unit, slot| {
                 scheme.at_point_of_consistency(store, unit, slot);
             });
+            scheme.hold().expect("memory for a child");
         }
         self.enter(Phase::Resolve);
     }

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use stillpoint_checkpoint::{Captured, CheckpointError, Cycle, Row, Scheme, run_checkpoint};
 use stillpoint_io::{Call, Clock, Fault, FaultPlan, Lasts, RealClock};
 use stillpoint_store::{
-    Capture, Checkpointer, DeletedKey, Demand, Lane, LogRefused, Outcome, Phase,
+    Capture, CaptureError, Checkpointer, DeletedKey, Demand, Lane, LogRefused, Outcome, Phase,
     PointOfConsistency, RecordImage, SchemeLog, Sink, Store, TableId, Worker,
 };
 
@@ -100,6 +100,14 @@ impl Checkpointer for FusedScheme {
         self.1.burn();
         self.0.at_point_of_consistency(store, unit, slot);
         self.1.burn();
+    }
+    fn hold(&self) -> Result<(), CaptureError> {
+        self.1.burn();
+        self.0.hold()
+    }
+    fn release(&self, store: &Store) -> Result<(), CaptureError> {
+        self.1.burn();
+        self.0.release(store)
     }
     fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
         self.1.burn();

@@ -39,6 +39,7 @@ fn schemes_with(bug: Bug) -> &'static [&'static str] {
         Bug::TombstoneDropped => OF_CHANGES_AND_FUZZY,
         Bug::NotBroughtOver => &["hourglass", "piggyback", "ping-pong:partial"],
         Bug::WriteRuleForgotten => OF_COPIES,
+        Bug::ParentRead => &["fork"],
         _ => &["calc"],
     }
 }
@@ -52,6 +53,7 @@ const OF_CHANGES_AND_FUZZY: &[&str] = &[
     "zigzag:partial",
     "ping-pong:partial",
     "hourglass",
+    "fuzzy-undo:partial",
 ];
 
 const OF_COPIES: &[&str] = &[

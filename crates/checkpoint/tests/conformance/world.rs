@@ -30,7 +30,12 @@ pub(crate) const SLOTS: usize = 16;
 /// Whether an observer of this phase may commit under a scheme with this point of consistency.
 pub(crate) fn may_commit(point: Option<PointOfConsistency>, phase: Phase) -> bool {
     match point {
-        None | Some(PointOfConsistency::Virtual | PointOfConsistency::Fuzzy) => true,
+        None
+        | Some(
+            PointOfConsistency::Virtual
+            | PointOfConsistency::Fuzzy
+            | PointOfConsistency::FuzzyUndone,
+        ) => true,
         Some(PointOfConsistency::Physical) => phase != Phase::Resolve,
         Some(PointOfConsistency::PhysicalThroughout) => {
             !matches!(phase, Phase::Resolve | Phase::Capture)
@@ -131,7 +136,7 @@ impl World {
         let history = Arc::<History>::default();
         let point = scheme.checkpointer.as_ref().map(|it| it.point_of_consistency());
         let spans = || Arc::new(Spans { history: history.clone(), spans: Mutex::default() });
-        let fuzzy = (point == Some(PointOfConsistency::Fuzzy)).then(spans);
+        let fuzzy = point.is_some_and(PointOfConsistency::is_fuzzy).then(spans);
         let config = StoreConfig {
             max_memory_bytes: 1 << 30,
             workers: SLOTS,

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, de};
-use stillpoint::{Codec, Config, Durability};
+use stillpoint::{AddressSpace, Codec, Config, Durability, PageSize};
 use stillpoint_io::{Disk, RealClock, RealDisk, RealRng};
 use stillpoint_server::{DebugCommand, LogLevel, ServerConfig};
 
-use crate::args::{DebugArg, DurabilityArg, LogFormat, ServeArgs};
+use crate::args::{DebugArg, DurabilityArg, LogFormat, PagesArg, ServeArgs};
 use crate::error::CliError;
 use crate::units::{Interval, interval, size};
 
@@ -53,6 +53,7 @@ struct File {
     log_calls: Option<bool>,
     durability: Option<DurabilityArg>,
     max_memory: Written<u64>,
+    pages: Option<PagesArg>,
     requirepass: Option<String>,
     enable_debug_command: Option<DebugArg>,
     log_level: Option<String>,
@@ -218,6 +219,9 @@ fn engine_settings(args: &ServeArgs, file: File, threads: usize) -> Result<Confi
     };
     if let Some(limit) = args.max_memory.or(file.max_memory.0) {
         config.max_memory_bytes = usize::try_from(limit).unwrap_or(usize::MAX);
+    }
+    if args.pages.or(file.pages) == Some(PagesArg::Small) {
+        config.environment.space = Arc::new(AddressSpace::of_pages(PageSize::Small));
     }
     config.logs = threads.clamp(1, 64);
     config.sessions = threads + 4;

@@ -23,6 +23,7 @@ use super::{CheckpointDone, LOG_HOLDER, Wish, chain};
 use crate::error::Error;
 use crate::log::refused;
 use crate::shared::Shared;
+use crate::undone::WriteAhead;
 
 /// Notes taken during the phases.
 #[derive(Debug, Default)]
@@ -123,7 +124,7 @@ impl SchemeLog for LogOfScheme {
 fn observer(shared: &Arc<Shared>, noted: &Arc<Mutex<AtPointOfConsistency>>) -> Observer {
     let (shared, noted) = (shared.clone(), noted.clone());
     let point = shared.scheme.as_ref().map(|scheme| scheme.point_of_consistency());
-    let is_fuzzy = point == Some(PointOfConsistency::Fuzzy);
+    let is_fuzzy = point.is_some_and(PointOfConsistency::is_fuzzy);
     Arc::new(move |phase, epoch| match phase {
         Phase::Prepare => {
             shared.checkpoints.begin_passing();
@@ -202,8 +203,20 @@ fn publish(
         finished_ms: entry.finished_ms,
     };
     let hold = Hold { holder: LOG_HOLDER, floor: shared.floor, positions: noted.positions.clone() };
-    publication::publish(shared, Some(NewCheckpoint { entry, hold }))?;
+    let ahead = write_ahead(shared, &noted.positions);
+    publication::publish(shared, Some(NewCheckpoint { entry, hold, ahead }))?;
     Ok(done)
+}
+
+/// What the logs must have before the checkpoint is published, if a start may have to undo it.
+fn write_ahead(shared: &Shared, positions: &[LogGsn]) -> Option<WriteAhead> {
+    let scheme = shared.scheme.as_ref()?;
+    let overwritten = shared.overwritten.as_ref()?;
+    if scheme.point_of_consistency() != PointOfConsistency::FuzzyUndone {
+        return None;
+    }
+    let closed = positions.iter().map(|at| Stamp::new(at.gsn, at.log)).collect();
+    Some(WriteAhead { closed, flushed: overwritten.with_overwritten(&scheme.met()) })
 }
 
 /// Publishes the sections of the kinds of tables, if the scheme takes no checkpoints.

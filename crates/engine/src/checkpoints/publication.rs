@@ -1,13 +1,14 @@
 //! Publication: of a checkpoint, of what kinds of tables have, of both, or of a merge.
 //!
 //! ```text
-//! files durable ─▶ all logs flushed ─▶ MANIFEST names the files ─▶ files that it does not name any
+//! files durable ─▶ logs flushed ─▶ MANIFEST names the files ─▶ files that it does not name any
 //!   more are removed ─▶ the logs are held from the new places on
 //! ```
 
 use std::sync::Arc;
 
 use stillpoint_checkpoint::{CheckpointError, remove_checkpoint};
+use stillpoint_format::LogGsn;
 use stillpoint_format::manifest::{CheckpointEntry, CheckpointKind, Manifest, TableGeneration};
 use stillpoint_journal::Hold;
 use stillpoint_sync::{mutant, planted};
@@ -16,6 +17,7 @@ use super::chain;
 use crate::error::Error;
 use crate::kinds;
 use crate::shared::Shared;
+use crate::undone::WriteAhead;
 
 /// A checkpoint whose files are durable, and the log positions from which it needs the logs once it
 /// is published.
@@ -23,6 +25,8 @@ use crate::shared::Shared;
 pub(super) struct NewCheckpoint {
     pub(super) entry: CheckpointEntry,
     pub(super) hold: Hold,
+    /// Present if a start may have to undo commits that the checkpoint holds.
+    pub(super) ahead: Option<WriteAhead>,
 }
 
 /// Publishes a checkpoint, if there is one, and the sections of the kinds of tables. One caller at
@@ -33,13 +37,26 @@ pub(super) struct NewCheckpoint {
 /// Earlier publications stay in force.
 pub(super) fn publish(shared: &Arc<Shared>, new: Option<NewCheckpoint>) -> Result<(), Error> {
     let of_kinds = kinds::checkpoint::begin(shared)?;
-    let (entry, hold) = new.map(|new| (new.entry, new.hold)).unzip();
-    let made = entry.as_ref().map(|entry: &CheckpointEntry| (entry.serial, entry.kind));
+    let ahead = new.as_ref().and_then(|new| new.ahead.as_ref());
     // Recovery takes dependencies on records before the point of consistency as met. So these
-    // records must be flushed. Nor may a published file hold a commit that a crash takes away.
-    let flush_logs = || shared.journal.flush_all().map_err(|error| shared.note_failure(error));
+    // records must be flushed. Nor may a published file hold a commit that a crash takes away, unless
+    // the log can undo the commit.
+    let flush_logs = || match ahead {
+        Some(WriteAhead { closed, flushed }) => {
+            shared.journal.make_closed(closed)?;
+            mutant!(shared.journal.make_flushed(flushed), PublishesBeforeUndo => Ok(()))
+        }
+        None => shared.journal.flush_all(),
+    };
+    let flush_logs = || flush_logs().map_err(|error| shared.note_failure(error));
     let flushed = mutant!(flush_logs(), PublishesBeforeLogs => Ok(()));
     flushed.inspect_err(|_| of_kinds.end(shared, false))?;
+    let active = ahead.map_or(Vec::new(), |ahead| {
+        let open = ahead.flushed.iter().filter(|stamp| !shared.journal.is_closed(**stamp));
+        open.map(|stamp| LogGsn { log: stamp.log(), gsn: stamp.gsn() }).collect()
+    });
+    let (entry, hold) = new.map(|new| (CheckpointEntry { active, ..new.entry }, new.hold)).unzip();
+    let made = entry.as_ref().map(|entry: &CheckpointEntry| (entry.serial, entry.kind));
     mutant!(RemovesBeforePublishing => remove_all(shared)?);
     let published = exchange(shared, made, |manifest| {
         of_kinds.publish(manifest);

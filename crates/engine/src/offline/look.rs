@@ -288,7 +288,7 @@ pub(crate) fn dump_with(
     Ok(Dumped { extent: looked.extent(), recovered, tables })
 }
 
-fn new_store(manifest: &Manifest) -> Result<Arc<Store>, Error> {
+pub(super) fn new_store(manifest: &Manifest) -> Result<Arc<Store>, Error> {
     let config = StoreConfig {
         workers: cpu_count() + 1,
         hash_seed: manifest.hash_seed,

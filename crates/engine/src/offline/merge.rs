@@ -194,6 +194,7 @@ mod tests {
             scheme: "calc:partial".to_owned(),
             private: None,
             fuzzy: false,
+            active: Vec::new(),
             codec: Codec::None,
             partitions_log2: 4,
             records: 0,

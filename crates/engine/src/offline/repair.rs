@@ -5,12 +5,15 @@ use std::sync::Arc;
 
 use stillpoint_format::manifest::{IncarnationEntry, Manifest};
 use stillpoint_format::names;
+use stillpoint_format::part::Codec;
 use stillpoint_io::{Clock, Disk, RealClock, cpu_count};
 use stillpoint_recovery::{NewerCheckpoint, Plan, RecoveryError};
 
+use super::look::new_store;
 use super::{LockedDisk, load_options, lock};
 use crate::catalog::{self, Catalog};
 use crate::error::Error;
+use crate::undone;
 
 /// Result of a repair, or of its preview.
 #[derive(Clone, Debug, Default)]
@@ -92,7 +95,7 @@ pub fn repair(dir: &Path, accept_loss: bool) -> Result<Repair, Error> {
     }
     if accept_loss && !found.gives_up.is_empty() {
         set_aside(&*disk, &newer)?;
-        publish(&disk, &manifest, &plan)?;
+        publish(&disk, &manifest, plan)?;
         found.done = true;
     }
     Ok(found)
@@ -176,7 +179,15 @@ fn drop_without_base(manifest: &mut Manifest) {
 }
 
 /// Publishes the remaining part and removes the rest, in the same order as a start.
-fn publish(disk: &Arc<dyn Disk>, before: &Manifest, plan: &Plan) -> Result<(), Error> {
+fn publish(disk: &Arc<dyn Disk>, before: &Manifest, mut plan: Plan) -> Result<(), Error> {
+    if plan.may_undo() {
+        let (store, clock, quiet) = (new_store(&plan.manifest)?, &RealClock, &mut |_: &_| {});
+        let recovered =
+            stillpoint_recovery::run(disk, &plan, &store, None, cpu_count(), clock, quiet)?;
+        if !recovered.undone.is_empty() {
+            undone::keep(disk, clock, Codec::None, &mut plan, &recovered.undone)?;
+        }
+    }
     let ends = plan.copy_ends(RealClock.wall_ms())?;
     let mut next = plan.successor((0, false), &ends);
     if let Some(IncarnationEntry { cut, .. }) = next.incarnations.last_mut() {

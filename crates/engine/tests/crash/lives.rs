@@ -80,7 +80,11 @@ pub(crate) fn configure(
             // No session can act between the phases of a scheme that stops commits.
             guests: matches!(
                 setting.row().capabilities.point,
-                Some(PointOfConsistency::Virtual | PointOfConsistency::Fuzzy)
+                Some(
+                    PointOfConsistency::Virtual
+                        | PointOfConsistency::Fuzzy
+                        | PointOfConsistency::FuzzyUndone
+                )
             ),
         }),
         rng: Arc::new(SeededRng::new(rng.next_u64())),

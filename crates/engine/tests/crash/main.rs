@@ -27,6 +27,7 @@ mod small;
 mod stage;
 mod starts;
 mod steps;
+mod undone;
 mod workload;
 
 use lives::run_seed;
@@ -184,6 +185,16 @@ fn a_merge_that_fails_is_made_again() {
     merging::a_merge_that_fails_is_made_again();
 }
 
+#[test]
+fn what_a_checkpoint_holds_beyond_the_cut_is_undone() {
+    undone::what_a_checkpoint_holds_beyond_the_cut_is_undone();
+}
+
+#[test]
+fn what_a_fuzzy_checkpoint_holds_is_closed() {
+    undone::what_a_fuzzy_checkpoint_holds_is_closed();
+}
+
 /// The crash states of each setting: by default 1,000 without checkpoints and where commits save
 /// before-images, and 60 otherwise. `STILLPOINT_CRASH_SHARE=K/N` names the share of these that get as many as the others, so
 /// that N runs cover all.
@@ -203,14 +214,16 @@ fn states_of_each() -> Vec<(Setting, u64)> {
         let capabilities = setting.row().capabilities;
         let saves_images = capabilities.cells.write == WriteRule::SaveBeforeImage;
         let is_usual = saves_images || !capabilities.takes_checkpoints();
+        let is_undone = capabilities.needs_before_images();
         let at = others;
         others += usize::from(!is_usual);
         let is_chosen = is_usual || share.is_some_and(|(k, n)| at % n == k);
-        let states = wanted.unwrap_or(if is_chosen { 1000 } else { 60 });
+        let few = if is_undone { 200 } else { 60 };
+        let states = wanted.unwrap_or(if is_chosen { 1000 } else { few });
         // The logs are those of redo, but for the calls or the before-images in them.
         let share = match setting.journal {
             "command" => 3,
-            "undo-redo" => 6,
+            "undo-redo" if !capabilities.needs_before_images() => 6,
             _ => 1,
         };
         (setting, states / share)

@@ -14,7 +14,8 @@ use crate::settings::Setting;
 const KEYS: u8 = 40;
 
 fn setting(row: &Row) -> Setting {
-    Setting { scheme: row.name, journal: "redo", durability: Durability::Strict }
+    let journal = if row.capabilities.needs_before_images() { "undo-redo" } else { "redo" };
+    Setting { scheme: row.name, journal, durability: Durability::Strict }
 }
 
 fn open(row: &Row, disk: &SimDisk) -> (Arc<Engine>, TableId, Session) {

@@ -33,6 +33,10 @@ pub(crate) fn matrix() -> Vec<Setting> {
             if repeats_calls && row.capabilities.needs_journal() {
                 return false;
             }
+            let has_images = journal.capabilities.logs_before_images;
+            if row.capabilities.needs_before_images() && !has_images {
+                return false;
+            }
             keeps_commits || (keeps_checkpoints && !row.capabilities.needs_journal())
         })
         .map(|(row, (journal, durability))| Setting {

@@ -446,6 +446,11 @@ impl<'a> WriteIter<'a> {
         WriteIter { rest: Cursor::new(body, offset, WHAT), table: None, failed: false }
     }
 
+    /// The bytes that are still to be decoded, and their offset in the file.
+    pub fn undecoded(&self) -> (&'a [u8], u64) {
+        (self.rest.rest(), self.rest.offset())
+    }
+
     #[inline]
     fn write(&mut self) -> Result<Write<'a>, DecodeError> {
         let start = self.rest.clone();

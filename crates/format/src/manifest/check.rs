@@ -263,6 +263,12 @@ impl CheckpointEntry {
         if self.gsn_floor > GSN_MAX {
             return Err("gsn floor above 2^52".into());
         }
+        if let Some(why) = bad_positions(&self.active) {
+            return Err(format!("active: {why}"));
+        }
+        if !self.active.is_empty() && !self.fuzzy {
+            return Err("commits are active, though it is not fuzzy".into());
+        }
         let mut files = HashSet::new();
         let mut records = 0u64;
         for part in &self.parts {

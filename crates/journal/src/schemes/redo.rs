@@ -333,6 +333,10 @@ impl Journal for Redo {
         Ok(())
     }
 
+    fn make_flushed(&self, stamps: &[Stamp]) -> Result<(), JournalError> {
+        stamps.iter().try_for_each(|stamp| self.core.log(stamp.log())?.flush_to(stamp.gsn()))
+    }
+
     fn positions_before_epoch(&self, epoch: u64) -> Vec<LogGsn> {
         let position = |(log, of): (u8, &Log)| LogGsn { log, gsn: of.last_gsn_before(epoch) };
         (0..).zip(&self.core.logs).map(position).collect()

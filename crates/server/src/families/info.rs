@@ -275,6 +275,8 @@ fn persistence(out: &mut String, ctx: &Context<'_>) {
     field(out, "aof_current_size", stats.journal.written_bytes);
     field(out, "checkpoint_scheme", &stats.checkpoint_scheme);
     field(out, "checkpoint_copies", stats.checkpoint_copies);
+    field(out, "checkpoint_child_bytes", stats.checkpoint_child_bytes);
+    field(out, "checkpoint_last_child_bytes", stats.checkpoint_last_child_bytes);
     field(out, "checkpoint_failures", state.failures);
     field(out, "checkpoint_failures_in_row", state.failures_since);
     let next_s = state.next_attempt.map(|left| left.as_secs_f64().ceil() as i64);

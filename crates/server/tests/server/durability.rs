@@ -487,6 +487,24 @@ fn a_scheme_is_chosen_at_the_start() {
     }
 }
 
+/// With fork INFO also tells the memory that the child holds.
+#[test]
+fn fork_shows_the_memory_of_its_child() {
+    let disk = SimDisk::new(1);
+    let mut settings = on(&disk, Durability::Strict);
+    settings.checkpoint = "fork".to_owned();
+    let engine = Engine::open(settings).expect("the engine opens");
+    let server = TestServer::around(config(), engine, None);
+    let mut c = server.client();
+    assert_eq!(c.call(&["SET", "k", "v"]), Value::ok());
+    assert_eq!(c.call(&["SAVE"]), Value::ok());
+    assert_eq!(shown_as(&mut c, "checkpoint_scheme"), "fork");
+    assert_eq!(shown_as(&mut c, "checkpoint_child_bytes"), "0", "the child is gone");
+    let held: u64 = shown_as(&mut c, "checkpoint_last_child_bytes").parse().expect("a number");
+    assert!(held > 0, "the child has a stack of its own at least");
+    assert_ne!(shown_as(&mut c, "checkpoint_last_stopped_ms"), "-1");
+}
+
 #[test]
 fn periods_paces_and_limits_of_checkpoints_are_parameters() {
     let server = TestServer::start();

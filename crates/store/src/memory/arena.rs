@@ -223,6 +223,27 @@ impl Slab {
         }
     }
 
+    /// The slab that a description stands for. `None` for a slab that is free or empty.
+    pub(crate) fn described(index: usize, description: u64) -> Option<Self> {
+        let is_owned = description != 0 && description & EMPTY == 0;
+        is_owned.then(|| Self::of(index, PoolKey::of(description)))
+    }
+
+    /// Number of cells.
+    pub(crate) fn cells(&self) -> usize {
+        self.cells
+    }
+
+    /// Words of a cell.
+    pub(crate) fn cell_words(&self) -> usize {
+        self.cell_units * (UNIT_BYTES / 8)
+    }
+
+    /// Index in the region of the first word of the cell at a position.
+    pub(crate) fn first_word(&self, position: usize) -> usize {
+        Arena::first_word(self.first) + position * self.cell_words()
+    }
+
     /// The numbers of the cells at the positions in `part`.
     pub(crate) fn numbers(&self, part: Range<usize>) -> impl Iterator<Item = u64> + use<> {
         let at = |position: usize| self.first + (position.min(self.cells) * self.cell_units) as u64;
@@ -332,9 +353,12 @@ impl Arena {
     /// kind until the section ends.
     pub(crate) fn slab(&self, index: usize) -> Option<Slab> {
         // Acquire is not needed: cells are published through their own stamp word.
-        let description = self.slabs.get(index)?.load(Relaxed);
-        (description != 0 && description & EMPTY == 0)
-            .then(|| Slab::of(index, PoolKey::of(description)))
+        Slab::described(index, self.slabs.get(index)?.load(Relaxed))
+    }
+
+    /// The table of slabs: a description of each.
+    pub(crate) fn descriptions(&self) -> &[AtomicU64] {
+        &self.slabs[..self.slab_count()]
     }
 
     /// Whether this number is a record's cell of this owner. A cell then stays a record's until the

@@ -16,7 +16,7 @@ use stillpoint_sync::atomic::{
 use stillpoint_txn::MemoryLimit;
 
 use crate::memory::Memory;
-use crate::memory::arena::{CELL_BYTES_MAX, CellCache, Kind};
+use crate::memory::arena::{Arena, CELL_BYTES_MAX, CellCache, Kind};
 use crate::memory::words;
 
 /// Bytes of value per chunk.
@@ -43,6 +43,21 @@ fn chunk_of(table: &[AtomicU64], index: usize) -> u64 {
 
 fn chunk_words(memory: &Memory, number: u64) -> &[AtomicU64] {
     memory.arena.cell(number).get(CHUNK_HEADER_WORDS..).unwrap_or(&[])
+}
+
+/// Words of the table of a value of `len` bytes.
+pub(crate) fn table_words(len: usize) -> usize {
+    TABLE_HEADER_WORDS + chunk_count(len)
+}
+
+/// The numbers of the chunks in the words of a table, little-endian.
+pub(crate) fn chunks_in(table: &[[u8; 8]]) -> impl Iterator<Item = u64> {
+    table.iter().skip(TABLE_HEADER_WORDS).map(|word| u64::from_le_bytes(*word))
+}
+
+/// Index in the region of the first word of a chunk's bytes.
+pub(crate) fn first_word_of_chunk(number: u64) -> usize {
+    Arena::first_word(number) + CHUNK_HEADER_WORDS
 }
 
 /// Whether table and length belong together. A torn read may combine a table with another value's
@@ -183,7 +198,7 @@ fn new_table(
     owner: u32,
     len: usize,
 ) -> Result<Blob, MemoryLimit> {
-    let words = TABLE_HEADER_WORDS + chunk_count(len);
+    let words = table_words(len);
     // Tables and last chunks use few size classes, so that few slabs are opened for them.
     let bytes = (words * 8).next_power_of_two().min(CELL_BYTES_MAX);
     let number = cache.allocate(&memory.arena, owner, Kind::Block, bytes)?;

@@ -108,6 +108,11 @@ impl<'a> Cell<'a> {
         Self { words: memory.arena.cell(number), memory }
     }
 
+    /// The copy of a cell in other words. Its key and value may lie in blocks of `memory`.
+    pub(crate) fn of_words(words: &'a [AtomicU64], memory: &'a Memory) -> Self {
+        Self { words, memory }
+    }
+
     #[inline]
     pub(crate) fn lock(self) -> &'a AtomicU64 {
         &self.words[0]
@@ -185,7 +190,13 @@ impl<'a> Cell<'a> {
     }
 
     pub(crate) fn long_key_block(self) -> Option<u64> {
-        (self.key_code() == LONG_KEY_CODE).then(|| self.words[HEADER_WORDS + 1].load(Relaxed))
+        self.long_key().map(|(_, block)| block)
+    }
+
+    /// Length in bytes, and block, of a key that lies in a block of its own.
+    pub(crate) fn long_key(self) -> Option<(usize, u64)> {
+        let word = |at: usize| self.words[HEADER_WORDS + at].load(Relaxed);
+        (self.key_code() == LONG_KEY_CODE).then(|| (word(0) as usize, word(1)))
     }
 
     /// Bytes of the cell.

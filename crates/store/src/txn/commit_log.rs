@@ -167,6 +167,12 @@ impl<'a> WriteSet<'a> {
         self.iter().zip(self.written.iter().map(before))
     }
 
+    /// The stamps of the values that the writes overwrite.
+    pub fn overwritten(&self) -> impl Iterator<Item = Stamp> {
+        let Locked { held, first_key, .. } = self.locked;
+        self.written.iter().map(move |&(key, _)| Stamp::from_bits(held[key - first_key].stamp_word))
+    }
+
     /// Number of keys written.
     pub fn len(&self) -> usize {
         self.written.len()

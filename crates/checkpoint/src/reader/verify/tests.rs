@@ -86,6 +86,7 @@ fn checkpoint(parts: &[Blocks]) -> (Arc<dyn Disk>, CheckpointEntry) {
         scheme: "test".into(),
         private: None,
         fuzzy: false,
+        active: Vec::new(),
         codec: Codec::None,
         partitions_log2: PARTITIONS_LOG2,
         records: 0,

@@ -14,6 +14,7 @@ fn entry(epoch: u64, base: Option<u64>, bytes: u64) -> CheckpointEntry {
         scheme: "calc:partial".to_owned(),
         private: None,
         fuzzy: false,
+        active: Vec::new(),
         codec: Codec::None,
         partitions_log2: 4,
         records: 0,

@@ -71,6 +71,7 @@ pub(crate) fn checkpoint(epoch: u64, base: Option<u64>) -> CheckpointEntry {
         scheme: "calc".into(),
         private: None,
         fuzzy: false,
+        active: Vec::new(),
         codec: Codec::Lz4,
         partitions_log2: 6,
         records: 100,

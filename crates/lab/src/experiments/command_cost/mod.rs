@@ -188,7 +188,7 @@ mod tests {
         assert!(result.claims.iter().all(|claim| claim.measured.is_some()), "{:?}", result.claims);
         assert_eq!(result.tables.len(), 5);
         let rows = result.tables.iter().map(|table| table.rows.len());
-        assert_eq!(rows.collect::<Vec<_>>(), [4, 4, 2, 2, 4]);
+        assert_eq!(rows.collect::<Vec<_>>(), [4, 6, 2, 2, 4]);
         let is_whole = |table: &Table| table.rows.iter().all(|r| r.len() == table.columns.len());
         assert!(result.tables.iter().all(is_whole));
         // A long transaction's record is short, and holds none of its thousand values.

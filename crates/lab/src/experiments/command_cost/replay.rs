@@ -1,4 +1,5 @@
-//! The replay of calls, with their first run and with the replay of redo.
+//! The replay of calls, with their first run and with the replay of redo. The rows of undo-redo show
+//! what before-images cost: throughput, bytes of the log, and the time of a start, beside redo.
 //!
 //! A store runs transactions on one thread, and its files are copied while it is still open. So the
 //! copy is what a crash would leave. A start from a copy uses it up, since its orderly end takes a
@@ -61,7 +62,7 @@ pub(super) fn replay(
     let mut ratios = [Vec::new(), Vec::new()];
     for &writes in &plan.replay_writes {
         let mut by_journal = Vec::new();
-        for journal in ["command", "redo"] {
+        for journal in ["command", "redo", "undo-redo"] {
             let runs = (0..plan.replays as u64)
                 .map(|seed| one(bench, plan, journal, (writes, seed)))
                 .collect::<LabResult<Vec<Replayed>>>()?;
@@ -87,7 +88,7 @@ pub(super) fn replay(
                 ratios[1].extend(runs.iter().map(|run| run.one.replay_s / run.two.replay_s));
             }
         }
-        let [command, redo] = by_journal[..] else { continue };
+        let [command, redo, _] = by_journal[..] else { continue };
         let cells = [command[0], redo[0], command[1], redo[1]];
         let cells = cells.iter().map(|us| format!("{us:.2}"));
         times.rows.push(std::iter::once(writes.to_string()).chain(cells).collect());

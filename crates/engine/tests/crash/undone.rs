@@ -1,0 +1,281 @@
+//! Commits that a checkpoint without a point of consistency holds, and that a crash takes away.
+//!
+//! A guest acts in the middle of a checkpoint. Each time a session writes a key to a log of its own, and
+//! two sessions with other logs read that key and change others. The log of the first session need not
+//! be flushed when the checkpoint is published. A crash that takes its end away takes away what the
+//! others have done, too.
+
+use std::collections::BTreeMap;
+
+use stillpoint::{
+    Config, Durability, Engine, KeySet, Mode, Procedure, Session, Slot, Stamp, TableId, Tx, TxError,
+};
+use stillpoint_io::{SeededRng, SimDisk};
+
+use crate::lives::configure;
+use crate::settings::Setting;
+use crate::stage::{Guest, Moment, while_visiting};
+use crate::workload::scan_table;
+
+/// Crashes of each situation.
+const CRASHES: u64 = 6;
+/// Most acts of the guest whose sources are flushed.
+const FLUSHED_MAX: u64 = 12;
+/// Bytes of a value: the keys that are changed lie in another slab than those that are read.
+const VALUE_BYTES: usize = 600;
+const KEYS: [&[u8]; 4] = [b"put", b"deleted", b"inserted", b"patched"];
+
+/// The records that the steps change.
+type State = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn settings(setting: &Setting, disk: &SimDisk, seed: u64) -> Config {
+    let mut config = configure(setting, disk, &SeededRng::new(seed), 4);
+    (config.logs, config.keep_checkpoints, config.merge_after) = (3, 1, None);
+    // The scan looks at the clock, so that guests act in the middle of it.
+    config.checkpoint_pace = Some(1 << 20);
+    config
+}
+
+/// The value of a step, whose number stands at its begin.
+fn value(step: u64, bytes: usize) -> Vec<u8> {
+    let mut value = vec![step as u8; bytes];
+    value[..8].copy_from_slice(&step.to_le_bytes());
+    value
+}
+
+/// What a step does with each key, on a model or in a transaction.
+enum Change {
+    Put(Vec<u8>),
+    Delete,
+    Patch(usize, [u8; 8]),
+}
+
+fn changes(step: u64) -> [Change; 4] {
+    let long = if step.is_multiple_of(3) { 20_000 } else { VALUE_BYTES };
+    [
+        Change::Put(value(step, long)),
+        if step.is_multiple_of(2) {
+            Change::Delete
+        } else {
+            Change::Put(value(step, VALUE_BYTES + step as usize))
+        },
+        if step % 4 == 2 { Change::Delete } else { Change::Put(value(step, VALUE_BYTES)) },
+        Change::Patch(8 * (step as usize % 5), step.to_le_bytes()),
+    ]
+}
+
+/// The state after the steps up to number `last`.
+fn model(last: u64) -> State {
+    let mut state = State::new();
+    for key in [KEYS[0], KEYS[1], KEYS[3]] {
+        state.insert(key.to_vec(), value(0, VALUE_BYTES));
+    }
+    for step in 1..=last {
+        for (key, change) in KEYS.into_iter().zip(changes(step)) {
+            match change {
+                Change::Put(value) => drop(state.insert(key.to_vec(), value)),
+                Change::Delete => drop(state.remove(key)),
+                Change::Patch(at, bytes) => {
+                    state.get_mut(key).expect("it is there")[at..at + 8].copy_from_slice(&bytes);
+                }
+            }
+        }
+    }
+    state
+}
+
+/// Reads the source and makes a step. The commit is not flushed.
+struct MakeStep {
+    table: TableId,
+    source: Vec<u8>,
+    step: u64,
+}
+
+impl Procedure for MakeStep {
+    fn declare(&mut self, keys: &mut KeySet) {
+        keys.push(self.table, &self.source, Mode::Read, 0);
+        for key in KEYS {
+            keys.push(self.table, key, Mode::Write, VALUE_BYTES);
+        }
+    }
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        assert!(tx.value(Slot(0)).is_some(), "the source is there");
+        for (at, change) in (1..).zip(changes(self.step)) {
+            match change {
+                Change::Put(value) => tx.put_slot(Slot(at), &value)?,
+                Change::Delete => drop(tx.delete_slot(Slot(at))?),
+                Change::Patch(offset, bytes) => tx.patch_slot(Slot(at), offset, &bytes)?,
+            }
+        }
+        Ok(())
+    }
+    fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
+        result.expect("commits");
+    }
+}
+
+/// Puts the source. The commit is not flushed.
+struct PutSource(TableId, Vec<u8>);
+
+impl Procedure for PutSource {
+    fn declare(&mut self, keys: &mut KeySet) {
+        keys.push(self.0, &self.1, Mode::Write, 8);
+    }
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        tx.put_slot(Slot(0), b"source")
+    }
+    fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
+        result.expect("commits");
+    }
+}
+
+fn source(act: u64) -> Vec<u8> {
+    format!("source {act}").into_bytes()
+}
+
+/// Steps of each act of the guest.
+const STEPS: u64 = 3;
+
+struct Visitor {
+    table: TableId,
+    sessions: [Session; 3],
+    acts: u64,
+    /// The sources of so many acts are flushed.
+    flushed: u64,
+}
+
+impl Guest for Visitor {
+    fn act(&mut self, _: Moment) {
+        let (table, act) = (self.table, self.acts);
+        self.acts += 1;
+        let [first, second, third] = &mut self.sessions;
+        if act <= self.flushed {
+            second.flush().expect("flushes");
+        }
+        second.execute(&mut [PutSource(table, source(act))][..]);
+        for at in 1..=STEPS {
+            let step = act * STEPS + at;
+            // One session overwrites what another one has written, in another log.
+            let by = if at == 2 { &mut *third } else { &mut *first };
+            by.execute(&mut [MakeStep { table, source: source(act), step }][..]);
+        }
+    }
+}
+
+/// A state after a crash: the sources, the other records, and how many keys the start has undone.
+struct Found {
+    engine: Engine,
+    sources: usize,
+    state: State,
+    undone: u64,
+}
+
+fn open(setting: &Setting, disk: &SimDisk, context: &str) -> Found {
+    let engine = Engine::open(settings(setting, disk, 2));
+    let engine = engine.unwrap_or_else(|error| panic!("{context}: {error}"));
+    let table = engine.table("things").expect("a table");
+    let mut session = engine.session().expect("a session");
+    let (mut sources, mut state) = (0, State::new());
+    for ((_, key), (_, value)) in scan_table(&mut session, table.0) {
+        if key.starts_with(b"source") {
+            sources += 1;
+        } else if KEYS.contains(&&key[..]) {
+            state.insert(key, value);
+        }
+    }
+    let undone = engine.stats().recovered.keys_undone;
+    Found { engine, sources, state, undone }
+}
+
+/// The last step whose effects a state has. Each step is there as a whole or not at all.
+fn last_step(found: &Found, acts: u64, context: &str) -> u64 {
+    let last = (0..=acts * STEPS).find(|&step| model(step) == found.state);
+    let last = last.unwrap_or_else(|| {
+        let short = |(key, value): (&Vec<u8>, &Vec<u8>)| {
+            (String::from_utf8_lossy(key).into_owned(), value.len(), value[..8].to_vec())
+        };
+        let found: Vec<_> = found.state.iter().map(short).collect();
+        panic!("{context}: a part of a step: {found:?}")
+    });
+    let needed = last.div_ceil(STEPS) as usize;
+    let sources = found.sources;
+    assert!(needed <= sources, "{context}: step {last} without its source, of {sources} sources");
+    last
+}
+
+/// Runs the situation. The sources of the first `flushed` acts are flushed at the next act. Returns in how many crashes something was undone.
+fn run(setting: &Setting, flushed: u64) -> usize {
+    let disk = SimDisk::new(1);
+    let engine = Engine::open(settings(setting, &disk, 1)).expect("opens");
+    let table = engine.table("things").expect("a table");
+    let mut sessions = [(); 3].map(|()| engine.session().expect("a session"));
+    // The slabs: small values, then what fills a pace, then the keys that are changed.
+    sessions[0].transact(|tx| tx.put(table, b"small", b"value")).expect("commits");
+    for filler in 0..200u8 {
+        sessions[0].transact(|tx| tx.put(table, &[filler], &[filler; 300])).expect("commits");
+    }
+    engine.checkpoint().expect("a checkpoint");
+    sessions[0]
+        .transact(|tx| {
+            let begin = value(0, VALUE_BYTES);
+            tx.put(table, KEYS[0], &begin)?;
+            tx.put(table, KEYS[1], &begin)?;
+            // A cell for the key, which a full scan visits after the fillers.
+            tx.put(table, KEYS[2], &begin)?;
+            tx.put(table, KEYS[3], &begin)
+        })
+        .expect("commits");
+    sessions[0].transact(|tx| tx.delete(table, KEYS[2]).map(drop)).expect("commits");
+    let guest = Box::new(Visitor { table, sessions, acts: 0, flushed });
+    let (taken, guest) = while_visiting(guest, || engine.checkpoint());
+    taken.expect("a checkpoint");
+    let guest: Box<dyn std::any::Any> = guest;
+    let acts = guest.downcast::<Visitor>().expect("the same comes back").acts;
+    assert!(acts > 2, "before, between and after the phases");
+    let mut undone = 0;
+    for seed in 0..CRASHES {
+        let context = format!("{setting:?}, {flushed} flushed, crash {seed}");
+        let after = disk.crash(seed);
+        let found = open(setting, &after, &context);
+        let last = last_step(&found, acts, &context);
+        undone += usize::from(found.undone > 0);
+        // What was served survives every later crash, and nothing is undone twice.
+        drop(found.engine);
+        let after = after.crash(seed);
+        let found = open(setting, &after, &context);
+        let again = last_step(&found, acts, &context);
+        assert_eq!((again, found.undone), (last, 0), "{context}: a second crash");
+        // A checkpoint of the new run goes on from there.
+        let table = found.engine.table("things").expect("a table");
+        let mut session = found.engine.session().expect("a session");
+        session.transact(|tx| tx.put(table, b"small", b"later")).expect("commits");
+        found.engine.checkpoint().expect("a checkpoint");
+        drop((session, found.engine));
+        let found = open(setting, &after.crash(seed), &context);
+        assert_eq!(last_step(&found, acts, &context), last, "{context}: a third crash");
+    }
+    undone
+}
+
+fn with_undo(scheme: &'static str) -> Setting {
+    Setting { scheme, journal: "undo-redo", durability: Durability::Strict }
+}
+
+/// A start undoes what the checkpoint holds and the crash took away, and keeps that.
+pub(crate) fn what_a_checkpoint_holds_beyond_the_cut_is_undone() {
+    for scheme in ["fuzzy-undo", "fuzzy-undo:partial"] {
+        // Which acts are flushed decides which log the publication flushes.
+        let undone: usize = (0..FLUSHED_MAX).map(|flushed| run(&with_undo(scheme), flushed)).sum();
+        assert!(undone > 0, "{scheme}: no crash showed an undo");
+    }
+}
+
+/// Without undo a checkpoint is published only once all that it holds is closed.
+pub(crate) fn what_a_fuzzy_checkpoint_holds_is_closed() {
+    for scheme in ["fuzzy", "fuzzy:partial"] {
+        let setting = Setting { scheme, journal: "redo", durability: Durability::Strict };
+        for flushed in 0..FLUSHED_MAX {
+            assert_eq!(run(&setting, flushed), 0, "{scheme}");
+        }
+    }
+}
