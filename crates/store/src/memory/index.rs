@@ -414,8 +414,9 @@ impl Index {
     }
 
     /// Replaces a key's cell by another, and returns whether the index had the old cell. The caller
-    /// holds the locks of both cells, or is the only one to change the key. `retire` ends the old cell. It is called after others can see
-    /// the new cell, and before anyone can add a further cell for the key.
+    /// holds the locks of both cells, or is the only one to change the key. `retire` ends the old cell.
+    /// It is called after others can see the new cell, and before anyone can add a further cell for the
+    /// key.
     pub(crate) fn replace(&self, hash: u64, (old, new): (u64, u64), retire: impl FnOnce()) -> bool {
         let first = self.lock(hash);
         let slot = self.slot_of(first, entry(hash, old));
