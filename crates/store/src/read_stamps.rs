@@ -86,6 +86,10 @@ impl ReadStamps {
     #[inline]
     pub(crate) fn leave(&self, worker: usize, hash: u64, gsn: u64) {
         mutant!(ReadStampLeftOut => return);
+        // First, since the stamp that another worker left may suffice below.
+        if !self.are_left.load(Relaxed) {
+            self.are_left.store(true, Relaxed);
+        }
         let own = worker.min(WORDS - 1);
         let word = &self.of(hash).0[own];
         // Relaxed: a word only rises, and the lock of the key orders it before `heed`.
@@ -96,9 +100,6 @@ impl ReadStamps {
             word.store(gsn, Relaxed);
         } else {
             word.fetch_max(gsn, Relaxed);
-        }
-        if !self.are_left.load(Relaxed) {
-            self.are_left.store(true, Relaxed);
         }
     }
 }
