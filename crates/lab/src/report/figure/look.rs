@@ -91,6 +91,8 @@ const KNOWN: &[Known] = &[
     known("hourglass, unpaced", "hourglass, unpaced", (8, 0, 6)),
     known("piggyback, paced", "piggyback, paced", (1, 1, 7)),
     known("piggyback, unpaced", "piggyback, unpaced", (1, 0, 7)),
+    known("fork, paced", "fork, paced", (9, 3, 3)),
+    known("fork, unpaced", "fork, unpaced", (9, 2, 3)),
     known("stillpoint", "Stillpoint", (1, 0, 0)),
     known("redis", "Redis", (2, 0, 3)),
     known("stillpoint, relaxed log", "Stillpoint, relaxed log", (8, 1, 0)),
