@@ -431,20 +431,20 @@ fn check_sights(history: &History, sights: &[Vec<Sight>], seed: u64) {
     }
 }
 
-/// The seeds of a run. `STILLPOINT_BANK_SEEDS=10000 cargo test -p stillpoint-checkpoint bank` runs
-/// a campaign, and `STILLPOINT_BANK_SEED=<seed>` runs one seed again.
-fn seeds() -> std::ops::Range<u64> {
+/// The seeds of a test for each row, usually so many. `STILLPOINT_ROW_SEEDS=10000 cargo test -p
+/// stillpoint-checkpoint bank` runs a campaign, and `STILLPOINT_ROW_SEED=<seed>` runs one seed again.
+pub(crate) fn seeds(usual: u64) -> std::ops::Range<u64> {
     let number = |name| std::env::var(name).ok()?.parse().ok();
-    match number("STILLPOINT_BANK_SEED") {
+    match number("STILLPOINT_ROW_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 1..1 + number("STILLPOINT_BANK_SEEDS").unwrap_or(3),
+        None => 1..1 + number("STILLPOINT_ROW_SEEDS").unwrap_or(usual),
     }
 }
 
 #[test]
 fn checkpoints_under_concurrency_equal_the_model() {
     for row in rows_that_take_checkpoints() {
-        for seed in seeds() {
+        for seed in seeds(3) {
             let mut world = World::new(row, seed);
             let plan = Plan::new(seed);
             let outcome = run(&mut world, plan);

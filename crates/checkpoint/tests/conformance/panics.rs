@@ -76,9 +76,12 @@ impl Checkpointer for FusedScheme {
         self.1.burn();
         settled
     }
-    fn before_full(&self, store: &Store, unit: usize, slot: usize) {
+    fn works_before_full(&self) -> bool {
+        self.0.works_before_full()
+    }
+    fn before_full(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
         self.1.burn();
-        self.0.before_full(store, unit, slot);
+        self.0.before_full(store, unit, to);
         self.1.burn();
     }
     fn begin(&self, epoch: u64, log: &dyn SchemeLog) -> Result<(), LogRefused> {
@@ -92,6 +95,10 @@ impl Checkpointer for FusedScheme {
         self.1.burn();
         self.0.after_capture(store, unit, to);
         self.1.burn();
+    }
+    fn after_capture_ended(&self, epoch: u64) {
+        self.1.burn();
+        self.0.after_capture_ended(epoch);
     }
     fn has_pass_at_point(&self) -> bool {
         self.0.has_pass_at_point()

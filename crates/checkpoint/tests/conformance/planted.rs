@@ -24,6 +24,7 @@ fn schemes_with(bug: Bug) -> &'static [&'static str] {
         Bug::CopyReused => &[
             "zigzag",
             "zigzag:partial",
+            "calc-stored",
             "cou",
             "fuzzy",
             "fuzzy:partial",
@@ -40,6 +41,11 @@ fn schemes_with(bug: Bug) -> &'static [&'static str] {
         Bug::NotBroughtOver => &["hourglass", "piggyback", "ping-pong:partial"],
         Bug::WriteRuleForgotten => OF_COPIES,
         Bug::ParentRead => &["fork"],
+        Bug::ShadowLost => &["cou", "cou:partial", "calc-stored", "calc-stored:partial"],
+        Bug::MarksForgotten => &["calc", "calc:partial", "cou", "calc-stored"],
+        Bug::MarksNotSeen => &["calc", "calc:partial"],
+        // A race of a few instructions. The models of the store see these.
+        Bug::StatusLost | Bug::CopyNotAwaited => &[],
         _ => &["calc"],
     }
 }
@@ -49,6 +55,7 @@ const OF_CHANGES_AND_FUZZY: &[&str] = &[
     "fuzzy:partial",
     "naive:partial",
     "calc:partial",
+    "calc-stored:partial",
     "cou:partial",
     "zigzag:partial",
     "ping-pong:partial",

@@ -5,6 +5,7 @@ pub(crate) mod commit_log;
 pub(crate) mod locking;
 pub(crate) mod pending;
 pub(crate) mod tx;
+mod versions;
 
 use stillpoint_format::Stamp;
 use stillpoint_format::hash::KeyHasher;
