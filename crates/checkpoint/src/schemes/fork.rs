@@ -200,6 +200,8 @@ mod tests {
                 pace: Pace::Unpaced,
                 progress: Arc::<Progress>::default(),
                 log: Arc::new(NoSchemeLog),
+                quiesce_for: crate::QuiesceFor::Commits,
+                before_point: None,
                 observer: None,
             };
             let taken = run_checkpoint(&cycle, &dynamic);
