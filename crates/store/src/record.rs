@@ -18,7 +18,8 @@
 //! A load has no log, so [`apply`] takes both steps at once.
 //!
 //! In a cell of several copies the write rule says which copies change. Such a cell is replaced only
-//! if the key has no value and nobody needs the copies any more. The larger cell does not get them. Where a cell must not be replaced, blocks of a large value take the value.
+//! if the key has no value and nobody needs the copies any more. The larger cell does not get them.
+//! Where a cell must not be replaced, blocks of a large value take the value.
 
 use stillpoint_format::Stamp;
 use stillpoint_sync::Backoff;
