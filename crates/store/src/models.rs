@@ -2,6 +2,7 @@
 
 mod capture;
 mod load;
+mod reads;
 mod replace;
 
 use shuttle::thread;

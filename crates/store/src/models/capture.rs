@@ -437,7 +437,9 @@ impl CaptureScan {
                 let stable = alternate_copy(now.epoch() + 1);
                 store.scan_wanted(unit, &mut hand, &mut |cell| cell.take_copy(stable));
             } else if is_fuzzy(&self.world) {
-                store.scan_records(unit, &mut hand, &mut |cell| cell.take_stamped());
+                store.scan_records(unit, &mut hand, &mut |cell| {
+                    let _ = cell.take_stamped();
+                });
             } else if !hand.is_abandoned() || !now.is_of_changes() {
                 // A checkpoint of changes that is given up may leave cells unvisited, since the
                 // next one needs no marks of it.
