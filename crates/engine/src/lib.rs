@@ -81,13 +81,14 @@ pub use stillpoint_io::{Cancel, NotOwner, ask_for_short_slices};
 pub use stillpoint_journal::{Holder, JournalStats};
 pub use stillpoint_recovery::{Progress, RecoverySummary, Stage};
 pub use stillpoint_store::{
-    AddressSpace, FoundValue, KeySet, MemoryLimit, Mode, PageSize, Phase, Slot, Stamp, TableId,
-    TxError, ValueRef,
+    AddressSpace, FoundValue, KeySet, MemoryLimit, Mode, PageSize, Phase, Range, Slot, Stamp,
+    TableId, TxError, ValueRef,
 };
 pub use stillpoint_txn::{
     Arrival, Discipline, KindKey, KindPart, KindTable, LockedTables, LogRefused, Operation,
     OperationLog, Presence, Sections, TableKind,
 };
+pub use tables::Kind;
 pub use transaction::Transaction;
 pub use tx::Tx;
 

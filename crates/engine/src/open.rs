@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use stillpoint_format::manifest::{Manifest, TableEntry, TableKind};
+use stillpoint_format::manifest::{Manifest, TableEntry};
 use stillpoint_format::names;
 use stillpoint_io::{Cancel, CancellableDisk, Disk, OwnedDisk};
 use stillpoint_journal::{Capabilities, Durability, Ends, Hold, Journal};
 use stillpoint_recovery::{Calls, Plan, Progress, RecoverySummary, Stage};
-use stillpoint_store::{CellRules, Store, StoreConfig, TableId};
+use stillpoint_store::{CellRules, Store, StoreConfig};
 use stillpoint_sync::atomic::{AtomicBool, AtomicUsize};
 
 use crate::builder::Parts;
@@ -24,6 +24,7 @@ use crate::life::Life;
 use crate::procedure::Procedures;
 use crate::repeat;
 use crate::shared::Shared;
+use crate::tables::new_table;
 use crate::undone::{self, Overwritten};
 
 /// Time between two attempts to lock a directory in use.
@@ -255,8 +256,8 @@ fn new_store(
     }
     store.note_loaded_chain(plan.manifest.checkpoints.is_empty());
     let store = Arc::new(store);
-    for table in tables.iter().filter(|table| table.kind == TableKind::Memory) {
-        store.add_table(TableId(table.id), table.generation)?;
+    for table in tables.iter().filter(|table| table.kind.is_in_memory()) {
+        store.add_tables(vec![new_table(&store, table)?])?;
     }
     Ok(store)
 }

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use stillpoint_format::manifest::{Emptied, Manifest, TableEntry, TableKind};
-use stillpoint_store::{NewTable, Replaced, TableId};
+use stillpoint_store::{NewTable, RegionError, Replaced, Store, TableId};
 use stillpoint_sync::{mutant, planted};
 
 use crate::engine::Engine;
@@ -52,9 +52,9 @@ impl Engine {
         // table, and then the next opening makes it.
         let made = after
             .iter()
-            .filter(|entry| entry.kind == TableKind::Memory)
+            .filter(|entry| entry.kind.is_in_memory())
             .filter(|entry| shared.store.generation(TableId(entry.id)).is_none())
-            .map(|entry| shared.store.new_table(TableId(entry.id), entry.generation))
+            .map(|entry| new_table(&shared.store, entry))
             .collect::<Result<Vec<NewTable>, _>>()
             .map_err(|source| Error::TableSpace { open: before.len(), source })?;
         if made.is_empty() {
@@ -65,6 +65,73 @@ impl Engine {
         shared.store.add_tables(made).expect("only who holds the right to change tables adds one");
         published.committed();
         Ok(ids)
+    }
+
+    /// The table of that name, whose records are in memory in this kind of table. Makes the table if there
+    /// is none. The kind of a table is in the MANIFEST, and stays.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// use stillpoint::Kind;
+    /// let engine = stillpoint::Engine::open(stillpoint::Config::new(directory.path()))?;
+    /// let cities = engine.table_with("cities", Kind::Ordered)?;
+    /// let mut session = engine.session()?;
+    /// session.transact(|tx| {
+    ///     tx.put(cities, b"de:berlin", b"3755")?;
+    ///     tx.put(cities, b"de:bonn", b"331")?;
+    ///     tx.put(cities, b"fr:paris", b"2103")
+    /// })?;
+    /// let german = session.transact(|tx| {
+    ///     let (mut names, mut range) = (Vec::new(), tx.range(cities, &b"de:"[..]..&b"de;"[..])?);
+    ///     while let Some((key, _)) = range.next_record()? {
+    ///         names.push(String::from_utf8_lossy(key).into_owned());
+    ///     }
+    ///     Ok(names)
+    /// })?;
+    /// assert_eq!(german, ["de:berlin", "de:bonn"]);
+    /// # drop(session);
+    /// # engine.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::TableName`] if the name cannot be used, or belongs to a table of another kind. Else as
+    /// [`tables_named`](Self::tables_named).
+    pub fn table_with(&self, name: &str, kind: Kind) -> Result<TableId, Error> {
+        check_table_name(name)?;
+        let shared = &self.shared;
+        let find = |tables: &[TableEntry]| {
+            let known = tables.iter().find(|table| table.name == name)?;
+            let is_it = known.kind == kind.recorded();
+            Some(if is_it { Ok(TableId(known.id)) } else { Err(refused_name(name, OTHER_KIND)) })
+        };
+        match find(&shared.catalog.now().tables) {
+            Some(Err(refused)) => return Err(refused),
+            // A table of the MANIFEST that a crash has left unmade is made now.
+            Some(Ok(id)) if shared.store.generation(id).is_some() => return Ok(id),
+            _ => {}
+        }
+        Inside::refuse_changing_tables("making a table", &shared.kinds)?;
+        let _changing = shared.catalog.change_tables();
+        let before = shared.catalog.now().tables;
+        let mut after = before.clone();
+        let found = find(&after).transpose()?;
+        if let Some(id) = found.filter(|&id| shared.store.generation(id).is_some()) {
+            return Ok(id);
+        }
+        let id = find_or_add(&mut after, &[name])?[0];
+        let entry = after.iter_mut().find(|table| table.id == id.0).expect("added");
+        entry.kind = kind.recorded();
+        let made = new_table(&shared.store, entry)
+            .map_err(|source| Error::TableSpace { open: before.len(), source })?;
+        shared.publish(|manifest| manifest.tables = after)?;
+        let published = Published(shared);
+        shared
+            .store
+            .add_tables(vec![made])
+            .expect("only who holds the right to change tables adds one");
+        published.committed();
+        Ok(id)
     }
 
     /// The table of that name, of a [kind](crate::EngineBuilder::table_kind) that the engine was
@@ -216,6 +283,37 @@ impl Engine {
         }
         tidy_up(shared, &now);
         Ok(())
+    }
+}
+
+/// How the records of a table in memory are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// By key. [`Engine::table`] makes such tables.
+    Memory,
+    /// By key, and in the order of keys: [`Tx::range`](crate::Tx::range), [`Tx::count`](crate::Tx::count)
+    /// and [`Tx::nth`](crate::Tx::nth) read such a table. Keys have at most 512 bytes. The order costs
+    /// memory for each key, and time for each insertion and each deletion. Reads and changes of a record
+    /// cost as much as in other tables.
+    Ordered,
+}
+
+impl Kind {
+    /// The kind in the MANIFEST.
+    fn recorded(self) -> TableKind {
+        match self {
+            Kind::Memory => TableKind::Memory,
+            Kind::Ordered => TableKind::Ordered,
+        }
+    }
+}
+
+/// Makes the store's table for an entry of the MANIFEST.
+pub(crate) fn new_table(store: &Store, entry: &TableEntry) -> Result<NewTable, RegionError> {
+    let (id, generation) = (TableId(entry.id), entry.generation);
+    match entry.kind {
+        TableKind::Ordered => store.new_ordered_table(id, generation),
+        _ => store.new_table(id, generation),
     }
 }
 

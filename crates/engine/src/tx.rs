@@ -1,7 +1,9 @@
 //! A running transaction in its body's view, for tables of all kinds.
 
+use std::ops::RangeBounds;
+
 use stillpoint_format::log::WritesDigest;
-use stillpoint_store::{Mode, Slot, Stamp, TableId, TxError, ValueRef};
+use stillpoint_store::{Mode, Range, Slot, Stamp, TableId, TxError, ValueRef};
 use stillpoint_txn::KindPart;
 
 use crate::call::Call;
@@ -344,6 +346,113 @@ impl<'t> Tx<'t> {
     pub fn get(&mut self, table: TableId, key: &[u8]) -> Result<Option<ValueRef<'_>>, TxError> {
         let slot = self.key(table, key, Mode::Read)?;
         Ok(self.value(slot))
+    }
+
+    /// The records of a range of an [ordered table](crate::Kind::Ordered), in the ascending order of
+    /// their keys. Keys are ordered bytewise. No other transaction adds, changes or removes a record of
+    /// the part that was read before this transaction has ended. The transaction's own writes are seen.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let engine = stillpoint::Engine::open(stillpoint::Config::new(directory.path()))?;
+    /// # let scores = engine.table_with("scores", stillpoint::Kind::Ordered)?;
+    /// # let mut session = engine.session()?;
+    /// session.transact(|tx| {
+    ///     for score in [300u32, 100, 200] {
+    ///         tx.put(scores, &score.to_be_bytes(), b"somebody")?;
+    ///     }
+    ///     let mut best = tx.range_descending(scores, ..)?;
+    ///     let (key, _) = best.next_record()?.expect("three records");
+    ///     assert_eq!(key, 300u32.to_be_bytes());
+    ///     Ok(())
+    /// })?;
+    /// # drop(session);
+    /// # engine.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`TxError::RangeDeclared`] in a transaction with declared keys. [`TxError::NoSuchTable`],
+    /// [`TxError::NotOrdered`]. [`TxError::WaitsForItself`] as for [`Session::transact`].
+    ///
+    /// [`Session::transact`]: crate::Session::transact
+    pub fn range<'k>(
+        &mut self,
+        table: TableId,
+        bounds: impl RangeBounds<&'k [u8]>,
+    ) -> Result<Range<'_>, TxError> {
+        self.refuse_parts(table)?;
+        self.memory.range(table, bounds)
+    }
+
+    /// As [`range`](Self::range), from the greatest key down.
+    ///
+    /// # Errors
+    /// As [`range`](Self::range).
+    pub fn range_descending<'k>(
+        &mut self,
+        table: TableId,
+        bounds: impl RangeBounds<&'k [u8]>,
+    ) -> Result<Range<'_>, TxError> {
+        self.refuse_parts(table)?;
+        self.memory.range_descending(table, bounds)
+    }
+
+    /// Number of records in a range of an ordered table. Takes logarithmic time, and time for each record
+    /// that the transaction itself has added or removed. No other transaction adds or removes a record of
+    /// the table before this transaction has ended.
+    ///
+    /// # Errors
+    /// As [`range`](Self::range). [`TxError::Conflict`], which the body must return: the transaction is
+    /// tried again.
+    pub fn count<'k>(
+        &mut self,
+        table: TableId,
+        bounds: impl RangeBounds<&'k [u8]>,
+    ) -> Result<u64, TxError> {
+        self.refuse_parts(table)?;
+        self.memory.count(table, bounds)
+    }
+
+    /// The key of the record of this number in an ordered table, counted from 0 in the order of keys.
+    /// `None` if the table has fewer records. Time and locks are those of [`count`](Self::count).
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let engine = stillpoint::Engine::open(stillpoint::Config::new(directory.path()))?;
+    /// # let names = engine.table_with("names", stillpoint::Kind::Ordered)?;
+    /// # let mut session = engine.session()?;
+    /// session.transact(|tx| {
+    ///     for name in ["cleo", "anna", "bert"] {
+    ///         tx.put(names, name.as_bytes(), b"")?;
+    ///     }
+    ///     assert_eq!(tx.nth(names, 1)?.as_deref(), Some(&b"bert"[..]));
+    ///     assert_eq!(tx.count(names, ..&b"c"[..])?, 2);
+    ///     Ok(())
+    /// })?;
+    /// # drop(session);
+    /// # engine.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`count`](Self::count).
+    pub fn nth(&mut self, table: TableId, number: u64) -> Result<Option<Vec<u8>>, TxError> {
+        self.refuse_parts(table)?;
+        self.memory.nth(table, number)
+    }
+
+    /// Refuses a range of a table of another kind. Notes locks of such tables, which the holder of the
+    /// store's permit may wait for.
+    fn refuse_parts(&mut self, table: TableId) -> Result<(), TxError> {
+        let Some(parts) = &self.parts else { return Ok(()) };
+        if parts.kinds.of(table).is_some() {
+            return Err(TxError::NotOrdered(table));
+        }
+        if parts.holds_locks {
+            self.memory.note_locks();
+        }
+        Ok(())
     }
 
     /// Gives a key a value, with tag 0.

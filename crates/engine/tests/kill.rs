@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use settings::{Setting, matrix};
-use stillpoint::{Config, Durability, Engine, Session, TableId, Tx, TxError};
+use stillpoint::{Config, Durability, Engine, Kind, Session, TableId, Tx, TxError};
 use stillpoint_io::{Clock, RealClock, RealRng, Rng, SeededRng, spawn};
 
 const ACCOUNTS: u64 = 40;
@@ -165,8 +165,8 @@ fn key(number: u64) -> [u8; 8] {
 }
 
 fn tables(engine: &Engine) -> (TableId, TableId) {
-    let table = |name| engine.table(name).expect("a table");
-    (table("accounts"), table("receipts"))
+    let accounts = engine.table("accounts").expect("a table");
+    (accounts, engine.table_with("receipts", Kind::Ordered).expect("a table"))
 }
 
 // ── the parent ──
@@ -293,6 +293,10 @@ fn check(
             return Err(format!("transfer {id} is {:?}, promised {transfer:?}", found.get(id)));
         }
     }
+    let in_order = keys_in_order(&mut session, receipts)?;
+    if !in_order.iter().eq(found.keys()) {
+        return Err(format!("the receipts are {:?}, and in order {in_order:?}", found.keys()));
+    }
     if balances.is_empty() && found.is_empty() {
         return Ok(());
     }
@@ -307,6 +311,18 @@ fn check(
         return Err(format!("balances {balances:?} do not follow from the receipts: {expected:?}"));
     }
     Ok(())
+}
+
+/// The keys of an ordered table, in their order.
+fn keys_in_order(session: &mut Session, table: TableId) -> Result<Vec<u64>, String> {
+    let keys = session.transact(|tx| {
+        let (mut keys, mut range) = (Vec::new(), tx.range(table, ..)?);
+        while let Some((key, _)) = range.next_record()? {
+            keys.push(u64::from_be_bytes(key.try_into().expect("eight bytes")));
+        }
+        Ok(keys)
+    });
+    keys.map_err(|error| error.to_string())
 }
 
 fn read_all(session: &mut Session, table: TableId) -> Result<BTreeMap<u64, Vec<i64>>, String> {

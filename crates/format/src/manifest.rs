@@ -111,9 +111,21 @@ pub struct Emptied {
 pub enum TableKind {
     /// In memory, by key.
     Memory,
+    /// In memory, by key, and with an index in the order of keys.
+    Ordered,
     /// A kind that this build does not know. Such a manifest is refused.
     #[serde(untagged)]
     Other(String),
+}
+
+impl TableKind {
+    /// Names of the kinds that keep their records in memory. No other kind has one of these names.
+    pub const IN_MEMORY: [&str; 2] = ["memory", "ordered"];
+
+    /// Whether the records are in memory.
+    pub fn is_in_memory(&self) -> bool {
+        matches!(self, Self::Memory | Self::Ordered)
+    }
 }
 
 /// Position in the logs of a kind of table other than `memory`. The kind's own files hold the
@@ -407,18 +419,20 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Numbers and names of tables in a MANIFEST that cannot be decoded, as far as its bytes show
-    /// them. Numbers and names are unverified.
-    pub fn table_names_of_damaged(bytes: &[u8]) -> Vec<(u16, String)> {
+    /// Numbers, names and kinds of tables in a MANIFEST that cannot be decoded, as far as its bytes show
+    /// them. They are unverified. Each entry has generation 1.
+    pub fn tables_of_damaged(bytes: &[u8]) -> Vec<TableEntry> {
         let document =
             bytes.iter().position(|&byte| byte == b'{').map_or(&[][..], |at| &bytes[at..]);
         let document: serde_json::Value = serde_json::from_slice(document).unwrap_or_default();
         let tables = document["tables"].as_array().map_or(&[][..], |tables| tables);
-        let name = |table: &serde_json::Value| {
+        let entry = |table: &serde_json::Value| {
             let id = table["id"].as_u64().and_then(|id| id.try_into().ok())?;
-            Some((id, table["name"].as_str()?.to_owned()))
+            let is_ordered = table["kind"].as_str() == Some("ordered");
+            let kind = if is_ordered { TableKind::Ordered } else { TableKind::Memory };
+            Some(TableEntry { kind, ..TableEntry::new(id, table["name"].as_str()?, 1) })
         };
-        tables.iter().filter_map(name).collect()
+        tables.iter().filter_map(entry).collect()
     }
 
     /// The present or latest incarnation.

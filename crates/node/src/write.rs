@@ -110,6 +110,19 @@ impl Node<'_> {
         self.set_ghost(slot, false);
     }
 
+    /// Removes a record or a ghost, and frees its space. For an index whose operations are never
+    /// undone.
+    ///
+    /// # Panics
+    /// If there is no such slot.
+    pub fn remove(&self, slot: usize) {
+        assert!(slot < self.slot_count(), "no slot {slot}");
+        if self.is_ghost(slot) {
+            self.count_ghosts(-1);
+        }
+        self.remove_entry(slot);
+    }
+
     fn set_ghost(&self, slot: usize, ghost: bool) {
         assert!(slot < self.slot_count(), "no slot {slot}");
         assert_ne!(self.is_ghost(slot), ghost, "slot {slot} is so already");

@@ -76,14 +76,14 @@ impl GivenUp {
     }
 }
 
-/// Rebuilds a manifest from the other files. Changes nothing on disk. `names` are remembered names
-/// of tables. `None` if there is neither a checkpoint nor a segment.
+/// Rebuilds a manifest from the other files. Changes nothing on disk. `remembered` has remembered names
+/// and kinds of tables. `None` if there is neither a checkpoint nor a segment.
 ///
 /// # Errors
 /// A disk that refuses. Damage is no error; the result states its cost.
 pub fn rebuild(
     disk: &Arc<dyn Disk>,
-    names: &[(u16, String)],
+    remembered: &[TableEntry],
     threads: usize,
 ) -> Result<Option<Rebuilt>, RecoveryError> {
     let mut gives_up = Vec::new();
@@ -131,7 +131,7 @@ pub fn rebuild(
         found.find_cuts(disk, &mut manifest, threads)?;
     }
     find_tables(disk, &mut manifest, logs_are_lost, threads)?;
-    name_tables(&mut manifest, names, &mut gives_up);
+    name_tables(&mut manifest, remembered, &mut gives_up);
     for checkpoint in &manifest.checkpoints {
         let (epoch, parts) = (checkpoint.epoch, checkpoint.parts.len());
         gives_up.push(format!(
@@ -483,14 +483,18 @@ fn input<'a>(manifest: &'a Manifest, start: &'a ReplayStart, threads: usize) -> 
     }
 }
 
-/// Gives each table its remembered name, or an invented one. Tables of which only a name is known
-/// are added, too.
-fn name_tables(manifest: &mut Manifest, names: &[(u16, String)], gives_up: &mut Vec<String>) {
-    for (id, name) in names {
-        let is_free = !name.is_empty() && manifest.tables.iter().all(|table| table.name != *name);
-        match manifest.tables.iter_mut().find(|table| table.id == *id) {
-            Some(table) if is_free && table.name.is_empty() => table.name.clone_from(name),
-            None if is_free => manifest.tables.push(TableEntry::new(*id, name, 1)),
+/// Gives each table its remembered name and kind, or an invented name. Tables of which only a name is
+/// known are added, too.
+fn name_tables(manifest: &mut Manifest, remembered: &[TableEntry], gives_up: &mut Vec<String>) {
+    for entry in remembered {
+        let is_taken = manifest.tables.iter().any(|table| table.name == entry.name);
+        let is_free = !entry.name.is_empty() && !is_taken;
+        match manifest.tables.iter_mut().find(|table| table.id == entry.id) {
+            Some(table) if is_free && table.name.is_empty() => {
+                table.name.clone_from(&entry.name);
+                table.kind.clone_from(&entry.kind);
+            }
+            None if is_free => manifest.tables.push(entry.clone()),
             _ => {}
         }
     }
@@ -512,6 +516,8 @@ fn name_tables(manifest: &mut Manifest, names: &[(u16, String)], gives_up: &mut 
 
 #[cfg(test)]
 mod tests {
+    use stillpoint_format::manifest::TableKind;
+
     use super::*;
 
     #[test]
@@ -531,11 +537,12 @@ mod tests {
         // The second name is taken, the third is no name, and the last two belong to an unknown
         // table.
         let names = [(0, "orders"), (1, "orders"), (2, ""), (3, "items"), (3, "others")];
-        let names = names.map(|(id, name)| (id, name.to_owned()));
+        let mut remembered = names.map(|(id, name)| TableEntry::new(id, name, 1));
+        remembered[0].kind = TableKind::Ordered;
         let mut gives_up = Vec::new();
-        name_tables(&mut manifest, &names, &mut gives_up);
+        name_tables(&mut manifest, &remembered, &mut gives_up);
         let expected = [
-            TableEntry::new(0, "orders", 3),
+            TableEntry { kind: TableKind::Ordered, ..TableEntry::new(0, "orders", 3) },
             TableEntry::new(3, "items", 1),
             TableEntry::new(4, "table-4", 2),
         ];

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stillpoint_format::log::CallToRepeat;
-use stillpoint_format::manifest::{Emptied, IncarnationEntry, Manifest, TableEntry, TableKind};
+use stillpoint_format::manifest::{Emptied, IncarnationEntry, Manifest, TableEntry};
 use stillpoint_io::{Clock, in_parallel};
 use stillpoint_journal::{ReplayCall, ReplayOptions, Round};
 use stillpoint_store::{KeySet, Replaced, Store, TableId, Tx, TxError};
@@ -152,7 +152,7 @@ pub(crate) fn replay_with_calls(
         .manifest
         .tables
         .iter()
-        .filter(|table| table.kind == TableKind::Memory)
+        .filter(|table| table.kind.is_in_memory())
         .flat_map(|table| plan.emptied_since(table).iter().map(|at| (TableId(table.id), at)))
         .map(|(table, at)| Emptying { gsn: at.gsn, table, generation: at.generation })
         .collect();

@@ -67,6 +67,8 @@ pub enum AddTableError {
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
     pub(crate) version: u64,
+    /// Whether one of the tables is ordered.
+    pub(crate) has_ordered: bool,
     tables: Vec<Option<Arc<Table>>>,
 }
 
@@ -144,10 +146,15 @@ impl Catalog {
     }
 
     /// Makes a table that the catalog does not have yet.
-    pub(crate) fn make(&self, id: TableId, generation: u32) -> Result<NewTable, RegionError> {
+    pub(crate) fn make(
+        &self,
+        id: TableId,
+        generation: u32,
+        is_ordered: bool,
+    ) -> Result<NewTable, RegionError> {
         // Relaxed: only the number counts.
         let owner = self.next_owner.fetch_add(1, Relaxed);
-        Ok(NewTable(Arc::new(Table::new(id, generation, owner, &self.space)?)))
+        Ok(NewTable(Arc::new(Table::new(id, generation, owner, is_ordered, &self.space)?)))
     }
 
     /// Adds tables, all of them or none.
@@ -204,7 +211,8 @@ impl Catalog {
     /// The tables of the present version.
     pub(crate) fn tables(&self) -> Tables {
         let tables = self.tables.read();
-        Tables { version: self.version(), tables: tables.clone() }
+        let has_ordered = tables.iter().flatten().any(|table| table.ordered.is_some());
+        Tables { version: self.version(), has_ordered, tables: tables.clone() }
     }
 
     pub(crate) fn table(&self, id: TableId) -> Option<Arc<Table>> {

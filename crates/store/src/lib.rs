@@ -36,6 +36,7 @@ mod load;
 mod memory;
 #[cfg(all(test, shuttle))]
 mod models;
+mod ordered;
 mod participant;
 mod phase;
 pub mod planted;
@@ -57,6 +58,7 @@ pub use checkpointer::{
 pub use held::{HeldMemory, HeldRecords};
 pub use load::{KeyImage, Loader, Replayed};
 pub use memory::value::ValueRef;
+pub use ordered::planted as ordered_bugs;
 pub use phase::{CheckpointPermit, Phase, PhaseDriver, PhaseWord, Quiesced};
 pub use planted::Bug;
 pub use record::RecordChange;
@@ -71,5 +73,6 @@ pub use store::{Store, StoreConfig};
 pub use txn::commit::{CommitSteps, Shortage};
 pub use txn::commit_log::{Change, Commit, CommitLog, NoLog, Patches, Write, WriteSet, Writes};
 pub use txn::pending::Splices;
+pub use txn::range::Range;
 pub use txn::tx::Tx;
 pub use worker::{Batch, FoundValue, OpenTransaction, Procedure, Worker};

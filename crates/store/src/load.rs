@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use stillpoint_format::{LOG_NONE, Stamp};
 use stillpoint_sync::atomic::Ordering::Relaxed;
-use stillpoint_sync::lock_word;
+use stillpoint_sync::{lock_word, mutant};
 use stillpoint_txn::{TableId, TxError};
 
 use crate::catalog::Absent;
@@ -14,6 +14,7 @@ use crate::deletions::Deletions;
 use crate::memory::arena::Kind;
 use crate::memory::cell::INLINE_VALUE_BYTES_MAX;
 use crate::memory::index::Inserted;
+use crate::ordered::{ORDERED_KEY_BYTES_MAX, planted};
 use crate::participant::Participant;
 use crate::record::{self, NewCell, RecordChange};
 use crate::store::Store;
@@ -58,6 +59,21 @@ pub struct Loader {
     deletions: Option<Arc<Deletions>>,
     /// Absent cells whose stamps a replay needs. These cells stay until the store has a worker.
     stamped: Vec<Absent>,
+}
+
+/// Notes in the ordered index of a table, if it has one, that a key has got or lost its value.
+fn note_present(table: &Table, key: &[u8], is_present: bool) -> Result<(), TxError> {
+    let Some(ordered) = &table.ordered else { return Ok(()) };
+    mutant!(ReplayedUnordered => return Ok(()));
+    if !is_present {
+        ordered.set_present(key, false);
+        return Ok(());
+    }
+    if key.len() > ORDERED_KEY_BYTES_MAX {
+        let (len, limit) = (key.len(), ORDERED_KEY_BYTES_MAX);
+        return Err(TxError::OrderedKeyTooLong { len, limit });
+    }
+    ordered.load(key).map_err(|_| TxError::IndexFull(table.id))
 }
 
 /// Loaded records are closed: no log can lose them.
@@ -262,7 +278,7 @@ impl Loader {
         }
         let is_key = |cell| self.local.store.cell(cell).has_key(record.key);
         match table.index.load(record.hash, number, is_key) {
-            Inserted::New => Ok(true),
+            Inserted::New => note_present(table, record.key, true).map(|()| true),
             Inserted::Existing(_) => {
                 self.drop_cell(number);
                 Ok(false)
@@ -585,7 +601,10 @@ impl Loader {
         }
         match change.added_records(was_absent) {
             0 => {}
-            added => table.count(*worker, added),
+            added => {
+                table.count(*worker, added);
+                note_present(table, key, added > 0)?;
+            }
         }
         Ok(())
     }

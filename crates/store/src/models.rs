@@ -2,6 +2,7 @@
 
 mod capture;
 mod load;
+mod ordered;
 mod reads;
 mod replace;
 

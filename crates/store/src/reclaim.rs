@@ -44,6 +44,7 @@ use crate::memory::arena::{Allowance, Kind, bytes_of_class};
 use crate::memory::blob::{self, Blob};
 use crate::memory::cell::cell_bytes;
 use crate::memory::stamp::{ABSENT, DEAD};
+use crate::ordered::locks::{Name, RemovedKey};
 use crate::participant::Participant;
 use crate::phase::Phase;
 use crate::record::NewCell;
@@ -91,6 +92,8 @@ enum Looked {
     Later,
     /// Another thread holds the lock of the cell, whose status notes that it waits.
     Locked,
+    /// A transaction has read the gap below the key of an ordered table.
+    GapLocked,
     /// A checkpoint needs the cell, or this smaller one that has replaced it. It waits since this
     /// moment.
     Needed(u64, u64),
@@ -218,7 +221,7 @@ impl Participant {
     #[cold]
     fn reclaim_absent(&mut self, most: usize, is_closed: IsClosed<'_>) -> bool {
         self.look_again(most, is_closed);
-        let mut more = true;
+        let (mut more, mut is_in_range) = (true, false);
         for _ in 0..most {
             let Some(absent) = self.reclaim.absent.first() else {
                 more = false;
@@ -231,12 +234,17 @@ impl Participant {
                 }
                 Looked::Done => {}
                 Looked::Locked => self.wait_anew(absent),
+                Looked::GapLocked => {
+                    // The other entries need not wait for this transaction.
+                    is_in_range = true;
+                    self.reclaim.absent.push(absent);
+                }
                 Looked::Needed(since, cell) => self.wait_since(since, Absent { cell, ..absent }),
             }
             self.reclaim.absent.pop();
         }
         self.count_waiting();
-        more || self.reclaim.has_over()
+        more && !is_in_range || self.reclaim.has_over()
     }
 
     /// Looks at the `most` oldest cells whose wait for a checkpoint is over.
@@ -249,7 +257,7 @@ impl Participant {
             let Some(absent) = self.reclaim.needed.pop() else { return };
             match self.try_reclaim(absent, is_closed) {
                 Looked::Done => {}
-                Looked::Later | Looked::Locked => self.wait_anew(absent),
+                Looked::Later | Looked::Locked | Looked::GapLocked => self.wait_anew(absent),
                 Looked::Needed(since, cell) => self.wait_since(since, Absent { cell, ..absent }),
             }
         }
@@ -271,9 +279,22 @@ impl Participant {
         self.store.count_waiting(std::mem::replace(counted, now), now);
     }
 
-    /// Takes an absent cell, whose lock the caller holds exclusively, out of the index. False if
-    /// the index does not have the cell.
-    pub(crate) fn remove_cell(&self, table: &Table, hash: u64, number: u64, stamp: Stamp) -> bool {
+    /// Takes an absent cell, whose lock the caller holds exclusively, out of the indexes of its table.
+    /// False if the hash index does not have the cell, or if a transaction has read the gap below the
+    /// key.
+    pub(crate) fn remove_cell(
+        &self,
+        table: &Table,
+        (hash, key): (u64, &[u8]),
+        number: u64,
+        stamp: Stamp,
+    ) -> bool {
+        if let Some(ordered) = &table.ordered {
+            let (locks, gap) = (self.store.lock_table(), Name::gap(hash));
+            if !ordered.remove(key, &mut RemovedKey { locks, gap }) {
+                return false;
+            }
+        }
         table.index.remove(self.number, hash, number, || {
             mutant!(table.raise_floor(hash, stamp.gsn()), FloorNotRaised => ());
             self.store.cell(number).kill();
@@ -350,8 +371,11 @@ impl Participant {
             cell.read_key(&mut self.reclaim.key);
             let hash = self.store.hash(absent.table, &self.reclaim.key);
             // If the cell is not in the index yet, the transaction that adds it makes a new entry.
-            self.remove_cell(table, hash, absent.cell, stamp)
+            self.remove_cell(table, (hash, &self.reclaim.key), absent.cell, stamp)
         };
+        if is_absent && !gone && table.ordered.is_some() {
+            return Looked::GapLocked;
+        }
         if gone {
             self.reclaim.retire_cell(absent.owner, absent.cell);
         } else if waits && absent.is_noted {

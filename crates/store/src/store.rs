@@ -1,6 +1,6 @@
 //! The store: memory, tables, phases.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use stillpoint_format::hash::KeyHasher;
 use stillpoint_mem::{AddressSpace, RegionError};
 use stillpoint_sync::atomic::{
@@ -17,6 +17,8 @@ use crate::memory::Memory;
 use crate::memory::arena::{Allowance, CellCache};
 use crate::memory::blob;
 use crate::memory::cell::Cell;
+use crate::ordered::OrderedIndex;
+use crate::ordered::locks::LockTable;
 use crate::phase::{Phase, PhaseDriver, PhaseWord, Quiesced};
 use crate::planted;
 use crate::read_stamps::ReadStamps;
@@ -71,6 +73,8 @@ pub struct Store {
     chains: Chains,
     /// Stamps of reads, if gsns are a serial order.
     pub(crate) read_stamps: Option<ReadStamps>,
+    /// The locks of gaps and numbers, once a table was ordered.
+    lock_table: OnceLock<LockTable>,
     /// The deleted keys that the present loaders share, and their bytes.
     deletions: Mutex<Weak<Deletions>>,
     deletion_bytes: AtomicUsize,
@@ -116,6 +120,7 @@ impl Store {
             marks_replayed: true,
             chains: Chains::default(),
             read_stamps: config.serial_gsns.then(ReadStamps::new),
+            lock_table: OnceLock::new(),
             deletions: Mutex::default(),
             deletion_bytes: AtomicUsize::new(0),
             waiting_cells: AtomicUsize::new(0),
@@ -145,6 +150,11 @@ impl Store {
     #[inline]
     pub(crate) fn begun_chain(&self) -> u8 {
         mutant!(in self.driver; self.chains.begun(), ChainForgotten => 0)
+    }
+
+    /// The locks of gaps and numbers. Only ordered tables need them.
+    pub(crate) fn lock_table(&self) -> &LockTable {
+        self.lock_table.get().expect("made with the first ordered table")
     }
 
     pub(crate) fn marks_replayed(&self) -> bool {
@@ -426,10 +436,12 @@ impl Store {
         // Relaxed: counts.
         let mut other_bytes = self.memory.arena.mark_bytes()
             + self.queue_bytes.load(Relaxed)
-            + self.child_bytes.load(Relaxed);
+            + self.child_bytes.load(Relaxed)
+            + self.lock_table.get().map_or(0, LockTable::held_bytes);
         self.catalog.for_each(|table| {
             more |= table.index.populate_ahead();
             other_bytes += table.index.held_bytes();
+            other_bytes += table.ordered.as_ref().map_or(0, OrderedIndex::held_bytes);
         });
         self.memory.arena.set_other_bytes(other_bytes);
         if !self.catalog.has_retired() {
@@ -477,12 +489,28 @@ impl Store {
     }
 
     /// Makes a table that [`add_tables`](Self::add_tables) or
-    /// [`replace_tables`](Self::replace_tables) can put into the store.
+    /// [`replace_tables`](Self::replace_tables) can put into the store. The table is ordered if the
+    /// present table of that number is.
     ///
     /// # Errors
     /// The system refuses the address space for the table.
     pub fn new_table(&self, id: TableId, generation: u32) -> Result<NewTable, RegionError> {
-        self.catalog.make(id, generation)
+        self.catalog.make(id, generation, self.is_ordered(id))
+    }
+
+    /// As [`new_table`](Self::new_table), but the table is ordered in any case. A transaction can read
+    /// [ranges](crate::Tx::range) of an ordered table.
+    ///
+    /// # Errors
+    /// As [`new_table`](Self::new_table).
+    pub fn new_ordered_table(&self, id: TableId, generation: u32) -> Result<NewTable, RegionError> {
+        self.lock_table.get_or_init(LockTable::new);
+        self.catalog.make(id, generation, true)
+    }
+
+    /// Whether the present table of that number is ordered.
+    pub fn is_ordered(&self, id: TableId) -> bool {
+        self.catalog.table(id).is_some_and(|table| table.ordered.is_some())
     }
 
     /// Adds tables, all of them or none.
@@ -540,6 +568,14 @@ impl Store {
     /// Keys of a table that have a cell: those with a value, and absent ones not yet reclaimed.
     pub fn cell_count(&self, id: TableId) -> u64 {
         self.catalog.table(id).map_or(0, |table| table.index.len())
+    }
+
+    /// Keys in the ordered index of a table: those with a value, and others that are not yet reclaimed.
+    /// A table that is not ordered has 0. Takes time for each key.
+    pub fn ordered_key_count(&self, id: TableId) -> u64 {
+        let table = self.catalog.table(id);
+        let ordered = table.as_ref().and_then(|table| table.ordered.as_ref());
+        ordered.map_or(0, OrderedIndex::key_count)
     }
 
     /// Generations of tables whose memory is held: the present ones, and replaced ones that

@@ -1,4 +1,4 @@
-//! One generation of a table: its index, its counters, and the floors of reclaimed keys.
+//! One generation of a table: its indexes, its counters, and the floors of reclaimed keys.
 
 use std::sync::Arc;
 use stillpoint_format::{LOG_NONE, Stamp};
@@ -10,6 +10,7 @@ use stillpoint_sync::atomic::{
 };
 
 use crate::memory::index::Index;
+use crate::ordered::OrderedIndex;
 
 use stillpoint_txn::TableId;
 
@@ -25,6 +26,8 @@ pub(crate) struct Table {
     /// Owner of the slabs.
     pub(crate) owner: u32,
     pub(crate) index: Index,
+    /// The keys in their order, if the table is ordered.
+    pub(crate) ordered: Option<OrderedIndex>,
     floors: Box<[AtomicU64]>,
     records: [CachePadded<AtomicI64>; COUNTERS],
 }
@@ -34,6 +37,7 @@ impl Table {
         id: TableId,
         generation: u32,
         owner: u32,
+        is_ordered: bool,
         space: &Arc<AddressSpace>,
     ) -> Result<Self, RegionError> {
         Ok(Self {
@@ -41,6 +45,7 @@ impl Table {
             generation,
             owner,
             index: Index::new(space)?,
+            ordered: is_ordered.then(|| OrderedIndex::new(space)).transpose()?,
             floors: (0..FLOORS).map(|_| AtomicU64::new(0)).collect(),
             records: std::array::from_fn(|_| CachePadded::new(AtomicI64::new(0))),
         })

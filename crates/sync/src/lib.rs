@@ -1,4 +1,4 @@
-//! Mutexes, lock words, read sections and padded atomics, switchable to loom and
+//! Mutexes, lock words, version latches, read sections and padded atomics, switchable to loom and
 //! shuttle with `--cfg loom` or `--cfg shuttle`. Knows no data layout.
 //!
 //! This crate may hold unsafe code; at present it needs none.
@@ -11,6 +11,7 @@ mod padded;
 pub mod planted;
 mod read_sections;
 pub mod steps;
+pub mod version_latch;
 mod wait;
 
 pub use asymmetric::AsymmetricFences;

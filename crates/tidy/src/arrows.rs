@@ -31,6 +31,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     (
         "stillpoint-store",
         &[
+            "stillpoint-node",
             "stillpoint-txn",
             "stillpoint-sync",
             "stillpoint-mem",

@@ -8,7 +8,7 @@ pub const ROOMS: &[(&str, &[&[&str]])] = &[
     (
         "store",
         &[
-            &["memory"],
+            &["memory", "ordered"],
             &["deletions", "planted", "table"],
             &["chains", "phase", "read_stamps", "record", "rules", "sink"],
             &["catalog"],

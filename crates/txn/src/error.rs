@@ -76,6 +76,20 @@ pub enum TxError {
     /// There is no such table.
     #[error("there is no table number {}", .0.0)]
     NoSuchTable(TableId),
+    /// A range, or a number of records, of a table without an ordered index.
+    #[error("table number {} is not ordered: make an ordered table to read ranges", .0.0)]
+    NotOrdered(TableId),
+    /// A transaction with declared keys read a range or a number of records.
+    #[error("a transaction with declared keys reads no ranges: run it without declared keys")]
+    RangeDeclared,
+    /// A key of an ordered table is too long. The transaction cannot commit.
+    #[error("a key of {len} bytes is too long for an ordered table; the limit is {limit}")]
+    OrderedKeyTooLong {
+        /// The key's length in bytes.
+        len: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
     /// The index of a table has no address space left.
     #[error("the index of table number {} is full: no address space is left for it", .0.0)]
     IndexFull(TableId),

@@ -60,7 +60,9 @@ impl Kinds {
         for (at, kind) in kinds.iter().enumerate() {
             let name = kind.name();
             check_name("table_kind", name)?;
-            if name == "memory" || kinds[..at].iter().any(|other| other.name() == name) {
+            if KindName::IN_MEMORY.contains(&name)
+                || kinds[..at].iter().any(|other| other.name() == name)
+            {
                 let reason = format!("{name:?} is given twice: kinds differ in their names");
                 return Err(Error::Config { setting: "table_kind", reason });
             }

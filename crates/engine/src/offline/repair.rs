@@ -108,16 +108,16 @@ fn rebuilt(
     why: Error,
     found: &mut Repair,
 ) -> Result<(Manifest, bool), Error> {
-    let names = match &why {
+    let tables = match &why {
         Error::ManifestMissing { .. } => Vec::new(),
         // A file of another release is not damaged.
         Error::Manifest { source, .. } if source.is_damage() => {
             let bytes = stillpoint_io::read_all(&**disk, Path::new(names::MANIFEST))?;
-            Manifest::table_names_of_damaged(&bytes)
+            Manifest::tables_of_damaged(&bytes)
         }
         _ => return Err(why),
     };
-    let Some(rebuilt) = stillpoint_recovery::rebuild(disk, &names, cpu_count())? else {
+    let Some(rebuilt) = stillpoint_recovery::rebuild(disk, &tables, cpu_count())? else {
         return Err(why);
     };
     found.gives_up.push(format!("the MANIFEST, which is made anew from the other files: {why}"));

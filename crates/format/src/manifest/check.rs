@@ -169,7 +169,7 @@ impl TableEntry {
             TableKind::Other(kind) if !kinds.contains(&kind.as_str()) => {
                 Some(format!("kind {kind:?} of table {name:?}"))
             }
-            TableKind::Other(_) | TableKind::Memory => None,
+            TableKind::Other(_) | TableKind::Memory | TableKind::Ordered => None,
         }
     }
 
@@ -190,7 +190,7 @@ impl TableEntry {
         if let Partitioning::Other(function) = &self.partitioning {
             return Some(format!("partitioning {function:?} of table {name:?}"));
         }
-        let is_alien = self.kind == TableKind::Memory && self.private.is_some();
+        let is_alien = self.kind.is_in_memory() && self.private.is_some();
         is_alien.then(|| format!("the private section of table {name:?}"))
     }
 }

@@ -1,14 +1,16 @@
-//! `ycsb`: YCSB's workloads A to D and F (SoCC 2010), embedded and over RESP.
+//! `ycsb`: YCSB's workloads A to F (SoCC 2010), embedded and over RESP.
 //!
 //! Embedded, an operation is a transaction on a record of ten fields, and an update writes one
 //! field. Over RESP a record is a string of the same length, and an update replaces the whole
-//! string. (The ICDE 2018 paper's client writes fields of a hash.) Workload E scans, and D and F
-//! would need a client that waits for its own reads. So only A, B and C run over RESP.
+//! string. (The ICDE 2018 paper's client writes fields of a hash.) Workload E reads ranges, embedded
+//! and of an ordered table. D and F would need a client that waits for its own reads. So only A, B and C
+//! run over RESP.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
+use stillpoint::Kind;
 
 use crate::context::Context;
 use crate::drivers::resp::{self, LoadPlan, Until};
@@ -26,7 +28,7 @@ use crate::subjects::server::{Peer, Server};
 use crate::subjects::ycsb::{ROWS, Row, YcsbRecords};
 use crate::sys;
 use crate::workloads::random::KeyLaw;
-use crate::workloads::ycsb::{MIXES, Mix, RECORD_BYTES};
+use crate::workloads::ycsb::{MIXES, Mix, RANGES, RECORD_BYTES};
 
 /// Longest time that a server may take to start.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -60,9 +62,9 @@ pub(crate) struct Ycsb;
 
 impl Experiment for Ycsb {
     const ID: &'static str = "ycsb";
-    const TITLE: &'static str = "YCSB A to D and F, embedded and over RESP";
+    const TITLE: &'static str = "YCSB A to F, embedded and over RESP";
     const PAPER: &'static str = "Cooper et al., SoCC 2010; Li et al., ICDE 2018, §V-C";
-    const PARTS: &'static [&'static str] = &["embedded", "resp"];
+    const PARTS: &'static [&'static str] = &["embedded", "ranges", "resp"];
     type Plan = Plan;
 
     fn full() -> Plan {
@@ -90,7 +92,8 @@ impl Experiment for Ycsb {
         result.parameter("record_bytes", RECORD_BYTES as u64);
         for part in Self::PARTS.iter().filter(|part| bench.context.wants(part)) {
             result.in_part(part, |result| match *part {
-                "embedded" => embedded(bench, plan, result),
+                "embedded" => embedded(bench, plan, (Kind::Memory, &MIXES), result),
+                "ranges" => embedded(bench, plan, (Kind::Ordered, &[RANGES]), result),
                 _ => over_resp(bench, plan, result),
             })?;
         }
@@ -104,17 +107,24 @@ const AT_REST: ClaimRow = ClaimRow::new("YCSB at rest", "CALC paper, §5.1.1", B
 const OVER_RESP: ClaimRow = ClaimRow::new("YCSB over RESP", "Stillpoint", Bound::AtLeast(1.0))
     .between("stillpoint", "redis");
 
-fn embedded(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
+/// Runs mixes on a table of this kind.
+fn embedded(
+    bench: &Harness<'_>,
+    plan: &Plan,
+    (kind, mixes): (Kind, &[Mix]),
+    result: &mut ExperimentResult,
+) -> LabResult<()> {
     let mut beds = Vec::new();
     for row in ROWS {
         let dir = bench.context.fresh_dir(&format!("ycsb-{}", row.name.replace(", ", "-")))?;
         bench.context.note(format!("loading {} records into {}", plan.records, row.name));
-        let subject = YcsbRecords::open(row, plan.records, &dir)?;
+        let subject = YcsbRecords::open(row, kind, plan.records, &dir)?;
         subject.load()?;
         beds.push((row, subject, dir));
     }
-    let mut table = rate_table("Embedded", &["mix", "row", "operations/s", "÷ none"]);
-    for mix in MIXES {
+    let title = if kind == Kind::Ordered { "Embedded, ordered table" } else { "Embedded" };
+    let mut table = rate_table(title, &["mix", "row", "operations/s", "÷ none"]);
+    for &mix in mixes {
         let rates = run_mix(bench, plan, mix, &beds)?;
         let of_baseline = |row: usize| -> Vec<f64> {
             rates[row].1.iter().zip(&rates[0].1).map(|(rate, none)| rate / none).collect()
@@ -139,7 +149,7 @@ fn embedded(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> 
         if records_commits(row.journal) {
             sys::sleep(RELAXED);
             drop(subject);
-            let again = YcsbRecords::open(row, plan.records, &dir)?;
+            let again = YcsbRecords::open(row, kind, plan.records, &dir)?;
             expect(row.name, again.check()?, written)?;
             result.note(format!("{}: reopened, {written} records, all sound.", row.name));
         }
@@ -309,7 +319,8 @@ mod tests {
         let bench = Harness { context: &context, open: &Toy::open, children: false };
         let plan = Plan { records: 1_000, run_s: 0.1, ..Ycsb::quick() };
         let result = run_plan::<Ycsb>(&bench, &plan)?;
-        assert_eq!((result.figures.len(), result.tables[0].rows.len()), (5, 15));
+        assert_eq!((result.figures.len(), result.tables[0].rows.len()), (6, 15));
+        assert_eq!(result.tables[1].rows.len(), 3, "workload E");
         assert!(result.claims.len() == 2 && result.claims.iter().all(|c| c.measured.is_some()));
         assert!(result.notes.iter().any(|note| note.text.contains("all sound")));
         Ok(())

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use parking_lot::Mutex;
-use stillpoint::{Batch, Engine, KeySet, Mode, Session, Slot, Stamp, TableId, Tx, TxError};
+use stillpoint::{Batch, Engine, KeySet, Kind, Mode, Session, Slot, Stamp, TableId, Tx, TxError};
 
 use crate::error::LabResult;
 use crate::subjects::adapter::{Checkpointed, Client, Status};
@@ -49,14 +49,15 @@ fn key(record: u64) -> [u8; 8] {
 }
 
 impl YcsbRecords {
-    /// Opens the engine for a number of loaded records, and recovers the data in the directory.
+    /// Opens the engine for a number of loaded records, in a table of this kind, and recovers the data
+    /// in the directory.
     ///
     /// # Errors
     /// When the engine refuses.
-    pub(crate) fn open(row: Row, records: u64, dir: &Path) -> LabResult<Self> {
+    pub(crate) fn open(row: Row, kind: Kind, records: u64, dir: &Path) -> LabResult<Self> {
         let opened = |e| failed(row.name, e);
         let engine = Engine::open(measured(dir, row.scheme, row.journal)).map_err(opened)?;
-        let table = engine.table("usertable").map_err(opened)?;
+        let table = engine.table_with("usertable", kind).map_err(opened)?;
         Ok(YcsbRecords { name: row.name, engine, table, records, inserted: Mutex::default() })
     }
 
@@ -170,6 +171,13 @@ struct YcsbClient<'a> {
 
 impl YcsbClient<'_> {
     fn execute(&mut self) -> LabResult<()> {
+        for at in 0..self.batch.len() {
+            let Operation { record, action } = self.batch[at];
+            if let Action::Range(records) = action {
+                self.read_range(record, records)?;
+            }
+        }
+        self.batch.retain(|operation| !matches!(operation.action, Action::Range(_)));
         let YcsbClient { subject, session, batch, writes, .. } = self;
         let table = subject.table;
         let mut running =
@@ -177,6 +185,35 @@ impl YcsbClient<'_> {
         session.execute(&mut running);
         std::hint::black_box(running.computed);
         running.failed.map_or(Ok(()), |reason| Err(failed(subject.name, reason)))
+    }
+}
+
+impl YcsbClient<'_> {
+    /// Reads records in the order of keys, in a transaction of its own, and looks whether they are in
+    /// order.
+    fn read_range(&mut self, first: u64, records: usize) -> LabResult<()> {
+        let table = self.subject.table;
+        let read = self.session.transact(|tx| {
+            let (mut at, mut computed, mut bytes) = (0, 0u64, [0; RECORD_BYTES]);
+            let mut expected = first;
+            let mut range = tx.range(table, &key(first)[..]..)?;
+            while at < records
+                && let Some((found, value)) = range.next_record()?
+            {
+                let record = found.try_into().map_or(0, u64::from_be_bytes);
+                // Loaded records follow each other without a gap.
+                let is_next = record == expected || at > 0 && record > expected;
+                if !is_next || value.len() != RECORD_BYTES {
+                    return Err(TxError::abandon(format!("record {record} follows {first}, {at}")));
+                }
+                value.read_range(0, &mut bytes);
+                computed = computed.wrapping_add(u64::from(bytes[RECORD_BYTES - 1]));
+                (at, expected) = (at + 1, record + 1);
+            }
+            Ok(computed)
+        });
+        std::hint::black_box(read.map_err(|e| failed(self.subject.name, e))?);
+        Ok(())
     }
 }
 
@@ -252,6 +289,7 @@ impl Batch for Running<'_> {
                 self.read(record, tx)?;
                 self.write(record, field, tx)
             }
+            Action::Range(_) => unreachable!("ranges have run before"),
         }
     }
 
@@ -267,29 +305,29 @@ mod tests {
     use super::*;
     use crate::drivers::transactions::{Drive, run_clients};
     use crate::subjects::records::records_commits;
-    use crate::workloads::ycsb::MIXES;
+    use crate::workloads::ycsb::{MIXES, RANGES};
 
     #[test]
     fn every_mix_leaves_sound_records_and_they_come_back() -> LabResult<()> {
         for row in ROWS {
             let dir = tempfile::tempdir().map_err(|e| crate::LabError::process("tempdir", e))?;
-            let subject = YcsbRecords::open(row, 2_000, dir.path())?;
+            let subject = YcsbRecords::open(row, Kind::Ordered, 2_000, dir.path())?;
             subject.load()?;
-            for mix in MIXES {
+            for mix in MIXES.into_iter().chain([RANGES]) {
                 let drive = Drive { seconds: 0.1, warm_up_s: 0.0, ..Drive::new(0) };
                 let client = |worker| subject.client(mix, 2, worker, 3);
                 let outcome = run_clients(&subject, &drive, &client)?;
                 assert!(outcome.transactions > 0, "{}", mix.name);
             }
             let written = subject.written();
-            assert!(written > 2_000, "workload D inserts");
+            assert!(written > 2_000, "workloads D and E insert");
             assert_eq!(subject.check()?, written);
             if !records_commits(row.journal) {
                 continue;
             }
             crate::sys::sleep(std::time::Duration::from_millis(1_200));
             drop(subject);
-            let again = YcsbRecords::open(row, 2_000, dir.path())?;
+            let again = YcsbRecords::open(row, Kind::Ordered, 2_000, dir.path())?;
             assert_eq!(again.check()?, written, "{}", row.name);
         }
         Ok(())

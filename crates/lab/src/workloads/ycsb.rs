@@ -1,5 +1,5 @@
-//! YCSB's core workloads A to D and F (SoCC 2010, §4), with its published laws of keys. Workload E
-//! scans, which a hashed table cannot.
+//! YCSB's core workloads A to F (SoCC 2010, §4), with its published laws of keys. Workload E reads
+//! ranges, for which a table must be ordered.
 //!
 //! A record has ten fields of 100 bytes. A read reads all fields, an update writes one. A field
 //! tells its record, its number and the write that made it, so that each can be checked.
@@ -24,14 +24,16 @@ pub(crate) struct Mix {
     pub(crate) reads: f64,
     /// Share of updates.
     pub(crate) updates: f64,
-    /// Share of inserts. The remaining operations read, modify and write.
+    /// Share of inserts.
     pub(crate) inserts: f64,
+    /// Share of ranges. The remaining operations read, modify and write.
+    pub(crate) ranges: f64,
     /// Whether reads prefer the newest records, by a Zipf law. Otherwise keys are scrambled.
     pub(crate) reads_latest: bool,
 }
 
 const fn mix(name: &'static str, reads: f64, updates: f64, inserts: f64) -> Mix {
-    Mix { name, reads, updates, inserts, reads_latest: inserts > 0.0 }
+    Mix { name, reads, updates, inserts, ranges: 0.0, reads_latest: inserts > 0.0 }
 }
 
 /// The workloads A to D and F.
@@ -42,6 +44,13 @@ pub(crate) const MIXES: [Mix; 5] = [
     mix("D", 0.95, 0.0, 0.05),
     mix("F", 0.5, 0.0, 0.0),
 ];
+
+/// The workload E: ranges of 1 to [`RANGE_RECORDS_MAX`] records, and inserts.
+pub(crate) const RANGES: Mix =
+    Mix { name: "E", reads: 0.0, updates: 0.0, inserts: 0.05, ranges: 0.95, reads_latest: false };
+
+/// Most records of a range. All lengths are equally likely.
+pub(crate) const RANGE_RECORDS_MAX: u64 = 100;
 
 /// Kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +63,8 @@ pub(crate) enum Action {
     Insert,
     /// Reads all fields and writes one.
     ReadModifyWrite(usize),
+    /// Reads so many records in the order of keys, from this one on.
+    Range(usize),
 }
 
 /// An operation on a record.
@@ -119,7 +130,7 @@ impl Operations {
     /// The next operation.
     pub(crate) fn draw(&mut self) -> Operation {
         let choice = self.random.unit();
-        let Mix { reads, updates, inserts, .. } = self.mix;
+        let Mix { reads, updates, inserts, ranges, .. } = self.mix;
         let field = self.random.below(FIELDS as u64) as usize;
         if choice < reads {
             let record = if self.mix.reads_latest { self.latest() } else { self.key() };
@@ -129,6 +140,9 @@ impl Operations {
         } else if choice < reads + updates + inserts {
             self.inserted += 1;
             Operation { record: self.own(self.inserted - 1), action: Action::Insert }
+        } else if choice < reads + updates + inserts + ranges {
+            let records = 1 + self.random.below(RANGE_RECORDS_MAX) as usize;
+            Operation { record: self.key(), action: Action::Range(records) }
         } else {
             Operation { record: self.key(), action: Action::ReadModifyWrite(field) }
         }
@@ -212,27 +226,32 @@ mod tests {
     use super::*;
 
     fn operations(name: &str, records: u64) -> Operations {
-        let mix = *MIXES.iter().find(|mix| mix.name == name).expect("a mix");
+        let mix = *MIXES.iter().chain([&RANGES]).find(|mix| mix.name == name).expect("a mix");
         Operations::new(mix, records, 2, 1, 0, 5)
     }
 
     #[test]
     fn mixes_have_the_published_shares() {
         for (name, expected) in [
-            ("A", [0.5, 0.5, 0.0, 0.0]),
-            ("B", [0.95, 0.05, 0.0, 0.0]),
-            ("C", [1.0, 0.0, 0.0, 0.0]),
-            ("D", [0.95, 0.0, 0.05, 0.0]),
-            ("F", [0.5, 0.0, 0.0, 0.5]),
+            ("A", [0.5, 0.5, 0.0, 0.0, 0.0]),
+            ("B", [0.95, 0.05, 0.0, 0.0, 0.0]),
+            ("C", [1.0, 0.0, 0.0, 0.0, 0.0]),
+            ("D", [0.95, 0.0, 0.05, 0.0, 0.0]),
+            ("E", [0.0, 0.0, 0.05, 0.0, 0.95]),
+            ("F", [0.5, 0.0, 0.0, 0.5, 0.0]),
         ] {
             let mut operations = operations(name, 1_000);
-            let mut counts = [0_u32; 4];
+            let mut counts = [0_u32; 5];
             for _ in 0..40_000 {
                 counts[match operations.draw().action {
                     Action::Read => 0,
                     Action::Update(_) => 1,
                     Action::Insert => 2,
                     Action::ReadModifyWrite(_) => 3,
+                    Action::Range(records) => {
+                        assert!((1..=100).contains(&records));
+                        4
+                    }
                 }] += 1;
             }
             for (count, share) in counts.into_iter().zip(expected) {

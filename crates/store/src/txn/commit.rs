@@ -414,6 +414,11 @@ impl Transaction {
     /// transaction read there is not true any more, and what it writes there would be lost.
     #[cold]
     pub(super) fn check_tables(&mut self, local: &Participant) -> Result<(), TxError> {
+        let owner_of = |id| local.tables.get(id).map(|table| table.owner);
+        if self.names.read().iter().any(|&(id, owner)| owner_of(id) != Some(owner)) {
+            self.has_conflicted = true;
+            return Err(TxError::Conflict);
+        }
         for (slot, held) in self.held.iter().enumerate().filter(|(_, held)| held.is_locked()) {
             let table = local.tables.get(self.keys.declared()[self.first_key + slot].table);
             let owner = local.store.memory().arena.owner_of(held.cell);
@@ -576,6 +581,9 @@ impl Transaction {
         if added != 0 {
             let table = local.tables.get(self.keys.declared()[key].table).expect("checked");
             table.count(local.number, added);
+            if let Some(ordered) = &table.ordered {
+                ordered.set_present(self.keys.key(key), added > 0);
+            }
         }
     }
 

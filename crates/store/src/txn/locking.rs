@@ -86,7 +86,21 @@ impl Transaction {
                 return self.lock_in_order(local, keys);
             }
         }
-        Ok(())
+        if local.tables.has_ordered { self.lock_ordered(local, keys) } else { Ok(()) }
+    }
+
+    /// Prepares the locked keys of ordered tables. If others hold what that needs, gives all locks back
+    /// and takes them in order.
+    #[cold]
+    fn lock_ordered(
+        &mut self,
+        local: &mut Participant,
+        keys: std::ops::Range<usize>,
+    ) -> Result<(), TxError> {
+        match self.enter_ordered(local, 0..keys.len())? {
+            None => Ok(()),
+            Some(_) => self.lock_in_order(local, keys),
+        }
     }
 
     /// Locks the keys that earlier runs have met, like declared ones. Do not call this inside a
@@ -176,7 +190,8 @@ impl Transaction {
         self.release_all(local);
         let mut backoff = Backoff::new();
         let locked = loop {
-            match self.try_lock_in_order(local, keys.clone()) {
+            let locked = self.try_lock_in_order(local, keys.clone());
+            match locked.and_then(|locked| Ok(locked && self.may_go_on(local, keys.len())?)) {
                 Ok(true) => break Ok(()),
                 Ok(false) => {
                     self.release_all(local);
@@ -194,6 +209,18 @@ impl Transaction {
             local.store.catalog().end_transaction(local.number);
         }
         locked
+    }
+
+    /// Prepares the keys of ordered tables, once all keys are locked. False if others hold what that
+    /// needs. Then the transaction must give all its locks back. The holder may have the permit of the
+    /// store, and wait for these locks.
+    fn may_go_on(&mut self, local: &Participant, keys: usize) -> Result<bool, TxError> {
+        if !local.tables.has_ordered {
+            return Ok(true);
+        }
+        let held = self.enter_ordered(local, 0..keys)?;
+        held.into_iter().for_each(|held| self.await_name(local, held));
+        Ok(held.is_none())
     }
 
     fn try_lock_in_order(
@@ -312,8 +339,7 @@ impl Transaction {
         let mut backoff = Backoff::new();
         loop {
             let version = local.tables.version;
-            let begins = self.held.is_empty() && !self.holds_elsewhere;
-            if begins && self.discipline != Discipline::Permitted {
+            if self.gives_way() {
                 local.enter_to_begin()?;
             } else {
                 local.enter();
@@ -330,8 +356,15 @@ impl Transaction {
         }
     }
 
+    /// Whether an undeclared transaction still gives way to the holder of the store's permit, since it
+    /// holds nothing.
+    pub(crate) fn gives_way(&self) -> bool {
+        let holds = !self.held.is_empty() || self.holds_elsewhere || self.names.holds_some();
+        !holds && self.discipline != Discipline::Permitted
+    }
+
     /// Whether an undeclared transaction may wait for a lock whose oldest holder is `by`.
-    fn may_wait_for(&self, by: Priority, backoff: &Backoff) -> bool {
+    pub(crate) fn may_wait_for(&self, by: Priority, backoff: &Backoff) -> bool {
         self.discipline.may_wait_for(self.priority, by, backoff.is_spinning())
     }
 
@@ -521,6 +554,9 @@ impl Transaction {
         local.cache.allowance = Allowance::Limit;
         // A plain store releases a lock while nobody else can change the status of the record.
         let claimable = local.store.status_may_change(local.in_section);
+        if !self.names.is_empty() {
+            self.names.release_all(local.store.lock_table());
+        }
         for slot in 0..self.held.len() {
             let held = self.held[slot];
             if !matches!(held.state, LockState::Shared | LockState::Exclusive) {
@@ -591,10 +627,15 @@ impl Transaction {
                 return false;
             }
         }
-        let gone = local.remove_cell(table, declared.hash, held.cell, stamp);
-        debug_assert!(gone, "a locked cell is in the index");
+        let key = self.keys.key(self.first_key + slot);
+        let gone = local.remove_cell(table, (declared.hash, key), held.cell, stamp);
+        debug_assert!(gone || table.ordered.is_some(), "a locked cell is in the index");
         lock_word::release_exclusive(lock);
-        local.reclaim.retire_cell(owner, held.cell);
+        match gone {
+            true => local.reclaim.retire_cell(owner, held.cell),
+            // Another transaction has read the gap below the key.
+            false => local.reclaim.add(owner, declared.table, held.cell),
+        }
         true
     }
 }

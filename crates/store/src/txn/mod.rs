@@ -3,7 +3,9 @@
 pub(crate) mod commit;
 pub(crate) mod commit_log;
 pub(crate) mod locking;
+pub(crate) mod names;
 pub(crate) mod pending;
+pub(crate) mod range;
 pub(crate) mod tx;
 
 use stillpoint_format::Stamp;
@@ -13,6 +15,7 @@ use stillpoint_txn::{Discipline, KeySet, Lookup, Remembered};
 
 use crate::memory::cell::CellAddress;
 use crate::record::Prepared;
+use names::HeldNames;
 use pending::Pending;
 
 /// The content of a transaction's slot.
@@ -68,6 +71,8 @@ pub(crate) struct Transaction {
     pub(crate) first_key: usize,
     /// The entries of the slots.
     pub(crate) held: Vec<LockedKey>,
+    /// Locks of gaps and numbers in ordered tables.
+    pub(crate) names: HeldNames,
     /// Oldest catalog version of a locked cell.
     pub(crate) locked_version: u64,
     pub(crate) priority: Priority,
@@ -101,6 +106,7 @@ impl Transaction {
             keys: KeySet::new(hasher),
             first_key: 0,
             held: Vec::new(),
+            names: HeldNames::default(),
             locked_version: u64::MAX,
             priority: Priority::DECLARED,
             discipline: Discipline::Declared,

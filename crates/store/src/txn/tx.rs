@@ -31,6 +31,16 @@ impl<'w> Tx<'w> {
         Self { transaction, local }
     }
 
+    /// The transaction and its worker's participation.
+    pub(crate) fn parts(&mut self) -> (&mut Transaction, &mut Participant) {
+        (self.transaction, self.local)
+    }
+
+    /// The transaction.
+    pub(crate) fn transaction(&self) -> &Transaction {
+        self.transaction
+    }
+
     /// Reborrows the transaction.
     #[inline]
     pub fn reborrow(&mut self) -> Tx<'_> {
@@ -361,8 +371,9 @@ impl<'w> Tx<'w> {
                 if self.transaction.is_declared() {
                     return Err(TxError::DeclaredForReading { slot: slot as u32 });
                 }
-                if let Err(error) = self.transaction.upgrade(self.local, at) {
-                    self.transaction.has_conflicted |= ends_run(&error);
+                let upgraded = self.transaction.upgrade(self.local, at);
+                if let Err(error) = upgraded.and_then(|()| self.enter_if_ordered(at)) {
+                    self.transaction.note_end(&error);
                     self.transaction.remembered.add(table, key, mode);
                     return Err(error);
                 }
@@ -387,7 +398,22 @@ impl<'w> Tx<'w> {
             }
             return Err(error);
         }
+        if mode == Mode::Write
+            && let Err(error) = self.enter_if_ordered(index)
+        {
+            self.transaction.note_end(&error);
+            return Err(error);
+        }
         Ok(slot)
+    }
+
+    /// Prepares a slot that is locked exclusively for changes of an ordered table.
+    #[inline]
+    fn enter_if_ordered(&mut self, slot: usize) -> Result<(), TxError> {
+        if !self.local.tables.has_ordered {
+            return Ok(());
+        }
+        self.transaction.enter_undeclared(self.local, slot)
     }
 
     /// Locks a key that only holders of the lock of `parent` ever lock, and returns its slot. The
@@ -397,8 +423,9 @@ impl<'w> Tx<'w> {
     /// A new record has room for a value of `value_len` bytes.
     ///
     /// # Errors
-    /// [`TxError::NotLocked`] if `parent` was read without its lock: pass it on. Else as for
-    /// [`key`](Self::key), but never [`TxError::NotDeclared`].
+    /// [`TxError::NotLocked`] if `parent` was read without its lock: pass it on.
+    /// [`TxError::NotDeclared`] if the table is ordered and the transaction has declared keys. Else as
+    /// for [`key`](Self::key).
     ///
     /// # Panics
     /// If the transaction has no slot `parent`.
@@ -419,6 +446,10 @@ impl<'w> Tx<'w> {
         }
         if let Some(slot) = self.transaction.slot_of_key(table, key) {
             return Ok(Slot(slot as u32));
+        }
+        let tables = &self.local.tables;
+        if tables.has_ordered && tables.get(table).is_some_and(|table| table.ordered.is_some()) {
+            return Err(TxError::NotDeclared);
         }
         self.transaction.lock_under(self.local, (table, key), mode, value_len)
     }
@@ -508,6 +539,14 @@ impl<'w> Tx<'w> {
 /// seen and written a part of its keys only.
 fn ends_run(error: &TxError) -> bool {
     matches!(error, TxError::Conflict | TxError::WaitsForItself)
+}
+
+impl Transaction {
+    /// Notes an error after which the run must not commit: a key is locked and not prepared, or a range
+    /// was read in part.
+    pub(crate) fn note_end(&mut self, _error: &TxError) {
+        self.has_conflicted = true;
+    }
 }
 
 fn self_absent(stamp_word: u64) -> bool {

@@ -1,0 +1,136 @@
+//! Models of the version latch, in every interleaving. An optimistic reader never accepts words of
+//! two states. Exclusive holders are alone, and sharers keep them away.
+#![cfg(loom)]
+
+use loom::cell::UnsafeCell;
+use loom::thread;
+use std::sync::Arc;
+use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
+use stillpoint_sync::version_latch as latch;
+
+/// A latch, two words that are always equal, and a value that the model checker watches.
+struct Latched {
+    word: AtomicU64,
+    pair: [AtomicU64; 2],
+    value: UnsafeCell<u64>,
+}
+
+impl Latched {
+    fn new() -> Arc<Self> {
+        let pair = [AtomicU64::new(0), AtomicU64::new(0)];
+        Arc::new(Self { word: AtomicU64::new(0), pair, value: UnsafeCell::new(0) })
+    }
+
+    /// Adds one to everything. The caller holds the latch exclusively.
+    fn add(&self) {
+        for word in &self.pair {
+            word.store(word.load(Relaxed) + 1, Relaxed);
+        }
+        // SAFETY: the model checker detects and reports a violation.
+        self.value.with_mut(|value| unsafe { *value += 1 });
+    }
+
+    fn value(&self) -> u64 {
+        // SAFETY: as above.
+        self.value.with(|value| unsafe { *value })
+    }
+
+    /// Both words, if a reader without the latch may use them.
+    fn read(&self) -> Option<[u64; 2]> {
+        let version = latch::read(&self.word)?;
+        let seen = [self.pair[0].load(Relaxed), self.pair[1].load(Relaxed)];
+        latch::is_still(&self.word, version).then_some(seen)
+    }
+}
+
+#[test]
+fn a_reader_accepts_one_state_only() {
+    loom::model(|| {
+        let latched = Latched::new();
+        let writing = latched.clone();
+        let writer = thread::spawn(move || {
+            for _ in 0..2 {
+                assert!(latch::try_exclusive(&writing.word), "alone");
+                writing.add();
+                latch::release_exclusive(&writing.word);
+            }
+        });
+        if let Some([first, second]) = latched.read() {
+            assert_eq!(first, second, "two states");
+        }
+        writer.join().unwrap();
+        assert_eq!(latched.read(), Some([2, 2]), "the last state is seen");
+    });
+}
+
+/// A reader that has seen a later state never goes back to an earlier one.
+#[test]
+fn a_reader_sees_what_the_version_says() {
+    loom::model(|| {
+        let latched = Latched::new();
+        let writing = latched.clone();
+        let writer = thread::spawn(move || {
+            latch::exclusive(&writing.word);
+            writing.add();
+            latch::release_exclusive(&writing.word);
+        });
+        let first = latched.read();
+        let second = latched.read();
+        if let (Some(first), Some(second)) = (first, second) {
+            assert!(first <= second, "back from {first:?} to {second:?}");
+        }
+        writer.join().unwrap();
+    });
+}
+
+/// Two readers want to write on the ground of what they have read. One version admits one of them.
+#[test]
+fn one_of_two_upgrades_of_a_version() {
+    loom::model(|| {
+        let latched = Latched::new();
+        let work = |latched: &Latched| {
+            let Some(version) = latch::read(&latched.word) else { return 0 };
+            let seen = latched.pair[0].load(Relaxed);
+            if !latch::try_upgrade(&latched.word, version) {
+                return 0;
+            }
+            assert_eq!(latched.value(), seen, "the version admits who has read its state");
+            latched.add();
+            latch::release_exclusive(&latched.word);
+            1
+        };
+        let other = latched.clone();
+        let thread = thread::spawn(move || work(&other));
+        let done = work(&latched) + thread.join().unwrap();
+        assert!(done >= 1, "whoever comes alone gets the latch");
+        assert_eq!(latched.value(), done);
+    });
+}
+
+/// Sharers see one state without a check, and a version outlives their shares.
+#[test]
+fn sharers_keep_writers_away_and_not_readers() {
+    loom::model(|| {
+        let latched = Latched::new();
+        let sharer = {
+            let latched = latched.clone();
+            thread::spawn(move || {
+                if latch::try_shared(&latched.word) {
+                    let seen = latched.pair[1].load(Relaxed);
+                    assert_eq!(seen, latched.value());
+                    assert_eq!(seen, latched.pair[0].load(Relaxed));
+                    latch::release_shared(&latched.word);
+                }
+            })
+        };
+        let version = latch::read(&latched.word).expect("nobody writes yet");
+        assert!(latch::is_still(&latched.word, version), "a share is no new version");
+        if latch::try_exclusive(&latched.word) {
+            latched.add();
+            latch::release_exclusive(&latched.word);
+            assert!(!latch::is_still(&latched.word, version));
+        }
+        sharer.join().unwrap();
+        assert!(latch::try_exclusive(&latched.word), "nobody is left");
+    });
+}
