@@ -88,7 +88,7 @@ impl<P: Procedure> Batch for [P] {
 /// A batch whose keys are all the memory store's.
 pub(crate) struct InMemory<'b, B: ?Sized> {
     pub(crate) batch: &'b mut B,
-    pub(crate) calls: Runner<'b>,
+    pub(crate) runner: Runner<'b>,
 }
 
 impl<B: Batch + ?Sized> stillpoint_store::Batch for InMemory<'_, B> {
@@ -98,7 +98,7 @@ impl<B: Batch + ?Sized> stillpoint_store::Batch for InMemory<'_, B> {
     }
     #[inline]
     fn declare(&mut self, index: usize, keys: &mut KeySet) {
-        self.batch.declare(index, keys);
+        self.runner.declare(self.batch, index, keys);
     }
     #[inline]
     fn begins(&mut self, index: usize, large_bytes: &dyn Fn() -> usize) -> bool {
@@ -107,10 +107,11 @@ impl<B: Batch + ?Sized> stillpoint_store::Batch for InMemory<'_, B> {
     #[inline]
     fn run(&mut self, index: usize, tx: &mut stillpoint_store::Tx<'_>) -> Result<(), TxError> {
         let tx = &mut Tx::new(tx.reborrow());
-        self.calls.run(self.batch, index, tx)
+        self.runner.run(self.batch, index, tx)
     }
     #[inline]
     fn ended(&mut self, index: usize, result: Result<Option<Stamp>, TxError>) {
+        self.runner.serials.ended(&result);
         self.batch.ended(index, result);
     }
 }

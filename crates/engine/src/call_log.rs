@@ -3,13 +3,14 @@
 use std::borrow::Cow;
 
 use stillpoint_format::log::{CallToRepeat, RECORD_BYTES_MAX, WritesDigest};
-use stillpoint_store::TxError;
+use stillpoint_store::{KeySet, TxError};
 use stillpoint_sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::batch::Batch;
 use crate::call::{CALL_ALONE, Call};
 use crate::inputs::Inputs;
 use crate::procedure::Procedures;
+use crate::serials::Serials;
 use crate::tx::Tx;
 
 /// Arguments that are longer are logged by their writes. So there is room for the rest of the record.
@@ -18,6 +19,7 @@ const ARGUMENTS_BYTES_MAX: usize = RECORD_BYTES_MAX / 2;
 /// Runs the transactions of a batch with their inputs.
 pub(crate) struct Runner<'s> {
     pub(crate) inputs: &'s mut Inputs,
+    pub(crate) serials: &'s mut Serials,
     /// Present if calls are logged.
     pub(crate) log: Option<CallLog<'s>>,
 }
@@ -25,7 +27,23 @@ pub(crate) struct Runner<'s> {
 impl Runner<'_> {
     /// The same, for a shorter time.
     pub(crate) fn reborrow(&mut self) -> Runner<'_> {
-        Runner { inputs: self.inputs, log: self.log.as_mut().map(CallLog::reborrow) }
+        let Self { inputs, serials, log } = self;
+        Runner { inputs, serials, log: log.as_mut().map(CallLog::reborrow) }
+    }
+
+    /// Declares the keys of transaction `index` of a batch.
+    #[inline]
+    pub(crate) fn declare<B: Batch + ?Sized>(
+        &self,
+        batch: &mut B,
+        index: usize,
+        keys: &mut KeySet,
+    ) {
+        let first = keys.declared().len();
+        batch.declare(index, keys);
+        if let Some(name) = &self.serials.name {
+            name.declare(first, keys);
+        }
     }
 
     /// Runs transaction `index` of a batch.
@@ -40,11 +58,15 @@ impl Runner<'_> {
         tx: &mut Tx<'_>,
     ) -> Result<(), TxError> {
         if let Some(log) = &mut self.log {
-            return log.run(batch, index, (tx, self.inputs));
+            // A call that is made again does not write the serial. So the log gets the writes.
+            let may_stand_alone = self.serials.name.is_none();
+            log.run(batch, index, (tx, self.inputs), may_stand_alone)?;
+        } else {
+            self.inputs.begin();
+            self.inputs.takes_digest = false;
+            batch.run(index, &mut tx.with_inputs(self.inputs))?;
         }
-        self.inputs.begin();
-        self.inputs.takes_digest = false;
-        batch.run(index, &mut tx.with_inputs(self.inputs))
+        self.serials.sign(tx)
     }
 }
 
@@ -68,18 +90,19 @@ impl CallLog<'_> {
         CallLog { call: self.call, procedures, holds_calls, logs_alone, logs_beside, runs_twice }
     }
 
-    /// Runs a transaction, which carries its call to the log.
+    /// Runs a transaction, which carries its call to the log: alone, if it may, or beside its writes.
     #[inline(never)]
     fn run<B: Batch + ?Sized>(
         &mut self,
         batch: &mut B,
         index: usize,
         (tx, inputs): (&mut Tx<'_>, &mut Inputs),
+        may_stand_alone: bool,
     ) -> Result<(), TxError> {
         self.call.clear();
         batch.call(index, self.call);
         inputs.begin();
-        inputs.takes_digest = self.logs_alone && self.call.is_of_procedure;
+        inputs.takes_digest = self.logs_alone && self.call.is_of_procedure && may_stand_alone;
         batch.run(index, &mut tx.with_inputs(inputs))?;
         let is_repeatable =
             inputs.takes_digest && !inputs.depends_on_more.get() && self.is_repeatable(tx);

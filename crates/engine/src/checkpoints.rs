@@ -17,13 +17,16 @@ mod publication;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use stillpoint_checkpoint::{CheckpointError, Pace, Progress, ProgressSnapshot};
 use stillpoint_format::LogGsn;
 use stillpoint_format::manifest::{CheckpointKind, Manifest};
 use stillpoint_io::catch_panic;
 use stillpoint_journal::Shortage;
-use stillpoint_sync::atomic::Ordering::Acquire;
+use stillpoint_sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Release},
+};
 
 use crate::config::CheckpointPolicy;
 use crate::error::Error;
@@ -220,6 +223,10 @@ pub(crate) struct Checkpoints {
     point_changed: Condvar,
     /// Those who [hold](held) the files.
     holders: Mutex<Vec<held::Holding>>,
+    /// Epoch of the newest checkpoint that was published in this run; 0 for none.
+    published_epoch: AtomicU64,
+    /// Lock of a caller that takes a checkpoint because commits are in none.
+    saving: Mutex<()>,
 }
 
 /// Guard that keeps checkpoints from their point of consistency.
@@ -277,7 +284,22 @@ impl Checkpoints {
             point: Mutex::default(),
             point_changed: Condvar::new(),
             holders: Mutex::default(),
+            published_epoch: AtomicU64::new(0),
+            saving: Mutex::default(),
         }
+    }
+
+    /// Epoch of the newest checkpoint that was published in this run; 0 for none. The checkpoint
+    /// holds the commits of all earlier epochs.
+    pub(crate) fn published_epoch(&self) -> u64 {
+        // Acquire: partner of the Release in `note`. The checkpoint is published.
+        self.published_epoch.load(Acquire)
+    }
+
+    /// Waits for the turn of a caller whose commits are in no checkpoint. Others wait meanwhile, and
+    /// then find their commits in the checkpoint that the first one has taken.
+    pub(crate) fn take_turn_to_save(&self) -> MutexGuard<'_, ()> {
+        self.saving.lock()
     }
 
     pub(crate) fn hold_point_of_consistency(&self) -> HeldPoint<'_> {
@@ -676,6 +698,7 @@ impl Checkpoints {
         let mut state = self.state.lock();
         match taken {
             Ok((done, positions)) => {
+                self.published_epoch.fetch_max(done.epoch, Release);
                 state.last_ns = now_ns;
                 state.last_commits = commits;
                 state.positions = positions;

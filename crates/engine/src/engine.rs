@@ -344,6 +344,10 @@ impl Drop for Engine {
             self.shared.fail("a background thread panicked".to_owned());
         }
         self.shared.life.end();
+        let thread = self.shared.waits.end().filter(|_| !Inside::is_now());
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            self.shared.fail("a background thread panicked".to_owned());
+        }
         self.shared.owned.give_back();
     }
 }

@@ -150,6 +150,22 @@ pub enum Error {
     /// As many sessions as [`Config::sessions`](crate::Config::sessions) are open.
     #[error("all {0} sessions are open: close one, or raise Config::sessions")]
     TooManySessions(usize),
+    /// A name of a session cannot be used.
+    #[error("session name {:?}: {reason}", name.chars().take(32).collect::<String>())]
+    SessionName {
+        /// The name.
+        name: String,
+        /// The reason and the cure.
+        reason: &'static str,
+    },
+    /// The session has not run so many transactions.
+    #[error("the session's last serial is {last}, so nobody can wait for {serial}: ask for one that Session::serial has given")]
+    NoSuchSerial {
+        /// The serial that was asked for.
+        serial: u64,
+        /// The serial of the session's last transaction.
+        last: u64,
+    },
     /// The call might wait for the transaction that it was made from.
     #[error("{what} may wait for transactions: call it when the one of this thread has ended")]
     InsideTransaction {

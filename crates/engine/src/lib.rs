@@ -43,6 +43,7 @@ mod call_log;
 mod catalog;
 mod checkpoints;
 mod config;
+mod durable;
 mod engine;
 mod error;
 mod guards;
@@ -50,10 +51,12 @@ mod inputs;
 mod kinds;
 mod life;
 mod log;
+mod named;
 pub mod offline;
 mod open;
 mod procedure;
 mod repeat;
+mod serials;
 mod session;
 mod shared;
 mod stats;
@@ -70,6 +73,7 @@ pub use checkpoints::{
     MergeStatus,
 };
 pub use config::{CheckpointPolicy, Codec, Config, Durability, Environment};
+pub use durable::Durable;
 pub use engine::Engine;
 pub use error::Error;
 pub use procedure::{Arguments, StoredProcedure};

@@ -16,6 +16,7 @@ use crate::guards::{Inside, Seat, SessionWorker, patience};
 use crate::inputs::Inputs;
 use crate::kinds::{self, Absent, Parts};
 use crate::procedure::PreparedCall;
+use crate::serials::Serials;
 use crate::shared::Shared;
 use crate::transaction::Transaction;
 use crate::tx::Tx;
@@ -28,15 +29,16 @@ use crate::tx::Tx;
 /// [`ask_for_short_slices`](crate::ask_for_short_slices) once. On busy cores the thread then runs
 /// within a tenth of a millisecond after a wake-up, not milliseconds later.
 pub struct Session {
-    shared: Arc<Shared>,
-    worker: SessionWorker,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) worker: SessionWorker,
     /// The parts of other kinds of tables in the session's transactions, if there are such kinds.
     parts: Option<Parts>,
     /// A buffer for the calls of transactions, if the log names them.
     call: Option<Call>,
     /// The inputs of the transaction that runs, if its keys are declared.
     inputs: Inputs,
-    log: u8,
+    pub(crate) serials: Serials,
+    pub(crate) log: u8,
 }
 
 impl std::fmt::Debug for Session {
@@ -57,7 +59,8 @@ impl Session {
         let call = (logs_calls || shared.logs_calls_alone).then(Call::default);
         let environment = &shared.config.environment;
         let inputs = Inputs::new(environment.clock.clone(), environment.rng.clone());
-        Self { shared, worker: SessionWorker::new(worker, seat), parts, call, inputs, log }
+        let (worker, serials) = (SessionWorker::new(worker, seat), Serials::default());
+        Self { shared, worker, parts, call, inputs, serials, log }
     }
 
     /// Runs and commits a transaction that finds its keys on the way. In strict durability the call
@@ -97,18 +100,28 @@ impl Session {
     ) -> Result<R, Error> {
         let inside = Inside::body()?;
         self.admit()?;
-        let result = match &mut self.parts {
-            None => self.worker.run_until_ended(|open| {
-                let result = body(&mut Tx::new(open.tx()))?;
+        let Self { worker, parts, serials, .. } = self;
+        let mut signed = |tx: &mut Tx<'_>| {
+            let result = body(tx)?;
+            serials.sign(tx)?;
+            Ok(result)
+        };
+        let result = match parts {
+            None => worker.run_until_ended(|open| {
+                let result = signed(&mut Tx::new(open.tx()))?;
                 open.commit()?;
                 Ok(result)
             }),
-            Some(parts) => kinds::transact(&mut self.worker, parts, &mut body),
+            Some(parts) => kinds::transact(worker, parts, &mut signed),
         };
         drop(inside);
         self.note_failure();
         // An error also reveals something that the transaction read.
-        self.acknowledge()?;
+        let acknowledged = self.acknowledge();
+        if result.is_ok() {
+            self.count();
+        }
+        acknowledged?;
         Ok(result?)
     }
 
@@ -163,9 +176,10 @@ impl Session {
         let inside = Inside::batch("execute");
         match inside.and_then(|inside| self.admit().map(|()| inside)) {
             Ok(_inside) => {
-                let calls = calls_of(&mut self.call, &mut self.inputs, &self.shared);
-                run_batch(&mut self.worker, &mut self.parts, calls, batch);
+                let runner = runner_of(&mut self.call, &mut self.inputs, &mut self.serials, &self.shared);
+                run_batch(&mut self.worker, &mut self.parts, runner, batch);
                 self.note_failure();
+                self.cut_if_due();
             }
             Err(refused) => refuse_all(batch, 0, &refused),
         }
@@ -189,16 +203,18 @@ impl Session {
                 return Executed::All;
             }
         };
-        let calls = calls_of(&mut self.call, &mut self.inputs, &self.shared);
+        let runner = runner_of(&mut self.call, &mut self.inputs, &mut self.serials, &self.shared);
         let Some(parts) = &mut self.parts else {
-            self.worker.execute(&mut InMemory { batch: &mut Rest { batch, from }, calls });
+            self.worker.execute(&mut InMemory { batch: &mut Rest { batch, from }, runner });
+            self.cut_if_due();
             return Executed::All;
         };
         let executed = {
             let mut here = MustNotWait::begin(parts);
-            kinds::execute(&mut self.worker, &mut here, (batch, calls), from)
+            kinds::execute(&mut self.worker, &mut here, (batch, runner), from)
         };
         self.note_failure();
+        self.cut_if_due();
         match executed {
             Ok(()) => Executed::All,
             Err(Absent { next, arrivals }) => Executed::Before { next, arrivals },
@@ -245,7 +261,7 @@ impl Session {
         mutant!(AnswersBeforeFlush => return Unflushed::default());
         let mut stamps = self.worker.take_dependencies();
         mutant!(AnswersReadsAtOnce => stamps.retain(|stamp| stamp.log() == self.log));
-        Unflushed { stamps }
+        self.serials.answer(Unflushed::of(stamps))
     }
 
     /// Calls a [procedure](crate::EngineBuilder::procedure) as one transaction, acknowledged like
@@ -277,15 +293,18 @@ impl Session {
             let call = procedure.prepare(input).ok_or_else(|| Error::Arguments(name.to_owned()))?;
             let named = (name, procedure.version(), input);
             let mut running = Running { named, call: &*call, output: Vec::new(), result: Ok(()) };
-            let calls = calls_of(&mut self.call, &mut self.inputs, &self.shared);
+            let runner =
+                runner_of(&mut self.call, &mut self.inputs, &mut self.serials, &self.shared);
             let batch = std::slice::from_mut(&mut running);
-            run_batch(&mut self.worker, &mut self.parts, calls, batch);
+            run_batch(&mut self.worker, &mut self.parts, runner, batch);
             (running.output, running.result)
         };
         drop(inside);
         self.note_failure();
         // As in `transact`.
-        self.acknowledge()?;
+        let acknowledged = self.acknowledge();
+        self.cut_if_due();
+        acknowledged?;
         result?;
         Ok(output)
     }
@@ -304,10 +323,13 @@ impl Session {
     ) -> Result<Option<FoundValue>, Error> {
         self.shared.life.check_read()?;
         Inside::refuse_in_batch("read")?;
-        if self.is_of_other_kind(table) {
-            return self.read_in_part(table, key, out);
-        }
-        Ok(self.worker.read(table, key, out)?)
+        let found = if self.is_of_other_kind(table) {
+            self.read_in_part(table, key, out)?
+        } else {
+            self.worker.read(table, key, out)?
+        };
+        self.count();
+        Ok(found)
     }
 
     /// Visits some keys of a table from a cursor on (0 at first). Returns the next cursor, 0 at the
@@ -328,10 +350,13 @@ impl Session {
     ) -> Result<u64, Error> {
         self.shared.life.check_read()?;
         Inside::refuse_in_batch("scan")?;
-        if self.is_of_other_kind(table) {
-            return self.scan_in_part(table, (cursor, count), usize::MAX, visit);
-        }
-        Ok(self.worker.scan(table, cursor, count, visit)?)
+        let next = if self.is_of_other_kind(table) {
+            self.scan_in_part(table, (cursor, count), usize::MAX, visit)?
+        } else {
+            self.worker.scan(table, cursor, count, visit)?
+        };
+        self.count();
+        Ok(next)
     }
 
     /// As [`scan`](Self::scan), but the visitor sees only the first `most` bytes of each value, so
@@ -349,10 +374,13 @@ impl Session {
     ) -> Result<u64, Error> {
         self.shared.life.check_read()?;
         Inside::refuse_in_batch("scan")?;
-        if self.is_of_other_kind(table) {
-            return self.scan_in_part(table, (cursor, count), most, visit);
-        }
-        Ok(self.worker.scan_heads(table, cursor, count, most, visit)?)
+        let next = if self.is_of_other_kind(table) {
+            self.scan_in_part(table, (cursor, count), most, visit)?
+        } else {
+            self.worker.scan_heads(table, cursor, count, most, visit)?
+        };
+        self.count();
+        Ok(next)
     }
 
     /// Number of keys of a table that have a value. In strict durability the caller may show the
@@ -380,13 +408,14 @@ impl Session {
             Ok(kind) => kind.record_count(table),
             Err(_) => self.shared.store.record_count(table),
         };
-        if self.shared.acknowledges_closed {
+        if self.shared.acknowledges_closed || self.serials.is_tracked() {
             // A commit is appended before it is counted, so these positions cover every counted
             // commit.
-            for last in self.shared.journal.positions_before_epoch(u64::MAX) {
-                self.worker.depend_on(Stamp::new(last.gsn, last.log));
+            for last in self.shared.appended().stamps {
+                self.worker.depend_on(last);
             }
         }
+        self.count();
         Ok(count)
     }
 
@@ -481,11 +510,12 @@ impl Session {
     }
 }
 
-/// What a session needs to run and log calls.
+/// What a session needs to run transactions and log their calls.
 #[inline]
-fn calls_of<'s>(
+fn runner_of<'s>(
     call: &'s mut Option<Call>,
     inputs: &'s mut Inputs,
+    serials: &'s mut Serials,
     shared: &'s Shared,
 ) -> Runner<'s> {
     let log = call.as_mut().map(|call| CallLog {
@@ -496,20 +526,20 @@ fn calls_of<'s>(
         logs_beside: shared.config.log_calls,
         runs_twice: shared.config.run_calls_twice,
     });
-    Runner { inputs, log }
+    Runner { inputs, serials, log }
 }
 
 #[inline]
 fn run_batch<B: Batch + ?Sized>(
     worker: &mut Worker,
     parts: &mut Option<Parts>,
-    calls: Runner<'_>,
+    runner: Runner<'_>,
     batch: &mut B,
 ) {
     match parts {
-        None => worker.execute(&mut InMemory { batch, calls }),
+        None => worker.execute(&mut InMemory { batch, runner }),
         Some(parts) => {
-            kinds::execute(worker, parts, (batch, calls), 0)
+            kinds::execute(worker, parts, (batch, runner), 0)
                 .expect("who may wait gets all that is asked for");
         }
     }
@@ -604,9 +634,16 @@ impl<B: Batch + ?Sized> Batch for Rest<'_, B> {
 pub struct Unflushed {
     /// At most one commit of each log.
     pub(crate) stamps: Vec<Stamp>,
+    /// No commit that the answers depend on is of a later epoch. 0 if that is not known.
+    pub(crate) epoch: u64,
 }
 
 impl Unflushed {
+    /// The commits of these stamps, in epochs that are not known.
+    pub(crate) fn of(stamps: Vec<Stamp>) -> Self {
+        Self { stamps, epoch: 0 }
+    }
+
     /// Whether there is nothing to wait for.
     pub fn is_empty(&self) -> bool {
         self.stamps.is_empty()
@@ -614,6 +651,7 @@ impl Unflushed {
 
     /// Adds the other's commits.
     pub fn join(&mut self, other: Self) {
+        self.epoch = self.epoch.max(other.epoch);
         for stamp in other.stamps {
             match self.stamps.iter_mut().find(|known| known.log() == stamp.log()) {
                 Some(known) if known.gsn() < stamp.gsn() => *known = stamp,

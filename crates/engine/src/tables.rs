@@ -17,10 +17,12 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::guards::Inside;
 use crate::kinds::checkpoint::new_entry;
+use crate::named::OWN_TABLES;
 use crate::shared::Shared;
 
 impl Engine {
-    /// The table of that name. Makes the table if there is none. Names are 1 to 255 bytes.
+    /// The table of that name. Makes the table if there is none. Names are 1 to 255 bytes, and do not
+    /// begin with `stillpoint:`.
     ///
     /// # Errors
     /// As [`tables_named`](Self::tables_named).
@@ -39,6 +41,11 @@ impl Engine {
         for name in names {
             check_table_name(name)?;
         }
+        self.find_or_make_tables(names)
+    }
+
+    /// As [`tables_named`](Self::tables_named), for any names, the engine's own among them.
+    pub(crate) fn find_or_make_tables(&self, names: &[&str]) -> Result<Vec<TableId>, Error> {
         if let Some(ids) = self.known_tables(names) {
             return Ok(ids);
         }
@@ -184,8 +191,15 @@ impl Engine {
         names.iter().map(|name| table_of(&manifest.tables, name).filter(known)).collect()
     }
 
-    /// Names and numbers of all tables.
+    /// Names and numbers of all tables but the engine's own.
     pub fn tables(&self) -> Vec<(String, TableId)> {
+        let mut tables = self.all_tables();
+        tables.retain(|(name, _)| !name.starts_with(OWN_TABLES));
+        tables
+    }
+
+    /// Names and numbers of all tables.
+    pub(crate) fn all_tables(&self) -> Vec<(String, TableId)> {
         let manifest = self.shared.catalog.now();
         manifest.tables.into_iter().map(|table| (table.name, TableId(table.id))).collect()
     }
@@ -259,6 +273,11 @@ impl Engine {
             })?;
         }
         let published = Published(shared);
+        if !shared.records_commits {
+            // Only the next checkpoint makes the flush durable, so the flush makes one due. Nobody may
+            // see the empty tables before.
+            shared.commits.lock().note_flush();
+        }
         let replaced = match shared.records_commits && !shared.logs_calls_alone {
             // The MANIFEST makes the records void in every checkpoint.
             true => Replaced::Forgotten,
@@ -275,8 +294,6 @@ impl Engine {
         published.committed();
         drop(quiesced);
         if !shared.records_commits {
-            // Only the next checkpoint makes the flush durable, so the flush makes one due.
-            shared.commits.lock().note_flush();
             // The checkpoint under way would keep the memory of old generations. The next
             // checkpoint holds the remaining records.
             shared.checkpoints.abandon();
@@ -375,9 +392,19 @@ fn refused_name(name: &str, reason: &'static str) -> Error {
     Error::TableName { name: name.to_owned(), reason }
 }
 
-pub(crate) fn check_table_name(name: &str) -> Result<(), Error> {
+/// Checks the length of a table's name.
+pub(crate) fn check_name_length(name: &str) -> Result<(), Error> {
     if name.is_empty() || name.len() > 255 {
         return Err(refused_name(name, "it must have 1 to 255 bytes"));
+    }
+    Ok(())
+}
+
+/// Checks the name of a program's table.
+pub(crate) fn check_table_name(name: &str) -> Result<(), Error> {
+    check_name_length(name)?;
+    if name.starts_with(OWN_TABLES) {
+        return Err(refused_name(name, "names that begin with stillpoint: are the engine's own"));
     }
     Ok(())
 }

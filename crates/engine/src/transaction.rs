@@ -85,14 +85,7 @@ impl<'s> Transaction<'s> {
         Inside::refuse_in_batch("the use of an open transaction")?;
         self.thread.note_use();
         self.worker.set_patience(self.thread.patience());
-        let open = self.worker.open();
-        Ok(match &mut self.parts {
-            None => Tx::new(open.into_tx()),
-            Some(parts) => {
-                parts.patience = open.patience();
-                Tx::on_all(open.into_tx(), parts)
-            }
-        })
+        Ok(view(&mut self.worker, &mut self.parts))
     }
 
     /// Log and gsn of the transaction's first record, by which the log and the table of open
@@ -115,13 +108,18 @@ impl<'s> Transaction<'s> {
         // The drop rolls back.
         Inside::refuse_in_batch("the commit of an open transaction")?;
         self.session.refuse_commits()?;
-        let committed = match &mut self.parts {
+        let signed = self.session.serials.sign(&mut view(&mut self.worker, &mut self.parts));
+        let committed = signed.and_then(|()| match &mut self.parts {
             None => self.worker.open().commit(),
             Some(parts) => kinds::commit_or_roll_back(&mut self.worker.open(), parts),
-        };
+        });
         let ended = self.worker.end(committed);
-        let acknowledged = self.give_back().acknowledge();
+        let session = self.give_back();
+        let acknowledged = session.acknowledge();
         // As in `Session::transact`.
+        if ended.is_ok() {
+            session.count();
+        }
         acknowledged?;
         ended?;
         Ok(())
@@ -132,6 +130,18 @@ impl<'s> Transaction<'s> {
         let worker = std::mem::replace(&mut self.worker, SessionWorker::lent());
         self.session.take_back(worker, self.parts.take());
         self.session
+    }
+}
+
+/// An open transaction in its body's view.
+fn view<'t>(worker: &'t mut SessionWorker, parts: &'t mut Option<Parts>) -> Tx<'t> {
+    let open = worker.open();
+    match parts {
+        None => Tx::new(open.into_tx()),
+        Some(parts) => {
+            parts.patience = open.patience();
+            Tx::on_all(open.into_tx(), parts)
+        }
     }
 }
 

@@ -48,6 +48,11 @@ impl<'t> Tx<'t> {
         self.parts.is_none()
     }
 
+    /// Whether the transaction has written anything, or may have written to a table of another kind.
+    pub(crate) fn may_have_written(&self) -> bool {
+        self.memory.has_written() || self.parts.as_ref().is_some_and(|parts| parts.may_have_written())
+    }
+
     /// Forgets all writes, for another run. Call this only if all keys are in memory.
     pub(crate) fn discard_writes(&mut self) {
         self.memory.discard_writes();

@@ -48,6 +48,10 @@
 //! | `VersionMistaken` | a call is made again in another version |
 //! | `DigestNotCompared` | a changed procedure is served with what it writes now |
 //! | `EmptiedTooEarly` | a call reads an empty table, which was emptied after it |
+//! | `SerialAheadOfClosed` | a session calls durable what is not flushed |
+//! | `SerialWithoutReads` | a session calls a read durable whose writer a crash takes away |
+//! | `SerialOfPresentEpoch` | a session calls durable what the next checkpoint will hold |
+//! | `SerialBeforeCommit` | a named session resumes behind a commit that was never made |
 
 #[path = "crash/chains.rs"]
 mod chains;
@@ -73,6 +77,8 @@ mod of_calls;
 mod pointed;
 #[path = "crash/published.rs"]
 mod published;
+#[path = "crash/serials.rs"]
+mod serials;
 #[path = "crash/settings.rs"]
 mod settings;
 #[path = "crash/small.rs"]
@@ -95,7 +101,7 @@ use settings::{Setting, matrix};
 use stillpoint_sync::planted::{Bug, plant};
 
 /// Each bug shows in one of these situations. All but the last were made for one bug.
-const SCENARIOS: [(&str, fn()); 38] = [
+const SCENARIOS: [(&str, fn()); 39] = [
     ("a read before an overwrite", of_calls::who_overwrites_what_another_has_read_comes_after),
     ("a read behind a slow call", of_calls::a_replay_overwrites_nothing_that_is_still_to_be_read),
     ("logged inputs", of_calls::time_and_random_numbers_are_logged),
@@ -160,6 +166,7 @@ const SCENARIOS: [(&str, fn()); 38] = [
         "sessions interleaved at the steps of a commit",
         interleaved::sessions_interleave_at_the_steps_of_a_commit,
     ),
+    ("durable serials", serials::what_a_session_calls_durable_is_there),
     ("random lives", random_lives),
 ];
 

@@ -161,5 +161,13 @@ crate::planted_bugs! {
         DigestNotCompared,
         /// A replay of calls reads tables as they are after they were emptied.
         EmptiedTooEarly,
+        /// Transactions count as durable as soon as they have ended.
+        SerialAheadOfClosed,
+        /// Transactions count as durable when those of their own log are, whatever they have read.
+        SerialWithoutReads,
+        /// Without a journal, transactions of a checkpoint's own epoch count as durable with it.
+        SerialOfPresentEpoch,
+        /// A commit of a named session writes the serial of the next commit.
+        SerialBeforeCommit,
     }
 }

@@ -15,6 +15,11 @@ impl Dependencies {
         Self { stamps: Vec::new(), are_wanted }
     }
 
+    /// From here on somebody asks for dependencies.
+    pub fn want(&mut self) {
+        self.are_wanted = true;
+    }
+
     /// Notes that an answer depends on a commit, if the log wants to know.
     #[inline]
     pub fn add(&mut self, stamp: Stamp) {

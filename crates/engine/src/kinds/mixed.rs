@@ -33,12 +33,12 @@ struct Chunk {
 
 impl Chunk {
     /// Declares transactions from number `first` on.
-    fn declare<B: Batch + ?Sized>(&mut self, batch: &mut B, first: usize) {
+    fn declare<B: Batch + ?Sized>(&mut self, batch: &mut B, runner: &Runner<'_>, first: usize) {
         self.keys.clear();
         self.ends.clear();
         for index in first..batch.len() {
             self.keys.next_transaction();
-            batch.declare(index, &mut self.keys);
+            runner.declare(batch, index, &mut self.keys);
             self.ends.push(self.keys.declared().len());
             if self.keys.declared().len() >= CHUNK_KEYS_MAX {
                 break;
@@ -83,14 +83,14 @@ pub(crate) struct Absent {
 pub(crate) fn execute<B: Batch + ?Sized>(
     worker: &mut Worker,
     parts: &mut Parts,
-    (batch, mut calls): (&mut B, Runner<'_>),
+    (batch, mut runner): (&mut B, Runner<'_>),
     from: usize,
 ) -> Result<(), Absent> {
     let mut chunk = Chunk { keys: KeySet::new(worker.store().hasher()), ends: Vec::new() };
     let mut next = from;
     while next < batch.len() {
-        chunk.declare(batch, next);
-        let ran = execute_chunk(worker, parts, (batch, calls.reborrow()), (&chunk, next));
+        chunk.declare(batch, &runner, next);
+        let ran = execute_chunk(worker, parts, (batch, runner.reborrow()), (&chunk, next));
         parts.give_dependencies(worker);
         ran?;
         next += chunk.ends.len();
@@ -102,7 +102,7 @@ pub(crate) fn execute<B: Batch + ?Sized>(
 fn execute_chunk<B: Batch + ?Sized>(
     worker: &mut Worker,
     parts: &mut Parts,
-    (batch, mut calls): (&mut B, Runner<'_>),
+    (batch, mut runner): (&mut B, Runner<'_>),
     (chunk, next): (&Chunk, usize),
 ) -> Result<(), Absent> {
     let (first, arrivals) = parts.ask_for_all(&chunk.keys);
@@ -112,12 +112,12 @@ fn execute_chunk<B: Batch + ?Sized>(
     while at < end {
         let count = (at..end).take_while(|&at| chunk.is_in_memory(at, parts)).count();
         if count > 0 {
-            let calls = calls.reborrow();
-            worker.execute(&mut InMemoryOnly { batch, calls, chunk, next, at, count });
+            let runner = runner.reborrow();
+            worker.execute(&mut InMemoryOnly { batch, runner, chunk, next, at, count });
             at += count;
         } else {
-            let calls = calls.reborrow();
-            execute_mixed(worker, parts, (batch, calls), (chunk, at), next + at)?;
+            let runner = runner.reborrow();
+            execute_mixed(worker, parts, (batch, runner), (chunk, at), next + at)?;
             at += 1;
         }
     }
@@ -128,7 +128,7 @@ fn execute_chunk<B: Batch + ?Sized>(
 fn execute_mixed<B: Batch + ?Sized>(
     worker: &mut Worker,
     parts: &mut Parts,
-    (batch, mut calls): (&mut B, Runner<'_>),
+    (batch, mut runner): (&mut B, Runner<'_>),
     (chunk, at): (&Chunk, usize),
     index: usize,
 ) -> Result<(), Absent> {
@@ -143,13 +143,14 @@ fn execute_mixed<B: Batch + ?Sized>(
             |keys| chunk.copy(range.clone(), keys, |table| kinds.of(table).is_none()),
             |open| {
                 let lock = |parts: &mut Parts| parts.lock_declared(&chunk.keys, range.clone());
-                commit::run(open, parts, lock, |tx| calls.run(batch, index, tx))
+                commit::run(open, parts, lock, |tx| runner.run(batch, index, tx))
             },
         )
     });
     if let Some(arrival) = parts.absent.take() {
         return Err(Absent { next: index, arrivals: vec![arrival] });
     }
+    runner.serials.ended(&ended);
     batch.ended(index, ended.map(|((), stamp)| stamp));
     Ok(())
 }
@@ -157,7 +158,7 @@ fn execute_mixed<B: Batch + ?Sized>(
 /// Transactions of a chunk that are on the memory store alone.
 struct InMemoryOnly<'b, B: ?Sized> {
     batch: &'b mut B,
-    calls: Runner<'b>,
+    runner: Runner<'b>,
     chunk: &'b Chunk,
     /// The number in the batch of the first transaction of the chunk.
     next: usize,
@@ -178,9 +179,10 @@ impl<B: Batch + ?Sized> stillpoint_store::Batch for InMemoryOnly<'_, B> {
     }
     fn run(&mut self, index: usize, tx: &mut stillpoint_store::Tx<'_>) -> Result<(), TxError> {
         let (index, tx) = (self.next + self.at + index, &mut Tx::new(tx.reborrow()));
-        self.calls.run(self.batch, index, tx)
+        self.runner.run(self.batch, index, tx)
     }
     fn ended(&mut self, index: usize, result: Result<Option<Stamp>, TxError>) {
+        self.runner.serials.ended(&result);
         self.batch.ended(self.next + self.at + index, result);
     }
 }

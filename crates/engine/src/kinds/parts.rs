@@ -268,6 +268,11 @@ impl Parts {
         Ok(public)
     }
 
+    /// Whether the run may have written to a table of another kind.
+    pub(crate) fn may_have_written(&self) -> bool {
+        self.met.iter().any(|(key, _)| key.mode == Mode::Write)
+    }
+
     /// The slot of a key that the memory store has locked under `slot`.
     pub(crate) fn slot_in_memory(&mut self, slot: Slot) -> Slot {
         let place = KeyLocation::Memory(slot);

@@ -11,6 +11,7 @@ use crate::config::Config;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::session::Session;
+use crate::tables::check_name_length;
 
 /// Records of a transaction. A longer transaction would lock more keys without a gain.
 const BATCH_RECORDS: usize = 256;
@@ -81,7 +82,7 @@ impl Loader {
             ..config
         });
         let engine = builder.open()?;
-        let records: u64 = engine.tables().iter().map(|(_, table)| engine.len(*table)).sum();
+        let records: u64 = engine.all_tables().iter().map(|(_, table)| engine.len(*table)).sum();
         if records > 0 && !adds {
             return Err(Error::HoldsRecords { dir, records });
         }
@@ -100,7 +101,9 @@ impl Loader {
     /// # Errors
     /// As [`Engine::tables_named`].
     pub fn make_tables(&mut self, names: &[&str]) -> Result<(), Error> {
-        let ids = self.engine.tables_named(names)?;
+        // A dump has the engine's own tables, too.
+        names.iter().try_for_each(|name| check_name_length(name))?;
+        let ids = self.engine.find_or_make_tables(names)?;
         self.tables.extend(names.iter().map(|&name| name.to_owned()).zip(ids));
         Ok(())
     }

@@ -22,6 +22,7 @@ mod merging;
 mod pointed;
 mod published;
 mod schemes;
+mod serials;
 mod settings;
 mod small;
 mod stage;
@@ -78,6 +79,11 @@ fn an_emptied_table_is_free_at_once() {
 #[test]
 fn a_restored_checkpoint_has_nothing_of_a_table_emptied_meanwhile() {
     emptied::a_restored_checkpoint_has_nothing_of_a_table_emptied_meanwhile();
+}
+
+#[test]
+fn what_a_session_calls_durable_is_there() {
+    serials::what_a_session_calls_durable_is_there();
 }
 
 #[test]

@@ -347,6 +347,11 @@ impl<'w> Tx<'w> {
         Ok(existed)
     }
 
+    /// Whether the transaction has written anything so far.
+    pub fn has_written(&self) -> bool {
+        self.transaction.held.iter().any(|held| held.pending != NONE)
+    }
+
     /// Forgets everything that the transaction has written. Its locks stay.
     pub fn discard_writes(&mut self) {
         self.transaction.held.iter_mut().for_each(|held| held.pending = NONE);

@@ -339,6 +339,12 @@ impl Worker {
         self.local.dependencies.add(stamp);
     }
 
+    /// From here on the worker collects the stamps that its answers depend on, whatever
+    /// [the log wants](CommitLog::wants_dependencies).
+    pub fn want_dependencies(&mut self) {
+        self.local.dependencies.want();
+    }
+
     /// The newest commit of every log that answers since the last call depend on, own commits
     /// included.
     pub fn take_dependencies(&mut self) -> Vec<Stamp> {
