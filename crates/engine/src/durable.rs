@@ -7,21 +7,20 @@
 //! ```
 
 use std::fmt;
-use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
-use parking_lot::{Condvar, Mutex};
 use stillpoint_checkpoint::CheckpointError;
 use stillpoint_format::Stamp;
-use stillpoint_io::{JoinHandle, catch_panic};
+use stillpoint_io::catch_panic;
 use stillpoint_sync::{mutant, planted};
 
 use crate::checkpoints;
 use crate::error::Error;
-use crate::session::Unflushed;
 use crate::shared::Shared;
+use crate::unflushed::Unflushed;
+use crate::waits::Wait;
 
 impl Shared {
     /// Everything that was committed so far.
@@ -38,7 +37,8 @@ impl Shared {
         if self.records_commits {
             return needs.stamps.iter().all(|&stamp| self.journal.is_closed(stamp));
         }
-        let has = |epoch: u64| mutant!(epoch > needs.epoch, SerialOfPresentEpoch => epoch >= needs.epoch);
+        let has =
+            |epoch: u64| mutant!(epoch > needs.epoch, SerialOfPresentEpoch => epoch >= needs.epoch);
         // A store without new commits has nothing that the newest checkpoint lacks.
         has(self.checkpoints.published_epoch()) || !self.checkpoints.lacks_commits(self)
     }
@@ -63,6 +63,14 @@ impl Shared {
             Err(Error::Checkpoint(CheckpointError::Cancelled)) => Err(Error::Ended),
             Err(error) => Err(error),
         }
+    }
+}
+
+impl Shared {
+    /// As [`make_saved`](Self::make_saved), where a panic fails the store.
+    fn save(self: &Arc<Self>, needs: &Unflushed) -> Result<(), Error> {
+        let saved = catch_panic("durable", || self.make_saved(needs));
+        saved.unwrap_or_else(|panic| Err(self.fail_by_panic(panic)))
     }
 }
 
@@ -109,104 +117,13 @@ impl Future for Durable {
             // There is no thread that could work meanwhile.
             return Poll::Ready(shared.make_saved(needs));
         }
-        let state = Mutex::new(State::Waits(context.waker().clone()));
-        let new = Arc::new(Wait { needs: needs.clone(), state });
-        shared.waits.add(shared, &new)?;
+        let new = Arc::new(Wait::new(needs.clone(), context.waker().clone()));
+        let start = || {
+            let its = shared.clone();
+            stillpoint_io::spawn("durable", move || its.life.waits.serve(|needs| its.save(needs)))
+        };
+        shared.life.waits.add(&new, start)?;
         *wait = Some(new);
         Poll::Pending
-    }
-}
-
-/// A future that waits.
-#[derive(Debug)]
-struct Wait {
-    needs: Unflushed,
-    state: Mutex<State>,
-}
-
-#[derive(Debug)]
-enum State {
-    Waits(Waker),
-    /// The result, until the future takes it.
-    Ended(Option<Result<(), Error>>),
-}
-
-impl Wait {
-    /// Takes the result. If there is none yet, it will wake `waker`.
-    fn look(&self, waker: &Waker) -> Option<Result<(), Error>> {
-        match &mut *self.state.lock() {
-            State::Waits(known) => {
-                known.clone_from(waker);
-                None
-            }
-            State::Ended(result) => result.take(),
-        }
-    }
-
-    fn end(&self, result: Result<(), Error>) {
-        let before = std::mem::replace(&mut *self.state.lock(), State::Ended(Some(result)));
-        if let State::Waits(waker) = before {
-            waker.wake();
-        }
-    }
-}
-
-/// The futures that wait, and the thread that works for them. The first wait starts the thread.
-#[derive(Debug, Default)]
-pub(crate) struct Waits {
-    queue: Mutex<Queue>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Queue {
-    /// The queue does not keep a future that was dropped.
-    waiting: Vec<Weak<Wait>>,
-    thread: Option<JoinHandle<()>>,
-    has_ended: bool,
-}
-
-impl Waits {
-    fn add(&self, shared: &Arc<Shared>, wait: &Arc<Wait>) -> Result<(), Error> {
-        let mut queue = self.queue.lock();
-        if queue.has_ended {
-            return Err(Error::Ended);
-        }
-        if queue.thread.is_none() {
-            let its = shared.clone();
-            queue.thread = Some(stillpoint_io::spawn("durable", move || its.waits.serve(&its))?);
-        }
-        queue.waiting.push(Arc::downgrade(wait));
-        drop(queue);
-        self.changed.notify_one();
-        Ok(())
-    }
-
-    /// Serves futures until the engine ends.
-    fn serve(&self, shared: &Arc<Shared>) {
-        let mut queue = self.queue.lock();
-        loop {
-            self.changed.wait_while(&mut queue, |now| now.waiting.is_empty() && !now.has_ended);
-            if queue.waiting.is_empty() {
-                return;
-            }
-            let waiting = std::mem::take(&mut queue.waiting);
-            drop(queue);
-            for wait in waiting.iter().filter_map(Weak::upgrade) {
-                let saved = catch_panic("durable", || shared.make_saved(&wait.needs));
-                wait.end(saved.unwrap_or_else(|panic| Err(shared.fail_by_panic(panic))));
-            }
-            queue = self.queue.lock();
-        }
-    }
-
-    /// Lets the thread end, after the futures that wait have their results. Gives the thread.
-    pub(crate) fn end(&self) -> Option<JoinHandle<()>> {
-        let mut queue = self.queue.lock();
-        queue.has_ended = true;
-        let thread = queue.thread.take();
-        drop(queue);
-        self.changed.notify_all();
-        thread
     }
 }

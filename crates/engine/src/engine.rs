@@ -17,9 +17,11 @@ use crate::error::Error;
 use crate::guards::Inside;
 use crate::kinds::{Operations, Parts};
 use crate::log::{CommitCounter, SessionLog};
-use crate::session::{Session, Unflushed};
+use crate::named;
+use crate::session::Session;
 use crate::shared::Shared;
 use crate::stats::Stats;
+use crate::unflushed::Unflushed;
 
 /// Interval of the maintenance thread.
 const MAINTENANCE_TICK: Duration = Duration::from_millis(5);
@@ -171,6 +173,51 @@ impl Engine {
         let worker = Worker::new(shared.store.clone(), commit_log)
             .ok_or(Error::TooManySessions(shared.config.sessions))?;
         Ok(Session::new(shared.clone(), worker, parts, log, seat))
+    }
+
+    /// A session for one thread, with a name of 1 to 255 bytes. The store keeps the serial of the
+    /// session's last commit, exactly: the commit writes it. So after a crash, or after any other
+    /// end, the program opens a session of that name, and [`Session::serial`] says where to go on.
+    ///
+    /// Each commit of the session writes one record more. A journal that logs calls gets the writes
+    /// of a named session's calls. The session tracks its [durable serial](Session::durable_serial)
+    /// from the beginning.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// use stillpoint::{Config, Durability, Engine};
+    ///
+    /// let inputs = ["rex", "tom", "kit"];
+    /// let mut config = Config::new(directory.path());
+    /// config.durability = Durability::Strict;
+    /// for run in 0..2 {
+    ///     let engine = Engine::open(config.clone())?;
+    ///     let pets = engine.table("pets")?;
+    ///     let mut session = engine.session_named("importer")?;
+    ///     assert_eq!(session.serial(), 2 * run);
+    ///     // Goes on with the first input that the store does not have.
+    ///     for input in inputs.iter().skip(session.serial() as usize).take(2) {
+    ///         session.transact(|tx| tx.put(pets, input.as_bytes(), b"pet"))?;
+    ///     }
+    ///     assert_eq!(engine.len(pets), 2 + run);
+    ///     // A drop without a close is like a crash.
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::SessionName`] if a living session has the name, or the name is empty or too long.
+    /// [`Error::InsideTransaction`] from inside a transaction. [`Error::TooManySessions`]. The
+    /// first session of a name also needs what a commit needs, and the first one of a store what a
+    /// new table needs.
+    pub fn session_named(&self, name: &str) -> Result<Session, Error> {
+        Inside::refuse("session_named")?;
+        named::check_length(name)?;
+        let table = self.find_or_make_tables(&[named::SESSIONS])?[0];
+        let name = self.shared.seats.names.take(name, table)?;
+        let mut session = self.session()?;
+        session.begin_named(name)?;
+        Ok(session)
     }
 
     /// Takes a checkpoint, after the one under way if there is one. Returns when the checkpoint is
@@ -343,8 +390,7 @@ impl Drop for Engine {
         } else if self.stop_threads().is_err() {
             self.shared.fail("a background thread panicked".to_owned());
         }
-        self.shared.life.end();
-        let thread = self.shared.waits.end().filter(|_| !Inside::is_now());
+        let thread = self.shared.life.end().filter(|_| !Inside::is_now());
         if thread.is_some_and(|thread| thread.join().is_err()) {
             self.shared.fail("a background thread panicked".to_owned());
         }

@@ -159,7 +159,9 @@ pub enum Error {
         reason: &'static str,
     },
     /// The session has not run so many transactions.
-    #[error("the session's last serial is {last}, so nobody can wait for {serial}: ask for one that Session::serial has given")]
+    #[error(
+        "the session's last serial is {last}, so nobody can wait for {serial}: ask for one that Session::serial has given"
+    )]
     NoSuchSerial {
         /// The serial that was asked for.
         serial: u64,

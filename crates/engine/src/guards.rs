@@ -12,10 +12,14 @@ use stillpoint_sync::atomic::{
 
 use crate::error::Error;
 use crate::kinds::Kinds;
+use crate::named::SessionNames;
 
-/// The counter of sessions.
+/// The sessions: their number, and the names of some of them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seats(Arc<AtomicUsize>);
+pub(crate) struct Seats {
+    taken: Arc<AtomicUsize>,
+    pub(crate) names: SessionNames,
+}
 
 impl Seats {
     /// Counts a session, unless `limit` sessions exist.
@@ -23,8 +27,8 @@ impl Seats {
         let one_more = |taken: usize| (taken < limit).then_some(taken + 1);
         // Acquire: partner of the Release in `drop`, so that resources of the session before are
         // free. Relaxed: a refusal reads nothing else.
-        match self.0.fetch_update(Acquire, Relaxed, one_more) {
-            Ok(_) => Ok(Seat(self.0.clone())),
+        match self.taken.fetch_update(Acquire, Relaxed, one_more) {
+            Ok(_) => Ok(Seat(self.taken.clone())),
             Err(_) => Err(Error::TooManySessions(limit)),
         }
     }

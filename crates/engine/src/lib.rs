@@ -64,6 +64,8 @@ mod tables;
 mod transaction;
 mod tx;
 mod undone;
+mod unflushed;
+mod waits;
 
 pub use batch::{Batch, Procedure};
 pub use builder::{EngineBuilder, Tables};
@@ -77,7 +79,7 @@ pub use durable::Durable;
 pub use engine::Engine;
 pub use error::Error;
 pub use procedure::{Arguments, StoredProcedure};
-pub use session::{Executed, Session, Unflushed};
+pub use session::{Executed, Session};
 pub use stats::Stats;
 pub use stillpoint_format::hash::KeyHasher;
 pub use stillpoint_format::registry::UnknownName;
@@ -95,6 +97,7 @@ pub use stillpoint_txn::{
 pub use tables::Kind;
 pub use transaction::Transaction;
 pub use tx::Tx;
+pub use unflushed::Unflushed;
 
 /// Names of the checkpoint schemes and a line about each, for help texts.
 pub fn checkpoint_schemes() -> impl Iterator<Item = (&'static str, &'static str)> {

@@ -1,13 +1,14 @@
 //! The life of a store: it is sound, has failed, or has ended.
 
 use parking_lot::Mutex;
-use stillpoint_io::NotOwner;
+use stillpoint_io::{JoinHandle, NotOwner};
 use stillpoint_sync::atomic::{
     AtomicU8,
     Ordering::{Acquire, Release},
 };
 
 use crate::error::Error;
+use crate::waits::Waits;
 
 const SOUND: u8 = 0;
 const FAILED: u8 = 1;
@@ -29,6 +30,8 @@ pub(crate) struct Life {
     /// Each call reads the state, and it is written twice at most.
     state: AtomicU8,
     failure: Mutex<Option<Failure>>,
+    /// Those who wait for what survives any crash, until the end.
+    pub(crate) waits: Waits,
 }
 
 impl Life {
@@ -53,9 +56,11 @@ impl Life {
         self.state.fetch_max(FAILED, Release);
     }
 
-    /// Ends the store: sessions do nothing any more.
-    pub(crate) fn end(&self) {
+    /// Ends the store: sessions do nothing any more. Gives the thread of those who wait, if there is
+    /// one; it ends once they know.
+    pub(crate) fn end(&self) -> Option<JoinHandle<()>> {
         self.state.fetch_max(ENDED, Release);
+        self.waits.end()
     }
 
     /// Refuses a call that may write, unless the store is sound.
@@ -98,7 +103,7 @@ mod tests {
         life.lose(NotOwner::GivenBack("LOCK".into()));
         assert!(matches!(life.check(), Err(Error::Failed(reason)) if reason == "the first"));
         life.check_read().expect("reads are served");
-        life.end();
+        assert!(life.end().is_none(), "nobody has waited");
         life.fail("late".to_owned());
         assert!(matches!(life.check(), Err(Error::Ended)));
         assert!(matches!(life.check_read(), Err(Error::Ended)));

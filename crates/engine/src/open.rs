@@ -17,12 +17,10 @@ use crate::builder::Parts;
 use crate::catalog::{self, Catalog};
 use crate::checkpoints::{Checkpoints, LOG_HOLDER, marks_replayed};
 use crate::config::Config;
-use crate::durable::Waits;
 use crate::error::Error;
 use crate::guards::Seats;
 use crate::kinds::{self, KindReplay, Kinds, OpenTransactions};
 use crate::life::Life;
-use crate::named::SessionNames;
 use crate::procedure::Procedures;
 use crate::repeat;
 use crate::shared::Shared;
@@ -97,8 +95,6 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
         recovered,
         life: Life::default(),
         seats: Seats::default(),
-        session_names: SessionNames::default(),
-        waits: Waits::default(),
         stopping: AtomicBool::new(false),
         next_log: AtomicUsize::new(0),
         config,

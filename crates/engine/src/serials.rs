@@ -13,15 +13,10 @@ use std::collections::VecDeque;
 use std::mem;
 
 use stillpoint_store::TxError;
-use stillpoint_sync::{mutant, planted};
 
-use crate::durable::Durable;
-use crate::error::Error;
-use crate::guards::Inside;
 use crate::named::SessionName;
-use crate::session::{Session, Unflushed};
-use crate::shared::Shared;
 use crate::tx::Tx;
+use crate::unflushed::Unflushed;
 
 /// Transactions of a group.
 const GROUP: u64 = 64;
@@ -68,13 +63,44 @@ impl Serials {
         }
     }
 
+    /// Whether the present group of transactions is large enough.
     #[inline]
-    fn is_due(&self) -> bool {
+    pub(crate) fn is_due(&self) -> bool {
         self.tracked.as_ref().is_some_and(|tracked| self.last - tracked.groups.newest() >= GROUP)
     }
 
+    /// Whether somebody has asked which transactions are durable.
     pub(crate) fn is_tracked(&self) -> bool {
         self.tracked.is_some()
+    }
+
+    /// Begins to note what transactions depend on. `earlier` is what those so far may depend on.
+    pub(crate) fn track(&mut self, earlier: Unflushed) {
+        // Without a transaction nothing was met.
+        let gathered = if self.last == 0 { Unflushed::default() } else { earlier };
+        self.tracked = Some(Box::new(Tracked { gathered, ..Tracked::default() }));
+    }
+
+    /// Ends the present group of transactions, which have met `met` and what was gathered before.
+    /// None of them, nor what they have met, is of a later epoch than `epoch`.
+    pub(crate) fn cut(&mut self, met: Unflushed, epoch: u64) {
+        let Some(tracked) = &mut self.tracked else { return };
+        tracked.meet(met);
+        if tracked.groups.newest() < self.last {
+            let needs = Unflushed { epoch, ..mem::take(&mut tracked.gathered) };
+            tracked.groups.add(self.last, needs);
+        }
+    }
+
+    /// The greatest serial up to which all transactions survive any crash. `is_saved` tells whether
+    /// what was met does. 0 if nobody tracks the transactions.
+    pub(crate) fn durable(&mut self, is_saved: impl Fn(&Unflushed) -> bool) -> u64 {
+        self.tracked.as_mut().map_or(0, |tracked| tracked.groups.durable(is_saved))
+    }
+
+    /// What the transactions up to `serial` need. `None` if they were found durable.
+    pub(crate) fn needs_of(&self, serial: u64) -> Option<Unflushed> {
+        self.tracked.as_ref()?.groups.needs_of(serial)
     }
 
     /// What answers since the last call depend on, of which `met` was just met.
@@ -102,7 +128,7 @@ impl Tracked {
 /// Numbered transactions of one caller, and what each of them needs to survive any crash. Bounded:
 /// the more transactions wait, the coarser the steps of the durable serial are.
 #[derive(Debug, Default)]
-pub(crate) struct DurableSerials {
+struct DurableSerials {
     /// The greatest serial up to which all transactions were found durable.
     durable: u64,
     /// What transactions beyond need, oldest first.
@@ -143,8 +169,8 @@ impl DurableSerials {
     }
 
     /// The greatest serial up to which all transactions survive any crash.
-    fn durable(&mut self, shared: &Shared) -> u64 {
-        while let Some(group) = self.waiting.pop_front_if(|group| shared.is_saved(&group.needs)) {
+    fn durable(&mut self, is_saved: impl Fn(&Unflushed) -> bool) -> u64 {
+        while let Some(group) = self.waiting.pop_front_if(|group| is_saved(&group.needs)) {
             self.durable = group.last;
         }
         self.durable
@@ -163,154 +189,6 @@ impl DurableSerials {
             }
         }
         Some(needs)
-    }
-}
-
-/// The numbers of a session's transactions.
-impl Session {
-    /// The serial of the session's last transaction. Serials count the session's transactions that
-    /// have ended without an error, also those that only read, from 1 on. Each call of
-    /// [`read`](Self::read), [`scan`](Self::scan) and [`len`](Self::len) counts as one.
-    ///
-    /// A [named](crate::Engine::session_named) session begins with the serial of its last commit
-    /// that the store has.
-    pub fn serial(&self) -> u64 {
-        self.serials.last
-    }
-
-    /// The greatest serial up to which all the session's transactions survive any crash, with
-    /// everything that they have read. Waits for nothing, and never goes back. Greater serials may
-    /// survive, too. Writes of [`Durability::Relaxed`](crate::Durability::Relaxed) get there by
-    /// themselves. Without a journal a checkpoint brings them there.
-    ///
-    /// The session notes what its transactions depend on from the first call on. A session that
-    /// never asks pays nothing. What came before the first call counts as durable once all logs are,
-    /// up to their ends at that call.
-    ///
-    /// ```
-    /// # let directory = tempfile::tempdir()?;
-    /// let engine = stillpoint::Engine::open(stillpoint::Config::new(directory.path()))?;
-    /// let pets = engine.table("pets")?;
-    /// let mut session = engine.session()?;
-    /// session.transact(|tx| tx.put(pets, b"rex", b"dog"))?;
-    /// session.transact(|tx| tx.put(pets, b"tom", b"cat"))?;
-    /// assert_eq!(session.serial(), 2);
-    /// assert!(session.durable_serial() <= 2); // the log is flushed within a second
-    /// session.wait_durable(2)?; // or now
-    /// assert_eq!(session.durable_serial(), 2);
-    /// # drop(session);
-    /// # engine.close()?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn durable_serial(&mut self) -> u64 {
-        self.cut();
-        let Self { shared, serials, .. } = self;
-        serials.tracked.as_mut().map_or(0, |tracked| tracked.groups.durable(shared))
-    }
-
-    /// Waits until all the session's transactions up to `serial` survive any crash. With a journal
-    /// this flushes the log at once. Without one it takes a checkpoint, unless a published one has
-    /// these transactions. Several callers share flushes and checkpoints.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchSerial`] if the session has no such transaction yet.
-    /// [`Error::InsideTransaction`] from inside a transaction. [`Error::Journal`] or
-    /// [`Error::Failed`] if the log has failed, [`Error::Ended`] if the engine is gone. Without a
-    /// journal, why the checkpoint failed.
-    pub fn wait_durable(&mut self, serial: u64) -> Result<(), Error> {
-        Inside::refuse("wait_durable")?;
-        match self.needs_of(serial)? {
-            Some(needs) => self.shared.make_saved(&needs),
-            None => Ok(()),
-        }
-    }
-
-    /// As [`wait_durable`](Self::wait_durable), as a future that borrows nothing and needs no
-    /// runtime. A thread of the engine works for all futures that are awaited. Nothing happens
-    /// before the future is polled.
-    ///
-    /// ```
-    /// # let directory = tempfile::tempdir()?;
-    /// # use std::task::{Context, Waker};
-    /// let engine = stillpoint::Engine::open(stillpoint::Config::new(directory.path()))?;
-    /// let pets = engine.table("pets")?;
-    /// let mut session = engine.session()?;
-    /// session.transact(|tx| tx.put(pets, b"rex", b"dog"))?;
-    /// let mut safe = session.durable(session.serial())?;
-    /// // In an async function: safe.await?;
-    /// # let mut context = Context::from_waker(Waker::noop());
-    /// # while std::pin::Pin::new(&mut safe).poll(&mut context).is_pending() {}
-    /// assert_eq!(session.durable_serial(), 1);
-    /// # drop(session);
-    /// # engine.close()?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::NoSuchSerial`] at once. The future's errors are those of `wait_durable`.
-    pub fn durable(&mut self, serial: u64) -> Result<Durable, Error> {
-        let needs = self.needs_of(serial)?.unwrap_or_default();
-        Ok(Durable::new(self.shared.clone(), needs))
-    }
-
-    fn needs_of(&mut self, serial: u64) -> Result<Option<Unflushed>, Error> {
-        let last = self.serials.last;
-        if serial > last {
-            return Err(Error::NoSuchSerial { serial, last });
-        }
-        self.cut();
-        let tracked = self.serials.tracked.as_ref();
-        Ok(tracked.and_then(|tracked| tracked.groups.needs_of(serial)))
-    }
-
-    /// Counts a call that was a transaction.
-    #[inline]
-    pub(crate) fn count(&mut self) {
-        self.serials.last += 1;
-        self.cut_if_due();
-    }
-
-    /// Ends a group of transactions that is large enough.
-    #[inline]
-    pub(crate) fn cut_if_due(&mut self) {
-        if self.serials.is_due() {
-            self.cut();
-        }
-    }
-
-    /// Ends the present group of transactions. The first call begins to track them.
-    #[cold]
-    fn cut(&mut self) {
-        let met = Unflushed::of(self.worker.take_dependencies());
-        let Self { shared, serials: Serials { last, tracked, .. }, worker, log, .. } = self;
-        let tracked = tracked.get_or_insert_with(|| {
-            worker.want_dependencies();
-            // Nobody knows any more what earlier transactions have met.
-            let gathered = if *last == 0 { Unflushed::default() } else { shared.appended() };
-            Box::new(Tracked { gathered, ..Tracked::default() })
-        });
-        tracked.meet(met);
-        if tracked.groups.newest() == *last {
-            return;
-        }
-        let mut needs = mem::take(&mut tracked.gathered);
-        // All transactions of the group have ended. So none of them, nor what it has read, is of a
-        // later epoch.
-        needs.epoch = shared.store.driver().now().epoch();
-        mutant!(SerialWithoutReads => needs.stamps.retain(|stamp| stamp.log() == *log));
-        tracked.groups.add(*last, needs);
-    }
-
-    /// Begins a named session, whose last commit in the store had serial `last`. `self` has read
-    /// that.
-    pub(crate) fn begin_named(&mut self, name: SessionName, last: u64) {
-        self.serials.name = Some(name);
-        self.serials.last = last;
-    }
-
-    /// Begins to track the session's transactions.
-    pub(crate) fn track(&mut self) {
-        self.cut();
     }
 }
 

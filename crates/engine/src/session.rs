@@ -1,5 +1,7 @@
 //! A session, through which one thread uses the store.
 
+mod durability;
+
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
@@ -20,6 +22,7 @@ use crate::serials::Serials;
 use crate::shared::Shared;
 use crate::transaction::Transaction;
 use crate::tx::Tx;
+use crate::unflushed::Unflushed;
 
 /// A session runs one thread's transactions, one at a time.
 /// [`Engine::session`](crate::Engine::session) makes one.
@@ -176,7 +179,8 @@ impl Session {
         let inside = Inside::batch("execute");
         match inside.and_then(|inside| self.admit().map(|()| inside)) {
             Ok(_inside) => {
-                let runner = runner_of(&mut self.call, &mut self.inputs, &mut self.serials, &self.shared);
+                let runner =
+                    runner_of(&mut self.call, &mut self.inputs, &mut self.serials, &self.shared);
                 run_batch(&mut self.worker, &mut self.parts, runner, batch);
                 self.note_failure();
                 self.cut_if_due();
@@ -625,40 +629,6 @@ impl<B: Batch + ?Sized> Batch for Rest<'_, B> {
     }
     fn ended(&mut self, index: usize, result: Result<Option<Stamp>, TxError>) {
         self.batch.ended(self.from + index, result);
-    }
-}
-
-/// The commits that answers wait for in strict durability: the newest one of each log that they
-/// depend on. [`Session::unflushed`] returns this value.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Unflushed {
-    /// At most one commit of each log.
-    pub(crate) stamps: Vec<Stamp>,
-    /// No commit that the answers depend on is of a later epoch. 0 if that is not known.
-    pub(crate) epoch: u64,
-}
-
-impl Unflushed {
-    /// The commits of these stamps, in epochs that are not known.
-    pub(crate) fn of(stamps: Vec<Stamp>) -> Self {
-        Self { stamps, epoch: 0 }
-    }
-
-    /// Whether there is nothing to wait for.
-    pub fn is_empty(&self) -> bool {
-        self.stamps.is_empty()
-    }
-
-    /// Adds the other's commits.
-    pub fn join(&mut self, other: Self) {
-        self.epoch = self.epoch.max(other.epoch);
-        for stamp in other.stamps {
-            match self.stamps.iter_mut().find(|known| known.log() == stamp.log()) {
-                Some(known) if known.gsn() < stamp.gsn() => *known = stamp,
-                Some(_) => {}
-                None => self.stamps.push(stamp),
-            }
-        }
     }
 }
 

@@ -16,13 +16,11 @@ use stillpoint_sync::{mutant, planted};
 use crate::catalog::Catalog;
 use crate::checkpoints::Checkpoints;
 use crate::config::Config;
-use crate::durable::Waits;
 use crate::error::Error;
 use crate::guards::Seats;
 use crate::kinds::{Kinds, OpenTransactions};
 use crate::life::Life;
 use crate::log::CommitCounters;
-use crate::named::SessionNames;
 use crate::procedure::Procedures;
 use crate::undone::Overwritten;
 
@@ -59,8 +57,6 @@ pub(crate) struct Shared {
     pub(crate) recovered: RecoverySummary,
     pub(crate) life: Life,
     pub(crate) seats: Seats,
-    pub(crate) session_names: SessionNames,
-    pub(crate) waits: Waits,
     pub(crate) stopping: AtomicBool,
     pub(crate) next_log: AtomicUsize,
 }

@@ -50,7 +50,8 @@ impl<'t> Tx<'t> {
 
     /// Whether the transaction has written anything, or may have written to a table of another kind.
     pub(crate) fn may_have_written(&self) -> bool {
-        self.memory.has_written() || self.parts.as_ref().is_some_and(|parts| parts.may_have_written())
+        self.memory.has_written()
+            || self.parts.as_ref().is_some_and(|parts| parts.may_have_written())
     }
 
     /// Forgets all writes, for another run. Call this only if all keys are in memory.

@@ -231,7 +231,8 @@ fn live(
             break;
         }
     }
-    let told = |Player { label, first, events, durable, .. }| Told { label, first, events, durable };
+    let told =
+        |Player { label, first, events, durable, .. }| Told { label, first, events, durable };
     players.into_iter().map(told).collect()
 }
 
@@ -248,7 +249,10 @@ fn step(
     let shared = vec![b'x', rng.below(SHARED) as u8];
     let session = &mut player.session;
     let event = match rng.below(20) {
-        0..=2 => {
+        14 => return abandon(session, table, &own, &shared),
+        15..=18 => return ask(player, last, rng),
+        19 if engine.takes_checkpoints() => return engine.checkpoint().map(drop),
+        0..=2 | 19 => {
             let saw = session.transact(|tx| leave(tx, table, &own, &shared))?;
             Event { own: Some(own), saw }
         }
@@ -269,44 +273,47 @@ fn step(
             Event { own: None, saw: saw.into_iter().collect() }
         }
         12 => declared(session, table, None, &shared)?,
-        13 => {
+        _ => {
             let mut seen = Vec::new();
             let found = session.read(table, &shared, &mut seen)?;
             Event { own: None, saw: found.map(|_| seen).into_iter().collect() }
         }
-        14 => {
-            let abandoned = session.transact(|tx| {
-                leave(tx, table, &own, &shared)?;
-                Err::<(), _>(TxError::abandon("on purpose"))
-            });
-            match abandoned {
-                Err(Error::Transaction(TxError::Abandoned(_))) => return Ok(()),
-                other => return other,
-            }
-        }
-        15..=17 => {
-            note_durable(player, last);
-            return Ok(());
-        }
-        18 => {
-            let wanted = rng.below(last + 1);
-            if rng.below(2) == 0 {
-                session.wait_durable(wanted)?;
-            } else {
-                let mut wait = pin!(session.durable(wanted)?);
-                match wait.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-                    Poll::Ready(ended) => ended?,
-                    Poll::Pending => panic!("without threads nobody else works"),
-                }
-            }
-            note_durable(player, last);
-            assert!(player.durable >= wanted, "waited for {wanted}, and found {}", player.durable);
-            return Ok(());
-        }
-        _ if engine.takes_checkpoints() => return engine.checkpoint().map(drop),
-        _ => return Ok(()),
     };
     player.events.push(event);
+    Ok(())
+}
+
+/// Runs a transaction that writes and then fails. It has no serial.
+fn abandon(session: &mut Session, table: TableId, own: &[u8], shared: &[u8]) -> Result<(), Error> {
+    let abandoned = session.transact(|tx| {
+        leave(tx, table, own, shared)?;
+        Err::<(), _>(TxError::abandon("on purpose"))
+    });
+    match abandoned {
+        Err(Error::Transaction(TxError::Abandoned(_))) => Ok(()),
+        other => other,
+    }
+}
+
+/// Asks what is durable, and perhaps waits for some of it.
+fn ask(player: &mut Player, last: u64, rng: &SeededRng) -> Result<(), Error> {
+    let wanted = rng.below(last + 1);
+    match rng.below(8) {
+        0 => player.session.wait_durable(wanted)?,
+        1 => {
+            let mut wait = pin!(player.session.durable(wanted)?);
+            match wait.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(ended) => ended?,
+                Poll::Pending => panic!("without threads nobody else works"),
+            }
+        }
+        _ => {
+            note_durable(player, last);
+            return Ok(());
+        }
+    }
+    note_durable(player, last);
+    assert!(player.durable >= wanted, "waited for {wanted}, and found {}", player.durable);
     Ok(())
 }
 
@@ -378,7 +385,10 @@ fn judge(
             }
             let is_there = |(_, own): &(u64, Vec<u8>)| found.contains(own);
             let there = commits.iter().take_while(|commit| is_there(commit)).count();
-            assert!(!commits[there..].iter().any(is_there), "{context}: {at} lost one in the middle");
+            assert!(
+                !commits[there..].iter().any(is_there),
+                "{context}: {at} lost one in the middle"
+            );
             commits.truncate(there);
             let last = commits.last().map_or(0, |(serial, _)| *serial);
             let session = engine.session_named(&name(at)).expect("a name");

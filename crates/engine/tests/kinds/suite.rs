@@ -511,3 +511,42 @@ fn what_was_open_at_the_end_has_not_happened() {
         assert!(world.kind.is_unlocked());
     }
 }
+
+/// Puts a key, declared.
+struct Puts(TableId);
+
+impl Procedure for Puts {
+    fn declare(&mut self, keys: &mut KeySet) {
+        keys.push(self.0, b"declared", Mode::Write, 8);
+    }
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        tx.put_slot(Slot(0), b"value")
+    }
+    fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
+        result.expect("commits");
+    }
+}
+
+#[test]
+fn a_named_session_commits_to_each_kind_with_its_serial() {
+    for kinds in KINDS {
+        let disk = SimDisk::new(1);
+        let open = |disk: &SimDisk| World::open(disk, 1, 2, 0).expect("opens");
+        let world = open(&disk);
+        let tables = kinds.map(|kind| world.table_of(kind));
+        let mut session = world.engine.session_named("one").expect("a name");
+        for table in tables {
+            session.transact(|tx| tx.put(table, b"found", b"value")).expect("commits");
+            session.transact(|tx| Ok(tx.get(table, b"found")?.is_some())).expect("reads");
+            session.execute(&mut [Puts(table)][..]);
+            assert!(matches!(session.execute_here(&mut [Puts(table)][..], 0), Executed::All));
+            let mut transaction = session.begin().expect("begins");
+            transaction.tx().expect("open").put(table, b"open", b"value").expect("puts");
+            transaction.commit().expect("commits");
+        }
+        session.flush().expect("flushes");
+        assert_eq!((session.serial(), session.durable_serial()), (10, 10), "{kinds:?}");
+        let session = open(&disk.crash(1)).engine.session_named("one").expect("a name");
+        assert_eq!(session.serial(), 10, "{kinds:?}");
+    }
+}
