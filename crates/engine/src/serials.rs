@@ -7,7 +7,7 @@
 //! ```
 //! With a journal a group is durable once its stamps are closed. Publication closes what the
 //! checkpoint holds, so a checkpoint adds nothing. Without a journal a group is durable once a
-//! published checkpoint is of a later epoch than the group's end (docs/decisions/0031).
+//! published checkpoint is of a later epoch than the group's end (docs/decisions/0032).
 
 use std::collections::VecDeque;
 use std::mem;
