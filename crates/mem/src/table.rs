@@ -295,6 +295,15 @@ impl<G: Grain> Table<G> {
         }
     }
 
+    /// Prefetches the cache line that holds a cell with all its copies and marks. Does nothing without
+    /// such a cell. The table must have no columns of marks.
+    #[inline(always)]
+    pub fn prefetch_line(&self, index: usize) {
+        if index < self.shape.cells {
+            self.backing.prefetch_line(&self.places, index);
+        }
+    }
+
     /// Prefetches a mark. Does nothing if the table has no such mark.
     #[inline(always)]
     pub fn prefetch_mark(&self, column: usize, index: usize) {
@@ -478,6 +487,12 @@ mod backing {
             unsafe { std::slice::from_raw_parts(base.add(offset).cast::<G>(), count) }
         }
 
+        /// Prefetches the cache line of a cell. The caller has checked that the table has the cell.
+        #[inline(always)]
+        pub(super) fn prefetch_line(&self, places: &Places, index: usize) {
+            crate::prefetch(&self.grains_from(places, places.line_at(index), 1)[0]);
+        }
+
         #[inline]
         pub(super) fn mark(&self, places: &Places, column: usize, index: usize) -> &AtomicU8 {
             &self.marks(places, column, index, 1)[0]
@@ -556,6 +571,8 @@ mod backing {
             let first = (copy * self.shape.cells + index) * self.shape.cell_grains;
             &self.grains[first..first + count]
         }
+
+        pub(super) fn prefetch_line(&self, _: &Places, _: usize) {}
 
         pub(super) fn mark(&self, _: &Places, column: usize, index: usize) -> &AtomicU8 {
             &self.marks[column * self.shape.marks() + index]

@@ -276,6 +276,13 @@ impl<G: Grain, L: Layout> Grid<G, L> {
         self.table.prefetch(copy, index, offset / G::BYTES);
     }
 
+    /// Prefetches the cache line that holds a cell with all its copies and marks. An index without a
+    /// cell is ignored. Not for arrays with columns of marks.
+    #[inline(always)]
+    pub fn prefetch_line(&self, index: usize) {
+        self.table.prefetch_line(index);
+    }
+
     /// As [`prefetch`](Self::prefetch), of a cell that was found already.
     #[inline(always)]
     pub fn prefetch_at(&self, copy: usize, spot: &Spot<'_, G>, offset: usize) {

@@ -187,6 +187,20 @@ impl Places {
         copy * self.copy_stride + group * self.group_stride + lane * self.lane_stride
     }
 
+    /// Offset of a byte in the cache line that holds a cell with all its copies and marks. The table
+    /// must have no columns of marks.
+    #[cfg_attr(any(loom, shuttle), expect(dead_code, reason = "models have vectors"))]
+    #[inline(always)]
+    pub(super) fn line_at(&self, index: usize) -> usize {
+        debug_assert!(!self.has_columns_of_marks());
+        if self.lanes_reciprocal == 0 {
+            return index * self.lane_stride;
+        }
+        // Such groups are one cache line each.
+        let group = (u128::from(self.lanes_reciprocal) * index as u128) >> 64;
+        group as usize * LINE
+    }
+
     /// Offset of a mark of a cell, in bytes.
     #[inline(always)]
     pub(super) fn mark_at(&self, column: usize, index: usize) -> usize {

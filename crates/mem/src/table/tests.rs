@@ -197,6 +197,26 @@ fn cells_that_exceed_a_line_with_their_copies_are_dense() {
 }
 
 #[test]
+fn a_line_holds_a_cell_with_its_copies_and_marks() {
+    let mut met = 0;
+    for shape in shapes() {
+        let places = Places::of(&shape, 4).expect("it fits");
+        if places.has_columns_of_marks() || shape.cells_per_mark != 1 {
+            continue;
+        }
+        for index in 0..shape.cells {
+            let line = places.line_at(index) / 64;
+            let cells = (0..shape.copies).map(|copy| places.cell_at(copy, index));
+            let ends = cells.clone().map(|at| at + shape.cell_grains * 4 - 1);
+            let marks = (0..shape.mark_columns).map(|column| places.mark_at(column, index));
+            assert!(cells.chain(ends).chain(marks).all(|at| at / 64 == line), "{shape:?} {index}");
+            met += 1;
+        }
+    }
+    assert!(met > 1000, "{met}");
+}
+
+#[test]
 fn far_cells_are_reached() {
     // 2^33 cells in lines of five: the reciprocal equals the division up to this size.
     let shape = TableShape {

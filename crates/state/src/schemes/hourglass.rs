@@ -184,14 +184,13 @@ impl<L: Layout> Scheme for Hourglass<L> {
         offset: usize,
         intent: Intent,
     ) {
+        if !grid.has_columns_of_marks() {
+            return grid.prefetch_line(index);
+        }
         if index >= grid.cells() {
             return;
         }
         let spot = grid.spot(index);
-        if !grid.has_columns_of_marks() {
-            // One cache line holds the cell with both copies and stamps.
-            return grid.prefetch_at(turn.up, &spot, offset);
-        }
         // The stamps are in the processor's caches and need no prefetch. Only a first write touches
         // both copies.
         let newest = if grid.marks_lines() {

@@ -207,6 +207,9 @@ impl<L: Layout> Scheme for Piggyback<L> {
         offset: usize,
         intent: Intent,
     ) {
+        if !grid.has_columns_of_marks() {
+            return grid.prefetch_line(index);
+        }
         grid.prefetch(turn.up, index, offset);
         if !grid.frontier().is_all_done(turn) {
             grid.prefetch(turn.down(), index, offset);

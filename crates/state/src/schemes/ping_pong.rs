@@ -129,13 +129,15 @@ impl<L: Layout> Scheme for PingPong<L> {
         offset: usize,
         intent: Intent,
     ) {
+        if !grid.has_columns_of_marks() {
+            return grid.prefetch_line(index);
+        }
         if index >= grid.cells() {
             return;
         }
         let spot = grid.spot(index);
         grid.prefetch_at(STATE, &spot, offset);
-        // Without columns of marks, one cache line holds the cell with all copies and marks.
-        if intent == Intent::Write && grid.has_columns_of_marks() {
+        if intent == Intent::Write {
             grid.prefetch_at(changes(turn.up), &spot, offset);
             grid.prefetch_mark(turn.up, grid.mark_near(index, offset));
         }

@@ -75,6 +75,9 @@ impl<L: Layout> Scheme for Zigzag<L> {
 
     #[inline(always)]
     fn prefetch<G: Grain>(grid: &Grid<G, L>, _: LiveCopy, index: usize, offset: usize, _: Intent) {
+        if !grid.has_columns_of_marks() {
+            return grid.prefetch_line(index);
+        }
         grid.prefetch(0, index, offset);
         grid.prefetch(1, index, offset);
         grid.prefetch_mark(MR, index);
