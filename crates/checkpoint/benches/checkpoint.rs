@@ -11,8 +11,8 @@
 use std::sync::Arc;
 
 use stillpoint_checkpoint::{
-    Cycle, LoadOptions, LoadedRecord, NoSchemeLog, Pace, PartSink, Progress, Visit, VisitError,
-    Wanted, WriterConfig, load, registry, run_checkpoint, take_checkpoint, verify,
+    Cycle, LoadOptions, LoadedRecord, NoSchemeLog, Pace, PartSink, Progress, QuiesceFor, Visit,
+    VisitError, Wanted, WriterConfig, load, registry, run_checkpoint, take_checkpoint, verify,
 };
 use stillpoint_format::ident::StoreId;
 use stillpoint_format::names::CheckpointKind;
@@ -119,7 +119,9 @@ impl Bed {
             pace: Pace::Unpaced,
             progress: Arc::default(),
             log: Arc::new(NoSchemeLog),
+            quiesce_for: QuiesceFor::Commits,
             observer: None,
+            before_point: None,
         }
     }
 

@@ -3,8 +3,9 @@
 //! If the last checkpoint was published, its dirty marks are cleared. Otherwise they are joined to
 //! those of the present epoch ([`Store::settle_marks`]).
 
-use stillpoint_store::{Bug, Outcome, Store};
+use stillpoint_store::{Bug, Capture, Outcome, Store, planted};
 use stillpoint_sync::atomic::{AtomicU64, Ordering::SeqCst};
+use stillpoint_sync::mutant;
 
 /// The last published checkpoint of a scheme that takes changes.
 #[derive(Debug, Default)]
@@ -26,11 +27,30 @@ impl Changes {
         store.settle_marks(unit, slot, self.are_published(store) || forgets)
     }
 
+    /// As [`settle`](Self::settle), where captures read the copy of the ended epoch. The records of a
+    /// checkpoint that was not published are first brought over to the copy of the present epoch.
+    pub(crate) fn settle_copies(&self, store: &Store, unit: usize, slot: usize) -> u64 {
+        let forgets = store.driver().has_planted(Bug::NotBroughtOver);
+        if !self.are_published(store) && !forgets {
+            store.visit_ended_marks(unit, slot, &mut |cell| cell.bring_over());
+        }
+        self.settle(store, unit, slot)
+    }
+
     /// Notes how a checkpoint has ended.
     pub(crate) fn ended(&self, epoch: u64, outcome: Outcome) {
         if outcome == Outcome::Published {
             // SeqCst: as in `are_published`.
             self.published.store(epoch, SeqCst);
         }
+    }
+}
+
+/// Brings the newest value of each record over to the copy of the present epoch, so that a capture finds
+/// every record there.
+pub(crate) fn bring_all_over(store: &Store, unit: usize, to: &mut dyn Capture) {
+    mutant!(in store.driver(); NotBroughtOver => return);
+    if !to.is_abandoned() {
+        store.scan_records(unit, to, &mut |cell| cell.bring_over());
     }
 }

@@ -8,6 +8,7 @@
 //! still scans every record, without output: the next checkpoint needs the marks that such a scan
 //! leaves.
 
+mod point;
 mod walk;
 
 use std::sync::{Arc, OnceLock};
@@ -15,14 +16,16 @@ use std::sync::{Arc, OnceLock};
 use stillpoint_format::names::CheckpointKind;
 use stillpoint_io::{Clock, Disk, Pace, catch_panic};
 use stillpoint_store::{
-    Checkpointer, LogRefused, Outcome, Phase, PhaseDriver, PointOfConsistency, Quiesced, SchemeLog,
-    Sink, Stamp, Store,
+    Checkpointer, LogRefused, Outcome, Phase, PointOfConsistency, SchemeLog, Sink, Stamp, Store,
 };
 
 use crate::error::CheckpointError;
 use crate::progress::Progress;
 use crate::writer::{PartSink, WriterConfig, Written};
-use walk::{CaptureScan, DiscardSink, Slots, Work, finish_marks, pass_in_parallel};
+use point::{PointPass, Stop};
+use walk::{CaptureScan, DiscardSink, Slots, Work, finish_marks};
+
+pub use point::QuiesceFor;
 
 /// Called for each phase, after its entry and the grace period that follows, with the phase and the
 /// epoch.
@@ -85,11 +88,16 @@ pub struct Cycle {
     pub pace: Pace,
     /// The progress that others may watch, and the way to cancel.
     pub progress: Arc<Progress>,
+    /// What a physical point of consistency waits for.
+    pub quiesce_for: QuiesceFor,
     /// The log for records of the scheme itself.
     pub log: Arc<dyn SchemeLog + Send + Sync>,
     /// Called for every phase, with the checkpoint's epoch. At the call for [`Phase::Capture`],
     /// every commit of the earlier epochs is in its log.
     pub observer: Option<Observer>,
+    /// Called once in PREPARE, when only the point of consistency is left to do. Work that takes long is
+    /// done by then, and open transactions have ended if the point waits for them.
+    pub before_point: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
 impl std::fmt::Debug for Cycle {
@@ -121,6 +129,8 @@ pub struct Captured {
     pub consistency_ns: u64,
     /// Time in which no commit could begin, in nanoseconds. 0 if the point of consistency stops nobody.
     pub stopped_ns: u64,
+    /// The most bytes that were in use in the pool of stable versions.
+    pub stable_peak_bytes: usize,
     /// From the end of RESOLVE's grace period to the end of the capture scan, in nanoseconds.
     pub capture_ns: u64,
     /// From the end of the scan until all emitted records were written, in nanoseconds.
@@ -212,7 +222,9 @@ pub fn work_after_capture(cycle: &Cycle) -> Result<(), CheckpointError> {
     let nothing: Arc<dyn Sink> = Arc::new(DiscardSink);
     let scan =
         CaptureScan::new(cycle, epoch, &nothing, cycle.clock.monotonic_ns(), Work::AfterCapture);
-    Arc::new(scan).run(&slots)
+    Arc::new(scan).run(&slots)?;
+    cycle.scheme.after_capture_ended(epoch);
+    Ok(())
 }
 
 /// Makes the sink of a checkpoint of the given kind.
@@ -239,13 +251,21 @@ fn run_phases(
     // All read sections that could claim a record have ended. So a lost record is noted by now.
     let driver = cycle.store.driver();
     let taken = match taken {
-        Ok(_) if driver.is_spoilt(epoch) => Err(CheckpointError::BeforeImage),
+        Ok(_) if driver.is_spoilt(epoch) => Err(lost_record(&cycle.store, epoch)),
         Err(error) if driver.is_spoilt(u64::MAX) && !error.is_fatal() => {
             Err(CheckpointError::MarksLost(Box::new(error)))
         }
         taken => taken,
     };
     taken.inspect_err(|_| cycle.tell_abandoned(epoch))
+}
+
+/// The reason why the checkpoint that began this epoch lacks a record.
+fn lost_record(store: &Store, epoch: u64) -> CheckpointError {
+    match store.exceeds_stable_pool(epoch) {
+        true => CheckpointError::StablePool { bytes: store.stable_pool_bytes().bytes },
+        false => CheckpointError::BeforeImage,
+    }
 }
 
 impl Cycle {
@@ -263,29 +283,6 @@ impl Cycle {
     }
 }
 
-/// The time in which no commit begins.
-struct Stop<'a> {
-    clock: &'a dyn Clock,
-    quiesced: Option<Quiesced<'a>>,
-    since_ns: u64,
-    stopped_ns: u64,
-}
-
-impl<'a> Stop<'a> {
-    /// Waits for the commits under way.
-    fn begin(&mut self, driver: &'a PhaseDriver) {
-        self.since_ns = self.clock.monotonic_ns();
-        self.quiesced = Some(driver.quiesce());
-    }
-
-    /// Lets commits go on, if they wait.
-    fn end(&mut self) {
-        if self.quiesced.take().is_some() {
-            self.stopped_ns = self.clock.monotonic_ns() - self.since_ns;
-        }
-    }
-}
-
 /// The way of one checkpoint through the phases.
 struct Passage<'a> {
     cycle: &'a Cycle,
@@ -297,18 +294,18 @@ impl Passage<'_> {
     /// Moves the checkpoint from REST to COMPLETE. After a panic the phase stays where it is.
     fn take(&self, slots: &Slots) -> Result<Captured, CheckpointError> {
         let (cycle, epoch, driver) = (self.cycle, self.epoch, self.cycle.store.driver());
-        let point = cycle.scheme.point_of_consistency();
+        let point = cycle.quiesce_for.point_of(&*cycle.scheme);
         let begin_ns = cycle.clock.monotonic_ns();
         cycle.progress.begin(epoch, begin_ns);
         // Commits after the point of consistency need a sink for their before-images. The sink set
         // here stays if no other can be made.
         cycle.store.set_sink(Some(Arc::new(DiscardSink)));
         driver.choose_changes(false);
-        let mut stop = Stop { clock: &*cycle.clock, quiesced: None, since_ns: 0, stopped_ns: 0 };
+        let mut stop = Stop::new(&*cycle.clock);
         let stops_at_begin = point == PointOfConsistency::FuzzyUndone;
         self.enter(Phase::Prepare);
         if stops_at_begin {
-            stop.begin(driver);
+            stop.begin(cycle, || {})?;
         }
         cycle.scheme.begin(epoch, &*cycle.log).map_err(CheckpointError::Log)?;
         let dirty = self.settle(slots);
@@ -322,24 +319,21 @@ impl Passage<'_> {
         let sink = (self.make_sink)(kind)?;
         if cycle.scheme.takes_changes() && kind == CheckpointKind::Full {
             cycle.store.begin_chain();
-            for unit in 0..cycle.store.slab_count() {
-                if cycle.progress.is_cancelled() {
-                    return Err(CheckpointError::Cancelled);
-                }
-                cycle.scheme.before_full(&cycle.store, unit, slots.own());
-            }
+            self.before_full(slots)?;
         }
         cycle.store.set_sink(Some(sink.clone()));
+        let before_point = || cycle.before_point.iter().for_each(|call| call());
         if point.stops_commits() && !stops_at_begin {
-            stop.begin(driver);
-            if cycle.scheme.has_pass_at_point() {
-                pass_in_parallel(cycle, slots)?;
-            }
+            let has_pass = cycle.scheme.has_pass_at_point();
+            let mut pass = has_pass.then(|| PointPass::start(cycle, slots));
+            stop.begin(cycle, before_point)?;
+            pass.as_mut().map_or(Ok(()), PointPass::run)?;
             cycle.scheme.hold().map_err(CheckpointError::Memory)?;
-        }
-        self.enter(Phase::Resolve);
-        if point == PointOfConsistency::Physical {
-            stop.end();
+            self.pass_point(point, &mut stop);
+            pass.map_or(Ok(()), PointPass::end)?;
+        } else {
+            before_point();
+            self.pass_point(point, &mut stop);
         }
         self.enter(Phase::Capture);
         let consistent_ns = cycle.clock.monotonic_ns();
@@ -360,9 +354,28 @@ impl Passage<'_> {
             threads: slots.len(),
             consistency_ns: consistent_ns - begin_ns,
             stopped_ns: stop.stopped_ns,
+            stable_peak_bytes: cycle.store.stable_pool_bytes().peak_bytes,
             capture_ns: walked_ns - consistent_ns,
             drain_ns: drained_ns - walked_ns,
         })
+    }
+
+    /// Does the scheme's work before a checkpoint that holds every record.
+    fn before_full(&self, slots: &Slots) -> Result<(), CheckpointError> {
+        let Self { cycle, epoch, .. } = *self;
+        if !cycle.scheme.works_before_full() {
+            return Ok(());
+        }
+        let (nothing, now_ns) = (Arc::new(DiscardSink) as _, cycle.clock.monotonic_ns());
+        Arc::new(CaptureScan::new(cycle, epoch, &nothing, now_ns, Work::BeforeFull)).run(slots)
+    }
+
+    /// Enters RESOLVE. If the point of consistency is a moment, commits go on.
+    fn pass_point(&self, point: PointOfConsistency, stop: &mut Stop<'_>) {
+        self.enter(Phase::Resolve);
+        if point == PointOfConsistency::Physical {
+            stop.end();
+        }
     }
 
     /// Settles the marks of the checkpoint before, and counts the keys that have changed since.

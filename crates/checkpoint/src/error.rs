@@ -48,6 +48,16 @@ pub enum CheckpointError {
     /// A commit panicked between claiming a record and emitting it: the checkpoint lacks the record.
     #[error("the checkpoint was given up: a commit panicked while it saved a before-image")]
     BeforeImage,
+    /// A commit after the point of consistency needed more room for stable versions than the pool has.
+    /// The commit went on.
+    #[error(
+        "the checkpoint was given up: a transaction needs more than the {bytes} bytes of the pool of \
+         stable versions; make the pool larger (stable_pool), or take another scheme"
+    )]
+    StablePool {
+        /// Bytes of the pool.
+        bytes: usize,
+    },
     /// The capture scan panicked twice, so some records may lack the mark of this epoch. The next
     /// checkpoint would lack these records, so it is refused.
     #[error("no further checkpoint can be taken before a restart: {0}")]

@@ -29,7 +29,7 @@ mod undone;
 mod writer;
 
 pub use cycle::{
-    Captured, Cycle, NoSchemeLog, Observer, Wanted, run_checkpoint, take_checkpoint,
+    Captured, Cycle, NoSchemeLog, Observer, QuiesceFor, Wanted, run_checkpoint, take_checkpoint,
     work_after_capture,
 };
 pub use error::{CheckpointError, Damage, DamageCause, LoadError};

@@ -19,7 +19,8 @@ use stillpoint_store::{
 };
 
 use crate::schemes::{
-    calc, cou, fork, fuzzy, fuzzy_undo, hourglass, naive, partial, piggyback, ping_pong, zigzag,
+    calc, calc_stored, cou, fork, fuzzy, fuzzy_undo, hourglass, naive, partial, piggyback,
+    ping_pong, zigzag,
 };
 
 /// What a scheme can do.
@@ -41,7 +42,9 @@ impl Capabilities {
         self.cells.reuse = match (self.cells.reuse, self.cells.write) {
             (Reuse::OutsideOfCheckpoints, _) => Reuse::WhenCleanOutsideOfCheckpoints,
             // A commit that overwrites what the checkpoint lacks marks the record as taken.
-            (Reuse::Always, _) | (_, WriteRule::KeepShadow) => Reuse::WhenClean,
+            (Reuse::Always, _) | (_, WriteRule::KeepShadow | WriteRule::StoreStable) => {
+                Reuse::WhenClean
+            }
             _ => Reuse::WhenCleanOutsideOfCaptures,
         };
         self
@@ -140,6 +143,15 @@ const NAIVE: Capabilities = Capabilities {
 const CALC: Capabilities =
     Capabilities { point: Some(PointOfConsistency::Virtual), cells: CellRules::BEFORE_IMAGES };
 
+const CALC_STORED: Capabilities = Capabilities {
+    point: Some(PointOfConsistency::Virtual),
+    cells: CellRules {
+        write: WriteRule::StoreStable,
+        reuse: Reuse::OutsideOfCaptures,
+        ..CellRules::BEFORE_IMAGES
+    },
+};
+
 const COPY_ON_UPDATE: Capabilities = Capabilities {
     point: Some(PointOfConsistency::Physical),
     cells: CellRules {
@@ -236,6 +248,22 @@ pub static REGISTRY: Registry<Row> = Registry::new(
             source: "CALC, SIGMOD 2016, §2.3",
             capabilities: CALC.of_changes(),
             checkpointer: partial::checkpointer,
+        },
+        Row {
+            name: "calc-stored",
+            aliases: &["calc-stored:full"],
+            about: "calc as published: the first write after the point stores the old value in a reserved pool",
+            source: "CALC, SIGMOD 2016, §2.2 and §5.1.6",
+            capabilities: CALC_STORED,
+            checkpointer: calc_stored::checkpointer,
+        },
+        Row {
+            name: "calc-stored:partial",
+            aliases: &["pcalc-stored"],
+            about: "calc-stored of what has changed since the last checkpoint",
+            source: "CALC, SIGMOD 2016, §2.3 and §5.1.6",
+            capabilities: CALC_STORED.of_changes(),
+            checkpointer: calc_stored::of_changes,
         },
         Row {
             name: "cou",

@@ -184,6 +184,15 @@ pub(crate) enum DurabilityArg {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
+pub(crate) enum PointArg {
+    /// Commits under way
+    Commits,
+    /// Open transactions, as published; new ones do not begin meanwhile
+    Transactions,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum DebugArg {
     /// Nobody
     No,
@@ -231,6 +240,9 @@ pub(crate) struct ServeArgs {
         help = choices("Checkpoint scheme", stillpoint::CHECKPOINT_SCHEME_DEFAULT, stillpoint::checkpoint_schemes()),
         long_help = choices_told("Checkpoint scheme", stillpoint::CHECKPOINT_SCHEME_DEFAULT, stillpoint::checkpoint_schemes()))]
     pub(crate) checkpoint: Option<String>,
+    /// What a scheme that stops commits waits for [default: commits]
+    #[arg(long, env = "STILLPOINT_POINT_OF_CONSISTENCY", value_enum)]
+    pub(crate) point_of_consistency: Option<PointArg>,
     /// Time between checkpoints, or `never` [default: 60s]
     #[arg(long, env = "STILLPOINT_CHECKPOINT_EVERY", value_name = "TIME", value_parser = interval)]
     pub(crate) checkpoint_every: Option<Interval>,
@@ -269,6 +281,9 @@ pub(crate) struct ServeArgs {
     /// [default: huge]
     #[arg(long, env = "STILLPOINT_PAGES", value_enum)]
     pub(crate) pages: Option<PagesArg>,
+    /// The part of that memory which calc-stored reserves for old values [default: a fifth]
+    #[arg(long, env = "STILLPOINT_STABLE_POOL", value_name = "SIZE", value_parser = size)]
+    pub(crate) stable_pool: Option<u64>,
     /// Password that clients must give with AUTH
     #[arg(long, env = "STILLPOINT_REQUIREPASS", hide_env_values = true, value_name = "PASS")]
     pub(crate) requirepass: Option<String>,

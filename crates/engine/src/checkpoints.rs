@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use stillpoint_checkpoint::{CheckpointError, Pace, Progress, ProgressSnapshot};
+use stillpoint_checkpoint::{CheckpointError, Pace, Progress, ProgressSnapshot, QuiesceFor};
 use stillpoint_format::LogGsn;
 use stillpoint_format::manifest::{CheckpointKind, Manifest};
 use stillpoint_io::catch_panic;
@@ -72,6 +72,8 @@ pub struct CheckpointDone {
     pub capture: Duration,
     /// Time from the end of the scan until the files were written.
     pub drain: Duration,
+    /// The most bytes that were in use in the pool of stable versions, for schemes that have one.
+    pub stable_peak_bytes: usize,
     /// Peak of the before-images that waited for the disk, in bytes.
     pub pool_bytes_max: u64,
     /// How often a thread waited until the output had room. Mostly it is a commit with before-images.
@@ -660,11 +662,15 @@ fn take_until_not_abandoned(shared: &Arc<Shared>, is_last: bool) -> Result<Check
         // A checkpoint that is begun anew heeds a pace that was changed meanwhile.
         let policy = shared.checkpoints.policy();
         let pace = if is_last { Pace::Unpaced } else { pace_of(&policy) };
+        // Nobody could cancel the last one, and transactions may stay open for ever.
+        let quiesce_for = if is_last { QuiesceFor::Commits } else { shared.config.quiesce_for };
         let (wish, progress) = (running.wish, &running.progress);
         // A panic of the capture has become an error already. Any other panic may have interrupted
         // a publication.
-        let taken = catch_panic("checkpoint", || attempt::take(shared, wish, pace, progress))
-            .unwrap_or_else(|panic| Err(shared.fail_by_panic(panic)));
+        let taken = catch_panic("checkpoint", || {
+            attempt::take(shared, wish, (pace, quiesce_for), progress)
+        })
+        .unwrap_or_else(|panic| Err(shared.fail_by_panic(panic)));
         match taken {
             Err(Error::Checkpoint(CheckpointError::Cancelled)) => continue,
             taken => return shared.checkpoints.note(shared, commits, taken),

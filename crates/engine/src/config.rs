@@ -9,6 +9,7 @@ use stillpoint_store::AddressSpace;
 
 use crate::error::Error;
 
+pub use stillpoint_checkpoint::QuiesceFor;
 pub use stillpoint_journal::Durability;
 
 /// Settings of a store. Every field has a sensible default.
@@ -39,6 +40,10 @@ pub struct Config {
     pub codec: Codec,
     /// Threads that capture a checkpoint.
     pub checkpoint_threads: usize,
+    /// What a physical point of consistency waits for. With [`QuiesceFor::Transactions`] the schemes
+    /// stop as they were published. A transaction that stays open then stops the store until it ends or
+    /// the checkpoint is cancelled. The last checkpoint of a store never waits so.
+    pub quiesce_for: QuiesceFor,
     /// Number of checkpoints that `stillpoint restore` can use: the newest ones. The checkpoints
     /// that they go on from are kept, too. The log is kept from the newest checkpoint on.
     pub keep_checkpoints: usize,
@@ -66,6 +71,9 @@ pub struct Config {
     /// Bytes that records, large values and indexes may hold. Beyond this limit writes get a typed
     /// error.
     pub max_memory_bytes: usize,
+    /// Bytes of the pool of stable versions, for checkpoint schemes that have one. The pool counts against
+    /// [`max_memory_bytes`](Self::max_memory_bytes) from the start. `None` for a fifth of that.
+    pub stable_pool_bytes: Option<usize>,
     /// Most sessions at a time. Each has a worker of the store.
     pub sessions: usize,
     /// Number of logs that the sessions share, 1 to 255. The best number is that of the committing
@@ -134,6 +142,7 @@ impl Config {
             checkpoint_pace: None,
             codec: Codec::None,
             checkpoint_threads: (cores / 4).max(1),
+            quiesce_for: QuiesceFor::Commits,
             keep_checkpoints: 1,
             changed_percent_max: 50,
             merge_after: Some(8),
@@ -143,6 +152,7 @@ impl Config {
             run_calls_twice: false,
             flush_interval: Duration::from_secs(1),
             max_memory_bytes: (stillpoint_io::total_memory_bytes() as usize / 4 * 3).max(64 << 20),
+            stable_pool_bytes: None,
             sessions: 128,
             logs: cores.clamp(1, 64),
             log_segment_bytes: 64 << 20,
@@ -241,6 +251,15 @@ impl Config {
         self.checkpoint_policy().check()?;
         if self.max_memory_bytes < 32 << 20 {
             return refuse("max_memory", "less than 32 MiB does not hold a store".to_owned());
+        }
+        if let Some(bytes) =
+            self.stable_pool_bytes.filter(|&bytes| bytes > self.max_memory_bytes / 2)
+        {
+            let reason = format!("{bytes} bytes are more than half of max_memory, which has them");
+            return refuse("stable_pool", reason);
+        }
+        if self.stable_pool_bytes.is_some_and(|bytes| bytes < 1 << 20) {
+            return refuse("stable_pool", "less than 1 MiB does not hold old values".to_owned());
         }
         if journal.capabilities.records_commits && !journal.durabilities.contains(&self.durability)
         {

@@ -74,7 +74,7 @@ pub use checkpoints::{
     CheckpointCounts, CheckpointDone, CheckpointStatus, CheckpointsMerged, FileHolder, HeldFiles,
     MergeStatus,
 };
-pub use config::{CheckpointPolicy, Codec, Config, Durability, Environment};
+pub use config::{CheckpointPolicy, Codec, Config, Durability, Environment, QuiesceFor};
 pub use durable::Durable;
 pub use engine::Engine;
 pub use error::Error;
@@ -87,8 +87,8 @@ pub use stillpoint_io::{Cancel, NotOwner, ask_for_short_slices};
 pub use stillpoint_journal::{Holder, JournalStats};
 pub use stillpoint_recovery::{Progress, RecoverySummary, Stage};
 pub use stillpoint_store::{
-    AddressSpace, FoundValue, KeySet, MemoryLimit, Mode, PageSize, Phase, Range, Slot, Stamp,
-    TableId, TxError, ValueRef,
+    AddressSpace, FoundValue, KeySet, MemoryLimit, Mode, PageSize, Phase, Range, Slot, StablePool,
+    Stamp, TableId, TxError, ValueRef,
 };
 pub use stillpoint_txn::{
     Arrival, Discipline, KindKey, KindPart, KindTable, LockedTables, LogRefused, Operation,

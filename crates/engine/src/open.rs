@@ -244,6 +244,7 @@ fn new_store(
         &StoreConfig {
             max_memory_bytes: config.max_memory_bytes,
             workers: workers(config),
+            stable_pool_bytes: config.stable_pool_bytes,
             hash_seed: plan.manifest.hash_seed,
             epoch: plan.epoch,
             serial_gsns,

@@ -2,6 +2,7 @@
 
 use stillpoint_journal::{Holder, JournalStats};
 use stillpoint_recovery::RecoverySummary;
+use stillpoint_store::StablePool;
 
 use crate::checkpoints::CheckpointStatus;
 use crate::shared::Shared;
@@ -35,6 +36,8 @@ pub struct Stats {
     pub checkpoint_child_bytes: usize,
     /// Bytes that the last such checkpoint held there at the end of its capture.
     pub checkpoint_last_child_bytes: usize,
+    /// The pool of stable versions, if the checkpoint scheme has one.
+    pub stable_pool: StablePool,
     /// Name of the journal.
     pub journal_scheme: String,
 }
@@ -57,6 +60,7 @@ pub(crate) fn gather(shared: &Shared) -> Stats {
         checkpoint_copies: shared.store.copies(),
         checkpoint_child_bytes: shared.store.child_bytes().0,
         checkpoint_last_child_bytes: shared.store.child_bytes().1,
+        stable_pool: shared.store.stable_pool_bytes(),
         journal_scheme: shared.config.journal.clone(),
     }
 }

@@ -60,6 +60,10 @@ enum LabCommand {
         /// Checkpoint schemes to compare with the baseline, instead of all, where an experiment has all.
         #[arg(long, value_delimiter = ',', value_name = "NAMES")]
         schemes: Vec<String>,
+        /// Stop as the schemes were published: until no transaction is open. Otherwise a point of
+        /// consistency waits for commits under way.
+        #[arg(long)]
+        published_points: bool,
         /// Run all of it in so many processes, one after the other, and take the medians. Experiments
         /// on state arrays have 5 processes, others run in this one.
         #[arg(long)]
@@ -159,26 +163,19 @@ fn run_child(child: &Child) -> LabResult<()> {
 /// # Errors
 /// When an experiment is unknown or fails, or a file cannot be read or written.
 pub fn run(args: &LabArgs, commit: &str, output: &mut dyn Write) -> LabResult<bool> {
-    let print = |output: &mut dyn Write, line: String| {
-        writeln!(output, "{line}").map_err(|source| LabError::File {
-            op: "write to",
-            path: "standard output".into(),
-            source,
-        })
-    };
     match &args.command {
-        LabCommand::List { json } => {
-            for e in &EXPERIMENTS {
-                let line = if *json {
-                    serde_json::json!({"id": e.id, "title": e.title, "paper": e.paper}).to_string()
-                } else {
-                    format!("{:<14} {}\n{:<14} {}", e.id, e.title, "", e.paper)
-                };
-                print(output, line)?;
-            }
-            Ok(true)
-        }
-        LabCommand::Run { id, quick, out, runs, seconds, part, schemes, processes } => {
+        LabCommand::List { json } => list(*json, output).map(|()| true),
+        LabCommand::Run {
+            id,
+            quick,
+            out,
+            runs,
+            seconds,
+            part,
+            schemes,
+            published_points,
+            processes,
+        } => {
             let chosen = experiments::find(id)?;
             let binary = std::env::current_exe()
                 .map_err(|e| LabError::process("the path of this program", e))?;
@@ -190,6 +187,7 @@ pub fn run(args: &LabArgs, commit: &str, output: &mut dyn Write) -> LabResult<bo
             for scheme in schemes {
                 context.schemes.push(of_scheme(scheme)?.scheme.to_owned());
             }
+            context.published_points = *published_points;
             context.processes = *processes;
             let mut met = true;
             for experiment in chosen {
@@ -224,6 +222,27 @@ pub fn run(args: &LabArgs, commit: &str, output: &mut dyn Write) -> LabResult<bo
             Ok(true)
         }
     }
+}
+
+fn print(output: &mut dyn Write, line: String) -> LabResult<()> {
+    writeln!(output, "{line}").map_err(|source| LabError::File {
+        op: "write to",
+        path: "standard output".into(),
+        source,
+    })
+}
+
+/// Lists the experiments.
+fn list(json: bool, output: &mut dyn Write) -> LabResult<()> {
+    for e in &EXPERIMENTS {
+        let line = if json {
+            serde_json::json!({"id": e.id, "title": e.title, "paper": e.paper}).to_string()
+        } else {
+            format!("{:<14} {}\n{:<14} {}", e.id, e.title, "", e.paper)
+        };
+        print(output, line)?;
+    }
+    Ok(())
 }
 
 /// A result for the terminal: one line per claim.

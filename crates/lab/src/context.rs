@@ -31,6 +31,8 @@ pub(crate) struct Context {
     /// The checkpoint schemes to compare, for an experiment over all of them. If empty, the experiment's
     /// own.
     pub(crate) schemes: Vec<String>,
+    /// Whether checkpoint schemes stop as they were published: until no transaction is open.
+    pub(crate) published_points: bool,
     /// Processes that run the experiment one after the other. With `None` the experiment runs in
     /// this process.
     pub(crate) processes: Option<usize>,
@@ -64,6 +66,7 @@ impl Context {
             seconds: None,
             part: None,
             schemes: Vec::new(),
+            published_points: false,
             processes: None,
             work: out.join("work"),
             progress: Mutex::new(progress),
@@ -113,6 +116,9 @@ impl Context {
         let mut arguments: Vec<String> = ["lab", "run", id].map(String::from).to_vec();
         if self.quick {
             arguments.push("--quick".into());
+        }
+        if self.published_points {
+            arguments.push("--published-points".into());
         }
         let runs = self.runs.map(|runs| ("--runs", runs.to_string()));
         let seconds = self.seconds.map(|seconds| ("--seconds", seconds.to_string()));

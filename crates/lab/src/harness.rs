@@ -9,7 +9,7 @@ use crate::error::{LabError, LabResult};
 use crate::measure::machine::available_bytes;
 use crate::measure::process::own_huge_page_bytes;
 use crate::report::result::ExperimentResult;
-use crate::subjects::adapter::{LabEngine, OpenEngine};
+use crate::subjects::adapter::{LabEngine, OpenEngine, Setup};
 use crate::subjects::records::{Row, setup};
 use crate::sys;
 
@@ -61,7 +61,9 @@ impl Harness<'_> {
         let dir = self.context.fresh_dir(&format!("{name}-{journal}"))?;
         self.context
             .note(format!("loading {records} records into {}, journal {journal}", row.name));
-        let engine = (self.open)(&setup(row, records, journal, dir.clone()))?;
+        let setup = setup(row, records, journal, dir.clone());
+        let published_points = self.context.published_points;
+        let engine = (self.open)(&Setup { published_points, ..setup })?;
         engine.load(records)?;
         self.context.saw_huge_pages(own_huge_page_bytes());
         Ok(Instance { row, engine, dir })

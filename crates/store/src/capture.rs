@@ -61,6 +61,7 @@ use crate::rules::{
     status::{self, COPYING, NEXT_COPY, SHADOW},
 };
 use crate::sink::{DeletedKey, Lane, NoSink, RecordImage, Sink};
+use crate::stable::VersionReader;
 use crate::store::Store;
 use crate::table::Table;
 
@@ -271,6 +272,36 @@ impl Store {
         });
     }
 
+    /// Whether the checkpoint may lack the record in this cell, whose lock the caller holds.
+    pub(crate) fn is_unmarked(&self, cell: u64, claim: Claim) -> bool {
+        is_unmarked(self.cell(cell).lock(), claim)
+    }
+
+    /// As [`capture_unmarked`](Self::capture_unmarked), for [`WriteRule::StoreStable`]: if a commit has
+    /// stored a record's old value as its stable version, this emits and erases that version.
+    pub fn capture_or_stable(&self, slab: usize, to: &mut dyn Capture) {
+        let now = self.driver().now();
+        let by = self.claim_in(now);
+        let mut reader = VersionReader::default();
+        self.scan_some((slab, self.wanted_cells(now)), to, &mut |scanned| {
+            let cell = scanned.cell;
+            capture(cell, by, false, scanned);
+            // Acquire: partner of the Release in `lock_word::claim_if`: the version was stored before.
+            let status = lock_word::status(cell.lock().load(Acquire));
+            mutant!(in self.driver(); ShadowLost => return);
+            if cell.is_record() && status & SHADOW != 0 {
+                let memory = self.memory();
+                match reader.version(memory, cell) {
+                    Some(value) => Captured::emit(scanned, cell, value),
+                    None => Captured::emit_deletion(scanned, cell),
+                }
+                reader.erase(memory, scanned.cache, cell);
+                lock_word::claim(cell.lock(), SHADOW, 0);
+            }
+        });
+        reader.end(self.memory());
+    }
+
     /// As [`capture_unmarked`](Self::capture_unmarked), for [`WriteRule::KeepShadow`]: if a commit
     /// has kept a record's old value in copy 1, this emits copy 1 and removes its value.
     pub fn capture_or_shadow(&self, slab: usize, to: &mut dyn Capture) {
@@ -281,6 +312,7 @@ impl Store {
             capture(cell, by, false, scanned);
             // Acquire: partner of the Release in `lock_word::claim_if`: copy 1 was written before.
             let status = lock_word::status(cell.lock().load(Acquire));
+            mutant!(in self.driver(); ShadowLost => return);
             if cell.is_record() && status & SHADOW != 0 {
                 let shadow = cell.copy(1);
                 match shadow.copy_value() {
@@ -562,7 +594,8 @@ impl ScannedCell<'_> {
         let (lock, epoch, rule) = (cell.lock(), now.epoch(), store.rules().write);
         let Some((to, from)) = rule.copies_of(epoch) else { return };
         // The thread that wins the claim writes the copy: this thread, or that of the first commit.
-        if !Claim::of_copy(epoch).claim(lock, COPYING) {
+        let also = mutant!(in store.driver(); COPYING, CopyNotAwaited => 0);
+        if !Claim::of_copy(epoch).claim(lock, also) {
             return;
         }
         let (memory, number) = (store.memory(), self.number);

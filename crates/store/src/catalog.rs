@@ -262,6 +262,24 @@ impl Catalog {
         self.transactions[worker].store(0, Release);
     }
 
+    /// Takes the announcement of a worker's transaction back, which holds no lock.
+    pub(crate) fn withdraw_transaction(&self, worker: usize) -> u64 {
+        // Release: as in `end_transaction`. The worker alone writes its announcement.
+        self.transactions[worker].swap(0, Release)
+    }
+
+    /// Announces the transaction again, before its worker enters a read section.
+    pub(crate) fn announce_transaction_again(&self, worker: usize, announced: u64) {
+        // Relaxed: as in `begin_transaction`.
+        self.transactions[worker].store(announced, Relaxed);
+    }
+
+    /// Whether a transaction is open that may hold locks outside of its read section.
+    pub(crate) fn has_open_transaction(&self) -> bool {
+        // Acquire: partner of the Release in `end_transaction`.
+        self.transactions.iter().any(|slot| slot.load(Acquire) != 0)
+    }
+
     /// Leaves the absent cells of a worker that ends to the others.
     pub(crate) fn leave_absent(&self, absent: impl Iterator<Item = Absent>) {
         self.unreclaimed.lock().extend(absent);

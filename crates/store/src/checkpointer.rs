@@ -52,6 +52,12 @@ pub trait Checkpointer: Send + Sync {
     /// How the scheme's point of consistency comes about.
     fn point_of_consistency(&self) -> PointOfConsistency;
 
+    /// The point of consistency of the scheme as it was published, where [ours](Self::point_of_consistency)
+    /// stops nobody.
+    fn published_point(&self) -> PointOfConsistency {
+        self.point_of_consistency()
+    }
+
     /// Whether the scheme takes checkpoints of changes, besides full ones.
     fn takes_changes(&self) -> bool {
         false
@@ -69,12 +75,17 @@ pub trait Checkpointer: Send + Sync {
         0
     }
 
-    /// Called in PREPARE, after [`settle`](Self::settle), once for each unit. Only for a scheme that
-    /// [takes changes](Self::takes_changes), and only if the checkpoint will hold every record. `slot`
-    /// is a read section slot that the caller owns. If a checkpoint fails, its calls may end at any
-    /// unit, and the next full checkpoint calls this for all units again.
-    fn before_full(&self, store: &Store, unit: usize, slot: usize) {
-        let _ = (store, unit, slot);
+    /// Whether the scheme works on each unit before a checkpoint that holds every record.
+    fn works_before_full(&self) -> bool {
+        false
+    }
+
+    /// Works on one unit in PREPARE, after [`settle`](Self::settle), while commits go on. Only for a
+    /// scheme that [does such work](Self::works_before_full). Like a capture, this work keeps the pace,
+    /// and several threads share it. Nothing is emitted. If it is cut off, the next full checkpoint calls
+    /// this for all units again.
+    fn before_full(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
+        let _ = (store, unit, to);
     }
 
     /// Called once PREPARE has begun and every commit sees it. If the scheme is
@@ -105,6 +116,11 @@ pub trait Checkpointer: Send + Sync {
     /// after the last unit. [`settle`](Self::settle) makes up for work that was cut off.
     fn after_capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
         let _ = (store, unit, to);
+    }
+
+    /// Called once [`after_capture`](Self::after_capture) has come to its end in this epoch.
+    fn after_capture_ended(&self, epoch: u64) {
+        let _ = epoch;
     }
 
     /// The section of the scheme in the MANIFEST, a text, for the checkpoint that is about to be

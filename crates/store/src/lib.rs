@@ -45,6 +45,7 @@ mod reclaim;
 mod record;
 pub mod rules;
 mod sink;
+mod stable;
 mod store;
 mod table;
 mod txn;
@@ -64,12 +65,13 @@ pub use planted::Bug;
 pub use record::RecordChange;
 pub use rules::{CellRules, DirtyRule, Reuse, StatusChanges, WriteRule};
 pub use sink::{DeletedKey, Demand, KeptValue, Lane, RecordImage, Sink};
+pub use stable::StablePool;
 pub use stillpoint_format::Stamp;
 pub use stillpoint_mem::{AddressSpace, PageSize, RegionError};
 pub use stillpoint_txn::{
     KeySet, LogRefused, MemoryLimit, Mode, Patience, RUNS_MAX, Slot, TableId, TxError,
 };
-pub use store::{Store, StoreConfig};
+pub use store::{HeldTransactions, Store, StoreConfig};
 pub use txn::commit::{CommitSteps, Shortage};
 pub use txn::commit_log::{Change, Commit, CommitLog, NoLog, Patches, Write, WriteSet, Writes};
 pub use txn::pending::Splices;

@@ -5,11 +5,13 @@
 use std::sync::Arc;
 
 use stillpoint_format::Stamp;
+use stillpoint_sync::atomic::{Ordering::SeqCst, fence};
 use stillpoint_txn::{Dependencies, Patience, TableId, TxError};
 
 use crate::catalog::Tables;
 use crate::memory::arena::CellCache;
 use crate::memory::cell::{CellAddress, OptimisticRead, Record};
+use crate::memory::pool::SlotCache;
 use crate::read_stamps::ReadStamps;
 use crate::reclaim::Reclaim;
 use crate::sink::{NoSink, Sink};
@@ -25,6 +27,8 @@ pub(crate) struct Participant {
     /// The tables as of the last read section that began.
     pub(crate) tables: Tables,
     pub(crate) cache: CellCache,
+    /// Free slots of the pool of stable versions.
+    pub(crate) slots: SlotCache,
     pub(crate) reclaim: Reclaim,
     pub(crate) dependencies: Dependencies,
     /// Whether commits leave and heed stamps of reads.
@@ -57,6 +61,7 @@ impl Participant {
             in_section: false,
             tables,
             cache: CellCache::default(),
+            slots: SlotCache::default(),
             reclaim,
             dependencies: Dependencies::new(wants_dependencies),
             orders_reads,
@@ -92,11 +97,45 @@ impl Participant {
     /// Then the thread is outside of the read section.
     #[inline]
     pub(crate) fn enter_to_begin(&mut self) -> Result<(), TxError> {
-        if !self.store.driver().enter_to_begin(self.number, self.patience) {
+        if !self.store.driver().try_enter_to_begin(self.number) && !self.wait_to_begin() {
             return Err(TxError::WaitsForItself);
         }
         self.entered();
         Ok(())
+    }
+
+    /// As [`enter_to_begin`](Self::enter_to_begin), for a thread that begins to lock outside of the store:
+    /// waits while another thread has the permit, and enters nothing.
+    pub(crate) fn wait_for_permit(&self) -> Result<(), TxError> {
+        let (driver, catalog) = (self.store.driver(), self.store.catalog());
+        loop {
+            // SeqCst: the announcement comes before the look. Partner: the exchange that takes the permit.
+            fence(SeqCst);
+            if !driver.now().is_permitted() {
+                return Ok(());
+            }
+            let announced = catalog.withdraw_transaction(self.number);
+            let may_begin = driver.wait_to_begin(self.patience);
+            catalog.announce_transaction_again(self.number, announced);
+            if !may_begin {
+                return Err(TxError::WaitsForItself);
+            }
+        }
+    }
+
+    /// Waits until the thread may enter, and enters. Meanwhile its transaction is not announced, since it
+    /// holds no lock. A checkpoint that waits for open transactions does not wait for it.
+    #[cold]
+    fn wait_to_begin(&self) -> bool {
+        let (driver, catalog) = (self.store.driver(), self.store.catalog());
+        loop {
+            let announced = catalog.withdraw_transaction(self.number);
+            let may_begin = driver.wait_to_begin(self.patience);
+            catalog.announce_transaction_again(self.number, announced);
+            if !may_begin || driver.try_enter_to_begin(self.number) {
+                return may_begin;
+            }
+        }
     }
 
     /// Enters the read section again to end a commit that has announced its wait.
@@ -195,6 +234,9 @@ impl Participant {
 impl Drop for Participant {
     fn drop(&mut self) {
         self.cache.drain(&self.store.memory().arena);
+        if let Some(pool) = &self.store.memory().pool {
+            pool.drain(&mut self.slots);
+        }
         self.store.driver().read_sections().unclaim(self.number);
     }
 }

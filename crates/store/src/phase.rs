@@ -79,7 +79,8 @@ impl PhaseWord {
         self.0 & GATE != 0
     }
 
-    /// Whether a transaction has the permit of the whole store, so that no other begins.
+    /// Whether a transaction or a checkpoint has the permit of the whole store, so that no other
+    /// transaction begins.
     #[inline]
     pub fn is_permitted(self) -> bool {
         self.0 & PERMIT != 0
@@ -291,7 +292,7 @@ impl PhaseDriver {
     }
 
     /// Takes the permit of the whole store, after a wait for its holder. While the permit is held,
-    /// no other transaction [begins](Self::enter_to_begin). So transactions that hold locks end,
+    /// no other transaction [begins](Self::try_enter_to_begin). So transactions that hold locks end,
     /// and no new ones come.
     pub(crate) fn take_permit(&self) -> Permit<'_> {
         let turn = self.permit.lock();
@@ -301,33 +302,45 @@ impl PhaseDriver {
         Permit { driver: self, _permit: turn }
     }
 
+    /// As [`take_permit`](Self::take_permit), for a checkpoint. `None` while another thread has the
+    /// permit.
+    pub(crate) fn try_take_permit(&self) -> Option<Permit<'_>> {
+        let turn = self.permit.try_lock()?;
+        // SeqCst: as in `take_permit`.
+        self.word.fetch_or(PERMIT, SeqCst);
+        Some(Permit { driver: self, _permit: turn })
+    }
+
     /// Opens a worker's read section. Waits while the store is quiesced.
     #[inline]
     pub(crate) fn enter(&self, slot: usize) {
-        let entered = self.enter_unless(slot, GATE, Patience::Endless);
-        debug_assert!(entered, "an endless wait ends with the entry");
-    }
-
-    /// As [`enter`](Self::enter), for a worker that holds no locks and is about to take some. Also
-    /// waits while a transaction has the permit. False if `patience` was over before: the worker is
-    /// outside of its read section.
-    #[inline]
-    pub(crate) fn enter_to_begin(&self, slot: usize, patience: Patience) -> bool {
-        self.enter_unless(slot, GATE | PERMIT, patience)
-    }
-
-    #[inline]
-    fn enter_unless(&self, slot: usize, closed: u64, patience: Patience) -> bool {
-        loop {
-            self.read_sections.enter(slot);
-            if self.now().0 & closed == 0 {
-                return true;
-            }
-            self.read_sections.exit(slot);
-            if !self.wait_while(closed, patience) {
-                return false;
-            }
+        while !self.enter_unless(slot, GATE) {
+            let open = self.wait_while(GATE, Patience::Endless);
+            debug_assert!(open, "an endless wait ends with an open store");
         }
+    }
+
+    /// As [`enter`](Self::enter), for a worker that holds no locks and is about to take some. False if
+    /// the store is quiesced, or if the permit is taken: the worker is outside of its read section, and
+    /// [waits](Self::wait_to_begin).
+    #[inline]
+    pub(crate) fn try_enter_to_begin(&self, slot: usize) -> bool {
+        self.enter_unless(slot, GATE | PERMIT)
+    }
+
+    /// Waits until a transaction may begin. False if `patience` was over before.
+    pub(crate) fn wait_to_begin(&self, patience: Patience) -> bool {
+        self.wait_while(GATE | PERMIT, patience)
+    }
+
+    #[inline]
+    fn enter_unless(&self, slot: usize, closed: u64) -> bool {
+        self.read_sections.enter(slot);
+        if self.now().0 & closed == 0 {
+            return true;
+        }
+        self.read_sections.exit(slot);
+        false
     }
 
     /// Waits while one of these bits is set; false if `patience` was over first.

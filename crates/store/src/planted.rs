@@ -47,11 +47,17 @@ pub enum Bug {
     MovedWithoutStatus = 17,
     /// The capture of a forked child's records reads those of the parent.
     ParentRead = 18,
+    /// The scan does not look for before-images that commits have kept in the cell or in the pool.
+    ShadowLost = 19,
+    /// A commit gives a lock back by a plain store, although a scan may claim the record.
+    StatusLost = 20,
+    /// A copier does not say that it is copying, so that a commit does not wait for it.
+    CopyNotAwaited = 21,
 }
 
 impl Bug {
     /// Every bug.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 21] = [
         Self::PhaseReadBeforeLocks,
         Self::InsertWithoutMark,
         Self::DeleteWithoutBeforeImage,
@@ -70,6 +76,9 @@ impl Bug {
         Self::ChainForgotten,
         Self::MovedWithoutStatus,
         Self::ParentRead,
+        Self::ShadowLost,
+        Self::StatusLost,
+        Self::CopyNotAwaited,
     ];
 }
 

@@ -42,7 +42,6 @@ use stillpoint_txn::TableId;
 use crate::catalog::Absent;
 use crate::memory::arena::{Allowance, Kind, bytes_of_class};
 use crate::memory::blob::{self, Blob};
-use crate::memory::cell::cell_bytes;
 use crate::memory::stamp::{ABSENT, DEAD};
 use crate::ordered::locks::{Name, RemovedKey};
 use crate::participant::Participant;
@@ -389,7 +388,7 @@ impl Participant {
         let Self { store, reclaim, .. } = self;
         let cell = store.cell(absent.cell);
         cell.read_key(&mut reclaim.key);
-        let least = cell_bytes(reclaim.key.len(), 0, store.memory().copies);
+        let least = store.memory().cell_bytes(reclaim.key.len(), 0);
         store.rules().reuse.waits_for_deletions() && bytes_of_class(least) < cell.bytes()
     }
 

@@ -33,7 +33,7 @@ use stillpoint_txn::MemoryLimit;
 use crate::memory::Memory;
 use crate::memory::arena::{CellCache, Kind};
 use crate::memory::blob::{self, Blob};
-use crate::memory::cell::{Cell, INLINE_VALUE_BYTES_MAX, Record, cell_bytes, live_copy};
+use crate::memory::cell::{Cell, INLINE_VALUE_BYTES_MAX, Record, live_copy};
 use crate::phase::PhaseWord;
 use crate::rules::{Claim, WriteRule, second_copy, status};
 use crate::table::Table;
@@ -106,7 +106,7 @@ impl NewCell<'_> {
     /// index yet.
     pub(crate) fn make(&self, memory: &Memory, cache: &mut CellCache) -> Result<u64, MemoryLimit> {
         let (arena, owner) = (&memory.arena, self.table.owner);
-        let bytes = cell_bytes(self.key.len(), self.value_len, memory.copies);
+        let bytes = memory.cell_bytes(self.key.len(), self.value_len);
         let number = cache.allocate(arena, owner, self.kind, bytes)?;
         let (code, block_bytes) = Cell::key_code_for(self.key);
         let block = match block_bytes {

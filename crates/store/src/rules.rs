@@ -4,7 +4,7 @@
 //! | status bit | meaning | rule |
 //! |---|---|---|
 //! | [`CAPTURED`](status::CAPTURED) | the latest full checkpoint has the record, or lacks it: the meaning alternates | [`WriteRule::SaveBeforeImage`] |
-//! | [`SHADOW`](status::SHADOW) | copy 1 is a before-image that the scan has not met | [`WriteRule::KeepShadow`] |
+//! | [`SHADOW`](status::SHADOW) | copy 1, or the stable version, is a before-image that the scan has not met | [`WriteRule::KeepShadow`], [`WriteRule::StoreStable`] |
 //! | [`DIRTY_EVEN`](status::DIRTY_EVEN), [`DIRTY_ODD`](status::DIRTY_ODD) | the record was written in an epoch of this parity | [`WriteRule::WriteBoth`], [`DirtyRule::ByEpoch`] |
 //! | [`TAKEN`](status::TAKEN) | the present checkpoint has the dirty record | [`DirtyRule::ByEpoch`] |
 //! | [`CAPTURED`](status::CAPTURED) | the copy of odd epochs is the current one, otherwise that of even epochs: it has the newest value, or will have it once `COPYING` is gone | [`WriteRule::AlternateCopies`], [`WriteRule::WriteAlongside`] |
@@ -32,7 +32,8 @@ pub mod status {
     /// writes this copy waits until the bit is unset. No write rule has both this bit and
     /// [`NEXT_COPY`].
     pub const COPYING: u8 = 1 << 1;
-    /// Copy 1 has the value of the point of consistency, and the capture scan has not met it yet.
+    /// Copy 1, or the stable version, has the value of the point of consistency. The capture scan has not
+    /// met it yet.
     pub const SHADOW: u8 = 1 << 2;
     /// The record was written in an even epoch, and no checkpoint has that write. Under
     /// [`WriteBoth`](super::WriteRule::WriteBoth): no capture has merged copy 1 into copy 3.
@@ -48,9 +49,11 @@ pub mod status {
     pub const CHAIN_1: u8 = 1 << 7;
 
     /// The cell of a key without a value waits for a checkpoint, in the queue of one worker. Not under
-    /// [`KeepShadow`](super::WriteRule::KeepShadow), where this bit is [`SHADOW`].
+    /// [`KeepShadow`](super::WriteRule::KeepShadow) and
+    /// [`StoreStable`](super::WriteRule::StoreStable), where this bit is [`SHADOW`].
     pub const WAITS: u8 = 1 << 2;
-    /// As [`WAITS`], under [`KeepShadow`](super::WriteRule::KeepShadow).
+    /// As [`WAITS`], under [`KeepShadow`](super::WriteRule::KeepShadow) and
+    /// [`StoreStable`](super::WriteRule::StoreStable).
     pub const WAITS_BESIDE_SHADOW: u8 = 1 << 1;
 
     /// The bits that a cell takes over from the cell that it replaces while a checkpoint needs the key,
@@ -80,6 +83,9 @@ pub enum WriteRule {
     /// As [`InPlace`](Self::InPlace), in copy 0. The first commit after a point of consistency that
     /// changes a record first copies the old value to copy 1.
     KeepShadow,
+    /// As [`InPlace`](Self::InPlace). The first commit after a point of consistency that changes a
+    /// record first stores its old value in the store's pool, as its stable version.
+    StoreStable,
     /// The new value goes to copy 0, and whole to the copy of the epoch's parity: 1 or 2. Copy 3
     /// belongs to the capture scan, which merges the copies of ended epochs into it.
     WriteBoth,
@@ -170,7 +176,8 @@ impl Reuse {
 /// How the cells of a store are laid out, written and reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CellRules {
-    /// Copies of the value in each cell, side by side; as many as the write rule names.
+    /// Copies of the value in each cell, side by side; as many as the write rule names. Stable versions
+    /// in the pool do not count.
     pub copies: usize,
     /// What a commit does with the value that it overwrites.
     pub write: WriteRule,
@@ -202,7 +209,7 @@ impl CellRules {
     /// The status bit of a cell without a value that waits for a checkpoint.
     pub(crate) fn waits(&self) -> u8 {
         match self.write {
-            WriteRule::KeepShadow => status::WAITS_BESIDE_SHADOW,
+            WriteRule::KeepShadow | WriteRule::StoreStable => status::WAITS_BESIDE_SHADOW,
             _ => status::WAITS,
         }
     }
@@ -211,7 +218,9 @@ impl CellRules {
     #[inline]
     pub(crate) fn first_status(&self, now: PhaseWord) -> u8 {
         match self.write {
-            WriteRule::SaveBeforeImage | WriteRule::KeepShadow => now.captured(),
+            WriteRule::SaveBeforeImage | WriteRule::KeepShadow | WriteRule::StoreStable => {
+                now.captured()
+            }
             WriteRule::AlternateCopies | WriteRule::WriteAlongside => current_in(now.epoch()),
             WriteRule::InPlace | WriteRule::SwitchCopies | WriteRule::WriteBoth => 0,
         }
@@ -360,7 +369,7 @@ mod tests {
             WriteRule::SaveBeforeImage => CAPTURED,
             WriteRule::SwitchCopies => NEXT_COPY,
             WriteRule::AlternateCopies | WriteRule::WriteAlongside => CAPTURED | COPYING,
-            WriteRule::KeepShadow => CAPTURED | SHADOW,
+            WriteRule::KeepShadow | WriteRule::StoreStable => CAPTURED | SHADOW,
             WriteRule::WriteBoth => DIRTY_EVEN | DIRTY_ODD,
         };
         let of_changes = match dirty {
@@ -370,18 +379,20 @@ mod tests {
         [of_writes, of_changes]
     }
 
+    const WRITES: [WriteRule; 8] = [
+        WriteRule::InPlace,
+        WriteRule::SaveBeforeImage,
+        WriteRule::SwitchCopies,
+        WriteRule::AlternateCopies,
+        WriteRule::KeepShadow,
+        WriteRule::StoreStable,
+        WriteRule::WriteBoth,
+        WriteRule::WriteAlongside,
+    ];
+
     #[test]
     fn no_bit_means_two_things() {
-        let writes = [
-            WriteRule::InPlace,
-            WriteRule::SaveBeforeImage,
-            WriteRule::SwitchCopies,
-            WriteRule::AlternateCopies,
-            WriteRule::KeepShadow,
-            WriteRule::WriteBoth,
-            WriteRule::WriteAlongside,
-        ];
-        for write in writes {
+        for write in WRITES {
             for dirty in [DirtyRule::None, DirtyRule::ByEpoch] {
                 if (write, dirty) == (WriteRule::WriteBoth, DirtyRule::ByEpoch) {
                     // No scheme has both: each has dirty bits of its own.
@@ -394,5 +405,12 @@ mod tests {
                 assert_eq!(count, (all[0] | all[1] | all[2]).count_ones(), "{write:?} {dirty:?}");
             }
         }
+    }
+
+    /// A scan would miss a value of the point of consistency that lies in another copy or in the pool.
+    #[test]
+    fn no_cell_with_another_value_is_replaced() {
+        let replaced = WRITES.into_iter().filter(|write| write.replaces_present_cells());
+        assert!(replaced.eq([WriteRule::InPlace, WriteRule::SaveBeforeImage]));
     }
 }

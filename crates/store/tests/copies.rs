@@ -6,7 +6,7 @@ mod common;
 use common::{CheckingLog, Random, env_or, for_seeds, store_with};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use stillpoint_store::rules::{alternate_copy, status};
+use stillpoint_store::rules::{alternate_copy, second_copy, status};
 use stillpoint_store::{
     Capture, CellRules, DeletedKey, DirtyRule, Lane, NoLog, Phase, RecordImage, Reuse,
     StatusChanges, Store, TableId, Worker, WriteRule,
@@ -18,6 +18,8 @@ const KEYS: u64 = 8;
 /// one value, the memory would not suffice.
 const LIMIT_BYTES: usize = 96 << 20;
 const ROUNDS: u64 = 60;
+/// Bytes of the pool of stable versions that may be in a worker's cache.
+const CACHED_BYTES_MAX: usize = 16 << 10;
 
 const ZIGZAG: CellRules = CellRules {
     copies: 2,
@@ -47,7 +49,9 @@ const PIGGYBACK: CellRules = CellRules {
     status_changes: StatusChanges::AtAnyTime,
     reuse: Reuse::OutsideOfCaptures,
 };
-const RULES: [CellRules; 4] = [ZIGZAG, SHADOW, PING_PONG, PIGGYBACK];
+const ALONGSIDE: CellRules = CellRules { copies: 3, write: WriteRule::WriteAlongside, ..PIGGYBACK };
+const STORED: CellRules = CellRules { copies: 1, write: WriteRule::StoreStable, ..SHADOW };
+const RULES: [CellRules; 6] = [ZIGZAG, SHADOW, PING_PONG, PIGGYBACK, ALONGSIDE, STORED];
 
 /// Keeps the keys that a capture emits, with the lengths of their values.
 struct Found {
@@ -85,7 +89,7 @@ fn checkpoint(store: &Store, rule: WriteRule, meanwhile: impl FnOnce()) -> Vec<(
     let driver = store.driver();
     let slot = driver.read_sections().claim().expect("a free slot");
     driver.advance(Phase::Prepare);
-    if rule == WriteRule::AlternateCopies {
+    if matches!(rule, WriteRule::AlternateCopies | WriteRule::WriteAlongside) {
         for slab in 0..store.slab_count() {
             store.visit_records(slab, slot, &mut |cell| cell.bring_over());
         }
@@ -112,7 +116,12 @@ fn checkpoint(store: &Store, rule: WriteRule, meanwhile: impl FnOnce()) -> Vec<(
                 let stable = alternate_copy(driver.now().epoch() + 1);
                 store.scan_records(slab, &mut found, &mut |cell| cell.take_copy(stable));
             }
+            WriteRule::WriteAlongside => {
+                let stable = second_copy(driver.now().epoch() + 1);
+                store.scan_records(slab, &mut found, &mut |cell| cell.take_copy(stable));
+            }
             WriteRule::KeepShadow => store.capture_or_shadow(slab, &mut found),
+            WriteRule::StoreStable => store.capture_or_stable(slab, &mut found),
             _ => store.capture_merged(slab, &mut found),
         }
     }
@@ -169,6 +178,11 @@ fn blocks_of_several_copies_are_freed() {
                     let meanwhile = || change(&mut worker, &mut random, &mut lens);
                     let found = checkpoint(&store, rules.write, meanwhile);
                     assert_eq!(found, at_point, "{rules:?}, seed {seed}, round {round}");
+                    let used = store.stable_pool_bytes().used_bytes;
+                    assert!(
+                        used <= CACHED_BYTES_MAX,
+                        "{rules:?}, round {round}: {used} bytes used"
+                    );
                 }
                 worker.idle();
             }

@@ -2,12 +2,10 @@
 
 mod common;
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use common::{CheckingLog, LogState, Random, for_seeds, store_with};
+use common::store_with;
 use parking_lot::Mutex;
 use stillpoint_store::{
     Capture, CellRules, DeletedKey, DirtyRule, Lane, NoLog, Phase, RecordImage, Reuse, Sink,
@@ -106,17 +104,6 @@ impl Checked {
     }
 
     fn checkpoint(&mut self, of_changes: bool, published: bool) {
-        self.checkpoint_with(of_changes, published, |_| {});
-    }
-
-    /// `between` is called in every phase, several times in some. Its argument tells whether the point
-    /// of consistency is still to come.
-    fn checkpoint_with(
-        &mut self,
-        of_changes: bool,
-        published: bool,
-        mut between: impl FnMut(bool),
-    ) {
         let (store, driver) = (&self.store, self.store.driver());
         let slot = driver.read_sections().claim().expect("a free slot");
         let paper = Arc::<Paper>::default();
@@ -124,24 +111,18 @@ impl Checked {
         driver.choose_changes(of_changes);
         driver.advance(Phase::Prepare);
         for slab in 0..store.slab_count() {
-            between(true);
             store.settle_marks(slab, slot, self.was_published);
         }
         store.end_settling();
-        between(true);
         if !of_changes {
             store.begin_chain();
         }
         driver.advance(Phase::Resolve);
-        between(false);
         driver.advance(Phase::Capture);
         for slab in 0..store.slab_count() {
-            between(false);
             store.capture_unmarked(slab, &mut Scan(slot, &paper));
         }
-        between(false);
         driver.advance(Phase::Complete);
-        between(false);
         driver.advance(Phase::Rest);
         driver.read_sections().unclaim(slot);
         store.set_sink(None);
@@ -275,67 +256,4 @@ fn deletions_make_room_while_checkpoints_fail() {
     checked.checkpoint(true, true);
     let keys: Vec<u64> = checked.chain.keys().copied().collect();
     assert_eq!(keys, (0..full / 2).collect::<Vec<_>>());
-}
-
-/// Records of all sizes come and go in every phase, and cells are reclaimed and replaced. The chain of
-/// published checkpoints holds the records of each point of consistency.
-#[test]
-fn a_chain_holds_what_was_there() {
-    for_seeds(30, |seed| {
-        let random = RefCell::new(Random::new(seed));
-        let below = |bound| random.borrow_mut().below(bound);
-        let mut checked = Checked::new(96 << 20);
-        let (state, closed) = (Arc::<Mutex<LogState>>::default(), Arc::<AtomicU64>::default());
-        let log = CheckingLog::new(0, &state, &closed);
-        let worker = Worker::new(Arc::clone(&checked.store), log).expect("a free slot");
-        let worker = RefCell::new(worker);
-        let mirror = RefCell::new(BTreeMap::new());
-        let work = || {
-            for _ in 0..below(12) {
-                let (key, len) = (below(60) as u64, [3, 40, 300][below(3)]);
-                let (mut mirror, mut worker) = (mirror.borrow_mut(), worker.borrow_mut());
-                if below(2) == 0 {
-                    let value = vec![below(256) as u8; len];
-                    let put = worker.transact(|tx| tx.put(T, &key.to_be_bytes(), &value));
-                    put.expect("memory");
-                    mirror.insert(key, value);
-                } else {
-                    let deleted = worker.transact(|tx| tx.delete(T, &key.to_be_bytes()));
-                    assert_eq!(deleted.expect("a deletion"), mirror.remove(&key).is_some());
-                }
-                if below(3) == 0 {
-                    closed.store(state.lock().commits, SeqCst);
-                }
-                if below(2) == 0 {
-                    worker.idle();
-                }
-            }
-        };
-        for round in 0..40 {
-            work();
-            let mut at_point = BTreeMap::new();
-            let (of_changes, published) = (round > 0 && below(5) > 0, round == 0 || below(3) > 0);
-            checked.checkpoint_with(of_changes, published, |is_before| {
-                work();
-                if is_before {
-                    at_point.clone_from(&mirror.borrow());
-                }
-            });
-            if published {
-                assert_eq!(checked.chain, at_point, "round {round}");
-            }
-        }
-        let mut worker = worker.borrow_mut();
-        for key in 0..60u64 {
-            worker.transact(|tx| tx.delete(T, &key.to_be_bytes())).expect("a deletion");
-        }
-        closed.store(u64::MAX, SeqCst);
-        for _ in 0..4 {
-            worker.idle();
-            checked.checkpoint(true, true);
-        }
-        worker.idle();
-        let store = &checked.store;
-        assert_eq!((store.cell_count(T), store.waiting_cells()), (0, 0), "cells are left");
-    });
 }

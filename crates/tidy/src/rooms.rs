@@ -13,7 +13,7 @@ pub const ROOMS: &[(&str, &[&[&str]])] = &[
             &["chains", "phase", "read_stamps", "record", "rules", "sink"],
             &["catalog"],
             &["store"],
-            &["dirty"],
+            &["dirty", "stable"],
             &["checkpointer"],
             &["capture", "held"],
             &["participant", "reclaim"],

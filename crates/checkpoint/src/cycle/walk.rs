@@ -14,7 +14,7 @@ use stillpoint_sync::atomic::{
 };
 use stillpoint_sync::mutant;
 
-use super::{Cycle, ran};
+use super::{Cycle, lost_record, ran};
 use crate::error::CheckpointError;
 use crate::progress::Progress;
 
@@ -72,6 +72,11 @@ impl Slots {
     pub(super) fn own(&self) -> usize {
         self.slots[0]
     }
+
+    /// The slots of the other threads.
+    pub(super) fn others(&self) -> &[usize] {
+        &self.slots[1..]
+    }
 }
 
 impl Drop for Slots {
@@ -85,6 +90,7 @@ impl Drop for Slots {
 /// The work on each unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
+    BeforeFull,
     Capture,
     AfterCapture,
 }
@@ -121,6 +127,7 @@ impl CaptureScan {
         work: Work,
     ) -> Self {
         let units = cycle.store.slab_count();
+        Progress::set(&cycle.progress.units_done, 0);
         Progress::set(&cycle.progress.units_total, units as u64);
         let bursts = match cycle.scheme.point_of_consistency() {
             PointOfConsistency::PhysicalThroughout => None,
@@ -172,7 +179,7 @@ impl CaptureScan {
             (false, _) => Ok(()),
             (true, true) => Err(CheckpointError::Cancelled),
             (true, false) if self.store.driver().is_spoilt(self.epoch) => {
-                Err(CheckpointError::BeforeImage)
+                Err(lost_record(&self.store, self.epoch))
             }
             (true, false) => Err(CheckpointError::Sink),
         }
@@ -206,6 +213,7 @@ impl CaptureScan {
             hand.pause();
             mutant!(in self.store.driver(); MarksForgotten => if self.is_abandoned() { break });
             match self.work {
+                Work::BeforeFull => self.scheme.before_full(&self.store, unit, &mut hand),
                 Work::Capture => self.scheme.capture(&self.store, unit, &mut hand),
                 Work::AfterCapture => self.scheme.after_capture(&self.store, unit, &mut hand),
             }
@@ -213,36 +221,6 @@ impl CaptureScan {
         }
         std::mem::forget(unfinished);
     }
-}
-
-/// Visits all units at a physical point of consistency, with a thread for each slot.
-///
-/// # Errors
-/// A visit panics. The point of consistency is not passed, and the checkpoint is given up.
-pub(super) fn pass_in_parallel(cycle: &Cycle, slots: &Slots) -> Result<(), CheckpointError> {
-    let units = cycle.store.slab_count();
-    let next = Arc::new(AtomicUsize::new(0));
-    let pass = |slot: usize| {
-        let (store, scheme) = (cycle.store.clone(), cycle.scheme.clone());
-        let next = next.clone();
-        move || loop {
-            // Relaxed: the units existed before the threads were started.
-            let unit = next.fetch_add(1, Relaxed);
-            if unit >= units {
-                break;
-            }
-            scheme.at_point_of_consistency(&store, unit, slot);
-        }
-    };
-    let (&own, others) = slots.slots.split_first().expect("at least one");
-    // If a thread cannot be started, the others do its work.
-    let start = |&slot: &usize| spawn("point-of-consistency", pass(slot)).ok();
-    let threads: Vec<_> = others.iter().take(units.saturating_sub(1)).filter_map(start).collect();
-    let mut passed = ran(pass(own));
-    for thread in threads {
-        passed = passed.and(thread.join().map_err(Into::into));
-    }
-    passed
 }
 
 /// Dropped only when a capture thread panics. The other threads then go on without output.

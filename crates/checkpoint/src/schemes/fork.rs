@@ -29,8 +29,10 @@ use stillpoint_store::{
     Capture, CaptureError, Checkpointer, HeldMemory, HeldRecords, PointOfConsistency, Store,
 };
 
-/// Looks at the pages of the child in a capture. A look walks all of its page tables.
+/// Looks at the pages of the child in a capture, at most. A look walks all of its page tables.
 const LOOKS: usize = 16;
+/// Fewest slabs between two looks.
+const SLABS_PER_LOOK: usize = 8;
 
 /// Makes the memory of a point of consistency.
 type Hold = dyn Fn() -> Result<Box<dyn HeldMemory>, ForkError> + Send + Sync;
@@ -75,7 +77,7 @@ impl Checkpointer for Fork {
             Some(Err(_)) => return,
             None => unreachable!("the point of consistency has a child"),
         };
-        if unit.is_multiple_of(store.slab_count().div_ceil(LOOKS).max(1)) {
+        if unit.is_multiple_of(store.slab_count().div_ceil(LOOKS).max(SLABS_PER_LOOK)) {
             store.note_child_bytes(held.private_bytes());
         }
         if let Err(error) = held.capture(store, unit, to) {
@@ -200,6 +202,8 @@ mod tests {
                 pace: Pace::Unpaced,
                 progress: Arc::<Progress>::default(),
                 log: Arc::new(NoSchemeLog),
+                quiesce_for: crate::QuiesceFor::Commits,
+                before_point: None,
                 observer: None,
             };
             let taken = run_checkpoint(&cycle, &dynamic);

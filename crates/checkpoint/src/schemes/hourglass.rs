@@ -31,11 +31,9 @@
 use std::sync::Arc;
 
 use stillpoint_store::rules::alternate_copy;
-use stillpoint_store::{Capture, Checkpointer, Outcome, PointOfConsistency, Store, planted};
-use stillpoint_sync::mutant;
+use stillpoint_store::{Capture, Checkpointer, Outcome, PointOfConsistency, Store};
 
-use super::ping_pong::bring_over_unpublished;
-use crate::changes::Changes;
+use crate::changes::{Changes, bring_all_over};
 
 #[derive(Default)]
 struct Hourglass {
@@ -51,18 +49,24 @@ impl Checkpointer for Hourglass {
         PointOfConsistency::Virtual
     }
 
+    fn published_point(&self) -> PointOfConsistency {
+        PointOfConsistency::Physical
+    }
+
     fn takes_changes(&self) -> bool {
         true
     }
 
     fn settle(&self, store: &Store, unit: usize, slot: usize) -> u64 {
-        bring_over_unpublished(&self.changes, store, unit, slot);
-        self.changes.settle(store, unit, slot)
+        self.changes.settle_copies(store, unit, slot)
     }
 
-    fn before_full(&self, store: &Store, unit: usize, slot: usize) {
-        mutant!(in store.driver(); NotBroughtOver => return);
-        store.visit_records(unit, slot, &mut |cell| cell.bring_over());
+    fn works_before_full(&self) -> bool {
+        true
+    }
+
+    fn before_full(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
+        bring_all_over(store, unit, to);
     }
 
     fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {

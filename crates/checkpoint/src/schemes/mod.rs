@@ -2,6 +2,7 @@
 //! [`crate::registry`].
 
 pub(crate) mod calc;
+pub(crate) mod calc_stored;
 pub(crate) mod cou;
 pub(crate) mod fork;
 pub(crate) mod fuzzy;

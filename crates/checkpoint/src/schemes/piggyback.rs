@@ -18,7 +18,7 @@
 //! 2. The thread that claims a record in an epoch writes the copy: the first commit, or the copier.
 //!    A commit that comes second waits for the copier, for the length of one copy.
 //! 3. The copier is done before the next point of consistency: `settle` finishes work that was cut
-//!    off.
+//!    off, and does nothing otherwise.
 //!
 //! Deviations: the paper has one mutator and a physical point of consistency. Here the point of
 //! consistency is a place in commit order, since the epoch of a commit tells which copy it writes.
@@ -27,12 +27,19 @@ use std::sync::Arc;
 
 use stillpoint_store::rules::alternate_copy;
 use stillpoint_store::{Capture, Checkpointer, PointOfConsistency, Store, planted};
+use stillpoint_sync::atomic::{AtomicU64, Ordering::SeqCst};
 use stillpoint_sync::mutant;
 
-struct Piggyback;
+use crate::changes::bring_all_over;
+
+#[derive(Default)]
+struct Piggyback {
+    /// The last epoch in which the copier has come to its end.
+    copied_in: AtomicU64,
+}
 
 pub(crate) fn checkpointer() -> Option<Arc<dyn Checkpointer>> {
-    Some(Arc::new(Piggyback))
+    Some(Arc::new(Piggyback::default()))
 }
 
 impl Checkpointer for Piggyback {
@@ -40,7 +47,16 @@ impl Checkpointer for Piggyback {
         PointOfConsistency::Virtual
     }
 
+    fn published_point(&self) -> PointOfConsistency {
+        PointOfConsistency::Physical
+    }
+
     fn settle(&self, store: &Store, unit: usize, slot: usize) -> u64 {
+        // SeqCst: another thread may have done the work after the capture. Cells that were made later
+        // have their value in the copy of the epoch from the start.
+        if self.copied_in.load(SeqCst) == store.driver().now().epoch() {
+            return 0;
+        }
         mutant!(in store.driver(); NotBroughtOver => return 0);
         store.visit_records(unit, slot, &mut |cell| cell.bring_over());
         0
@@ -58,9 +74,11 @@ impl Checkpointer for Piggyback {
     }
 
     fn after_capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
-        mutant!(in store.driver(); NotBroughtOver => return);
-        if !to.is_abandoned() {
-            store.scan_records(unit, to, &mut |cell| cell.bring_over());
-        }
+        bring_all_over(store, unit, to);
+    }
+
+    fn after_capture_ended(&self, epoch: u64) {
+        // SeqCst: as in `settle`.
+        self.copied_in.store(epoch, SeqCst);
     }
 }

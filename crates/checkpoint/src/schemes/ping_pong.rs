@@ -32,10 +32,9 @@
 use std::sync::Arc;
 
 use stillpoint_store::rules::second_copy;
-use stillpoint_store::{Capture, Checkpointer, Outcome, PointOfConsistency, Store, planted};
-use stillpoint_sync::mutant;
+use stillpoint_store::{Capture, Checkpointer, Outcome, PointOfConsistency, Store};
 
-use crate::changes::Changes;
+use crate::changes::{Changes, bring_all_over};
 
 struct PingPong;
 
@@ -72,13 +71,15 @@ impl Checkpointer for OfChanges {
     }
 
     fn settle(&self, store: &Store, unit: usize, slot: usize) -> u64 {
-        bring_over_unpublished(&self.changes, store, unit, slot);
-        self.changes.settle(store, unit, slot)
+        self.changes.settle_copies(store, unit, slot)
     }
 
-    fn before_full(&self, store: &Store, unit: usize, slot: usize) {
-        mutant!(in store.driver(); NotBroughtOver => return);
-        store.visit_records(unit, slot, &mut |cell| cell.bring_over());
+    fn works_before_full(&self) -> bool {
+        true
+    }
+
+    fn before_full(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
+        bring_all_over(store, unit, to);
     }
 
     fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
@@ -90,14 +91,5 @@ impl Checkpointer for OfChanges {
 
     fn ended(&self, epoch: u64, outcome: Outcome) {
         self.changes.ended(epoch, outcome);
-    }
-}
-
-/// Brings over the records of a checkpoint that was not published, before their marks are joined to
-/// those of the present epoch.
-pub(super) fn bring_over_unpublished(changes: &Changes, store: &Store, unit: usize, slot: usize) {
-    mutant!(in store.driver(); NotBroughtOver => return);
-    if !changes.are_published(store) {
-        store.visit_ended_marks(unit, slot, &mut |cell| cell.bring_over());
     }
 }

@@ -431,20 +431,48 @@ fn check_sights(history: &History, sights: &[Vec<Sight>], seed: u64) {
     }
 }
 
-/// The seeds of a run. `STILLPOINT_BANK_SEEDS=10000 cargo test -p stillpoint-checkpoint bank` runs
-/// a campaign, and `STILLPOINT_BANK_SEED=<seed>` runs one seed again.
-fn seeds() -> std::ops::Range<u64> {
+/// The seeds of a test for each row, usually so many. `STILLPOINT_ROW_SEEDS=10000 cargo test -p
+/// stillpoint-checkpoint bank` runs a campaign, and `STILLPOINT_ROW_SEED=<seed>` runs one seed again.
+pub(crate) fn seeds(usual: u64) -> std::ops::Range<u64> {
     let number = |name| std::env::var(name).ok()?.parse().ok();
-    match number("STILLPOINT_BANK_SEED") {
+    match number("STILLPOINT_ROW_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 1..1 + number("STILLPOINT_BANK_SEEDS").unwrap_or(3),
+        None => 1..1 + number("STILLPOINT_ROW_SEEDS").unwrap_or(usual),
+    }
+}
+
+/// The share of this run in what is too much for each run. `STILLPOINT_ROW_SHARE=K/N` is the K-th of N
+/// shares, which CI takes from the commit; `0/1` is all. Without it, the first of eight.
+#[derive(Clone, Copy)]
+pub(crate) struct Share {
+    pub(crate) k: u64,
+    pub(crate) n: u64,
+}
+
+impl Share {
+    pub(crate) fn of_run() -> Self {
+        let text = std::env::var("STILLPOINT_ROW_SHARE").unwrap_or_else(|_| "0/8".to_owned());
+        let share =
+            text.split_once('/').and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
+        let (k, n) = share.filter(|(k, n)| k < n).expect("STILLPOINT_ROW_SHARE is K/N, K below N");
+        Self { k, n }
+    }
+
+    pub(crate) fn has(self, number: u64) -> bool {
+        number % self.n == self.k
+    }
+
+    /// Seeds of a row: `all` if the row is in the share, and otherwise so few.
+    pub(crate) fn seeds(self, row: &Row, all: u64, few: u64) -> std::ops::Range<u64> {
+        let at = REGISTRY.iter().position(|it| it.name == row.name).expect("it is a row");
+        seeds(if self.has(at as u64) { all } else { few })
     }
 }
 
 #[test]
 fn checkpoints_under_concurrency_equal_the_model() {
     for row in rows_that_take_checkpoints() {
-        for seed in seeds() {
+        for seed in Share::of_run().seeds(row, 3, 1) {
             let mut world = World::new(row, seed);
             let plan = Plan::new(seed);
             let outcome = run(&mut world, plan);

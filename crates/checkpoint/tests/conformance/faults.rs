@@ -11,7 +11,7 @@ use stillpoint_format::names::{CheckpointKind, checkpoint_dir};
 use stillpoint_io::{Call, Fault, FaultPlan, Lasts};
 use stillpoint_store::{Phase, PointOfConsistency, TableId, Worker};
 
-use crate::bank::rows_that_take_checkpoints;
+use crate::bank::{Share, rows_that_take_checkpoints};
 use crate::model::{State, assert_same};
 use crate::world::{World, entry, may_commit};
 
@@ -123,12 +123,14 @@ fn sites(busy: &Busy) -> u64 {
 
 #[test]
 fn a_failed_call_costs_that_checkpoint_and_nothing_else() {
+    let share = Share::of_run();
     for row in rows_that_take_checkpoints() {
         let busy = Busy::new(row, 3);
         let (mut previous, mut expected) = busy.take("the first");
+        let mut tried = 0;
         let calls = vec![Call::Write, Call::Open, Call::Sync, Call::CreateDir];
         for fault in [Fault::InputOutput, Fault::DiskFull] {
-            for nth in 1..=sites(&busy) {
+            for nth in (1..=sites(&busy)).filter(|&nth| share.has(nth)) {
                 let context = format!("{}, {fault:?} at call {nth}", row.name);
                 let before = busy.calls();
                 busy.world.sim.inject(FaultPlan {
@@ -156,7 +158,8 @@ fn a_failed_call_costs_that_checkpoint_and_nothing_else() {
                 busy.world.sim.clear_faults();
                 assert_eq!(busy.world.unmarked(), 0, "{context}: unmarked records");
                 assert_same(&busy.world.load(&previous), &expected, &context);
-                if nth % 4 == 0 {
+                tried += 1;
+                if tried % 4 == 0 {
                     (previous, expected) = busy.take(&context);
                 }
             }

@@ -4,7 +4,9 @@
 //! commits gave to their logs. Scripted runs place single transactions at exact points of a
 //! checkpoint. Everything follows from seeds, which a failure prints.
 
+mod adya;
 mod bank;
+mod deleted;
 mod descriptors;
 mod faults;
 mod files;
@@ -14,6 +16,8 @@ mod mirror;
 mod model;
 mod panics;
 mod planted;
+mod point;
 mod pressure;
+mod stored;
 mod traps;
 mod world;

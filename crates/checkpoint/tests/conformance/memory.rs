@@ -196,8 +196,8 @@ impl<'w> Steps<'w> {
                     }
                     if scheme.takes_changes() && self.kind == CheckpointKind::Full {
                         self.world.store.begin_chain();
-                        self.pass(|scheme, store, unit, slot| {
-                            scheme.before_full(store, unit, slot);
+                        self.visit(0..self.units(), |scheme, store, unit, to| {
+                            scheme.before_full(store, unit, to);
                         });
                     }
                 }
@@ -251,13 +251,20 @@ impl<'w> Steps<'w> {
     }
 
     fn walk(&mut self, until: usize) {
+        self.visit(self.walked..until, |scheme, store, unit, to| scheme.capture(store, unit, to));
+        self.walked = until;
+    }
+
+    /// Calls `visit` for units, as a capture thread.
+    fn visit(
+        &self,
+        units: std::ops::Range<usize>,
+        visit: impl Fn(&dyn Checkpointer, &Store, usize, &mut dyn Capture),
+    ) {
         let read_sections = self.world.store.driver().read_sections();
         let slot = read_sections.claim().expect("a free slot");
         let mut hand = CaptureThread { slot, sink: &self.sink };
-        for unit in self.walked..until {
-            self.world.scheme().capture(&self.world.store, unit, &mut hand);
-        }
-        self.walked = until;
+        units.for_each(|unit| visit(&**self.world.scheme(), &self.world.store, unit, &mut hand));
         read_sections.unclaim(slot);
     }
 }

@@ -19,6 +19,7 @@ use stillpoint_io::{
 };
 use stillpoint_store::{TableId, Worker};
 
+use crate::bank::Share;
 use crate::model::{Changes, State, assert_same, state_of};
 use crate::world::{HASH_SEED, STORE, TABLES, World, entry, options};
 
@@ -145,7 +146,9 @@ fn assert_sound(disk: &Arc<dyn Disk>, entry: &CheckpointEntry, context: &str) {
 
 #[test]
 fn every_run_of_a_chain_merges_to_what_it_holds() {
-    for seed in 1..=3 {
+    // One of three seeds at each run, or all.
+    let share = Share::of_run();
+    for seed in (1..=3).filter(|seed| share.n == 1 || seed % 3 == share.k % 3) {
         let chain = Chain::new(seed, 4, true);
         let disk = &chain.world.disk;
         let newest = chain.states.last().expect("a checkpoint");

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use parking_lot::Mutex;
 use stillpoint_format::Stamp;
@@ -50,6 +51,8 @@ pub(crate) struct History {
     commits: Mutex<Vec<Committed>>,
     /// Last gsn of each log.
     last: Mutex<BTreeMap<u8, u64>>,
+    /// The first gsn that is not closed. 0 if each commit is closed at once.
+    open_from: AtomicU64,
 }
 
 impl History {
@@ -57,6 +60,12 @@ impl History {
     pub(crate) fn log(self: &Arc<Self>, number: u8) -> RecordingLog {
         let gsn = self.last.lock().get(&number).copied().unwrap_or(0);
         RecordingLog { number, gsn, history: self.clone(), before_append: None }
+    }
+
+    /// Closes the commits so far. From now on commits are closed by further calls only.
+    pub(crate) fn close_all(&self) {
+        let last = self.last.lock().values().copied().max();
+        self.open_from.store(last.unwrap_or(0) + 1, SeqCst);
     }
 
     pub(crate) fn commits(&self) -> Vec<Committed> {
@@ -217,7 +226,8 @@ impl CommitLog for RecordingLog {
         Ok(())
     }
 
-    fn is_closed(&self, _: Stamp) -> bool {
-        true
+    fn is_closed(&self, stamp: Stamp) -> bool {
+        let open_from = self.history.open_from.load(SeqCst);
+        open_from == 0 || stamp.gsn() < open_from
     }
 }

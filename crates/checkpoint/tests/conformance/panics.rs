@@ -15,23 +15,26 @@ use stillpoint_store::{
     PointOfConsistency, RecordImage, SchemeLog, Sink, Store, TableId, Worker,
 };
 
-use crate::bank::rows_that_take_checkpoints;
+use crate::bank::{Share, rows_that_take_checkpoints};
 use crate::memory::MemorySink;
 use crate::model::assert_same;
 use crate::world::{World, may_commit};
 
 const TABLE: TableId = TableId(0);
 const KEYS: u32 = 28;
-/// Every fifth call panics in turn, or every call if the environment asks for all.
+/// Every fifth call panics in turn, or every call if the environment asks for all. A run has its share of
+/// these.
 const STEP: u64 = 5;
 /// Checkpoints after which a new world begins, since the cost of the model grows with its history.
 const WORLD_ENDS: u64 = 40;
 
-/// Calls between two panics. The kernel takes tens of milliseconds to fork a process of tests, and the row
-/// `fork` does so for each checkpoint.
-fn step(row: &str) -> u64 {
+/// The first call that panics, and the number of calls between two panics. The kernel takes tens of
+/// milliseconds to fork a process of tests, and the row `fork` does so for each checkpoint.
+fn calls(row: &str) -> (u64, u64) {
     let step = std::env::var("STILLPOINT_FAULTS_ALL").map_or(STEP, |_| 1);
-    if row == "fork" { 16 * step } else { step }
+    let share = Share::of_run();
+    let shares = if row == "fork" { share.n.max(16) } else { share.n };
+    (1 + step * (share.k + 1), step * shares)
 }
 
 /// Counts calls, and panics at those from the `first`-th to the `last`-th.
@@ -79,9 +82,12 @@ impl Checkpointer for FusedScheme {
         self.1.burn();
         settled
     }
-    fn before_full(&self, store: &Store, unit: usize, slot: usize) {
+    fn works_before_full(&self) -> bool {
+        self.0.works_before_full()
+    }
+    fn before_full(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
         self.1.burn();
-        self.0.before_full(store, unit, slot);
+        self.0.before_full(store, unit, to);
         self.1.burn();
     }
     fn begin(&self, epoch: u64, log: &dyn SchemeLog) -> Result<(), LogRefused> {
@@ -95,6 +101,10 @@ impl Checkpointer for FusedScheme {
         self.1.burn();
         self.0.after_capture(store, unit, to);
         self.1.burn();
+    }
+    fn after_capture_ended(&self, epoch: u64) {
+        self.1.burn();
+        self.0.after_capture_ended(epoch);
     }
     fn has_pass_at_point(&self) -> bool {
         self.0.has_pass_at_point()
@@ -267,9 +277,9 @@ impl Fused {
 fn a_panic_costs_at_most_that_checkpoint() {
     for row in rows_that_take_checkpoints() {
         let mut fused = Fused::new(row);
-        let (mut nth, mut tried, mut failed) = (1, 0, 0);
+        let (mut nth, step) = calls(row.name);
+        let (mut tried, mut failed) = (0, 0);
         loop {
-            nth += step(row.name);
             tried += 1;
             if tried % WORLD_ENDS == 0 {
                 fused = Fused::new(row);
@@ -294,6 +304,7 @@ fn a_panic_costs_at_most_that_checkpoint() {
             if calls < nth {
                 break;
             }
+            nth += step;
         }
         assert!(failed > tried / 4, "{}: {failed} of {tried} failed", row.name);
     }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use stillpoint_checkpoint::{
-    Captured, CheckpointError, Cycle, LoadOptions, LoadedRecord, NoSchemeLog, Pace, Progress, Row,
-    Scheme, Visit, VisitError, Wanted, WriterConfig, Written, load, take_checkpoint,
-    work_after_capture,
+    Captured, CheckpointError, Cycle, LoadOptions, LoadedRecord, NoSchemeLog, Pace, Progress,
+    QuiesceFor, Row, Scheme, Visit, VisitError, Wanted, WriterConfig, Written, load,
+    take_checkpoint, work_after_capture,
 };
 use stillpoint_format::ident::StoreId;
 use stillpoint_format::manifest::CheckpointEntry;
@@ -52,6 +52,7 @@ pub(crate) struct World {
     pub(crate) config: WriterConfig,
     pub(crate) threads: usize,
     pub(crate) pace: Pace,
+    pub(crate) quiesce_for: QuiesceFor,
     pub(crate) progress: Arc<Progress>,
     pub(crate) clock: Arc<dyn Clock>,
     /// For a scheme without a point of consistency: where each checkpoint begins and ends.
@@ -131,8 +132,15 @@ impl World {
     }
 
     pub(crate) fn with_scheme(scheme: Scheme, seed: u64) -> Self {
-        let marks =
-            matches!(scheme.cells.write, WriteRule::SaveBeforeImage | WriteRule::KeepShadow);
+        Self::with_pool(scheme, seed, None)
+    }
+
+    /// A world whose pool of stable versions has so many bytes.
+    pub(crate) fn with_pool(scheme: Scheme, seed: u64, stable_pool_bytes: Option<usize>) -> Self {
+        let marks = matches!(
+            scheme.cells.write,
+            WriteRule::SaveBeforeImage | WriteRule::KeepShadow | WriteRule::StoreStable
+        );
         let history = Arc::<History>::default();
         let point = scheme.checkpointer.as_ref().map(|it| it.point_of_consistency());
         let spans = || Arc::new(Spans { history: history.clone(), spans: Mutex::default() });
@@ -141,6 +149,7 @@ impl World {
             max_memory_bytes: 1 << 30,
             workers: SLOTS,
             hash_seed: HASH_SEED,
+            stable_pool_bytes,
             ..StoreConfig::default()
         };
         let store = Arc::new(Store::new(&config, scheme.cells).expect("address space"));
@@ -164,6 +173,7 @@ impl World {
             config,
             threads: 2,
             pace: Pace::Unpaced,
+            quiesce_for: QuiesceFor::Commits,
             progress: Arc::default(),
             clock: Arc::new(RealClock),
             marks,
@@ -194,7 +204,9 @@ impl World {
             pace: self.pace,
             progress: self.progress.clone(),
             log: self.log(),
+            quiesce_for: self.quiesce_for,
             observer: None,
+            before_point: None,
         }
     }
 

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, de};
-use stillpoint::{AddressSpace, Codec, Config, Durability, PageSize};
+use stillpoint::{AddressSpace, Codec, Config, Durability, PageSize, QuiesceFor};
 use stillpoint_io::{Disk, RealClock, RealDisk, RealRng};
 use stillpoint_server::{DebugCommand, LogLevel, ServerConfig};
 
-use crate::args::{DebugArg, DurabilityArg, LogFormat, PagesArg, ServeArgs};
+use crate::args::{DebugArg, DurabilityArg, LogFormat, PagesArg, PointArg, ServeArgs};
 use crate::error::CliError;
 use crate::units::{Interval, interval, size};
 
@@ -43,6 +43,7 @@ struct File {
     port: Option<u16>,
     threads: Option<usize>,
     checkpoint: Option<String>,
+    point_of_consistency: Option<PointArg>,
     checkpoint_every: Written<Interval>,
     checkpoint_pace: Written<u64>,
     compress: Option<String>,
@@ -54,6 +55,7 @@ struct File {
     durability: Option<DurabilityArg>,
     max_memory: Written<u64>,
     pages: Option<PagesArg>,
+    stable_pool: Written<u64>,
     requirepass: Option<String>,
     enable_debug_command: Option<DebugArg>,
     log_level: Option<String>,
@@ -189,6 +191,12 @@ fn engine_settings(args: &ServeArgs, file: File, threads: usize) -> Result<Confi
     if let Some(scheme) = args.checkpoint.clone().or(file.checkpoint) {
         config.checkpoint = scheme;
     }
+    if let Some(point) = args.point_of_consistency.or(file.point_of_consistency) {
+        config.quiesce_for = match point {
+            PointArg::Commits => QuiesceFor::Commits,
+            PointArg::Transactions => QuiesceFor::Transactions,
+        };
+    }
     if let Some(Interval(every)) = args.checkpoint_every.or(file.checkpoint_every.0) {
         config.checkpoint_every = every;
     }
@@ -223,6 +231,8 @@ fn engine_settings(args: &ServeArgs, file: File, threads: usize) -> Result<Confi
     if args.pages.or(file.pages) == Some(PagesArg::Small) {
         config.environment.space = Arc::new(AddressSpace::of_pages(PageSize::Small));
     }
+    let pool = args.stable_pool.or(file.stable_pool.0);
+    config.stable_pool_bytes = pool.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     config.logs = threads.clamp(1, 64);
     config.sessions = threads + 4;
     Ok(config)

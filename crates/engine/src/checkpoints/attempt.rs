@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use stillpoint_checkpoint::{
-    Captured, CheckpointError, Cycle, Observer, Pace, Progress, Wanted, WriterConfig, Written,
-    remove_checkpoint, work_after_capture,
+    Captured, CheckpointError, Cycle, Observer, Pace, Progress, QuiesceFor, Wanted, WriterConfig,
+    Written, remove_checkpoint, work_after_capture,
 };
 use stillpoint_format::LogGsn;
 use stillpoint_format::log::RecordKind;
@@ -21,6 +21,7 @@ use stillpoint_sync::{mutant, planted};
 use super::publication::{self, NewCheckpoint};
 use super::{CheckpointDone, LOG_HOLDER, Wish, chain};
 use crate::error::Error;
+use crate::guards::open_on_thread;
 use crate::log::refused;
 use crate::shared::Shared;
 use crate::undone::WriteAhead;
@@ -36,7 +37,7 @@ struct AtPointOfConsistency {
 pub(super) fn take(
     shared: &Arc<Shared>,
     wish: Wish,
-    pace: Pace,
+    (pace, quiesce_for): (Pace, QuiesceFor),
     progress: &Arc<Progress>,
 ) -> Result<(CheckpointDone, Vec<LogGsn>), Error> {
     let start_ns = shared.config.environment.clock.monotonic_ns();
@@ -47,6 +48,11 @@ pub(super) fn take(
         let reason = format!("scheme {} takes none", shared.config.checkpoint);
         return Err(Error::Config { setting: "checkpoint", reason });
     };
+    let waits = quiesce_for == QuiesceFor::Transactions && scheme.published_point().stops_commits();
+    if waits && open_on_thread() > 0 {
+        // The point of consistency would wait for the transaction of its own thread.
+        return Err(Error::InsideTransaction { what: "checkpoint" });
+    }
     match remove_strays_while_open(shared) {
         Err(error) if error.is_fatal() => return Err(error.into()),
         // Files that cannot be removed now are removed by a later attempt, or at the next start.
@@ -76,17 +82,11 @@ pub(super) fn take(
         pace,
         progress: progress.clone(),
         log: Arc::new(LogOfScheme(shared.journal.clone(), epoch - 1)),
+        quiesce_for,
         observer: Some(observer(shared, &noted)),
+        before_point: Some(before_point(shared)),
     };
-    let manifest = shared.catalog.now();
-    let mut writer = WriterConfig::new(manifest.store, manifest.hash_seed, serial);
-    writer.base = base_of(shared, CheckpointKind::Partial);
-    writer.codec = shared.config.codec;
-    writer.leave_bytes = shared.journal.headroom_bytes();
-    if !shared.config.environment.background {
-        // With one writer the calls of the disk always come in the same order.
-        writer.parts = 1;
-    }
+    let writer = writer(shared, serial);
     let taken = stillpoint_checkpoint::take_checkpoint(&cycle, &shared.disk, &writer);
     let (written, captured) = taken?;
     let noted = std::mem::take(&mut *noted.lock());
@@ -98,6 +98,20 @@ pub(super) fn take(
         tracing::debug!(%error, "the work after a checkpoint was cut off");
     }
     published.map(|done| (done, noted.positions))
+}
+
+/// The settings of the files.
+fn writer(shared: &Shared, serial: u64) -> WriterConfig {
+    let manifest = shared.catalog.now();
+    let mut writer = WriterConfig::new(manifest.store, manifest.hash_seed, serial);
+    writer.base = base_of(shared, CheckpointKind::Partial);
+    writer.codec = shared.config.codec;
+    writer.leave_bytes = shared.journal.headroom_bytes();
+    if !shared.config.environment.background {
+        // With one writer the calls of the disk always come in the same order.
+        writer.parts = 1;
+    }
+    writer
 }
 
 /// The log of a scheme's own records, which are of this epoch.
@@ -120,19 +134,33 @@ impl SchemeLog for LogOfScheme {
     }
 }
 
-/// Notes positions and generations, and keeps flushes of tables away from the point of consistency.
+fn is_fuzzy(shared: &Shared) -> bool {
+    let point = shared.scheme.as_ref().map(|scheme| scheme.point_of_consistency());
+    point.is_some_and(PointOfConsistency::is_fuzzy)
+}
+
+/// Keeps flushes of tables away from the point of consistency.
+fn before_point(shared: &Arc<Shared>) -> Arc<dyn Fn() + Send + Sync> {
+    let shared = shared.clone();
+    Arc::new(move || {
+        if !is_fuzzy(&shared) {
+            shared.checkpoints.begin_passing();
+        }
+    })
+}
+
+/// Notes positions and generations. A fuzzy checkpoint notes positions in PREPARE, and keeps flushes of
+/// tables away from then on.
 fn observer(shared: &Arc<Shared>, noted: &Arc<Mutex<AtPointOfConsistency>>) -> Observer {
     let (shared, noted) = (shared.clone(), noted.clone());
-    let point = shared.scheme.as_ref().map(|scheme| scheme.point_of_consistency());
-    let is_fuzzy = point.is_some_and(PointOfConsistency::is_fuzzy);
+    let is_fuzzy = is_fuzzy(&shared);
     Arc::new(move |phase, epoch| match phase {
-        Phase::Prepare => {
+        Phase::Prepare if is_fuzzy => {
             shared.checkpoints.begin_passing();
-            if is_fuzzy {
-                // All that is in the logs by now is installed before the scan begins.
-                noted.lock().positions = shared.journal.positions_before_epoch(u64::MAX);
-            }
+            // All that is in the logs by now is installed before the scan begins.
+            noted.lock().positions = shared.journal.positions_before_epoch(u64::MAX);
         }
+        Phase::Prepare => {}
         Phase::Resolve => {
             let manifest = shared.catalog.now();
             let generation = |id: u16| shared.store.generation(TableId(id)).unwrap_or(1);
@@ -197,6 +225,7 @@ fn publish(
         stopped: Duration::from_nanos(captured.stopped_ns),
         capture: Duration::from_nanos(captured.capture_ns),
         drain: Duration::from_nanos(captured.drain_ns),
+        stable_peak_bytes: captured.stable_peak_bytes,
         pool_bytes_max: output.pool_bytes_peak,
         waits: output.worker_waits,
         waited: Duration::from_nanos(output.worker_wait_ns),
@@ -234,6 +263,7 @@ fn publish_kinds(shared: &Arc<Shared>, start_ns: u64) -> Result<CheckpointDone, 
         stopped: Duration::ZERO,
         capture: Duration::ZERO,
         drain: Duration::ZERO,
+        stable_peak_bytes: 0,
         pool_bytes_max: 0,
         waits: 0,
         waited: Duration::ZERO,

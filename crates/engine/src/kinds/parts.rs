@@ -7,7 +7,6 @@ use stillpoint_format::Stamp;
 use stillpoint_store::{
     KeySet, Mode, OpenTransaction, Patience, Slot, Store, TableId, TxError, ValueRef, Worker,
 };
-use stillpoint_sync::Backoff;
 use stillpoint_txn::{Arrival, Discipline, KindKey, KindPart, Presence};
 
 use crate::kinds::Kinds;
@@ -116,25 +115,13 @@ impl Parts {
         self.holds_locks = false;
         self.absent = None;
         if self.discipline == Discipline::WaitDie {
-            self.wait_for_permit()?;
+            // Other runs wait where they enter the read section that locks their keys of the store.
+            open.wait_for_permit()?;
         }
         self.is_open = true;
         self.operations.begin(self.store.driver().now().epoch());
         for part in &mut self.parts {
             part.begin(open.priority(), self.discipline);
-        }
-        Ok(())
-    }
-
-    /// Waits while another transaction has the permit of the store, with no lock held. Other runs wait
-    /// where they enter the read section that locks their keys of the store.
-    fn wait_for_permit(&self) -> Result<(), TxError> {
-        let mut backoff = Backoff::new();
-        while self.store.driver().now().is_permitted() {
-            if self.patience.is_over(backoff.turns()) {
-                return Err(TxError::WaitsForItself);
-            }
-            backoff.wait();
         }
         Ok(())
     }

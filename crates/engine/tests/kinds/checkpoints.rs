@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use parking_lot::Mutex;
-use stillpoint::{Config, Session, TxError};
-use stillpoint_io::{Fault, SimDisk};
+use stillpoint::{Config, Error, QuiesceFor, Session, TxError};
+use stillpoint_io::{Fault, SimDisk, spawn};
 
 use crate::world::{World, configure};
 
@@ -55,7 +55,7 @@ fn state(world: &World) -> Found {
 fn checkpoint(world: &Arc<World>) -> bool {
     let world = world.clone();
     let take = move || world.engine.checkpoint().is_ok();
-    stillpoint_io::spawn("checkpoint", take).expect("a thread").join().expect("no panic")
+    spawn("checkpoint", take).expect("a thread").join().expect("no panic")
 }
 
 /// A transaction is open, with operations before a checkpoint and behind it. `cut` stops the machine at
@@ -238,4 +238,36 @@ pub(crate) fn a_flush_during_a_checkpoint_empties_what_it_has_copied() {
     assert_eq!(state(&world), expected);
     drop((session, world));
     assert_eq!(state(&open(&disk.kill())), expected);
+}
+
+/// The published form of a point of consistency, in a store with tables of two kinds. A transaction that
+/// waits to begin is not waited for. A checkpoint that would wait for its own thread is refused, and the
+/// end of a store waits for no transaction.
+pub(crate) fn a_published_point_waits_for_no_transaction_that_waits_for_it() {
+    let disk = SimDisk::new(1);
+    let mut config = settings(&disk);
+    (config.checkpoint, config.quiesce_for) = ("zigzag".to_owned(), QuiesceFor::Transactions);
+    let world = Arc::new(World::open_with(config, 1, 0).expect("opens"));
+    let stops = Arc::new(AtomicBool::new(false));
+    let (working, ends) = (world.clone(), stops.clone());
+    let thread = spawn("commits", move || {
+        let mut session = working.engine.session().expect("a session");
+        for turn in 0_u64.. {
+            put(&mut session, &working, &[turn as u8 % 20], &turn.to_le_bytes());
+            if ends.load(Relaxed) {
+                break;
+            }
+        }
+    });
+    for _ in 0..20 {
+        world.engine.checkpoint().expect("a sound disk");
+    }
+    stops.store(true, Relaxed);
+    thread.expect("a thread").join().expect("no panic");
+    let mut session = world.engine.session().expect("a session");
+    let open = session.begin().expect("begins");
+    let refused = world.engine.checkpoint();
+    assert!(matches!(refused, Err(Error::InsideTransaction { .. })), "{refused:?}");
+    drop(open);
+    world.engine.checkpoint().expect("a sound disk");
 }

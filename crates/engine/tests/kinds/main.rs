@@ -36,6 +36,11 @@ fn transactions_beside_a_checkpoint_are_in_it_or_replayed() {
 }
 
 #[test]
+fn a_published_point_waits_for_no_transaction_that_waits_for_it() {
+    checkpoints::a_published_point_waits_for_no_transaction_that_waits_for_it();
+}
+
+#[test]
 fn logs_are_freed_behind_a_checkpoint_of_both_kinds() {
     checkpoints::logs_are_freed_behind_a_checkpoint_of_both_kinds();
 }

@@ -56,6 +56,8 @@ pub(crate) fn child(open: &OpenEngine, what: &Profiled, output: &mut dyn Write) 
         records: what.records,
         value_bytes: if what.large { LARGE_VALUE_BYTES } else { VALUE_BYTES },
         sessions: 8,
+        published_points: false,
+        stable_pool_bytes: None,
     })?;
     engine.load(what.records)?;
     let drive = Drive {

@@ -5,7 +5,10 @@
 //! the paper's figure, and with the formula for copies of uniformly updated records
 //! (`calc_measures::expected_copies`).
 //!
-//! A second part compares all schemes, one after the other. Memory at rest and peak during a
+//! The part `stored` does the same with `calc-stored`, which keeps old values in a pool as the paper
+//! does. The most slots in use are compared with the formula, and shown beside the reserved bytes.
+//!
+//! A further part compares all schemes, one after the other. Memory at rest and peak during a
 //! checkpoint are multiples of the memory without checkpoints.
 
 use serde::Serialize;
@@ -20,7 +23,9 @@ use crate::measure::stats::median;
 use crate::report::result::{
     Bound, ClaimRow, ExperimentResult, Figure, Paper, PaperPoint, Series, Span, Table,
 };
-use crate::subjects::records::{CALC_PACED, PAPER_PACE_BYTES_PER_S, Row, data_bytes, row, rows_of};
+use crate::subjects::records::{
+    CALC_PACED, PAPER_PACE_BYTES_PER_S, Row, STORED_PACED, data_bytes, row, rows_of, stable_bytes,
+};
 use crate::workloads::calc::{KEY_BYTES, KEYS_PER_TRANSACTION, VALUE_BYTES};
 
 /// The amount of work of a run.
@@ -92,7 +97,7 @@ impl Experiment for CalcFig6 {
     const ID: &'static str = "calc-fig6";
     const TITLE: &'static str = "Memory during a checkpoint";
     const PAPER: &'static str = "Ren et al., SIGMOD 2016 (CALC), §5.1.6, Figure 6";
-    const PARTS: &'static [&'static str] = &["rates", "rows"];
+    const PARTS: &'static [&'static str] = &["rates", "stored", "rows"];
     type Plan = Plan;
 
     fn full() -> Plan {
@@ -120,6 +125,9 @@ impl Experiment for CalcFig6 {
         if bench.context.wants("rates") {
             result.in_part("rates", |result| rates(bench, plan, result))?;
         }
+        if bench.context.wants("stored") {
+            result.in_part("stored", |result| stored(bench, plan, result))?;
+        }
         if bench.context.wants("rows") {
             result.in_part("rows", |result| rows(bench, plan, result))?;
         }
@@ -137,6 +145,40 @@ fn rates(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> Lab
     bed.clear()?;
     claims(&points, result);
     figures(&points, result);
+    Ok(())
+}
+
+/// CALC as published at several rates of update: the pool of stable versions, and the formula.
+fn stored(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
+    let row = row(STORED_PACED);
+    let bed = bench.open_loaded(row, plan.records, "none")?;
+    let all_bytes = (plan.records as usize * stable_bytes(row.value_bytes)) as f64;
+    let mut table = Table {
+        title: "Pool of stable versions, of that of all records".into(),
+        columns: ["r asked", "r reached", "reserved", "used at most", "f(r)", "÷ f(r)"]
+            .map(String::from)
+            .to_vec(),
+        rows: Vec::new(),
+        ..Table::default()
+    };
+    for &r in &plan.r {
+        let point = point(bench, plan, &bed, r)?;
+        let Some(capture) = point.outcome.captures.first() else { continue };
+        let used = capture.stable_bytes_max as f64 / all_bytes;
+        let expected = expected_copies(point.r_reached.max(0.0));
+        let claim = POOL.claim(&format!("r = {r}"));
+        result.claims.push(claim.measured((used / expected - 1.0).abs()));
+        table.rows.push(vec![
+            r.to_string(),
+            format!("{:.2}", point.r_reached),
+            format!("{:.3}", bed.engine.status().stable_pool_bytes as f64 / all_bytes),
+            format!("{used:.4}"),
+            format!("{expected:.4}"),
+            format!("{:.3}", used / expected),
+        ]);
+    }
+    bed.clear()?;
+    result.tables.push(table);
     Ok(())
 }
 
@@ -217,6 +259,13 @@ const PEAK: ClaimRow = ClaimRow::new(
 )
 .paper(Paper::ratio("1.2 ×", 1.2))
 .goal(Bound::AtMost(1.02));
+
+/// The claim on each point of the pool.
+const POOL: ClaimRow = ClaimRow::new(
+    "calc-stored: difference of the pool's peak from f(r), as a share of f(r)",
+    "CALC paper, §5.1.6; formula for uniform updates",
+    Bound::AtMost(0.15),
+);
 
 fn claims(points: &[Point], result: &mut ExperimentResult) {
     for point in points {
@@ -303,12 +352,13 @@ mod tests {
         let bench = Harness { context: &context, open: &Toy::open, children: false };
         let plan = Plan { records: 5_000, r: vec![0.01, 0.02], run_s: 0.5, ..CalcFig6::quick() };
         let result = run_plan::<CalcFig6>(&bench, &Plan { checkpoint_at_s: 0.2, ..plan })?;
-        assert_eq!(result.claims.len(), 2);
+        assert_eq!(result.claims.len(), 4);
         // Other tests run in the same process, so the ratio may be anything.
-        assert!(result.claims.iter().all(|c| c.measured.is_some_and(|m| m > 0.0)));
+        assert!(result.claims[..2].iter().all(|c| c.measured.is_some_and(|m| m > 0.0)));
         assert_eq!(result.figures[0].series.len(), 2);
         assert!(result.series.iter().all(|s| s.points.len() == 5));
-        let compared = &result.tables[1].rows;
+        assert_eq!(result.tables[1].rows.len(), 2);
+        let compared = &result.tables[2].rows;
         assert_eq!(compared.len(), paced_rows().len());
         assert!(compared.iter().all(|row| row[3] != "NaN"), "{compared:?}");
         Ok(())

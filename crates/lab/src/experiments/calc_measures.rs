@@ -54,6 +54,11 @@ pub(crate) fn capture_seconds(run: &Outcome) -> f64 {
     run.captures.iter().map(|c| c.seconds()).sum::<f64>() / run.captures.len() as f64
 }
 
+/// Longest time in which no commit could begin in one of the run's checkpoints, in milliseconds.
+pub(crate) fn stopped_ms(run: &Outcome) -> f64 {
+    run.captures.iter().map(|c| c.stopped_s * 1e3).fold(0.0, f64::max)
+}
+
 /// CPU seconds of one checkpoint: what the run used in the background beyond the baseline.
 pub(crate) fn checkpoint_cpu_s(baseline: &Outcome, run: &Outcome) -> f64 {
     (run.background_cpu_s - baseline.background_cpu_s).max(0.0) / run.captures.len() as f64

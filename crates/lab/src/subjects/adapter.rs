@@ -27,6 +27,10 @@ pub(crate) struct Setup {
     pub(crate) value_bytes: usize,
     /// Most sessions at a time.
     pub(crate) sessions: usize,
+    /// Whether checkpoint schemes stop as they were published: until no transaction is open.
+    pub(crate) published_points: bool,
+    /// Bytes of the pool of stable versions, if not the engine's default.
+    pub(crate) stable_pool_bytes: Option<usize>,
 }
 
 /// Status of an engine.
@@ -47,6 +51,12 @@ pub(crate) struct Status {
     pub(crate) held_bytes: u64,
     /// Peak of the before-images that waited for the disk in the last checkpoint, in bytes.
     pub(crate) waiting_bytes_max: u64,
+    /// Seconds in which no commit could begin in the last checkpoint.
+    pub(crate) last_stopped_s: f64,
+    /// Bytes of the pool of stable versions.
+    pub(crate) stable_pool_bytes: u64,
+    /// The most bytes that the last checkpoint had in use in that pool.
+    pub(crate) stable_bytes_max: u64,
     /// How often a commit waited for room in the output of the last checkpoint.
     pub(crate) last_waits: u64,
     /// The sum of these waits, in seconds.

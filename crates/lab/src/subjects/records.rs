@@ -84,6 +84,18 @@ pub(crate) fn rows_of(asked: &[String], quick: bool) -> Vec<Row> {
     rows.iter().filter(is_asked).copied().collect()
 }
 
+/// Schemes whose names begin so keep stable versions in a pool.
+const STORED: &str = "calc-stored";
+/// Bytes of a slot of the pool, and of the part of a value in it.
+const SLOT_BYTES: (usize, usize) = (128, 120);
+
+/// Bytes that a stable version of a value takes in the pool.
+pub(crate) fn stable_bytes(value_bytes: usize) -> usize {
+    value_bytes.div_ceil(SLOT_BYTES.1) * SLOT_BYTES.0
+}
+
+/// Row of CALC with stored stable versions, at the speed of the paper's disk.
+pub(crate) const STORED_PACED: &str = "calc-stored, paced";
 /// Row of the engine without checkpoints.
 pub(crate) const BASELINE: &str = "none";
 /// Row of CALC at the speed of the paper's disk, which claims of the paper name.
@@ -144,6 +156,12 @@ pub(crate) fn setup(row: Row, records: u64, journal: &str, dir: std::path::PathB
         records,
         value_bytes: row.value_bytes,
         sessions: 8,
+        published_points: false,
+        // Room for a version of each record, so that no commit waits.
+        stable_pool_bytes: row
+            .scheme
+            .starts_with(STORED)
+            .then(|| records as usize * stable_bytes(row.value_bytes) + (1 << 20)),
     }
 }
 

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use stillpoint::{
-    Arguments, Batch, Call, Config, Durability, Engine, KeySet, Mode, Procedure, Session, Slot,
-    Stamp, StoredProcedure, TableId, Tx, TxError,
+    Arguments, Batch, Call, Config, Durability, Engine, KeySet, Mode, Procedure, QuiesceFor,
+    Session, Slot, Stamp, StoredProcedure, TableId, Tx, TxError,
 };
 
 use crate::error::{LabError, LabResult};
@@ -65,6 +65,10 @@ pub(crate) fn open(setup: &Setup) -> LabResult<Box<dyn LabEngine>> {
     let mut config = measured(&setup.dir, &setup.scheme, &setup.journal);
     config.checkpoint_pace = setup.pace_bytes_per_s;
     config.sessions = setup.sessions;
+    config.stable_pool_bytes = setup.stable_pool_bytes;
+    if setup.published_points {
+        config.quiesce_for = QuiesceFor::Transactions;
+    }
     let name = format!("stillpoint, {}", setup.scheme);
     match setup.value_bytes {
         VALUE_BYTES => open_with::<VALUE_BYTES>(config, name, setup.records),
@@ -271,6 +275,9 @@ pub(crate) fn status(engine: &Engine) -> Status {
         last_bytes: last.map_or(0, |done| done.bytes),
         held_bytes: stats.memory_bytes as u64 + stats.journal.buffer_bytes,
         waiting_bytes_max: last.map_or(0, |done| done.pool_bytes_max),
+        last_stopped_s: last.map_or(0.0, |done| done.stopped.as_secs_f64()),
+        stable_pool_bytes: stats.stable_pool.bytes as u64,
+        stable_bytes_max: last.map_or(0, |done| done.stable_peak_bytes as u64),
         last_waits: last.map_or(0, |done| done.waits),
         last_waited_s: last.map_or(0.0, |done| done.waited.as_secs_f64()),
         journal_bytes: stats.journal.written_bytes,
@@ -558,6 +565,8 @@ mod tests {
             records: 5_003,
             value_bytes: VALUE_BYTES,
             sessions: 8,
+            published_points: false,
+            stable_pool_bytes: None,
         }
     }
 

@@ -277,6 +277,8 @@ fn persistence(out: &mut String, ctx: &Context<'_>) {
     field(out, "checkpoint_copies", stats.checkpoint_copies);
     field(out, "checkpoint_child_bytes", stats.checkpoint_child_bytes);
     field(out, "checkpoint_last_child_bytes", stats.checkpoint_last_child_bytes);
+    field(out, "checkpoint_stable_pool_bytes", stats.stable_pool.bytes);
+    field(out, "checkpoint_stable_used_bytes", stats.stable_pool.used_bytes);
     field(out, "checkpoint_failures", state.failures);
     field(out, "checkpoint_failures_in_row", state.failures_since);
     let next_s = state.next_attempt.map(|left| left.as_secs_f64().ceil() as i64);
@@ -321,6 +323,7 @@ fn checkpoints(out: &mut String, state: &CheckpointStatus) {
     field(out, "checkpoint_last_changed_records", last.map_or(0, |done| done.changed));
     field(out, "checkpoint_last_bytes", last.map_or(0, |done| done.bytes));
     field(out, "checkpoint_last_waiting_bytes_max", last.map_or(0, |done| done.pool_bytes_max));
+    field(out, "checkpoint_last_stable_bytes_max", last.map_or(0, |done| done.stable_peak_bytes));
     field(out, "checkpoint_last_waits", last.map_or(0, |done| done.waits));
     let of_last = |time: fn(&CheckpointDone) -> std::time::Duration| {
         last.map_or_else(|| "-1".to_owned(), |done| ms(time(done)))

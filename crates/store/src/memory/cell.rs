@@ -8,6 +8,8 @@
 //!            bits 0..16 length, 16..24 tag, 24 large, 25 no value
 //!            bits 32..64 and on: the value's bytes
 //!            or, if large: bits 32..64 the length, next word the number of the block table
+//! or, with a pool of stable versions: one copy, and at the end two words that refer to such a version:
+//!            as a copy whose value is large; or with bit 26, next word the number of a slot
 //! ```
 //! Flag SECOND says that the newest value is in copy 1, and otherwise it is in copy 0. ABSENT says
 //! that the newest copy has no value. In cells of several copies, bit 25 says so for each copy.
@@ -45,9 +47,12 @@ const LONG_KEY_WORDS: usize = 2;
 /// Most bytes of a value in the cell. Small in models, whose slabs are small.
 pub(crate) const INLINE_VALUE_BYTES_MAX: usize = if cfg!(any(loom, shuttle)) { 60 } else { 2_044 };
 const COPY_WORDS_MIN: usize = 2;
+/// Words of the last place of a cell that refers to a stable version.
+const REFERENCE_WORDS: usize = 2;
 const META_BYTES: usize = 4;
 const LARGE: u64 = 1 << 24;
 const NOTHING: u64 = 1 << 25;
+const POOLED: u64 = 1 << 26;
 
 /// The first word of a copy: length and tag of the value, and whether the value is large.
 #[derive(Clone, Copy)]
@@ -56,6 +61,9 @@ struct Meta(u64);
 impl Meta {
     fn inline(len: usize, tag: u8) -> u64 {
         len as u64 | u64::from(tag) << 16
+    }
+    fn pooled(len: usize, tag: u8) -> u64 {
+        POOLED | len as u64 | u64::from(tag) << 16
     }
     fn large(len: usize, tag: u8) -> u64 {
         LARGE | u64::from(tag) << 16 | (len as u64) << 32
@@ -84,6 +92,16 @@ pub(crate) fn cell_bytes(key_len: usize, value_len: usize, copies: usize) -> usi
     let inline = if value_len <= INLINE_VALUE_BYTES_MAX { value_len } else { 0 };
     let copy = words::words_for(inline + META_BYTES).max(COPY_WORDS_MIN);
     (HEADER_WORDS + key_words(key_len) + copies * copy) * 8
+}
+
+impl Memory {
+    /// Bytes of a cell for a key and a value of `value_len` bytes.
+    pub(crate) fn cell_bytes(&self, key_len: usize, value_len: usize) -> usize {
+        match self.pool {
+            None => cell_bytes(key_len, value_len, self.copies),
+            Some(_) => cell_bytes(key_len, value_len, 1) + REFERENCE_WORDS * 8,
+        }
+    }
 }
 
 /// A record's cell.
@@ -230,6 +248,10 @@ impl<'a> Cell<'a> {
     #[inline(never)]
     fn copy_words(self, copy: usize) -> std::ops::Range<usize> {
         let first = HEADER_WORDS + self.key_area();
+        if self.memory.pool.is_some() {
+            let reference = self.words.len() - REFERENCE_WORDS;
+            return if copy == 0 { first..reference } else { reference..self.words.len() };
+        }
         let words = (self.words.len() - first) / self.memory.copies;
         let start = first + copy * words;
         start..start + words
@@ -238,7 +260,7 @@ impl<'a> Cell<'a> {
     /// The copies that have a value, as bits of their numbers. The caller holds the lock. Call this
     /// only for a cell of several copies.
     pub(crate) fn copies_with_value(self) -> u8 {
-        let has_value = |copy: &usize| self.copy(*copy).copy_value().is_some();
+        let has_value = |copy: &usize| self.copy(*copy).has_copy_value();
         (0..self.memory.copies).filter(has_value).map(|copy| 1 << copy).sum()
     }
 
@@ -476,8 +498,25 @@ impl<'a> Record<'a> {
     /// The value of this copy, whatever the newest copy has. Call this only for a cell of several
     /// copies.
     pub(crate) fn copy_value(self) -> Option<ValueRef<'a>> {
-        let has_value = self.copy[0].load(Relaxed) & NOTHING == 0;
-        has_value.then(|| self.present_value())
+        self.has_copy_value().then(|| self.present_value())
+    }
+
+    fn has_copy_value(self) -> bool {
+        self.copy[0].load(Relaxed) & NOTHING == 0
+    }
+
+    /// Length, tag and first slot of the stable version to which this place refers, if it is in the
+    /// pool.
+    pub(crate) fn pooled(self) -> Option<(usize, u8, u32)> {
+        let meta = self.copy[0].load(Relaxed);
+        let (len, tag) = (Meta(meta).inline_len(), Meta(meta).tag());
+        (meta & POOLED != 0).then(|| (len, tag, self.copy[1].load(Relaxed) as u32))
+    }
+
+    /// Refers to a stable version in the pool.
+    pub(crate) fn put_pooled(self, len: usize, tag: u8, slot: u32) {
+        self.copy[0].store(Meta::pooled(len, tag), Relaxed);
+        self.copy[1].store(u64::from(slot), Relaxed);
     }
 
     /// The blocks of this copy, if its value is large. Call this only for a cell of several copies.

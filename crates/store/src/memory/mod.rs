@@ -6,6 +6,7 @@ pub(crate) mod blob;
 pub(crate) mod cell;
 pub(crate) mod index;
 pub(crate) mod marks;
+pub(crate) mod pool;
 pub(crate) mod stamp;
 pub(crate) mod value;
 pub(crate) use stillpoint_mem::words;
@@ -16,13 +17,16 @@ use stillpoint_mem::{AddressSpace, RegionError};
 use stillpoint_sync::{Mutex, ReadSections};
 
 use arena::Arena;
+use pool::Pool;
 
 /// The memory of cells and large values.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) arena: Arena,
-    /// Copies of the value in each cell.
+    /// Places for a value in each cell.
     pub(crate) copies: usize,
+    /// The pool of stable versions. Then each cell has two places. The second one only refers to a value.
+    pub(crate) pool: Option<Pool>,
     /// Owners of slabs whose large values a checkpoint pins, each with the number of pinned values.
     /// An owner without pinned values has no entry.
     pinned: Mutex<Vec<(u32, u64)>>,
@@ -36,12 +40,28 @@ impl Memory {
         read_sections: ReadSections,
     ) -> Result<Self, RegionError> {
         let arena = Arena::new(limit_bytes, space, read_sections)?;
-        Ok(Self { arena, copies, pinned: Mutex::default() })
+        Ok(Self { arena, copies, pool: None, pinned: Mutex::default() })
     }
 
     /// Keeps a bit for each marked cell from now on. Call this before the first cell is made.
     pub(crate) fn keep_marks(&mut self, space: &Arc<AddressSpace>) {
         self.arena.keep_marks(space.clone());
+    }
+
+    /// Gives each cell a reference to a stable version in a pool of so many bytes. Call this before the
+    /// first cell is made.
+    ///
+    /// # Errors
+    /// There is no address space for the pool.
+    pub(crate) fn keep_stable_versions(
+        &mut self,
+        bytes: usize,
+        space: &Arc<AddressSpace>,
+    ) -> Result<(), RegionError> {
+        self.pool = Some(Pool::new(bytes, space)?);
+        self.copies = 2;
+        self.arena.set_other_bytes(bytes);
+        Ok(())
     }
 
     /// Counts one large value of `owner` as pinned by a checkpoint. The caller is inside a read

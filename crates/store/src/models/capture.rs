@@ -25,7 +25,7 @@ use stillpoint_sync::{Mutex, lock_word};
 
 use crate::memory::arena::Kind;
 use crate::rules::status::CAPTURED;
-use crate::rules::{DirtyRule, Reuse, StatusChanges, WriteRule, alternate_copy};
+use crate::rules::{DirtyRule, Reuse, StatusChanges, WriteRule, alternate_copy, second_copy};
 use crate::{
     Bug, Capture, CellRules, Change, Commit, CommitLog, DeletedKey, Lane, LogRefused, Mode, Phase,
     RecordImage, Sink, Store, StoreConfig, TableId, Tx, TxError, Worker,
@@ -36,6 +36,8 @@ const KEYS: u8 = 3;
 /// Transactions of each of a committer's two workers.
 const TRANSACTIONS: u8 = 2;
 const SCHEDULES: usize = 10_000;
+/// As [`SCHEDULES`], where the rules differ little from others.
+const SCHEDULES_FEW: usize = 4_000;
 /// Schedules within which each planted bug must be seen.
 const SCHEDULES_PLANTED: usize = 20_000;
 
@@ -56,6 +58,27 @@ const COPIES_OF_CHANGES: CellRules = CellRules {
     reuse: Reuse::WhenCleanOutsideOfCaptures,
     ..COPIES
 };
+
+/// As [`COPIES_OF_CHANGES`], with copy 0 beside the two copies of the epochs.
+const COPIES_ALONGSIDE: CellRules =
+    CellRules { copies: 3, write: WriteRule::WriteAlongside, ..COPIES_OF_CHANGES };
+
+/// The rules of a store whose commits keep the old value in copy 1.
+const SHADOWS: CellRules = CellRules {
+    copies: 2,
+    write: WriteRule::KeepShadow,
+    reuse: Reuse::OutsideOfCaptures,
+    ..CellRules::BEFORE_IMAGES
+};
+
+/// The rules of a store whose commits keep the old value in a pool.
+const STORED: CellRules = CellRules { copies: 1, write: WriteRule::StoreStable, ..SHADOWS };
+
+/// As [`STORED`], for checkpoints of changes.
+const STORED_OF_CHANGES: CellRules = CellRules { write: WriteRule::StoreStable, ..CHANGES };
+
+/// Bytes of the pool, which has room for the old values of one transaction. So commits wait for the scan.
+const STABLE_POOL_BYTES: usize = 3 * 128;
 
 /// The rules of a store whose checkpoints have no point of consistency.
 const FUZZY: CellRules = CellRules { reuse: Reuse::OutsideOfCheckpoints, ..CellRules::IN_PLACE };
@@ -253,7 +276,12 @@ static REUSED_SLABS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicU
 
 impl World {
     fn new(rules: CellRules, bug: Option<Bug>) -> Self {
-        let config = StoreConfig { max_memory_bytes: 1 << 20, workers: 6, ..Default::default() };
+        let config = StoreConfig {
+            max_memory_bytes: 1 << 20,
+            workers: 6,
+            stable_pool_bytes: Some(STABLE_POOL_BYTES),
+            ..Default::default()
+        };
         let store = Store::new(&config, rules).expect("a model's memory");
         store.add_table(TABLE, 1).expect("a model's memory");
         store.note_loaded_chain(true);
@@ -433,9 +461,12 @@ impl CaptureScan {
             }
             let store = &self.world.store;
             let now = store.driver().now();
-            if writes_alternate(&self.world) {
-                let stable = alternate_copy(now.epoch() + 1);
+            if let Some(stable) = stable_copy(&self.world, now.epoch()) {
                 store.scan_wanted(unit, &mut hand, &mut |cell| cell.take_copy(stable));
+            } else if store.rules().write == WriteRule::KeepShadow {
+                store.capture_or_shadow(unit, &mut hand);
+            } else if store.rules().write == WriteRule::StoreStable {
+                store.capture_or_stable(unit, &mut hand);
             } else if is_fuzzy(&self.world) {
                 store.scan_records(unit, &mut hand, &mut |cell| {
                     let _ = cell.take_stamped();
@@ -536,7 +567,16 @@ fn checkpoint(world: &World, gives_up: Option<usize>) {
 }
 
 fn writes_alternate(world: &World) -> bool {
-    world.store.rules().write == WriteRule::AlternateCopies
+    stable_copy(world, 0).is_some()
+}
+
+/// The copy that a capture in this epoch reads, under rules that name one for all cells.
+fn stable_copy(world: &World, epoch: u64) -> Option<usize> {
+    match world.store.rules().write {
+        WriteRule::AlternateCopies => Some(alternate_copy(epoch + 1)),
+        WriteRule::WriteAlongside => Some(second_copy(epoch + 1)),
+        _ => None,
+    }
 }
 
 fn is_fuzzy(world: &World) -> bool {
@@ -609,6 +649,26 @@ fn a_checkpoint_of_changes_has_the_copy_of_its_epoch() {
 }
 
 #[test]
+fn a_checkpoint_of_changes_has_the_copy_beside_the_first() {
+    explore(RandomScheduler::new(SCHEDULES_FEW), COPIES_ALONGSIDE, None);
+    explore(PctScheduler::new(4, SCHEDULES_FEW), COPIES_ALONGSIDE, None);
+}
+
+#[test]
+fn a_checkpoint_has_the_shadows_of_overwritten_values() {
+    explore(RandomScheduler::new(SCHEDULES_FEW), SHADOWS, None);
+    explore(PctScheduler::new(4, SCHEDULES_FEW), SHADOWS, None);
+}
+
+#[test]
+fn a_checkpoint_has_the_stable_versions_of_overwritten_values() {
+    for rules in [STORED, STORED_OF_CHANGES] {
+        explore(RandomScheduler::new(SCHEDULES_FEW), rules, None);
+        explore(PctScheduler::new(4, SCHEDULES_FEW), rules, None);
+    }
+}
+
+#[test]
 fn a_replay_completes_a_fuzzy_checkpoint() {
     explore(RandomScheduler::new(SCHEDULES), FUZZY, None);
     explore(PctScheduler::new(4, SCHEDULES), FUZZY, None);
@@ -618,7 +678,8 @@ fn a_replay_completes_a_fuzzy_checkpoint() {
 const OF_OTHERS: [Bug; 2] = [Bug::NextCopyKept, Bug::ParentRead];
 
 /// Bugs in the code of cells of several copies.
-const OF_COPIES: [Bug; 3] = [Bug::WriteRuleForgotten, Bug::CopyReused, Bug::NotBroughtOver];
+const OF_COPIES: [Bug; 4] =
+    [Bug::WriteRuleForgotten, Bug::CopyReused, Bug::NotBroughtOver, Bug::CopyNotAwaited];
 
 /// Bugs in the code of dirty marks.
 const OF_CHANGES: [Bug; 6] = [
@@ -636,6 +697,7 @@ fn every_planted_bug_is_seen() {
         let rules = match bug {
             _ if OF_CHANGES.contains(&bug) => CHANGES,
             _ if OF_COPIES.contains(&bug) => COPIES,
+            Bug::ShadowLost => SHADOWS,
             _ => CellRules::BEFORE_IMAGES,
         };
         assert!(is_seen(bug, rules), "{bug:?} was not seen in {SCHEDULES_PLANTED} schedules");
@@ -646,6 +708,17 @@ fn every_planted_bug_is_seen() {
             is_seen(bug, COPIES_OF_CHANGES),
             "{bug:?} was not seen where copies are of changes"
         );
+    }
+    for bug in [Bug::NotBroughtOver, Bug::CopyNotAwaited] {
+        assert!(is_seen(bug, COPIES_ALONGSIDE), "{bug:?} was not seen beside copy 0");
+    }
+    for (bug, rules) in [
+        (Bug::ShadowLost, STORED),
+        (Bug::ShadowLost, STORED_OF_CHANGES),
+        (Bug::CopyReused, STORED),
+        (Bug::StatusLost, STORED),
+    ] {
+        assert!(is_seen(bug, rules), "{bug:?} was not seen where versions are stored: {rules:?}");
     }
 }
 

@@ -42,6 +42,8 @@ pub enum Shortage {
     Log,
     /// The sink of the checkpoint that began this epoch.
     Sink(u64),
+    /// The pool of stable versions, which lacks so many free slots.
+    Stable(usize),
 }
 
 /// No checkpoint begins this epoch.
@@ -208,6 +210,10 @@ impl<'t> CommitSteps<'t> {
                 self.waited_in = epoch;
                 Ok(())
             }
+            Shortage::Stable(slots) => {
+                local.wait_for_slots(slots);
+                Ok(())
+            }
         };
         local.enter_to_end();
         Ok(room?)
@@ -313,12 +319,24 @@ impl Transaction {
         }
         self.find_memory(local, phase)?;
         if !saves_before_images(local, phase) {
-            return Ok(None);
+            return Ok(self.store_versions_in(local, phase));
         }
         mutant!(in local.store.driver(); BeforeImageAfterInstall => return Ok(None));
         let has_waited = waited_in == phase.epoch();
         let has_room = self.save_before_images(local, phase, has_waited);
         Ok(if has_room { None } else { Some(Shortage::Sink(phase.epoch())) })
+    }
+
+    /// Stores stable versions, where the store has them. Returns what has no room.
+    #[inline]
+    fn store_versions_in(&self, local: &mut Participant, phase: PhaseWord) -> Option<Shortage> {
+        let stores = phase.is_capturing() && local.store.rules().write == WriteRule::StoreStable;
+        if stores { self.store_versions(local, phase) } else { None }
+    }
+
+    /// The cells of the written records.
+    pub(crate) fn written_cells(&self) -> impl Iterator<Item = u64> {
+        self.written.iter().map(|&(key, _)| self.held[key - self.first_key].cell)
     }
 
     /// The entry of the transaction for the log.

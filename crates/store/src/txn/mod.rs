@@ -7,6 +7,7 @@ pub(crate) mod names;
 pub(crate) mod pending;
 pub(crate) mod range;
 pub(crate) mod tx;
+mod versions;
 
 use stillpoint_format::Stamp;
 use stillpoint_format::hash::KeyHasher;

@@ -46,6 +46,15 @@ impl<'w> OpenTransaction<'w> {
         self.worker.local.patience
     }
 
+    /// Waits while another thread has the permit of the store. Called before the transaction takes its
+    /// first lock outside of the store. A checkpoint does not wait meanwhile for this transaction.
+    ///
+    /// # Errors
+    /// [`TxError::WaitsForItself`] if the permit did not become free within the patience.
+    pub fn wait_for_permit(&self) -> Result<(), TxError> {
+        self.worker.local.wait_for_permit()
+    }
+
     /// Notes that the transaction has met a lock outside of the store that it may not wait for.
     pub fn note_conflict(&mut self) {
         self.worker.transaction.has_conflicted = true;

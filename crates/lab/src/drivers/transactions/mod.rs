@@ -81,6 +81,10 @@ pub(crate) struct Capture {
     /// seconds.
     pub(crate) waits: u64,
     pub(crate) waited_s: f64,
+    /// Seconds in which no commit could begin.
+    pub(crate) stopped_s: f64,
+    /// The most bytes that the checkpoint had in use in the pool of stable versions.
+    pub(crate) stable_bytes_max: u64,
 }
 
 impl Capture {
@@ -350,9 +354,15 @@ fn control(engine: &dyn Checkpointed, run: &Run<'_>) -> LabResult<Control> {
             }
             if status.checkpoints > finished_before {
                 let (from_s, to_s) = (run.since_start(from_ns), run.since_start(sys::now_ns()));
-                let (bytes, waits) = (status.last_bytes, status.last_waits);
-                let waited_s = status.last_waited_s;
-                control.captures.push(Capture { from_s, to_s, bytes, waits, waited_s });
+                control.captures.push(Capture {
+                    from_s,
+                    to_s,
+                    bytes: status.last_bytes,
+                    waits: status.last_waits,
+                    waited_s: status.last_waited_s,
+                    stopped_s: status.last_stopped_s,
+                    stable_bytes_max: status.stable_bytes_max,
+                });
                 begun = None;
             } else if now_ns > run.end_ns + CHECKPOINT_PATIENCE_NS {
                 let reason = "a checkpoint does not end".into();

@@ -120,6 +120,8 @@ fn toy(scheme: &str) -> Box<dyn LabEngine> {
         records: 5_000,
         value_bytes: VALUE_BYTES,
         sessions: 8,
+        published_points: false,
+        stable_pool_bytes: None,
     };
     let engine = Toy::open(&setup).expect("a toy opens");
     engine.load(5_000).expect("a toy loads");

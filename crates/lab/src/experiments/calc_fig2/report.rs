@@ -5,7 +5,7 @@ use crate::drivers::transactions::Outcome;
 use crate::experiments::calc_figures::{Compared, JOINED, bars, joined, rate};
 use crate::experiments::calc_measures::{
     capture_loss_percent, capture_seconds, checkpoint_cpu_s, dirty_share, lost_transactions,
-    worst_window_ratio,
+    stopped_ms, worst_window_ratio,
 };
 use crate::measure::stats::{median, spread_of};
 use crate::report::figure::axis::{grouped, short};
@@ -198,12 +198,15 @@ fn lost_bars(title: &str, plan: &Plan, rounds: &Rounds, result: &mut ExperimentR
     });
 }
 
+/// One row for each scheme. "Stopped" is the time in which no commit could begin: the median over the
+/// rounds of a checkpoint's point of consistency.
 fn table(title: &str, plan: &Plan, rounds: &Rounds) -> Table {
     let columns = [
         "row",
         "txn/s",
         "÷ none",
         "capture s",
+        "stopped ms",
         "lost in capture %",
         "lost",
         "worst window ÷ baseline's",
@@ -225,6 +228,7 @@ fn table(title: &str, plan: &Plan, rounds: &Rounds) -> Table {
             grouped(rate as u64),
             format!("{:.3}", over(|baseline, run| run.rate() / baseline.rate())),
             format!("{seconds:.2}"),
+            format!("{:.3}", over(|_, run| stopped_ms(run))),
             format!("{:.1}", over(capture_loss_percent)),
             short(lost),
             format!("{:.2}", over(worst_window_ratio)),
