@@ -1,4 +1,4 @@
-//! Random schedules of the ordered index: readers against splits, merges and counts.
+//! Random schedules of the ordered index, and of transactions on ordered tables.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use shuttle::thread;
 
 use super::SCHEDULES;
 use crate::ordered::{Batch, OrderedIndex, Unclaimed};
+use crate::{CellRules, NoLog, Store, StoreConfig, TableId, TxError, Worker};
 
 /// A long key, of which a node of a model holds five.
 fn key(number: u8) -> Vec<u8> {
@@ -78,6 +79,118 @@ fn readers_miss_nothing_while_nodes_split_and_merge() {
         assert_eq!(index.records(), 4);
         assert_eq!(index.rank(&key(40), true), 4);
     };
-    shuttle::check_random(work, SCHEDULES / 3);
-    shuttle::check_pct(work, SCHEDULES / 3, 3);
+    shuttle::check_random(work, SCHEDULES / 10);
+    shuttle::check_pct(work, SCHEDULES / 10, 3);
+}
+
+const TABLE: TableId = TableId(0);
+
+/// A store with an ordered table, whose keys fill several nodes.
+fn ordered_store(workers: usize) -> Arc<Store> {
+    let config = StoreConfig { max_memory_bytes: 1 << 20, workers, ..Default::default() };
+    let store = Store::new(&config, CellRules::IN_PLACE).expect("a model's memory");
+    let table = store.new_ordered_table(TABLE, 1).expect("a model's memory");
+    store.add_tables(vec![table]).expect("the first table");
+    Arc::new(store)
+}
+
+/// Adds a key if there is none from 11 to 29 but 20. Returns whether it was added.
+fn add_if_alone(worker: &mut Worker, own: u8, is_descending: bool) -> bool {
+    let added = worker.transact(|tx| {
+        let (lower, upper) = (key(11), key(29));
+        let bounds = &lower[..]..=&upper[..];
+        let mut range = match is_descending {
+            true => tx.range_descending(TABLE, bounds)?,
+            false => tx.range(TABLE, bounds)?,
+        };
+        let mut is_alone = true;
+        while let Some((found, _)) = range.next_record()? {
+            is_alone &= found[0] == 20;
+        }
+        if is_alone {
+            tx.put(TABLE, &key(own), b"v")?;
+        }
+        Ok(is_alone)
+    });
+    added.expect("it is tried until it commits")
+}
+
+/// Two transactions each add a key to a range if they have found none there. A third thread adds keys
+/// to the range and gives them up, so that leaves change and cells are reclaimed. Only one key is added.
+#[test]
+fn one_of_two_finds_a_range_empty() {
+    let work = || {
+        let store = ordered_store(4);
+        let worker = || Worker::new(store.clone(), Box::new(NoLog::default())).expect("a slot");
+        let mut last = worker();
+        for number in [10, 20, 30, 40] {
+            last.transact(|tx| tx.put(TABLE, &key(number), b"v")).expect("memory");
+        }
+        let threads: Vec<_> = [(13, false), (25, true)]
+            .map(|(own, is_descending)| {
+                let mut worker = worker();
+                thread::spawn(move || add_if_alone(&mut worker, own, is_descending))
+            })
+            .into();
+        let mut disturbing = worker();
+        let disturbs = thread::spawn(move || {
+            for number in [12, 22, 26] {
+                let given_up = disturbing.transact(|tx| {
+                    tx.put(TABLE, &key(number), b"v")?;
+                    Err::<(), _>(TxError::abandon("given up"))
+                });
+                assert!(matches!(given_up, Err(TxError::Abandoned(_))));
+                disturbing.idle();
+            }
+        });
+        let added = threads.into_iter().map(|thread| thread.join().expect("no panic"));
+        let added = added.filter(|&added| added).count();
+        disturbs.join().expect("no panic");
+        assert_eq!(added, 1, "both have found the range empty");
+        let count = last.transact(|tx| tx.count(TABLE, ..)).expect("nobody else");
+        assert_eq!(count, 5);
+        while last.idle() {}
+        assert_eq!(store.ordered_key_count(TABLE), 5);
+    };
+    shuttle::check_random(work, SCHEDULES / 10);
+    shuttle::check_pct(work, SCHEDULES / 10, 3);
+}
+
+/// A count beside insertions of two keys each: it sees both or none.
+#[test]
+fn a_count_sees_whole_transactions() {
+    let work = || {
+        let store = ordered_store(3);
+        let worker = || Worker::new(store.clone(), Box::new(NoLog::default())).expect("a slot");
+        let writers: Vec<_> = [10u8, 30]
+            .map(|first| {
+                let mut worker = worker();
+                thread::spawn(move || {
+                    for number in [first, first + 2] {
+                        let put = worker.transact(|tx| {
+                            tx.put(TABLE, &key(number), b"v")?;
+                            tx.put(TABLE, &key(number + 10), b"v")
+                        });
+                        put.expect("memory");
+                    }
+                })
+            })
+            .into();
+        let mut reader = worker();
+        let mut before = 0;
+        for _ in 0..2 {
+            let count = reader.transact(|tx| tx.count(TABLE, ..)).expect("it is tried again");
+            assert!(count % 2 == 0 && count >= before, "{count} after {before}");
+            before = count;
+        }
+        for writer in writers {
+            writer.join().expect("no panic");
+        }
+        let (count, last) = reader
+            .transact(|tx| Ok((tx.count(TABLE, ..)?, tx.nth(TABLE, 7)?)))
+            .expect("nobody else");
+        assert_eq!((count, last), (8, Some(key(42))));
+    };
+    shuttle::check_random(work, SCHEDULES / 10);
+    shuttle::check_pct(work, SCHEDULES / 10, 3);
 }

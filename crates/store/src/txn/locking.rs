@@ -157,6 +157,28 @@ impl Transaction {
         true
     }
 
+    /// Locks a key for reading and enters it as the next slot, if `cell` is the key's and its lock is
+    /// free. Call this inside the read section that found the cell.
+    pub(crate) fn take_free(
+        &mut self,
+        local: &Participant,
+        (table, key): (TableId, &[u8]),
+        cell: u64,
+    ) -> Option<Slot> {
+        let found = local.store.cell(cell);
+        if cell == 0 || !found.is_of(key) {
+            return None;
+        }
+        let slot = self.keys.push(table, key, Mode::Read, 0);
+        let index = slot.0 as usize;
+        let has_room = self.keys.check(index..index + 1).is_ok();
+        if !has_room || self.take(local, (cell, found), Mode::Read, self.priority).is_err() {
+            self.keys.pop();
+            return None;
+        }
+        Some(slot)
+    }
+
     fn slot_of_cell(&mut self, number: u64) -> Option<usize> {
         let Self { held, slots_by_cell, .. } = self;
         let holds =

@@ -256,6 +256,13 @@ impl Transaction {
         }
     }
 
+    /// Shares the gap below the key of this hash, if others let it.
+    pub(crate) fn share_free_gap(&mut self, local: &Participant, hash: u64) -> bool {
+        mutant!(GapNotLocked => return true);
+        let Self { names, priority, .. } = self;
+        names.share(local.store.lock_table(), Name::gap(hash), *priority).is_ok()
+    }
+
     /// Shares the gap below a key, or the one above all keys for the empty key.
     ///
     /// # Errors

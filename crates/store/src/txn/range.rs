@@ -20,6 +20,7 @@ use stillpoint_txn::{Discipline, Mode, Slot, TableId, TxError};
 
 use crate::memory::stamp::ABSENT;
 use crate::memory::value::ValueRef;
+use crate::ordered::locks::Name;
 use crate::ordered::{Batch, OrderedIndex, planted};
 use crate::participant::Participant;
 use crate::table::Table;
@@ -224,28 +225,75 @@ impl Transaction {
         slots: &mut Vec<Slot>,
     ) -> Result<(), TxError> {
         slots.clear();
-        prefetch(local, (id, table), batch);
-        for number in 0..batch.len() {
-            let key = batch.key(number);
-            slots.push(Tx::new(self, local).key(id, key, Mode::Read)?);
-            self.share_gap(local, id, key)?;
+        let mut found = [(0, 0); BATCH_KEYS];
+        while slots.len() < batch.len() {
+            if self.gives_way() {
+                local.enter_to_begin()?;
+            } else {
+                local.enter();
+            }
+            let is_changed = local.tables.version > self.locked_version;
+            let checked = if is_changed { self.check_tables(local) } else { Ok(()) };
+            if checked.is_ok() {
+                find_cells(local, (id, table), batch, &mut found);
+                self.lock_free(local, id, (batch, &found), slots);
+            }
+            local.exit();
+            checked?;
+            if slots.len() < batch.len() {
+                // Another transaction holds a lock, or the key has no cell any more.
+                let key = batch.key(slots.len());
+                let slot = Tx::new(self, local).key(id, key, Mode::Read)?;
+                self.share_gap(local, id, key)?;
+                slots.push(slot);
+            }
         }
         Ok(())
     }
+
+    /// Locks the next keys of a batch, up to the first whose locks are not free. Call this inside the
+    /// read section in which the cells were found.
+    fn lock_free(
+        &mut self,
+        local: &mut Participant,
+        id: TableId,
+        (batch, found): (&Batch, &[(u64, u64); BATCH_KEYS]),
+        slots: &mut Vec<Slot>,
+    ) {
+        for (number, &(hash, cell)) in found.iter().enumerate().take(batch.len()).skip(slots.len())
+        {
+            let key = batch.key(number);
+            let slot = match self.slot_of_key(id, key) {
+                Some(slot) => Some(Slot(slot as u32)),
+                None => self.take_free(local, (id, key), cell),
+            };
+            let Some(slot) = slot else { return };
+            if !self.share_free_gap(local, hash) {
+                return;
+            }
+            slots.push(slot);
+        }
+    }
 }
 
-/// Prefetches the index lines and the cells of some keys.
-fn prefetch(local: &mut Participant, (id, table): (TableId, &Table), batch: &Batch) {
-    let mut hashes = [(0, 0); BATCH_KEYS];
-    local.enter();
-    for (number, hash) in hashes.iter_mut().enumerate().take(batch.len()) {
-        let of_key = local.store.hash(id, batch.key(number));
-        *hash = (of_key, table.index.prefetch(of_key));
+/// Finds hashes and probable cells of some keys, and prefetches the lines that their locks need.
+fn find_cells(
+    local: &Participant,
+    (id, table): (TableId, &Table),
+    batch: &Batch,
+    found: &mut [(u64, u64); BATCH_KEYS],
+) {
+    let mut buckets = [0; BATCH_KEYS];
+    for (number, bucket) in buckets.iter_mut().enumerate().take(batch.len()) {
+        let hash = local.store.hash(id, batch.key(number));
+        found[number].0 = hash;
+        *bucket = table.index.prefetch(hash);
+        stillpoint_mem::prefetch(local.store.lock_table().word(Name::gap(hash)));
     }
-    for &(hash, bucket) in hashes.iter().take(batch.len()) {
-        local.store.memory().arena.prefetch(table.index.candidate(bucket, hash));
+    for ((hash, cell), &bucket) in found.iter_mut().zip(&buckets).take(batch.len()) {
+        *cell = table.index.candidate(bucket, *hash);
+        local.store.memory().arena.prefetch(*cell);
     }
-    local.exit();
 }
 
 impl Range<'_> {

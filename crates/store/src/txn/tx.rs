@@ -576,7 +576,7 @@ impl Transaction {
         }
     }
 
-    fn slot_of_key(&mut self, table: TableId, key: &[u8]) -> Option<usize> {
+    pub(crate) fn slot_of_key(&mut self, table: TableId, key: &[u8]) -> Option<usize> {
         let hash = self.keys.hash(table, key);
         let Self { keys, held, first_key, slots_by_key, .. } = self;
         let hash_of = |slot: usize| keys.declared()[*first_key + slot].hash;
