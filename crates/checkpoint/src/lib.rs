@@ -26,6 +26,7 @@ mod reader;
 pub mod registry;
 mod schemes;
 mod undone;
+mod view;
 mod writer;
 
 pub use cycle::{
@@ -42,4 +43,5 @@ pub use reader::{
 pub use registry::{Capabilities, Row, Scheme};
 pub use stillpoint_io::Pace;
 pub use undone::{UndoneRecord, write_undone};
+pub use view::{ViewBatch, ViewNext, ViewRecord, ViewSink};
 pub use writer::{PartSink, SinkStats, WriterConfig, Written, remove_checkpoint};

@@ -13,6 +13,7 @@ mod chain;
 mod held;
 mod merge;
 mod publication;
+pub(crate) mod view;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +30,7 @@ use stillpoint_sync::atomic::{
 };
 
 use crate::config::CheckpointPolicy;
-use crate::error::Error;
+use crate::error::{Error, SnapshotEnd};
 use crate::shared::Shared;
 use backoff::Backoff;
 
@@ -176,8 +177,12 @@ struct State {
     may_merge: bool,
     /// Whether the store is being closed.
     is_stopping: bool,
-    /// The checkpoint under way.
+    /// The checkpoint under way, or the capture of a snapshot.
     running: Option<Arc<Progress>>,
+    /// The snapshot whose capture is under way.
+    view: Option<Arc<view::OpenView>>,
+    /// Checkpoints that wait for the end of what is under way.
+    waiting: usize,
     /// Serial of the directory of the checkpoint under way, which no MANIFEST names yet.
     making: Option<u64>,
     merging: merge::Merging,
@@ -262,6 +267,8 @@ impl Checkpoints {
                 may_merge,
                 is_stopping: false,
                 running: None,
+                view: None,
+                waiting: 0,
                 making: None,
                 merging: merge::Merging::default(),
                 policy,
@@ -331,7 +338,7 @@ impl Checkpoints {
     /// has captured everything already is still published.
     pub(crate) fn abandon(&self) {
         let mut state = self.state.lock();
-        if let Some(running) = &state.running {
+        if let (Some(running), None) = (&state.running, &state.view) {
             running.cancel();
             state.requested = true;
             self.changed.notify_all();
@@ -342,7 +349,7 @@ impl Checkpoints {
     /// one is under way or requested already.
     pub(crate) fn request(&self, wish: Wish) -> Option<CheckpointCounts> {
         let mut state = self.state.lock();
-        if state.requested || state.running.is_some() {
+        if state.requested || (state.running.is_some() && state.view.is_none()) {
             return None;
         }
         state.request(wish);
@@ -375,7 +382,8 @@ impl Checkpoints {
         policy.check()?;
         if policy.pace != state.policy.pace && !state.is_stopping {
             // The last checkpoint of a store that is being closed has no pace.
-            state.running.iter().for_each(|progress| progress.change_pace(pace_of(&policy)));
+            let checkpoint = state.checkpoint();
+            checkpoint.iter().for_each(|progress| progress.change_pace(pace_of(&policy)));
             state.merging.change_pace(pace_of(&policy));
         }
         state.policy = policy;
@@ -388,11 +396,16 @@ impl Checkpoints {
     pub(crate) fn stop(&self) {
         let mut state = self.state.lock();
         state.is_stopping = true;
-        if let Some(running) = &state.running {
+        let view = state.view.clone();
+        if let (Some(running), None) = (&state.running, &view) {
             running.cancel();
         }
         state.merging.cancel();
         self.changed.notify_all();
+        drop(state);
+        if let Some(view) = view {
+            view.end(SnapshotEnd::Closed);
+        }
     }
 
     /// Notes the chain of a MANIFEST that was published, and warns once in the log when the chain is
@@ -421,7 +434,7 @@ impl Checkpoints {
         let holders = self.file_holders(now_ns);
         let mut state = self.state.lock();
         CheckpointStatus {
-            running: state.running.as_ref().map(|progress| progress.snapshot()),
+            running: state.checkpoint().map(|progress| progress.snapshot()),
             last: state.last.clone(),
             last_finished_ms: state.last_finished_ms,
             last_error: state.last_error.clone(),
@@ -478,20 +491,31 @@ impl Checkpoints {
     pub(crate) fn needed_bytes(&self, shared: &Shared) -> u64 {
         let (chain_bytes, earlier, positions, written) = {
             let state = self.state.lock();
-            let written = state.running.as_ref().map_or(0, |now| now.snapshot().written_bytes);
+            let written = state.checkpoint().map_or(0, |now| now.snapshot().written_bytes);
             (state.chain_bytes, state.earlier_log_bytes, state.positions.clone(), written)
         };
         let grown = chain_bytes + earlier + shared.journal.bytes_since(&positions);
         grown.min(shared.store.held_bytes() as u64).saturating_sub(written)
     }
 
-    /// Waits for the end of the checkpoint under way and begins another. `None` if the store is
+    /// Waits for the end of the checkpoint or snapshot under way and begins a checkpoint. `None` if the store is
     /// being closed and this is not its [last](take_last) checkpoint.
-    fn begin(&self, is_last: bool) -> Option<Running<'_>> {
+    fn begin(&self, shared: &Shared, is_last: bool) -> Option<Running<'_>> {
         let mut state = self.state.lock();
+        state.waiting += 1;
         while state.running.is_some() {
-            self.changed.wait(&mut state);
+            if state.view.is_none() {
+                self.changed.wait(&mut state);
+                continue;
+            }
+            drop(state);
+            self.end_view_in_time(shared);
+            state = self.state.lock();
+            if state.view.is_some() {
+                self.changed.wait_for(&mut state, TICK);
+            }
         }
+        state.waiting -= 1;
         if state.is_stopping && !is_last {
             return None;
         }
@@ -532,6 +556,11 @@ impl Checkpoints {
 }
 
 impl State {
+    /// The checkpoint under way, which is no snapshot.
+    fn checkpoint(&self) -> Option<&Arc<Progress>> {
+        self.running.as_ref().filter(|_| self.view.is_none())
+    }
+
     fn request(&mut self, wish: Wish) {
         self.requested = true;
         self.owes_full |= wish == Wish::Full;
@@ -604,7 +633,7 @@ impl Drop for Running<'_> {
     fn drop(&mut self) {
         self.checkpoints.end_passing();
         let mut state = self.checkpoints.state.lock();
-        (state.running, state.making) = (None, None);
+        (state.running, state.view, state.making) = (None, None, None);
         drop(state);
         self.checkpoints.changed.notify_all();
     }
@@ -652,7 +681,7 @@ pub(crate) fn take_last(shared: &Arc<Shared>) -> Result<CheckpointDone, Error> {
 
 fn take_until_not_abandoned(shared: &Arc<Shared>, is_last: bool) -> Result<CheckpointDone, Error> {
     loop {
-        let Some(running) = shared.checkpoints.begin(is_last) else {
+        let Some(running) = shared.checkpoints.begin(shared, is_last) else {
             tracing::info!("no checkpoint: the store is being closed");
             return Err(CheckpointError::Cancelled.into());
         };

@@ -53,6 +53,13 @@ pub struct Config {
     /// Number of checkpoints of changes after which they are merged, unless a point that is kept
     /// lies between them. At least 2; `None` for never.
     pub merge_after: Option<usize>,
+    /// Most bytes of records that wait for the reader of a [snapshot](crate::Engine::snapshot). Beyond
+    /// this the snapshot ends. Each session takes about 100 KB of it. Large values do not count: they
+    /// stay in the memory of the store.
+    pub snapshot_memory_bytes: usize,
+    /// Time for which a checkpoint that is due waits for an open [snapshot](crate::Engine::snapshot),
+    /// from the snapshot's begin on. Then the snapshot ends.
+    pub snapshot_max_age: Duration,
     /// Name of the journal, as [`journal_schemes`](crate::journal_schemes) lists them.
     pub journal: String,
     /// Durability of commits. A journal that keeps nothing ignores this setting.
@@ -146,6 +153,8 @@ impl Config {
             keep_checkpoints: 1,
             changed_percent_max: 50,
             merge_after: Some(8),
+            snapshot_memory_bytes: 256 << 20,
+            snapshot_max_age: Duration::from_secs(60),
             journal: "redo".to_owned(),
             durability: Durability::Relaxed,
             log_calls: false,

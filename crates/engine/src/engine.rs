@@ -100,6 +100,7 @@ impl Engine {
                 if !shared.store.maintain() {
                     clock.sleep(MAINTENANCE_TICK);
                 }
+                shared.checkpoints.end_view_for_memory(shared);
                 if clock.monotonic_ns() >= look_ns {
                     look_ns = clock.monotonic_ns() + OWNERSHIP_TICK.as_nanos() as u64;
                     // A failed check says nothing. A mismatch fails the store.
@@ -376,6 +377,7 @@ impl Engine {
         self.shared.checkpoints.stop();
         // All threads end before the first error is returned.
         let ended: Vec<_> = self.threads.lock().drain(..).map(JoinHandle::join).collect();
+        self.shared.checkpoints.wait_for_view();
         Ok(ended.into_iter().collect::<Result<(), _>>()?)
     }
 }

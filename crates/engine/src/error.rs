@@ -174,6 +174,23 @@ pub enum Error {
         /// The call.
         what: &'static str,
     },
+    /// The checkpoint scheme has no snapshots: it has no point of consistency, or commits wait for the end
+    /// of its capture.
+    #[error(
+        "checkpoint scheme {scheme} has no snapshots: open the store with one whose commits go on during \
+         a capture, such as {}",
+        crate::CHECKPOINT_SCHEME_DEFAULT
+    )]
+    NoSnapshots {
+        /// Name of the scheme.
+        scheme: String,
+    },
+    /// Another snapshot is open.
+    #[error("another snapshot is open: read it to its end and drop it first")]
+    SnapshotOpen,
+    /// A snapshot has ended before its reader had all records.
+    #[error("the snapshot has ended early, and what was read of it is no whole view: {0}")]
+    SnapshotEnded(SnapshotEnd),
     /// There is no procedure of that name.
     #[error("there is no procedure {0:?}: give it to Engine::builder when the store is opened")]
     NoSuchProcedure(String),
@@ -198,6 +215,43 @@ pub enum Error {
     #[error(
         "the store has failed and takes no more writes: {0}; end the process, check the disk, and restart to recover what was acknowledged"
     )]
+    Failed(String),
+}
+
+/// Why a snapshot has ended before its reader had all records.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SnapshotEnd {
+    /// The reader was slower than the commits that overwrote what it had not read.
+    #[error(
+        "what commits have overwritten takes more than Config::snapshot_memory_bytes: read faster, or raise the limit"
+    )]
+    MemoryLimit,
+    /// A checkpoint was due, and the snapshot had reached its greatest age.
+    #[error(
+        "a checkpoint was due, and the snapshot was open for {max_age:?}: read faster, or raise Config::snapshot_max_age"
+    )]
+    TooOld {
+        /// The greatest age.
+        max_age: std::time::Duration,
+    },
+    /// A checkpoint was due, and the log had reached its limit, or the disk had no room for more of it.
+    #[error("a checkpoint was due, since the log had reached its limit: try again")]
+    LogLimit,
+    /// The store had little memory left for commits, and the snapshot held some of it: large values, or
+    /// memory of deleted keys.
+    #[error(
+        "half of the store's memory that was free at its begin is used: read faster, or raise the memory limit"
+    )]
+    StoreMemory,
+    /// A table was emptied.
+    #[error("a table was emptied meanwhile: try again")]
+    TablesEmptied,
+    /// The engine was closed.
+    #[error("the store was closed")]
+    Closed,
+    /// The capture has failed.
+    #[error("{0}")]
     Failed(String),
 }
 

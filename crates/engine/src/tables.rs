@@ -13,8 +13,9 @@ use stillpoint_format::manifest::{Emptied, Manifest, TableEntry, TableKind};
 use stillpoint_store::{NewTable, RegionError, Replaced, Store, TableId};
 use stillpoint_sync::{mutant, planted};
 
+use crate::checkpoints::HeldPoint;
 use crate::engine::Engine;
-use crate::error::Error;
+use crate::error::{Error, SnapshotEnd};
 use crate::guards::Inside;
 use crate::kinds::checkpoint::new_entry;
 use crate::named::OWN_TABLES;
@@ -246,7 +247,7 @@ impl Engine {
         // lock of the store.
         let mut locked = shared.kinds.lock_tables(tables)?;
         let in_kinds: BTreeSet<TableId> = locked.iter().flat_map(|of| of.ids.clone()).collect();
-        let _no_point_of_consistency = shared.checkpoints.hold_point_of_consistency();
+        let _no_point_of_consistency = hold_point_of_consistency(shared, &next);
         let quiesced = shared.store.driver().quiesce();
         if shared.records_commits {
             // Commits before the flush must not be less durable than the flush itself.
@@ -337,6 +338,20 @@ pub(crate) fn new_table(store: &Store, entry: &TableEntry) -> Result<NewTable, R
 /// So many notes of tables that were emptied since the newest checkpoint make a full one due. Each flush
 /// writes all notes.
 const EMPTIED_NOTES_MAX: usize = 256;
+
+/// Keeps checkpoints from their point of consistency. Then ends the open snapshot, which would lack
+/// records of the tables that are emptied now.
+fn hold_point_of_consistency<'a>(
+    shared: &'a Shared,
+    emptied: &BTreeMap<TableId, u32>,
+) -> HeldPoint<'a> {
+    let held = shared.checkpoints.hold_point_of_consistency();
+    if !emptied.is_empty() {
+        let end = || shared.checkpoints.end_view(SnapshotEnd::TablesEmptied);
+        mutant!(end(), SnapshotSurvivesFlush => ());
+    }
+    held
+}
 
 /// Ends a flush of tables.
 fn tidy_up(shared: &Shared, manifest: &Manifest) {

@@ -52,6 +52,8 @@
 //! | `SerialWithoutReads` | a session calls a read durable whose writer a crash takes away |
 //! | `SerialOfPresentEpoch` | a session calls durable what the next checkpoint will hold |
 //! | `SerialBeforeCommit` | a named session resumes behind a commit that was never made |
+//! | `SnapshotClearsMarks` | the checkpoint after a snapshot lacks earlier changes |
+//! | `SnapshotSurvivesFlush` | a snapshot lacks records of a table that is emptied meanwhile |
 
 #[path = "crash/chains.rs"]
 mod chains;
@@ -65,6 +67,8 @@ mod history;
 mod in_place;
 #[path = "crash/interleaved.rs"]
 mod interleaved;
+#[path = "snapshot/kept.rs"]
+mod kept;
 #[path = "kinds/crash.rs"]
 mod kinds;
 #[path = "crash/lives.rs"]
@@ -101,7 +105,9 @@ use settings::{Setting, matrix};
 use stillpoint_sync::planted::{Bug, plant};
 
 /// Each bug shows in one of these situations. All but the last were made for one bug.
-const SCENARIOS: [(&str, fn()); 39] = [
+const SCENARIOS: [(&str, fn()); 41] = [
+    ("a snapshot before a checkpoint of changes", kept::a_snapshot_clears_no_mark),
+    ("a snapshot across a flush", kept::a_snapshot_ends_when_a_table_is_emptied),
     ("a read before an overwrite", of_calls::who_overwrites_what_another_has_read_comes_after),
     ("a read behind a slow call", of_calls::a_replay_overwrites_nothing_that_is_still_to_be_read),
     ("logged inputs", of_calls::time_and_random_numbers_are_logged),

@@ -169,5 +169,9 @@ crate::planted_bugs! {
         SerialOfPresentEpoch,
         /// A commit of a named session writes the serial of the next commit.
         SerialBeforeCommit,
+        /// A snapshot clears marks of changes, as if a checkpoint were published.
+        SnapshotClearsMarks,
+        /// A snapshot goes on while its tables are emptied.
+        SnapshotSurvivesFlush,
     }
 }

@@ -20,6 +20,7 @@ mod peers_redis;
 mod redo_cost;
 mod snap_fig3;
 mod snap_table1;
+mod snapshot_cost;
 mod tpcc;
 pub(crate) mod tpcc_instructions;
 mod ycsb;
@@ -118,6 +119,7 @@ pub(crate) static EXPERIMENTS: Registry<Registered> = Registry::new(
         row::<calc_fig7::CalcFig7>(),
         row::<calc_fig8::CalcFig8>(),
         row::<partial_cost::PartialCost>(),
+        row::<snapshot_cost::SnapshotCost>(),
         row::<redo_cost::RedoCost>(),
         row::<command_cost::CommandCost>(),
         row::<fc_words::FcWords>(),

@@ -1,10 +1,12 @@
 //! Our own engine, through its public interface.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use stillpoint::{
     Arguments, Batch, Call, Config, Durability, Engine, KeySet, Mode, Procedure, QuiesceFor,
-    Session, Slot, Stamp, StoredProcedure, TableId, Tx, TxError,
+    Session, Slot, Snapshot, Stamp, StoredProcedure, TableId, Tx, TxError,
 };
 
 use crate::error::{LabError, LabResult};
@@ -105,6 +107,119 @@ pub(crate) fn recover(setup: &Setup, threads: usize) -> LabResult<Recovered> {
         load_s: recovered.load_time.as_secs_f64(),
         replay_s: recovered.replay_time.as_secs_f64(),
     })
+}
+
+/// Opens an engine whose checkpoints are snapshots, each read to its end by a thread. At most so many
+/// bytes wait for the reader.
+///
+/// # Errors
+/// When the engine refuses.
+pub(crate) fn open_with_snapshots(setup: &Setup, limit_bytes: usize) -> LabResult<WithSnapshots> {
+    let mut config = measured(&setup.dir, &setup.scheme, &setup.journal);
+    config.snapshot_memory_bytes = limit_bytes;
+    config.sessions = setup.sessions;
+    let name = format!("stillpoint, {}, snapshots", setup.scheme);
+    let engine = open_engine::<VALUE_BYTES>(config, &name)?;
+    let table = engine.table(TABLE).map_err(|e| failed(&name, e))?;
+    let engine = Stillpoint::<VALUE_BYTES> { name, engine, table, records: setup.records };
+    Ok(WithSnapshots { engine, reads: Arc::default() })
+}
+
+/// An engine with its snapshots in the place of checkpoints.
+pub(crate) struct WithSnapshots {
+    engine: Stillpoint<VALUE_BYTES>,
+    reads: Arc<Mutex<Reads>>,
+}
+
+impl WithSnapshots {
+    /// What the reader of the last snapshot has found.
+    pub(crate) fn last(&self) -> SnapshotRead {
+        self.reads.lock().last.clone()
+    }
+}
+
+/// What the reader of a snapshot has found.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SnapshotRead {
+    /// Why the snapshot has ended early, if it has.
+    pub(crate) ended: Option<String>,
+    /// Records read.
+    pub(crate) records: u64,
+    /// Bytes of their keys and values.
+    pub(crate) bytes: u64,
+    /// Most bytes that waited for the reader.
+    pub(crate) waiting_bytes_max: u64,
+}
+
+/// The snapshots of an engine.
+#[derive(Debug, Default)]
+struct Reads {
+    done: u64,
+    is_running: bool,
+    last: SnapshotRead,
+}
+
+/// Reads a snapshot to its end: its records, and the bytes of keys and values.
+fn read_snapshot(mut snapshot: Snapshot) -> SnapshotRead {
+    let mut read = SnapshotRead::default();
+    loop {
+        match snapshot.next_batch() {
+            Ok(Some(batch)) => {
+                for record in batch.records() {
+                    read.records += 1;
+                    read.bytes += (record.key.len() + record.value.len()) as u64;
+                }
+            }
+            Ok(None) => break,
+            Err(error) => {
+                read.ended = Some(error.to_string());
+                break;
+            }
+        }
+    }
+    SnapshotRead { waiting_bytes_max: snapshot.waiting_bytes_peak() as u64, ..read }
+}
+
+impl Checkpointed for WithSnapshots {
+    fn start_checkpoint(&self) -> LabResult<()> {
+        let name = self.engine.name.clone();
+        let snapshot = self.engine.engine.snapshot().map_err(|e| failed(&name, e))?;
+        self.reads.lock().is_running = true;
+        let reads = self.reads.clone();
+        let read = move || {
+            let last = read_snapshot(snapshot);
+            let mut reads = reads.lock();
+            *reads = Reads { done: reads.done + 1, is_running: false, last };
+        };
+        stillpoint_io::spawn("reader", read).map(drop).map_err(|e| failed(&name, e))
+    }
+
+    /// A snapshot that has ended early counts as done.
+    fn status(&self) -> Status {
+        let reads = self.reads.lock();
+        Status {
+            checkpoints: reads.done,
+            running: reads.is_running,
+            last_records: reads.last.records,
+            last_bytes: reads.last.bytes,
+            waiting_bytes_max: reads.last.waiting_bytes_max,
+            ..self.engine.status()
+        }
+    }
+}
+
+impl LabEngine for WithSnapshots {
+    fn load(&self, records: u64) -> LabResult<()> {
+        self.engine.load(records)
+    }
+
+    fn session(&self) -> LabResult<Box<dyn LabSession + '_>> {
+        self.engine.session()
+    }
+
+    fn check(&self, change: Change) -> LabResult<Check> {
+        self.engine.check(change)
+    }
 }
 
 fn open_engine<const BYTES: usize>(config: Config, name: &str) -> LabResult<Engine> {
