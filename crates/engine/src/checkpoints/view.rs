@@ -264,8 +264,8 @@ fn observer(
 ) -> Observer {
     let (shared, view, opening) = (shared.clone(), view.clone(), opening.clone());
     let progress = progress.clone();
-    Arc::new(move |phase, _| match phase {
-        Phase::Resolve => {
+    Arc::new(move |phase, _| {
+        if phase == Phase::Resolve {
             let tables = shared.catalog.now().tables;
             let generation = |id| Some((id, shared.store.generation(id)?));
             // Records of the engine's own tables are not the program's.
@@ -278,6 +278,5 @@ fn observer(
                 opening.tell(Ok((view.clone(), generations)));
             }
         }
-        _ => {}
     })
 }
