@@ -277,6 +277,9 @@ pub(crate) struct ServeArgs {
     /// Memory for records, values and indexes [default: three quarters of the machine's]
     #[arg(long, env = "STILLPOINT_MAX_MEMORY", value_name = "SIZE", value_parser = size)]
     pub(crate) max_memory: Option<u64>,
+    #[arg(long, env = "STILLPOINT_MAX_MEMORY_POLICY", value_name = "POLICY",
+        help = format!("Which keys a full server gives up: {} [default: noeviction]", policies()))]
+    pub(crate) max_memory_policy: Option<String>,
     /// Pages of the memory of records. With `--checkpoint fork` a write copies one of them
     /// [default: huge]
     #[arg(long, env = "STILLPOINT_PAGES", value_enum)]
@@ -305,6 +308,11 @@ pub(crate) struct ServeArgs {
     /// File with settings
     #[arg(long, env = "STILLPOINT_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+}
+
+/// The values of `--max-memory-policy`.
+fn policies() -> String {
+    stillpoint_server::eviction_policies().collect::<Vec<_>>().join(", ")
 }
 
 /// The short help of an option that takes a name from a registry.

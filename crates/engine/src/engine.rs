@@ -20,7 +20,7 @@ use crate::log::{CommitCounter, SessionLog};
 use crate::named;
 use crate::session::Session;
 use crate::shared::Shared;
-use crate::stats::Stats;
+use crate::stats::{MemoryRoom, Stats};
 use crate::unflushed::Unflushed;
 
 /// Interval of the maintenance thread.
@@ -295,6 +295,26 @@ impl Engine {
     /// Settings with which the store was opened.
     pub fn config(&self) -> &Config {
         &self.shared.config
+    }
+
+    /// Keeps an access mark for each record from now on: 32 bits that transactions
+    /// [set](crate::Tx::set_access). The marks take 4 bytes a record, which count against the memory
+    /// limit. Until this call there are none.
+    ///
+    /// # Errors
+    /// The system refuses the address space for the marks.
+    pub fn keep_accesses(&self) -> Result<(), stillpoint_store::RegionError> {
+        self.shared.store.keep_accesses()
+    }
+
+    /// Room below the memory limit, at this moment.
+    pub fn memory_room(&self) -> MemoryRoom {
+        let store = &self.shared.store;
+        MemoryRoom {
+            limit_bytes: store.max_memory_bytes(),
+            spare_bytes: store.spare_bytes(),
+            waiting_keys: store.waiting_cells(),
+        }
     }
 
     /// Sets the memory limit. Memory already in use stays in use.

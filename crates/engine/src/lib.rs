@@ -82,15 +82,15 @@ pub use error::{Error, SnapshotEnd};
 pub use procedure::{Arguments, StoredProcedure};
 pub use session::{Executed, Session};
 pub use snapshot::{Snapshot, SnapshotBatch, SnapshotRecord};
-pub use stats::Stats;
+pub use stats::{MemoryRoom, Stats};
 pub use stillpoint_format::hash::KeyHasher;
 pub use stillpoint_format::registry::UnknownName;
 pub use stillpoint_io::{Cancel, NotOwner, ask_for_short_slices};
 pub use stillpoint_journal::{Holder, JournalStats};
 pub use stillpoint_recovery::{Progress, RecoverySummary, Stage};
 pub use stillpoint_store::{
-    AddressSpace, FoundValue, KeySet, MemoryLimit, Mode, PageSize, Phase, Range, Slot, StablePool,
-    Stamp, TableId, TxError, ValueRef,
+    AddressSpace, FoundValue, KeySet, MemoryLimit, Mode, PageSize, Phase, Range, RecordUse,
+    RegionError, Slot, StablePool, Stamp, TableId, TxError, ValueRef,
 };
 pub use stillpoint_txn::{
     Arrival, Discipline, KindKey, KindPart, KindTable, LockedTables, LogRefused, Operation,

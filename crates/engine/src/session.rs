@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use stillpoint_format::Stamp;
-use stillpoint_store::{FoundValue, KeySet, Mode, TableId, TxError, ValueRef, Worker};
+use stillpoint_store::{FoundValue, KeySet, Mode, RecordUse, TableId, TxError, ValueRef, Worker};
 use stillpoint_sync::{mutant, planted};
 use stillpoint_txn::Arrival;
 
@@ -385,6 +385,28 @@ impl Session {
         };
         self.count();
         Ok(next)
+    }
+
+    /// As [`scan_heads`](Self::scan_heads), and shows how each record was used. Every number is a
+    /// cursor, so a random number is a random place to draw some records from. A table of another kind
+    /// has no such records to show.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn scan_uses(
+        &mut self,
+        table: TableId,
+        cursor: u64,
+        count: usize,
+        most: usize,
+        visit: &mut dyn FnMut(&[u8], ValueRef<'_>, RecordUse),
+    ) -> Result<u64, Error> {
+        self.shared.life.check_read()?;
+        Inside::refuse_in_batch("scan")?;
+        if self.is_of_other_kind(table) {
+            return Ok(0);
+        }
+        Ok(self.worker.scan_uses(table, cursor, count, most, visit)?)
     }
 
     /// Number of keys of a table that have a value. In strict durability the caller may show the

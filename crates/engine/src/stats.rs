@@ -42,6 +42,17 @@ pub struct Stats {
     pub journal_scheme: String,
 }
 
+/// Room for records below the memory limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryRoom {
+    /// The limit, in bytes.
+    pub limit_bytes: usize,
+    /// Bytes below the limit that no record uses. Some may serve only records of some sizes.
+    pub spare_bytes: usize,
+    /// Deleted keys whose memory is free only when a published checkpoint has the deletion.
+    pub waiting_keys: usize,
+}
+
 pub(crate) fn gather(shared: &Shared) -> Stats {
     let commits = shared.commit_count();
     Stats {

@@ -173,6 +173,44 @@ impl<'t> Tx<'t> {
         }
     }
 
+    /// The access mark of the key: what was [set](Self::set_access) last, 0 for nothing. `None` if the
+    /// engine [keeps](crate::Engine::keep_accesses) no marks, if the store has nothing of the key, or if
+    /// its table is of another kind.
+    ///
+    /// # Panics
+    /// If the transaction has no such slot.
+    pub fn access(&self, slot: Slot) -> Option<u32> {
+        match self.place(slot) {
+            KeyLocation::Memory(slot) => self.memory.access(slot),
+            KeyLocation::Part(..) => None,
+        }
+    }
+
+    /// Bytes of memory that the record of the key takes before this transaction. Its share of the index
+    /// is not among them. Gives 0 if the store has nothing of the key, or if its table is of another
+    /// kind.
+    ///
+    /// # Panics
+    /// If the transaction has no such slot.
+    pub fn taken_bytes(&self, slot: Slot) -> usize {
+        match self.place(slot) {
+            KeyLocation::Memory(slot) => self.memory.taken_bytes(slot),
+            KeyLocation::Part(..) => 0,
+        }
+    }
+
+    /// Sets the access mark of the key, at once and whatever becomes of the transaction. Marks are for
+    /// choices such as what a cache gives up. They are no data: no log and no checkpoint has them, and
+    /// another thread's mark may take the place of this one.
+    ///
+    /// # Panics
+    /// If the transaction has no such slot.
+    pub fn set_access(&mut self, slot: Slot, mark: u32) {
+        if let KeyLocation::Memory(slot) = self.place(slot) {
+            self.memory.set_access(slot, mark);
+        }
+    }
+
     /// Whether the key had a value before this transaction.
     ///
     /// # Panics

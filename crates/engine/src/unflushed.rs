@@ -14,7 +14,7 @@ pub struct Unflushed {
 
 impl Unflushed {
     /// The commits of these stamps, in epochs that are not known.
-    pub(crate) fn of(stamps: Vec<Stamp>) -> Self {
+    pub fn of(stamps: Vec<Stamp>) -> Self {
         Self { stamps, epoch: 0 }
     }
 

@@ -79,10 +79,19 @@ impl AddressSpace {
     /// # Errors
     /// The system grants no such address space.
     pub fn reserve(self: &Arc<Self>, bytes: usize) -> Result<Region, RegionError> {
+        self.reserve_on(bytes, PageSize::Huge)
+    }
+
+    /// As [`reserve`](Self::reserve), on pages of this size or smaller ones.
+    pub(crate) fn reserve_on(
+        self: &Arc<Self>,
+        bytes: usize,
+        pages: PageSize,
+    ) -> Result<Region, RegionError> {
         let _left = self.admit(bytes)?;
         let (unit, pages) = match bytes < HUGE_PAGE_BYTES {
             true => (SMALL_PAGE_BYTES, PageSize::Small),
-            false => (HUGE_PAGE_BYTES, PageSize::Huge),
+            false => (HUGE_PAGE_BYTES, pages),
         };
         let backing = backing::Backing::reserve(bytes.next_multiple_of(unit), pages, true)?;
         Ok(Region { backing, space: Some(self.clone()) })

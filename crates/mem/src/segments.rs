@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use stillpoint_sync::Mutex;
 use stillpoint_sync::atomic::AtomicU64;
 
-use crate::region::{AddressSpace, Region, RegionError};
+use crate::region::{AddressSpace, PageSize, Region, RegionError};
 
 /// Largest number of segments. The last segment begins at 2^30 times the length of the first.
 const SEGMENTS: usize = 32;
@@ -27,17 +27,25 @@ pub struct Segments {
     first_shift: u32,
     regions: Mutex<Vec<Region>>,
     space: Arc<AddressSpace>,
+    pages: PageSize,
 }
 
 impl Segments {
     /// An array without segments. The first segment will have `first_words` words, a power of two.
     pub fn new(space: Arc<AddressSpace>, first_words: usize) -> Self {
+        Self::on_pages(space, first_words, PageSize::Huge)
+    }
+
+    /// As [`new`](Self::new), on pages of this size or smaller ones. On small pages, words that nobody
+    /// touches cost no memory.
+    pub fn on_pages(space: Arc<AddressSpace>, first_words: usize, pages: PageSize) -> Self {
         assert!(first_words.is_power_of_two(), "segments double");
         Self {
             origins: std::array::from_fn(|_| AtomicPtr::default()),
             first_shift: first_words.ilog2(),
             regions: Mutex::new(Vec::new()),
             space,
+            pages,
         }
     }
 
@@ -64,7 +72,7 @@ impl Segments {
         let mut regions = self.regions.lock();
         while regions.len() <= wanted {
             let (start, len) = self.range(regions.len());
-            let region = self.space.reserve(len * 8)?;
+            let region = self.space.reserve_on(len * 8, self.pages)?;
             assert!(region.words().len() >= len, "as long as asked for");
             let origin = region.words().as_ptr().cast_mut().wrapping_sub(start);
             // Relaxed: see the field's type.

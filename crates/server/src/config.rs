@@ -71,6 +71,8 @@ pub struct ServerConfig {
     /// for data. Beyond this limit the server disconnects the client with the largest buffers.
     /// `None`: half of the limit for data, at least 256 MiB and at most 4 GiB.
     pub client_memory_bytes: Option<u64>,
+    /// What a full server does: one of Redis's values of `maxmemory-policy`.
+    pub max_memory_policy: String,
     /// Seconds without progress after which a client that does not read its replies is
     /// disconnected.
     pub slow_reader_s: u64,
@@ -115,6 +117,7 @@ impl ServerConfig {
             query_buffer_bytes: 1 << 30,
             output_buffer_bytes: 1 << 30,
             client_memory_bytes: None,
+            max_memory_policy: "noeviction".to_owned(),
             slow_reader_s: 60,
             drain_s: 5,
             log_level: LogLevel::default(),

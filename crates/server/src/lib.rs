@@ -39,6 +39,7 @@ mod shared;
 
 pub use config::{DATABASES, DebugCommand, ServerConfig};
 pub use error::ServerError;
+pub use keyspace::eviction_policies;
 pub use keyspace::{
     CollectionCheck, CollectionFault, DamagedCollection, StoredValue, VerifiedCollections,
 };

@@ -11,9 +11,10 @@ use stillpoint_io::JoinHandle;
 use crate::config::ServerConfig;
 use crate::error::ServerError;
 use crate::families::COMMANDS;
-use crate::keyspace::Keyspace;
+use crate::keyspace::{Keyspace, Policy};
 use crate::net::{
-    Handover, LONG_THREADS, Listener, LoadingLoop, LongCommands, LongThread, MAILBOX, Worker,
+    Evictor, Handover, LONG_THREADS, Listener, LoadingLoop, LongCommands, LongThread, MAILBOX,
+    Worker,
 };
 use crate::shared::Shared;
 use crate::shared::loading::LoadingProgress;
@@ -117,6 +118,7 @@ pub struct Server {
     threads: Vec<JoinHandle<Result<(), ServerError>>>,
     long: Arc<LongCommands>,
     long_threads: Vec<JoinHandle<Result<(), ServerError>>>,
+    evictor: Option<JoinHandle<Result<(), ServerError>>>,
 }
 
 impl Server {
@@ -139,7 +141,9 @@ impl Server {
         address: SocketAddr,
         handover: Handover,
     ) -> Result<Self, ServerError> {
-        let keyspace = Keyspace::open(engine, config.threads + LONG_THREADS)?;
+        // The event loops, the threads for long commands, and the evicting thread.
+        let threads = config.threads + LONG_THREADS + 1;
+        let keyspace = Keyspace::open(engine, threads)?;
         let loop_error = |what| move |source| ServerError::Loop { what, source };
         let mut polls = Vec::new();
         let mut wakers = Vec::new();
@@ -154,19 +158,24 @@ impl Server {
         let addresses: Vec<String> = listener.addresses().iter().map(ToString::to_string).collect();
         let mut listener = Some(listener);
         let mailboxes = Mailboxes::new(wakers);
-        let threads = config.threads + LONG_THREADS;
         let (sizes, port) = ((threads, COMMANDS.rows()), address.port());
         let shared = Shared::new(config, keyspace, sizes, port, stopping, mailboxes);
         let shared = Arc::new(shared);
+        let policy = Policy::named(&shared.config.max_memory_policy);
+        let policy = policy.and_then(|policy| shared.keep_marks(policy).map(|()| policy));
+        let policy =
+            policy.map_err(|why| ServerError::Config(format!("maxmemory-policy: {why}")))?;
+        shared.keyspace.eviction.set_policy(policy, shared.config.clock.wall_ms());
         let long = Arc::new(LongCommands::new(Arc::clone(&shared)));
         let (threads, long_threads) = (Vec::new(), Vec::new());
-        let mut server = Self { address, shared, threads, long, long_threads };
+        let mut server = Self { address, shared, threads, long, long_threads, evictor: None };
         for (number, poll) in polls.into_iter().enumerate() {
             server.spawn(number, poll, listener.take())?;
         }
         for number in 0..LONG_THREADS {
             server.spawn_long(number)?;
         }
+        server.spawn_evictor()?;
         for client in clients {
             server.shared.totals.connections.fetch_add(1, RELAXED);
             server.shared.mailboxes.send(client);
@@ -213,6 +222,21 @@ impl Server {
         Ok(())
     }
 
+    fn spawn_evictor(&mut self) -> Result<(), ServerError> {
+        let shared = Arc::clone(&self.shared);
+        let session = shared.keyspace.engine().session().map_err(ServerError::engine)?;
+        let number = shared.config.threads + LONG_THREADS;
+        let mut evictor = Evictor::new(number, Arc::clone(&shared), session);
+        let thread = stillpoint_io::spawn("evictor", move || {
+            let _end = EndAll(shared);
+            evictor.run().inspect_err(|error| {
+                tracing::error!(%error, "the thread that gives up keys has failed; the server ends");
+            })
+        });
+        self.evictor = Some(thread.map_err(|error| ServerError::Thread(error.to_string()))?);
+        Ok(())
+    }
+
     /// The port listened on.
     pub fn port(&self) -> u16 {
         self.address.port()
@@ -232,7 +256,10 @@ impl Server {
         let first = first_error(self.threads);
         // The event loops have waited for their clients' long commands as long as they may.
         self.long.end();
-        first.and(first_error(self.long_threads))
+        let first = first.and(first_error(self.long_threads));
+        // Long commands may have waited for room until now.
+        self.shared.keyspace.eviction.end();
+        first.and(first_error(self.evictor.into_iter().collect()))
     }
 }
 
@@ -281,6 +308,9 @@ fn check(config: &ServerConfig) -> Result<(), ServerError> {
     }
     if !((1 << 20)..=(512 << 20)).contains(&config.max_bulk_bytes) {
         return wrong("the longest value must be between 1 MiB and 512 MiB");
+    }
+    if let Err(why) = Policy::named(&config.max_memory_policy) {
+        return wrong(&format!("--max-memory-policy: {why}"));
     }
     if config.query_buffer_bytes > 2 << 30 || config.output_buffer_bytes > 2 << 30 {
         return wrong("the buffers of a client must not exceed 2 GiB");

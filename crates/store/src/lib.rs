@@ -77,4 +77,4 @@ pub use txn::commit_log::{Change, Commit, CommitLog, NoLog, Patches, Write, Writ
 pub use txn::pending::Splices;
 pub use txn::range::Range;
 pub use txn::tx::Tx;
-pub use worker::{Batch, FoundValue, OpenTransaction, Procedure, Worker};
+pub use worker::{Batch, FoundValue, OpenTransaction, Procedure, RecordUse, Worker};

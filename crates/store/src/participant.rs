@@ -171,8 +171,8 @@ impl Participant {
     }
 
     /// Reads one key without a lock. If the key has a value, appends it and returns its tag. Also
-    /// returns the stamp. `candidate` is a cell that may be the key's, 0 for none. Call this inside
-    /// a read section.
+    /// returns the stamp, and the key's cell, 0 for none. `candidate` is a cell that may be the key's, 0
+    /// for none. Call this inside a read section.
     #[inline]
     pub(crate) fn read_optimistic(
         &self,
@@ -181,20 +181,20 @@ impl Participant {
         hash: u64,
         candidate: u64,
         out: &mut Vec<u8>,
-    ) -> Result<(Option<u8>, Stamp), TxError> {
+    ) -> Result<(Option<u8>, Stamp, u64), TxError> {
         let table = self.tables.get(table).ok_or(TxError::NoSuchTable(table))?;
         let mut number = Some(candidate).filter(|&candidate| candidate != 0);
         loop {
             if let Some(number) = number {
                 match self.store.cell(number).read_optimistic(key, out) {
-                    OptimisticRead::Value(tag, stamp) => return Ok((Some(tag), stamp)),
-                    OptimisticRead::Absent(stamp) => return Ok((None, stamp)),
+                    OptimisticRead::Value(tag, stamp) => return Ok((Some(tag), stamp, number)),
+                    OptimisticRead::Absent(stamp) => return Ok((None, stamp, number)),
                     OptimisticRead::Other => {}
                 }
             }
             number = self.find(table, key, hash);
             if number.is_none() {
-                return Ok((None, table.floor_stamp(hash)));
+                return Ok((None, table.floor_stamp(hash), 0));
             }
         }
     }

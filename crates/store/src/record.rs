@@ -127,6 +127,7 @@ impl NewCell<'_> {
             None => lock_word::free(code, self.status),
         };
         let stamp = self.table.floor_stamp(self.hash);
+        arena.set_access(number, 0);
         Cell::new(memory, number).initialise(self.key, block, lock, stamp);
         Ok(number)
     }
@@ -392,6 +393,9 @@ pub(crate) fn install_in_new_cell<'a>(
     };
     let (memory, number) = (new.memory, new.number);
     let large = Cell::new(memory, old).record().blob();
+    if let Some(mark) = memory.arena.access(old) {
+        memory.arena.set_access(number, mark);
+    }
     if memory.copies > 1 {
         new.install(change, None, stamp, |_| unreachable!("a new cell has no value"));
     } else {

@@ -64,6 +64,7 @@ impl Default for StoreConfig {
 /// Tables of records in memory.
 pub struct Store {
     memory: Memory,
+    space: Arc<AddressSpace>,
     driver: PhaseDriver,
     hasher: KeyHasher,
     rules: CellRules,
@@ -119,6 +120,7 @@ impl Store {
         }
         Ok(Self {
             memory,
+            space: Arc::clone(space),
             driver,
             hasher: KeyHasher::new(config.hash_seed),
             rules,
@@ -431,6 +433,20 @@ impl Store {
         }
     }
 
+    /// Bytes below the memory limit that no record uses. Some may serve only records of some sizes.
+    pub fn spare_bytes(&self) -> usize {
+        self.memory.arena.spare_bytes()
+    }
+
+    /// Keeps an access mark for each record from now on: 32 bits that transactions
+    /// [set](crate::Tx::set_access). Until then the store has no memory for marks, and nothing is set.
+    ///
+    /// # Errors
+    /// The system refuses the address space.
+    pub fn keep_accesses(&self) -> Result<(), RegionError> {
+        self.memory.arena.keep_accesses(&self.space)
+    }
+
     /// The limit of [`held_bytes`](Self::held_bytes).
     pub fn max_memory_bytes(&self) -> usize {
         self.memory.arena.limit_bytes()
@@ -451,6 +467,7 @@ impl Store {
         let mut more = self.memory.arena.populate_ahead() | self.memory.arena.trim();
         // Relaxed: counts.
         let mut other_bytes = self.memory.arena.mark_bytes()
+            + self.memory.arena.access_bytes()
             + self.queue_bytes.load(Relaxed)
             + self.child_bytes.load(Relaxed)
             + self.lock_table.get().map_or(0, LockTable::held_bytes);

@@ -54,6 +54,7 @@ struct File {
     log_calls: Option<bool>,
     durability: Option<DurabilityArg>,
     max_memory: Written<u64>,
+    max_memory_policy: Option<String>,
     pages: Option<PagesArg>,
     stable_pool: Written<u64>,
     requirepass: Option<String>,
@@ -176,6 +177,11 @@ pub(super) fn settings(args: &ServeArgs) -> Result<Settings, CliError> {
             Some(DebugArg::Local) => DebugCommand::Local,
             Some(DebugArg::Yes) => DebugCommand::Yes,
         },
+        max_memory_policy: args
+            .max_memory_policy
+            .clone()
+            .or(file.max_memory_policy.clone())
+            .unwrap_or_else(|| defaults.max_memory_policy.clone()),
         log_level: log.level.clone(),
         config_file: config_file.map_or_else(String::new, |path| path.display().to_string()),
         ..defaults
@@ -234,7 +240,7 @@ fn engine_settings(args: &ServeArgs, file: File, threads: usize) -> Result<Confi
     let pool = args.stable_pool.or(file.stable_pool.0);
     config.stable_pool_bytes = pool.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     config.logs = threads.clamp(1, 64);
-    config.sessions = threads + 4;
+    config.sessions = threads + 5;
     Ok(config)
 }
 

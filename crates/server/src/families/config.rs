@@ -10,6 +10,7 @@ use crate::args::is;
 use crate::config::DATABASES;
 use crate::error::{CmdError, CmdResult, quoted};
 use crate::glob::{COMMAND_BUDGET, matches};
+use crate::keyspace::Policy;
 use crate::log::LogLevel;
 use crate::resp::{Args, parse_i64, parse_u64};
 use crate::session::context::Context;
@@ -231,7 +232,23 @@ static PARAMS: &[Param] = &[
             change(move |s| s.client_memory.set_limit(bytes))
         }),
     },
-    fixed!("maxmemory-policy", "noeviction"),
+    Param {
+        name: "maxmemory-policy",
+        get: |s| s.keyspace.eviction.policy().name.to_owned(),
+        set: Some(|s, v| {
+            let policy = Policy::named(&String::from_utf8_lossy(v))?;
+            s.keep_marks(policy)?;
+            change(move |s| s.keyspace.eviction.set_policy(policy, s.config.clock.wall_ms()))
+        }),
+    },
+    Param {
+        name: "maxmemory-samples",
+        get: |s| s.keyspace.eviction.samples().to_string(),
+        set: Some(|_, v| {
+            let samples = number(v, 1, 10_000)? as usize;
+            change(move |s| s.keyspace.eviction.set_samples(samples))
+        }),
+    },
     Param {
         name: "merge-after",
         get: |s| policy(s).merge_after.unwrap_or(0).to_string(),

@@ -186,7 +186,7 @@ fn answer_expiry(
     show: impl Fn(u64, u64) -> u64,
 ) -> CmdResult {
     let now_ms = ctx.now_ms();
-    let answer = match ctx.keys().lookup(tx, 0, args.at(1)) {
+    let answer = match ctx.keys().peek(tx, 0, args.at(1)) {
         None => -2,
         Some(entry) => entry.expire_at_ms.map_or(-1, |at| show(at, now_ms) as i64),
     };

@@ -230,7 +230,7 @@ fn memory(out: &mut String, ctx: &Context<'_>) {
     );
     field(out, "used_memory_lua", 0);
     field(out, "used_memory_scripts", 0);
-    field(out, "maxmemory_policy", "noeviction");
+    field(out, "maxmemory_policy", shared.keyspace.eviction.policy().name);
     // The program itself counts as used memory. Otherwise a small store would look fragmented.
     let known = used + startup + buffers;
     let ratio = resident as f64 / known.max(1) as f64;
@@ -373,7 +373,7 @@ fn stats(out: &mut String, ctx: &Context<'_>) {
     field(out, "sync_partial_err", 0);
     field(out, "expired_subkeys", shared.keyspace.expired_fields());
     field(out, "expired_keys", shared.keyspace.expired());
-    field(out, "evicted_keys", 0);
+    field(out, "evicted_keys", shared.keyspace.evicted());
     field(out, "keyspace_hits", shared.keyspace.hits());
     field(out, "keyspace_misses", shared.keyspace.misses());
     field(out, "pubsub_channels", 0);

@@ -6,7 +6,7 @@ use super::help::HELP;
 use crate::args::{integer, is};
 use crate::config::{DATABASES, Db};
 use crate::error::{CmdError, CmdResult};
-use crate::keyspace::{Keyspace, Kind};
+use crate::keyspace::{KeyUse, Keyspace, Kind};
 use crate::resp::{Args, parse_i64};
 use crate::session::context::Context;
 use crate::session::row::{
@@ -24,7 +24,7 @@ pub(super) const ROWS: &[Spec] = &[
     row("object", -2, Flags::NONE, NONE, GENERIC, "2.2.3", Container(OBJECT, None), "How values are kept."),
     copying(row("rename", 3, W, TWO, GENERIC, "1.0.0", Keyed(rename), "Renames a key and overwrites the destination.")),
     copying(row("renamenx", 3, WF, TWO, GENERIC, "1.0.0", Keyed(renamenx), "Renames a key if the destination does not exist.")),
-    row("touch", -2, RF, ALL, GENERIC, "3.2.1", Keyed(exists), "Counts which of the keys exist."),
+    row("touch", -2, RF, ALL, GENERIC, "3.2.1", Keyed(touch), "Counts which of the keys exist, and counts as a use of them."),
     row("type", 2, RF, ONE, GENERIC, "1.0.0", Keyed(type_of), "Returns the type of the value at a key."),
     row("unlink", -2, WF, ALL, GENERIC, "4.0.0", Keyed(del), "Deletes keys."),
 ];
@@ -34,7 +34,7 @@ const OBJECT: &[Spec] = &[
     with_key(sub("encoding", 3, R, "2.2.3", Keyed(object_encoding), "Returns how a value is stored.")),
     with_key(sub("freq", 3, R, "4.0.0", Keyed(object_freq), "Returns the access frequency of a key.")),
     HELP,
-    with_key(sub("idletime", 3, R, "2.2.3", Keyed(object_idletime), "Refuses for a key that exists: when it was used is not tracked.")),
+    with_key(sub("idletime", 3, R, "2.2.3", Keyed(object_idletime), "Returns the seconds since a key was used, under an LRU policy. Without one this is not tracked.")),
     with_key(sub("refcount", 3, R, "2.2.3", Keyed(object_refcount), "Returns the references to a value.")),
 ];
 
@@ -51,6 +51,15 @@ fn del(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
 fn exists(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let mut there = 0;
     for (i, key) in args.from(1).enumerate() {
+        there += i64::from(ctx.keys().exists(tx, i as u32, key));
+    }
+    ctx.reply.int(there);
+    Ok(())
+}
+
+fn touch(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
+    let mut there = 0;
+    for (i, key) in args.from(1).enumerate() {
         there += i64::from(ctx.keys().read(tx, i as u32, key).is_some());
     }
     ctx.reply.int(there);
@@ -58,7 +67,7 @@ fn exists(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
 }
 
 fn type_of(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
-    let entry = ctx.keys().lookup(tx, 0, args.at(1));
+    let entry = ctx.keys().peek(tx, 0, args.at(1));
     let name = entry.map_or("none", |entry| entry.kind().name());
     ctx.reply.simple(name);
     Ok(())
@@ -169,7 +178,7 @@ fn move_key(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult
 }
 
 fn object_encoding(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
-    if ctx.keys().lookup(tx, 0, args.at(2)).is_none() {
+    if ctx.keys().peek(tx, 0, args.at(2)).is_none() {
         ctx.reply.null();
         return Ok(());
     }
@@ -177,7 +186,7 @@ fn object_encoding(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> Cm
         ctx.reply.bulk(elements.encoding().as_bytes());
         return Ok(());
     }
-    let Some(entry) = ctx.keys().lookup(tx, 0, args.at(2)) else { return Ok(()) };
+    let Some(entry) = ctx.keys().peek(tx, 0, args.at(2)) else { return Ok(()) };
     let mut text = Vec::new();
     if entry.len() <= 20 {
         entry.copy_to(&mut text);
@@ -192,38 +201,54 @@ fn object_encoding(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> Cm
 }
 
 fn object_refcount(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
-    match ctx.keys().lookup(tx, 0, args.at(2)) {
+    match ctx.keys().peek(tx, 0, args.at(2)) {
         Some(_) => ctx.reply.int(1),
         None => ctx.reply.null(),
     }
     Ok(())
 }
 
-/// Replies null for a missing key. For an existing key, replies that the value is not tracked.
-fn object_untracked(
-    ctx: &mut Context<'_>,
-    args: Args<'_>,
-    tx: &mut Tx<'_>,
-    error: &'static str,
-) -> CmdResult {
-    if ctx.keys().lookup(tx, 0, args.at(2)).is_some() {
-        return Err(CmdError::fixed(error));
+/// What is known of a key's use. For a missing key, replies null.
+fn key_use(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> Option<KeyUse> {
+    if ctx.keys().peek(tx, 0, args.at(2)).is_none() {
+        ctx.reply.null();
+        return None;
     }
-    ctx.reply.null();
-    Ok(())
+    Some(ctx.keys().key_use(tx, 0))
 }
 
-/// The server does not know when a key was last read. A read writes no shared memory, and a clock
-/// in each record would make it write. Redis refuses in the same way under a policy without the
-/// clock, so clients know this answer. Any number of seconds would be false.
+/// Only a policy that chooses by the last use keeps the times of accesses. Under another policy a read
+/// writes no shared memory, and any number of seconds would be false. Redis refuses in the same way
+/// under an LFU policy, so clients know this answer.
 fn object_idletime(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
-    let error = "ERR Reads leave no trace in this store, idle time not tracked.";
-    object_untracked(ctx, args, tx, error)
+    match key_use(ctx, args, tx) {
+        None => Ok(()),
+        Some(KeyUse::IdleMs(ms)) => {
+            ctx.reply.int((ms / 1000).cast_signed());
+            Ok(())
+        }
+        Some(KeyUse::Frequency(_)) => Err(CmdError::fixed(
+            "ERR An LFU maxmemory policy is selected, idle time not tracked. Please note that when \
+             switching between policies at runtime LRU and LFU data will take some time to adjust.",
+        )),
+        Some(KeyUse::Unknown) => Err(CmdError::fixed(
+            "ERR Reads leave no trace in this store, idle time not tracked. An LRU maxmemory policy \
+             tracks it.",
+        )),
+    }
 }
 
 fn object_freq(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
-    let error = "ERR An LFU maxmemory policy is not selected, access frequency not tracked. \
-                 Please note that when switching between policies at runtime LRU and LFU data will \
-                 take some time to adjust.";
-    object_untracked(ctx, args, tx, error)
+    match key_use(ctx, args, tx) {
+        None => Ok(()),
+        Some(KeyUse::Frequency(counter)) => {
+            ctx.reply.int(i64::from(counter));
+            Ok(())
+        }
+        Some(_) => Err(CmdError::fixed(
+            "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note \
+             that when switching between policies at runtime LRU and LFU data will take some time to \
+             adjust.",
+        )),
+    }
 }

@@ -80,11 +80,11 @@ fn memory_usage(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdRe
         _ => return Err(CmdError::SYNTAX),
     }
     let key = args.at(2);
-    let record = ctx.keys().lookup(tx, 0, key).map(|entry| entry.memory_bytes(key.len()));
-    let Some(record) = record else {
+    if ctx.keys().peek(tx, 0, key).is_none() {
         ctx.reply.null();
         return Ok(());
-    };
+    }
+    let record = ctx.keys().record_bytes(tx, 0);
     let nodes = match ctx.keys().open_any(tx, 0, key)? {
         Some(mut elements) => elements.node_bytes(tx)?,
         None => 0,

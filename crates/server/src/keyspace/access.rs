@@ -8,8 +8,9 @@ use super::counts::KeyCounters;
 use super::databases::Keyspace;
 use super::deletions::Deletions;
 use super::elements::Remains;
+use super::eviction::KeyUse;
 use super::kinds::Kind;
-use super::value::{EXPIRY_BYTES, Entry, HAS_EXPIRY, has_expiry};
+use super::value::{EXPIRY_BYTES, Entry, HAS_EXPIRY, INDEX_BYTES, has_expiry};
 use super::waiters::{WaiterId, Waiting};
 use super::watch::Watched;
 use crate::config::Db;
@@ -39,6 +40,10 @@ pub(crate) struct LoopKeys {
     pub(crate) may_leave: bool,
     /// Number of elements that the command will visit, if the command has just left its event loop.
     elements_ahead: u64,
+    /// The slot of the key that the command has left the last mark of an access at.
+    touched: Option<Slot>,
+    /// The state of the random numbers for marks.
+    luck: u64,
 }
 
 /// Number of visited elements from which on a command leaves its event loop.
@@ -62,7 +67,15 @@ impl LoopKeys {
             wakes: Vec::new(),
             may_leave: false,
             elements_ahead: 0,
+            touched: None,
+            luck: first_incarnation | 1,
         }
+    }
+
+    /// Begins a command, which may leave its event loop or not.
+    pub(crate) fn begin_command(&mut self, may_leave: bool) {
+        self.may_leave = may_leave;
+        self.touched = None;
     }
 
     /// Deletes the expired keys that commands met, and expired fields of the hashes that they met.
@@ -156,7 +169,7 @@ impl<'a> Keys<'a> {
         next
     }
 
-    /// The value of the `i`-th key, unless the key is missing or has expired.
+    /// The value of the `i`-th key, unless the key is missing or has expired. This is a use of the key.
     #[inline]
     pub(crate) fn lookup<'t>(
         &mut self,
@@ -164,6 +177,53 @@ impl<'a> Keys<'a> {
         i: u32,
         key: &[u8],
     ) -> Option<Entry<'t>> {
+        self.touch(tx, i);
+        self.peek(tx, i, key)
+    }
+
+    /// Leaves a mark at the `i`-th key that it was used, if the eviction policy needs marks.
+    #[inline]
+    fn touch(&mut self, tx: &mut Tx<'_>, i: u32) {
+        if self.keyspace.eviction.needs_marks() && self.local.touched != Some(self.slot(i)) {
+            self.leave_mark(tx, i);
+        }
+    }
+
+    #[inline(never)]
+    fn leave_mark(&mut self, tx: &mut Tx<'_>, i: u32) {
+        let slot = self.slot(i);
+        self.local.touched = Some(slot);
+        let Some(mark) = tx.access(slot) else { return };
+        // The memory of a deleted key may still have a mark.
+        let mark = if tx.existed(slot) { mark } else { 0 };
+        let luck = &mut self.local.luck;
+        // Marsaglia's xorshift: good enough for a counter, and no call of the system.
+        let random = || {
+            *luck ^= *luck << 13;
+            *luck ^= *luck >> 7;
+            *luck ^= *luck << 17;
+            *luck
+        };
+        let next = self.keyspace.eviction.mark_after(mark, self.local.now_ms, random);
+        if next != mark {
+            tx.set_access(slot, next);
+        }
+    }
+
+    /// What the marks of the `i`-th key tell of its use.
+    pub(crate) fn key_use(&self, tx: &Tx<'_>, i: u32) -> KeyUse {
+        let mark = tx.access(self.slot(i)).unwrap_or(0);
+        self.keyspace.eviction.key_use(mark, self.local.now_ms)
+    }
+
+    /// Bytes of memory that the record of the `i`-th key takes, its share of the index included, about.
+    pub(crate) fn record_bytes(&self, tx: &Tx<'_>, i: u32) -> usize {
+        tx.taken_bytes(self.slot(i)) + INDEX_BYTES
+    }
+
+    /// As [`lookup`](Self::lookup), but no use of the key.
+    #[inline]
+    pub(crate) fn peek<'t>(&mut self, tx: &'t mut Tx<'_>, i: u32, key: &[u8]) -> Option<Entry<'t>> {
         let entry = Entry::new(tx.value(self.slot(i))?);
         if entry.is_expired(self.local.now_ms) {
             note_expired(self.local, self.db, key);
@@ -222,6 +282,13 @@ impl<'a> Keys<'a> {
         entry
     }
 
+    /// Whether the `i`-th key has a value, counted as a hit or a miss, and no use of the key.
+    pub(crate) fn exists(&mut self, tx: &mut Tx<'_>, i: u32, key: &[u8]) -> bool {
+        let exists = self.peek(tx, i, key).is_some();
+        self.local.counters.count_lookup(exists);
+        exists
+    }
+
     /// As [`lookup_kind`](Self::lookup_kind), counted as a hit or a miss.
     ///
     /// # Errors
@@ -251,6 +318,7 @@ impl<'a> Keys<'a> {
         value: &[u8],
     ) -> Result<(), TxError> {
         self.bury(tx, i)?;
+        self.touch(tx, i);
         self.replace(tx, i, kind, expire_at_ms, value)
     }
 

@@ -15,6 +15,8 @@ pub(crate) struct KeyCounters {
     pub(super) expired: Counter,
     /// Expired fields of hashes that this event loop has deleted.
     pub(super) expired_fields: Counter,
+    /// Keys that the thread of these counters has given up because memory was full.
+    pub(super) evicted: Counter,
     /// Number of keys that got an expiry minus number of keys that lost an expiry, by database.
     expiring: [AtomicI64; DATABASES as usize],
     /// Keys that got an expiry, or whose fields expire earlier than before, by database; never goes
@@ -124,11 +126,15 @@ impl Counts {
         self.sum(|counters| counters.expired_fields.get())
     }
 
+    pub(super) fn evicted(&self) -> u64 {
+        self.sum(|counters| counters.evicted.get())
+    }
+
     /// Clears the counters that `CONFIG RESETSTAT` clears.
     pub(super) fn reset(&self) {
         for counters in &self.loops {
-            let KeyCounters { hits, misses, expired, expired_fields, .. } = &**counters;
-            for counter in [hits, misses, expired, expired_fields] {
+            let KeyCounters { hits, misses, expired, expired_fields, evicted, .. } = &**counters;
+            for counter in [hits, misses, expired, expired_fields, evicted] {
                 counter.clear();
             }
         }

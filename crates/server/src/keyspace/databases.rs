@@ -12,6 +12,7 @@ use stillpoint_io::Rng;
 use super::access::LoopKeys;
 use super::counts::Counts;
 use super::elements::{HEAD_BYTES_MAX, Remains};
+use super::eviction::Eviction;
 use super::lock::KeyspaceLock;
 use super::value::{EXPIRY_BYTES, Entry, nodes_table_name, table_name};
 use super::waiters::Waiters;
@@ -53,6 +54,7 @@ pub(crate) struct Keyspace {
     pub(super) missing_keys: Arc<MissingKeys>,
     pub(crate) waiters: Arc<Waiters>,
     pub(super) counts: Counts,
+    pub(crate) eviction: Eviction,
     flushes: Flushes,
 }
 
@@ -163,6 +165,7 @@ impl Keyspace {
             missing_keys: Arc::default(),
             waiters: Arc::new(Waiters::new(workers)),
             counts: Counts::new(workers),
+            eviction: Eviction::new(),
             flushes: Flushes::default(),
         }
     }
@@ -397,6 +400,11 @@ impl Keyspace {
     /// Expired keys that were deleted.
     pub(crate) fn expired(&self) -> u64 {
         self.counts.expired()
+    }
+
+    /// Keys that were given up because memory was full.
+    pub(crate) fn evicted(&self) -> u64 {
+        self.counts.evicted()
     }
 
     /// Fields of hashes that were deleted because they had expired.

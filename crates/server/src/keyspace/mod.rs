@@ -17,6 +17,8 @@
 //! watch      what a client saw of a key
 //! deletions  transactions that delete what has expired
 //! expire     background deletion of expired keys and fields
+//! eviction   what a full cache gives up: policies, marks of accesses
+//! victims    choosing such keys, and deleting them
 //! counts     hits, misses, keys with an expiry
 //! lock       commands of single keys against commands of whole databases
 //! ```
@@ -28,6 +30,7 @@ mod databases;
 mod deletions;
 mod elements;
 mod encoding;
+mod eviction;
 mod expire;
 mod fields;
 mod kinds;
@@ -35,6 +38,7 @@ mod listed;
 mod lock;
 mod open;
 mod value;
+mod victims;
 mod waiters;
 mod watch;
 
@@ -42,11 +46,14 @@ pub(crate) use access::{Keys, LoopKeys};
 pub(crate) use databases::Keyspace;
 pub use elements::{CollectionCheck, CollectionFault, DamagedCollection, VerifiedCollections};
 pub(crate) use elements::{Contents, Elements, Reclaimer, ranges_of};
+pub use eviction::eviction_policies;
+pub(crate) use eviction::{KeyUse, Policy, Woken};
 pub(crate) use expire::ExpiryCycle;
 pub(crate) use fields::Field;
 pub(crate) use kinds::{Kind, SCORE_BYTES};
 pub(crate) use listed::{ListedKeys, ListedNames};
 pub(crate) use value::Entry;
 pub use value::StoredValue;
+pub(crate) use victims::Victims;
 pub(crate) use waiters::{WaiterId, Waiting};
 pub(crate) use watch::Watched;

@@ -42,7 +42,7 @@ impl Keys<'_> {
     }
 
     /// The collection of the `i`-th key, of whatever kind. `None` if the key has no value, or a
-    /// value that is no collection.
+    /// value that is no collection. This is no use of the key.
     ///
     /// # Errors
     /// The value is damaged.
@@ -52,7 +52,7 @@ impl Keys<'_> {
         i: u32,
         key: &[u8],
     ) -> Result<Option<Elements>, CmdError> {
-        let Some(entry) = self.lookup(tx, i, key) else { return Ok(None) };
+        let Some(entry) = self.peek(tx, i, key) else { return Ok(None) };
         let kind = entry.kind();
         if kind.elements().is_none() {
             return Ok(None);

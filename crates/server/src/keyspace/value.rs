@@ -13,6 +13,8 @@ use crate::config::{DATABASES, Db};
 pub(super) const HAS_EXPIRY: u8 = 0x80;
 /// Bytes of a record beside its key and value: cell header and index entry.
 pub(super) const RECORD_OVERHEAD: usize = 24;
+/// Bytes of a record's share of the index: 14 to 28.
+pub(super) const INDEX_BYTES: usize = 20;
 /// Bytes of the expiry.
 pub(super) const EXPIRY_BYTES: usize = 8;
 
@@ -85,11 +87,6 @@ impl<'a> Entry<'a> {
     /// Bytes of the record before the value proper.
     pub(super) fn skip(&self) -> usize {
         self.skip
-    }
-
-    /// Bytes of memory that the record of a key of `key_len` bytes takes, about.
-    pub(crate) fn memory_bytes(&self, key_len: usize) -> usize {
-        (self.value.len() + key_len + RECORD_OVERHEAD).next_multiple_of(16)
     }
 
     /// Appends the value without its expiry.

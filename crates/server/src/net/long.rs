@@ -12,7 +12,8 @@
 //! its bytes by the limit of all clients.
 //!
 //! A write that found no memory comes here, too, if the memory of a flushed database is being
-//! freed. The write waits here for that memory, a tenth of a second at most.
+//! freed. The write waits here for that memory, a tenth of a second at most. If the server gives up
+//! keys at full memory, the write asks for that and waits, a second at most.
 //!
 //! The first thread takes any command, the oldest first. The others take none that is very long, so
 //! that commands of a millisecond or two do not queue up behind one of a second.
@@ -45,6 +46,8 @@ pub(crate) const LONG_WORK: usize = 1024;
 const VERY_LONG_WORK: usize = 16 * LONG_WORK;
 /// Longest wait of a write for memory that is being freed.
 const ROOM_PATIENCE: Duration = Duration::from_millis(100);
+/// Longest wait of a write for memory of keys that are given up.
+const EVICTION_PATIENCE: Duration = Duration::from_secs(1);
 const ROOM_LOOK: Duration = Duration::from_millis(1);
 /// Interval at which a thread without work frees its garbage, as long as it has some.
 const IDLE_TURN: Duration = Duration::from_millis(50);
@@ -205,13 +208,13 @@ impl LongThread {
     fn serve(&mut self, mut parked: Parked) -> Result<(), ServerError> {
         let Some(mut conn) = parked.conn.take() else { return Ok(()) };
         if std::mem::take(&mut conn.needs_room) || self.will_need_room(&parked.call) {
-            self.await_room(parked.since_ns);
+            self.await_room(&parked.call, parked.since_ns);
         }
         self.local.keys.now_ms = self.shared.config.clock.wall_ms();
         let id = self.conns.insert_boxed(conn);
         let client = self.conns.get(id).map(|conn| &conn.client);
         if client.is_some_and(|client| joins_batch(parked.call.spec, client)) {
-            self.run_as_round(id, &parked.call);
+            self.run_as_round(id, &parked.call, parked.since_ns);
         } else {
             self.run_now(id, &parked.call);
         }
@@ -233,25 +236,56 @@ impl LongThread {
     }
 
     /// Waits for memory that is being freed, outside of any read section.
-    fn await_room(&self, since_ns: u64) {
-        let (clock, engine) = (&self.shared.config.clock, self.shared.keyspace.engine());
-        let until_ns = since_ns + ROOM_PATIENCE.as_nanos() as u64;
-        while engine.memory_returns() && clock.monotonic_ns() < until_ns {
+    fn await_room(&self, call: &LongCall, since_ns: u64) {
+        let Shared { config, keyspace, .. } = &*self.shared;
+        let (clock, engine) = (&config.clock, keyspace.engine());
+        let is_over = |patience: Duration| {
+            clock.monotonic_ns().saturating_sub(since_ns) >= patience.as_nanos() as u64
+        };
+        while engine.memory_returns() && !is_over(ROOM_PATIENCE) {
+            clock.sleep(ROOM_LOOK);
+        }
+        let lacks_room = || engine.memory_room().spare_bytes < call.used;
+        while keyspace.eviction.makes_room() && lacks_room() && !is_over(EVICTION_PATIENCE) {
+            keyspace.eviction.ask();
             clock.sleep(ROOM_LOOK);
         }
     }
 
-    /// Runs the call as an event loop runs the calls of a round.
-    fn run_as_round(&mut self, id: usize, call: &LongCall) {
+    /// Runs the call as an event loop runs the calls of a round. If the call finds no memory and the
+    /// server gives up keys, the call runs again.
+    fn run_as_round(&mut self, id: usize, call: &LongCall, since_ns: u64) {
         let Self { plan, conns, shared, local, session, .. } = self;
-        plan.begin(1, shared.config.clock.monotonic_ns() / 1_000_000, u64::MAX, usize::MAX);
+        let clock = &shared.config.clock;
+        let until_ns = since_ns + EVICTION_PATIENCE.as_nanos() as u64;
+        let begin = |plan: &mut Plan| {
+            let now_ns = clock.monotonic_ns();
+            plan.begin(1, now_ns / 1_000_000, u64::MAX, usize::MAX);
+            plan.waits_for_room = now_ns < until_ns && shared.keyspace.eviction.makes_room();
+        };
+        begin(plan);
         plan.push(id, call.base, call.used, &call.spans, call.spec);
         if let Some(conn) = conns.get_mut(id) {
             conn.pending += 1;
         }
-        let limit_us = shared.params.slowlog_slower_us.load(RELAXED);
-        Round::new(plan, conns, shared, local, limit_us >= 0).execute(session);
-        plan.give_back(conns, &mut Vec::new());
+        loop {
+            let limit_us = shared.params.slowlog_slower_us.load(RELAXED);
+            Round::new(plan, conns, shared, local, limit_us >= 0).execute(session);
+            plan.give_back(conns, &mut Vec::new());
+            let Some(conn) = conns.get_mut(id) else { return };
+            if !std::mem::take(&mut conn.needs_room) {
+                return;
+            }
+            shared.keyspace.eviction.ask();
+            clock.sleep(ROOM_LOOK);
+            // The garbage of this thread may be the memory that is missing.
+            session.idle();
+            conn.leaves_with = 0;
+            begin(plan);
+            if plan.take_postponed(id, conn).is_some() {
+                return;
+            }
+        }
     }
 
     /// Runs the command as an event loop runs a command during planning.

@@ -11,6 +11,7 @@
 
 mod conn;
 mod connections;
+mod evictor;
 mod flusher;
 mod groups;
 mod listener;
@@ -21,6 +22,7 @@ mod plan;
 mod round;
 mod worker;
 
+pub(crate) use evictor::Evictor;
 pub(crate) use listener::Listener;
 pub(crate) use loading::{Handover, LoadingLoop};
 pub(crate) use long::{LONG_THREADS, LongCommands, LongThread};

@@ -91,6 +91,8 @@ pub(crate) struct Plan {
     pub(super) now_ms: u64,
     /// Whether long commands are left to other threads.
     pub(super) diverts: bool,
+    /// Whether a call that finds no memory comes back, although the plan diverts no call.
+    pub(super) waits_for_room: bool,
     /// Calls that did not run, in the order of `calls`.
     pub(super) postponed: Vec<u32>,
     /// Clients whose call waits for keys.
@@ -254,7 +256,7 @@ impl Plan {
 
     /// Takes the first request that a round has given back. Gives how the client goes on, if not with
     /// its next request.
-    fn take_postponed(&mut self, id: usize, conn: &mut Conn) -> Option<Progress> {
+    pub(super) fn take_postponed(&mut self, id: usize, conn: &mut Conn) -> Option<Progress> {
         if conn.leaves_with > 0 && conn.replied {
             return Some(Progress::AfterReplies);
         }

@@ -175,7 +175,7 @@ impl<'a> Round<'a> {
         let mark = conn.reply.mark();
         let start_ns = if self.time_each { self.shared.config.clock.monotonic_ns() } else { 0 };
         let is_keyed = matches!(call.spec.handler, Handler::Keyed(_));
-        self.local.keys.may_leave = self.plan.diverts && is_keyed;
+        self.local.keys.begin_command(self.plan.diverts && is_keyed);
         let mut ctx = Context {
             client: &mut conn.client,
             reply: &mut conn.reply,
@@ -231,7 +231,7 @@ impl<'a> Round<'a> {
             // By itself the call may find memory in the reserve, or wait for memory.
             return Err(answered());
         }
-        if error.is_full() && waits_for_room(self.shared, self.plan.diverts, spec) {
+        if error.is_full() && waits_for_room(self.shared, self.plan, spec) {
             self.runs_again = true;
             return Err(answered());
         }
@@ -275,7 +275,8 @@ impl<'a> Round<'a> {
         // goes first.
         let base = call.base as usize;
         let is_long = conn.start.saturating_sub(base) >= LONG_REQUEST_BYTES;
-        if is_long && !is_grouped && is_last(self.plan, i, conn) {
+        let may_run_again = self.plan.waits_for_room;
+        if is_long && !is_grouped && !may_run_again && is_last(self.plan, i, conn) {
             conn.drop_request(base);
         }
         self.note_work(work, replied);
@@ -378,7 +379,7 @@ impl<'a> Round<'a> {
             return;
         }
         let found_none = matches!(result, Err(TxError::Memory(_))) && !has_error;
-        let again = found_none && waits_for_room(self.shared, self.plan.diverts, call.spec);
+        let again = found_none && waits_for_room(self.shared, self.plan, call.spec);
         if std::mem::take(&mut self.runs_again) || again {
             // The client leaves the event loop for this command, so that no other client waits.
             conn.reply.truncate(mark);
@@ -426,10 +427,13 @@ impl<'a> Round<'a> {
 
 /// Whether a call that found no memory is run again a little later. `EXEC` is not, since its run
 /// has used up the queue.
-fn waits_for_room(shared: &Shared, diverts: bool, spec: &Spec) -> bool {
-    diverts
-        && matches!(spec.handler, Handler::Keyed(_))
-        && shared.keyspace.engine().memory_returns()
+fn waits_for_room(shared: &Shared, plan: &Plan, spec: &Spec) -> bool {
+    let is_possible = if shared.keyspace.eviction.makes_room() {
+        plan.diverts || plan.waits_for_room
+    } else {
+        plan.diverts && shared.keyspace.engine().memory_returns()
+    };
+    matches!(spec.handler, Handler::Keyed(_)) && is_possible
 }
 
 /// Whether call `i` is the last of its client, and few bytes came behind it.

@@ -21,7 +21,7 @@ use self::registry::Registry;
 use self::slowlog::{LatencyMonitor, SlowLog};
 use self::stats::{Rate, WorkerStats};
 use crate::config::ServerConfig;
-use crate::keyspace::Keyspace;
+use crate::keyspace::{Keyspace, Policy};
 
 /// Parameters that `CONFIG SET` may change while the server runs. Every access is Relaxed: an old
 /// value does no harm for a moment.
@@ -186,6 +186,17 @@ impl Shared {
             usize::MAX => 0,
             bytes => bytes as u64,
         }
+    }
+
+    /// Has the engine keep marks of accesses, if a policy needs them.
+    ///
+    /// # Errors
+    /// The system refuses the address space.
+    pub(crate) fn keep_marks(&self, policy: Policy) -> Result<(), String> {
+        if !policy.needs_marks() {
+            return Ok(());
+        }
+        self.keyspace.engine().keep_accesses().map_err(|error| error.to_string())
     }
 
     /// Whether a reply waits until its commit, and all that the commit read, is durable.

@@ -10,6 +10,7 @@ mod common;
 mod differential;
 mod dump;
 mod durability;
+mod eviction;
 mod fields;
 mod floats;
 mod golden;

@@ -44,6 +44,34 @@ fn memory_of_deleted_keys_serves_values_of_any_size() {
     }
 }
 
+/// `MEMORY USAGE` tells what a key takes: many keys take that much together.
+#[test]
+fn memory_usage_is_what_is_taken() {
+    for len in [8, 300, 3_000, 20_000] {
+        let server = TestServer::start();
+        let mut c = server.client();
+        // The slabs of all sizes that one key takes are there, and the indexes are counted.
+        assert_eq!(c.call(&["SET", "first", &"x".repeat(len)]), Value::ok());
+        eventually("the indexes are counted", || used_memory(&mut c) > 100_000);
+        let before = used_memory(&mut c);
+        let keys = (32 << 20) / (len + 100);
+        let value = "x".repeat(len);
+        for number in 0..keys {
+            c.send(&[b"SET", format!("k{number:015}").as_bytes(), value.as_bytes()]);
+            if number % 100 == 99 || number + 1 == keys {
+                (0..=number % 100).for_each(|_| assert_eq!(c.read(), Value::ok()));
+            }
+        }
+        let told = c.call(&["MEMORY", "USAGE", "k000000000000000"]).int() as u64 * keys as u64;
+        let is_near = |taken: u64| told.abs_diff(taken) * 6 < taken;
+        let mut taken = 0;
+        eventually(&format!("values of {len} bytes take what is told"), || {
+            taken = used_memory(&mut c) - before;
+            is_near(taken)
+        });
+    }
+}
+
 /// `FLUSHALL` of a database whose keys were all deleted frees the index, which keeps its size until
 /// then.
 #[test]

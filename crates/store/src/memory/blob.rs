@@ -16,7 +16,7 @@ use stillpoint_sync::atomic::{
 use stillpoint_txn::MemoryLimit;
 
 use crate::memory::Memory;
-use crate::memory::arena::{Arena, CELL_BYTES_MAX, CellCache, Kind};
+use crate::memory::arena::{Arena, CELL_BYTES_MAX, CellCache, Kind, bytes_of_class};
 use crate::memory::words;
 
 /// Bytes of value per chunk.
@@ -48,6 +48,33 @@ fn chunk_words(memory: &Memory, number: u64) -> &[AtomicU64] {
 /// Words of the table of a value of `len` bytes.
 pub(crate) fn table_words(len: usize) -> usize {
     TABLE_HEADER_WORDS + chunk_count(len)
+}
+
+/// Bytes of the block of a table. Tables and last chunks use few size classes, so that few slabs are opened
+/// for them.
+fn table_bytes(len: usize) -> usize {
+    (table_words(len) * 8).next_power_of_two().min(CELL_BYTES_MAX)
+}
+
+/// Bytes of the block of a chunk with so many bytes of value.
+fn chunk_bytes(bytes: usize) -> usize {
+    // Few classes, as for tables. But a value that only just outgrew its cell must not take 16 KiB.
+    let exact = CHUNK_HEADER_WORDS * 8 + bytes;
+    if exact <= CHUNK_BYTES / 4 {
+        exact.next_power_of_two()
+    } else {
+        CHUNK_HEADER_WORDS * 8 + bytes.next_multiple_of(CHUNK_BYTES / 4)
+    }
+}
+
+/// Bytes of memory that a value of `len` bytes takes, if it shares none with another.
+pub(crate) fn taken_bytes(len: usize) -> usize {
+    let last = match len % CHUNK_BYTES {
+        0 => 0,
+        rest => bytes_of_class(chunk_bytes(rest)),
+    };
+    let whole = len / CHUNK_BYTES * bytes_of_class(chunk_bytes(CHUNK_BYTES));
+    bytes_of_class(table_bytes(len)) + whole + last
 }
 
 /// The numbers of the chunks in the words of a table, little-endian.
@@ -199,9 +226,7 @@ fn new_table(
     len: usize,
 ) -> Result<Blob, MemoryLimit> {
     let words = table_words(len);
-    // Tables and last chunks use few size classes, so that few slabs are opened for them.
-    let bytes = (words * 8).next_power_of_two().min(CELL_BYTES_MAX);
-    let number = cache.allocate(&memory.arena, owner, Kind::Block, bytes)?;
+    let number = cache.allocate(&memory.arena, owner, Kind::Block, table_bytes(len))?;
     let table = memory.arena.cell(number);
     table[0].store(1, Relaxed);
     table[1].store(len as u64, Relaxed);
@@ -229,14 +254,7 @@ fn take_chunk(
     owner: u32,
     bytes: usize,
 ) -> Result<u64, MemoryLimit> {
-    // Few classes, as for tables. But a value that only just outgrew its cell must not take 16 KiB.
-    let exact = CHUNK_HEADER_WORDS * 8 + bytes;
-    let bytes = if exact <= CHUNK_BYTES / 4 {
-        exact.next_power_of_two()
-    } else {
-        CHUNK_HEADER_WORDS * 8 + bytes.next_multiple_of(CHUNK_BYTES / 4)
-    };
-    cache.allocate(&memory.arena, owner, Kind::Block, bytes)
+    cache.allocate(&memory.arena, owner, Kind::Block, chunk_bytes(bytes))
 }
 
 /// Takes another reference to a live value.

@@ -222,6 +222,13 @@ impl<'a> Cell<'a> {
         self.words.len() * 8
     }
 
+    /// Bytes of the cell, its long key, and the blocks of its newest value. Without a lock the value may
+    /// be changing.
+    pub(crate) fn taken_bytes(self) -> usize {
+        let key = self.long_key().map_or(0, |(len, _)| bytes_of_class(len));
+        self.bytes() + key + self.record().blob().map_or(0, |blob| blob::taken_bytes(blob.len))
+    }
+
     /// The newest copy of a cell that holds a key.
     #[inline]
     pub(crate) fn record(self) -> Record<'a> {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use stillpoint_mem::{AddressSpace, RegionError, Segments};
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::arena::UNITS_PER_SLAB;
+use super::arena::classes::UNITS_PER_SLAB;
 
 /// Words of bits of one slab and one parity.
 const WORDS: usize = (UNITS_PER_SLAB / 64) as usize;

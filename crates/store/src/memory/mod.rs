@@ -1,6 +1,7 @@
 //! Cells, large values and index buckets in slabs of memory. Knows no transaction, no phase and no
 //! checkpoint.
 
+mod access;
 pub(crate) mod arena;
 pub(crate) mod blob;
 pub(crate) mod cell;

@@ -46,11 +46,11 @@ impl Transaction {
         let DeclaredKey { table, hash, candidate, .. } = keys.declared()[index];
         scratch.clear();
         let found = local.read_optimistic(table, keys.key(index), hash, candidate, scratch);
-        let (tag, stamp) = found?;
+        let (tag, stamp, cell) = found?;
         held.push(LockedKey {
             state: LockState::Snapshot(tag),
             stamp_word: stamp.to_bits() | if tag.is_none() { ABSENT } else { 0 },
-            ..LockedKey::unlocked(0)
+            ..LockedKey::unlocked(cell)
         });
         local.dependencies.add(stamp);
         Ok(())

@@ -136,6 +136,32 @@ impl<'w> Tx<'w> {
         self.transaction.keys.declared()[self.transaction.first_key + slot.0 as usize].hash
     }
 
+    /// The access mark of the key: what was [set](Self::set_access) last, 0 for nothing. `None` if the
+    /// store [keeps](crate::Store::keep_accesses) no marks, or has nothing of the key.
+    pub fn access(&self, slot: Slot) -> Option<u32> {
+        let cell = self.transaction.held[self.base(slot)].cell;
+        self.local.store.memory().arena.access(cell).filter(|_| cell != 0)
+    }
+
+    /// Bytes of memory that the record of the key takes before this transaction. Its share of the index
+    /// is not among them. Gives 0 if the store has nothing of the key.
+    pub fn taken_bytes(&self, slot: Slot) -> usize {
+        match self.transaction.held[self.base(slot)].cell {
+            0 => 0,
+            cell => self.local.store.cell(cell).taken_bytes(),
+        }
+    }
+
+    /// Sets the access mark of the key, at once and whatever becomes of the transaction. Marks are no
+    /// data: no log has them, and another thread's mark may take the place of this one. Call this inside
+    /// of the transaction's body.
+    pub fn set_access(&mut self, slot: Slot, mark: u32) {
+        let cell = self.transaction.held[self.base(slot)].cell;
+        if cell != 0 {
+            self.local.store.memory().arena.set_access(cell, mark);
+        }
+    }
+
     /// Whether the key had a value before this transaction.
     pub fn existed(&self, slot: Slot) -> bool {
         self.transaction.held[self.base(slot)].stamp_word & ABSENT == 0

@@ -18,6 +18,7 @@ use crate::txn::commit_log::CommitLog;
 use crate::txn::tx::Tx;
 
 pub use open::OpenTransaction;
+pub use scan::RecordUse;
 
 /// A transaction with declared keys.
 pub trait Procedure {
@@ -328,7 +329,7 @@ impl Worker {
             worker.local.exit();
             found
         });
-        let (tag, stamp) = found?;
+        let (tag, stamp, _) = found?;
         self.local.dependencies.add(stamp);
         Ok(tag.map(|tag| FoundValue { tag, stamp }))
     }

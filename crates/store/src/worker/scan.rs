@@ -17,6 +17,25 @@ const POSITIONS_MAX: usize = 16;
 /// Bytes that one read section copies, plus one record. The next section copies the rest.
 const COPIED_BYTES: usize = 1 << 20;
 
+/// What a scan tells of a record beside key and value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordUse {
+    /// Bytes of memory that the record takes, without its share of the index.
+    pub bytes: usize,
+    /// The [access mark](crate::Tx::access), 0 for none.
+    pub access: u32,
+}
+
+/// A copied record.
+#[derive(Clone, Copy)]
+struct Found {
+    tag: u8,
+    /// Ends of the key and of the value among the copied bytes.
+    key_end: usize,
+    end: usize,
+    used: RecordUse,
+}
+
 /// Copies of records at some positions of the index.
 #[derive(Default)]
 struct Copied {
@@ -25,8 +44,7 @@ struct Copied {
     positions: Vec<(usize, u64)>,
     /// Keys and values, one record after the other.
     bytes: Vec<u8>,
-    /// For each record, its tag, and the ends of its key and its value.
-    records: Vec<(u8, usize, usize)>,
+    records: Vec<Found>,
     key: Vec<u8>,
     /// Keys that earlier read sections have copied at the first position.
     earlier: Vec<Vec<u8>>,
@@ -49,11 +67,11 @@ impl Copied {
         self.records.clear();
     }
 
-    fn visit(&self, visit: &mut dyn FnMut(&[u8], ValueRef<'_>)) {
+    fn visit(&self, visit: &mut dyn FnMut(&[u8], ValueRef<'_>, RecordUse)) {
         let mut start = 0;
-        for &(tag, key_end, end) in &self.records {
+        for &Found { tag, key_end, end, used } in &self.records {
             let value = ValueRef::from_bytes(tag, &self.bytes[key_end..end]);
-            visit(&self.bytes[start..key_end], value);
+            visit(&self.bytes[start..key_end], value, used);
             start = end;
         }
     }
@@ -61,8 +79,8 @@ impl Copied {
     /// Notes the keys that the next read section skips: those of the records from `first` on.
     #[cold]
     fn note_keys(&mut self, first: usize) {
-        let mut start = first.checked_sub(1).map_or(0, |before| self.records[before].2);
-        for &(_, key_end, end) in &self.records[first..] {
+        let mut start = first.checked_sub(1).map_or(0, |before| self.records[before].end);
+        for &Found { key_end, end, .. } in &self.records[first..] {
             self.earlier.push(self.bytes[start..key_end].to_vec());
             start = end;
         }
@@ -99,6 +117,22 @@ impl Worker {
         count: usize,
         most: usize,
         visit: &mut dyn FnMut(&[u8], ValueRef<'_>),
+    ) -> Result<u64, TxError> {
+        self.scan_uses(table, cursor, count, most, &mut |key, value, _| visit(key, value))
+    }
+
+    /// As [`scan_heads`](Self::scan_heads), and shows how each record was used. Every number is a cursor,
+    /// so a random number is a random place to draw some records from.
+    ///
+    /// # Errors
+    /// [`TxError::NoSuchTable`].
+    pub fn scan_uses(
+        &mut self,
+        table: TableId,
+        cursor: u64,
+        count: usize,
+        most: usize,
+        visit: &mut dyn FnMut(&[u8], ValueRef<'_>, RecordUse),
     ) -> Result<u64, TxError> {
         let mut cursor = cursor;
         let mut left = count.max(1);
@@ -199,7 +233,10 @@ impl Worker {
             match self.local.store.cell(number).read_head_optimistic(key, most, bytes) {
                 OptimisticRead::Value(tag, stamp) => {
                     self.local.dependencies.add(stamp);
-                    records.push((tag, key_end, bytes.len()));
+                    let cell = self.local.store.cell(number);
+                    let access = self.local.store.memory().arena.access(number).unwrap_or(0);
+                    let used = RecordUse { bytes: cell.taken_bytes(), access };
+                    records.push(Found { tag, key_end, end: bytes.len(), used });
                     return;
                 }
                 // The absence of the key is part of the answer.

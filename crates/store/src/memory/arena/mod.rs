@@ -16,100 +16,31 @@
 //! read it until its read section ends. So the slab keeps its description until then. A reader that
 //! enters later sees that the slab is empty and skips it.
 
+mod cache;
+pub(super) mod classes;
+mod slab;
+
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::ops::Range;
-use std::sync::Arc;
-use stillpoint_mem::{AddressSpace, HUGE_PAGE_BYTES, Region, RegionError};
+use std::sync::{Arc, OnceLock};
+use stillpoint_mem::{AddressSpace, Region, RegionError};
 use stillpoint_sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use stillpoint_sync::{GracePeriod, Mutex, ReadSections};
 use stillpoint_txn::MemoryLimit;
 
-use super::marks::Marks;
+pub(crate) use cache::{Allowance, CellCache};
+pub(crate) use classes::{CELL_BYTES_MAX, bytes_of_class};
+pub(crate) use slab::{Kind, Slab};
 
-/// Bytes of a slab.
-pub(crate) const SLAB_BYTES: usize = HUGE_PAGE_BYTES;
-const UNIT_BYTES: usize = 16;
-pub(super) const UNITS_PER_SLAB: u64 = (SLAB_BYTES / UNIT_BYTES) as u64;
+use super::access::{AccessMarks, MarkPosition};
+use super::marks::Marks;
+use cache::reserve_bytes;
+use classes::{CLASS_BYTES, SLAB_BYTES, UNIT_BYTES, UNITS_PER_SLAB};
+use slab::{EMPTY, PoolKey};
+
 /// Cell numbers fit in this many bits.
 pub(crate) const NUMBER_BITS: u32 = 36;
 const REGION_BYTES_MAX: usize = 1 << 40;
 const REGION_BYTES_MIN: usize = 64 << 20;
-/// The reserve beyond the limit is this fraction of the limit, within the two bounds.
-const RESERVE_PART: usize = 16;
-const RESERVE_BYTES_MIN: usize = 16 << 20;
-const RESERVE_BYTES_MAX: usize = 1 << 30;
-/// Most cells, and most bytes, that a cache takes from the arena at a time.
-const RUN_CELLS_MAX: usize = 64;
-const RUN_BYTES_MAX: usize = 64 << 10;
-/// Runs of free cells of a class that a cache keeps. The cache returns further runs.
-const CACHE_RUNS_MAX: usize = 4;
-
-/// Cell sizes in bytes. Steps of 16 up to 192, then at most a quarter; the last holds a chunk or
-/// the table of a large value.
-const CLASS_BYTES: [usize; 41] = [
-    32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256, 288, 320, 384, 448, 512, 576, 640,
-    768, 896, 1024, 1280, 1536, 1792, 2048, 2560, 3072, 4096, 5120, 6144, 8192, 10240, 12288,
-    16384, 20480, 24576, 32768, 49152, 65600,
-];
-
-/// Per size class, the cells of a run.
-const RUN_CELLS: [usize; CLASS_BYTES.len()] = {
-    let mut runs = [RUN_CELLS_MAX; CLASS_BYTES.len()];
-    let mut class = 0;
-    while class < runs.len() {
-        let cells = RUN_BYTES_MAX.div_ceil(CLASS_BYTES[class]);
-        if cells < RUN_CELLS_MAX {
-            runs[class] = cells;
-        }
-        class += 1;
-    }
-    runs
-};
-
-/// The largest allocation in bytes.
-pub(crate) const CELL_BYTES_MAX: usize = CLASS_BYTES[CLASS_BYTES.len() - 1];
-
-/// The kind of a slab's cells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub(crate) enum Kind {
-    /// Records, which a capture scans.
-    Record = 1,
-    /// Chunks and tables of large values, and long keys.
-    Block = 2,
-    /// Locks of keys without a value, made beyond the memory limit, up to twice the reserve, so
-    /// that reads and deletions go on. These cells hold no value.
-    Lock = 3,
-    /// Long keys of [`Kind::Lock`].
-    LockKey = 4,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct PoolKey {
-    owner: u32,
-    kind: u8,
-    class: u8,
-}
-
-/// Bit of a slab's description: all of its cells are free, and no scan may visit it.
-const EMPTY: u64 = 1 << 16;
-
-impl PoolKey {
-    /// Most cells that a cache takes and returns at a time.
-    fn run_cells(self) -> usize {
-        RUN_CELLS[usize::from(self.class)]
-    }
-    fn describe(self) -> u64 {
-        u64::from(self.class) | u64::from(self.kind) << 8 | u64::from(self.owner) << 32
-    }
-    fn of(description: u64) -> Self {
-        Self {
-            class: description as u8,
-            kind: (description >> 8) as u8,
-            owner: (description >> 32) as u32,
-        }
-    }
-}
 
 /// The free cells of a slab.
 #[derive(Debug, Default)]
@@ -118,6 +49,13 @@ struct SlabCells {
     returned: Vec<u16>,
     /// Cells from this position on were never allocated.
     fresh: usize,
+}
+
+impl SlabCells {
+    /// Number of free cells of the slab.
+    fn free(&self, slab: &Slab) -> usize {
+        self.returned.len() + slab.cells - self.fresh
+    }
 }
 
 /// All memory of a store's records and large values.
@@ -132,6 +70,8 @@ pub(crate) struct Arena {
     slabs_populated: AtomicUsize,
     /// Slabs held by owners.
     slabs_held: AtomicUsize,
+    /// Bytes of these slabs in which no cell is given out.
+    spare_bytes: AtomicUsize,
     limit_bytes: AtomicUsize,
     /// Bytes that others hold under the same limit (indexes).
     other_bytes: AtomicUsize,
@@ -140,6 +80,8 @@ pub(crate) struct Arena {
     read_sections: ReadSections,
     /// Which cells have dirty marks, if the store marks cells.
     marks: Option<Marks>,
+    /// When the records were used, if somebody has asked.
+    accesses: OnceLock<AccessMarks>,
 }
 
 #[derive(Debug, Default)]
@@ -171,93 +113,6 @@ struct EmptySlab {
 /// Number of calls of [`Arena::trim`] during which an empty slab keeps its memory.
 const TRIMS_KEPT: u64 = 64;
 
-/// Sizes up to this one find their class in a table.
-const SMALL_BYTES_MAX: usize = 2048;
-
-/// Class of a size, in units.
-const SMALL_CLASSES: [u8; SMALL_BYTES_MAX / UNIT_BYTES + 1] = {
-    let mut classes = [0; SMALL_BYTES_MAX / UNIT_BYTES + 1];
-    let (mut units, mut class) = (0, 0);
-    while units < classes.len() {
-        if CLASS_BYTES[class] < units * UNIT_BYTES {
-            class += 1;
-        }
-        classes[units] = class as u8;
-        units += 1;
-    }
-    classes
-};
-
-#[inline]
-fn class_for(bytes: usize) -> usize {
-    match SMALL_CLASSES.get(bytes.div_ceil(UNIT_BYTES)) {
-        Some(&class) => usize::from(class),
-        None => CLASS_BYTES.partition_point(|&class| class < bytes),
-    }
-}
-
-/// Bytes of the smallest cell of at least so many bytes.
-pub(crate) fn bytes_of_class(bytes: usize) -> usize {
-    CLASS_BYTES[class_for(bytes)]
-}
-
-/// A slab that has an owner.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Slab {
-    pub(crate) owner: u32,
-    pub(crate) kind: u8,
-    first: u64,
-    cells: usize,
-    cell_units: usize,
-}
-
-impl Slab {
-    fn of(index: usize, key: PoolKey) -> Self {
-        let bytes = CLASS_BYTES[usize::from(key.class)];
-        Self {
-            owner: key.owner,
-            kind: key.kind,
-            first: index as u64 * UNITS_PER_SLAB,
-            cells: SLAB_BYTES / bytes,
-            cell_units: bytes / UNIT_BYTES,
-        }
-    }
-
-    /// The slab that a description stands for. `None` for a slab that is free or empty.
-    pub(crate) fn described(index: usize, description: u64) -> Option<Self> {
-        let is_owned = description != 0 && description & EMPTY == 0;
-        is_owned.then(|| Self::of(index, PoolKey::of(description)))
-    }
-
-    /// Number of cells.
-    pub(crate) fn cells(&self) -> usize {
-        self.cells
-    }
-
-    /// Words of a cell.
-    pub(crate) fn cell_words(&self) -> usize {
-        self.cell_units * (UNIT_BYTES / 8)
-    }
-
-    /// Index in the region of the first word of the cell at a position.
-    pub(crate) fn first_word(&self, position: usize) -> usize {
-        Arena::first_word(self.first) + position * self.cell_words()
-    }
-
-    /// The numbers of the cells at the positions in `part`.
-    pub(crate) fn numbers(&self, part: Range<usize>) -> impl Iterator<Item = u64> + use<> {
-        let at = |position: usize| self.first + (position.min(self.cells) * self.cell_units) as u64;
-        (at(part.start)..at(part.end)).step_by(self.cell_units)
-    }
-
-    /// The number of the cell that begins at a unit of the slab, if one does.
-    pub(crate) fn number_at(&self, unit: u64) -> Option<u64> {
-        let (unit, units) = (unit as usize, self.cell_units);
-        let is_cell = unit.is_multiple_of(units) && unit / units < self.cells;
-        is_cell.then(|| self.first + unit as u64)
-    }
-}
-
 impl Arena {
     pub(crate) fn new(
         limit_bytes: usize,
@@ -275,12 +130,62 @@ impl Arena {
             slabs_taken: AtomicUsize::new(1),
             slabs_populated: AtomicUsize::new(1),
             slabs_held: AtomicUsize::new(0),
+            spare_bytes: AtomicUsize::new(0),
             limit_bytes: AtomicUsize::new(limit_bytes),
             other_bytes: AtomicUsize::new(0),
             pools: Mutex::default(),
             read_sections,
             marks: None,
+            accesses: OnceLock::new(),
         })
+    }
+
+    /// Keeps an access mark for each record from now on.
+    pub(crate) fn keep_accesses(&self, space: &Arc<AddressSpace>) -> Result<(), RegionError> {
+        // With the mutex, no slab is taken for the first time meanwhile.
+        let _pools = self.pools.lock();
+        if self.accesses.get().is_some() {
+            return Ok(());
+        }
+        let accesses = AccessMarks::new(Arc::clone(space));
+        accesses.reserve(self.slab_count() - 1)?;
+        let _ = self.accesses.set(accesses);
+        Ok(())
+    }
+
+    /// The place of a cell's access mark. Call this inside a read section or with the lock of the cell.
+    fn place_of_access(&self, number: u64) -> Option<MarkPosition> {
+        let (slab, unit) = ((number / UNITS_PER_SLAB) as usize, number % UNITS_PER_SLAB);
+        // Relaxed: as in `cell`.
+        let class = self.slabs.get(slab)?.load(Relaxed) as u8;
+        let cell_units = CLASS_BYTES.get(usize::from(class))? / UNIT_BYTES;
+        Some(MarkPosition { slab, position: unit as usize / cell_units })
+    }
+
+    /// The access mark of a cell: 0 for none. `None` if no marks are kept.
+    pub(crate) fn access(&self, number: u64) -> Option<u32> {
+        let accesses = self.accesses.get()?;
+        Some(self.place_of_access(number).map_or(0, |place| accesses.get(place)))
+    }
+
+    /// Sets the access mark of a cell, if marks are kept.
+    #[inline]
+    pub(crate) fn set_access(&self, number: u64, mark: u32) {
+        if let Some(accesses) = self.accesses.get()
+            && let Some(place) = self.place_of_access(number)
+        {
+            accesses.set(place, mark);
+        }
+    }
+
+    /// Bytes of the access marks of all records.
+    pub(crate) fn access_bytes(&self) -> usize {
+        if self.accesses.get().is_none() {
+            return 0;
+        }
+        let slabs = self.descriptions().iter().map(|slab| PoolKey::of(slab.load(Relaxed)));
+        let marks = |key: PoolKey| SLAB_BYTES / CLASS_BYTES[usize::from(key.class)] * 4;
+        slabs.filter(|key| key.kind == Kind::Record as u8).map(marks).sum()
     }
 
     pub(super) fn keep_marks(&mut self, space: Arc<AddressSpace>) {
@@ -395,6 +300,21 @@ impl Arena {
         self.limit_bytes.load(Relaxed)
     }
 
+    /// Bytes below the limit in which no cell is given out, of slabs of whatever size class, and of
+    /// slabs that are not held.
+    pub(crate) fn spare_bytes(&self) -> usize {
+        // Relaxed: a statistic.
+        let given_out = self.held_bytes().saturating_sub(self.spare_bytes.load(Relaxed));
+        self.limit_bytes().saturating_sub(given_out)
+    }
+
+    /// Counts bytes of held slabs in which no cell is given out any more, and bytes in which none was.
+    /// The caller holds the pools' mutex.
+    fn count_spare(&self, added: usize, removed: usize) {
+        // Relaxed: a statistic. The sum wraps and comes right at once.
+        self.spare_bytes.fetch_add(added.wrapping_sub(removed), Relaxed);
+    }
+
     pub(crate) fn set_limit_bytes(&self, bytes: usize) {
         self.limit_bytes.store(bytes, Relaxed);
     }
@@ -412,7 +332,9 @@ impl Arena {
             Allowance::Limit => 0,
         };
         let held = self.held_bytes();
-        if held.saturating_add(bytes) > limit.saturating_add(beyond) {
+        // Relaxed: a count.
+        let given_out = held.saturating_sub(self.spare_bytes.load(Relaxed));
+        if given_out.saturating_add(bytes) > limit.saturating_add(beyond) {
             return Err(MemoryLimit { held, limit });
         }
         Ok(())
@@ -455,8 +377,12 @@ impl Arena {
         if held > bound {
             return Err(full);
         }
+        let cells_bytes = Slab::of(0, key).cells_bytes();
         let index = match self.reuse_slab(pools, key) {
-            Some(index) => index,
+            Some(index) => {
+                self.count_spare(cells_bytes, SLAB_BYTES);
+                index
+            }
             None if held + SLAB_BYTES > bound => return Err(full),
             None => {
                 let index = match pools.free_slabs.pop() {
@@ -464,6 +390,7 @@ impl Arena {
                     None => self.first_slab().ok_or(full)?,
                 };
                 self.slabs_held.fetch_add(1, Relaxed);
+                self.count_spare(cells_bytes, 0);
                 index
             }
         };
@@ -512,6 +439,9 @@ impl Arena {
         if self.marks.as_ref().is_some_and(|marks| marks.reserve(index).is_err()) {
             return None;
         }
+        if self.accesses.get().is_some_and(|accesses| accesses.reserve(index).is_err()) {
+            return None;
+        }
         // Relaxed: as in `take_slab`, whose caller holds the pools' mutex.
         self.slabs_taken.store(index + 1, Relaxed);
         Some(index)
@@ -539,6 +469,12 @@ impl Arena {
     fn free_slab(&self, pools: &mut Pools, index: usize) {
         // Relaxed: the pools' mutex orders the threads that take slabs. For other threads a free
         // slab is like an empty one.
+        let description = self.slabs[index].load(Relaxed);
+        let spare = match Slab::described(index, description) {
+            None => SLAB_BYTES,
+            Some(slab) => pools.cells[index].free(&slab) * slab.cell_units * UNIT_BYTES,
+        };
+        self.count_spare(0, spare);
         self.slabs[index].store(0, Relaxed);
         self.region.discard(index * SLAB_BYTES / 8, SLAB_BYTES / 8);
         self.slabs_held.fetch_sub(1, Relaxed);
@@ -563,7 +499,7 @@ impl Arena {
         run: &mut Vec<u64>,
         allowance: Allowance,
     ) -> Result<(), MemoryLimit> {
-        let wanted = key.run_cells();
+        let (wanted, before) = (key.run_cells(), run.len());
         let mut pools = self.pools.lock();
         while run.len() < wanted {
             let index = match pools.by_key.get(&key).and_then(|slabs| slabs.first()) {
@@ -592,6 +528,7 @@ impl Arena {
                 pools.by_key.get_mut(&key).expect("seen above").remove(&index);
             }
         }
+        self.count_spare(0, (run.len() - before) * CLASS_BYTES[usize::from(key.class)]);
         Ok(())
     }
 
@@ -623,6 +560,7 @@ impl Arena {
             let position = (number % UNITS_PER_SLAB) as usize / slab.cell_units;
             let cells = &mut cells[index];
             cells.returned.push(position as u16);
+            self.count_spare(slab.cell_units * UNIT_BYTES, 0);
             if cells.returned.len() < cells.fresh {
                 if cells.returned.len() == 1 {
                     slabs.insert(index);
@@ -630,6 +568,7 @@ impl Arena {
                 continue;
             }
             slabs.remove(&index);
+            self.count_spare(SLAB_BYTES, slab.cells_bytes());
             *cells = SlabCells::default();
             // Relaxed: a thread that enters a read section after the token sees the bit, by the
             // fences of `ReadSections::token` and `ReadSections::enter`.
@@ -643,210 +582,5 @@ impl Arena {
     }
 }
 
-/// One worker's free cells.
-#[derive(Debug, Default)]
-pub(crate) struct CellCache {
-    pools: Vec<(PoolKey, Vec<u64>)>,
-    /// Memory that the present transaction may use.
-    pub(crate) allowance: Allowance,
-    /// Whether memory was refused since the worker last returned its spare cells.
-    pub(crate) was_refused: bool,
-}
-
-/// The bound up to which memory is granted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Allowance {
-    /// Up to the memory limit.
-    #[default]
-    Limit,
-    /// Up to the end of the reserve beyond the memory limit.
-    Reserve,
-}
-
-/// Bytes beyond a limit that transactions with the reserve may hold. Locks of keys without a value
-/// may take the same amount again.
-pub(crate) fn reserve_bytes(limit: usize) -> usize {
-    (limit / RESERVE_PART).clamp(RESERVE_BYTES_MIN, RESERVE_BYTES_MAX)
-}
-
-impl CellCache {
-    fn pool(&mut self, key: PoolKey) -> &mut Vec<u64> {
-        let at = match self.pools.iter().position(|(k, _)| *k == key) {
-            Some(at) => at,
-            None => {
-                self.pools.push((key, Vec::new()));
-                self.pools.len() - 1
-            }
-        };
-        &mut self.pools[at].1
-    }
-
-    /// Allocates a cell of at least `bytes` bytes. The cell's words keep their old contents.
-    pub(crate) fn allocate(
-        &mut self,
-        arena: &Arena,
-        owner: u32,
-        kind: Kind,
-        bytes: usize,
-    ) -> Result<u64, MemoryLimit> {
-        let class = class_for(bytes);
-        assert!(class < CLASS_BYTES.len(), "no cell holds {bytes} bytes");
-        let key = PoolKey { owner, kind: kind as u8, class: class as u8 };
-        let allowance = self.allowance;
-        let pool = self.pool(key);
-        if pool.is_empty()
-            && let Err(full) = arena.refill(key, pool, allowance)
-        {
-            self.was_refused = true;
-            return Err(full);
-        }
-        Ok(pool.pop().expect("refilled"))
-    }
-
-    /// Frees a cell. Nobody may hold its number any more.
-    pub(crate) fn free(&mut self, arena: &Arena, number: u64) {
-        let slab = &arena.slabs[(number / UNITS_PER_SLAB) as usize];
-        let key = PoolKey::of(slab.load(Relaxed));
-        if key.kind == 0 {
-            return;
-        }
-        let pool = self.pool(key);
-        pool.push(number);
-        let run = key.run_cells();
-        if pool.len() > CACHE_RUNS_MAX * run {
-            let keep = pool.len() - run;
-            arena.give_back(key, pool.drain(keep..));
-        }
-    }
-
-    /// Drops cells of an owner that is gone.
-    pub(crate) fn forget_owner(&mut self, owner: u32) {
-        self.pools.retain(|(key, _)| key.owner != owner);
-    }
-
-    /// Returns all cells to the arena.
-    pub(crate) fn drain(&mut self, arena: &Arena) {
-        self.was_refused = false;
-        for (key, pool) in self.pools.drain(..) {
-            arena.give_back(key, pool.into_iter());
-        }
-    }
-}
-
 #[cfg(all(test, not(any(loom, shuttle))))]
-mod tests {
-    use super::*;
-    use std::collections::HashSet;
-
-    #[test]
-    fn classes_waste_at_most_a_third() {
-        for bytes in 33..=CELL_BYTES_MAX {
-            let class = CLASS_BYTES[class_for(bytes)];
-            assert!(class >= bytes && class <= bytes + bytes / 2 + 16, "{bytes} in {class}");
-            let least = CLASS_BYTES.partition_point(|&class| class < bytes);
-            assert_eq!(class_for(bytes), least, "{bytes}");
-        }
-        assert!(CLASS_BYTES.iter().all(|bytes| bytes % UNIT_BYTES == 0));
-        assert!(CLASS_BYTES.is_sorted());
-    }
-
-    #[test]
-    fn cells_are_distinct_and_come_back() {
-        let arena =
-            Arena::new(64 << 20, &Arc::default(), ReadSections::new(1)).expect("address space");
-        let mut cache = CellCache::default();
-        let mut seen = HashSet::new();
-        let per_slab = SLAB_BYTES / 128;
-        for _ in 0..3 * per_slab {
-            let number = cache.allocate(&arena, 5, Kind::Record, 120).expect("memory");
-            assert!(seen.insert(number));
-            assert_eq!(arena.cell(number).len(), 16);
-        }
-        assert_eq!(arena.held_bytes(), 3 * SLAB_BYTES);
-        for &number in &seen {
-            cache.free(&arena, number);
-        }
-        for _ in 0..3 * per_slab {
-            let number = cache.allocate(&arena, 5, Kind::Record, 128).expect("memory");
-            assert!(seen.contains(&number));
-        }
-        assert_eq!(arena.held_bytes(), 3 * SLAB_BYTES, "freed cells are used again");
-        arena.drop_owner(5);
-        assert_eq!(arena.held_bytes(), 0);
-    }
-
-    /// Slabs whose cells are all free serve other sizes and large values, within the limit.
-    #[test]
-    fn an_empty_slab_serves_any_size() {
-        let read_sections = ReadSections::new(2);
-        let arena = Arena::new(4 * SLAB_BYTES, &Arc::default(), read_sections.clone())
-            .expect("address space");
-        let mut cache = CellCache::default();
-        for (kind, bytes) in
-            [(Kind::Record, 120), (Kind::Record, 1_000), (Kind::Block, 60_000), (Kind::Record, 32)]
-        {
-            let mut numbers = Vec::new();
-            while let Ok(number) = cache.allocate(&arena, 5, kind, bytes) {
-                numbers.push(number);
-            }
-            assert!(numbers.len() >= 4 * (SLAB_BYTES / (bytes + bytes / 4)), "{bytes}");
-            // One cell stays until the end, so only its slab is not free.
-            for &number in &numbers[1..] {
-                cache.free(&arena, number);
-            }
-            cache.drain(&arena);
-            assert!(arena.has_record_cell(numbers[0], 5) == (kind == Kind::Record));
-            let other = cache.allocate(&arena, 5, Kind::Block, 5_000).expect("empty slabs");
-            cache.free(&arena, other);
-            cache.free(&arena, numbers[0]);
-            cache.drain(&arena);
-            assert!(!arena.has_record_cell(numbers[0], 5));
-        }
-        assert_eq!(arena.held_bytes(), 4 * SLAB_BYTES, "memory that is kept counts");
-        for _ in 0..2 * TRIMS_KEPT {
-            arena.trim();
-        }
-        assert_eq!(arena.held_bytes(), 0);
-    }
-
-    /// While a read section may still reach its cells, an empty slab serves only cells of the same
-    /// kind and size.
-    #[test]
-    fn a_read_section_keeps_an_empty_slab_as_it_was() {
-        let read_sections = ReadSections::new(2);
-        let arena = Arena::new(SLAB_BYTES, &Arc::default(), read_sections.clone()).expect("space");
-        let mut cache = CellCache::default();
-        let number = cache.allocate(&arena, 5, Kind::Record, 128).expect("memory");
-        arena.cell(number)[3].store(7, Relaxed);
-        read_sections.enter(0);
-        cache.free(&arena, number);
-        cache.drain(&arena);
-        assert!(cache.allocate(&arena, 5, Kind::Block, 1_000).is_err(), "somebody may look at it");
-        for _ in 0..2 * TRIMS_KEPT {
-            arena.trim();
-        }
-        assert_eq!(arena.cell(number)[3].load(Relaxed), 7);
-        let again = cache.allocate(&arena, 5, Kind::Record, 128).expect("the same kind and size");
-        cache.free(&arena, again);
-        cache.drain(&arena);
-        read_sections.exit(0);
-        let block = cache.allocate(&arena, 5, Kind::Block, 1_000).expect("nobody looks at it");
-        assert_eq!(arena.cell(block)[3].load(Relaxed), 0, "nothing of the cells is left");
-    }
-
-    #[test]
-    fn the_limit_is_a_typed_error_and_invented_numbers_are_harmless() {
-        let arena = Arena::new(2 * SLAB_BYTES, &Arc::default(), ReadSections::new(1))
-            .expect("address space");
-        let mut cache = CellCache::default();
-        let cells =
-            std::iter::from_fn(|| cache.allocate(&arena, 1, Kind::Block, CELL_BYTES_MAX).ok());
-        assert_eq!(cells.count(), 2 * (SLAB_BYTES / CELL_BYTES_MAX));
-        let error = cache.allocate(&arena, 1, Kind::Block, 32).expect_err("full");
-        assert_eq!(error.limit, 2 * SLAB_BYTES);
-        for number in [0, 1, u64::MAX, 1 << 35, UNITS_PER_SLAB - 1] {
-            let _ = arena.cell(number);
-            arena.prefetch(number);
-        }
-    }
-}
+mod tests;

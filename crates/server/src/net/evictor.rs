@@ -1,0 +1,158 @@
+//! The thread that gives up keys of a full cache, ahead of need.
+//!
+//! ```text
+//! spare memory   ── below the mark ─▶ delete keys ─▶ deletions closed ─▶ memory is spare again
+//! writer         ── finds no room ──▶ asks, waits for a moment, tries again
+//! ```
+//! The memory of a deleted key is of use only once its deletion survives any crash. So keys are given
+//! up while there is spare memory still, and if that is scarce, this thread has the log flushed.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stillpoint::{MemoryRoom, Session, Stamp, Unflushed};
+
+use crate::error::ServerError;
+use crate::keyspace::{Victims, Woken};
+use crate::shared::Shared;
+
+/// The spare memory that is kept: this part of the limit, within the two bounds.
+const SPARE_PART: usize = 32;
+const SPARE_BYTES_MIN: usize = 1 << 20;
+const SPARE_BYTES_MAX: usize = 256 << 20;
+/// Keys that one turn gives up, about.
+const TURN_KEYS: usize = 1024;
+/// Time between two looks while memory is scarce, and while it is not.
+const SCARCE_LOOK: Duration = Duration::from_millis(1);
+const LOOK: Duration = Duration::from_millis(20);
+/// Turns after which the memory of a closed deletion is counted as spare.
+const TURNS_TO_FREE: u32 = 3;
+/// Bytes of memory of a deleted key that waits for a checkpoint, about.
+const WAITING_KEY_BYTES: usize = 64;
+/// While such keys take this part of the limit, and more than so many bytes, no key is given up.
+const WAITING_PART: usize = 8;
+const WAITING_BYTES_MIN: usize = 32 << 20;
+
+/// Deletions whose memory is not free yet.
+#[derive(Debug)]
+struct Deleted {
+    last: Stamp,
+    bytes: usize,
+    /// Turns since the deletions were closed.
+    turns: u32,
+}
+
+/// The thread that gives up keys.
+#[derive(Debug)]
+pub(crate) struct Evictor {
+    number: usize,
+    shared: Arc<Shared>,
+    session: Session,
+    victims: Victims,
+    deleted: VecDeque<Deleted>,
+}
+
+impl Evictor {
+    /// `number` is that of the thread among all that execute commands.
+    pub(crate) fn new(number: usize, shared: Arc<Shared>, session: Session) -> Self {
+        let seed = shared.config.rng.next_u64();
+        let victims = Victims::new(seed, shared.keyspace.eviction.policy());
+        Self { number, shared, session, victims, deleted: VecDeque::new() }
+    }
+
+    /// Runs until the server ends.
+    ///
+    /// # Errors
+    /// When commits cannot be made durable.
+    pub(crate) fn run(&mut self) -> Result<(), ServerError> {
+        let mut wait = Some(Duration::ZERO);
+        loop {
+            let eviction = &self.shared.keyspace.eviction;
+            let woken = eviction.wait(wait);
+            if woken == Woken::Over {
+                return Ok(());
+            }
+            wait = if eviction.policy().evicts() {
+                Some(self.turn(woken == Woken::Asked)?)
+            } else {
+                self.deleted.clear();
+                // Garbage of earlier turns is freed before the thread sleeps.
+                self.session.idle().then_some(LOOK)
+            };
+        }
+    }
+
+    /// One look at the memory. Gives the time until the next one.
+    fn turn(&mut self, is_asked: bool) -> Result<Duration, ServerError> {
+        let room = self.shared.keyspace.engine().memory_room();
+        let kept = kept_bytes(room.limit_bytes);
+        let coming: usize = self.deleted.iter().map(|deleted| deleted.bytes).sum();
+        let missing = kept.saturating_sub(room.spare_bytes + coming);
+        // A writer may need memory of a size of which there is none, whatever else is spare.
+        let wanted = if is_asked { missing.max(kept / 8) } else { missing };
+        let mut found = true;
+        if wanted > 0 && !waits_for_checkpoint(room) {
+            found = self.give_up(wanted) > 0;
+            self.shared.keyspace.eviction.note_exhausted(!found);
+        }
+        let is_scarce = room.spare_bytes < kept;
+        if is_asked || room.spare_bytes < kept / 2 {
+            self.close_deletions()?;
+        }
+        self.session.idle();
+        self.settle();
+        Ok(match (is_scarce || !self.deleted.is_empty(), found) {
+            (true, true) => SCARCE_LOOK,
+            _ => LOOK,
+        })
+    }
+
+    /// Deletes keys that took `bytes`, or a turn's number of keys. Gives the number of keys.
+    fn give_up(&mut self, bytes: usize) -> usize {
+        let (mut keys, mut sum) = (0, 0);
+        let now_ms = self.shared.config.clock.wall_ms();
+        while keys < TURN_KEYS && sum < bytes {
+            let Self { session, shared, victims, number, .. } = self;
+            let place = (session, &shared.keyspace);
+            let given_up = victims.delete_some(place, *number, bytes - sum, now_ms);
+            let Some(last) = given_up.last else { break };
+            keys += given_up.keys;
+            sum += given_up.bytes;
+            self.deleted.push_back(Deleted { last, bytes: given_up.bytes, turns: 0 });
+        }
+        keys
+    }
+
+    /// Waits until the deletions are closed.
+    fn close_deletions(&self) -> Result<(), ServerError> {
+        let Some(newest) = self.deleted.back() else { return Ok(()) };
+        let engine = self.shared.keyspace.engine();
+        let done = engine.make_durable(&Unflushed::of(vec![newest.last]));
+        done.map_err(|error| ServerError::Flush(error.to_string()))
+    }
+
+    /// Forgets the deletions whose memory is free by now.
+    fn settle(&mut self) {
+        let engine = self.shared.keyspace.engine();
+        for deleted in &mut self.deleted {
+            if deleted.turns == 0 && !engine.is_durable(&Unflushed::of(vec![deleted.last])) {
+                break;
+            }
+            deleted.turns += 1;
+        }
+        while self.deleted.pop_front_if(|deleted| deleted.turns > TURNS_TO_FREE).is_some() {}
+    }
+}
+
+/// Bytes of memory that are kept spare below this limit.
+pub(super) fn kept_bytes(limit_bytes: usize) -> usize {
+    (limit_bytes / SPARE_PART).clamp(SPARE_BYTES_MIN, SPARE_BYTES_MAX)
+}
+
+/// Whether so many deleted keys wait for a checkpoint that further deletions might free nothing. The
+/// engine takes checkpoints for them.
+fn waits_for_checkpoint(room: MemoryRoom) -> bool {
+    let bytes = room.waiting_keys * WAITING_KEY_BYTES;
+    bytes > (room.limit_bytes / WAITING_PART).max(WAITING_BYTES_MIN)
+}

@@ -1,0 +1,334 @@
+//! Tests of what a full cache gives up.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stillpoint::{Config as EngineConfig, Durability};
+use stillpoint_io::{Clock, Disk, RealClock, SimDisk};
+
+use crate::common::{Client, TestServer, Value, config, encode, eventually, field, opened};
+
+/// Replies that are read together.
+const PIPELINE: usize = 200;
+const VALUE_BYTES: usize = 300;
+
+fn key(number: u64) -> String {
+    format!("key:{number:08}")
+}
+
+/// Random numbers of a fixed stream.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        self.0 >> 33
+    }
+
+    /// A number below `n`, smaller ones far more often: about as in Zipf's law.
+    fn skewed(&mut self, n: u64) -> u64 {
+        let uniform = self.next() as f64 / (1u64 << 31) as f64;
+        ((n as f64).powf(uniform) as u64 - 1).min(n - 1)
+    }
+}
+
+fn evicted(c: &mut Client) -> u64 {
+    field(&c.call(&["INFO", "stats"]).text(), "evicted_keys")
+}
+
+/// Sends requests as pipelines. Returns the replies that are errors.
+fn errors_of(c: &mut Client, requests: impl Iterator<Item = Vec<u8>>) -> Vec<String> {
+    let mut errors = Vec::new();
+    let requests: Vec<Vec<u8>> = requests.collect();
+    for some in requests.chunks(PIPELINE) {
+        c.send_raw(&some.concat());
+        for _ in some {
+            if let Value::Error(error) = c.read() {
+                errors.push(error);
+            }
+        }
+    }
+    errors
+}
+
+fn set(number: u64) -> Vec<u8> {
+    encode(&[b"SET", key(number).as_bytes(), &value(number)])
+}
+
+fn set_for(number: u64, seconds: u64) -> Vec<u8> {
+    let seconds = seconds.to_string();
+    encode(&[b"SET", key(number).as_bytes(), &value(number), b"EX", seconds.as_bytes()])
+}
+
+fn value(number: u64) -> Vec<u8> {
+    vec![b'a' + (number % 26) as u8; VALUE_BYTES]
+}
+
+/// Which of these keys exist.
+fn existing(c: &mut Client, numbers: impl Iterator<Item = u64>) -> HashSet<u64> {
+    let numbers: Vec<u64> = numbers.collect();
+    let mut found = HashSet::new();
+    for some in numbers.chunks(PIPELINE) {
+        c.send_raw(
+            &some.iter().flat_map(|&n| encode(&[b"GET", key(n).as_bytes()])).collect::<Vec<_>>(),
+        );
+        for &number in some {
+            match c.read() {
+                Value::Null => {}
+                Value::Bulk(bytes) => {
+                    assert_eq!(bytes, value(number));
+                    found.insert(number);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    found
+}
+
+fn full(c: &mut Client, policy: &str) {
+    assert_eq!(c.call(&["CONFIG", "SET", "maxmemory-policy", policy]), Value::ok());
+    assert_eq!(c.call(&["CONFIG", "SET", "maxmemory", "24mb"]), Value::ok());
+}
+
+#[test]
+fn policies_are_chosen_and_told() {
+    let mut at_start = config();
+    at_start.max_memory_policy = "Volatile-TTL".to_owned();
+    let server = TestServer::with(at_start);
+    let mut c = server.client();
+    let told = |c: &mut Client| c.call(&["CONFIG", "GET", "maxmemory-policy"]).items()[1].text();
+    assert_eq!(told(&mut c), "volatile-ttl");
+    for policy in stillpoint_server::eviction_policies() {
+        assert_eq!(c.call(&["CONFIG", "SET", "maxmemory-policy", policy]), Value::ok());
+        assert_eq!(told(&mut c), policy);
+        let info = c.call(&["INFO", "memory"]).text();
+        assert!(info.contains(&format!("maxmemory_policy:{policy}\r\n")), "{info}");
+    }
+    let refused = c.call(&["CONFIG", "SET", "maxmemory-policy", "lru"]).text();
+    assert!(refused.contains("allkeys-lru, "), "{refused}");
+    assert_eq!(c.call(&["CONFIG", "SET", "maxmemory-samples", "10"]), Value::ok());
+    assert_eq!(c.call(&["CONFIG", "GET", "maxmemory-samples"]).items()[1], Value::bulk("10"));
+    assert!(c.call(&["CONFIG", "SET", "maxmemory-samples", "0"]).text().starts_with("ERR "));
+}
+
+/// Some keys are used again and again, and others are set once. Memory is full most of the time.
+#[test]
+fn a_full_cache_keeps_what_is_used_and_refuses_nothing() {
+    const HOT: u64 = 2_000;
+    for policy in ["allkeys-lru", "allkeys-lfu"] {
+        let server = TestServer::start();
+        let mut c = server.client();
+        full(&mut c, policy);
+        let mut random = Random(7);
+        assert_eq!(errors_of(&mut c, (0..HOT).map(set)), [""; 0]);
+        let (mut next, mut evicted_first) = (HOT, 0);
+        for round in 0..12 {
+            let requests = (0..10_000).map(|_| {
+                if random.next().is_multiple_of(3) {
+                    return encode(&[b"GET", key(random.skewed(HOT)).as_bytes()]);
+                }
+                next += 1;
+                set(next)
+            });
+            assert_eq!(errors_of(&mut c, requests), [""; 0], "{policy}, round {round}");
+            if evicted_first == 0 && evicted(&mut c) > 0 {
+                evicted_first = next;
+            }
+        }
+        let gone = evicted(&mut c);
+        assert!(gone > (next - evicted_first) / 2, "{policy}: {gone} of {next} keys");
+        let hot = existing(&mut c, 0..100);
+        assert!(hot.len() > 90, "{policy}: of the hottest 100 keys {} are there", hot.len());
+        let old = existing(&mut c, HOT..HOT + 10_000);
+        assert!(old.len() < 5_000, "{policy}: {} of 10,000 old keys are there", old.len());
+        let used = field(&c.call(&["INFO", "memory"]).text(), "used_memory");
+        assert!(used < 48 << 20, "{policy}: {used} bytes");
+    }
+}
+
+/// Sets by Zipf's law, by several clients, at full memory.
+#[test]
+fn no_client_is_refused_at_full_memory() {
+    let server = TestServer::start();
+    full(&mut server.client(), "allkeys-lru");
+    let port = server.port;
+    let clients: Vec<_> = (0..3)
+        .map(|number| {
+            let run = move || {
+                let (mut c, mut random) = (Client::connect(port), Random(number));
+                let requests = (0..60_000).map(|_| {
+                    let key = key(random.skewed(1_000_000_000));
+                    let bytes = 100 * (1 + random.next() as usize % 3);
+                    encode(&[b"SET", key.as_bytes(), &vec![b'v'; bytes]])
+                });
+                errors_of(&mut c, requests)
+            };
+            stillpoint_io::spawn("client", run).expect("a thread")
+        })
+        .collect();
+    for client in clients {
+        assert_eq!(client.join().expect("no panic"), [""; 0]);
+    }
+    let gone = evicted(&mut server.client());
+    assert!(gone > 1_000, "{gone}");
+}
+
+#[test]
+fn volatile_policies_leave_keys_without_expiry_alone() {
+    for policy in ["volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl"] {
+        let server = TestServer::start();
+        let mut c = server.client();
+        full(&mut c, policy);
+        assert_eq!(errors_of(&mut c, (0..5_000).map(set)), [""; 0]);
+        // Keys with later numbers expire later.
+        let expiring = (5_000..80_000).map(|n| set_for(n, 1_000 + n));
+        assert_eq!(errors_of(&mut c, expiring), [""; 0], "{policy}");
+        assert!(evicted(&mut c) > 5_000, "{policy}");
+        assert_eq!(existing(&mut c, 0..5_000).len(), 5_000, "{policy}");
+        if policy == "volatile-ttl" {
+            let soon = existing(&mut c, 5_000..15_000).len();
+            let late = existing(&mut c, 70_000..80_000).len();
+            assert!(soon * 4 < late, "{soon} that expire soon, {late} that expire late");
+        }
+    }
+}
+
+/// Nothing can be given up, so writes are refused as without a policy, and soon.
+#[test]
+fn without_a_key_to_give_up_writes_are_refused() {
+    for policy in ["noeviction", "volatile-lru"] {
+        let server = TestServer::start();
+        let mut c = server.client();
+        full(&mut c, policy);
+        let errors = errors_of(&mut c, (0..120_000).map(set));
+        assert!(errors.len() > 1_000 && errors.iter().all(|error| error.starts_with("OOM ")));
+        assert_eq!(evicted(&mut c), 0);
+        assert!(c.call(&["SET", "another", &"x".repeat(VALUE_BYTES)]).text().starts_with("OOM "));
+        assert_eq!(c.call(&["DEL", &key(0)]), Value::Int(1));
+    }
+}
+
+/// Collections are given up with all of their nodes.
+#[test]
+fn collections_make_room_for_each_other() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    full(&mut c, "allkeys-random");
+    c.call(&["CONFIG", "SET", "maxmemory", "48mb"]);
+    let fields: Vec<String> = (0..100).map(|field| format!("field {field}")).collect();
+    let long = "v".repeat(100);
+    let hashes = (0..6_000u64).map(|number| {
+        let key = key(number);
+        let mut words: Vec<&[u8]> = vec![b"HSET", key.as_bytes()];
+        fields.iter().for_each(|field| words.extend([field.as_bytes(), long.as_bytes()]));
+        encode(&words)
+    });
+    assert_eq!(errors_of(&mut c, hashes), [""; 0]);
+    let gone = evicted(&mut c);
+    assert!(gone > 1_000, "{gone}");
+}
+
+#[test]
+fn long_values_make_room_for_each_other() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    full(&mut c, "allkeys-lru");
+    for number in 0..60 {
+        c.send(&[b"SET", key(number).as_bytes(), &vec![b'l'; 1 << 20]]);
+        assert_eq!(c.read(), Value::ok(), "{number}");
+    }
+    let there = (0..60).filter(|&n| c.call(&["STRLEN", &key(n)]) != Value::Int(0)).count();
+    assert!((10..30).contains(&there), "{there}");
+}
+
+#[test]
+fn the_use_of_keys_is_told() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    c.call(&["SET", "before", "v"]);
+    c.call(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    c.call(&["SET", "k", "v"]);
+    RealClock.sleep(Duration::from_millis(2_300));
+    let idle = |c: &mut Client, key: &str| c.call(&["OBJECT", "IDLETIME", key]);
+    // None of these is a use.
+    for command in [&["EXISTS", "k"][..], &["TTL", "k"], &["TYPE", "k"], &["MEMORY", "USAGE", "k"]]
+    {
+        c.call(command);
+    }
+    assert_eq!(idle(&mut c, "k"), Value::Int(2));
+    assert_eq!(idle(&mut c, "before"), Value::Int(2), "since the policy was chosen");
+    assert_eq!(idle(&mut c, "no such key"), Value::Null);
+    // The value outgrows its cell.
+    c.call(&["APPEND", "k", &"x".repeat(500)]);
+    assert_eq!(idle(&mut c, "k"), Value::Int(0));
+    c.call(&["GET", "before"]);
+    assert_eq!(idle(&mut c, "before"), Value::Int(0));
+    let refused = c.call(&["OBJECT", "FREQ", "k"]).text();
+    assert!(refused.starts_with("ERR An LFU maxmemory policy is not selected"), "{refused}");
+
+    c.call(&["CONFIG", "SET", "maxmemory-policy", "volatile-lfu"]);
+    c.call(&["SET", "new", "v"]);
+    assert_eq!(c.call(&["OBJECT", "FREQ", "new"]), Value::Int(5), "as in Redis");
+    assert_eq!(c.call(&["OBJECT", "FREQ", "before"]), Value::Int(0), "not used since");
+    for _ in 0..2_000 {
+        c.send(&[b"GET", b"new"]);
+    }
+    (0..2_000).for_each(|_| drop(c.read()));
+    let often = c.call(&["OBJECT", "FREQ", "new"]).int();
+    assert!((12..40).contains(&often), "{often}");
+    c.call(&["APPEND", "new", &"x".repeat(1_500)]);
+    let kept = c.call(&["OBJECT", "FREQ", "new"]).int();
+    assert!((often..=often + 1).contains(&kept), "another cell keeps the mark: {often}, {kept}");
+    c.call(&["DEL", "new"]);
+    c.call(&["SET", "new", "v"]);
+    assert_eq!(c.call(&["OBJECT", "FREQ", "new"]), Value::Int(5), "a key that is new again");
+    let refused = c.call(&["OBJECT", "IDLETIME", "k"]).text();
+    assert!(refused.starts_with("ERR An LFU maxmemory policy is selected"), "{refused}");
+}
+
+/// A crash brings back nothing that was given up before, and loses nothing else.
+#[test]
+fn what_was_given_up_stays_away_after_a_crash() {
+    for (seed, durability) in [(1, Durability::Strict), (2, Durability::Relaxed)] {
+        let disk = SimDisk::new(seed);
+        let server = server_on(&disk, durability);
+        let mut c = server.client();
+        full(&mut c, "allkeys-lru");
+        const KEYS: u64 = 60_000;
+        let requests = (0..KEYS).map(set);
+        assert_eq!(errors_of(&mut c, requests), [""; 0]);
+        if seed == 2 {
+            assert_eq!(c.call(&["SAVE"]), Value::ok());
+            assert_eq!(errors_of(&mut c, (KEYS..KEYS + 20_000).map(set)), [""; 0]);
+        }
+        let mut last = 0;
+        eventually("nothing more is given up", || {
+            RealClock.sleep(Duration::from_millis(50));
+            let now = evicted(&mut c);
+            std::mem::replace(&mut last, now) == now
+        });
+        assert!(last > 2_000, "{last}");
+        // The log is flushed at this age of a record.
+        RealClock.sleep(Duration::from_millis(1_200));
+        let all = KEYS + 20_000;
+        let before = existing(&mut c, 0..all);
+        let after = disk.crash(seed);
+        let _ = server.end();
+        let server = server_on(&after, durability);
+        let mut c = server.client();
+        let now = existing(&mut c, 0..all);
+        let back: Vec<_> = now.difference(&before).collect();
+        assert!(back.is_empty(), "{durability:?}: {} keys are back", back.len());
+        let lost: Vec<_> = before.difference(&now).collect();
+        assert!(lost.is_empty(), "{durability:?}: {} keys are lost", lost.len());
+    }
+}
+
+fn server_on(disk: &SimDisk, durability: Durability) -> TestServer {
+    let mut engine = EngineConfig::new("data");
+    engine.durability = durability;
+    engine.environment.disk = Some(Arc::new(disk.clone()) as Arc<dyn Disk>);
+    TestServer::around(config(), opened(engine), None)
+}
