@@ -2,10 +2,14 @@
 
 use std::sync::Arc;
 
-use stillpoint_format::log::{PatchRange, RecordKind, Splice, WritesEncoder, encode_before_images};
+use stillpoint_format::log::{
+    PatchRange, RECORD_BYTES_MAX, RecordKind, Splice, WritesEncoder, encode_before_images,
+};
 use stillpoint_format::{EncodeError, Stamp};
 use stillpoint_journal::{Entry, Journal, JournalError};
-use stillpoint_store::{Change, Commit, CommitLog, LogRefused, Splices, ValueRef, Write, WriteSet};
+use stillpoint_store::{
+    Change, Commit, CommitLog, LogRefused, Patches, Splices, ValueRef, Write, WriteSet,
+};
 use stillpoint_sync::CachePadded;
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use stillpoint_sync::{mutant, planted};
@@ -62,14 +66,24 @@ pub(crate) struct SessionLog {
     pub(crate) overwritten: Option<Arc<Overwritten>>,
 }
 
+/// Bytes of overwritten values that a commit may log without counting them.
+const UNCOUNTED_BYTES: usize = 1 << 20;
+
 impl SessionLog {
+    #[inline]
+    fn count(&self) {
+        // Relaxed: a statistic with one writer.
+        self.commits.store(self.commits.load(Relaxed) + 1, Relaxed);
+    }
+
     /// Appends a record with before-images.
     #[inline(never)]
     fn append_with_before_images(
         &self,
         overwritten: &Overwritten,
         commit: &Commit<'_>,
-    ) -> Result<Stamp, JournalError> {
+    ) -> Result<Stamp, LogRefused> {
+        self.check_before_images(&commit.writes)?;
         commit.writes.overwritten().for_each(|stamp| overwritten.note(self.log, stamp));
         let &Commit { epoch, touched, call, .. } = commit;
         let kind = if call.is_empty() { RecordKind::UndoWrites } else { RecordKind::UndoCommand };
@@ -81,7 +95,29 @@ impl SessionLog {
             body.extend_from_slice(call);
             encode_writes(&mut WritesEncoder::new(body), &commit.writes)
         };
-        self.journal.append(self.log, &Entry { kind, epoch, touched, body })
+        self.journal.append(self.log, &Entry { kind, epoch, touched, body }).map_err(refused)
+    }
+
+    /// Refuses a commit that overwrites more than a record or the memory may hold. Its record has the
+    /// values, in memory of the log until they are written. All but the longest of them count against the
+    /// memory limit. So a single key can always be deleted or overwritten.
+    fn check_before_images(&self, writes: &WriteSet<'_>) -> Result<(), LogRefused> {
+        if writes.overwritten_bytes() <= UNCOUNTED_BYTES {
+            return Ok(());
+        }
+        let (mut all, mut longest) = (0, 0);
+        for (write, before) in writes.with_before_images() {
+            let bytes = before.map_or(0, |before| Before::of(&write, &before).bytes());
+            (all, longest) = (all + bytes, bytes.max(longest));
+        }
+        if all > RECORD_BYTES_MAX {
+            let source = EncodeError::RecordTooLong { bytes: all, max: RECORD_BYTES_MAX };
+            return Err(refused(JournalError::Encode { log: self.log, source }));
+        }
+        if all - longest > UNCOUNTED_BYTES {
+            writes.check_room(all - longest)?;
+        }
+        Ok(())
     }
 }
 
@@ -89,7 +125,9 @@ impl CommitLog for SessionLog {
     fn append(&mut self, commit: &Commit<'_>) -> Result<Stamp, LogRefused> {
         let &Commit { epoch, touched, call, .. } = commit;
         let stamp = if let Some(overwritten) = &self.overwritten {
-            self.append_with_before_images(overwritten, commit)
+            let stamp = self.append_with_before_images(overwritten, commit)?;
+            self.count();
+            return Ok(stamp);
         } else if call.is_empty() {
             let body =
                 &|body: &mut Vec<u8>| encode_writes(&mut WritesEncoder::new(body), &commit.writes);
@@ -111,8 +149,7 @@ impl CommitLog for SessionLog {
             self.journal.append(self.log, &entry)
         };
         let stamp = stamp.map_err(refused)?;
-        // Relaxed: a statistic with one writer.
-        self.commits.store(self.commits.load(Relaxed) + 1, Relaxed);
+        self.count();
         Ok(stamp)
     }
 
@@ -181,29 +218,135 @@ fn encode_before(
         mutant!(AbsentTakenAsPresent => return encoder.put(table, generation, key, 0, &[]));
         return encoder.delete(table, generation, key);
     };
-    if let Change::Patch(patches) = change {
-        if let Some((offset, bytes)) = patches.only()
-            && let Ok(len) = <[u8; 8]>::try_from(bytes)
-            && offset + len.len() <= before.len()
-        {
-            let mut word = [0; 8];
-            before.read_range(offset, &mut word);
-            return encoder.patch_range(table, generation, key, offset as u32, &word);
+    if let Change::Patch(patches) = change
+        && let Some((offset, bytes)) = patches.only()
+        && let Ok(len) = <[u8; 8]>::try_from(bytes)
+        && offset + len.len() <= before.len()
+    {
+        let mut word = [0; 8];
+        before.read_range(offset, &mut word);
+        return encoder.patch_range(table, generation, key, offset as u32, &word);
+    }
+    match Before::of(&write, &before) {
+        Before::Whole(_) => {
+            let shape = (before.tag(), before.len());
+            encoder.put_with(table, generation, key, shape, |out| before.copy_to(out))
         }
-        if patches.clone().all(|(offset, bytes)| offset + bytes.len() <= before.len()) {
-            let old = patches.map(|(offset, bytes)| {
-                let mut old = vec![0; bytes.len()];
-                before.read_range(offset, &mut old);
-                (offset as u32, old)
-            });
-            let old: Vec<_> = old.collect();
+        Before::Ranges { patches, grown: 0, .. } => {
+            let old = ranges_before(patches, &before);
             let ranges = old.iter().map(|(offset, bytes)| PatchRange { offset: *offset, bytes });
             let ranges: Vec<_> = ranges.collect();
-            return encoder.patch(table, generation, key, &ranges);
+            encoder.patch(table, generation, key, &ranges)
+        }
+        Before::Ranges { patches, grown, .. } => {
+            let old = ranges_before(patches, &before);
+            let behind = Splice { offset: before.len() as u32, removed: grown as u32, bytes: &[] };
+            let back = old.iter().filter(|(_, bytes)| !bytes.is_empty());
+            let back = back.map(|(offset, bytes)| {
+                let removed = bytes.len() as u32;
+                Splice { offset: *offset, removed, bytes }
+            });
+            let splices: Vec<_> = std::iter::once(behind).chain(back).collect();
+            encoder.splice(table, generation, key, splices.iter().copied())
+        }
+        Before::Replaced(Replaced { start, old_end, new_end }) => {
+            let mut old = vec![0; old_end - start];
+            before.read_range(start, &mut old);
+            let removed = (new_end - start) as u32;
+            let splice = Splice { offset: start as u32, removed, bytes: &old };
+            encoder.splice(table, generation, key, std::iter::once(splice))
         }
     }
-    let shape = (before.tag(), before.len());
-    encoder.put_with(table, generation, key, shape, |out| before.copy_to(out))
+}
+
+/// The form in which a record has what a write overwrites. It says how to get from the value that the
+/// write leaves to the one before.
+enum Before<'a> {
+    /// The whole value, of so many bytes.
+    Whole(usize),
+    /// The old bytes of the ranges of a patch, `bytes` in all with what is around them. What lies behind
+    /// the old end of the value, `grown` bytes, is cut off.
+    Ranges { patches: Patches<'a>, grown: usize, bytes: usize },
+    /// The bytes that splices have replaced.
+    Replaced(Replaced),
+}
+
+/// Bytes of a range or splice beside its own.
+const SPLICE_BYTES: usize = 12;
+
+impl<'a> Before<'a> {
+    /// The shortest form.
+    fn of(write: &Write<'a>, before: &ValueRef<'_>) -> Self {
+        let form = match (write.change, write.splices) {
+            (Change::Patch(patches), _) => {
+                let (mut end, mut bytes) = (before.len(), SPLICE_BYTES);
+                for (offset, new) in patches {
+                    end = end.max(offset + new.len());
+                    bytes += SPLICE_BYTES + kept_of(offset, new.len(), before);
+                }
+                Self::Ranges { patches, grown: end - before.len(), bytes }
+            }
+            (Change::Put { .. }, Some(splices)) => Self::Replaced(replaced(splices)),
+            _ => return Self::Whole(before.len()),
+        };
+        match form {
+            // Ranges inside the value are never replaced by the whole: so a patch stays one.
+            Self::Ranges { grown: 0, .. } => form,
+            _ if form.bytes() < before.len() => form,
+            _ => Self::Whole(before.len()),
+        }
+    }
+
+    /// About the bytes that this form takes in a record.
+    fn bytes(&self) -> usize {
+        match *self {
+            Self::Whole(bytes) | Self::Ranges { bytes, .. } => bytes,
+            Self::Replaced(Replaced { start, old_end, .. }) => SPLICE_BYTES + old_end - start,
+        }
+    }
+}
+
+/// How much of a range lies inside the value of before.
+fn kept_of(offset: usize, len: usize, before: &ValueRef<'_>) -> usize {
+    before.len().saturating_sub(offset).min(len)
+}
+
+/// The old bytes of the ranges of a patch, as far as the value of before has them.
+fn ranges_before(patches: Patches<'_>, before: &ValueRef<'_>) -> Vec<(u32, Vec<u8>)> {
+    let old = patches.map(|(offset, bytes)| {
+        let mut old = vec![0; kept_of(offset, bytes.len(), before)];
+        if !old.is_empty() {
+            before.read_range(offset, &mut old);
+        }
+        (offset as u32, old)
+    });
+    old.collect()
+}
+
+/// The part of a value that splices have changed: it began at `start` before and after, and ended at
+/// `old_end` before and at `new_end` after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Replaced {
+    start: usize,
+    old_end: usize,
+    new_end: usize,
+}
+
+/// The part that these splices change, one after the other: offset, number of the replaced bytes, and the
+/// bytes that replace them.
+fn replaced<'b>(mut splices: impl Iterator<Item = (usize, usize, &'b [u8])>) -> Replaced {
+    let Some((start, removed, bytes)) = splices.next() else {
+        return Replaced { start: 0, old_end: 0, new_end: 0 };
+    };
+    let first = Replaced { start, old_end: start + removed, new_end: start + bytes.len() };
+    splices.fold(first, |part, (offset, removed, bytes)| {
+        let end = part.new_end.max(offset + removed);
+        Replaced {
+            start: part.start.min(offset),
+            old_end: part.old_end + (end - part.new_end),
+            new_end: end - removed + bytes.len(),
+        }
+    })
 }
 
 #[cold]
@@ -223,7 +366,33 @@ fn encode_splices(
 
 #[cfg(test)]
 mod tests {
+    use stillpoint_io::{Rng, SeededRng};
+
     use super::*;
+
+    /// The changed part, put back, makes the old value of the new one.
+    #[test]
+    fn splices_are_undone_by_the_part_that_they_change() {
+        for seed in 0..2_000 {
+            let random = SeededRng::new(seed);
+            let below = |limit: usize| random.below(limit as u64 + 1) as usize;
+            let old: Vec<u8> = (0..below(60)).map(|at| at as u8).collect();
+            let mut new = old.clone();
+            let mut splices = Vec::new();
+            for step in 0..1 + below(5) {
+                let offset = below(new.len());
+                let removed = below((new.len() - offset).min(9));
+                let bytes = vec![100 + step as u8; below(9)];
+                new.splice(offset..offset + removed, bytes.iter().copied());
+                splices.push((offset, removed, bytes));
+            }
+            let splices =
+                splices.iter().map(|(offset, removed, bytes)| (*offset, *removed, &bytes[..]));
+            let Replaced { start, old_end, new_end } = replaced(splices);
+            new.splice(start..new_end, old[start..old_end].iter().copied());
+            assert_eq!(new, old, "seed {seed}");
+        }
+    }
 
     #[test]
     fn commits_of_ended_sessions_count_and_take_no_memory() {

@@ -166,13 +166,17 @@ mod linux {
             read.map_err(|error| ForkError::new("read a child's memory", error))
         }
 
-        /// The file of the child's memory, opened at the first read.
+        /// The file of the child's memory, opened at the first read. The system then ends the child, and
+        /// not the parent, when memory runs out.
         #[expect(clippy::disallowed_methods, reason = "reads /proc, which is no part of the store")]
         fn memory(&self) -> io::Result<&File> {
             if let Some(file) = self.memory.get() {
                 return Ok(file);
             }
-            let file = File::open(format!("/proc/{}/mem", self.pid.as_raw_nonzero()))?;
+            let pid = self.pid.as_raw_nonzero();
+            let file = File::open(format!("/proc/{pid}/mem"))?;
+            // A refusal leaves the choice to the system.
+            let _ = std::fs::write(format!("/proc/{pid}/oom_score_adj"), "1000");
             Ok(self.memory.get_or_init(|| file))
         }
 
@@ -322,6 +326,16 @@ mod tests {
         drop(forked);
         let gone = rustix::process::test_kill_process(pid);
         assert_eq!(gone, Err(rustix::io::Errno::SRCH), "it was waited for");
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "reads /proc, which is no part of the store")]
+    fn the_system_ends_the_child_first_when_memory_runs_out() {
+        let cells: Vec<AtomicU32> = (0..10).map(AtomicU32::new).collect();
+        let forked = ForkedMemory::fork().expect("fork");
+        forked.read(&cells, &mut [0; 40]).expect("read");
+        let path = format!("/proc/{}/oom_score_adj", forked.child.pid().as_raw_nonzero());
+        assert_eq!(std::fs::read_to_string(path).expect("it is there").trim(), "1000");
     }
 
     #[test]

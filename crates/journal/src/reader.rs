@@ -181,6 +181,8 @@ pub struct Logs {
     pub(crate) incarnations: Vec<Vec<Chain>>,
     /// The records beyond the cut that the checkpoint may hold, in descending order of their gsns.
     pub(crate) beyond: Vec<BeyondCut>,
+    /// Whether no such record is missing.
+    has_all_beyond: bool,
     ends: Vec<LogEnd>,
     /// The incarnations' numbers, oldest first.
     numbers: Vec<u32>,
@@ -235,6 +237,7 @@ fn judged(
         start: input.start.clone(),
         incarnations: Vec::new(),
         beyond: Vec::new(),
+        has_all_beyond: true,
         ends: Vec::new(),
         numbers: Vec::new(),
         ended: true,
@@ -266,7 +269,9 @@ fn judged(
     if let (Some(chains), Some(&number)) = (logs.incarnations.last(), logs.numbers.last())
         && !logs.ended
     {
-        logs.beyond = beyond_cut(chains, |log| input.start.active(number, log))?;
+        let active = |log| input.start.active(number, log);
+        logs.beyond = beyond_cut(chains, active)?;
+        logs.has_all_beyond = chains.iter().all(|chain| chain.valid_gsn >= active(chain.log));
     }
     for chain in logs.incarnations.iter_mut().flatten() {
         chain.drop_beyond_end();
@@ -349,6 +354,12 @@ impl Logs {
     /// unless the checkpoint names active commits.
     pub fn beyond_cut(&self) -> &[BeyondCut] {
         &self.beyond
+    }
+
+    /// Whether no record beyond the cut is missing that the checkpoint may hold. Otherwise a loss was
+    /// accepted, and some of what the checkpoint holds cannot be undone.
+    pub fn has_all_beyond(&self) -> bool {
+        self.has_all_beyond
     }
 
     /// The ends of the logs of the latest incarnation.

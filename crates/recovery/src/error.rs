@@ -75,14 +75,6 @@ pub enum RecoveryError {
         /// The difference.
         why: String,
     },
-    /// A before-image in a log is none.
-    #[error("the log record with gsn {gsn} has {why}; put a copy of the data directory back")]
-    BeforeImage {
-        /// The record's gsn.
-        gsn: u64,
-        /// What is wrong.
-        why: String,
-    },
     /// The system refused the address space of a table.
     #[error(transparent)]
     Space(#[from] RegionError),
@@ -149,10 +141,7 @@ impl RecoveryError {
             Self::Checkpoint(error) => matches!(error, LoadError::Damaged(_)),
             Self::Log(error) => error.is_damage(),
             Self::Apply { source, .. } => matches!(source, TxError::PatchOutsideValue { .. }),
-            Self::NewerTable { .. }
-            | Self::NewerCheckpoint { .. }
-            | Self::Operation { .. }
-            | Self::BeforeImage { .. } => true,
+            Self::NewerTable { .. } | Self::NewerCheckpoint { .. } | Self::Operation { .. } => true,
             Self::UnknownKind { .. }
             | Self::NeedsProcedures { .. }
             | Self::CallsWithoutManifest { .. }

@@ -216,6 +216,24 @@ impl Plan {
         !self.logs.beyond_cut().is_empty()
     }
 
+    /// The epoch of the newest checkpoint, if it may hold commits that an earlier start has undone. A later
+    /// checkpoint had that undo, if the newest one did hold them. Nothing undoes them any more.
+    pub fn brings_back(&self) -> Option<u64> {
+        let newest = *self.manifest.newest_chain().last()?;
+        let taken_in = newest.positions.iter().map(|of| of.incarnation).max();
+        let taken_in = self.manifest.incarnations.iter().find(|of| Some(of.number) == taken_in);
+        let kept = |log: u8| match taken_in {
+            // No record of it is needed, so the positions of the checkpoint are its end.
+            None => 0,
+            // The records beyond the cut are there, and are undone.
+            Some(IncarnationEntry { cut: None, .. }) => u64::MAX,
+            Some(IncarnationEntry { cut: Some(cut), .. }) => {
+                cut.iter().find(|end| end.log == log).map_or(0, |end| end.gsn)
+            }
+        };
+        newest.active.iter().any(|last| last.gsn > kept(last.log)).then_some(newest.epoch)
+    }
+
     /// Bytes of log that replay will read.
     pub fn replay_bytes(&self) -> u64 {
         self.logs.replay_bytes()

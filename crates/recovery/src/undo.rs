@@ -15,7 +15,7 @@ use std::sync::Arc;
 use stillpoint_checkpoint::UndoneRecord;
 use stillpoint_format::log::{Write, WriteOp};
 use stillpoint_journal::{BeyondCut, ScanError};
-use stillpoint_store::{Loader, Replayed, Store, TableId};
+use stillpoint_store::{Before, Loader, Replayed, Store, TableId};
 use stillpoint_sync::{mutant, planted};
 
 use crate::error::RecoveryError;
@@ -43,7 +43,7 @@ pub(crate) fn undo(plan: &Plan, store: &Arc<Store>) -> Result<Vec<UndoneRecord>,
             if now.map(|now| image.generation.cmp(&now)) != Some(Ordering::Equal) {
                 continue;
             }
-            if put_back(&mut loader, record.gsn, &image)? {
+            if put_back(&mut loader, (record.gsn, plan.logs.has_all_beyond()), &image)? {
                 undone
                     .insert((image.table, image.key.to_vec()), (image.generation, record.gsn - 1));
             }
@@ -57,23 +57,30 @@ pub(crate) fn undo(plan: &Plan, store: &Arc<Store>) -> Result<Vec<UndoneRecord>,
     Ok(undone.into_iter().map(now).collect())
 }
 
-/// Puts a before-image back. Returns whether the key has changed.
-fn put_back(loader: &mut Loader, gsn: u64, image: &Write<'_>) -> Result<bool, RecoveryError> {
+/// Puts a before-image back. `has_all` says that no record beyond the cut is missing. Returns whether the
+/// key has changed.
+fn put_back(
+    loader: &mut Loader,
+    (gsn, has_all): (u64, bool),
+    image: &Write<'_>,
+) -> Result<bool, RecoveryError> {
     let table = TableId(image.table);
     let refused = |source| RecoveryError::Apply { table: image.table, gsn, source };
     let ranges: Vec<(usize, &[u8])>;
+    let splices: Vec<(usize, usize, &[u8])>;
     let before = match &image.op {
-        WriteOp::Put { tag, value } => Replayed::Put { tag: *tag, value },
-        WriteOp::Delete => Replayed::Delete,
+        WriteOp::Put { tag, value } => Before::Change(Replayed::Put { tag: *tag, value }),
+        WriteOp::Delete => Before::Change(Replayed::Delete),
         WriteOp::Patch(of) => {
             ranges = of.clone().map(|range| (range.offset as usize, range.bytes)).collect();
-            Replayed::Patch(&ranges)
+            Before::Change(Replayed::Patch(&ranges))
         }
-        WriteOp::Splice(_) => {
-            let why = "a before-image that is a splice".to_owned();
-            return Err(RecoveryError::BeforeImage { gsn, why });
+        WriteOp::Splice(of) => {
+            let owned = of.clone().map(|of| (of.offset as usize, of.removed as usize, of.bytes));
+            splices = owned.collect();
+            Before::Splices(&splices)
         }
     };
     let hash = loader.hash(table, image.key);
-    loader.undo(table, hash, image.key, gsn, before).map_err(refused)
+    loader.undo(table, (hash, image.key), gsn, before, has_all).map_err(refused)
 }

@@ -78,6 +78,21 @@ struct Buffers {
     value: Vec<u8>,
 }
 
+/// The bytes of the present copy of a large value, which the store counts.
+struct Copied<'s>(&'s Store, usize);
+
+impl Copied<'_> {
+    fn set(&mut self, bytes: usize) {
+        self.0.note_copied(std::mem::replace(&mut self.1, bytes), bytes);
+    }
+}
+
+impl Drop for Copied<'_> {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
 impl HeldRecords {
     /// The records that this memory holds.
     pub fn new(held: Box<dyn HeldMemory>) -> Self {
@@ -106,7 +121,7 @@ impl HeldRecords {
         let Some(table) = store.catalog().owner(found.owner).filter(|_| is_of_records) else {
             return Ok(());
         };
-        let mut buffers = Buffers::default();
+        let (mut buffers, mut copied) = (Buffers::default(), Copied(store, 0));
         let cell_words = found.cell_words();
         let per_stride = (STRIDE_BYTES / 8 / cell_words).max(1);
         for first in (0..found.cells()).step_by(per_stride) {
@@ -133,6 +148,8 @@ impl HeldRecords {
                         let value = match value.large_in() {
                             None => value,
                             Some((_, blob)) => {
+                                // The buffer keeps the room of the largest one.
+                                copied.set(blob.len.max(copied.1));
                                 emitted = self.read_large(arena, blob, &mut buffers);
                                 ValueRef::from_bytes(value.tag(), &buffers.value)
                             }

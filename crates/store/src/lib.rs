@@ -57,7 +57,7 @@ pub use checkpointer::{
     Capture, CaptureError, Checkpointer, Outcome, PointOfConsistency, SchemeLog,
 };
 pub use held::{HeldMemory, HeldRecords};
-pub use load::{KeyImage, Loader, Replayed};
+pub use load::{Before, KeyImage, Loader, Replayed};
 pub use memory::value::ValueRef;
 pub use ordered::planted as ordered_bugs;
 pub use phase::{CheckpointPermit, Phase, PhaseDriver, PhaseWord, Quiesced};

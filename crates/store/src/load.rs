@@ -23,6 +23,23 @@ use crate::table::Table;
 /// A change of one key, as a log has it. The ranges of a patch are pairs of an offset and bytes.
 pub type Replayed<'a> = RecordChange<'a, &'a [(usize, &'a [u8])]>;
 
+/// What a key had before a commit, as the commit's record has it.
+#[derive(Clone, Copy, Debug)]
+pub enum Before<'a> {
+    /// The change that brings it back.
+    Change(Replayed<'a>),
+    /// The splices that make it of what the commit has left: offset, number of the replaced bytes, and the
+    /// bytes that replace them.
+    Splices(&'a [(usize, usize, &'a [u8])]),
+}
+
+impl Before<'_> {
+    /// Whether this has all of it, whatever the key has now.
+    fn is_whole(&self) -> bool {
+        matches!(self, Self::Change(Replayed::Put { .. } | Replayed::Delete))
+    }
+}
+
 /// A record of a checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyImage<'a> {
@@ -367,20 +384,22 @@ impl Loader {
 
     /// Undoes the change of the commit with this gsn: `before` says what the key had before. Commits are
     /// undone in descending order of their gsns, and before any change is replayed. Does nothing if the
-    /// key has what an earlier commit has left. Returns whether the change was undone.
+    /// key has what an earlier commit has left. `has_later` says that all later commits on the key were
+    /// undone before, if the key had them. Without that, a part of a value is put back only into what
+    /// this commit has left, since it may not fit elsewhere. Returns whether the change was undone.
     ///
     /// # Errors
     /// As [`apply`](Self::apply).
     pub fn undo(
         &mut self,
         id: TableId,
-        hash: u64,
-        key: &[u8],
+        (hash, key): (u64, &[u8]),
         gsn: u64,
-        before: Replayed<'_>,
+        before: Before<'_>,
+        has_later: bool,
     ) -> Result<bool, TxError> {
         self.local.enter();
-        let undone = self.undo_in_read_section(id, (hash, key), gsn, before);
+        let undone = self.undo_in_read_section(id, (hash, key), gsn, (before, has_later));
         // A replay needs the stamp of a key without a value.
         self.stamped.extend(self.local.reclaim.give_up_absent());
         self.local.collect_garbage(&ALL_CLOSED);
@@ -393,16 +412,27 @@ impl Loader {
         id: TableId,
         (hash, key): (u64, &[u8]),
         gsn: u64,
-        before: Replayed<'_>,
+        (before, has_later): (Before<'_>, bool),
     ) -> Result<bool, TxError> {
         let table = self.local.tables.get(id).ok_or(TxError::NoSuchTable(id))?.clone();
         let found = table.index.find(hash, |cell| self.local.store.cell(cell).has_key(key));
         let Some(number) = found else { return Ok(false) };
-        if Stamp::from_bits(self.local.store.cell(number).stamp_word()).gsn() < gsn {
+        let now = Stamp::from_bits(self.local.store.cell(number).stamp_word()).gsn();
+        let fits = before.is_whole() || has_later || now == gsn;
+        if now < gsn || !fits {
             return Ok(false);
         }
         // What a replay has up to this commit is in the value of before.
-        self.write_change(&table, number, (hash, key), gsn - 1, before)?;
+        let spliced;
+        let change = match before {
+            Before::Change(change) => change,
+            Before::Splices(splices) => {
+                spliced = self.spliced(id, hash, key, 0, splices)?;
+                let Some((tag, value)) = &spliced else { return Ok(false) };
+                Replayed::Put { tag: *tag, value }
+            }
+        };
+        self.write_change(&table, number, (hash, key), gsn - 1, change)?;
         Ok(true)
     }
 

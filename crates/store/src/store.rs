@@ -91,6 +91,8 @@ pub struct Store {
     child_bytes: AtomicUsize,
     /// The last such number that was not zero.
     last_child_bytes: AtomicUsize,
+    /// Bytes of large values that a checkpoint has read whole.
+    copied_bytes: AtomicUsize,
     /// Ages of undeclared transactions, for wait-die.
     pub(crate) ages: CachePadded<AtomicU64>,
 }
@@ -138,6 +140,7 @@ impl Store {
             queue_bytes: AtomicUsize::new(0),
             child_bytes: AtomicUsize::new(0),
             last_child_bytes: AtomicUsize::new(0),
+            copied_bytes: AtomicUsize::new(0),
             ages: CachePadded::new(AtomicU64::new(0)),
         })
     }
@@ -470,7 +473,8 @@ impl Store {
             + self.memory.arena.access_bytes()
             + self.queue_bytes.load(Relaxed)
             + self.child_bytes.load(Relaxed)
-            + self.lock_table.get().map_or(0, LockTable::held_bytes);
+            + self.lock_table.get().map_or(0, LockTable::held_bytes)
+            + self.copied_bytes.load(Relaxed);
         if let Some(pool) = &self.memory.pool {
             more |= pool.populate_ahead();
             other_bytes += pool.bytes();
@@ -496,6 +500,13 @@ impl Store {
         if bytes > 0 {
             self.last_child_bytes.store(bytes as usize, Relaxed);
         }
+    }
+
+    /// Notes that a thread of a checkpoint holds a copy of a large value of `now` bytes, and of `before`
+    /// bytes before. Copies count as [child bytes](Self::note_child_bytes) do.
+    pub(crate) fn note_copied(&self, before: usize, now: usize) {
+        // Relaxed: a count. The sum wraps around as the difference does.
+        self.copied_bytes.fetch_add(now.wrapping_sub(before), Relaxed);
     }
 
     /// Bytes of memory that a checkpoint holds in a child process, and those that the last such

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use stillpoint_store::{
-    CellRules, KeyImage, Loader, NoLog, Replayed, Store, StoreConfig, TableId, TxError, Worker,
+    Before, CellRules, KeyImage, Loader, NoLog, Replayed, Store, StoreConfig, TableId, TxError,
+    Worker,
 };
 
 const TABLE: TableId = TableId(3);
@@ -211,7 +212,8 @@ fn what_an_image_has_of_lost_commits_is_undone() {
     image(&mut loader, b"inserted", Some(b"new"), 30);
     let undo = |loader: &mut Loader, key: &[u8], gsn: u64, before: Replayed<'_>| {
         let hash = loader.hash(TABLE, key);
-        loader.undo(TABLE, hash, key, gsn, before).expect("memory")
+        let before = Before::Change(before);
+        loader.undo(TABLE, (hash, key), gsn, before, true).expect("memory")
     };
     let put = |value| Replayed::Put { tag: 2, value };
     // In descending order of gsns.
@@ -249,4 +251,42 @@ fn what_an_image_has_of_lost_commits_is_undone() {
             record(b"unknown", None),
         ],
     );
+}
+
+/// A part of a value is put back into what its commit has left, and into nothing else. Where a later
+/// commit could not be undone, the key keeps that commit's value, until a whole value comes.
+#[test]
+fn a_part_of_a_value_is_put_back_where_it_belongs() {
+    let store = empty_store(64 << 20);
+    let mut loader = Loader::new(store).expect("a free slot");
+    let keys = [&b"appended"[..], b"spliced", b"foreign"];
+    for (key, value) in keys.into_iter().zip([&b"value, longer"[..], b"vXYe", b"other"]) {
+        let hash = loader.hash(TABLE, key);
+        let image = KeyImage { hash, key, tag: 1, value: Some(value), gsn: 30 };
+        loader.load(TABLE, std::iter::once(image)).expect("memory");
+    }
+    let undo = |loader: &mut Loader, key: &[u8], gsn: u64, before: Before<'_>, has_later: bool| {
+        let hash = loader.hash(TABLE, key);
+        loader.undo(TABLE, (hash, key), gsn, before, has_later).expect("it fits")
+    };
+    let value = |loader: &mut Loader, key: &[u8]| {
+        let hash = loader.hash(TABLE, key);
+        let (tag, value) = loader.value(TABLE, hash, key).expect("a value");
+        (tag, String::from_utf8(value).expect("text"))
+    };
+    let cut: &[(usize, usize, &[u8])] = &[(5, 8, b"")];
+    assert!(undo(&mut loader, b"appended", 30, Before::Splices(cut), false), "of this commit");
+    assert_eq!(value(&mut loader, b"appended"), (1, "value".to_owned()));
+    assert!(!undo(&mut loader, b"appended", 20, Before::Splices(cut), false), "of an earlier one");
+    let back: &[(usize, usize, &[u8])] = &[(1, 2, b"alu")];
+    assert!(undo(&mut loader, b"spliced", 25, Before::Splices(back), true), "all later are undone");
+    assert_eq!(value(&mut loader, b"spliced"), (1, "value".to_owned()));
+    // The record of commit 30 is damaged.
+    let patch = Before::Change(Replayed::Patch(&[(2, b"not here")]));
+    assert!(!undo(&mut loader, b"foreign", 25, patch, false));
+    assert!(!undo(&mut loader, b"foreign", 25, Before::Splices(cut), false));
+    assert_eq!(value(&mut loader, b"foreign"), (1, "other".to_owned()));
+    let whole = Before::Change(Replayed::Put { tag: 2, value: b"whole" });
+    assert!(undo(&mut loader, b"foreign", 20, whole, false));
+    assert_eq!(value(&mut loader, b"foreign"), (2, "whole".to_owned()));
 }

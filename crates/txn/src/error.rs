@@ -95,7 +95,7 @@ pub enum TxError {
     IndexFull(TableId),
     /// The journal refused the commit.
     #[error(transparent)]
-    Log(#[from] LogRefused),
+    Log(LogRefused),
     /// The procedure gave up.
     #[error("the transaction was abandoned: {0}")]
     Abandoned(Box<dyn std::error::Error + Send + Sync>),
@@ -108,12 +108,25 @@ impl TxError {
     }
 }
 
+impl From<LogRefused> for TxError {
+    fn from(refused: LogRefused) -> Self {
+        match refused {
+            LogRefused::Memory(limit) => Self::Memory(limit),
+            refused => Self::Log(refused),
+        }
+    }
+}
+
 /// The journal did not take a commit.
 #[derive(Debug, thiserror::Error)]
 pub enum LogRefused {
     /// The log has no room at present. The commit waits and is tried again.
     #[error("the log has no room at present; wait for room and try again")]
     NoRoom,
+    /// The record of the commit would take more memory than the limit allows. The transaction is rolled
+    /// back.
+    #[error(transparent)]
+    Memory(#[from] MemoryLimit),
     /// The log refuses the commit, and the transaction is rolled back.
     #[error(transparent)]
     Refused(#[from] Box<dyn std::error::Error + Send + Sync>),

@@ -98,6 +98,7 @@ impl Checkpointer for Fork {
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use std::io::ErrorKind;
+    use std::sync::OnceLock;
 
     use stillpoint_io::RealClock;
     use stillpoint_store::{
@@ -118,6 +119,9 @@ mod tests {
         /// Reads fail so, once this many have succeeded.
         read: Mutex<Option<(usize, ErrorKind)>>,
         reads: AtomicUsize,
+        /// Where each read looks how much memory counts, apart from the child's pages.
+        store: OnceLock<Arc<Store>>,
+        counted_max: AtomicUsize,
     }
 
     struct Faulty {
@@ -128,6 +132,9 @@ mod tests {
     impl HeldMemory for Faulty {
         fn read(&self, words: &[AtomicU64], bytes: &mut [u8]) -> Result<(), ForkError> {
             let number = self.faults.reads.fetch_add(1, Relaxed);
+            if let Some(store) = self.faults.store.get() {
+                self.faults.counted_max.fetch_max(counted(store), Relaxed);
+            }
             match *self.faults.read.lock() {
                 Some((after, kind)) if number >= after => {
                     Err(ForkError::new("read a child's memory", kind))
@@ -139,6 +146,12 @@ mod tests {
         fn private_bytes(&self) -> u64 {
             self.forked.copied_bytes()
         }
+    }
+
+    /// Bytes that count against the memory limit, apart from the child's pages.
+    fn counted(store: &Store) -> usize {
+        while store.maintain() {}
+        store.held_bytes() - store.child_bytes().0
     }
 
     /// Counts records, and the bytes of their values.
@@ -211,7 +224,12 @@ mod tests {
             let counted = *sink.0.lock();
             taken.map(|_| counted)
         };
+        assert!(faults.store.set(store.clone()).is_ok());
+        let at_rest = counted(&store);
         assert_eq!(take().expect("nothing fails"), (4, bytes));
+        let copied = faults.counted_max.load(Relaxed) - at_rest;
+        assert!((200_000..400_000).contains(&copied), "{copied} bytes of the large value count");
+        assert_eq!(counted(&store), at_rest, "no copy is left");
         let reads = faults.reads.load(Relaxed);
         assert!(reads > 5, "the table, strides, a long key, a table and chunks: {reads}");
         *faults.fork.lock() = Some(ErrorKind::OutOfMemory);

@@ -52,7 +52,9 @@ pub fn repair(dir: &Path, accept_loss: bool) -> Result<Repair, Error> {
         left.checkpoints.retain(|entry| entry.epoch != epoch && entry.base != Some(epoch));
         drop_without_base(&mut left);
     }
-    found.gives_up.extend(only_in_lost(&left, &manifest));
+    let only_in_lost = only_in_lost(&left, &manifest);
+    let goes_back = only_in_lost.is_some();
+    found.gives_up.extend(only_in_lost);
     let newer = stillpoint_recovery::newer_checkpoints(&*disk, &manifest)?;
     for NewerCheckpoint { serial, path } in &newer {
         let path = path.display();
@@ -79,6 +81,12 @@ pub fn repair(dir: &Path, accept_loss: bool) -> Result<Repair, Error> {
             .gives_up
             .push(format!("log {log}, {up_to} of incarnation {incarnation}: {}", loss.why));
     }
+    found.gives_up.extend(plan.brings_back().filter(|_| goes_back).map(|epoch| {
+        format!(
+            "the undo of commits that checkpoint {epoch} holds and an earlier crash took away: a lost \
+             checkpoint had it, and the keys that they wrote may have their values again"
+        )
+    }));
     if plan.manifest.next_epoch != manifest.next_epoch && found.gives_up.is_empty() {
         let (known, next) = (manifest.next_epoch, plan.manifest.next_epoch);
         found.gives_up.push(format!(

@@ -1,16 +1,15 @@
 //! Tests of tables that are emptied while a checkpoint is under way.
 
 use std::any::Any;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stillpoint::{Config, Durability, Engine, Error, Session, TableId, Tx, offline};
-use stillpoint_io::{Caching, Disk, Fault, OpenMode, RealDisk, SeededRng, SimDisk};
+use stillpoint_io::{Fault, SeededRng, SimDisk};
 use stillpoint_store::Phase;
 
 use crate::lives::{configure, open_and_read};
 use crate::settings::Setting;
-use crate::stage::{Guest, Moment, elsewhere, while_visiting};
+use crate::stage::{Guest, Moment, copy, elsewhere, while_visiting};
 
 const REDO: Setting = Setting { scheme: "calc", journal: "redo", durability: Durability::Strict };
 
@@ -178,26 +177,5 @@ pub(crate) fn a_restored_checkpoint_has_nothing_of_a_table_emptied_meanwhile() {
         // At the first moment all steps come before the point of consistency.
         let expected: &[u8] = if at == 1 { b"cdfg" } else { b"c" };
         assert_eq!(keys, expected, "{at}");
-    }
-}
-
-/// Copies every file of a simulated disk to a directory.
-fn copy(from: &SimDisk, dir: &Path) {
-    let to = RealDisk::new(dir).expect("a directory");
-    let mut todo = vec![PathBuf::new()];
-    while let Some(path) = todo.pop() {
-        if let Ok(names) = from.list(&path) {
-            to.create_dir_all(&path).expect("a directory");
-            todo.extend(names.iter().map(|name| path.join(name)));
-            continue;
-        }
-        let file = from.open(&path, OpenMode::Read, Caching::Buffered).expect("a file");
-        let mut bytes = vec![0; file.len().expect("a length") as usize];
-        let mut read = 0;
-        while read < bytes.len() {
-            read += file.read_at(&mut bytes[read..], read as u64).expect("reads");
-        }
-        let copy = to.open(&path, OpenMode::CreateNew, Caching::Buffered).expect("a new file");
-        copy.write_at(&bytes, 0).expect("writes");
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use stillpoint_io::{
     Caching, Clock, Disk, DiskFile, DiskLock, DiskResult, ManualClock, OpenMode, RealClock,
-    SharedLock, SimDisk, Space,
+    RealDisk, SharedLock, SimDisk, Space,
 };
 
 /// A moment at which a guest may act.
@@ -164,5 +164,26 @@ impl Disk for StageDisk {
     }
     fn describe(&self, path: &Path) -> PathBuf {
         self.0.describe(path)
+    }
+}
+
+/// Copies every file of a simulated disk to a directory.
+pub(crate) fn copy(from: &SimDisk, dir: &Path) {
+    let to = RealDisk::new(dir).expect("a directory");
+    let mut todo = vec![PathBuf::new()];
+    while let Some(path) = todo.pop() {
+        if let Ok(names) = from.list(&path) {
+            to.create_dir_all(&path).expect("a directory");
+            todo.extend(names.iter().map(|name| path.join(name)));
+            continue;
+        }
+        let file = from.open(&path, OpenMode::Read, Caching::Buffered).expect("a file");
+        let mut bytes = vec![0; file.len().expect("a length") as usize];
+        let mut read = 0;
+        while read < bytes.len() {
+            read += file.read_at(&mut bytes[read..], read as u64).expect("reads");
+        }
+        let copy = to.open(&path, OpenMode::CreateNew, Caching::Buffered).expect("a new file");
+        copy.write_at(&bytes, 0).expect("writes");
     }
 }

@@ -6,15 +6,16 @@
 //! others have done, too.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use stillpoint::{
     Config, Durability, Engine, KeySet, Mode, Procedure, Session, Slot, Stamp, TableId, Tx, TxError,
 };
-use stillpoint_io::{SeededRng, SimDisk};
+use stillpoint_io::{Disk, SeededRng, SimDisk};
 
 use crate::lives::configure;
 use crate::settings::Setting;
-use crate::stage::{Guest, Moment, while_visiting};
+use crate::stage::{Guest, Moment, copy, while_visiting};
 use crate::workload::scan_table;
 
 /// Crashes of each situation.
@@ -23,7 +24,7 @@ const CRASHES: u64 = 6;
 const FLUSHED_MAX: u64 = 12;
 /// Bytes of a value: the keys that are changed lie in another slab than those that are read.
 const VALUE_BYTES: usize = 600;
-const KEYS: [&[u8]; 4] = [b"put", b"deleted", b"inserted", b"patched"];
+const KEYS: [&[u8]; 6] = [b"put", b"deleted", b"inserted", b"patched", b"appended", b"spliced"];
 
 /// The records that the steps change.
 type State = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -48,9 +49,15 @@ enum Change {
     Put(Vec<u8>),
     Delete,
     Patch(usize, [u8; 8]),
+    Append([u8; 8]),
+    /// Bytes from the hundredth on are replaced by others.
+    Splice(usize, Vec<u8>),
 }
 
-fn changes(step: u64) -> [Change; 4] {
+/// Where splices begin.
+const SPLICED_AT: usize = 100;
+
+fn changes(step: u64) -> [Change; 6] {
     let long = if step.is_multiple_of(3) { 20_000 } else { VALUE_BYTES };
     [
         Change::Put(value(step, long)),
@@ -61,13 +68,15 @@ fn changes(step: u64) -> [Change; 4] {
         },
         if step % 4 == 2 { Change::Delete } else { Change::Put(value(step, VALUE_BYTES)) },
         Change::Patch(8 * (step as usize % 5), step.to_le_bytes()),
+        Change::Append(step.to_le_bytes()),
+        Change::Splice(step as usize % 7, vec![step as u8; step as usize % 5]),
     ]
 }
 
 /// The state after the steps up to number `last`.
 fn model(last: u64) -> State {
     let mut state = State::new();
-    for key in [KEYS[0], KEYS[1], KEYS[3]] {
+    for key in [KEYS[0], KEYS[1], KEYS[3], KEYS[4], KEYS[5]] {
         state.insert(key.to_vec(), value(0, VALUE_BYTES));
     }
     for step in 1..=last {
@@ -77,6 +86,13 @@ fn model(last: u64) -> State {
                 Change::Delete => drop(state.remove(key)),
                 Change::Patch(at, bytes) => {
                     state.get_mut(key).expect("it is there")[at..at + 8].copy_from_slice(&bytes);
+                }
+                Change::Append(bytes) => {
+                    state.get_mut(key).expect("it is there").extend_from_slice(&bytes);
+                }
+                Change::Splice(removed, bytes) => {
+                    let value = state.get_mut(key).expect("it is there");
+                    value.splice(SPLICED_AT..SPLICED_AT + removed, bytes);
                 }
             }
         }
@@ -105,6 +121,13 @@ impl Procedure for MakeStep {
                 Change::Put(value) => tx.put_slot(Slot(at), &value)?,
                 Change::Delete => drop(tx.delete_slot(Slot(at))?),
                 Change::Patch(offset, bytes) => tx.patch_slot(Slot(at), offset, &bytes)?,
+                Change::Append(bytes) => {
+                    let end = tx.value(Slot(at)).expect("it is there").len();
+                    tx.patch_slot(Slot(at), end, &bytes)?;
+                }
+                Change::Splice(removed, bytes) => {
+                    tx.splice_slot(Slot(at), SPLICED_AT, removed, &bytes)?;
+                }
             }
         }
         Ok(())
@@ -222,7 +245,7 @@ fn run(setting: &Setting, flushed: u64) -> usize {
             tx.put(table, KEYS[1], &begin)?;
             // A cell for the key, which a full scan visits after the fillers.
             tx.put(table, KEYS[2], &begin)?;
-            tx.put(table, KEYS[3], &begin)
+            KEYS[3..].iter().try_for_each(|key| tx.put(table, key, &begin))
         })
         .expect("commits");
     sessions[0].transact(|tx| tx.delete(table, KEYS[2]).map(drop)).expect("commits");
@@ -238,10 +261,14 @@ fn run(setting: &Setting, flushed: u64) -> usize {
         let after = disk.crash(seed);
         let found = open(setting, &after, &context);
         let last = last_step(&found, acts, &context);
-        undone += usize::from(found.undone > 0);
+        let was_undone = found.undone > 0;
+        undone += usize::from(was_undone);
         // What was served survives every later crash, and nothing is undone twice.
         drop(found.engine);
         let after = after.crash(seed);
+        if seed == 0 && was_undone {
+            assert_a_repair_tells_of_the_lost_undo(&after, &context);
+        }
         let found = open(setting, &after, &context);
         let again = last_step(&found, acts, &context);
         assert_eq!((again, found.undone), (last, 0), "{context}: a second crash");
@@ -255,6 +282,22 @@ fn run(setting: &Setting, flushed: u64) -> usize {
         assert_eq!(last_step(&found, acts, &context), last, "{context}: a third crash");
     }
     undone
+}
+
+/// Damages the small checkpoint of a start. A repair goes back to the one before it, which holds what the
+/// start has undone, and says so.
+#[expect(clippy::disallowed_methods, reason = "damages a file behind the engine's back")]
+fn assert_a_repair_tells_of_the_lost_undo(disk: &SimDisk, context: &str) {
+    let directory = tempfile::tempdir().expect("a directory");
+    copy(disk, directory.path());
+    let sound = stillpoint::offline::repair(directory.path(), false).expect(context);
+    assert_eq!(sound.gives_up, [""; 0], "{context}");
+    let names = disk.list(Path::new("checkpoint")).expect("checkpoints");
+    let newest = directory.path().join("checkpoint").join(names.iter().max().expect("two"));
+    std::fs::write(newest.join("part-000"), b"damaged").expect("written");
+    let repaired = stillpoint::offline::repair(directory.path(), false).expect(context);
+    let tells = repaired.gives_up.iter().any(|lost| lost.starts_with("the undo of commits"));
+    assert!(tells, "{context}: {repaired:?}");
 }
 
 fn with_undo(scheme: &'static str) -> Setting {

@@ -10,12 +10,14 @@ use stillpoint_io::{Caching, Disk, OpenMode, SimDisk};
 
 use crate::config;
 
-/// A before-image: the key, and the tag and the value of before or the old bytes of ranges.
+/// A before-image: the key, and the tag and the value of before, the old bytes of ranges, or splices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Image {
     Value(Vec<u8>, u8, Vec<u8>),
     Absent(Vec<u8>),
     Ranges(Vec<u8>, Vec<(u32, Vec<u8>)>),
+    /// Offsets, numbers of replaced bytes, and the bytes that replace them.
+    Splices(Vec<u8>, Vec<(u32, u32, Vec<u8>)>),
 }
 
 /// The kinds and the before-images of all records of log 0, oldest first.
@@ -46,7 +48,11 @@ fn records(disk: &SimDisk) -> Vec<(RecordKind, Vec<Image>)> {
                             let owned = ranges.map(|of| (of.offset, of.bytes.to_vec()));
                             Image::Ranges(key, owned.collect())
                         }
-                        WriteOp::Splice(_) => panic!("no image is a splice"),
+                        WriteOp::Splice(splices) => {
+                            let owned =
+                                splices.map(|of| (of.offset, of.removed, of.bytes.to_vec()));
+                            Image::Splices(key, owned.collect())
+                        }
                     }
                 };
                 found.push((record.kind, images.map(image).collect()));
@@ -60,6 +66,11 @@ fn value(key: &[u8], tag: u8, value: &[u8]) -> Image {
     Image::Value(key.to_vec(), tag, value.to_vec())
 }
 
+fn splices(key: &[u8], splices: &[(u32, u32, &[u8])]) -> Image {
+    let owned = splices.iter().map(|&(offset, removed, bytes)| (offset, removed, bytes.to_vec()));
+    Image::Splices(key.to_vec(), owned.collect())
+}
+
 fn absent(key: &[u8]) -> Image {
     Image::Absent(key.to_vec())
 }
@@ -68,7 +79,8 @@ fn absent(key: &[u8]) -> Image {
 /// holds for cells of several copies, too.
 #[test]
 fn records_have_what_was_overwritten() {
-    for scheme in ["none", "calc:partial", "cou", "zigzag", "hourglass", "ping-pong"] {
+    for scheme in ["none", "calc:partial", "calc-stored", "cou", "zigzag", "hourglass", "ping-pong"]
+    {
         let disk = SimDisk::new(1);
         let mut settings = config(&disk, "undo-redo");
         settings.checkpoint = scheme.to_owned();
@@ -109,6 +121,14 @@ fn records_have_what_was_overwritten() {
             })
             .expect("commits");
         expect(vec![absent(b"b"), value(b"a", 0, b"small")]);
+        let text: Vec<u8> = (0..100).collect();
+        session.transact(|tx| tx.put(table, b"text", &text)).expect("commits");
+        expect(vec![absent(b"text")]);
+        // What takes an append back is short, however long the value is.
+        for len in [100, 150] {
+            session.transact(|tx| tx.patch(table, b"text", len, &[1; 50])).expect("commits");
+            expect(vec![splices(b"text", &[(len as u32, 50, b"")])]);
+        }
         session.transact(|tx| tx.put(table, b"a", b"again")).expect("commits");
         expect(vec![absent(b"a")]);
         // A checkpoint in between changes nothing, though a scheme has its value in another copy then.
@@ -136,7 +156,7 @@ fn records_with_calls_have_before_images() {
     session.execute(&mut [Cut(table)][..]);
     session.flush().expect("flushes");
     let after = disk.kill();
-    let before = value(b"long", 0, &[1; 100]);
+    let before = splices(b"long", &[(50, 0, &[1; 2])]);
     assert_eq!(
         records(&after),
         [(RecordKind::UndoWrites, vec![absent(b"long")]), (RecordKind::UndoCommand, vec![before])]
@@ -214,4 +234,39 @@ fn commits_survive_and_nothing_is_undone_without_need() {
     }
     let unknown = Engine::open(config(&disk, "undo"));
     assert!(matches!(unknown, Err(Error::Config { setting: "journal", .. })));
+}
+
+/// The record of a commit has what it overwrites, so many large values at once are too much for the
+/// memory. One key can always be deleted.
+#[test]
+fn a_commit_that_overwrites_too_much_is_refused() {
+    const KEYS: u8 = 4;
+    let fill = |journal: &str| {
+        let disk = SimDisk::new(1);
+        let mut settings = config(&disk, journal);
+        settings.max_memory_bytes = 64 << 20;
+        let engine = Engine::open(settings).expect("opens");
+        let table = engine.table("things").expect("a table");
+        let mut session = engine.session().expect("a session");
+        let large = vec![7; 12 << 20];
+        for key in 0..KEYS {
+            session.transact(|tx| tx.put(table, &[key], &large)).expect("commits");
+            session.flush().expect("flushes");
+        }
+        (engine, session, table)
+    };
+    let delete = |session: &mut stillpoint::Session, table, keys: std::ops::Range<u8>| {
+        session.transact(|tx| keys.clone().try_for_each(|key| tx.delete(table, &[key]).map(drop)))
+    };
+    let (_engine, mut session, table) = fill("redo");
+    delete(&mut session, table, 0..KEYS).expect("redo logs no values of before");
+    let (engine, mut session, table) = fill("undo-redo");
+    let buffers = engine.stats().journal.buffer_bytes;
+    let refused = delete(&mut session, table, 0..KEYS).expect_err("36 MiB count");
+    assert!(matches!(refused, Error::Transaction(TxError::Memory(_))), "{refused}");
+    assert_eq!(engine.stats().journal.buffer_bytes, buffers, "nothing was encoded");
+    for key in 0..KEYS {
+        delete(&mut session, table, key..key + 1).expect("one key");
+        session.flush().expect("flushes");
+    }
 }

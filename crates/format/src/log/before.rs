@@ -7,7 +7,7 @@
 //! ```
 //! The images have the form of writes, one for each key that the transaction writes. A put is the whole
 //! value of before, and a deletion says that there was none. A patch has the bytes of before, in ranges
-//! that lie inside that value.
+//! that lie inside that value. Splices make the value of before of the one that the transaction has left.
 
 use crate::bytes::Cursor;
 use crate::error::{DecodeError, EncodeError};

@@ -215,6 +215,8 @@ impl Appender {
                     return Err(Obstacle::Segment(bytes));
                 }
                 Err(Full::Never(source)) => {
+                    // Its buffer may have grown to the limit of a record.
+                    drop(self.open.take_if(|batch| batch.oversized && batch.builder.is_empty()));
                     return Err(Obstacle::Error(JournalError::Encode { log: self.log, source }));
                 }
             }
@@ -281,25 +283,26 @@ impl Appender {
         let room = self.segment.bytes - CONTINUATION_BYTES as u64 - self.offset;
         let room = usize::try_from(room).unwrap_or(usize::MAX).saturating_sub(kept_back);
         let before = batch.builder.bytes();
-        let mut needed = 0;
+        let (mut needed, mut body) = (0, 0);
         let done = batch.builder.append_with(head, entry.kind, |buf| {
             let start = buf.len();
-            (entry.body)(buf)?;
-            let body = buf.len() - start;
+            let encoded = (entry.body)(buf);
+            body = buf.len() - start;
+            encoded?;
             if before + around + body > room {
                 needed = EMPTY_BATCH_BYTES + around + body;
                 return Err(EncodeError::BatchFull);
             }
             Ok(())
         });
+        // The buffer keeps the room of a record that is refused, too.
+        batch.oversized |= before + around + body > 2 * self.batch_bytes;
         match done {
             Ok(()) => {
                 batch.named.extend(self.deps.iter().map(|&on| Named { gsn: head.gsn, on }));
-                batch.oversized |= batch.builder.bytes() > 2 * self.batch_bytes;
                 Ok(())
             }
             Err(EncodeError::BatchFull) if needed > 0 => {
-                batch.oversized |= needed > 2 * self.batch_bytes;
                 let bytes = needed + HEADER_BYTES + CONTINUATION_BYTES;
                 Err(Full::Segment(bytes.next_multiple_of(DIRECT_ALIGN) as u64))
             }
@@ -525,6 +528,26 @@ mod tests {
             append(&mut log, 100).expect("it fits");
             assert_eq!(are_oversized(&mut log), [expected], "{bytes} bytes");
         }
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_encoded_leaves_no_buffer() {
+        let mut log = appender(1 << 20);
+        let refused = |log: &mut Appender| {
+            let body = |buf: &mut Vec<u8>| {
+                buf.resize(buf.len() + 100_000, 7);
+                Err(EncodeError::RecordTooLong { bytes: 1 << 32, max: 1 << 31 })
+            };
+            let entry = Entry { kind: RecordKind::Command, epoch: 1, touched: &[], body: &body };
+            let refused = log.append(&entry, &Closing::new(1, 0)).expect_err("it is too long");
+            assert!(matches!(refused, Obstacle::Error(JournalError::Encode { .. })), "{refused:?}");
+        };
+        refused(&mut log);
+        assert!(log.open.is_none(), "the buffer is given up");
+        append(&mut log, 100).expect("it fits");
+        refused(&mut log);
+        append(&mut log, 100).expect("it fits");
+        assert_eq!(are_oversized(&mut log), [true]);
     }
 
     #[test]

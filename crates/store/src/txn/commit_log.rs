@@ -1,10 +1,11 @@
 //! The interface of a commit to the journal, which the store does not know.
 
 use stillpoint_format::{LOG_NONE, Stamp};
-use stillpoint_txn::{KeySet, LogRefused, TableId};
+use stillpoint_txn::{KeySet, LogRefused, MemoryLimit, TableId};
 
 use crate::catalog::Tables;
 use crate::memory::Memory;
+use crate::memory::arena::Allowance;
 use crate::memory::cell::Record;
 use crate::memory::value::ValueRef;
 use crate::record::{Ranges, RecordChange};
@@ -171,6 +172,26 @@ impl<'a> WriteSet<'a> {
     pub fn overwritten(&self) -> impl Iterator<Item = Stamp> {
         let Locked { held, first_key, .. } = self.locked;
         self.written.iter().map(move |&(key, _)| Stamp::from_bits(held[key - first_key].stamp_word))
+    }
+
+    /// Bytes of the values that the writes overwrite, all together. Call this as
+    /// [`with_before_images`](Self::with_before_images).
+    pub fn overwritten_bytes(&self) -> usize {
+        let Locked { held, first_key, memory } = self.locked;
+        let value = |key: usize| Record::at(memory, held[key - first_key].place).value();
+        self.written.iter().map(|&(key, _)| value(key).map_or(0, |value| value.len())).sum()
+    }
+
+    /// Refuses `bytes` more bytes for the commit's record if they exceed the memory limit. A transaction
+    /// that only deletes may use the reserve, since it is about to free memory.
+    ///
+    /// # Errors
+    /// They exceed it.
+    pub fn check_room(&self, bytes: usize) -> Result<(), MemoryLimit> {
+        let deletes = |first| self.pending.op(first).is_some_and(|op| op.kind == OpKind::Delete);
+        let only_deletes = self.written.iter().all(|&(_, first)| deletes(first));
+        let allowance = if only_deletes { Allowance::Reserve } else { Allowance::Limit };
+        self.locked.memory.arena.check_room(bytes, allowance)
     }
 
     /// Number of keys written.
