@@ -109,10 +109,14 @@ impl<'s> Transaction<'s> {
         Inside::refuse_in_batch("the commit of an open transaction")?;
         self.session.refuse_commits()?;
         let signed = self.session.serials.sign(&mut view(&mut self.worker, &mut self.parts));
-        let committed = signed.and_then(|()| match &mut self.parts {
-            None => self.worker.open().commit(),
-            Some(parts) => kinds::commit_or_roll_back(&mut self.worker.open(), parts),
-        });
+        let committed = match (signed, &mut self.parts) {
+            (Ok(()), None) => self.worker.open().commit(),
+            (Ok(()), Some(parts)) => kinds::commit_or_roll_back(&mut self.worker.open(), parts),
+            (Err(refused), parts) => {
+                parts.iter_mut().for_each(Parts::roll_back);
+                Err(refused)
+            }
+        };
         let ended = self.worker.end(committed);
         let session = self.give_back();
         let acknowledged = session.acknowledge();

@@ -550,3 +550,24 @@ fn a_named_session_commits_to_each_kind_with_its_serial() {
         assert_eq!(session.serial(), 10, "{kinds:?}");
     }
 }
+
+/// A flush of tables ends the transaction when it is about to write its serial.
+#[test]
+fn a_named_session_whose_commit_is_refused_leaves_nothing() {
+    let world = World::open(&SimDisk::new(1), 1, 2, 0).expect("opens");
+    let [memory, in_place] = world.tables;
+    let mut session = world.engine.session_named("one").expect("a name");
+    session.transact(|tx| tx.put(in_place, b"key", b"old")).expect("commits");
+    let mut transaction = session.begin().expect("begins");
+    transaction.tx().expect("open").put(memory, b"key", b"new").expect("puts");
+    transaction.tx().expect("open").put(in_place, b"key", b"new").expect("puts");
+    std::thread::scope(|threads| {
+        let flushed = threads.spawn(|| world.engine.flush_tables(&[memory])).join();
+        flushed.expect("no panic").expect("empties");
+    });
+    let refused = transaction.commit();
+    assert!(matches!(refused, Err(Error::Transaction(TxError::Conflict))), "{refused:?}");
+    assert!(world.kind.is_unlocked());
+    assert_eq!(get(&mut session, in_place, b"key"), Some((0, b"old".to_vec())));
+    assert_eq!(session.serial(), 2, "a commit and a read");
+}
