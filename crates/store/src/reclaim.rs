@@ -221,7 +221,7 @@ impl Participant {
     fn reclaim_absent(&mut self, most: usize, is_closed: IsClosed<'_>) -> bool {
         self.look_again(most, is_closed);
         let (mut more, mut is_in_range) = (true, false);
-        for _ in 0..most {
+        for _ in 0..most.min(self.reclaim.absent.len() + 1) {
             let Some(absent) = self.reclaim.absent.first() else {
                 more = false;
                 break;
@@ -289,6 +289,11 @@ impl Participant {
         stamp: Stamp,
     ) -> bool {
         if let Some(ordered) = &table.ordered {
+            // A cell that is not in the hash index yet, or not any more, is not the key's. While the
+            // lock of a published cell is held, the cell stays in the index.
+            if table.index.find(hash, |cell| cell == number).is_none() {
+                return false;
+            }
             let (locks, gap) = (self.store.lock_table(), Name::gap(hash));
             if !ordered.remove(key, &mut RemovedKey { locks, gap }) {
                 return false;

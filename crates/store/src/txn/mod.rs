@@ -80,6 +80,9 @@ pub(crate) struct Transaction {
     pub(crate) discipline: Discipline,
     /// Whether the run has met a lock that it may not wait for. Such a run must not commit.
     pub(crate) has_conflicted: bool,
+    /// Whether a key or a range of an ordered table was refused. Such a run must not commit either, and
+    /// another run would not help.
+    pub(crate) is_unfit: bool,
     /// Whether the transaction holds locks outside of the store.
     pub(crate) holds_elsewhere: bool,
     /// Slots by key and by cell, once there are many.
@@ -112,6 +115,7 @@ impl Transaction {
             priority: Priority::DECLARED,
             discipline: Discipline::Declared,
             has_conflicted: false,
+            is_unfit: false,
             holds_elsewhere: false,
             slots_by_key: Lookup::default(),
             slots_by_cell: Lookup::default(),
@@ -132,6 +136,7 @@ impl Transaction {
         self.priority = priority;
         self.discipline = discipline;
         self.has_conflicted = false;
+        self.is_unfit = false;
         self.holds_elsewhere = false;
         // A run without locks leaves its call.
         self.call.clear();

@@ -370,10 +370,12 @@ fn lock_what_is_read(
             return Ok(());
         }
         read(&mut again);
-        if again.is_like(batch) {
+        let is_same = again.is_like(batch);
+        std::mem::swap(batch, &mut again);
+        // Of several leaves, each may have been read at another moment.
+        if is_same && index.is_unchanged(batch) {
             return Ok(());
         }
-        std::mem::swap(batch, &mut again);
     }
 }
 
@@ -398,10 +400,11 @@ fn lock_beyond(
         let name = if batch.len() > 0 { batch.key(0) } else { b"" };
         transaction.share_gap(local, place.0, name)?;
         read(&mut again);
-        if again.is_like(batch) {
+        let is_same = again.is_like(batch);
+        std::mem::swap(batch, &mut again);
+        if is_same && index.is_unchanged(batch) {
             break;
         }
-        std::mem::swap(batch, &mut again);
     }
     Ok(())
 }

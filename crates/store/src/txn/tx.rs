@@ -575,8 +575,27 @@ fn ends_run(error: &TxError) -> bool {
 impl Transaction {
     /// Notes an error after which the run must not commit: a key is locked and not prepared, or a range
     /// was read in part.
-    pub(crate) fn note_end(&mut self, _error: &TxError) {
-        self.has_conflicted = true;
+    pub(crate) fn note_end(&mut self, error: &TxError) {
+        // After another error a further run would meet the same one.
+        self.has_conflicted |= ends_run(error);
+        self.is_unfit |= !ends_run(error);
+    }
+
+    /// Refuses the commit of a run that has met such an error.
+    ///
+    /// # Errors
+    /// [`TxError::Conflict`], after which the transaction is tried again, or [`TxError::Abandoned`].
+    #[inline]
+    pub(crate) fn check_fit(&self) -> Result<(), TxError> {
+        if self.has_conflicted {
+            return Err(TxError::Conflict);
+        }
+        if self.is_unfit {
+            return Err(TxError::abandon(
+                "a key or a range of an ordered table was refused: return that error from the body",
+            ));
+        }
+        Ok(())
     }
 }
 

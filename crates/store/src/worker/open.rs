@@ -68,9 +68,7 @@ impl<'w> OpenTransaction<'w> {
     #[inline]
     pub fn begin_commit(&mut self) -> Result<CommitSteps<'_>, TxError> {
         let Worker { local, transaction, log, .. } = &mut *self.worker;
-        if transaction.has_conflicted {
-            return Err(TxError::Conflict);
-        }
+        transaction.check_fit()?;
         local.enter();
         Ok(CommitSteps::new(transaction, local, log, true))
     }
@@ -83,9 +81,7 @@ impl<'w> OpenTransaction<'w> {
     #[inline]
     pub fn commit(&mut self) -> Result<Option<Stamp>, TxError> {
         let Worker { local, transaction, log, .. } = &mut *self.worker;
-        if transaction.has_conflicted {
-            return Err(TxError::Conflict);
-        }
+        transaction.check_fit()?;
         local.enter();
         let committed = transaction.commit(local, log);
         local.exit();

@@ -186,3 +186,21 @@ fn a_gap_that_was_read_holds_up_one_cell() {
     while second.idle() {}
     assert_eq!((store.cell_count(T), store.ordered_key_count(T)), (0, 0));
 }
+
+/// A body that goes on after a refused key ends at once, and holds nobody up.
+#[test]
+fn a_swallowed_refusal_ends_the_transaction() {
+    let store = ordered_store(2, 4);
+    let (mut first, mut second) = (worker_of(&store), worker_of(&store));
+    let mut runs = 0;
+    let ended = first.transact(|tx| {
+        runs += 1;
+        assert!(tx.put(T, &[0; 513], b"v").is_err());
+        tx.put(PLAIN, b"rejects", b"v")
+    });
+    assert!(
+        matches!(ended, Err(TxError::Abandoned(_))) && runs == 1,
+        "{ended:?} after {runs} runs"
+    );
+    second.transact(|tx| tx.put(PLAIN, b"other", b"v")).expect("nobody has the permit");
+}
