@@ -237,6 +237,16 @@ impl Keyspace {
         Remains { place: self.place(db) as Db, nodes: self.nodes_table(db), graves: self.graves }
     }
 
+    /// Whether some collections have nodes, or have had some that are not removed yet.
+    pub(crate) fn has_nodes(&self) -> bool {
+        self.nodes_tables.iter().any(|&table| self.engine().len(table) > 0)
+    }
+
+    /// Whether nodes of deleted collections wait to be removed.
+    pub(crate) fn has_graves(&self) -> bool {
+        self.engine().len(self.graves) > 0
+    }
+
     /// The table with the nodes of a place, which may not exist.
     pub(super) fn nodes_table_at(&self, place: Db) -> Option<TableId> {
         self.nodes_tables.get(usize::from(place)).copied()

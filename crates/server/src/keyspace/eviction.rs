@@ -4,7 +4,7 @@
 //! beside the record ([`stillpoint::Tx::set_access`]): 32 bits, 0 for none.
 //!
 //! ```text
-//! last use    tenths of a second since the Unix epoch, modulo 2^32
+//! last use    0 (bit 31) | tenths of a second since the Unix epoch, modulo 2^31
 //! frequency   1 (bit 31) | minute of the last change, modulo 2^16 (bits 8..24) | counter (bits 0..8)
 //! ```
 //! The counter is Redis's: it grows with the logarithm of the uses, and loses one a minute. A policy
@@ -104,19 +104,19 @@ const IS_FREQUENCY: u32 = 1 << 31;
 
 /// The mark of a last use at this time. Never 0.
 pub(super) fn last_use(now_ms: u64) -> u32 {
-    ((now_ms / 100) as u32).max(1)
+    ((now_ms / 100) as u32 & !IS_FREQUENCY).max(1)
 }
 
 /// Milliseconds since the last use that a mark tells. The longest time for no mark.
 pub(super) fn idle_ms(mark: u32, now_ms: u64) -> u64 {
-    match mark {
-        0 => u64::from(u32::MAX) * 100,
-        // A clock that went back makes the difference negative.
-        mark => {
-            u64::from(last_use(now_ms).wrapping_sub(mark).cast_signed().max(0).cast_unsigned())
-                * 100
-        }
+    // The mark of a frequency, from before a change of the policy, tells no last use.
+    if mark == 0 || mark & IS_FREQUENCY != 0 {
+        return u64::from(u32::MAX) * 100;
     }
+    let passed = last_use(now_ms).wrapping_sub(mark) & !IS_FREQUENCY;
+    // A clock that went back makes the difference negative.
+    let is_negative = passed > !IS_FREQUENCY / 2;
+    if is_negative { 0 } else { u64::from(passed) * 100 }
 }
 
 fn minutes(now_ms: u64) -> u32 {
@@ -203,7 +203,9 @@ impl Eviction {
     /// Changes the policy. The engine keeps marks by now, if the policy needs some.
     pub(crate) fn set_policy(&self, policy: Policy, now_ms: u64) {
         let number = POLICIES.iter().position(|known| *known == policy).unwrap_or(0);
-        if self.policy.swap(number as u8, Relaxed) != number as u8 {
+        let before = POLICIES[usize::from(self.policy.swap(number as u8, Relaxed))];
+        // Marks of one choice stay true under another policy with the same choice.
+        if before.choice != policy.choice {
             self.since_ms.store(now_ms, Relaxed);
         }
         self.needs_marks.store(policy.needs_marks(), Relaxed);
@@ -307,9 +309,12 @@ mod tests {
         assert_eq!(idle_ms(last_use(now_ms), now_ms + 12_300), 12_300);
         assert_eq!(idle_ms(last_use(now_ms), now_ms - 5_000), 0, "a clock that went back");
         assert!(idle_ms(0, now_ms) > idle_ms(last_use(now_ms - 1_000_000_000), now_ms));
-        // The mark begins anew at 0 after 2^32 tenths.
-        let wrap_ms = (1u64 << 32) * 100;
+        // The mark begins anew at 0 after 2^31 tenths.
+        let wrap_ms = (1u64 << 31) * 100;
         assert_eq!(idle_ms(last_use(wrap_ms - 1_000), wrap_ms + 1_000), 2_000);
+        // Who has the mark of another policy goes before who was used a second ago.
+        let other = used_once_more(0, now_ms, || 0);
+        assert!(idle_ms(other, now_ms + 2_000) > idle_ms(last_use(now_ms + 1_000), now_ms + 2_000));
     }
 
     #[test]

@@ -144,7 +144,9 @@ impl Keys<'_> {
     pub(super) fn bury(&mut self, tx: &mut Tx<'_>, i: u32) -> Result<(), TxError> {
         let slot = self.slot(i);
         match tx.value(slot) {
-            Some(value) if Kind::of(value.tag()) != Kind::STRING => bury(tx, slot, self.remains()),
+            Some(value) if Kind::of(value.tag()) != Kind::STRING => {
+                bury(tx, slot, self.remains()).map(drop)
+            }
             _ => Ok(()),
         }
     }

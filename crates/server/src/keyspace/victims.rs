@@ -19,10 +19,17 @@ const CANDIDATES_MAX: usize = 16;
 /// Times that keys are drawn to find enough, each time from more places. A table may have few keys in
 /// many places, or no key with an expiry among millions.
 const DRAWS_MAX: u32 = 16;
+/// Times that keys are drawn where none with an expiry is known.
+const VAIN_DRAWS: u32 = 6;
+/// Places of one draw, at most, unless the samples are more.
+const PLACES_MAX: usize = 8 << 10;
 /// Places of one draw, at most, in multiples of the samples.
-const PLACES_MAX: usize = 1024;
+const PLACES_LOG2_MAX: u32 = 10;
 /// Keys that one call deletes, at most.
 const DELETED_AT_ONCE: usize = 32;
+
+/// Bytes of a node of a collection, about.
+const NODE_BYTES: usize = 1 << 10;
 
 /// A key that may be given up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +44,8 @@ struct Candidate {
 /// What one call has given up.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct GivenUp {
+    /// Keys that were chosen. One that was used since it was drawn is left alone.
+    pub(crate) chosen: usize,
     pub(crate) keys: usize,
     /// Bytes that these keys took. They are free once the deletions survive any crash.
     pub(crate) bytes: usize,
@@ -74,7 +83,9 @@ impl Victims {
             self.policy = policy;
         }
         let (mut chosen, mut sum) = (Vec::new(), 0);
-        while chosen.len() < DELETED_AT_ONCE && sum < bytes {
+        // What a collection takes is known when it is deleted, so few are chosen at a time.
+        let most = if keyspace.has_nodes() { DELETED_AT_ONCE / 8 } else { DELETED_AT_ONCE };
+        while chosen.len() < most && sum < bytes {
             for db in 0..DATABASES {
                 self.draw(session, keyspace, db, &chosen, now_ms);
             }
@@ -90,7 +101,7 @@ impl Victims {
             policy,
             chosen: &chosen,
             deleted: None,
-            given_up: GivenUp::default(),
+            given_up: GivenUp { chosen: chosen.len(), ..GivenUp::default() },
         };
         session.execute(&mut deletions);
         deletions.given_up
@@ -106,14 +117,15 @@ impl Victims {
         now_ms: u64,
     ) {
         let Self { rng, candidates, policy, .. } = self;
-        let count = if policy.is_volatile { keyspace.expiring(db) } else { keyspace.len(db) };
-        if count == 0 {
+        if keyspace.len(db) == 0 {
             return;
         }
+        // The count of keys with an expiry is that of the last scan, and 0 after a start.
+        let seems_vain = policy.is_volatile && keyspace.expiring(db) == 0;
         let samples = keyspace.eviction.samples();
         let mut met = 0;
-        for draw in 0..DRAWS_MAX {
-            let places = samples * (1 << draw).min(PLACES_MAX);
+        for draw in 0..if seems_vain { VAIN_DRAWS } else { DRAWS_MAX } {
+            let places = (samples << draw.min(PLACES_LOG2_MAX)).min(PLACES_MAX.max(samples));
             let (table, cursor) = (keyspace.table(db), rng.next_u64());
             let chance = rng.next_u64();
             // If the table is gone, nothing is met.
@@ -169,8 +181,9 @@ struct Evictions<'a> {
     counters: &'a KeyCounters,
     policy: Policy,
     chosen: &'a [Candidate],
-    /// Whether the running transaction deletes its key, and whether the key has an expiry.
-    deleted: Option<bool>,
+    /// If the running transaction deletes its key: whether the key has an expiry, and the bytes of the
+    /// nodes below its record.
+    deleted: Option<(bool, usize)>,
     given_up: GivenUp,
 }
 
@@ -194,21 +207,23 @@ impl Batch for Evictions<'_> {
             return Ok(());
         }
         tx.use_reserve();
-        bury(tx, Slot(0), self.keyspace.remains(*db))?;
+        let nodes = bury(tx, Slot(0), self.keyspace.remains(*db))?;
         tx.delete_slot(Slot(0))?;
-        self.deleted = Some(expires);
+        self.deleted = Some((expires, nodes * NODE_BYTES));
         Ok(())
     }
 
     fn ended(&mut self, i: usize, result: Result<Option<Stamp>, TxError>) {
         // A key whose deletion is refused may be drawn again.
-        let (Ok(Some(stamp)), Some(expires)) = (result, self.deleted.take()) else { return };
+        let (Ok(Some(stamp)), Some((expires, below))) = (result, self.deleted.take()) else {
+            return;
+        };
         self.counters.evicted.add(1);
         if expires {
             self.counters.expiring_changed(self.chosen[i].db, -1);
         }
         self.given_up.keys += 1;
-        self.given_up.bytes += self.chosen[i].used.bytes;
+        self.given_up.bytes += self.chosen[i].used.bytes + below;
         self.given_up.last = Some(stamp);
     }
 }

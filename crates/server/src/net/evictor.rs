@@ -23,6 +23,8 @@ const SPARE_BYTES_MIN: usize = 1 << 20;
 const SPARE_BYTES_MAX: usize = 256 << 20;
 /// Keys that one turn gives up, about.
 const TURN_KEYS: usize = 1024;
+/// Choices in one turn whose keys had all been used since they were drawn.
+const VAIN_MAX: usize = 64;
 /// Time between two looks while memory is scarce, and while it is not.
 const SCARCE_LOOK: Duration = Duration::from_millis(1);
 const LOOK: Duration = Duration::from_millis(20);
@@ -92,8 +94,10 @@ impl Evictor {
         // A writer may need memory of a size of which there is none, whatever else is spare.
         let wanted = if is_asked { missing.max(kept / 8) } else { missing };
         let mut found = true;
-        if wanted > 0 && !waits_for_checkpoint(room) {
-            found = self.give_up(wanted) > 0;
+        // Nodes of deleted collections are on their way, nobody knows how many.
+        let comes_by_itself = self.shared.keyspace.has_graves();
+        if wanted > 0 && !waits_for_checkpoint(room) && !comes_by_itself {
+            found = self.give_up(wanted);
             self.shared.keyspace.eviction.note_exhausted(!found);
         }
         let is_scarce = room.spare_bytes < kept;
@@ -108,20 +112,29 @@ impl Evictor {
         })
     }
 
-    /// Deletes keys that took `bytes`, or a turn's number of keys. Gives the number of keys.
-    fn give_up(&mut self, bytes: usize) -> usize {
+    /// Deletes keys that took `bytes`, or a turn's number of keys. Whether there was any to choose.
+    fn give_up(&mut self, bytes: usize) -> bool {
         let (mut keys, mut sum) = (0, 0);
+        let (mut has_found, mut vain) = (false, 0);
         let now_ms = self.shared.config.clock.wall_ms();
-        while keys < TURN_KEYS && sum < bytes {
+        while keys < TURN_KEYS && sum < bytes && vain < VAIN_MAX {
             let Self { session, shared, victims, number, .. } = self;
             let place = (session, &shared.keyspace);
             let given_up = victims.delete_some(place, *number, bytes - sum, now_ms);
-            let Some(last) = given_up.last else { break };
+            if given_up.chosen == 0 {
+                break;
+            }
+            has_found = true;
+            // All that were chosen may have been used since they were drawn.
+            let Some(last) = given_up.last else {
+                vain += 1;
+                continue;
+            };
             keys += given_up.keys;
             sum += given_up.bytes;
             self.deleted.push_back(Deleted { last, bytes: given_up.bytes, turns: 0 });
         }
-        keys
+        has_found
     }
 
     /// Waits until the deletions are closed.

@@ -228,6 +228,40 @@ fn collections_make_room_for_each_other() {
     assert_eq!(errors_of(&mut c, hashes), [""; 0]);
     let gone = evicted(&mut c);
     assert!(gone > 1_000, "{gone}");
+    // Each takes about 14 KB, nodes included. What is given up is what is needed, and not much more.
+    let Value::Int(left) = c.call(&["DBSIZE"]) else { panic!("a number") };
+    assert!(left > 1_200, "{left} hashes are left");
+}
+
+#[test]
+fn keys_with_expiry_are_found_after_a_restart() {
+    let disk = SimDisk::new(3);
+    let server = server_on(&disk, Durability::Strict);
+    let mut c = server.client();
+    full(&mut c, "volatile-ttl");
+    assert_eq!(errors_of(&mut c, (0..40_000).map(|n| set_for(n, 10_000 + n))), [""; 0]);
+    let after = disk.crash(3);
+    let _ = server.end();
+    let server = server_on(&after, Durability::Strict);
+    let mut c = server.client();
+    full(&mut c, "volatile-ttl");
+    // No scan has counted the keys with an expiry yet.
+    assert_eq!(errors_of(&mut c, (40_000..50_000).map(|n| set_for(n, 90_000))), [""; 0]);
+}
+
+#[test]
+fn a_cache_of_few_long_values_refuses_nothing() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    full(&mut c, "allkeys-lru");
+    // Each key is used again while others are chosen.
+    for round in 0..8 {
+        for number in 0..30 {
+            c.send(&[b"SET", key(number).as_bytes(), &vec![b'l'; 1 << 20]]);
+            assert_eq!(c.read(), Value::ok(), "{round}, {number}");
+            c.call(&["STRLEN", &key(number / 2)]);
+        }
+    }
 }
 
 #[test]

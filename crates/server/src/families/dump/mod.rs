@@ -73,8 +73,8 @@ struct Options {
 impl Options {
     fn parse(args: Args<'_>) -> Result<Self, CmdError> {
         let mut options = Self { replace: false, ttl_is_moment: false };
-        // The server keeps neither idle times nor frequencies, so these options are only parsed. At
-        // most one of these options may be given.
+        // The marks of accesses begin with the restored key, so these options are only parsed. At most
+        // one of these options may be given.
         let (mut idle, mut frequency) = (false, false);
         let mut i = 4;
         while let Some(arg) = args.get(i) {

@@ -55,26 +55,29 @@ pub(in crate::keyspace) struct Remains {
 /// Removes the nodes of the collection at a slot, if it has nodes. A few nodes are removed at once.
 /// For more nodes this writes a grave, and they are removed in the background. So a grave is small
 /// beside the nodes that it stands for, and the graves of a full store fit into the reserve of memory.
+/// Gives the number of nodes, or the least number if they are many.
 pub(in crate::keyspace) fn bury(
     tx: &mut Tx<'_>,
     slot: Slot,
     remains: Remains,
-) -> Result<(), TxError> {
-    let Some(value) = tx.value(slot) else { return Ok(()) };
+) -> Result<usize, TxError> {
+    let Some(value) = tx.value(slot) else { return Ok(0) };
     let Some((incarnation, grave)) = grave_of(remains.place, &Entry::new(value)) else {
-        return Ok(());
+        return Ok(0);
     };
     let kind = Kind::of(grave[GRAVE_HEAD - 1]);
     let collection = Elements::stored(kind, grave[GRAVE_HEAD..].to_vec());
     if let Some(few) = collection.and_then(|collection| few_nodes(&collection)) {
+        let nodes = few.len();
         for node in few {
             let node = tx.key_under(slot, remains.nodes, &node_key(incarnation, node), 0)?;
             tx.delete_slot(node)?;
         }
-        return Ok(());
+        return Ok(nodes);
     }
     let at = tx.key_under(slot, remains.graves, &incarnation.to_be_bytes(), grave.len())?;
-    mutant!(tx.put_slot(at, &grave), GraveForgotten => Ok(()))
+    mutant!(tx.put_slot(at, &grave), GraveForgotten => Ok(()))?;
+    Ok(NODES_AT_ONCE)
 }
 
 /// All nodes of a collection, if these are few leaves.
