@@ -311,8 +311,9 @@ pub enum Kind {
     Memory,
     /// By key, and in the order of keys: [`Tx::range`](crate::Tx::range), [`Tx::count`](crate::Tx::count)
     /// and [`Tx::nth`](crate::Tx::nth) read such a table. Keys have at most 512 bytes. The order costs
-    /// memory for each key, and time for each insertion and each deletion. Reads and changes of a record
-    /// cost as much as in other tables.
+    /// memory for each key, and time for each insertion and each deletion. Reads of a record cost as much
+    /// as in other tables. A lock for writing also shares one of 16 words of the table. So a count waits
+    /// for all changes under way, and they wait for it.
     Ordered,
 }
 

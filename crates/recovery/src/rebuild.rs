@@ -10,9 +10,9 @@
 //! | incarnations, logs, floors | names of the segments |
 //! | cuts | found again for one incarnation after the other, as the starts had found them |
 //! | copied ends | headers of the copies; a copy counts if the log does not reach further without it |
-//! | tables, generations | checkpoints and records; the names in nothing but the manifest |
+//! | tables, generations | checkpoints and records; names and kinds in nothing but the manifest |
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -486,16 +486,24 @@ fn input<'a>(manifest: &'a Manifest, start: &'a ReplayStart, threads: usize) -> 
 /// Gives each table its remembered name and kind, or an invented name. Tables of which only a name is
 /// known are added, too.
 fn name_tables(manifest: &mut Manifest, remembered: &[TableEntry], gives_up: &mut Vec<String>) {
+    let mut with_kind = BTreeSet::new();
     for entry in remembered {
         let is_taken = manifest.tables.iter().any(|table| table.name == entry.name);
         let is_free = !entry.name.is_empty() && !is_taken;
         match manifest.tables.iter_mut().find(|table| table.id == entry.id) {
-            Some(table) if is_free && table.name.is_empty() => {
-                table.name.clone_from(&entry.name);
-                table.kind.clone_from(&entry.kind);
+            Some(table) => {
+                if with_kind.insert(entry.id) {
+                    table.kind.clone_from(&entry.kind);
+                }
+                if is_free && table.name.is_empty() {
+                    table.name.clone_from(&entry.name);
+                }
             }
-            None if is_free => manifest.tables.push(entry.clone()),
-            _ => {}
+            None if is_free => {
+                with_kind.insert(entry.id);
+                manifest.tables.push(entry.clone());
+            }
+            None => {}
         }
     }
     manifest.tables.sort_by_key(|table| table.id);
@@ -511,6 +519,15 @@ fn name_tables(manifest: &mut Manifest, remembered: &[TableEntry], gives_up: &mu
     }
     if !unnamed.is_empty() {
         gives_up.push(format!("names of tables: they are called {} now", unnamed.join(", ")));
+    }
+    let of_no_kind = manifest.tables.iter().filter(|table| !with_kind.contains(&table.id));
+    let of_no_kind: Vec<&str> = of_no_kind.map(|table| &*table.name).collect();
+    if !of_no_kind.is_empty() {
+        gives_up.push(format!(
+            "which tables were ordered: {} have no order of keys now; copy the records of those that \
+             need one into a new ordered table",
+            of_no_kind.join(", ")
+        ));
     }
 }
 
@@ -528,25 +545,30 @@ mod tests {
             created_ms: 0,
             next_epoch: 1,
             next_serial: 1,
-            tables: vec![TableEntry::new(4, "", 2), TableEntry::new(0, "", 3)],
+            tables: [(4, 2), (0, 3), (5, 1)].map(|(id, of)| TableEntry::new(id, "", of)).to_vec(),
             kinds: Vec::new(),
             checkpoints: Vec::new(),
             incarnations: Vec::new(),
             clean_shutdown: None,
         };
-        // The second name is taken, the third is no name, and the last two belong to an unknown
-        // table.
-        let names = [(0, "orders"), (1, "orders"), (2, ""), (3, "items"), (3, "others")];
+        // The second name is taken, the third is no name, and the two of table 3 belong to an unknown
+        // table. The name of table 5 is taken, and its kind counts.
+        let names =
+            [(0, "orders"), (1, "orders"), (2, ""), (3, "items"), (3, "others"), (5, "orders")];
         let mut remembered = names.map(|(id, name)| TableEntry::new(id, name, 1));
         remembered[0].kind = TableKind::Ordered;
+        remembered[5].kind = TableKind::Ordered;
         let mut gives_up = Vec::new();
         name_tables(&mut manifest, &remembered, &mut gives_up);
         let expected = [
             TableEntry { kind: TableKind::Ordered, ..TableEntry::new(0, "orders", 3) },
             TableEntry::new(3, "items", 1),
             TableEntry::new(4, "table-4", 2),
+            TableEntry { kind: TableKind::Ordered, ..TableEntry::new(5, "table-5", 1) },
         ];
         assert_eq!(manifest.tables, expected);
-        assert_eq!(gives_up, ["names of tables: they are called table-4 now"]);
+        let [names, kinds] = &gives_up[..] else { panic!("{gives_up:?}") };
+        assert_eq!(names, "names of tables: they are called table-4, table-5 now");
+        assert!(kinds.starts_with("which tables were ordered: table-4 have no order"), "{kinds}");
     }
 }

@@ -41,7 +41,8 @@ pub struct StoreConfig {
     /// First epoch.
     pub epoch: u64,
     /// Whether gsns are a serial order of all transactions that write, and not of the writes of each
-    /// key alone. Then commits leave stamps for what they have read.
+    /// key alone. Then commits leave stamps for the keys that they have read. They leave none for gaps
+    /// and numbers of ordered tables, which no call reads.
     pub serial_gsns: bool,
     /// Where address space comes from.
     pub space: Arc<AddressSpace>,

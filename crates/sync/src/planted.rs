@@ -173,5 +173,7 @@ crate::planted_bugs! {
         SnapshotClearsMarks,
         /// A snapshot goes on while its tables are emptied.
         SnapshotSurvivesFlush,
+        /// A commit leaves no stamp for those who count the records of an ordered table.
+        NumberWithoutStamp,
     }
 }

@@ -102,6 +102,11 @@ fn an_answered_read() {
 }
 
 #[test]
+fn a_count_rests_on_what_it_counts() {
+    pointed::a_count_rests_on_what_it_counts();
+}
+
+#[test]
 fn an_insertion_rests_on_the_deletion() {
     pointed::an_insertion_rests_on_the_deletion();
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use stillpoint::{
-    Durability, Engine, KeySet, Mode, Procedure, Session, Slot, Stamp, TableId, Tx, TxError,
+    Durability, Engine, KeySet, Kind, Mode, Procedure, Session, Slot, Stamp, TableId, Tx, TxError,
 };
 use stillpoint_io::{Fault, SeededRng, SimDisk};
 
@@ -242,6 +242,86 @@ pub(crate) fn an_answered_read() {
         let after = disk.crash(seed);
         let found = open_and_read(&REDO, &after, &SeededRng::new(seed)).expect("recovers");
         assert!(keys(&found.state).starts_with(b"ab"), "crash {seed}");
+    }
+}
+
+/// Adds or removes records of an ordered table. The commit is not flushed.
+struct Changes<'a> {
+    table: TableId,
+    puts: &'a [&'a [u8]],
+    deletes: &'a [&'a [u8]],
+}
+
+impl Procedure for Changes<'_> {
+    fn declare(&mut self, keys: &mut KeySet) {
+        for key in self.puts.iter().chain(self.deletes) {
+            keys.push(self.table, key, Mode::Write, 1);
+        }
+    }
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        for slot in 0..self.puts.len() + self.deletes.len() {
+            let slot_of = Slot(slot as u32);
+            match slot < self.puts.len() {
+                true => tx.put_slot(slot_of, b"x")?,
+                false => assert!(tx.delete_slot(slot_of)?, "there is something to delete"),
+            }
+        }
+        Ok(())
+    }
+    fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
+        result.expect("commits");
+    }
+}
+
+/// How a transaction counts.
+#[derive(Clone, Copy, Debug)]
+enum Counts {
+    /// The answer is all that is left of the count.
+    Answered,
+    /// The number goes into another table.
+    Written,
+    /// The transaction is abandoned, and its error tells the number.
+    Abandoned,
+    /// The transaction asks for the last record by its number.
+    ByNumber,
+}
+
+/// A count reads no cell, and depends on the commits that it counts all the same. Log 0 has these
+/// commits, and the count ends on log 1.
+pub(crate) fn a_count_rests_on_what_it_counts() {
+    for counts in [Counts::Answered, Counts::Written, Counts::Abandoned, Counts::ByNumber] {
+        let disk = SimDisk::new(1);
+        let (engine, plain, mut sessions) = open_with_logs(&disk);
+        let table = engine.table_with("ordered", Kind::Ordered).expect("a table");
+        sessions[0].execute(&mut [Changes { table, puts: &[b"a", b"b", b"c"], deletes: &[] }][..]);
+        sessions[0].execute(&mut [Changes { table, puts: &[b"d"], deletes: &[b"a"] }][..]);
+        let counted = sessions[1].transact(|tx| {
+            let number = match counts {
+                Counts::ByNumber => {
+                    let last = tx.nth(table, 2)?.expect("three records");
+                    assert_eq!((&*last, tx.nth(table, 3)?), (&b"d"[..], None));
+                    3
+                }
+                _ => tx.count(table, ..)?,
+            };
+            match counts {
+                Counts::Written => tx.put(plain, b"n", &number.to_le_bytes())?,
+                Counts::Abandoned => return Err(TxError::abandon("three records")),
+                _ => {}
+            }
+            Ok(number)
+        });
+        match counts {
+            Counts::Abandoned => assert!(counted.is_err()),
+            _ => assert_eq!(counted.expect("counts"), 3),
+        }
+        for seed in 0..30 {
+            let after = disk.crash(seed);
+            let found = open_and_read(&REDO, &after, &SeededRng::new(seed)).expect("recovers");
+            let found: Vec<u8> =
+                keys(&found.state).into_iter().filter(|&key| key != b'n').collect();
+            assert_eq!(found, b"bcd", "{counts:?}, crash {seed}: what was counted");
+        }
     }
 }
 

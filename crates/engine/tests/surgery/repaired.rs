@@ -101,6 +101,8 @@ fn a_lost_manifest_is_made_anew_from_the_other_files() {
             .expect(&context);
             assert!(found == acknowledged, "{context}: {:?}", done.gives_up);
             let told = done.gives_up.iter().any(|what| what.contains("names of tables"));
+            let kinds = done.gives_up.iter().any(|what| what.contains("ordered"));
+            assert_eq!(kinds, told, "{context}: {:?}", done.gives_up);
             let name = if told { "table-0" } else { "keys" };
             assert_eq!(tables, BTreeSet::from([name.to_owned()]), "{context}");
             serve(dir.path()).expect(&context);

@@ -12,7 +12,8 @@
 //!
 //! **Numbers.** A transaction that adds or removes records shares one of several words of the table. A
 //! transaction that counts records takes all these words exclusively. So nobody adds or removes records
-//! between a count and the end of its transaction.
+//! between a count and the end of its transaction. Nobody else locks a key of the table for writing
+//! either. Who locks one shares the number before it is known what the transaction does.
 
 use stillpoint_sync::atomic::AtomicU64;
 use stillpoint_sync::lock_word::{self, Priority};

@@ -33,6 +33,7 @@ mod nodes;
 pub mod planted;
 mod read;
 mod split;
+mod stamps;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 mod tree;
@@ -44,11 +45,14 @@ use stillpoint_mem::{AddressSpace, RegionError};
 use nodes::Nodes;
 pub(crate) use nodes::ORDERED_KEY_BYTES_MAX;
 pub(crate) use read::Batch;
+use stamps::NumberStamps;
 
 /// The ordered index of one generation of a table.
 #[derive(Debug)]
 pub(crate) struct OrderedIndex {
     nodes: Nodes,
+    /// The commits that have added or removed records.
+    pub(crate) number_stamps: NumberStamps,
 }
 
 /// The lock of the gap below a key, held while the key set of the index changes there.
@@ -88,11 +92,11 @@ impl OrderedIndex {
     /// # Errors
     /// The system refuses the address space.
     pub(crate) fn new(space: &Arc<AddressSpace>) -> Result<Self, RegionError> {
-        Ok(Self { nodes: Nodes::new(space)? })
+        Ok(Self { nodes: Nodes::new(space)?, number_stamps: NumberStamps::new() })
     }
 
-    /// Bytes of the nodes.
+    /// Bytes of the nodes and of the stamps.
     pub(crate) fn held_bytes(&self) -> usize {
-        self.nodes.held_bytes()
+        self.nodes.held_bytes() + self.number_stamps.held_bytes()
     }
 }

@@ -386,7 +386,7 @@ impl Transaction {
         self.prepared.clear();
     }
 
-    /// Notes the stamps of the locked records, and which keys are written.
+    /// Notes the stamps of the locked records and of the counted ones, and which keys are written.
     #[inline]
     fn note_touched(&mut self) {
         self.touched.clear();
@@ -398,6 +398,9 @@ impl Transaction {
                     self.written.push((self.first_key + slot, held.pending));
                 }
             }
+        }
+        if !self.names.stamps().is_empty() {
+            self.touched.extend_from_slice(self.names.stamps());
         }
     }
 
@@ -457,6 +460,7 @@ impl Transaction {
         for held in self.held.iter().filter(|held| held.is_locked()) {
             local.dependencies.add(Stamp::from_bits(held.stamp_word));
         }
+        self.names.stamps().iter().for_each(|&stamp| local.dependencies.add(stamp));
         self.release_all(local);
     }
 
@@ -590,17 +594,18 @@ impl Transaction {
         }
         let was_absent = held.stamp_word & ABSENT != 0;
         if was_absent || matches!(change, Change::Delete) {
-            self.count(local, key, change.added_records(was_absent));
+            self.count(local, key, change.added_records(was_absent), stamp);
         }
     }
 
     /// Counts the records that a write to a key adds to the key's table.
-    fn count(&self, local: &Participant, key: usize, added: i64) {
+    fn count(&self, local: &Participant, key: usize, added: i64, stamp: Stamp) {
         if added != 0 {
             let table = local.tables.get(self.keys.declared()[key].table).expect("checked");
             table.count(local.number, added);
             if let Some(ordered) = &table.ordered {
                 ordered.set_present(self.keys.key(key), added > 0);
+                ordered.number_stamps.note(stamp);
             }
         }
     }
@@ -661,7 +666,7 @@ impl Transaction {
         let added = change.added_records(is_absent);
         held.cell = new;
         held.place = store.cell(new).place(new, stamp.to_bits());
-        self.count(local, key, added);
+        self.count(local, key, added, stamp);
     }
 
     /// Puts one write into its cell, which is busy and has several copies.
@@ -682,7 +687,7 @@ impl Transaction {
         let writing =
             Writing { memory, number: held.cell, rule, phase, noted: store.begun_chain() };
         writing.install(change, large, stamp, |old| reclaim.retire_blob(owner, old));
-        self.count(local, key, change.added_records(held.stamp_word & ABSENT != 0));
+        self.count(local, key, change.added_records(held.stamp_word & ABSENT != 0), stamp);
     }
 
     /// Makes the records busy. Returns whether a written cell lacks the dirty bit of the epoch. In a

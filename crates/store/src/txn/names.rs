@@ -1,6 +1,7 @@
 //! Locks of names in a transaction: gaps between keys, and numbers of records. See
 //! [`ordered::locks`](crate::ordered::locks).
 
+use stillpoint_format::Stamp;
 use stillpoint_format::hash::KeyHasher;
 use stillpoint_sync::lock_word::{self, Contended, Priority};
 use stillpoint_sync::{Backoff, mutant};
@@ -9,7 +10,7 @@ use stillpoint_txn::{TableId, TxError};
 use crate::memory::stamp::ABSENT;
 use crate::ordered::locks::{LockTable, NAMES, NUMBERS_PER_TABLE, Name};
 use crate::ordered::planted;
-use crate::ordered::{AddError, GapClaim, ORDERED_KEY_BYTES_MAX};
+use crate::ordered::{AddError, GapClaim, ORDERED_KEY_BYTES_MAX, OrderedIndex};
 use crate::participant::Participant;
 use crate::txn::{LockState, Transaction};
 
@@ -25,6 +26,10 @@ pub(crate) struct HeldNames {
     bits: Vec<u64>,
     /// The tables whose ranges or numbers the transaction has read, with the owners of their slabs.
     read: Vec<(TableId, u32)>,
+    /// The tables whose numbers are held.
+    counted: Vec<TableId>,
+    /// The newest commits that have changed these numbers, one of each table and log.
+    stamps: Vec<Stamp>,
 }
 
 impl HeldNames {
@@ -50,6 +55,12 @@ impl HeldNames {
     /// The generations of tables whose ranges or numbers were read.
     pub(crate) fn read(&self) -> &[(TableId, u32)] {
         &self.read
+    }
+
+    /// The commits that the transaction depends on since it has counted records.
+    #[inline]
+    pub(crate) fn stamps(&self) -> &[Stamp] {
+        &self.stamps
     }
 
     fn holds(&self, name: Name) -> bool {
@@ -106,6 +117,8 @@ impl HeldNames {
             }
         }
         self.read.clear();
+        self.counted.clear();
+        self.stamps.clear();
     }
 }
 
@@ -282,7 +295,8 @@ impl Transaction {
         })
     }
 
-    /// Keeps the number of a table's records as it is until the end of the transaction.
+    /// Keeps the number of a table's records as it is until the end of the transaction, and notes the
+    /// commits that it comes from. `ordered` is the index of the table.
     ///
     /// # Errors
     /// A conflict.
@@ -290,7 +304,11 @@ impl Transaction {
         &mut self,
         local: &mut Participant,
         table: TableId,
+        ordered: &OrderedIndex,
     ) -> Result<(), TxError> {
+        if self.names.counted.contains(&table) {
+            return Ok(());
+        }
         (0..NUMBERS_PER_TABLE).try_for_each(|part| {
             let name = Name::number(table.0, part);
             self.until_free(local, |transaction, local| {
@@ -298,6 +316,9 @@ impl Transaction {
                 let taken = names.take(local.store.lock_table(), name, *priority);
                 Ok(taken.err().map(|Contended(by)| HeldByOthers { name, by }))
             })
-        })
+        })?;
+        self.names.counted.push(table);
+        self.names.stamps.extend(ordered.number_stamps.all());
+        Ok(())
     }
 }

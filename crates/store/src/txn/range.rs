@@ -103,7 +103,8 @@ impl<'w> Tx<'w> {
     }
 
     /// Number of records in a range of an ordered table, in logarithmic time. No other transaction adds
-    /// or removes a record of the table before this transaction has ended.
+    /// or removes a record of the table before this transaction has ended. No other one even locks a key
+    /// of the table for writing: updates wait, too. The answer depends on every commit that it counts.
     ///
     /// # Errors
     /// As [`range`](Self::range). [`TxError::Conflict`], which the body must return: the transaction is
@@ -162,7 +163,7 @@ impl<'w> Tx<'w> {
     fn hold_number(&mut self, id: TableId) -> Result<Arc<Table>, TxError> {
         let table = self.ordered_table(id)?;
         let (transaction, local) = self.parts();
-        let held = transaction.hold_number(local, id);
+        let held = transaction.hold_number(local, id, index_of(&table));
         held.inspect_err(|error| transaction.note_end(error))?;
         Ok(table)
     }
