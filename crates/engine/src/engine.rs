@@ -145,6 +145,17 @@ impl Engine {
         unflushed.stamps.iter().all(|&stamp| self.shared.journal.is_closed(stamp))
     }
 
+    /// Everything that was committed so far, whoever did it.
+    pub fn appended(&self) -> Unflushed {
+        self.shared.appended()
+    }
+
+    /// Whether what a session has [met](Session::dependencies) survives any crash: it is durable in
+    /// the log, or, without a journal, a published checkpoint has it.
+    pub fn is_saved(&self, met: &Unflushed) -> bool {
+        self.shared.is_saved(met)
+    }
+
     /// A session for one thread.
     ///
     /// # Errors

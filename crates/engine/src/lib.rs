@@ -80,6 +80,7 @@ pub use durable::Durable;
 pub use engine::Engine;
 pub use error::{Error, SnapshotEnd};
 pub use procedure::{Arguments, StoredProcedure};
+pub use serials::DurableSerials;
 pub use session::{Executed, Session};
 pub use snapshot::{Snapshot, SnapshotBatch, SnapshotRecord};
 pub use stats::{MemoryRoom, Stats};

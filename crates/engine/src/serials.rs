@@ -126,9 +126,10 @@ impl Tracked {
 }
 
 /// Numbered transactions of one caller, and what each of them needs to survive any crash. Bounded:
-/// the more transactions wait, the coarser the steps of the durable serial are.
+/// the more transactions wait, the coarser the steps of the durable serial are. A session has its
+/// own; a program that serves several callers by one session keeps one for each of them.
 #[derive(Debug, Default)]
-struct DurableSerials {
+pub struct DurableSerials {
     /// The greatest serial up to which all transactions were found durable.
     durable: u64,
     /// What transactions beyond need, oldest first.
@@ -144,12 +145,12 @@ struct Group {
 impl DurableSerials {
     /// The last serial that was added.
     #[inline]
-    fn newest(&self) -> u64 {
+    pub fn newest(&self) -> u64 {
         self.waiting.back().map_or(self.durable, |group| group.last)
     }
 
-    /// Adds the transactions up to serial `last`, which need `needs`.
-    fn add(&mut self, last: u64, needs: Unflushed) {
+    /// Adds the transactions up to serial `last`, which need `needs`. Serials ascend.
+    pub fn add(&mut self, last: u64, needs: Unflushed) {
         if self.waiting.len() >= GROUPS_MAX {
             self.merge();
         }
@@ -168,8 +169,9 @@ impl DurableSerials {
         }
     }
 
-    /// The greatest serial up to which all transactions survive any crash.
-    fn durable(&mut self, is_saved: impl Fn(&Unflushed) -> bool) -> u64 {
+    /// The greatest serial up to which all transactions survive any crash. `is_saved` is
+    /// [`Engine::is_saved`](crate::Engine::is_saved).
+    pub fn durable(&mut self, is_saved: impl Fn(&Unflushed) -> bool) -> u64 {
         while let Some(group) = self.waiting.pop_front_if(|group| is_saved(&group.needs)) {
             self.durable = group.last;
         }

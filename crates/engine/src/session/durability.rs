@@ -96,6 +96,18 @@ impl Session {
         Ok(Durable::new(self.shared.clone(), needs))
     }
 
+    /// As [`unflushed`](Self::unflushed), in every durability: what the session's answers since the
+    /// last call depend on. The first call begins to note that, and returns all commits so far.
+    pub fn dependencies(&mut self) -> Unflushed {
+        let mut met = Unflushed::of(self.worker.take_dependencies());
+        if !self.serials.is_tracked() {
+            self.cut();
+            met.join(self.shared.appended());
+        }
+        let epoch = self.shared.store.driver().now().epoch();
+        Unflushed { epoch, ..self.serials.answer(met) }
+    }
+
     fn needs_of(&mut self, serial: u64) -> Result<Option<Unflushed>, Error> {
         let last = self.serials.last;
         if serial > last {

@@ -30,6 +30,7 @@ pub(super) const ROWS: &[Spec] = &[
 #[rustfmt::skip] // each row takes one line
 const CLIENT: &[Spec] = &[
     sub("caching", 3, OWN, "6.0.0", Pure(caching), "Tracks keys in the next request."),
+    sub("durability", -2, OWN, "1.0.0", Pure(durability), "Chooses whether replies wait until they are durable."),
     sub("getname", 2, OWN, "2.6.9", Pure(getname), "Returns the name of the connection."),
     sub("getredir", 2, OWN, "6.0.0", Pure(getredir), "Returns the client that invalidations are redirected to."),
     Spec { flags: ANY.or(Flags::DURING_PAUSE), ..HELP },
@@ -366,6 +367,32 @@ fn pause(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
 fn unpause(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     ctx.shared.paused_until_ms.store(0, Ordering::Release);
     ctx.shared.wake_all();
+    ctx.reply.ok();
+    Ok(())
+}
+
+/// `CLIENT DURABILITY [STRICT|RELAXED]`: without an argument, what the connection has.
+fn durability(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
+    let client = &mut *ctx.client;
+    let strict = match args.get(2) {
+        None => {
+            let now = if client.info.strict.load(RELAXED) { "strict" } else { "relaxed" };
+            ctx.reply.bulk(now.as_bytes());
+            return Ok(());
+        }
+        Some(_) if args.len() > 3 => return Err(CmdError::SYNTAX),
+        Some(level) if is(level, "STRICT") => true,
+        Some(level) if is(level, "RELAXED") => false,
+        Some(_) => return Err(CmdError::SYNTAX),
+    };
+    if strict && !ctx.shared.has_journal() {
+        return Err(CmdError::fixed(
+            "ERR without a journal no reply can wait for its flush; start with --journal redo",
+        ));
+    }
+    // Replies of this pass that were promised to wait do so, and this one behind them.
+    client.was_strict = client.is_strict();
+    client.info.strict.store(strict, RELAXED);
     ctx.reply.ok();
     Ok(())
 }

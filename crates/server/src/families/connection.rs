@@ -9,6 +9,7 @@ use crate::session::context::{Context, LoadingContext};
 use crate::session::row::{ANY, CONNECTION, F, NONE, OPEN, Pure, row, while_loading, with_secrets};
 use crate::session::spec::{Flags, Secrets, Spec};
 use crate::shared::auth::Attempt;
+use crate::shared::registry::RELAXED;
 
 #[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
@@ -69,6 +70,7 @@ fn quit_while_loading(ctx: &mut LoadingContext<'_>, _: Args<'_>) -> CmdResult {
 
 fn reset(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     ctx.client.reset(!ctx.shared.auth.is_required());
+    ctx.client.info.strict.store(ctx.shared.is_strict(), RELAXED);
     ctx.reply.set_resp3(false);
     ctx.reply.simple("RESET");
     Ok(())

@@ -1,12 +1,16 @@
 //! Administration: checkpoints, replication, time, shutdown.
 
-use stillpoint::CheckpointCounts;
+use stillpoint::{CheckpointCounts, DurableSerials};
 
+use super::help::HELP;
 use crate::args::{integer, is};
 use crate::error::{CmdError, CmdResult};
 use crate::resp::Args;
+use crate::session::client::AwaitedFlush;
 use crate::session::context::Context;
-use crate::session::row::{ADM, ANY, CONN, F, GENERIC, NONE, Pure, RF, SERVER, row};
+use crate::session::row::{
+    ADM, ANY, CONN, Container, F, GENERIC, NONE, Pure, RF, SERVER, row, sub,
+};
 use crate::session::spec::{Flags, Spec};
 
 #[rustfmt::skip] // each row takes one line
@@ -21,7 +25,15 @@ pub(super) const ROWS: &[Spec] = &[
     row("shutdown", -1, ADM.or(ANY).or(Flags::NO_MULTI), NONE, SERVER, "1.0.0", Pure(shutdown), "Ends the server."),
     row("slaveof", 3, ADM.or(Flags::STALE), NONE, SERVER, "1.0.0", Pure(replicaof), "Makes the server a replica."),
     row("time", 1, ANY.or(F), NONE, SERVER, "2.6.0", Pure(time), "Returns the server's time."),
+    row("stillpoint", -2, Flags::NONE, NONE, SERVER, "1.0.0", Container(STILLPOINT, None), "What only this server has."),
     row("wait", 3, Flags::NONE, NONE, GENERIC, "3.0.0", Pure(wait), "Waits for replicas, of which there are none."),
+    row("waitaof", 4, Flags::NONE, NONE, GENERIC, "7.2.0", Pure(waitaof), "Waits until all commits so far are durable."),
+];
+
+#[rustfmt::skip] // each row takes one line
+const STILLPOINT: &[Spec] = &[
+    sub("durable", 2, CONN.or(F), "1.0.0", Pure(durable), "Returns how many requests of the connection have run, and how many of them are durable."),
+    HELP,
 ];
 
 fn time(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
@@ -158,6 +170,59 @@ fn wait(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
         return Err(CmdError::fixed("ERR timeout is negative"));
     }
     ctx.reply.int(0);
+    Ok(())
+}
+
+/// `WAITAOF numlocal numreplicas timeout`, with the semantics and the errors of Redis 7.2. There are
+/// no replicas.
+fn waitaof(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
+    let local = match integer(args.at(1))? {
+        0 => false,
+        1 => true,
+        _ => {
+            return Err(CmdError::fixed("ERR value is out of range, value must between 0 and 1"));
+        }
+    };
+    let out_of_range = CmdError::fixed("ERR value is out of range, must be positive");
+    let replicas = match integer(args.at(2)) {
+        Ok(count @ 0..) => count > 0,
+        _ => return Err(out_of_range),
+    };
+    let timeout_ms = integer(args.at(3)).map_err(|_| TIMEOUT)?;
+    let timeout_ms =
+        u64::try_from(timeout_ms).map_err(|_| CmdError::fixed("ERR timeout is negative"))?;
+    if local && !ctx.shared.has_journal() {
+        return Err(CmdError::fixed(
+            "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.",
+        ));
+    }
+    let engine = ctx.shared.keyspace.engine();
+    let wanted = engine.appended();
+    let now_ms = ctx.shared.config.clock.monotonic_ns() / 1_000_000;
+    let until_ms = if timeout_ms == 0 { u64::MAX } else { now_ms.saturating_add(timeout_ms) };
+    let waits = replicas || local && !engine.is_durable(&wanted);
+    let awaited = AwaitedFlush { wanted, local, replicas, until_ms };
+    if waits {
+        ctx.client.awaited_flush = Some(Box::new(awaited));
+    } else {
+        awaited.answer(ctx.reply, ctx.shared);
+    }
+    Ok(())
+}
+
+/// `STILLPOINT DURABLE`. The first call begins to note what the connection's requests need.
+fn durable(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
+    let engine = ctx.shared.keyspace.engine();
+    let requests = ctx.client.requests;
+    let durable = ctx.client.durable.get_or_insert_with(|| {
+        let mut begun = Box::<DurableSerials>::default();
+        begun.add(requests, engine.appended());
+        begun
+    });
+    let durable = durable.durable(|met| engine.is_saved(met));
+    ctx.reply.array(2);
+    ctx.reply.int(requests as i64);
+    ctx.reply.int(durable as i64);
     Ok(())
 }
 

@@ -222,7 +222,7 @@ impl LongThread {
         for worker in self.local.keys.take_wakes() {
             self.shared.mailboxes.wake(worker);
         }
-        self.make_durable()?;
+        self.make_durable(id)?;
         parked.conn = self.conns.remove(id);
         drop(parked);
         Ok(())
@@ -306,11 +306,14 @@ impl LongThread {
         run_now(&mut ctx, Route::Now(call.spec), args, session);
     }
 
-    /// In strict durability: waits until the reply may leave.
-    fn make_durable(&mut self) -> Result<(), ServerError> {
+    /// If the client's replies wait for a flush: waits until the reply may leave.
+    fn make_durable(&mut self, id: usize) -> Result<(), ServerError> {
+        let Some(conn) = self.conns.get_mut(id) else { return Ok(()) };
         let engine = self.shared.keyspace.engine();
-        let unflushed = self.session.unflushed();
-        if engine.is_durable(&unflushed) {
+        let Some(unflushed) = conn.client.meet(&mut self.session, self.shared.is_strict()) else {
+            return Ok(());
+        };
+        if !conn.client.is_strict() || engine.is_durable(&unflushed) {
             return Ok(());
         }
         let clock = &self.shared.config.clock;

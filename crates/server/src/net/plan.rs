@@ -177,6 +177,7 @@ impl Plan {
             let used = conn.start - call.base as usize;
             conn.start = call.base as usize;
             conn.runs_again = false;
+            conn.client.requests -= 1;
             let Call { spec, is_alone, .. } = call;
             conn.postponed.push_front(Postponed { used, spans, spec, is_alone });
             conn.wants_input = false;
@@ -265,12 +266,14 @@ impl Plan {
         conn.start += used;
         if conn.leaves_with > 0 {
             let work = std::mem::take(&mut conn.leaves_with);
+            conn.client.requests += 1;
             return Some(Progress::Leaves(LongCall { spec, base, used, spans, work }));
         }
         self.push(id, base, used, &spans, spec);
         if let Some(call) = self.calls.last_mut() {
             call.is_alone = is_alone;
         }
+        conn.client.requests += 1;
         conn.pending += 1;
         None
     }
@@ -304,11 +307,13 @@ impl Plan {
                     return Enqueued::AfterReplies;
                 }
                 let spans = conn.parser.spans().into();
+                conn.client.requests += 1;
                 return Enqueued::Leaves(LongCall { spec, base: conn.start, used, spans, work });
             }
         }
         if let Route::Batch(spec) = route {
             self.push(id, conn.start, used, conn.parser.spans(), spec);
+            conn.client.requests += 1;
             conn.pending += 1;
             return Enqueued::Done;
         }
@@ -331,6 +336,7 @@ impl Plan {
         };
         let before = ctx.reply.pending();
         let ended_ns = run_now(&mut ctx, route, args, session);
+        conn.client.requests += 1;
         let moved_bytes = used + conn.reply.pending().saturating_sub(before);
         conn.load.add(args.len() + moved_bytes / UNIT_BYTES, self.now_ms);
         if ended_ns >= self.until_ns {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use mio::event::Event;
 use mio::{Events, Interest, Poll, Token};
-use stillpoint::Session;
+use stillpoint::{Session, Unflushed};
 
 use super::conn::{Conn, ReadOutcome};
 use super::connections::Connections;
@@ -21,7 +21,7 @@ use crate::error::{ServerError, quoted};
 use crate::families::COMMANDS;
 use crate::keyspace::{ExpiryCycle, Reclaimer};
 use crate::resp::Reply;
-use crate::session::client::{BlockedState, Client};
+use crate::session::client::{AwaitedFlush, BlockedState, Client, ReplyMode, take_met};
 use crate::session::context::Local;
 use crate::shared::Shared;
 use crate::shared::client_memory::Account;
@@ -84,14 +84,31 @@ pub(crate) struct Worker {
     allowance: usize,
     /// Takes clients over for their long commands.
     long: Option<Arc<LongCommands>>,
-    /// The flushing thread, in strict durability.
+    /// The flushing thread, once replies wait for it.
     flusher: Option<Flusher>,
+    /// Whether replies wait for a flush unless a client says otherwise.
+    is_strict: bool,
+    /// Clients whose `WAITAOF` waits.
+    parked: Vec<Parked>,
     /// Clients whose replies wait for the flush of that number, oldest first. The clients are
     /// *touched*: until then the loop neither reads from them nor executes nor removes them.
     waiting: VecDeque<(u64, Vec<usize>)>,
     now_ms: u64,
     next_tick_ms: u64,
     drain_until_ms: Option<u64>,
+}
+
+/// A client whose `WAITAOF` waits.
+#[derive(Debug)]
+struct Parked {
+    /// Number of the client in the loop.
+    id: usize,
+    /// Number of the client in the server.
+    client: u64,
+    /// The flush that it waits for.
+    flush: u64,
+    /// The end of the wait, in monotonic milliseconds.
+    until_ms: u64,
 }
 
 impl Worker {
@@ -104,7 +121,6 @@ impl Worker {
         long: Option<Arc<LongCommands>>,
     ) -> Result<Self, ServerError> {
         let local = Local::new(number, &shared, &COMMANDS);
-        let flusher = shared.is_strict().then(|| Flusher::start(number, Arc::clone(&shared)));
         Ok(Self {
             number,
             poll,
@@ -124,7 +140,9 @@ impl Worker {
             discarded: Vec::new(),
             sent: 0,
             allowance: usize::MAX,
-            flusher: flusher.transpose()?,
+            flusher: None,
+            is_strict: shared.is_strict(),
+            parked: Vec::new(),
             waiting: VecDeque::new(),
             now_ms: 0,
             next_tick_ms: 0,
@@ -181,7 +199,8 @@ impl Worker {
     fn wait(&mut self, events: &mut Events) -> Result<(), ServerError> {
         let is_idle = self.ready.is_empty() && self.discarded.is_empty();
         let next_ms = self.deadlines.first().map_or(u64::MAX, |(until_ms, _)| *until_ms);
-        let next_ms = next_ms.min(self.next_tick_ms);
+        let parked = self.parked.iter().map(|parked| parked.until_ms);
+        let next_ms = parked.fold(next_ms.min(self.next_tick_ms), u64::min);
         let reclaims = is_idle && self.session.reclaims();
         let waits = is_idle && !reclaims;
         let timeout_ms = if waits { next_ms.saturating_sub(self.monotonic_ms()) } else { 0 };
@@ -256,7 +275,7 @@ impl Worker {
     }
 
     fn adopt_one(&mut self, incoming: Incoming) -> Option<usize> {
-        let Self { conns, poll, shared, local, now_ms, number, .. } = self;
+        let Self { conns, poll, shared, local, now_ms, number, is_strict, .. } = self;
         let Incoming { mut stream, address, said } = incoming;
         conns.insert(|id| {
             let both = Interest::READABLE | Interest::WRITABLE;
@@ -269,6 +288,7 @@ impl Worker {
                 worker: *number,
                 created_ms: local.keys.now_ms,
                 last_ms: local.keys.now_ms.into(),
+                strict: (*is_strict).into(),
                 ..ClientInfo::blank(address)
             });
             shared.registry.insert(Arc::clone(&info));
@@ -311,30 +331,114 @@ impl Worker {
         for worker in self.local.keys.take_wakes() {
             self.shared.mailboxes.wake(worker);
         }
-        let touched = std::mem::take(&mut self.touched);
+        self.settle_pass(executed)
+    }
+
+    /// Sends the replies of a pass. Those of strict clients wait for a flush.
+    fn settle_pass(&mut self, executed: bool) -> Result<(), ServerError> {
+        let mut touched = std::mem::take(&mut self.touched);
         // Without other clients there is nothing to do during a flush.
         let meanwhile = self.conns.len() > touched.len() || !self.waiting.is_empty();
-        match if executed { self.flush(meanwhile)? } else { None } {
-            Some(number) => self.waiting.push_back((number, touched)),
-            None => {
-                for &id in &touched {
-                    self.finish(id);
-                }
-                self.touched = touched;
-                self.touched.clear();
+        let met = if executed { self.take_met(&touched) } else { None };
+        if executed {
+            self.park(&touched)?;
+        }
+        if let Some(met) = met
+            && let Some(number) = self.flush(met, meanwhile)?
+        {
+            let conns = &self.conns;
+            let waits = |id: &mut usize| conns.get(*id).is_some_and(|c| c.client.is_strict());
+            let waiting = touched.extract_if(.., waits).collect();
+            self.waiting.push_back((number, waiting));
+        }
+        for &id in &touched {
+            self.finish(id);
+        }
+        self.touched = touched;
+        self.touched.clear();
+        Ok(())
+    }
+
+    /// Takes what the pass has met, if a client must know. Returns it if a client is strict.
+    fn take_met(&mut self, touched: &[usize]) -> Option<Unflushed> {
+        let Self { conns, session, is_strict, .. } = self;
+        let client = |&id: &usize| conns.get(id).map(|conn| &conn.client);
+        if !touched.iter().filter_map(client).any(Client::needs_met) {
+            return None;
+        }
+        let met = take_met(session, *is_strict);
+        let mut waits = false;
+        for &id in touched {
+            if let Some(conn) = conns.get_mut(id) {
+                conn.client.note_met(&met);
+                waits |= conn.client.is_strict();
             }
+        }
+        waits.then_some(met)
+    }
+
+    /// Asks for the flushes that commands `WAITAOF` of the pass wait for.
+    fn park(&mut self, touched: &[usize]) -> Result<(), ServerError> {
+        for &id in touched {
+            let Some(conn) = self.conns.get(id) else { continue };
+            let Some(awaited) = &conn.client.awaited_flush else { continue };
+            let (client, until_ms) = (conn.client.info.id, awaited.until_ms);
+            if self.parked.iter().any(|parked| parked.client == client) {
+                continue;
+            }
+            let wanted = awaited.local.then(|| awaited.wanted.clone());
+            let flush = match wanted {
+                Some(wanted) => self.flusher()?.ask(wanted),
+                None => 0,
+            };
+            self.parked.push(Parked { id, client, flush, until_ms });
         }
         Ok(())
     }
 
+    /// Answers the clients whose `WAITAOF` has waited long enough.
+    fn answer_parked(&mut self) {
+        let Self { parked, conns, flusher, shared, ready, now_ms, .. } = self;
+        let done = flusher.as_ref().map_or(0, Flusher::done);
+        parked.retain(|&Parked { id, client, flush, until_ms }| {
+            let conn = conns.get_mut(id).filter(|conn| conn.client.info.id == client);
+            let Some(conn) = conn.filter(|conn| conn.client.awaited_flush.is_some()) else {
+                return false;
+            };
+            let has_it = |awaited: &AwaitedFlush| !awaited.replicas && flush <= done;
+            if conn.touched {
+                return true;
+            }
+            let is_over = |awaited: &mut Box<AwaitedFlush>| has_it(awaited) || *now_ms >= until_ms;
+            let Some(awaited) = conn.client.awaited_flush.take_if(is_over) else {
+                return true;
+            };
+            if conn.client.reply_mode != ReplyMode::Off {
+                awaited.answer(&mut conn.reply, shared);
+            }
+            ready.push(id);
+            false
+        });
+    }
+
+    /// The thread that flushes for this loop. The first call starts it.
+    fn flusher(&mut self) -> Result<&mut Flusher, ServerError> {
+        let flusher = match self.flusher.take() {
+            Some(flusher) => flusher,
+            None => Flusher::start(self.number, Arc::clone(&self.shared))?,
+        };
+        Ok(self.flusher.insert(flusher))
+    }
+
     /// Writes the replies whose flush has ended.
     fn send_flushed(&mut self) -> Result<(), ServerError> {
-        let Some(flusher) = &self.flusher else {
-            return Ok(());
-        };
-        if self.waiting.is_empty() {
+        if self.waiting.is_empty() && self.parked.is_empty() {
             return Ok(());
         }
+        let Some(flusher) = &self.flusher else {
+            self.answer_parked();
+            return Ok(());
+        };
         let (flushes, flush_ns) = flusher.settle()?;
         self.local.stats.flushes.add(flushes);
         self.local.stats.flush_nanoseconds.add(flush_ns);
@@ -348,6 +452,7 @@ impl Worker {
                 }
             }
         }
+        self.answer_parked();
         Ok(())
     }
 
@@ -490,18 +595,14 @@ impl Worker {
     /// Starts the flush that replies wait for. If `meanwhile`, the loop has other work during the
     /// flush: the flusher's thread makes the flush, and this returns its number. Otherwise this
     /// function makes the flush.
-    fn flush(&mut self, meanwhile: bool) -> Result<Option<u64>, ServerError> {
-        let Some(flusher) = &mut self.flusher else {
-            return Ok(None);
-        };
-        let unflushed = self.session.unflushed();
-        let engine = self.shared.keyspace.engine();
-        if engine.is_durable(&unflushed) {
+    fn flush(&mut self, unflushed: Unflushed, meanwhile: bool) -> Result<Option<u64>, ServerError> {
+        if self.shared.keyspace.engine().is_durable(&unflushed) {
             return Ok(None);
         }
         if meanwhile {
-            return Ok(Some(flusher.ask(unflushed)));
+            return Ok(Some(self.flusher()?.ask(unflushed)));
         }
+        let engine = self.shared.keyspace.engine();
         let clock = &self.shared.config.clock;
         let start_ns = clock.monotonic_ns();
         let done = engine.make_durable(&unflushed);
@@ -519,6 +620,7 @@ impl Worker {
         conn.touched = false;
         conn.missed = false;
         conn.replied = false;
+        conn.client.was_strict = false;
         let was_blocked = conn.is_blocked(*allowance);
         if conn.reply.overflowed() {
             if conn.client.info.evicted_bytes.load(RELAXED) == 0 {
@@ -536,7 +638,8 @@ impl Worker {
             local.stats.writes.add(1);
         }
         let killed = conn.client.info.killed.load(Ordering::Acquire);
-        let left = conn.read_closed && conn.client.blocked.is_some();
+        let waits = conn.client.blocked.is_some() || conn.client.awaited_flush.is_some();
+        let left = conn.read_closed && waits;
         let over = left || conn.client.closing || (conn.end_of_input && conn.wants_input);
         if conn.broken || killed || (over && conn.unsent() == 0) {
             return self.close(id);
@@ -603,8 +706,9 @@ impl Worker {
         let Self { shared, session, cycle, local, .. } = self;
         let (keyspace, clock) = (&shared.keyspace, &*shared.config.clock);
         let is_on = shared.params.active_expiry.load(RELAXED);
-        if is_on && cycle.run(session, keyspace, clock, local.keys.now_ms) {
-            self.flush(true)?;
+        if is_on && cycle.run(session, keyspace, clock, local.keys.now_ms) && self.is_strict {
+            let met = self.session.unflushed();
+            self.flush(met, true)?;
         }
         Ok(())
     }
@@ -745,7 +849,9 @@ impl Worker {
             };
             let executing = conn.start < conn.input.len() && !conn.wants_input;
             let has_all = conn.unsent() == 0 && !executing;
-            let waits = conn.client.silent_until_ms > 0 || conn.client.waits_for_keys();
+            let waits = conn.client.silent_until_ms > 0
+                || conn.client.waits_for_keys()
+                || conn.client.awaited_flush.is_some();
             if !conn.touched && (has_all || waits) {
                 self.close(id);
             }

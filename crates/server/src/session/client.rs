@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use stillpoint::CheckpointCounts;
+use stillpoint::{CheckpointCounts, DurableSerials, Session, Unflushed};
 
 use super::spec::Spec;
 use crate::config::Db;
 use crate::keyspace::{Waiting, Watched};
-use crate::resp::{Args, Span};
+use crate::resp::{Args, Reply, Span};
+use crate::shared::Shared;
 use crate::shared::auth::Auth;
-use crate::shared::registry::ClientInfo;
+use crate::shared::registry::{ClientInfo, RELAXED};
 
 /// One queued command: its row, its arguments, and the number of keys that it declared.
 #[derive(Clone, Copy, Debug)]
@@ -114,6 +115,35 @@ pub(crate) struct DerivedKeys {
     pub(crate) keys: Vec<Vec<u8>>,
 }
 
+/// A `WAITAOF` that waits.
+#[derive(Debug)]
+pub(crate) struct AwaitedFlush {
+    /// What is to be durable.
+    pub(crate) wanted: Unflushed,
+    /// Whether the command waits for that, or for replicas alone.
+    pub(crate) local: bool,
+    /// Whether the command waits for replicas, of which there are none.
+    pub(crate) replicas: bool,
+    /// The end of the wait, in monotonic milliseconds.
+    pub(crate) until_ms: u64,
+}
+
+/// Takes what the session has met since the last call. `is_strict` says that the store notes it in
+/// any case.
+pub(crate) fn take_met(session: &mut Session, is_strict: bool) -> Unflushed {
+    if is_strict { session.unflushed() } else { session.dependencies() }
+}
+
+impl AwaitedFlush {
+    /// Answers how many logs have what was to be durable, and how many replicas.
+    pub(crate) fn answer(&self, reply: &mut Reply, shared: &Shared) {
+        let has_it = shared.has_journal() && shared.keyspace.engine().is_durable(&self.wanted);
+        reply.array(2);
+        reply.int(i64::from(has_it));
+        reply.int(0);
+    }
+}
+
 /// The state of one client.
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -124,6 +154,15 @@ pub(crate) struct Client {
     pub(crate) reply_mode: ReplyMode,
     /// The counts before the `SAVE` whose end the next request waits for, if any.
     pub(crate) awaited_save: Option<CheckpointCounts>,
+    /// The `WAITAOF` that waits.
+    pub(crate) awaited_flush: Option<Box<AwaitedFlush>>,
+    /// Whether replies wait until they are durable, although the client has asked for others. They
+    /// were made before that.
+    pub(crate) was_strict: bool,
+    /// Number of requests of the client that have run.
+    pub(crate) requests: u64,
+    /// What these need to survive any crash, once the client has asked.
+    pub(crate) durable: Option<Box<DurableSerials>>,
     /// Until this moment, in monotonic milliseconds, the client is sent nothing and its next request
     /// waits. 0: the client need not wait.
     pub(crate) silent_until_ms: u64,
@@ -146,6 +185,10 @@ impl Client {
             watched: Vec::new(),
             reply_mode: ReplyMode::On,
             awaited_save: None,
+            awaited_flush: None,
+            was_strict: false,
+            requests: 0,
+            durable: None,
             silent_until_ms: 0,
             blocked: None,
             derived: None,
@@ -161,12 +204,45 @@ impl Client {
 
     /// Whether the next request waits for the end of the last one.
     pub(crate) fn is_waiting(&self) -> bool {
-        self.awaited_save.is_some() || self.silent_until_ms > 0 || self.waits_for_keys()
+        self.awaited_save.is_some()
+            || self.awaited_flush.is_some()
+            || self.silent_until_ms > 0
+            || self.waits_for_keys()
+    }
+
+    /// Whether the replies of this pass wait until they are durable.
+    pub(crate) fn is_strict(&self) -> bool {
+        self.was_strict || self.info.strict.load(RELAXED)
     }
 
     /// Whether a command waits for keys.
     pub(crate) fn waits_for_keys(&self) -> bool {
         self.blocked.as_ref().is_some_and(|blocked| blocked.state == BlockedState::Waits)
+    }
+
+    /// Whether somebody must know what the client's requests have met.
+    pub(crate) fn needs_met(&self) -> bool {
+        self.durable.is_some() || self.is_strict()
+    }
+
+    /// Notes what the client's requests so far need to survive any crash, if the client has asked.
+    pub(crate) fn note_met(&mut self, met: &Unflushed) {
+        if let Some(durable) = &mut self.durable
+            && durable.newest() < self.requests
+        {
+            durable.add(self.requests, met.clone());
+        }
+    }
+
+    /// Takes and notes what the session has met, if somebody must know. `is_strict` says that all
+    /// replies of the server wait for a flush, unless a client says otherwise.
+    pub(crate) fn meet(&mut self, session: &mut Session, is_strict: bool) -> Option<Unflushed> {
+        if !self.needs_met() {
+            return None;
+        }
+        let met = take_met(session, is_strict);
+        self.note_met(&met);
+        Some(met)
     }
 
     /// Returns to the state of a new connection.
@@ -175,7 +251,9 @@ impl Client {
         info.names.lock().name.clear();
         // The reply to this command may be one that the client does not want.
         let skips = self.reply_mode == ReplyMode::Skip;
-        *self = Self::new(info, authenticated);
+        let (was_strict, requests) = (self.is_strict(), self.requests);
+        let durable = self.durable.take();
+        *self = Self { was_strict, requests, durable, ..Self::new(info, authenticated) };
         if skips {
             self.reply_mode = ReplyMode::Skip;
         }

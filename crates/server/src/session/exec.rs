@@ -139,7 +139,12 @@ pub(super) fn run_range(
         ctx.count_call(spec);
         let result = match spec.handler {
             Handler::Keyed(run) => run(ctx, args, tx),
-            Handler::Pure(run) => run(ctx, args),
+            Handler::Pure(run) => run(ctx, args).map(|()| {
+                // Inside a transaction nobody waits.
+                if let Some(awaited) = ctx.client.awaited_flush.take() {
+                    awaited.answer(ctx.reply, ctx.shared);
+                }
+            }),
             _ => Err(CmdError::fixed("ERR Command not allowed inside a transaction")),
         };
         ctx.first_slot = 0;

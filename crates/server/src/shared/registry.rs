@@ -40,6 +40,8 @@ pub(crate) struct ClientInfo {
     /// Id of the last command's row, plus one.
     pub(crate) last_command: AtomicU32,
     pub(crate) resp3: AtomicBool,
+    /// Whether replies wait until they are durable.
+    pub(crate) strict: AtomicBool,
     pub(crate) no_evict: AtomicBool,
     pub(crate) no_touch: AtomicBool,
 }
@@ -69,6 +71,7 @@ impl ClientInfo {
             memory_bytes: AtomicUsize::new(0),
             last_command: AtomicU32::new(0),
             resp3: AtomicBool::new(false),
+            strict: AtomicBool::new(false),
             no_evict: AtomicBool::new(false),
             no_touch: AtomicBool::new(false),
         }
@@ -97,7 +100,8 @@ impl ClientInfo {
             "id={} addr={} laddr={} fd=-1 name={} age={age} idle={idle} flags={flags} db={} sub=0 \
              psub=0 ssub=0 multi={multi} watch={} qbuf={} qbuf-free=0 argv-mem=0 multi-mem=0 \
              rbs=0 rbp=0 obl=0 oll=0 omem={} tot-mem={} events=r cmd={command} user=default \
-             redir=-1 resp={} lib-name={} lib-ver={} io-thread={}",
+             redir=-1 resp={} lib-name={} lib-ver={} io-thread={} \
+             durability={}",
             self.id,
             self.address,
             self.local_address,
@@ -111,6 +115,7 @@ impl ClientInfo {
             names.lib_name,
             names.lib_ver,
             self.worker,
+            if self.strict.load(RELAXED) { "strict" } else { "relaxed" },
         )
     }
 }

@@ -23,5 +23,6 @@ mod memory;
 mod older;
 mod panics;
 mod secrets;
+mod serials;
 mod strict;
 mod transactions;
