@@ -337,8 +337,13 @@ impl Worker {
     /// Sends the replies of a pass. Those of strict clients wait for a flush.
     fn settle_pass(&mut self, executed: bool) -> Result<(), ServerError> {
         let mut touched = std::mem::take(&mut self.touched);
+        let conns = &self.conns;
+        let is_relaxed = |&id: &usize| conns.get(id).is_some_and(|c| !c.client.is_strict());
         // Without other clients there is nothing to do during a flush.
-        let meanwhile = self.conns.len() > touched.len() || !self.waiting.is_empty();
+        let meanwhile = conns.len() > touched.len()
+            || !self.waiting.is_empty()
+            || !self.parked.is_empty()
+            || touched.iter().any(is_relaxed);
         let met = if executed { self.take_met(&touched) } else { None };
         if executed {
             self.park(&touched)?;
