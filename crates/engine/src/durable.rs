@@ -18,6 +18,7 @@ use stillpoint_sync::{mutant, planted};
 
 use crate::checkpoints;
 use crate::error::Error;
+use crate::guards::Inside;
 use crate::shared::Shared;
 use crate::unflushed::Unflushed;
 use crate::waits::Wait;
@@ -92,6 +93,9 @@ impl fmt::Debug for Durable {
     }
 }
 
+/// What a transaction refuses.
+const AWAITING: &str = "awaiting a durable serial";
+
 impl Durable {
     pub(crate) fn new(shared: Arc<Shared>, needs: Unflushed) -> Self {
         Self { shared, needs, wait: None }
@@ -104,15 +108,18 @@ impl Future for Durable {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { shared, needs, wait } = &mut *self;
         if let Some(known) = wait {
-            let ended = known.look(context.waker());
-            if ended.is_some() {
+            if let Some(ended) = known.look(context.waker()) {
                 *wait = None;
+                return Poll::Ready(ended);
             }
-            return ended.map_or(Poll::Pending, Poll::Ready);
+            Inside::refuse(AWAITING)?;
+            return Poll::Pending;
         }
         if shared.is_saved(needs) {
             return Poll::Ready(Ok(()));
         }
+        // A checkpoint waits for the transaction around this call.
+        Inside::refuse(AWAITING)?;
         if !shared.config.environment.background {
             // There is no thread that could work meanwhile.
             return Poll::Ready(shared.make_saved(needs));

@@ -116,6 +116,36 @@ fn a_wait_ends_with_the_reason_of_a_failure() {
 }
 
 #[test]
+fn a_transaction_awaits_nothing_that_waits_for_it() {
+    for journal in ["redo", "none"] {
+        let engine = Engine::open(config(&SimDisk::new(1), journal)).expect("opens");
+        let table = engine.table("t").expect("a table");
+        let mut session = engine.session().expect("a session");
+        let mut other = engine.session().expect("a session");
+        put(&mut session, table, b"key");
+        let waits = session.durable(1).expect("ran");
+        let mut polled = pin!(session.durable(1).expect("ran"));
+        let mut waits = Some(waits);
+        let mut refused = Vec::new();
+        let ran = other.transact(|_| {
+            refused.extend(waits.take().map(block_on));
+            Ok(())
+        });
+        ran.expect("commits");
+        assert!(
+            matches!(refused[..], [Err(Error::InsideTransaction { .. })]),
+            "{journal}: {refused:?}"
+        );
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        while polled.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+            std::thread::park();
+        }
+        let read = other.transact(|_| Ok(block_on(session.durable(1).expect("ran")).is_ok()));
+        assert!(read.expect("commits"), "{journal}: what is durable is not waited for");
+    }
+}
+
+#[test]
 fn futures_that_nobody_awaits_leave_nothing() {
     let engine = Engine::open(config(&SimDisk::new(1), "none")).expect("opens");
     let table = engine.table("t").expect("a table");

@@ -84,6 +84,7 @@ impl CmdError {
     pub(crate) const TOO_LONG: Self =
         Self::fixed("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
     pub(crate) const DB_INDEX: Self = Self::fixed("ERR DB index is out of range");
+    pub(crate) const UNBLOCKED: Self = Self::fixed("UNBLOCKED client unblocked via CLIENT UNBLOCK");
     pub(crate) const PATTERN: Self =
         Self::fixed("ERR pattern needs too many steps; use fewer stars");
 

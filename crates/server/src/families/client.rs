@@ -336,7 +336,12 @@ fn unblock(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
         }
     };
     let id = integer(args.at(2))?;
-    let worker = ctx.shared.keyspace.waiters.unblock(id.cast_unsigned(), with_error);
+    let id = id.cast_unsigned();
+    let worker = ctx.shared.keyspace.waiters.unblock(id, with_error).or_else(|| {
+        let clients = ctx.shared.registry.lock();
+        let info = clients.get(&id).filter(|info| info.flush_wait.unblock(with_error))?;
+        Some(info.worker)
+    });
     if let Some(worker) = worker {
         ctx.shared.mailboxes.wake(worker);
     }

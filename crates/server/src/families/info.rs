@@ -195,7 +195,8 @@ fn clients(out: &mut String, ctx: &Context<'_>) {
     let output = biggest(|info| info.output_bytes.load(RELAXED));
     field(out, "client_recent_max_input_buffer", input);
     field(out, "client_recent_max_output_buffer", output);
-    field(out, "blocked_clients", shared.keyspace.waiters.len());
+    let for_flush = all.iter().filter(|info| info.flush_wait.is_on()).count();
+    field(out, "blocked_clients", shared.keyspace.waiters.len() + for_flush);
     field(out, "tracking_clients", 0);
     field(out, "clients_in_timeout_table", 0);
 }

@@ -6,7 +6,7 @@ use super::help::HELP;
 use crate::args::{integer, is};
 use crate::error::{CmdError, CmdResult};
 use crate::resp::Args;
-use crate::session::client::AwaitedFlush;
+use crate::session::client::{AwaitedFlush, ReplyMode};
 use crate::session::context::Context;
 use crate::session::row::{
     ADM, ANY, CONN, Container, F, GENERIC, NONE, Pure, RF, SERVER, row, sub,
@@ -32,7 +32,7 @@ pub(super) const ROWS: &[Spec] = &[
 
 #[rustfmt::skip] // each row takes one line
 const STILLPOINT: &[Spec] = &[
-    sub("durable", 2, CONN.or(F), "1.0.0", Pure(durable), "Returns how many requests of the connection have run, and how many of them are durable."),
+    sub("durable", 2, CONN.or(F).or(Flags::NO_MULTI), "1.0.0", Pure(durable), "Returns how many requests of the connection have run, and how many of them are durable."),
     HELP,
 ];
 
@@ -173,8 +173,8 @@ fn wait(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-/// `WAITAOF numlocal numreplicas timeout`, with the semantics and the errors of Redis 7.2. There are
-/// no replicas.
+/// `WAITAOF numlocal numreplicas timeout`, with the errors of Redis 7.2. Waits for the commits of all
+/// clients, where Redis waits for those of the client. There are no replicas.
 fn waitaof(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     let local = match integer(args.at(1))? {
         0 => false,
@@ -201,7 +201,8 @@ fn waitaof(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     let now_ms = ctx.shared.config.clock.monotonic_ns() / 1_000_000;
     let until_ms = if timeout_ms == 0 { u64::MAX } else { now_ms.saturating_add(timeout_ms) };
     let waits = replicas || local && !engine.is_durable(&wanted);
-    let awaited = AwaitedFlush { wanted, local, replicas, until_ms };
+    let replies = ctx.client.reply_mode == ReplyMode::On;
+    let awaited = AwaitedFlush { wanted, local, replicas, replies, until_ms };
     if waits {
         ctx.client.awaited_flush = Some(Box::new(awaited));
     } else {
@@ -210,7 +211,8 @@ fn waitaof(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     Ok(())
 }
 
-/// `STILLPOINT DURABLE`. The first call begins to note what the connection's requests need.
+/// `STILLPOINT DURABLE`. The first call begins to note what the connection's requests need. All of
+/// them have ended: inside a transaction `EXEC` would still be under way.
 fn durable(ctx: &mut Context<'_>, _: Args<'_>) -> CmdResult {
     let engine = ctx.shared.keyspace.engine();
     let requests = ctx.client.requests;

@@ -124,6 +124,8 @@ pub(crate) struct AwaitedFlush {
     pub(crate) local: bool,
     /// Whether the command waits for replicas, of which there are none.
     pub(crate) replicas: bool,
+    /// Whether the client wants the reply.
+    pub(crate) replies: bool,
     /// The end of the wait, in monotonic milliseconds.
     pub(crate) until_ms: u64,
 }

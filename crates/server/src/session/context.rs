@@ -113,9 +113,7 @@ impl Context<'_> {
                 self.client.blocked = None;
             }
             return match state {
-                BlockedState::Unblocked => {
-                    Err(CmdError::fixed("UNBLOCKED client unblocked via CLIENT UNBLOCK"))
-                }
+                BlockedState::Unblocked => Err(CmdError::UNBLOCKED),
                 state => Ok(state != BlockedState::TimedOut),
             };
         }

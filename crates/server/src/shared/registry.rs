@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -42,13 +42,48 @@ pub(crate) struct ClientInfo {
     pub(crate) resp3: AtomicBool,
     /// Whether replies wait until they are durable.
     pub(crate) strict: AtomicBool,
+    pub(crate) flush_wait: FlushWait,
     pub(crate) no_evict: AtomicBool,
     pub(crate) no_touch: AtomicBool,
 }
 
-// Every atomic here is Relaxed. Each has one writer, or is a flag that never goes back. Readers
-// want a recent value, not an order.
+// Every atomic here is Relaxed. Each has one writer, or is a flag that never goes back, or changes
+// by exchanges. Readers want a recent value, not an order.
 pub(crate) const RELAXED: Ordering = Ordering::Relaxed;
+
+/// Whether a `WAITAOF` of a client waits, and whether another client has ended the wait.
+#[derive(Debug, Default)]
+pub(crate) struct FlushWait(AtomicU8);
+
+impl FlushWait {
+    const OFF: u8 = 0;
+    const ON: u8 = 1;
+    const UNBLOCKED: u8 = 2;
+    pub(crate) const UNBLOCKED_WITH_ERROR: u8 = 3;
+
+    pub(crate) fn begin(&self) {
+        self.0.store(Self::ON, RELAXED);
+    }
+
+    /// Ends the wait and returns its state.
+    pub(crate) fn end(&self) -> u8 {
+        self.0.swap(Self::OFF, RELAXED)
+    }
+
+    /// Asks for the end of the wait. False if nothing waits, or if somebody has asked before.
+    pub(crate) fn unblock(&self, with_error: bool) -> bool {
+        let to = if with_error { Self::UNBLOCKED_WITH_ERROR } else { Self::UNBLOCKED };
+        self.0.compare_exchange(Self::ON, to, RELAXED, RELAXED).is_ok()
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.0.load(RELAXED) != Self::OFF
+    }
+
+    pub(crate) fn is_unblocked(&self) -> bool {
+        self.0.load(RELAXED) > Self::ON
+    }
+}
 
 impl ClientInfo {
     /// A client of which only the address is known.
@@ -72,6 +107,7 @@ impl ClientInfo {
             last_command: AtomicU32::new(0),
             resp3: AtomicBool::new(false),
             strict: AtomicBool::new(false),
+            flush_wait: FlushWait::default(),
             no_evict: AtomicBool::new(false),
             no_touch: AtomicBool::new(false),
         }
