@@ -89,13 +89,18 @@ fn a_relaxed_connection_of_a_strict_server_does_not_wait() {
     strict.send(&[b"GET", b"new"]);
     assert_eq!(relaxed.call(&["GET", "old"]), Value::bulk("1"));
     RealClock.sleep(Duration::from_millis(20));
-    assert!(!strict.has_reply(), "the flush hangs");
+    let waits = !strict.has_reply();
+    disk.resume();
+    assert!(waits, "the flush hangs");
+    assert_eq!(strict.read(), Value::bulk("1"));
+    // The client is strict at the end of this pass, so its reply waits for what the loop has met before.
     assert_eq!(relaxed.call(&["RESET"]), Value::Simple("RESET".to_owned()));
+    disk.stall(&[Call::Sync]);
     relaxed.send(&[b"SET", b"new", b"2"]);
     RealClock.sleep(Duration::from_millis(20));
-    assert!(!relaxed.has_reply(), "RESET brings the server's durability back");
+    let waits = !relaxed.has_reply();
     disk.resume();
-    assert_eq!(strict.read(), Value::bulk("1"));
+    assert!(waits, "RESET brings the server's durability back");
     assert_eq!(relaxed.read(), Value::ok());
 }
 
