@@ -7,13 +7,16 @@
 //! Both get their memory from an [`AddressSpace`]. Cells, indexes and large values are safe code over
 //! `&[AtomicU64]`, so a stale cell number or a torn read is never undefined behaviour. A [`Table`]
 //! holds cells of plain data in several copies, which one thread changes while another captures them.
+//! [`Frames`] are the pages of a buffer pool, which a device fills by address.
 
+mod frames;
 mod prefetch;
 mod region;
 mod segments;
 mod table;
 pub mod words;
 
+pub use frames::{Frames, Target};
 pub use prefetch::{prefetch, prefetch_to_write};
 pub use region::{AddressSpace, HUGE_PAGE_BYTES, PageSize, Region, RegionError};
 pub use segments::Segments;
