@@ -86,6 +86,26 @@ Example:
         #[arg(long)]
         table: Option<String>,
     },
+    /// Write a table as an Apache Arrow IPC file
+    #[cfg(feature = "arrow")]
+    #[command(after_help = "\
+Reads the data directory that no process has open, and changes nothing. The columns are key, tag, value
+and expires; a value is as `stillpoint dump` shows it. Data frames, notebooks and SQL engines read such a
+file, and see one that was cut off. A program exports a store that it has open by the crate
+stillpoint-arrow.
+
+Example:
+  stillpoint export ./data --table db0 --arrow > db0.arrow")]
+    Export {
+        /// The data directory
+        dir: PathBuf,
+        /// The table
+        #[arg(long)]
+        table: String,
+        /// Apache Arrow's IPC file format
+        #[arg(long, required = true)]
+        arrow: bool,
+    },
     /// Put a dump into a data directory, new or existing
     #[command(after_help = "\
 Reads from standard input what `stillpoint dump` writes, of this release or an earlier one. All of

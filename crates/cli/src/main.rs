@@ -3,6 +3,8 @@
 mod args;
 mod dump;
 mod error;
+#[cfg(feature = "arrow")]
+mod export;
 mod load;
 mod log;
 mod offline;
@@ -35,6 +37,8 @@ fn main() -> ExitCode {
         Command::Inspect { dir, calls: true, .. } => offline::calls(dir, &mut output),
         Command::Inspect { dir, json, .. } => offline::inspect(dir, *json, &mut output),
         Command::Dump { dir, table } => offline::dump(dir, table.as_deref(), &mut output),
+        #[cfg(feature = "arrow")]
+        Command::Export { dir, table, arrow: _ } => export::run(dir, table, &mut output),
         Command::Load { dir, add, max_memory, json } => {
             load::run(dir, *add, *max_memory, *json, std::io::stdin().lock(), &mut output)
         }

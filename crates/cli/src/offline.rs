@@ -132,7 +132,7 @@ fn show_checked(
 }
 
 /// The examined part of the directory, if it is not all.
-fn said_of(extent: Extent) -> Option<String> {
+pub(crate) fn said_of(extent: Extent) -> Option<String> {
     match extent {
         Extent::Whole => None,
         Extent::Checkpoint(Some(epoch)) => {

@@ -311,6 +311,14 @@ impl Checkpoints {
         self.saving.lock()
     }
 
+    /// Waits for the checkpoint under way, if there is one. Does not wait for a snapshot.
+    pub(crate) fn wait_for_running(&self) {
+        let mut state = self.state.lock();
+        while state.running.is_some() && state.view.is_none() {
+            self.changed.wait(&mut state);
+        }
+    }
+
     pub(crate) fn hold_point_of_consistency(&self) -> HeldPoint<'_> {
         let mut point = self.point.lock();
         while point.passing || point.flushing {

@@ -56,6 +56,8 @@ impl Shared {
         }
         // One at a time: the checkpoint of one serves those who asked before it began.
         let _turn = self.checkpoints.take_turn_to_save();
+        // The checkpoint under way may have begun after the commits.
+        self.checkpoints.wait_for_running();
         if self.is_saved(needs) {
             return Ok(());
         }
@@ -83,7 +85,8 @@ impl Shared {
 #[must_use = "a future does nothing unless it is polled"]
 pub struct Durable {
     shared: Arc<Shared>,
-    needs: Unflushed,
+    /// `None` if the transactions were found durable.
+    needs: Option<Unflushed>,
     wait: Option<Arc<Wait>>,
 }
 
@@ -97,7 +100,7 @@ impl fmt::Debug for Durable {
 const AWAITING: &str = "awaiting a durable serial";
 
 impl Durable {
-    pub(crate) fn new(shared: Arc<Shared>, needs: Unflushed) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, needs: Option<Unflushed>) -> Self {
         Self { shared, needs, wait: None }
     }
 }
@@ -115,9 +118,9 @@ impl Future for Durable {
             Inside::refuse(AWAITING)?;
             return Poll::Pending;
         }
-        if shared.is_saved(needs) {
+        let Some(needs) = needs.as_ref().filter(|needs| !shared.is_saved(needs)) else {
             return Poll::Ready(Ok(()));
-        }
+        };
         // A checkpoint waits for the transaction around this call.
         Inside::refuse(AWAITING)?;
         if !shared.config.environment.background {

@@ -86,7 +86,7 @@ pub use snapshot::{Snapshot, SnapshotBatch, SnapshotRecord};
 pub use stats::{MemoryRoom, Stats};
 pub use stillpoint_format::hash::KeyHasher;
 pub use stillpoint_format::registry::UnknownName;
-pub use stillpoint_io::{Cancel, NotOwner, ask_for_short_slices};
+pub use stillpoint_io::{Cancel, NotOwner, ask_for_short_slices, go_behind};
 pub use stillpoint_journal::{Holder, JournalStats};
 pub use stillpoint_recovery::{Progress, RecoverySummary, Stage};
 pub use stillpoint_store::{

@@ -30,6 +30,8 @@ pub(crate) struct Serials {
     pub(crate) last: u64,
     /// Present in a named session.
     pub(crate) name: Option<SessionName>,
+    /// Whether the worker notes what transactions depend on.
+    pub(crate) is_noting: bool,
     /// Present once somebody has asked which transactions are durable.
     tracked: Option<Box<Tracked>>,
 }

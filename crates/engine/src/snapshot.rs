@@ -22,8 +22,9 @@ use crate::guards::Inside;
 ///
 /// A checkpoint that is due waits while a snapshot is open, up to
 /// [`Config::snapshot_max_age`](crate::Config::snapshot_max_age) or until the log has reached its limit.
-/// Then the snapshot ends with an error at its reader. So read fast, and drop the snapshot soon. A drop
-/// waits for the end of the capture, which passes over all records once.
+/// Then the snapshot ends with an error at its reader. So read fast, and drop the snapshot soon. A thread
+/// that does nothing else may [go behind](crate::go_behind) the threads with transactions. A drop waits
+/// for the end of the capture, which passes over all records once.
 pub struct Snapshot {
     view: Arc<OpenView>,
     sink: Arc<ViewSink>,

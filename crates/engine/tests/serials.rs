@@ -6,7 +6,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-use stillpoint::{Config, Durability, Durable, Engine, Error, Session, TableId, offline};
+use stillpoint::{
+    Config, Durability, Durable, Engine, Error, Phase, Session, TableId, Tx, offline,
+};
 use stillpoint_io::{Call, Fault, FaultPlan, Lasts, SeededRng, SimDisk};
 
 fn config(disk: &SimDisk, journal: &str) -> Config {
@@ -88,6 +90,57 @@ fn a_serial_is_durable_when_its_log_is_flushed_or_a_checkpoint_has_it() {
         assert_eq!(late.durable_serial(), 1, "{journal}");
         drop((writer, reader, late));
         engine.close().expect("closes");
+    }
+}
+
+#[test]
+fn what_is_durable_already_takes_no_checkpoint() {
+    let engine = Engine::open(config(&SimDisk::new(1), "none")).expect("opens");
+    let table = engine.table("t").expect("a table");
+    let (mut idle, mut writer) = (engine.session().expect("1"), engine.session().expect("2"));
+    put(&mut writer, table, b"key");
+    idle.wait_durable(0).expect("nothing to wait for");
+    block_on(idle.durable(0).expect("ran")).expect("nothing to wait for");
+    assert_eq!(engine.stats().checkpoints.published, 0);
+    block_on(writer.durable(1).expect("ran")).expect("durable");
+    assert_eq!(engine.stats().checkpoints.published, 1);
+}
+
+#[test]
+fn a_commit_inside_a_checkpoint_is_made_durable_by_the_next() {
+    for scheme in ["calc:partial", "zigzag", "hourglass", "calc-stored"] {
+        let disk = SimDisk::new(1);
+        let mut slow = config(&disk, "none");
+        slow.checkpoint = scheme.to_owned();
+        slow.checkpoint_pace = Some(4 << 20);
+        let engine = Engine::open(slow).expect("opens");
+        let table = engine.table("t").expect("a table");
+        let mut writer = engine.session().expect("a session");
+        let many =
+            |tx: &mut Tx<'_>| (0..200_u8).try_for_each(|key| tx.put(table, &[key], &[key; 10_000]));
+        writer.transact(many).expect("commits");
+        assert_eq!(writer.durable_serial(), 0, "{scheme}");
+        std::thread::scope(|scope| {
+            let taken = scope.spawn(|| engine.checkpoint());
+            let is_captured = || {
+                let running = engine.stats().checkpoints.running;
+                running.is_some_and(|progress| progress.phase == Phase::Capture)
+            };
+            while !is_captured() && !taken.is_finished() {
+                std::thread::yield_now();
+            }
+            disk.stall(&[Call::Rename]);
+            put(&mut writer, table, b"inside");
+            assert_eq!(writer.durable_serial(), 0, "{scheme}: nothing is published");
+            disk.resume();
+            taken.join().expect("no panic").expect("a checkpoint");
+        });
+        let durable = writer.durable_serial();
+        let again = Engine::open(config(&disk.crash_image(7), "none")).expect("recovers");
+        let records = again.len(again.table("t").expect("a table"));
+        assert_eq!((durable, records), (1, 200), "{scheme}");
+        engine.checkpoint().expect("a checkpoint");
+        assert_eq!(writer.durable_serial(), 2, "{scheme}");
     }
 }
 

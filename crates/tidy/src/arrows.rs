@@ -96,10 +96,12 @@ pub const ARROWS: &[(&str, &[&str])] = &[
             "stillpoint-sync",
         ],
     ),
+    ("stillpoint-arrow", &["stillpoint"]),
     (
         "stillpoint-cli",
         &[
             "stillpoint",
+            "stillpoint-arrow",
             "stillpoint-server",
             "stillpoint-lab",
             "stillpoint-recovery",

@@ -59,7 +59,8 @@ pub struct Loader {
 impl Loader {
     /// Opens the data directory of `config`, or makes it. The settings of journal and checkpoint
     /// are ignored. Unless `adds` is true, the directory must hold no record. With `adds`, new
-    /// records are added, and replace existing ones with the same key.
+    /// records are added, and replace existing ones with the same key. The serial of a named
+    /// session is such a record: after the load the session goes on from the loaded serial.
     ///
     /// # Errors
     /// [`Error::HoldsRecords`] if `adds` is false and there are records. Otherwise as

@@ -92,7 +92,7 @@ impl Session {
     /// # Errors
     /// [`Error::NoSuchSerial`] at once. The future's errors are those of `wait_durable`.
     pub fn durable(&mut self, serial: u64) -> Result<Durable, Error> {
-        let needs = self.needs_of(serial)?.unwrap_or_default();
+        let needs = self.needs_of(serial)?;
         Ok(Durable::new(self.shared.clone(), needs))
     }
 
@@ -100,8 +100,9 @@ impl Session {
     /// last call depend on. The first call begins to note that, and returns all commits so far.
     pub fn dependencies(&mut self) -> Unflushed {
         let mut met = Unflushed::of(self.worker.take_dependencies());
-        if !self.serials.is_tracked() {
-            self.cut();
+        if !self.serials.is_noting {
+            self.serials.is_noting = true;
+            self.worker.want_dependencies();
             met.join(self.shared.appended());
         }
         let epoch = self.shared.store.driver().now().epoch();
@@ -139,6 +140,7 @@ impl Session {
         let mut met = Unflushed::of(worker.take_dependencies());
         if !serials.is_tracked() {
             worker.want_dependencies();
+            serials.is_noting = true;
             serials.track(shared.appended());
         }
         mutant!(SerialWithoutReads => met.stamps.retain(|stamp| stamp.log() == *log));

@@ -187,6 +187,7 @@ impl Checkpointed for WithSnapshots {
         self.reads.lock().is_running = true;
         let reads = self.reads.clone();
         let read = move || {
+            stillpoint::go_behind();
             let last = read_snapshot(snapshot);
             let mut reads = reads.lock();
             *reads = Reads { done: reads.done + 1, is_running: false, last };
