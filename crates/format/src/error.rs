@@ -89,6 +89,16 @@ pub enum DecodeCause {
         /// The requested value.
         expected: u64,
     },
+    /// An intact page of another time: an older write, or one that was lost.
+    #[error(
+        "the page has gsn {found}, and the map names one with the low bits {expected}: the page is stale"
+    )]
+    StalePage {
+        /// The page's gsn.
+        found: u64,
+        /// The low 24 bits of the gsn that the map names.
+        expected: u64,
+    },
     /// Intact bytes that contradict each other.
     #[error("inconsistent: {0}")]
     Inconsistent(&'static str),

@@ -96,13 +96,20 @@ pub enum FileKind {
     StateImage = 4,
     /// A segment of the log of actions of a state.
     StateActions = 5,
+    /// The pages of paged tables. The file has no header; each page has a checksum of its own.
+    PageData = 6,
+    /// The map of the places of pages.
+    PageMap = 7,
 }
 
 impl FileKind {
     /// The version that this build writes and reads.
     fn version(self) -> u32 {
         match self {
-            FileKind::LogSegment | FileKind::CheckpointPart => FORMAT_VERSION,
+            FileKind::LogSegment
+            | FileKind::CheckpointPart
+            | FileKind::PageData
+            | FileKind::PageMap => FORMAT_VERSION,
             FileKind::StateSchema | FileKind::StateImage | FileKind::StateActions => {
                 STATE_FORMAT_VERSION
             }

@@ -13,6 +13,7 @@
 //! | [`stamp`] | who wrote a cell last |
 //! | [`names`] | files and directories under the data directory |
 //! | [`node`] | slotted nodes of ordered indexes: header, slots, entries |
+//! | [`pages`] | pages of paged tables, and the map of their places |
 //! | [`log`] | redo log: segments, batches, records |
 //! | [`part`] | checkpoint part files: blocks, records, index |
 //! | [`manifest`] | the one document that says which files count |
@@ -27,6 +28,7 @@ pub mod log;
 pub mod manifest;
 pub mod names;
 pub mod node;
+pub mod pages;
 pub mod part;
 pub mod registry;
 pub mod stamp;

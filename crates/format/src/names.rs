@@ -14,6 +14,8 @@ pub const CHECKPOINT_DIR: &str = "checkpoint";
 pub const MERGE_INPUTS: &str = "inputs";
 /// Directory of the logs.
 pub const LOG_DIR: &str = "log";
+/// Directory of the pages of paged tables.
+pub const PAGES_DIR: &str = "pages";
 
 /// Whether a checkpoint holds every record, or those changed since its base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -1,9 +1,12 @@
 //! Cancellation of a piece of work that reads a disk.
 
 use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+
+use stillpoint_mem::Target;
 
 use crate::disk::{
     Caching, Disk, DiskError, DiskFile, DiskLock, DiskResult, OpenMode, SharedLock, Space,
@@ -119,6 +122,9 @@ impl Disk for CancellableDisk {
     fn describe(&self, path: &Path) -> PathBuf {
         self.disk.describe(path)
     }
+    fn simulation_seed(&self) -> Option<u64> {
+        self.disk.simulation_seed()
+    }
 }
 
 #[derive(Debug)]
@@ -137,6 +143,14 @@ impl DiskFile for CancellableFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> DiskResult<usize> {
         self.check("read")?;
         self.file.read_at(buf, offset)
+    }
+    fn read_into(&self, target: &Target, offset: u64) -> DiskResult<usize> {
+        self.check("read")?;
+        self.file.read_into(target, offset)
+    }
+    fn descriptor(&self, writes: bool) -> DiskResult<Option<BorrowedFd<'_>>> {
+        self.check("read or write")?;
+        self.file.descriptor(writes)
     }
     fn write_at(&self, buf: &[u8], offset: u64) -> DiskResult<()> {
         self.check("write")?;

@@ -2,11 +2,14 @@
 
 use std::fmt;
 use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::io::Errno;
+use stillpoint_mem::{Target, words};
 
+use crate::aligned::AlignedBuf;
 use crate::owned::NotOwner;
 
 /// An error of the disk: the operation, the file and the reason.
@@ -144,6 +147,11 @@ pub trait Disk: Send + Sync + fmt::Debug {
     fn space(&self) -> DiskResult<Option<Space>>;
     /// The absolute path for messages.
     fn describe(&self, path: &Path) -> PathBuf;
+    /// A seed for the order in which a [`Queue`](crate::Queue) ends transfers, if the disk is a
+    /// simulated one. `None` for a disk that has an order of its own.
+    fn simulation_seed(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// Result of [`Disk::lock_shared`].
@@ -173,6 +181,25 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
     /// # Errors
     /// An error of the disk.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> DiskResult<usize>;
+    /// Reads into a frame until it is full or the file ends. Returns the bytes read. Other threads
+    /// may read the frame as words meanwhile.
+    ///
+    /// # Errors
+    /// An error of the disk. Some words may have changed.
+    fn read_into(&self, target: &Target, offset: u64) -> DiskResult<usize> {
+        let mut buf = AlignedBuf::zeroed(target.bytes());
+        let bytes = self.read_at(&mut buf, offset)?;
+        words::write(target.words(), 0, &buf[..bytes]);
+        Ok(bytes)
+    }
+    /// The descriptor with which a queue has the system make transfers of this file. `writes` asks
+    /// for the checks that precede a write. `None` if the system has no such file.
+    ///
+    /// # Errors
+    /// The file may not be written.
+    fn descriptor(&self, _writes: bool) -> DiskResult<Option<BorrowedFd<'_>>> {
+        Ok(None)
+    }
     /// Writes all of `buf`. After an error the file's content in that range is unspecified.
     ///
     /// # Errors
@@ -247,12 +274,22 @@ pub(crate) fn parts(path: &Path) -> io::Result<Vec<&str>> {
 
 /// Refuses accesses that `O_DIRECT` would refuse, whether or not the file system has it.
 pub(crate) fn check_aligned(caching: Caching, buf: &[u8], offset: u64) -> io::Result<()> {
+    check_aligned_at(caching, buf.as_ptr().addr(), buf.len(), offset)
+}
+
+/// As [`check_aligned`], of `bytes` bytes at an address.
+pub(crate) fn check_aligned_at(
+    caching: Caching,
+    address: usize,
+    bytes: usize,
+    offset: u64,
+) -> io::Result<()> {
     if caching == Caching::Buffered {
         return Ok(());
     }
     let align = DIRECT_ALIGN as u64;
-    let aligned = (buf.as_ptr().addr() as u64).is_multiple_of(align)
-        && (buf.len() as u64).is_multiple_of(align)
+    let aligned = (address as u64).is_multiple_of(align)
+        && (bytes as u64).is_multiple_of(align)
         && offset.is_multiple_of(align);
     if aligned {
         Ok(())

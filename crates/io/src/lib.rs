@@ -26,6 +26,7 @@ mod owned;
 mod pace;
 mod parallel;
 mod process;
+mod queue;
 mod real;
 mod rng;
 mod seeded;
@@ -61,6 +62,7 @@ pub use parallel::in_parallel;
 pub use process::{
     process_cpu_ns, raise_open_files, resident_bytes, thread_cpu_ns, total_memory_bytes,
 };
+pub use queue::{Ended, Queue, Transfer};
 pub use real::RealDisk;
 pub use rng::{RealRng, Rng, SeededRng};
 pub use seeded::seeded_rounds;

@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
+use stillpoint_mem::Target;
 
 use crate::disk::{
     Caching, Disk, DiskError, DiskFile, DiskLock, DiskResult, OpenMode, SharedLock, Space,
@@ -197,6 +199,9 @@ impl Disk for OwnedDisk {
     fn describe(&self, path: &Path) -> PathBuf {
         self.inner.describe(path)
     }
+    fn simulation_seed(&self) -> Option<u64> {
+        self.inner.simulation_seed()
+    }
 }
 
 /// An open file that is changed only while the lock is held.
@@ -220,6 +225,15 @@ impl OwnedFile {
 impl DiskFile for OwnedFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> DiskResult<usize> {
         self.file.read_at(buf, offset)
+    }
+    fn read_into(&self, target: &Target, offset: u64) -> DiskResult<usize> {
+        self.file.read_into(target, offset)
+    }
+    fn descriptor(&self, writes: bool) -> DiskResult<Option<BorrowedFd<'_>>> {
+        if writes {
+            self.change("write", || Ok(()))?;
+        }
+        self.file.descriptor(writes)
     }
     fn write_at(&self, buf: &[u8], offset: u64) -> DiskResult<()> {
         self.change("write", || self.file.write_at(buf, offset))

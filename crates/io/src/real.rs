@@ -2,6 +2,9 @@
 
 #![expect(clippy::disallowed_methods, reason = "this is the disk that the lint points to")]
 
+#[cfg(not(any(loom, shuttle)))]
+#[expect(unsafe_code, reason = "the system writes by address, see the notes there")]
+mod by_address;
 mod file;
 mod removal;
 

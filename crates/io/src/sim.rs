@@ -436,6 +436,9 @@ impl Disk for SimDisk {
         space.map_err(|e| DiskError::new("ask for the space of", self.describe(Path::new("")), e))
     }
 
+    fn simulation_seed(&self) -> Option<u64> {
+        Some(self.machine.state.lock().rng.next_u64())
+    }
     fn describe(&self, path: &Path) -> PathBuf {
         let root = PathBuf::from(ROOT_PATH);
         match parts(path) {

@@ -25,7 +25,8 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("stillpoint-format", &[]),
     ("stillpoint-sync", &[]),
     ("stillpoint-mem", &["stillpoint-sync"]),
-    ("stillpoint-io", &[]),
+    // A queue reads into the frames of mem by their addresses.
+    ("stillpoint-io", &["stillpoint-mem"]),
     ("stillpoint-txn", &["stillpoint-sync", "stillpoint-format", "stillpoint-io"]),
     ("stillpoint-node", &["stillpoint-format", "stillpoint-mem", "stillpoint-sync"]),
     (

@@ -6,5 +6,6 @@ mod hostile;
 mod log;
 mod manifest;
 mod operations;
+mod pages;
 mod part;
 mod state;

@@ -4,13 +4,21 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+#[cfg(not(any(loom, shuttle)))]
+use stillpoint_mem::Target;
+
 use super::FlushState;
+#[cfg(not(any(loom, shuttle)))]
+use super::by_address::read_once;
 use crate::aligned::AlignedBuf;
+#[cfg(not(any(loom, shuttle)))]
+use crate::disk::check_aligned_at;
 use crate::disk::{
     Caching, DIRECT_ALIGN, DiskError, DiskFile, DiskResult, OpenMode, check_aligned, check_range,
     read_only,
@@ -79,9 +87,20 @@ impl RealFile {
     }
 
     fn read_fully(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.read_until_full(buf.len(), |filled| {
+            self.file.read_at(&mut buf[filled..], offset + filled as u64)
+        })
+    }
+
+    /// Reads `bytes` bytes by calls that get the number of bytes read so far.
+    fn read_until_full(
+        &self,
+        bytes: usize,
+        mut read_once: impl FnMut(usize) -> io::Result<usize>,
+    ) -> io::Result<usize> {
         let mut filled = 0;
-        while filled < buf.len() {
-            match self.file.read_at(&mut buf[filled..], offset + filled as u64) {
+        while filled < bytes {
+            match read_once(filled) {
                 Ok(0) => break,
                 Ok(n) => {
                     filled += n;
@@ -142,6 +161,29 @@ impl DiskFile for RealFile {
             .and_then(|()| check_aligned(self.caching, buf, offset))
             .and_then(|()| self.transfer(|| self.read_fully(buf, offset)))
             .map_err(|e| self.fail(format!("read {} bytes at {offset} of", buf.len()), e))
+    }
+
+    #[cfg(not(any(loom, shuttle)))]
+    fn read_into(&self, target: &Target, offset: u64) -> DiskResult<usize> {
+        let bytes = target.bytes();
+        let read_fully = || {
+            self.read_until_full(bytes, |filled| {
+                read_once(self.file.as_fd(), target, filled, offset + filled as u64)
+            })
+        };
+        check_range(bytes as u64, offset)
+            .and_then(|()| {
+                check_aligned_at(self.caching, target.address().addr().get(), bytes, offset)
+            })
+            .and_then(|()| self.transfer(read_fully))
+            .map_err(|e| self.fail(format!("read {bytes} bytes at {offset} of"), e))
+    }
+
+    fn descriptor(&self, writes: bool) -> DiskResult<Option<BorrowedFd<'_>>> {
+        if writes {
+            self.check_writable().map_err(|e| self.fail("write", e))?;
+        }
+        Ok(Some(self.file.as_fd()))
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> DiskResult<()> {
