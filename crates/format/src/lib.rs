@@ -15,6 +15,7 @@
 //! | [`node`] | slotted nodes of ordered indexes: header, slots, entries |
 //! | [`pages`] | pages of paged tables, and the map of their places |
 //! | [`log`] | redo log: segments, batches, records |
+//! | [`page_log`] | records of paged tables, in operations of the log |
 //! | [`part`] | checkpoint part files: blocks, records, index |
 //! | [`manifest`] | the one document that says which files count |
 //! | [`registry`] | tables of what a file or an option may name |
@@ -28,6 +29,7 @@ pub mod log;
 pub mod manifest;
 pub mod names;
 pub mod node;
+pub mod page_log;
 pub mod pages;
 pub mod part;
 pub mod registry;

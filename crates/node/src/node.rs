@@ -65,6 +65,25 @@ impl<'a> Node<'a> {
         Fence { start: space.heap_start, bytes: key.len() as u16 }
     }
 
+    /// The words of the page.
+    #[inline]
+    pub fn words(&self) -> &'a [AtomicU64] {
+        self.words
+    }
+
+    /// Forgets the checksum of a page that was read. A page in memory has none.
+    pub fn clear_checksum(&self) {
+        self.set_word(WORD_KIND, KindWord { checksum: 0, ..self.kind_word() }.pack());
+    }
+
+    /// The number of words at the begin of the page that are used, and the number of the first word of
+    /// the heap. The words in between mean nothing.
+    pub fn used_words(&self) -> (usize, usize) {
+        let space = self.space();
+        let head = (NODE_HEADER_WORDS + usize::from(space.slots)).min(self.words.len());
+        (head, usize::from(space.heap_start).clamp(head, self.words.len()))
+    }
+
     /// Bytes of the page.
     #[inline]
     pub fn page_bytes(&self) -> usize {

@@ -30,6 +30,17 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("stillpoint-txn", &["stillpoint-sync", "stillpoint-format", "stillpoint-io"]),
     ("stillpoint-node", &["stillpoint-format", "stillpoint-mem", "stillpoint-sync"]),
     (
+        "stillpoint-paged",
+        &[
+            "stillpoint-node",
+            "stillpoint-txn",
+            "stillpoint-sync",
+            "stillpoint-mem",
+            "stillpoint-io",
+            "stillpoint-format",
+        ],
+    ),
+    (
         "stillpoint-store",
         &[
             "stillpoint-node",

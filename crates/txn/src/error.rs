@@ -90,6 +90,14 @@ pub enum TxError {
         /// The limit in bytes.
         limit: usize,
     },
+    /// A value is too long for a page of a paged table.
+    #[error("a value of {len} bytes is too long for a paged table; the limit is {limit}")]
+    PagedValueTooLong {
+        /// The value's length in bytes.
+        len: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
     /// The index of a table has no address space left.
     #[error("the index of table number {} is full: no address space is left for it", .0.0)]
     IndexFull(TableId),

@@ -24,6 +24,7 @@
 //!    keys of the memory store first, then those of each kind in the order of the kinds.
 
 use std::fmt;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use stillpoint_format::Stamp;
@@ -198,6 +199,28 @@ pub struct KindKey<'a> {
     pub mode: Mode,
 }
 
+/// A range of keys of an ordered kind of table.
+#[derive(Clone, Copy, Debug)]
+pub struct KindRange<'a> {
+    /// Table.
+    pub table: TableId,
+    /// Lower end.
+    pub lower: Bound<&'a [u8]>,
+    /// Upper end.
+    pub upper: Bound<&'a [u8]>,
+}
+
+/// Some records of a range, in the order of their keys.
+#[derive(Debug, Default)]
+pub struct RangeBatch {
+    /// Key, tag and value of each record.
+    pub records: Vec<(Vec<u8>, u8, Vec<u8>)>,
+    /// The last key that was looked at, which may have no value. The next batch begins behind it.
+    pub last: Vec<u8>,
+    /// Whether the range has no more records.
+    pub is_end: bool,
+}
+
 /// The part of one kind in one session's transactions. One transaction runs at a time.
 ///
 /// A slot is the number of a key of the transaction in this part, in the order of the first locks,
@@ -243,17 +266,35 @@ pub trait KindPart: Send {
     /// Whether the key had a value before this transaction.
     fn existed(&self, slot: u32) -> bool;
 
-    /// Gives the key a value, or removes its value, and logs the operation.
+    /// Gives the key a value, or removes its value, and logs the operation. A new key of an ordered
+    /// kind may have to wait for the gap that the key falls into, as [`lock`](Self::lock) waits.
     ///
     /// # Errors
-    /// [`TxError::DeclaredForReading`] if the slot is not locked for writing. [`TxError::Log`].
-    /// Errors of the kind.
+    /// [`TxError::DeclaredForReading`] if the slot is not locked for writing. [`TxError::Conflict`].
+    /// [`TxError::Log`]. Errors of the kind.
     fn put(
         &mut self,
         slot: u32,
         value: Option<(u8, &[u8])>,
         log: &mut dyn OperationLog,
+        may_wait: &dyn Fn() -> bool,
     ) -> Result<Presence<()>, TxError>;
+
+    /// Reads the next records of a range, in the ascending order of their keys. Locks the records and
+    /// the gaps between them. Records of the transaction itself are among them.
+    /// For transactions without declared keys.
+    ///
+    /// # Errors
+    /// [`TxError::NotOrdered`] if the kind has no order. Else as [`lock`](Self::lock).
+    fn range(
+        &mut self,
+        range: &KindRange<'_>,
+        may_wait: &dyn Fn() -> bool,
+        out: &mut RangeBatch,
+    ) -> Result<Presence<()>, TxError> {
+        let (_, _) = (may_wait, out);
+        Err(TxError::NotOrdered(range.table))
+    }
 
     /// Appends the stamps of all locked keys.
     fn touched(&self, out: &mut Vec<Stamp>);

@@ -17,8 +17,8 @@ pub use discipline::Discipline;
 pub use error::{LogRefused, MemoryLimit, TxError};
 pub use keys::{DeclaredKey, KeySet, Mode, Slot};
 pub use kind::{
-    Arrival, KindKey, KindPart, KindTable, LockedTables, Operation, OperationLog, Presence,
-    Sections, TableKind,
+    Arrival, KindKey, KindPart, KindRange, KindTable, LockedTables, Operation, OperationLog,
+    Presence, RangeBatch, Sections, TableKind,
 };
 pub use lookup::{Lookup, SCAN_MAX};
 pub use patience::Patience;

@@ -1,6 +1,7 @@
 //! The parts that the kinds of tables have in one session's transactions.
 
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use stillpoint_format::Stamp;
@@ -30,6 +31,44 @@ struct Key {
     mode: Mode,
 }
 
+/// Keys up to which a search looks at each of them.
+const SEARCHED: usize = 16;
+
+/// The keys of a run in the parts, with their slots.
+#[derive(Debug, Default)]
+struct Met {
+    keys: Vec<(Key, Slot)>,
+    /// The number of the first entry of each key, by table. Made for more than [`SEARCHED`] keys.
+    at: HashMap<TableId, HashMap<Vec<u8>, usize>>,
+}
+
+impl Met {
+    fn clear(&mut self) {
+        self.keys.clear();
+        self.at.clear();
+    }
+
+    fn find(&self, table: TableId, key: &[u8]) -> Option<usize> {
+        if self.keys.len() <= SEARCHED {
+            return self.keys.iter().position(|(met, _)| met.table == table && met.key == key);
+        }
+        self.at.get(&table)?.get(key).copied()
+    }
+
+    fn push(&mut self, key: Key, slot: Slot) {
+        self.keys.push((key, slot));
+        let first = match self.keys.len() {
+            ..=SEARCHED => return,
+            count if count == SEARCHED + 1 => 0,
+            count => count - 1,
+        };
+        for number in first..self.keys.len() {
+            let key = &self.keys[number].0;
+            self.at.entry(key.table).or_default().entry(key.key.clone()).or_insert(number);
+        }
+    }
+}
+
 /// The parts of all kinds in the transactions of one session, and the place of each key.
 pub(crate) struct Parts {
     pub(crate) kinds: Arc<Kinds>,
@@ -39,7 +78,7 @@ pub(crate) struct Parts {
     /// The location of the key under each slot of the transaction.
     places: Vec<KeyLocation>,
     /// The keys of the run in the parts, with their slots.
-    met: Vec<(Key, Slot)>,
+    met: Met,
     /// Keys that earlier runs of the transaction have met.
     remembered: Vec<Key>,
     discipline: Discipline,
@@ -70,7 +109,7 @@ impl Parts {
             parts,
             operations,
             places: Vec::new(),
-            met: Vec::new(),
+            met: Met::default(),
             remembered: Vec::new(),
             discipline: Discipline::Declared,
             has_conflicted: false,
@@ -163,7 +202,7 @@ impl Parts {
                     let slot = Slot(self.places.len() as u32);
                     let (table, mode) = (declared.table, declared.mode);
                     let key = Key { kind, table, key: keys.key(index).to_vec(), mode };
-                    self.met.push((key.clone(), slot));
+                    self.met.push(key.clone(), slot);
                     others.push(key);
                     // The slot of the key in its part is known once the key is locked.
                     self.places.push(KeyLocation::Part(kind, 0));
@@ -215,19 +254,19 @@ impl Parts {
         key: &[u8],
         mode: Mode,
     ) -> Result<Slot, TxError> {
-        let known = self.met.iter().position(|(met, _)| met.table == table && met.key == key);
+        let known = self.met.find(table, key);
         if self.discipline == Discipline::Declared {
             let Some(known) = known else { return Err(TxError::NotDeclared) };
-            let (met, slot) = &self.met[known];
+            let (met, slot) = &self.met.keys[known];
             return match (met.mode, mode) {
                 (Mode::Read, Mode::Write) => Err(TxError::DeclaredForReading { slot: slot.0 }),
                 _ => Ok(*slot),
             };
         }
         if let Some(known) = known
-            && self.met[known].0.mode >= mode
+            && self.met.keys[known].0.mode >= mode
         {
-            return Ok(self.met[known].1);
+            return Ok(self.met.keys[known].1);
         }
         let asked = Key { kind, table, key: key.to_vec(), mode };
         self.holds_locks = true;
@@ -246,18 +285,18 @@ impl Parts {
             }
         };
         if let Some(known) = known {
-            self.met[known].0.mode = mode;
-            return Ok(self.met[known].1);
+            self.met.keys[known].0.mode = mode;
+            return Ok(self.met.keys[known].1);
         }
         let public = Slot(self.places.len() as u32);
         self.places.push(KeyLocation::Part(kind, slot));
-        self.met.push((asked, public));
+        self.met.push(asked, public);
         Ok(public)
     }
 
     /// Whether the run may have written to a table of another kind.
     pub(crate) fn may_have_written(&self) -> bool {
-        self.met.iter().any(|(key, _)| key.mode == Mode::Write)
+        self.met.keys.iter().any(|(key, _)| key.mode == Mode::Write)
     }
 
     /// The slot of a key that the memory store has locked under `slot`.
@@ -280,7 +319,7 @@ impl Parts {
 
     /// The hash of the key of a slot in a part.
     pub(crate) fn key_hash(&self, slot: Slot) -> u64 {
-        let found = self.met.iter().find(|(_, of)| *of == slot);
+        let found = self.met.keys.iter().find(|(_, of)| *of == slot);
         let (key, _) = found.expect("a slot in a part has its key");
         self.store.hash(key.table, &key.key)
     }
@@ -328,14 +367,22 @@ impl Parts {
         slot: u32,
         value: Option<(u8, &[u8])>,
     ) -> Result<(), TxError> {
-        let Self { parts, operations, absent, must_not_wait, .. } = self;
+        let Self { store, parts, operations, absent, must_not_wait, patience, .. } = self;
+        let wait = KindWait::new(*patience);
         let mut here = Here { must_not_wait: *must_not_wait, absent };
-        here.until(|| parts[part].put(slot, value, operations))
+        let gives_way = self.discipline == Discipline::Declared;
+        // The holder of the store's permit may have the gap, and wait for locks of this transaction.
+        let may_wait = || !(gives_way && store.driver().now().is_permitted()) && wait.may_go_on();
+        let put = here.until(|| parts[part].put(slot, value, operations, &may_wait));
+        put.map_err(|error| {
+            self.has_conflicted |= is_conflict(&error);
+            wait.reason(error)
+        })
     }
 
     /// Keeps the keys of a run that has conflicted for the next one.
     pub(crate) fn remember_run(&mut self) {
-        for (key, _) in std::mem::take(&mut self.met) {
+        for (key, _) in std::mem::take(&mut self.met).keys {
             self.remember(key);
         }
     }

@@ -605,6 +605,7 @@ impl KindPart for Part {
         slot: u32,
         value: Option<(u8, &[u8])>,
         log: &mut dyn OperationLog,
+        _: &dyn Fn() -> bool,
     ) -> Result<Presence<()>, TxError> {
         let at = &self.slots[slot as usize];
         if at.mode == Mode::Read {

@@ -1,0 +1,289 @@
+//! Records of paged tables: the bytes that the kind of table gives to an operation or an undo of the log.
+//!
+//! ```text
+//! code 1, then …
+//! 1 change: page 8, key, value before, value after
+//! 2 undo:   page 8, key, 1 if the key had a value before else 0, value after
+//! 3 split:  left 8, right 8, parent 8, separator, image of the right page
+//! 4 raise:  root 8, child 8, image of the child
+//! 5 kept:   nothing
+//!
+//! key, separator: length 2, bytes     value: 0, or 1, tag 1, length 4, bytes
+//! image: words at the begin 2, first word of the heap 2, both parts as words of 8 bytes
+//! ```
+//! A change holds the value before it, so its undo needs nothing else. Changes of structure are not
+//! undone. The record *kept* stands for their undo.
+
+use crate::bytes::Cursor;
+use crate::error::{DecodeCause, DecodeError};
+use crate::node::{NODE_BYTES_MAX, NODE_HEADER_WORDS};
+
+const WHAT: &str = "record of a paged table";
+
+const CHANGE: u8 = 1;
+const UNDO: u8 = 2;
+const SPLIT: u8 = 3;
+const RAISE: u8 = 4;
+const KEPT: u8 = 5;
+
+/// Tag and bytes of a value. `None` for a key without one.
+pub type LoggedValue<'a> = Option<(u8, &'a [u8])>;
+
+/// A record of a paged table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PageRecord<'a> {
+    /// A key got another value, or lost it.
+    Change {
+        /// The page that had the key.
+        page: u64,
+        /// The key.
+        key: &'a [u8],
+        /// The value before.
+        before: LoggedValue<'a>,
+        /// The value after.
+        after: LoggedValue<'a>,
+    },
+    /// A key got back what it had before a change.
+    Undo {
+        /// The page that had the key.
+        page: u64,
+        /// The key.
+        key: &'a [u8],
+        /// Whether the key had a value before the undo.
+        had: bool,
+        /// The value that it has again.
+        after: LoggedValue<'a>,
+    },
+    /// The entries of a page from a separator on went to a new page.
+    Split {
+        /// The page that was split.
+        left: u64,
+        /// The new page.
+        right: u64,
+        /// The parent of both.
+        parent: u64,
+        /// The key between both.
+        separator: &'a [u8],
+        /// Content of the new page.
+        image: PageImage<'a>,
+    },
+    /// The content of a root went to a new page, the only child of the root.
+    Raise {
+        /// The root.
+        root: u64,
+        /// The new page.
+        child: u64,
+        /// Content of the new page.
+        image: PageImage<'a>,
+    },
+    /// A change of structure stays, although its transaction has aborted.
+    Kept,
+}
+
+/// The words of a page, without the unused ones between slots and heap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageImage<'a> {
+    /// Words at the begin of the page: header and slots, as little-endian bytes.
+    pub head: &'a [u8],
+    /// Number of the first word of the heap.
+    pub heap_start: u16,
+    /// The words of the heap, as little-endian bytes.
+    pub heap: &'a [u8],
+}
+
+fn put_key(out: &mut Vec<u8>, key: &[u8]) {
+    out.extend_from_slice(&(key.len() as u16).to_le_bytes());
+    out.extend_from_slice(key);
+}
+
+fn put_value(out: &mut Vec<u8>, value: LoggedValue<'_>) {
+    let Some((tag, bytes)) = value else { return out.push(0) };
+    out.extend_from_slice(&[1, tag]);
+    out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+    out.extend_from_slice(bytes);
+}
+
+fn put_pages(out: &mut Vec<u8>, code: u8, pages: &[u64]) {
+    out.push(code);
+    pages.iter().for_each(|page| out.extend_from_slice(&page.to_le_bytes()));
+}
+
+impl PageImage<'_> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&((self.head.len() / 8) as u16).to_le_bytes());
+        out.extend_from_slice(&self.heap_start.to_le_bytes());
+        out.extend_from_slice(self.head);
+        out.extend_from_slice(self.heap);
+    }
+}
+
+impl<'a> PageRecord<'a> {
+    /// Appends the record's bytes. Keys have at most 65,535 bytes.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Change { page, key, before, after } => {
+                put_pages(out, CHANGE, &[*page]);
+                put_key(out, key);
+                put_value(out, *before);
+                put_value(out, *after);
+            }
+            Self::Undo { page, key, had, after } => {
+                put_pages(out, UNDO, &[*page]);
+                put_key(out, key);
+                out.push(u8::from(*had));
+                put_value(out, *after);
+            }
+            Self::Split { left, right, parent, separator, image } => {
+                put_pages(out, SPLIT, &[*left, *right, *parent]);
+                put_key(out, separator);
+                image.encode(out);
+            }
+            Self::Raise { root, child, image } => {
+                put_pages(out, RAISE, &[*root, *child]);
+                image.encode(out);
+            }
+            Self::Kept => out.push(KEPT),
+        }
+    }
+
+    /// The record in these bytes.
+    ///
+    /// # Errors
+    /// The bytes are no such record.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut rest = Cursor::new(bytes, 0, WHAT);
+        let record = match rest.u8()? {
+            CHANGE => Self::Change {
+                page: rest.u64()?,
+                key: key(&mut rest)?,
+                before: value(&mut rest)?,
+                after: value(&mut rest)?,
+            },
+            UNDO => Self::Undo {
+                page: rest.u64()?,
+                key: key(&mut rest)?,
+                had: flag(&mut rest)?,
+                after: value(&mut rest)?,
+            },
+            SPLIT => Self::Split {
+                left: rest.u64()?,
+                right: rest.u64()?,
+                parent: rest.u64()?,
+                separator: key(&mut rest)?,
+                image: image(&mut rest)?,
+            },
+            RAISE => {
+                Self::Raise { root: rest.u64()?, child: rest.u64()?, image: image(&mut rest)? }
+            }
+            KEPT => Self::Kept,
+            code => {
+                let value = u64::from(code);
+                return Err(rest.error(DecodeCause::Unknown { field: "code", value }));
+            }
+        };
+        if !rest.is_empty() {
+            return Err(rest.error(DecodeCause::Inconsistent("bytes behind a record")));
+        }
+        Ok(record)
+    }
+}
+
+fn key<'a>(rest: &mut Cursor<'a>) -> Result<&'a [u8], DecodeError> {
+    let bytes = rest.u16()?;
+    rest.take(usize::from(bytes))
+}
+
+fn flag(rest: &mut Cursor<'_>) -> Result<bool, DecodeError> {
+    match rest.u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        other => {
+            let value = u64::from(other);
+            Err(rest.error(DecodeCause::Unknown { field: "presence", value }))
+        }
+    }
+}
+
+fn value<'a>(rest: &mut Cursor<'a>) -> Result<LoggedValue<'a>, DecodeError> {
+    if !flag(rest)? {
+        return Ok(None);
+    }
+    let tag = rest.u8()?;
+    let bytes = rest.u32()?;
+    Ok(Some((tag, rest.take(bytes as usize)?)))
+}
+
+/// An image, which ends the record.
+fn image<'a>(rest: &mut Cursor<'a>) -> Result<PageImage<'a>, DecodeError> {
+    let (head_words, heap_start) = (rest.u16()?, rest.u16()?);
+    let head = rest.take(usize::from(head_words) * 8)?;
+    let heap = rest.take(rest.rest().len())?;
+    let end = usize::from(heap_start) + heap.len() / 8;
+    let is_sound = usize::from(head_words) >= NODE_HEADER_WORDS
+        && head_words <= heap_start
+        && heap.len().is_multiple_of(8)
+        && end <= NODE_BYTES_MAX / 8;
+    if !is_sound {
+        return Err(rest.error(DecodeCause::Inconsistent("an image that is no page")));
+    }
+    Ok(PageImage { head, heap_start, heap })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples() -> Vec<PageRecord<'static>> {
+        let image = PageImage { head: &[7; 72], heap_start: 10, heap: &[9; 16] };
+        vec![
+            PageRecord::Change { page: 9, key: b"key", before: None, after: Some((7, b"value")) },
+            PageRecord::Undo { page: u64::MAX, key: b"", had: true, after: Some((0, b"")) },
+            PageRecord::Split { left: 1, right: 2, parent: 3, separator: b"s", image },
+            PageRecord::Raise { root: 1, child: 2, image },
+            PageRecord::Kept,
+        ]
+    }
+
+    #[test]
+    fn records_are_the_same_after_encoding() {
+        for record in samples() {
+            let mut bytes = Vec::new();
+            record.encode(&mut bytes);
+            assert_eq!(PageRecord::decode(&bytes), Ok(record));
+        }
+        let mut bytes = Vec::new();
+        samples()[0].encode(&mut bytes);
+        let expected = b"\x01\x09\0\0\0\0\0\0\0\x03\0key\0\x01\x07\x05\0\0\0value";
+        assert_eq!(bytes, expected, "as specified");
+    }
+
+    #[test]
+    fn an_undo_is_no_longer_than_its_change() {
+        let (before, after) = (Some((1, &b"before"[..])), None);
+        let mut bytes = [Vec::new(), Vec::new()];
+        PageRecord::Change { page: 1, key: b"k", before, after }.encode(&mut bytes[0]);
+        let undo = PageRecord::Undo { page: 1, key: b"k", had: false, after: before };
+        undo.encode(&mut bytes[1]);
+        assert!(bytes[1].len() <= bytes[0].len());
+    }
+
+    #[test]
+    fn shortened_and_changed_records_are_errors_or_other_records() {
+        for record in samples() {
+            let mut bytes = Vec::new();
+            record.encode(&mut bytes);
+            for end in 0..bytes.len() {
+                assert_ne!(PageRecord::decode(&bytes[..end]), Ok(record.clone()), "cut at {end}");
+            }
+            for at in 0..bytes.len() {
+                for bit in 0..8 {
+                    let mut other = bytes.clone();
+                    other[at] ^= 1 << bit;
+                    assert_ne!(PageRecord::decode(&other), Ok(record.clone()));
+                }
+            }
+            bytes.push(0);
+            assert!(PageRecord::decode(&bytes).is_err() || !matches!(record, PageRecord::Kept));
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! The kind of paged tables.
+//!
+//! **Durability, first form.** Pages are placed in free slots, and a checkpoint names the state of all
+//! pages in the sections of the MANIFEST. What is placed later, by evictions, is forgotten by a crash. A
+//! start takes the pages of the named state, each as it was copied, and repeats the records above each
+//! page's gsn. So a page may be evicted before its records are flushed: no crash can find it.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+use stillpoint_format::Stamp;
+use stillpoint_format::page_log::PageRecord;
+use stillpoint_io::Disk;
+use stillpoint_sync::Mutex;
+use stillpoint_txn::{
+    Arrival, KindPart, KindTable, LockedTables, LogRefused, OperationLog, Presence, Sections,
+    TableId, TableKind, TxError,
+};
+
+use crate::loads::Missing;
+use crate::locks::LockTable;
+use crate::log::TableLog;
+use crate::part::Part;
+use crate::pool::{Pool, PoolError, PoolStats};
+use crate::tables::{Section, Table, Tables};
+use crate::tree::{Batch, PageLog};
+
+/// The name of the kind in the MANIFEST.
+pub const KIND_NAME: &str = "paged";
+
+/// Scans that may be under way. A scan that is older is refused.
+const CURSORS: usize = 4096;
+
+/// A record that does not belong to the kind, or does not fit the state of a page.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RecordError {
+    /// The bytes are no record.
+    #[error(transparent)]
+    Decode(#[from] stillpoint_format::DecodeError),
+    /// The record contradicts the page.
+    #[error("a record of page {page} does not fit the page: {why}")]
+    Misfit { page: u64, why: String },
+}
+
+/// A section of the MANIFEST that cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum SectionError {
+    #[error("table {} has the section {text:?}, which this build cannot read", .table.0)]
+    Unreadable { table: TableId, text: String },
+    #[error(
+        "table {} has pages of {found} bytes, and the settings say {expected}: the size of pages is \
+         fixed when the first table is made", .table.0
+    )]
+    PageBytes { table: TableId, found: usize, expected: usize },
+}
+
+/// A place in a scan.
+#[derive(Debug)]
+struct Cursor {
+    number: u64,
+    table: TableId,
+    /// The last key that was given.
+    after: Vec<u8>,
+}
+
+/// The kind of paged tables.
+pub struct Paged {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) locks: LockTable,
+    pub(crate) tables: Tables,
+    cursors: Mutex<(u64, VecDeque<Cursor>)>,
+    /// The state of all pages that a checkpoint under way has written.
+    map: Mutex<Option<u64>>,
+}
+
+impl fmt::Debug for Paged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Paged").field("pool", &self.pool).finish_non_exhaustive()
+    }
+}
+
+impl Paged {
+    /// The kind, over a pool. `seed` spreads keys over locks.
+    pub fn new(pool: Arc<Pool>, seed: u64) -> Arc<Self> {
+        Arc::new(Self {
+            pool,
+            locks: LockTable::new(seed),
+            tables: Tables::new(),
+            cursors: Mutex::default(),
+            map: Mutex::default(),
+        })
+    }
+
+    /// The number of the state of all pages that a section of the MANIFEST names.
+    pub fn map_of(section: &str) -> Option<u64> {
+        Section::read(section).map(|section| section.map)
+    }
+
+    /// Numbers of the pool.
+    pub fn stats(&self) -> PoolStats {
+        self.pool.stats()
+    }
+
+    /// The pool.
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// Whether nobody holds a lock. For tests.
+    pub fn is_unlocked(&self) -> bool {
+        self.locks.is_free()
+    }
+
+    /// Takes a step in a tree. A page that is not in a frame is on its way afterwards.
+    pub(crate) fn here<T>(
+        &self,
+        mut step: impl FnMut(&Pool) -> Result<T, Missing>,
+    ) -> Result<Presence<T>, TxError> {
+        loop {
+            match step(&self.pool) {
+                Ok(found) => return Ok(Presence::Here(found)),
+                Err(missing) => {
+                    if let Some(arrival) = self.arrival(missing)? {
+                        return Ok(Presence::NotHere(arrival));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Begins to load a page. `None` if the step should be taken again at once.
+    pub(crate) fn arrival(&self, missing: Missing) -> Result<Option<Arc<dyn Arrival>>, TxError> {
+        let loading = self.pool.load(missing).map_err(TxError::abandon)?;
+        Ok(loading.map(|loading| loading as Arc<dyn Arrival>))
+    }
+
+    /// Asks for the leaf of a key ahead of its use, as far as frames are free.
+    pub(crate) fn ask(&self, table: TableId, key: &[u8]) -> Presence<()> {
+        loop {
+            let Err(missing) = self.pool.leaf(table, key) else {
+                return Presence::Here(());
+            };
+            match self.pool.load_if_free(missing) {
+                Some(loading) => return Presence::NotHere(loading),
+                // Either the page has arrived, or there is no frame for it.
+                None if self.pool.has_arrived(missing.page) => {}
+                None => return Presence::Here(()),
+            }
+        }
+    }
+
+    /// Undoes a change of a key.
+    fn undo_change(
+        &self,
+        table: &Table,
+        record: &PageRecord<'_>,
+        log: &mut dyn OperationLog,
+    ) -> Result<(), TxError> {
+        let PageRecord::Change { key, before, after, .. } = *record else {
+            unreachable!("the caller undoes a change");
+        };
+        let added = i64::from(before.is_some()) - i64::from(after.is_some());
+        loop {
+            let leaf = match self.pool.latch_leaf(table.id, key) {
+                Ok(leaf) => leaf,
+                Err(missing) => {
+                    if let Some(arrival) = self.arrival(missing)? {
+                        arrival.wait()?;
+                    }
+                    continue;
+                }
+            };
+            let page = leaf.latched.header().page();
+            let mut body = Vec::new();
+            let had = after.is_some();
+            PageRecord::Undo { page, key, had, after: before }.encode(&mut body);
+            let touched = [leaf.latched.header().stamp()];
+            let mut table_log =
+                TableLog { log: &mut *log, table: table.id, generation: table.generation() };
+            let appended =
+                self.tables.append_counted(table, added, || table_log.append(&touched, &body));
+            match appended {
+                Ok(stamp) => {
+                    leaf.set(key, before, stamp).expect("a change keeps the room of its undo");
+                    return Ok(());
+                }
+                Err(LogRefused::NoRoom) => drop(leaf),
+                Err(refused) => return Err(refused.into()),
+            }
+            log.wait_for_room()?;
+        }
+    }
+
+    /// A cursor behind a key.
+    fn note_cursor(&self, table: TableId, after: &[u8]) -> u64 {
+        let (last, cursors) = &mut *self.cursors.lock();
+        *last += 1;
+        if cursors.len() == CURSORS {
+            cursors.pop_front();
+        }
+        cursors.push_back(Cursor { number: *last, table, after: after.to_vec() });
+        *last
+    }
+
+    /// The last key before a cursor.
+    fn cursor(&self, table: TableId, number: u64) -> Result<Vec<u8>, TxError> {
+        let (_, cursors) = &*self.cursors.lock();
+        let found = cursors.iter().find(|cursor| cursor.number == number && cursor.table == table);
+        found.map(|cursor| cursor.after.clone()).ok_or_else(|| {
+            TxError::abandon(format!(
+                "cursor {number} of a paged table is unknown or too old: begin the scan again"
+            ))
+        })
+    }
+}
+
+impl TableKind for Paged {
+    fn name(&self) -> &'static str {
+        KIND_NAME
+    }
+
+    fn add_table(&self, table: &KindTable<'_>, _: &dyn Disk) -> Result<(), TxError> {
+        let KindTable { id, generation, section } = *table;
+        let section = match section {
+            None => None,
+            Some(text) => Some(Section::read(text).ok_or_else(|| {
+                TxError::abandon(SectionError::Unreadable { table: id, text: text.to_owned() })
+            })?),
+        };
+        if let Some(section) = &section
+            && section.page_bytes != self.pool.page_bytes()
+        {
+            let (found, expected) = (section.page_bytes, self.pool.page_bytes());
+            return Err(TxError::abandon(SectionError::PageBytes { table: id, found, expected }));
+        }
+        self.pool.add_table(id, generation, section.is_some()).map_err(TxError::abandon)?;
+        self.tables.add(id, generation, section.as_ref());
+        Ok(())
+    }
+
+    fn new_part(self: Arc<Self>) -> Box<dyn KindPart> {
+        self.tables.serve();
+        Box::new(Part::new(self))
+    }
+
+    fn lock_tables(&self, tables: &[TableId]) -> Result<Box<dyn LockedTables + '_>, TxError> {
+        let tables = tables.iter().map(|&id| self.tables.get(id)).collect::<Result<_, _>>()?;
+        self.locks.lock_all();
+        Ok(Box::new(AllLocked { kind: self, tables }))
+    }
+
+    fn keys(
+        &self,
+        table: TableId,
+        cursor: u64,
+        count: usize,
+        out: &mut Vec<Vec<u8>>,
+    ) -> Result<Presence<u64>, TxError> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        self.tables.get(table)?;
+        let after = if cursor == 0 { None } else { Some(self.cursor(table, cursor)?) };
+        let lower = after.as_deref().map_or(Unbounded, Excluded);
+        let (mut batch, count) = (Batch::default(), count.max(1));
+        let read = |pool: &Pool| pool.read_range(table, (lower, Unbounded), count, &mut batch);
+        if let Presence::NotHere(arrival) = self.here(read)? {
+            return Ok(Presence::NotHere(arrival));
+        }
+        out.extend((0..batch.len()).map(|at| batch.key(at).to_vec()));
+        let next = match batch.len().checked_sub(1) {
+            Some(last) if !batch.is_end => self.note_cursor(table, batch.key(last)),
+            _ => 0,
+        };
+        Ok(Presence::Here(next))
+    }
+
+    fn record_count(&self, table: TableId) -> u64 {
+        self.tables.get(table).map_or(0, |table| table.record_count())
+    }
+
+    fn redo(&self, table: TableId, stamp: Stamp, body: &[u8]) -> Result<(), TxError> {
+        let record =
+            PageRecord::decode(body).map_err(|error| TxError::abandon(RecordError::from(error)))?;
+        self.redo_record(&*self.tables.get(table)?, stamp, &record)
+    }
+
+    fn undo(&self, table: TableId, body: &[u8], log: &mut dyn OperationLog) -> Result<(), TxError> {
+        let record =
+            PageRecord::decode(body).map_err(|error| TxError::abandon(RecordError::from(error)))?;
+        let table = self.tables.get(table)?;
+        match record {
+            PageRecord::Change { .. } => self.undo_change(&table, &record, log),
+            PageRecord::Split { .. } | PageRecord::Raise { .. } => {
+                let (mut body, generation) = (Vec::new(), table.generation());
+                PageRecord::Kept.encode(&mut body);
+                loop {
+                    let mut table_log = TableLog { log: &mut *log, table: table.id, generation };
+                    match table_log.append(&[], &body) {
+                        Ok(_) => return Ok(()),
+                        Err(LogRefused::NoRoom) => log.wait_for_room()?,
+                        Err(refused) => return Err(refused.into()),
+                    }
+                }
+            }
+            PageRecord::Undo { .. } | PageRecord::Kept => {
+                Err(TxError::abandon("an undo is never undone"))
+            }
+        }
+    }
+
+    fn checkpoint(&self, _: &dyn Disk) -> Result<Option<Sections>, TxError> {
+        let mut sections = self.tables.sections(self.pool.page_bytes());
+        if sections.is_empty() {
+            return Ok(Some(Sections::new()));
+        }
+        self.pool.write_all().map_err(TxError::abandon)?;
+        let map = self.pool.backing.write_map();
+        let map = map.map_err(|error| TxError::abandon(PoolError::Backing(error)))?;
+        *self.map.lock() = Some(map);
+        sections.iter_mut().for_each(|(_, section)| section.map = map);
+        Ok(Some(sections.into_iter().map(|(id, section)| (id, section.write())).collect()))
+    }
+
+    fn checkpoint_ended(&self, _: &dyn Disk, is_published: bool) {
+        if let Some(map) = self.map.lock().take() {
+            self.pool.backing.map_ended(map, is_published);
+        }
+    }
+}
+
+/// All words of the kind, held for some tables.
+struct AllLocked<'k> {
+    kind: &'k Paged,
+    tables: Vec<Arc<Table>>,
+}
+
+impl LockedTables for AllLocked<'_> {
+    fn empty(&mut self, generations: &[u32]) {
+        for (table, &generation) in self.tables.iter().zip(generations) {
+            self.kind.pool.empty_table(table.id, generation);
+            table.empty(generation);
+        }
+    }
+}
+
+impl Drop for AllLocked<'_> {
+    fn drop(&mut self) {
+        self.kind.locks.release_all();
+    }
+}

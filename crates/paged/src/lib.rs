@@ -1,0 +1,37 @@
+//! Paged tables: ordered tables in pages of a file, as large as the disk, over a buffer pool.
+//!
+//! A paged table is a B+-tree. Its pages lie in the frames of a pool while they are used, and in a
+//! *backing* otherwise. Readers take no latch. Transactions lock keys and gaps in a table of words that
+//! never grows, and change pages in place. Each change has a record in the log, for redo and for undo.
+//!
+//! | module | what |
+//! |---|---|
+//! | `backing` | the pages outside of the pool, as a trait |
+//! | `swip`, `frame`, `pool` | references to children, headers and latches of frames, the pool |
+//! | `loads`, `provider` | pages on their way into frames; cooling, writing and evicting |
+//! | `tree` | the B+-tree: descents, points, ranges, changes, splits |
+//! | `locks`, `tables`, `log` | locks of keys and gaps; generations and numbers of records |
+//! | `kind`, `part`, `redo` | the kind of table, its part in a transaction, and its replay |
+//!
+//! This crate knows neither the journal nor the memory store: `stillpoint-txn` has the traits of both
+//! sides.
+
+mod backing;
+mod frame;
+mod kind;
+mod loads;
+mod locks;
+mod log;
+mod part;
+pub mod planted;
+mod pool;
+mod provider;
+mod redo;
+mod swip;
+mod tables;
+mod tree;
+
+pub use backing::{Backing, BackingError, Copied, DirtyFrames, NewPage, PendingRead, Purpose};
+pub use kind::{KIND_NAME, Paged};
+pub use pool::{POOL_PAGES_MIN, Pool, PoolError, PoolStats};
+pub use tree::{TreeError, TreeSummary};

@@ -1,0 +1,259 @@
+//! The table of loads: pages on their way into frames, and pages in frames that no swip leads to.
+//!
+//! One thread reads a page, and others wait for the same read. A page that has arrived is attached by a
+//! fresh descent, since its parent may have been split meanwhile. A failed read is an error for all who
+//! wait for it, and leaves no entry.
+//!
+//! No page is in two frames. A read begins under the lock of the table of loads, while a version of
+//! the parent still holds in which the child is out. A page is attached under the parent's latch, and
+//! only from this table. So a page that has an entry is in no other frame.
+
+use std::fmt;
+use std::sync::Arc;
+
+use stillpoint_format::{LOG_NONE, Stamp};
+use stillpoint_sync::Mutex;
+use stillpoint_sync::atomic::Ordering::Relaxed;
+use stillpoint_sync::mutant;
+use stillpoint_txn::{Arrival, TxError};
+
+use crate::backing::{BackingError, PendingRead};
+use crate::frame::{FrameVersion, Latched, State};
+use crate::planted;
+use crate::pool::{Pool, PoolError};
+use crate::swip::Swip;
+
+/// An entry of the table of loads.
+#[derive(Debug)]
+pub(crate) enum Load {
+    /// A read is under way.
+    Reading(Arc<Loading>),
+    /// The page is in this frame.
+    Loaded(u32),
+}
+
+/// A child that is not in a frame, as a descent has met it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Missing {
+    pub(crate) page: u64,
+    /// The parent, in a version in which the child is out.
+    parent: FrameVersion,
+}
+
+impl Missing {
+    pub(crate) fn new(page: u64, parent: FrameVersion) -> Self {
+        Self { page, parent }
+    }
+}
+
+/// A read of a page into a frame.
+pub(crate) struct Loading {
+    pool: Arc<Pool>,
+    page: u64,
+    frame: u32,
+    read: Box<dyn PendingRead>,
+    /// The result, once the read has ended.
+    result: Mutex<Option<Result<(), BackingError>>>,
+}
+
+impl fmt::Debug for Loading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Loading").field("page", &self.page).finish_non_exhaustive()
+    }
+}
+
+impl Loading {
+    /// Waits until the page is in its frame.
+    ///
+    /// # Errors
+    /// The page cannot be read.
+    pub(crate) fn arrive(&self) -> Result<(), BackingError> {
+        self.read.wait();
+        self.end()
+    }
+
+    /// Ends the read if it has arrived.
+    pub(crate) fn end_if_done(&self) {
+        if self.read.is_done() {
+            // Who waits for the page gets the error.
+            let _ = self.end();
+        }
+    }
+
+    /// Ends the read if nobody else has done so, and gives its result.
+    fn end(&self) -> Result<(), BackingError> {
+        let mut result = self.result.lock();
+        if let Some(result) = &*result {
+            return result.clone();
+        }
+        let ended = self.read.check();
+        if ended.is_ok() {
+            self.pool.begin_loaded(self.frame, self.page);
+        }
+        let mut loads = self.pool.loads.lock();
+        match &ended {
+            Ok(()) => drop(loads.insert(self.page, Load::Loaded(self.frame))),
+            Err(_) => {
+                loads.remove(&self.page);
+                self.pool.give_free([self.frame]);
+            }
+        }
+        *result = Some(ended.clone());
+        ended
+    }
+}
+
+impl Arrival for Loading {
+    fn has_arrived(&self) -> bool {
+        self.read.is_done()
+    }
+
+    fn wait(&self) -> Result<(), TxError> {
+        self.arrive().map_err(|error| TxError::abandon(PoolError::Backing(error)))
+    }
+}
+
+impl Pool {
+    /// Sets the header of a frame that has been read.
+    fn begin_loaded(&self, frame: u32, page: u64) {
+        let node = self.node(frame);
+        // Relaxed: nobody else knows the frame.
+        let gsn = node.owner_words()[1].load(Relaxed);
+        node.clear_checksum();
+        let header = self.header(frame);
+        header.begin(page, Stamp::new(gsn, LOG_NONE), gsn);
+        header.set_state(State::Loaded);
+        self.reads.fetch_add(1, Relaxed);
+    }
+
+    /// Begins to read a missing child, or finds the read that is under way. `None` if the page has
+    /// arrived or the parent has changed: descend again.
+    ///
+    /// # Errors
+    /// There is no such page, or no frame could be freed.
+    pub(crate) fn load(
+        self: &Arc<Self>,
+        missing: Missing,
+    ) -> Result<Option<Arc<Loading>>, PoolError> {
+        if let Some(found) = self.known_load(missing.page)? {
+            return Ok(found);
+        }
+        let frame = self.free_frames(1)?[0];
+        self.begin_load(missing, frame)
+    }
+
+    /// As [`load`](Self::load), if a frame is free at once. Otherwise begins nothing.
+    pub(crate) fn load_if_free(self: &Arc<Self>, missing: Missing) -> Option<Arc<Loading>> {
+        if let Some(found) = self.known_load(missing.page).ok()? {
+            return found;
+        }
+        if self.free_count() <= self.frame_count() / 4 {
+            return None;
+        }
+        let frame = self.take_free(1)?[0];
+        self.begin_load(missing, frame).ok().flatten()
+    }
+
+    /// The read of a page that is under way. `Some(None)` if the page has arrived.
+    fn known_load(&self, page: u64) -> Result<Option<Option<Arc<Loading>>>, BackingError> {
+        let loading = match self.loads.lock().get(&page) {
+            Some(Load::Reading(loading)) => loading.clone(),
+            Some(Load::Loaded(_)) => return Ok(Some(None)),
+            None => return Ok(None),
+        };
+        if loading.read.is_done() {
+            // Nobody has waited for it. An event loop only asks.
+            return loading.end().map(|()| Some(None));
+        }
+        Ok(Some(Some(loading)))
+    }
+
+    fn begin_load(
+        self: &Arc<Self>,
+        Missing { page, parent }: Missing,
+        frame: u32,
+    ) -> Result<Option<Arc<Loading>>, PoolError> {
+        let is_out = || mutant!(self.is_still(parent), LoadsWithoutParent => true);
+        self.insert_load(page, frame, is_out)
+    }
+
+    /// Begins a read into a free frame, unless the page has an entry or is not out. `None` if it has
+    /// arrived or is not out.
+    fn insert_load(
+        self: &Arc<Self>,
+        page: u64,
+        frame: u32,
+        is_out: impl Fn() -> bool,
+    ) -> Result<Option<Arc<Loading>>, PoolError> {
+        let mut loads = self.loads.lock();
+        let found = match loads.get(&page) {
+            Some(Load::Reading(loading)) => Some(Some(loading.clone())),
+            Some(Load::Loaded(_)) => Some(None),
+            None if !is_out() => Some(None),
+            None => None,
+        };
+        if let Some(found) = found {
+            drop(loads);
+            self.give_free([frame]);
+            return Ok(found);
+        }
+        let read = match self.backing.begin_read(page, self.frames.target(frame as usize)) {
+            Ok(read) => read,
+            Err(error) => {
+                drop(loads);
+                self.give_free([frame]);
+                return Err(error.into());
+            }
+        };
+        let loading =
+            Arc::new(Loading { pool: self.clone(), page, frame, read, result: Mutex::new(None) });
+        loads.insert(page, Load::Reading(loading.clone()));
+        drop(loads);
+        self.backing.submit();
+        Ok(Some(loading))
+    }
+
+    /// The frame of a page that no swip leads to. Reads the page if it is in no frame. For a replay, for
+    /// roots, and for pages that are given back.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub(crate) fn page(self: &Arc<Self>, page: u64) -> Result<u32, PoolError> {
+        loop {
+            let under_way = match self.loads.lock().get(&page) {
+                Some(Load::Loaded(frame)) => return Ok(*frame),
+                Some(Load::Reading(loading)) => Some(loading.clone()),
+                None => None,
+            };
+            let loading = match under_way {
+                Some(loading) => loading,
+                None => {
+                    let frame = self.free_frames(1)?[0];
+                    let Some(loading) = self.insert_load(page, frame, || true)? else { continue };
+                    loading
+                }
+            };
+            loading.arrive()?;
+        }
+    }
+
+    /// Attaches a page that has arrived to its parent, which the caller has latched. False if the page
+    /// has not arrived.
+    pub(crate) fn attach(&self, parent: &Latched<'_>, position: usize, page: u64) -> bool {
+        let mut loads = self.loads.lock();
+        let Some(Load::Loaded(frame)) = loads.get(&page) else { return false };
+        let frame = *frame;
+        loads.remove(&page);
+        drop(loads);
+        self.header(frame).set_state(State::Hot);
+        let node = parent.node();
+        let child = node.child(position);
+        node.set_child(position, stillpoint_node::Child { at: Swip::Hot(frame).pack(), ..child });
+        true
+    }
+
+    /// Whether a page has arrived and is not attached.
+    pub(crate) fn has_arrived(&self, page: u64) -> bool {
+        matches!(self.loads.lock().get(&page), Some(Load::Loaded(_)))
+    }
+}

@@ -1,0 +1,336 @@
+//! The buffer pool: frames, their headers, the free list and the roots of tables.
+//!
+//! After Leis, Haubenschild, Kemper, Neumann: *LeanStore* (ICDE 2018), and Haubenschild, Sauer,
+//! Neumann, Leis: *Rethinking Logging, Checkpoints, and Recovery* (SIGMOD 2020, §3.5).
+//!
+//! ```text
+//!            ┌────────── read ──────────┐          ┌──── somebody reads it ────┐
+//!  free ─▶ loading ─▶ loaded ─ attach ─▶ hot ─ cooled by the provider ─▶ cool ─┤
+//!    ▲                   │               ▲                                    │
+//!    │                   └── never used ─┼────────────────────────────────────┤ clean: evicted
+//!    └───────────────────────────────────┴────────────────────────────────────┘ dirty: written first
+//! ```
+//! **Rules**
+//! 1. Nothing read without a latch is followed, shown or returned before its version was checked.
+//! 2. Latches are taken from parent to child. Anything else is a try, and begins again.
+//! 3. With a latch held nobody waits for a lock of a transaction, for I/O, for a free frame, or for room
+//!    in a log.
+//! 4. A swip changes only under the latch of its parent. An inner page cools only when no child is in
+//!    a frame. An eviction makes a new version.
+//! 5. Versions only grow, and frames are never unmapped.
+//! 6. A page is dirty if the gsn of its last change is not that of its newest copy.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+
+use stillpoint_format::Stamp;
+use stillpoint_mem::{Frames, RegionError};
+use stillpoint_node::{Node, NodeKind};
+use stillpoint_sync::Mutex;
+use stillpoint_sync::atomic::{
+    AtomicU64, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
+use stillpoint_sync::version_latch as latch;
+use stillpoint_txn::TableId;
+
+use crate::backing::{Backing, BackingError, NewPage};
+use crate::frame::{FrameVersion, Header, Latched, NEVER, Shared, State};
+use crate::loads::Load;
+
+/// Tables that a pool can have.
+const TABLES: usize = if cfg!(any(loom, shuttle)) { 4 } else { 1 << 16 };
+
+/// Fewest frames of a pool.
+pub const POOL_PAGES_MIN: usize = 16;
+
+/// Why the pool cannot do what it was asked for.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum PoolError {
+    /// The page cannot be read, or there is no room for another page.
+    #[error(transparent)]
+    Backing(#[from] BackingError),
+    /// Every frame is in use.
+    #[error(
+        "all {frames} pages of the pool are in use, and none could be freed: enlarge the pool, or run \
+         fewer sessions at a time"
+    )]
+    Full {
+        /// Frames of the pool.
+        frames: usize,
+    },
+    /// A table more would take a frame that the others need.
+    #[error("a pool of {frames} pages takes at most {tables} paged tables: enlarge the pool")]
+    Tables {
+        /// Frames of the pool.
+        frames: usize,
+        /// Most tables.
+        tables: usize,
+    },
+}
+
+/// Numbers of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolStats {
+    /// Frames.
+    pub frames: usize,
+    /// Frames without a page.
+    pub free: usize,
+    /// Pages that are evicted soon unless somebody reads them.
+    pub cool: usize,
+    /// Pages that differ from their copies in the backing.
+    pub dirty: usize,
+    /// Pages that were read from the backing.
+    pub reads: u64,
+    /// Pages that were written to the backing.
+    pub writes: u64,
+    /// Pages that were evicted.
+    pub evictions: u64,
+}
+
+/// Frames with pages of paged tables.
+pub struct Pool {
+    pub(crate) frames: Arc<Frames>,
+    headers: Box<[Header]>,
+    pub(crate) backing: Arc<dyn Backing>,
+    free: Mutex<Vec<u32>>,
+    /// Pages on their way into frames, and pages in frames that no swip leads to.
+    pub(crate) loads: Mutex<HashMap<u64, Load>>,
+    /// Frames in the order in which they were cooled.
+    pub(crate) cooling: Mutex<VecDeque<u32>>,
+    /// For each table, 1 + the frame of its root.
+    roots: Box<[AtomicU64]>,
+    root_count: AtomicUsize,
+    /// The frame at which the provider goes on.
+    pub(crate) hand: AtomicUsize,
+    /// Page ids that were allocated and not used.
+    spare: Mutex<Vec<NewPage>>,
+    pub(crate) reads: AtomicU64,
+    pub(crate) writes: AtomicU64,
+    pub(crate) evictions: AtomicU64,
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("frames", &self.headers.len()).finish_non_exhaustive()
+    }
+}
+
+/// Id of the root page of a table.
+pub(crate) fn root_page(table: TableId) -> u64 {
+    1 + u64::from(table.0)
+}
+
+/// The word of a page with its table and the generation of the table.
+pub(crate) fn table_word(table: TableId, generation: u32) -> u64 {
+    u64::from(table.0) | u64::from(generation) << 32
+}
+
+impl Pool {
+    /// A pool of `count` frames over a backing.
+    ///
+    /// # Errors
+    /// The system grants no address space.
+    pub fn new(
+        count: usize,
+        page_bytes: usize,
+        backing: Arc<dyn Backing>,
+    ) -> Result<Arc<Self>, RegionError> {
+        let frames = Frames::new(count, page_bytes)?;
+        Ok(Arc::new(Self {
+            frames,
+            headers: (0..count).map(|_| Header::new()).collect(),
+            backing,
+            free: Mutex::new((0..count as u32).rev().collect()),
+            loads: Mutex::default(),
+            cooling: Mutex::default(),
+            roots: (0..TABLES).map(|_| AtomicU64::new(0)).collect(),
+            root_count: AtomicUsize::new(0),
+            hand: AtomicUsize::new(0),
+            spare: Mutex::default(),
+            reads: AtomicU64::new(0),
+            writes: AtomicU64::new(0),
+            evictions: AtomicU64::new(0),
+        }))
+    }
+
+    /// Number of frames.
+    pub fn frame_count(&self) -> usize {
+        self.headers.len()
+    }
+
+    /// Bytes of a page.
+    pub fn page_bytes(&self) -> usize {
+        self.frames.page_bytes()
+    }
+
+    /// Numbers of the pool. Each is as of another moment.
+    pub fn stats(&self) -> PoolStats {
+        let is_dirty = |header: &&Header| header.state() != State::Free && header.is_dirty();
+        PoolStats {
+            frames: self.headers.len(),
+            free: self.free.lock().len(),
+            cool: self.headers.iter().filter(|header| header.state() == State::Cool).count(),
+            dirty: self.headers.iter().filter(is_dirty).count(),
+            // Relaxed: statistics.
+            reads: self.reads.load(Relaxed),
+            writes: self.writes.load(Relaxed),
+            evictions: self.evictions.load(Relaxed),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn node(&self, frame: u32) -> Node<'_> {
+        Node::new(self.frames.words(frame as usize))
+    }
+
+    #[inline]
+    pub(crate) fn header(&self, frame: u32) -> &Header {
+        &self.headers[frame as usize]
+    }
+
+    // ── versions and latches ──
+
+    /// The frame as it is now, once nobody changes it.
+    #[inline]
+    pub(crate) fn seen(&self, frame: u32) -> FrameVersion {
+        FrameVersion { frame, version: latch::await_version(self.header(frame).latch()) }
+    }
+
+    /// The frame as it is now. `None` while somebody changes it.
+    pub(crate) fn try_seen(&self, frame: u32) -> Option<FrameVersion> {
+        latch::read(self.header(frame).latch()).map(|version| FrameVersion { frame, version })
+    }
+
+    /// Whether the frame has not changed since.
+    #[inline]
+    pub(crate) fn is_still(&self, seen: FrameVersion) -> bool {
+        latch::is_still(self.header(seen.frame).latch(), seen.version)
+    }
+
+    /// Latches a frame exclusively, if it has not changed since.
+    pub(crate) fn try_latch_seen(&self, seen: FrameVersion) -> Option<Latched<'_>> {
+        let taken = latch::try_upgrade(self.header(seen.frame).latch(), seen.version);
+        taken.then(|| Latched { pool: self, frame: seen.frame })
+    }
+
+    /// Latches a frame exclusively, if nobody has latched it.
+    pub(crate) fn try_latch(&self, frame: u32) -> Option<Latched<'_>> {
+        let taken = latch::try_exclusive(self.header(frame).latch());
+        taken.then(|| Latched { pool: self, frame })
+    }
+
+    /// Takes a share of the latch of a frame, if nobody has latched it exclusively.
+    pub(crate) fn try_share(&self, frame: u32) -> Option<Shared<'_>> {
+        let taken = latch::try_shared(self.header(frame).latch());
+        taken.then(|| Shared { pool: self, frame })
+    }
+
+    /// Waits for the exclusive latch of a frame.
+    pub(crate) fn latch(&self, frame: u32) -> Latched<'_> {
+        latch::exclusive(self.header(frame).latch());
+        Latched { pool: self, frame }
+    }
+
+    /// Waits for a share of the latch of a frame.
+    pub(crate) fn share(&self, frame: u32) -> Shared<'_> {
+        latch::shared(self.header(frame).latch());
+        Shared { pool: self, frame }
+    }
+
+    // ── roots ──
+
+    /// The frame of a table's root. `None` without the table.
+    #[inline]
+    pub(crate) fn root(&self, table: TableId) -> Option<u32> {
+        // Acquire: partner of the Release in `set_root`.
+        let root = self.roots.get(usize::from(table.0))?.load(Acquire);
+        (root as u32).checked_sub(1)
+    }
+
+    fn set_root(&self, table: TableId, frame: u32) {
+        self.header(frame).set_state(State::Root);
+        // Release: partner of the Acquire in `root`.
+        self.roots[usize::from(table.0)].store(u64::from(frame) + 1, Release);
+    }
+
+    /// Adds a table: with the root that the backing has, or with an empty one.
+    ///
+    /// # Errors
+    /// The root cannot be read, or the pool has too few frames.
+    pub(crate) fn add_table(
+        self: &Arc<Self>,
+        table: TableId,
+        generation: u32,
+        is_placed: bool,
+    ) -> Result<(), PoolError> {
+        assert!(self.root(table).is_none(), "a table is added once");
+        let (frames, tables) = (self.frame_count(), self.frame_count() / 4);
+        // Relaxed: tables are added one after the other.
+        if self.root_count.load(Relaxed) >= tables {
+            return Err(PoolError::Tables { frames, tables });
+        }
+        let page = root_page(table);
+        let frame = if is_placed {
+            let frame = self.page(page)?;
+            self.loads.lock().remove(&page);
+            frame
+        } else {
+            let frame = self.free_frames(1)?[0];
+            self.begin_page(frame, page, table, generation);
+            self.node(frame).init(NodeKind::Leaf, 0, b"", None);
+            frame
+        };
+        // Relaxed: as above.
+        self.root_count.fetch_add(1, Relaxed);
+        self.set_root(table, frame);
+        Ok(())
+    }
+
+    /// Sets the owner's words of a new page, and the header of its frame, which nobody else knows.
+    pub(crate) fn begin_page(&self, frame: u32, page: u64, table: TableId, generation: u32) {
+        let words = self.node(frame).owner_words();
+        // Relaxed: published with the frame.
+        words[0].store(page, Relaxed);
+        words[1].store(0, Relaxed);
+        words[2].store(table_word(table, generation), Relaxed);
+        self.header(frame).begin(page, Stamp::NONE, NEVER);
+    }
+
+    // ── free frames and page ids ──
+
+    /// Takes frames from the free list. `None` if it has too few.
+    pub(crate) fn take_free(&self, count: usize) -> Option<Vec<u32>> {
+        let mut free = self.free.lock();
+        let left = free.len().checked_sub(count)?;
+        Some(free.split_off(left))
+    }
+
+    /// Number of frames in the free list.
+    pub(crate) fn free_count(&self) -> usize {
+        self.free.lock().len()
+    }
+
+    /// Gives frames back that nobody can reach but readers that check a version.
+    pub(crate) fn give_free(&self, frames: impl IntoIterator<Item = u32>) {
+        let frames = frames.into_iter().inspect(|&frame| {
+            self.header(frame).set_state(State::Free);
+            self.header(frame).begin(0, Stamp::NONE, NEVER);
+        });
+        self.free.lock().extend(frames);
+    }
+
+    /// A page id for a new page.
+    pub(crate) fn take_page(&self) -> Result<NewPage, BackingError> {
+        match self.spare.lock().pop() {
+            Some(page) => Ok(page),
+            None => self.backing.allocate(),
+        }
+    }
+
+    /// Keeps a page id that was not used for the next page.
+    pub(crate) fn keep_page(&self, page: NewPage) {
+        self.spare.lock().push(page);
+    }
+}

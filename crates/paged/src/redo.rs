@@ -1,0 +1,185 @@
+//! Repeats records of a log on pages, by page and gsn. One thread does so before anything is served.
+//!
+//! Each page is brought forward alone: a record is applied to those of its pages whose gsn is smaller. A
+//! page is found by its id and not by a descent, since parents may be older or newer than their children
+//! until the end.
+
+use std::sync::Arc;
+
+use stillpoint_format::Stamp;
+use stillpoint_format::page_log::{PageImage, PageRecord};
+use stillpoint_node::{Child, Node, NodeKind, Split};
+use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
+use stillpoint_sync::mutant;
+use stillpoint_txn::{TableId, TxError};
+
+use crate::frame::{Latched, State};
+use crate::kind::{Paged, RecordError};
+use crate::loads::Load;
+use crate::planted;
+use crate::pool::{Pool, PoolError, root_page, table_word};
+use crate::swip::Swip;
+use crate::tables::Table;
+use crate::tree::{Value, copy_of, copy_words, raise, set_value};
+
+/// A page that a record changes.
+struct Target<'r> {
+    table: &'r Table,
+    page: u64,
+    stamp: Stamp,
+}
+
+impl Paged {
+    /// Repeats a record.
+    ///
+    /// # Errors
+    /// A page cannot be read, or the record does not fit a page.
+    pub(crate) fn redo_record(
+        &self,
+        table: &Table,
+        stamp: Stamp,
+        record: &PageRecord<'_>,
+    ) -> Result<(), TxError> {
+        let on = |page| Target { table, page, stamp };
+        match *record {
+            PageRecord::Change { page, key, before, after } => {
+                let added = i64::from(after.is_some()) - i64::from(before.is_some());
+                self.tables.count_replayed(table, stamp, added);
+                self.redo_on(&on(page), |page| set(page, key, after))
+            }
+            PageRecord::Undo { page, key, had, after } => {
+                let added = i64::from(after.is_some()) - i64::from(had);
+                self.tables.count_replayed(table, stamp, added);
+                self.redo_on(&on(page), |page| set(page, key, after))
+            }
+            PageRecord::Split { left, right, parent, separator, image } => {
+                self.redo_image(&on(right), &image)?;
+                self.redo_on(&on(left), |page| cut(page, separator))?;
+                self.redo_on(&on(parent), |page| {
+                    let child = |id| Child { at: Swip::Out(id).pack(), records: 0 };
+                    let node = page.node();
+                    if node.kind() == Some(NodeKind::Leaf) || node.search(separator).is_ok() {
+                        return Err("the parent of a split".to_owned());
+                    }
+                    let inserted = node.insert_child(separator, child(left), child(right));
+                    inserted.map_err(|error| error.to_string())
+                })
+            }
+            PageRecord::Raise { root, child, image } => {
+                self.redo_image(&on(child), &image)?;
+                self.redo_on(&on(root), |page| {
+                    raise(&page.node(), Swip::Out(child).pack());
+                    Ok(())
+                })
+            }
+            PageRecord::Kept => Ok(()),
+        }
+    }
+
+    /// Repeats the effect of a record on one page, if the page does not have it.
+    fn redo_on(
+        &self,
+        target: &Target<'_>,
+        effect: impl FnOnce(&Latched<'_>) -> Result<(), String>,
+    ) -> Result<(), TxError> {
+        let Target { table, page, stamp } = *target;
+        let misfit = |why| TxError::abandon(RecordError::Misfit { page, why });
+        let frame = if page == root_page(table.id) {
+            self.pool.root(table.id).ok_or(TxError::NoSuchTable(table.id))?
+        } else {
+            self.pool.page(page).map_err(TxError::abandon)?
+        };
+        let latched = self.pool.latch(frame);
+        let gsn = latched.header().stamp().gsn();
+        if mutant!(stamp.gsn() <= gsn, RedoneAtSameGsn => stamp.gsn() < gsn) {
+            return Ok(());
+        }
+        // Relaxed: the latch orders the loads.
+        let owner = TableId(latched.node().owner_words()[2].load(Relaxed) as u16);
+        if owner != table.id {
+            return Err(misfit(format!("the page belongs to table {}", owner.0)));
+        }
+        effect(&latched).map_err(misfit)?;
+        latched.set_stamp(stamp);
+        Ok(())
+    }
+
+    /// Gives a page its first content, unless the page has that or later content.
+    fn redo_image(&self, target: &Target<'_>, image: &PageImage<'_>) -> Result<(), TxError> {
+        let Target { table, page, stamp } = *target;
+        let misfit = |why: String| TxError::abandon(RecordError::Misfit { page, why });
+        let words = self.pool.words_of(image).ok_or_else(|| misfit("the image's length".into()))?;
+        Node::new(&words).check().map_err(|error| misfit(error.to_string()))?;
+        self.pool.backing.note_used(page);
+        let frame = self.pool.page_or_new(page, table).map_err(TxError::abandon)?;
+        let latched = self.pool.latch(frame);
+        if stamp.gsn() > latched.header().stamp().gsn() {
+            copy_words(&words, latched.node());
+            // Relaxed: the latch orders the stores.
+            let owner = table_word(table.id, table.generation());
+            latched.node().owner_words()[2].store(owner, Relaxed);
+            latched.set_stamp(stamp);
+        }
+        Ok(())
+    }
+}
+
+impl Pool {
+    /// The words of a page with this content. `None` if pages have another length.
+    fn words_of(&self, image: &PageImage<'_>) -> Option<Vec<AtomicU64>> {
+        let PageImage { head, heap_start, heap } = *image;
+        let count = self.page_bytes() / 8;
+        if usize::from(heap_start) + heap.len() / 8 != count {
+            return None;
+        }
+        let words: Vec<AtomicU64> = (0..count).map(|_| AtomicU64::new(0)).collect();
+        for (from, bytes) in [(0, head), (usize::from(heap_start), heap)] {
+            let (chunks, _) = bytes.as_chunks::<8>();
+            for (word, chunk) in words[from..].iter().zip(chunks) {
+                // Relaxed: the words are the caller's own.
+                word.store(u64::from_le_bytes(*chunk), Relaxed);
+            }
+        }
+        Some(words)
+    }
+
+    /// The frame of a page that a replay makes. A page that nobody has gets a frame.
+    fn page_or_new(self: &Arc<Self>, page: u64, table: &Table) -> Result<u32, PoolError> {
+        let is_known = self.loads.lock().contains_key(&page) || self.backing.is_placed(page);
+        if is_known {
+            return self.page(page);
+        }
+        let frame = self.free_frames(1)?[0];
+        self.begin_page(frame, page, table.id, table.generation());
+        self.header(frame).set_state(State::Loaded);
+        self.loads.lock().insert(page, Load::Loaded(frame));
+        Ok(frame)
+    }
+}
+
+/// Gives a key of a leaf its value.
+fn set(page: &Latched<'_>, key: &[u8], after: Value<'_>) -> Result<(), String> {
+    let node = page.node();
+    if node.kind() != Some(NodeKind::Leaf) || !node.covers(key) {
+        return Err("the page is no leaf of the key".to_owned());
+    }
+    set_value(&node, node.search(key), key, after).map_err(|error| error.to_string())
+}
+
+/// Removes the entries from a separator on, which are on another page.
+fn cut(page: &Latched<'_>, separator: &[u8]) -> Result<(), String> {
+    let node = page.node();
+    let slot = match (node.kind(), node.search(separator)) {
+        (Some(NodeKind::Leaf), Ok(slot) | Err(slot)) | (_, Ok(slot)) => slot,
+        (_, Err(_)) => return Err("the node has no such separator".to_owned()),
+    };
+    if !node.covers(separator) {
+        return Err("the separator is outside of the fences".to_owned());
+    }
+    let scratch = copy_of(node);
+    let rest: Vec<AtomicU64> = scratch.iter().map(|_| AtomicU64::new(0)).collect();
+    let split = Split { slot, separator: separator.to_vec() };
+    Node::new(&scratch).split(&split, &Node::new(&rest));
+    copy_words(&scratch, node);
+    Ok(())
+}

@@ -1,0 +1,220 @@
+//! The tables of the kind: generations and numbers of records.
+//!
+//! A number of records is that of all changes in the logs. A checkpoint needs the number that belongs to
+//! places in the logs. So a change that adds or removes a record is appended and counted under a shared
+//! gate. A checkpoint closes the gate for the moment in which it takes the numbers.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use stillpoint_format::Stamp;
+use stillpoint_sync::RwLock;
+use stillpoint_sync::atomic::{
+    AtomicBool, AtomicI64, AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
+use stillpoint_txn::{LogRefused, TableId, TxError};
+
+/// Logs that a store may have.
+const LOGS: usize = 255;
+
+/// A table.
+#[derive(Debug)]
+pub(crate) struct Table {
+    pub(crate) id: TableId,
+    generation: AtomicU32,
+    /// Number of records, those of open transactions among them.
+    records: AtomicI64,
+    /// Records that open transactions have added, minus those that they have removed.
+    uncommitted: AtomicI64,
+    /// For each log, the last gsn that the section's number of records counts.
+    counted: HashMap<u8, u64>,
+}
+
+impl Table {
+    pub(crate) fn generation(&self) -> u32 {
+        // Acquire: partner of the Release in `empty`.
+        self.generation.load(Acquire)
+    }
+
+    /// Number of committed records.
+    pub(crate) fn record_count(&self) -> u64 {
+        // Relaxed: exact only while no transaction is open.
+        let records = self.records.load(Relaxed) - self.uncommitted.load(Relaxed);
+        records.max(0) as u64
+    }
+
+    /// Notes that a transaction has committed the records that it added, minus those that it removed.
+    pub(crate) fn commit(&self, added: i64) {
+        // Relaxed: as in `record_count`.
+        self.uncommitted.fetch_sub(added, Relaxed);
+    }
+
+    /// Begins a new generation without records.
+    pub(crate) fn empty(&self, generation: u32) {
+        self.records.store(0, Relaxed);
+        self.uncommitted.store(0, Relaxed);
+        // Release: partner of the Acquire in `generation`.
+        self.generation.store(generation, Release);
+    }
+}
+
+/// What a section of the MANIFEST says about a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Section {
+    /// Number of the state of all pages.
+    pub(crate) map: u64,
+    /// Bytes of a page.
+    pub(crate) page_bytes: usize,
+    /// Number of records.
+    pub(crate) records: i64,
+    /// For each log, the last gsn that this number counts.
+    pub(crate) counted: Vec<(u8, u64)>,
+}
+
+impl Section {
+    pub(crate) fn write(&self) -> String {
+        let Self { map, page_bytes, records, counted } = self;
+        let counted: Vec<_> = counted.iter().map(|(log, gsn)| format!("{log}:{gsn}")).collect();
+        format!("map={map} page={page_bytes} records={records} counted={}", counted.join(","))
+    }
+
+    /// The section in a text. `None` if the text is no section.
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        let mut parts = text.split(' ');
+        let mut part = |name: &str| parts.next()?.strip_prefix(name)?.strip_prefix('=');
+        let (map, page_bytes) = (part("map")?.parse().ok()?, part("page")?.parse().ok()?);
+        let records = part("records")?.parse().ok()?;
+        let counted = part("counted")?;
+        let pair = |pair: &str| {
+            let (log, gsn) = pair.split_once(':')?;
+            Some((log.parse().ok()?, gsn.parse().ok()?))
+        };
+        let counted = counted.split(',').filter(|pair| !pair.is_empty()).map(pair);
+        let counted = counted.collect::<Option<_>>()?;
+        parts.next().is_none().then_some(Self { map, page_bytes, records, counted })
+    }
+}
+
+/// All tables of the kind.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    tables: RwLock<HashMap<u16, Arc<Table>>>,
+    /// Shared while a change of a number of records is appended and counted.
+    gate: RwLock<()>,
+    /// For each log, the last gsn of a change that was counted.
+    last: Box<[AtomicU64]>,
+    /// Whether transactions run. Before that, only recovery changes records.
+    is_serving: AtomicBool,
+}
+
+impl Tables {
+    pub(crate) fn new() -> Self {
+        Self {
+            tables: RwLock::default(),
+            gate: RwLock::default(),
+            last: (0..LOGS).map(|_| AtomicU64::new(0)).collect(),
+            is_serving: AtomicBool::new(false),
+        }
+    }
+
+    /// Notes that transactions run from here on.
+    pub(crate) fn serve(&self) {
+        // Relaxed: the first session's thread orders this before its transactions.
+        self.is_serving.store(true, Relaxed);
+    }
+
+    pub(crate) fn add(&self, id: TableId, generation: u32, section: Option<&Section>) {
+        let table = Table {
+            id,
+            generation: AtomicU32::new(generation),
+            records: AtomicI64::new(section.map_or(0, |section| section.records)),
+            uncommitted: AtomicI64::new(0),
+            counted: section
+                .map_or_else(HashMap::new, |section| section.counted.iter().copied().collect()),
+        };
+        self.tables.write().insert(id.0, Arc::new(table));
+    }
+
+    pub(crate) fn get(&self, id: TableId) -> Result<Arc<Table>, TxError> {
+        self.tables.read().get(&id.0).cloned().ok_or(TxError::NoSuchTable(id))
+    }
+
+    /// Appends a change that adds records, or removes them, and counts it.
+    ///
+    /// # Errors
+    /// Nothing was appended.
+    pub(crate) fn append_counted(
+        &self,
+        table: &Table,
+        added: i64,
+        append: impl FnOnce() -> Result<Stamp, LogRefused>,
+    ) -> Result<Stamp, LogRefused> {
+        if added == 0 {
+            return append();
+        }
+        let _open = self.gate.read();
+        let stamp = append()?;
+        table.records.fetch_add(added, Relaxed);
+        if self.is_serving.load(Relaxed) {
+            table.uncommitted.fetch_add(added, Relaxed);
+        }
+        if let Some(last) = self.last.get(usize::from(stamp.log())) {
+            // Relaxed: the gate orders this before the checkpoint that reads it.
+            last.fetch_max(stamp.gsn(), Relaxed);
+        }
+        Ok(stamp)
+    }
+
+    /// Counts a change of a replay, unless the section of the table has counted it.
+    pub(crate) fn count_replayed(&self, table: &Table, stamp: Stamp, added: i64) {
+        if table.counted.get(&stamp.log()).is_none_or(|&last| stamp.gsn() > last) {
+            // Relaxed: one thread replays.
+            table.records.fetch_add(added, Relaxed);
+        }
+        if let Some(last) = self.last.get(usize::from(stamp.log())) {
+            last.fetch_max(stamp.gsn(), Relaxed);
+        }
+    }
+
+    /// The sections of all tables for a state of all pages, with numbers of one moment.
+    pub(crate) fn sections(&self, page_bytes: usize) -> Vec<(TableId, Section)> {
+        let _closed = self.gate.write();
+        let counted = (0..=u8::MAX).zip(&self.last).filter_map(|(log, last)| {
+            let gsn = last.load(Relaxed);
+            (gsn > 0).then_some((log, gsn))
+        });
+        let counted: Vec<(u8, u64)> = counted.collect();
+        let section = |table: &Arc<Table>| {
+            let records = table.records.load(Relaxed);
+            // Logs that nothing was appended to since the start are as the last section has them.
+            let mut all: HashMap<u8, u64> = table.counted.clone();
+            all.extend(counted.iter().copied());
+            let mut counted: Vec<_> = all.into_iter().collect();
+            counted.sort_unstable();
+            (table.id, Section { map: 0, page_bytes, records, counted })
+        };
+        self.tables.read().values().map(section).collect()
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_section_is_the_same_after_writing() {
+        for counted in [vec![], vec![(0, 7)], vec![(0, 7), (254, u64::MAX)]] {
+            let section = Section { map: 3, page_bytes: 4096, records: -1, counted };
+            assert_eq!(Section::read(&section.write()), Some(section));
+        }
+        for text in [
+            "",
+            "map=1",
+            "map=1 page=2 records=3 counted=4",
+            "map=1 page=2 records=3 counted=1:2 x",
+        ] {
+            assert_eq!(Section::read(text), None, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! The kind of paged tables over a backing in memory, with a log in memory.
+
+pub(crate) mod memory;
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) mod random;
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) mod threads;
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use stillpoint_format::{LOG_NONE, Stamp};
+pub(crate) use stillpoint_paged::{
+    Backing, BackingError, DirtyFrames, NewPage, Paged, PendingRead, Pool, Purpose,
+};
+use stillpoint_sync::lock_word::Priority;
+use stillpoint_sync::{Backoff, Mutex};
+use stillpoint_txn::{
+    Discipline, KindKey, KindPart, KindRange, KindTable, LogRefused, Mode, Operation, OperationLog,
+    Presence, RangeBatch, TableId, TableKind, TxError,
+};
+
+use memory::{InMemory, Memory};
+
+pub(crate) type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+/// Of each log, a gsn up to which no record is replayed.
+pub(crate) type Positions = BTreeMap<u8, u64>;
+pub(crate) const TABLE: TableId = TableId(3);
+
+/// A record of the log.
+#[derive(Clone, Debug)]
+pub(crate) struct Logged {
+    pub(crate) stamp: Stamp,
+    pub(crate) table: TableId,
+    pub(crate) body: Vec<u8>,
+}
+
+/// All logs, with records in the order of their appends.
+#[derive(Debug, Default)]
+pub(crate) struct Logs {
+    pub(crate) records: Vec<Logged>,
+    pub(crate) last: BTreeMap<u8, u64>,
+}
+
+/// The log of one session.
+pub(crate) struct Log {
+    pub(crate) logs: Arc<Mutex<Logs>>,
+    pub(crate) number: u8,
+    /// The operations of the open transaction.
+    pub(crate) done: Vec<Logged>,
+    pub(crate) is_undoing: bool,
+    pub(crate) last: Stamp,
+    /// Appends that are refused for want of room.
+    pub(crate) refusals: u64,
+    /// Called by an append that has its record, while the page is still latched.
+    pub(crate) on_append: Option<Box<dyn FnMut() + Send>>,
+}
+
+impl OperationLog for Log {
+    fn append(&mut self, operation: &Operation<'_>) -> Result<Stamp, LogRefused> {
+        if self.refusals > 0 {
+            self.refusals -= 1;
+            return Err(LogRefused::NoRoom);
+        }
+        let mut logs = self.logs.lock();
+        let last = logs.last.get(&self.number).copied().unwrap_or(0);
+        let touched = operation.touched.iter().chain([&self.last]).map(|stamp| stamp.gsn());
+        let gsn = 1 + touched.fold(last, u64::max);
+        let stamp = Stamp::new(gsn, self.number);
+        logs.last.insert(self.number, gsn);
+        let logged = Logged { stamp, table: operation.table, body: operation.body.to_vec() };
+        logs.records.push(logged.clone());
+        self.last = stamp;
+        drop(logs);
+        if !self.is_undoing {
+            self.done.push(logged);
+        }
+        if let Some(on_append) = &mut self.on_append {
+            on_append();
+        }
+        Ok(stamp)
+    }
+
+    fn wait_for_room(&mut self) -> Result<(), LogRefused> {
+        Ok(())
+    }
+}
+
+/// A kind with one table.
+pub(crate) struct World {
+    pub(crate) kind: Arc<Paged>,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) logs: Arc<Mutex<Logs>>,
+}
+
+fn disk() -> stillpoint_io::SimDisk {
+    stillpoint_io::SimDisk::new(1)
+}
+
+impl World {
+    pub(crate) fn new(frames: usize, page_bytes: usize, seed: u64) -> Self {
+        let memory = Memory::new(page_bytes, seed);
+        Self::over(memory, frames, page_bytes, None, Arc::default())
+    }
+
+    pub(crate) fn over(
+        memory: Arc<Memory>,
+        frames: usize,
+        page_bytes: usize,
+        section: Option<&str>,
+        logs: Arc<Mutex<Logs>>,
+    ) -> Self {
+        let backing = Arc::new(InMemory(memory.clone()));
+        let pool = Pool::new(frames, page_bytes, backing).expect("a small pool");
+        let kind = Paged::new(pool, 7);
+        let table = KindTable { id: TABLE, generation: 1, section };
+        kind.add_table(&table, &disk()).expect("a table");
+        Self { kind, memory, logs }
+    }
+
+    pub(crate) fn session(&self, number: u8) -> Session {
+        let log = Log {
+            logs: self.logs.clone(),
+            number,
+            done: Vec::new(),
+            is_undoing: false,
+            last: Stamp::NONE,
+            refusals: 0,
+            on_append: None,
+        };
+        let part = self.kind.clone().new_part();
+        Session { kind: self.kind.clone(), part, log, priority: Priority::undeclared(0) }
+    }
+
+    /// Takes a checkpoint; gives the table's section and the positions of the logs before it.
+    pub(crate) fn checkpoint(&self, is_published: bool) -> (String, Positions) {
+        let positions = self.logs.lock().last.clone();
+        let sections = self.kind.checkpoint(&disk()).expect("it writes").expect("it takes part");
+        self.kind.checkpoint_ended(&disk(), is_published);
+        (sections[0].1.clone(), positions)
+    }
+
+    /// Starts again after a crash: the section's pages, and all records above the positions.
+    pub(crate) fn restart(
+        &self,
+        frames: usize,
+        page_bytes: usize,
+        section: Option<&(String, Positions)>,
+        seed: u64,
+    ) -> Self {
+        let text = section.map(|(text, _)| &**text);
+        let after =
+            Self::over(self.memory.crash(seed), frames, page_bytes, text, self.logs.clone());
+        let mut records = self.logs.lock().records.clone();
+        if let Some((_, positions)) = section {
+            records.retain(|record| {
+                positions.get(&record.stamp.log()).is_none_or(|&at| record.stamp.gsn() > at)
+            });
+        }
+        records.sort_by_key(|record| record.stamp);
+        for record in &records {
+            after.kind.redo(record.table, record.stamp, &record.body).expect("it fits");
+        }
+        after
+    }
+
+    /// All records, read by ranges, and a check of the tree.
+    pub(crate) fn content(&self) -> Map {
+        let summary = self.kind.pool().check_table(TABLE).expect("a sound tree");
+        let map = self.session(9).transact(|tx| tx.range(.., usize::MAX)).expect("reads");
+        assert_eq!(summary.records as usize, map.len());
+        assert_eq!(self.kind.record_count(TABLE) as usize, map.len(), "the counted number");
+        map
+    }
+}
+
+/// A session with one transaction at a time.
+pub(crate) struct Session {
+    kind: Arc<Paged>,
+    pub(crate) part: Box<dyn KindPart>,
+    pub(crate) log: Log,
+    priority: Priority,
+}
+
+/// A running transaction.
+pub(crate) struct Tx<'s> {
+    session: &'s mut Session,
+}
+
+fn until<T>(mut step: impl FnMut() -> Result<Presence<T>, TxError>) -> Result<T, TxError> {
+    loop {
+        match step()? {
+            Presence::Here(found) => return Ok(found),
+            Presence::NotHere(arrival) => arrival.wait()?,
+        }
+    }
+}
+
+impl Tx<'_> {
+    pub(crate) fn lock(&mut self, key: &[u8], mode: Mode) -> Result<u32, TxError> {
+        let asked = KindKey { table: TABLE, key, mode };
+        until(|| self.session.part.lock(asked, &|| true))
+    }
+
+    pub(crate) fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, TxError> {
+        let slot = self.lock(key, Mode::Read)?;
+        let mut out = Vec::new();
+        Ok(self.session.part.value(slot, &mut out).map(|_| out))
+    }
+
+    pub(crate) fn put(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<(), TxError> {
+        let slot = self.lock(key, Mode::Write)?;
+        let Session { part, log, .. } = &mut *self.session;
+        until(|| part.put(slot, value.map(|value| (0, value)), log, &|| true))
+    }
+
+    /// The records of a range, up to `most`.
+    pub(crate) fn range<'k>(
+        &mut self,
+        bounds: impl std::ops::RangeBounds<&'k [u8]>,
+        most: usize,
+    ) -> Result<Map, TxError> {
+        let (mut map, mut batch) = (Map::new(), RangeBatch::default());
+        let mut after: Option<Vec<u8>> = None;
+        loop {
+            let lower = match &after {
+                Some(key) => Bound::Excluded(&key[..]),
+                None => bounds.start_bound().map(|key| *key),
+            };
+            let upper = bounds.end_bound().map(|key| *key);
+            let range = KindRange { table: TABLE, lower, upper };
+            until(|| self.session.part.range(&range, &|| true, &mut batch))?;
+            map.extend(batch.records.drain(..).map(|(key, _, value)| (key, value)));
+            if batch.is_end || map.len() >= most {
+                return Ok(map);
+            }
+            after = Some(batch.last.clone());
+        }
+    }
+}
+
+impl Session {
+    /// Runs a transaction until it commits or gives up. A conflict runs it again.
+    pub(crate) fn transact<R>(
+        &mut self,
+        mut body: impl FnMut(&mut Tx<'_>) -> Result<R, TxError>,
+    ) -> Result<R, TxError> {
+        use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        self.priority = Priority::undeclared(NEXT.fetch_add(1, Relaxed));
+        let mut backoff = Backoff::new();
+        loop {
+            self.log.last = Stamp::NONE;
+            self.log.done.clear();
+            self.part.begin(self.priority, Discipline::WaitDie);
+            match body(&mut Tx { session: self }) {
+                Ok(result) => {
+                    self.end(true);
+                    return Ok(result);
+                }
+                Err(error) => {
+                    self.undo();
+                    self.end(false);
+                    if !matches!(error, TxError::Conflict) {
+                        return Err(error);
+                    }
+                    backoff.wait();
+                }
+            }
+        }
+    }
+
+    fn undo(&mut self) {
+        self.log.is_undoing = true;
+        while let Some(done) = self.log.done.pop() {
+            self.kind.undo(done.table, &done.body, &mut self.log).expect("it undoes");
+        }
+        self.log.is_undoing = false;
+    }
+
+    fn end(&mut self, commits: bool) {
+        let mut touched = Vec::new();
+        self.part.touched(&mut touched);
+        let end = (self.log.last != Stamp::NONE).then(|| {
+            let mut logs = self.log.logs.lock();
+            let last = logs.last.get(&self.log.number).copied().unwrap_or(0);
+            let gsn = 1 + touched.iter().map(|stamp| stamp.gsn()).fold(last, u64::max);
+            logs.last.insert(self.log.number, gsn);
+            Stamp::new(gsn, self.log.number)
+        });
+        if commits {
+            self.part.prepare().expect("nothing fails");
+            self.part.install(end.unwrap_or(Stamp::new(0, LOG_NONE)));
+        }
+        self.part.release(end);
+    }
+}

@@ -1,0 +1,164 @@
+//! Random transactions on a paged table beside a map, with aborts, checkpoints and crashes. Pools have 8 to
+//! 16 frames, and pages are tiny.
+
+use std::ops::Bound;
+
+use super::{Map, Positions, TABLE, Tx, World};
+use stillpoint_io::{Rng, SeededRng};
+use stillpoint_txn::{TableKind, TxError};
+
+fn key(rng: &SeededRng, keys: u64) -> Vec<u8> {
+    let number = rng.below(keys);
+    let mut key = format!("key{:05}", number * 7).into_bytes();
+    key.resize(key.len() + (number % 5) as usize * 4, b'x');
+    key
+}
+
+fn value(rng: &SeededRng, longest: u64) -> Vec<u8> {
+    let byte = rng.below(256) as u8;
+    vec![byte; rng.below(longest + 1) as usize]
+}
+
+/// Runs a random transaction; `map` has its effect if it commits.
+fn transaction(world: &World, rng: &SeededRng, keys: u64, map: &mut Map) {
+    let mut session = world.session(rng.below(3) as u8);
+    session.log.refusals = rng.below(3) / 2;
+    let (mut after, gives_up) = (map.clone(), rng.below(4) == 0);
+    let longest = world.kind.pool().page_bytes() as u64 / 5;
+    let ended = session.transact(|tx| {
+        for _ in 0..1 + rng.below(6) {
+            let key = key(rng, keys);
+            match rng.below(8) {
+                0 => assert_eq!(tx.get(&key)?.as_ref(), after.get(&key)),
+                1 | 2 => {
+                    tx.put(&key, None)?;
+                    after.remove(&key);
+                }
+                3 => range(tx, rng, &key, &after)?,
+                _ => {
+                    let value = value(rng, longest);
+                    tx.put(&key, Some(&value))?;
+                    after.insert(key, value);
+                }
+            }
+        }
+        if gives_up { Err(TxError::abandon("as the test wants it")) } else { Ok(()) }
+    });
+    assert_eq!(ended.is_err(), gives_up);
+    if !gives_up {
+        *map = after;
+    }
+}
+
+fn range(tx: &mut Tx<'_>, rng: &SeededRng, from: &[u8], map: &Map) -> Result<(), TxError> {
+    let to = [from, b"~"].concat();
+    let upper = [Bound::Unbounded, Bound::Included(&to[..]), Bound::Excluded(&to[..])];
+    let bounds = (
+        if rng.below(2) == 0 { Bound::Included(from) } else { Bound::Excluded(from) },
+        upper[rng.below(3) as usize],
+    );
+    let most = 1 + rng.below(60) as usize;
+    let found = tx.range(bounds, most)?;
+    let expected = map.range::<[u8], _>(bounds).take(found.len());
+    assert!(found.iter().eq(expected), "a range differs");
+    if found.len() < most {
+        assert_eq!(found.len(), map.range::<[u8], _>(bounds).count(), "the range ends early");
+    }
+    Ok(())
+}
+
+/// Transactions, checkpoints and crashes.
+fn life(seed: u64) {
+    let rng = SeededRng::new(seed);
+    let page_bytes = [512, 1024][rng.below(2) as usize];
+    let frames = 8 + rng.below(9) as usize;
+    let keys = 20 + rng.below(400);
+    let mut world = World::new(frames, page_bytes, seed);
+    let (mut map, mut section): (Map, Option<(String, Positions)>) = (Map::new(), None);
+    for step in 0..250 {
+        transaction(&world, &rng, keys, &mut map);
+        match rng.below(60) {
+            0 | 1 => {
+                let is_published = rng.below(3) > 0;
+                let taken = world.checkpoint(is_published);
+                if is_published {
+                    // A start may begin to replay anywhere before: open transactions may need it.
+                    let earlier = section.map(|(_, positions)| positions).unwrap_or_default();
+                    let (text, positions) = taken;
+                    section = Some((text, if rng.below(2) == 0 { positions } else { earlier }));
+                }
+            }
+            2 => {
+                world = world.restart(frames, page_bytes, section.as_ref(), seed + step);
+                assert!(
+                    world.content() == map,
+                    "seed {seed}, step {step}: a crash has lost something"
+                );
+            }
+            _ => {}
+        }
+        if rng.below(40) == 0 {
+            assert!(world.content() == map, "seed {seed}, step {step}");
+        }
+    }
+    assert!(world.content() == map, "seed {seed}");
+    assert!(world.kind.is_unlocked());
+}
+
+pub(crate) fn a_table_is_like_a_map_across_evictions_and_crashes() {
+    let seeds = std::env::var("STILLPOINT_PAGED_SEEDS").ok();
+    for seed in 1..=seeds.map_or(24, |seeds| seeds.parse().expect("a number")) {
+        life(seed);
+    }
+}
+
+pub(crate) fn ascending_insertions_fill_their_pages() {
+    let world = World::new(16, 1024, 1);
+    let mut session = world.session(0);
+    for number in 0u32..3000 {
+        session.transact(|tx| tx.put(&number.to_be_bytes(), Some(&[7; 40]))).expect("commits");
+    }
+    let summary = world.kind.pool().check_table(TABLE).expect("a sound tree");
+    assert_eq!((summary.records, summary.ghosts), (3000, 0));
+    assert!(summary.pages.len() < 3000 / 14 + 20, "{} pages", summary.pages.len());
+    assert!(world.kind.stats().evictions > 100, "larger than its pool");
+    assert_eq!(world.content().len(), 3000);
+}
+
+pub(crate) fn a_flush_gives_all_pages_back() {
+    let world = World::new(12, 512, 5);
+    let (rng, mut map) = (SeededRng::new(5), Map::new());
+    for _ in 0..200 {
+        transaction(&world, &rng, 200, &mut map);
+    }
+    assert!(world.content().len() > 20);
+    let mut locked = world.kind.lock_tables(&[TABLE]).expect("a table");
+    locked.empty(&[2]);
+    drop(locked);
+    assert!(world.content().is_empty());
+    let left: Vec<u64> =
+        world.memory.pages().keys().copied().filter(|&page| page > 65_536).collect();
+    assert!(left.is_empty(), "pages of the old generation: {left:?}");
+    let mut map = Map::new();
+    for _ in 0..100 {
+        transaction(&world, &rng, 200, &mut map);
+    }
+    assert!(world.content() == map);
+}
+
+pub(crate) fn what_does_not_fit_is_refused() {
+    let world = World::new(8, 512, 5);
+    let mut session = world.session(0);
+    let refused = session.transact(|tx| tx.put(&[7; 65], Some(b"value")));
+    assert!(
+        matches!(refused, Err(TxError::OrderedKeyTooLong { len: 65, limit: 64 })),
+        "{refused:?}"
+    );
+    let refused = session.transact(|tx| tx.put(b"key", Some(&[7; 129])));
+    assert!(
+        matches!(refused, Err(TxError::PagedValueTooLong { len: 129, limit: 128 })),
+        "{refused:?}"
+    );
+    session.transact(|tx| tx.put(&[7; 64], Some(&[7; 128]))).expect("fits");
+    assert!(world.kind.is_unlocked());
+}

@@ -1,0 +1,155 @@
+//! Threads on one paged table that is larger than its pool: transfers keep their sum, and no transaction
+//! sees a phantom.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use super::{Session, TABLE, World};
+use stillpoint_io::{Rng, SeededRng};
+use stillpoint_txn::TxError;
+
+const ACCOUNTS: u64 = 300;
+const BALANCE: u64 = 1000;
+
+fn account(number: u64) -> Vec<u8> {
+    format!("account {number:06}").into_bytes()
+}
+
+fn balance(value: Option<Vec<u8>>) -> u64 {
+    let value = value.expect("an account");
+    u64::from_le_bytes(value[..8].try_into().expect("eight bytes"))
+}
+
+fn value(balance: u64, padding: usize) -> Vec<u8> {
+    let mut value = balance.to_le_bytes().to_vec();
+    value.resize(8 + padding, 7);
+    value
+}
+
+fn transfer(session: &mut Session, rng: &SeededRng) {
+    let (from, to) = (rng.below(ACCOUNTS), rng.below(ACCOUNTS));
+    let (padding, fails) = (rng.below(60) as usize, rng.below(5) == 0);
+    let moved = session.transact(|tx| {
+        let have = balance(tx.get(&account(from))?);
+        tx.put(&account(from), Some(&value(have - 1, padding)))?;
+        let there = balance(tx.get(&account(to))?);
+        tx.put(&account(to), Some(&value(there + 1, padding)))?;
+        if fails { Err(TxError::abandon("as the test wants it")) } else { Ok(()) }
+    });
+    assert_eq!(moved.is_err(), fails, "{moved:?}");
+}
+
+fn sum(session: &mut Session) -> u64 {
+    let all = session.transact(|tx| tx.range(.., usize::MAX)).expect("reads");
+    assert_eq!(all.len() as u64, ACCOUNTS);
+    all.into_values().map(|value| balance(Some(value))).sum()
+}
+
+pub(crate) fn transfers_keep_the_sum_while_pages_come_and_go() {
+    for seed in 1..=4 {
+        let world = Arc::new(World::new(16, 1024, seed));
+        let mut session = world.session(0);
+        for number in 0..ACCOUNTS {
+            let put = session.transact(|tx| tx.put(&account(number), Some(&value(BALANCE, 40))));
+            put.expect("commits");
+        }
+        let threads: Vec<_> = (1..=3)
+            .map(|number| {
+                let world = world.clone();
+                let run = move || {
+                    let (mut session, rng) =
+                        (world.session(number), SeededRng::new(seed * 10 + u64::from(number)));
+                    (0..300).for_each(|_| transfer(&mut session, &rng));
+                };
+                stillpoint_io::spawn("transfers", run).expect("a thread")
+            })
+            .collect();
+        for turn in 0..8 {
+            assert_eq!(sum(&mut session), ACCOUNTS * BALANCE, "seed {seed}");
+            if turn % 4 == 0 {
+                world.checkpoint(true);
+            }
+        }
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        assert_eq!(sum(&mut session), ACCOUNTS * BALANCE, "seed {seed}");
+        assert!(world.kind.is_unlocked());
+        assert!(world.kind.stats().evictions > 0, "larger than its pool");
+        world.kind.pool().check_table(TABLE).expect("a sound tree");
+    }
+}
+
+/// Each thread adds a key of its own to a range that it has found empty. The ranges overlap, so one of
+/// them is first.
+pub(crate) fn a_range_that_was_found_empty_stays_empty() {
+    for seed in 1..=40 {
+        let world = Arc::new(World::new(16, 512, seed));
+        let mut session = world.session(0);
+        for number in (0..200).filter(|number| !(90..110).contains(number)) {
+            session.transact(|tx| tx.put(&account(number), Some(&[7; 30]))).expect("commits");
+        }
+        let added = Arc::new(AtomicU64::new(0));
+        let threads: Vec<_> = [93u64, 97, 104]
+            .into_iter()
+            .map(|own| {
+                let (world, added) = (world.clone(), added.clone());
+                let run = move || {
+                    let mut session = world.session((own % 7) as u8);
+                    let alone = session.transact(|tx| {
+                        let (lower, upper) = (account(90), account(109));
+                        let is_alone = tx.range(&lower[..]..=&upper[..], usize::MAX)?.is_empty();
+                        if is_alone {
+                            std::thread::yield_now();
+                            tx.put(&account(own), Some(b"mine"))?;
+                        }
+                        Ok(is_alone)
+                    });
+                    added.fetch_add(u64::from(alone.expect("it ends")), SeqCst);
+                };
+                stillpoint_io::spawn("adds", run).expect("a thread")
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        assert_eq!(added.load(SeqCst), 1, "seed {seed}: more than one has found the range empty");
+        assert!(world.kind.is_unlocked());
+    }
+}
+
+/// A checkpoint begins after a record was appended and before its page has changed. The positions in the
+/// logs cover the record, so the pages of the checkpoint must have the change.
+pub(crate) fn a_checkpoint_waits_for_a_page_that_is_being_changed() {
+    for seed in 1..=6 {
+        let world = Arc::new(World::new(16, 512, seed));
+        let mut session = world.session(0);
+        for number in 0..40 {
+            session.transact(|tx| tx.put(&account(number), Some(&[1; 30]))).expect("commits");
+        }
+        world.checkpoint(true);
+        let (taking, taken) = (world.clone(), Arc::new(stillpoint_sync::Mutex::new(None)));
+        let (result, mut thread) = (taken.clone(), None);
+        session.log.on_append = Some(Box::new(move || {
+            if thread.is_some() {
+                return;
+            }
+            let (world, result) = (taking.clone(), result.clone());
+            let take = move || *result.lock() = Some(world.checkpoint(true));
+            thread = Some(stillpoint_io::spawn("checkpoint", take).expect("a thread"));
+            // The checkpoint gets time to overlook the page.
+            stillpoint_io::Clock::sleep(
+                &stillpoint_io::RealClock,
+                std::time::Duration::from_millis(20),
+            );
+        }));
+        // Every second seed splits a page instead.
+        let key = if seed % 2 == 0 { account(7) } else { b"account 000007 and more".to_vec() };
+        session.transact(|tx| tx.put(&key, Some(&[2; 100]))).expect("commits");
+        let section = loop {
+            if let Some(section) = taken.lock().take() {
+                break section;
+            }
+            std::thread::yield_now();
+        };
+        let expected = world.content();
+        let after = world.restart(16, 512, Some(&section), seed);
+        assert!(after.content() == expected, "seed {seed}: the checkpoint lacks the change");
+    }
+}
