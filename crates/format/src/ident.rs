@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::bytes::{array, put, u32_at, u64_at};
 use crate::error::{DecodeCause, DecodeError};
-use crate::{FORMAT_VERSION, STATE_FORMAT_VERSION};
+use crate::{FORMAT_VERSION, SIREN_FORMAT_VERSION, STATE_FORMAT_VERSION};
 
 /// Bytes of a file header: one block, so that the rest of the file stays aligned for direct I/O.
 pub const HEADER_BYTES: usize = 4096;
@@ -100,6 +100,10 @@ pub enum FileKind {
     PageData = 6,
     /// The map of the places of pages.
     PageMap = 7,
+    /// The pages of a SIREN store.
+    SirenPages = 16,
+    /// A segment of the log of a SIREN store.
+    SirenLog = 17,
 }
 
 impl FileKind {
@@ -113,6 +117,7 @@ impl FileKind {
             FileKind::StateSchema | FileKind::StateImage | FileKind::StateActions => {
                 STATE_FORMAT_VERSION
             }
+            FileKind::SirenPages | FileKind::SirenLog => SIREN_FORMAT_VERSION,
         }
     }
 }

@@ -19,6 +19,7 @@
 //! | [`part`] | checkpoint part files: blocks, records, index |
 //! | [`manifest`] | the one document that says which files count |
 //! | [`registry`] | tables of what a file or an option may name |
+//! | [`siren`] | SIREN stores: pages of tuples, directory, header, log |
 //! | [`state`] | state arrays: schema, images, log of actions |
 
 mod bytes;
@@ -33,6 +34,7 @@ pub mod page_log;
 pub mod pages;
 pub mod part;
 pub mod registry;
+pub mod siren;
 pub mod stamp;
 pub mod state;
 
@@ -45,6 +47,9 @@ pub const FORMAT_VERSION: u32 = 2;
 
 /// The version of the files of state arrays that this build writes, and the only one it reads.
 pub const STATE_FORMAT_VERSION: u32 = 2;
+
+/// The version of the files of SIREN stores that this build writes, and the only one it reads.
+pub const SIREN_FORMAT_VERSION: u32 = 1;
 
 /// Longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 65_536;

@@ -16,6 +16,10 @@ pub const MERGE_INPUTS: &str = "inputs";
 pub const LOG_DIR: &str = "log";
 /// Directory of the pages of paged tables.
 pub const PAGES_DIR: &str = "pages";
+/// Directory of a SIREN store.
+pub const SIREN_DIR: &str = "siren";
+/// The pages of a SIREN store.
+pub const SIREN_PAGES: &str = "siren/pages";
 
 /// Whether a checkpoint holds every record, or those changed since its base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -108,6 +112,17 @@ pub fn parse_tail_name(name: &str) -> Option<(u32, u32)> {
     (tail_name(made_by, incarnation) == name).then_some((made_by, incarnation))
 }
 
+/// `log-0000000007`: a segment of the log of a SIREN store, inside [`SIREN_DIR`].
+pub fn siren_segment_name(number: u64) -> String {
+    format!("log-{number:010}")
+}
+
+/// Reads a name of [`siren_segment_name`]; `None` for any other text.
+pub fn parse_siren_segment_name(name: &str) -> Option<u64> {
+    let number = name.strip_prefix("log-")?.parse().ok()?;
+    (siren_segment_name(number) == name).then_some(number)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -123,6 +138,9 @@ mod tests {
         }
         for part in [0, 9, 1000, u32::MAX] {
             assert_eq!(parse_part_name(&part_name(part)), Some(part));
+        }
+        for number in [0, 7, u64::MAX] {
+            assert_eq!(parse_siren_segment_name(&siren_segment_name(number)), Some(number));
         }
         assert_eq!(log_dir(4), "log/004");
         assert_eq!(parse_log_name("004"), Some(4));

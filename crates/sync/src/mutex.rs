@@ -48,6 +48,11 @@ mod model {
     pub struct RwLock<T>(checked::RwLock<T>);
 
     impl<T> RwLock<T> {
+        /// A free lock around a value.
+        pub fn new(value: T) -> Self {
+            Self(checked::RwLock::new(value))
+        }
+
         /// Waits until nobody writes, and takes a share.
         pub fn read(&self) -> RwLockReadGuard<'_, T> {
             self.0.read().unwrap_or_else(PoisonError::into_inner)

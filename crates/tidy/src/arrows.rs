@@ -29,6 +29,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("stillpoint-io", &["stillpoint-mem"]),
     ("stillpoint-txn", &["stillpoint-sync", "stillpoint-format", "stillpoint-io"]),
     ("stillpoint-node", &["stillpoint-format", "stillpoint-mem", "stillpoint-sync"]),
+    ("stillpoint-siren", &["stillpoint-format", "stillpoint-io", "stillpoint-sync"]),
     (
         "stillpoint-paged",
         &[

@@ -1,0 +1,244 @@
+//! The file of disk pages: free pages, extents, and the two headers (shadow paging, §3.2).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use stillpoint_format::ident::{HEADER_BYTES, StoreId};
+use stillpoint_format::names;
+use stillpoint_format::siren::{
+    CHECKPOINT_HEADER_BYTES, CHECKPOINT_HEADERS, CheckpointHeader, Directory, Extent, PagesHeader,
+    StoredExtent, StoredPage,
+};
+use stillpoint_io::{Caching, Disk, DiskFile, DiskResult, OpenMode, write_file_durably};
+
+use crate::error::{SirenError, SirenResult};
+
+/// The file of pages.
+#[derive(Debug)]
+pub(crate) struct DiskPages {
+    pub(crate) file: Arc<dyn DiskFile>,
+    pub(crate) header: PagesHeader,
+    free: FreePages,
+}
+
+/// The disk pages that no durable checkpoint needs.
+#[derive(Debug)]
+struct FreePages {
+    /// Length of each free run, by its first page.
+    runs: BTreeMap<u32, u32>,
+    /// All pages from here on are free.
+    end: u32,
+}
+
+impl FreePages {
+    fn take(&mut self, pages: u32) -> Option<Extent> {
+        let fits = self.runs.iter().find(|(_, len)| **len >= pages);
+        let Some((&first, &len)) = fits else {
+            let first = self.end;
+            self.end = first.checked_add(pages)?;
+            return Some(Extent { first, pages });
+        };
+        self.runs.remove(&first);
+        if len > pages {
+            self.runs.insert(first + pages, len - pages);
+        }
+        Some(Extent { first, pages })
+    }
+
+    fn give_back(&mut self, extent: Extent) {
+        let Extent { mut first, mut pages } = extent;
+        if let Some((&before, &len)) = self.runs.range(..first).next_back()
+            && before + len == first
+        {
+            self.runs.remove(&before);
+            (first, pages) = (before, len + pages);
+        }
+        if let Some(len) = self.runs.remove(&(first + pages)) {
+            pages += len;
+        }
+        if first + pages == self.end {
+            self.end = first;
+        } else {
+            self.runs.insert(first, pages);
+        }
+    }
+}
+
+/// The newest checkpoint of a file.
+#[derive(Debug)]
+pub(crate) struct Newest {
+    pub(crate) header: CheckpointHeader,
+    /// Which of the two headers it is.
+    pub(crate) number: u64,
+    pub(crate) directory: Directory,
+}
+
+impl DiskPages {
+    fn path() -> &'static Path {
+        Path::new(names::SIREN_PAGES)
+    }
+
+    /// Opens the file of pages. Makes it, with an empty checkpoint of level 0, if there is none.
+    pub(crate) fn open(
+        disk: &dyn Disk,
+        page_bytes: u32,
+        created_ms: u64,
+        new_store: impl FnOnce() -> StoreId,
+    ) -> SirenResult<(Self, Newest)> {
+        disk.create_dir_all(names::SIREN_DIR.as_ref())?;
+        disk.sync_dir(Path::new(""))?;
+        if !disk.exists(Self::path())? {
+            let header = PagesHeader { store: new_store(), created_ms, page_bytes };
+            write_file_durably(disk, Self::path(), &Self::empty(&header))?;
+        }
+        let file = disk.open(Self::path(), OpenMode::ReadWrite, Caching::Buffered)?;
+        let damaged = |cause| SirenError::damaged(file.path().to_owned(), cause);
+        let mut block = vec![0; HEADER_BYTES];
+        let read = file.read_at(&mut block, 0)?;
+        let header = PagesHeader::decode(&block[..read]).map_err(damaged)?;
+        let free = FreePages { runs: BTreeMap::new(), end: header.first_page() };
+        let mut pages = Self { file, header, free };
+        let newest = pages.newest()?;
+        pages.find_free(&newest)?;
+        Ok((pages, newest))
+    }
+
+    /// The bytes of a new file.
+    fn empty(header: &PagesHeader) -> Vec<u8> {
+        let identity = header.identity();
+        let first = header.first_page();
+        let directory = Directory::default().encode(identity, header.page_at(first));
+        let checkpoint = CheckpointHeader {
+            level: 0,
+            next_transaction: 1,
+            first_segment: 0,
+            incarnation: 0,
+            is_logged: false,
+            directory: Extent { first, pages: header.pages_for(directory.len()) },
+            directory_bytes: directory.len() as u64,
+        };
+        let mut bytes = header.encode().to_vec();
+        bytes.extend(checkpoint.encode(identity, 0));
+        bytes.resize(header.page_at(first) as usize, 0);
+        bytes.extend(directory);
+        bytes
+    }
+
+    /// The valid header of the greatest level, with its directory. A crash may leave the other header
+    /// half-written.
+    fn newest(&self) -> SirenResult<Newest> {
+        let identity = self.header.identity();
+        let damaged = |cause| SirenError::damaged(self.file.path().to_owned(), cause);
+        let mut headers = Vec::new();
+        let mut last_cause = None;
+        for number in 0..CHECKPOINT_HEADERS {
+            let mut block = vec![0; CHECKPOINT_HEADER_BYTES];
+            let offset = PagesHeader::checkpoint_header_at(number);
+            let read = self.file.read_at(&mut block, offset)?;
+            match CheckpointHeader::decode(identity, &block[..read], number) {
+                Ok(header) => headers.push((header, number)),
+                Err(cause) => last_cause = Some(cause),
+            }
+        }
+        let newest = headers.into_iter().max_by_key(|(header, _)| header.level);
+        let Some((header, number)) = newest else {
+            return Err(damaged(last_cause.expect("there are two headers")));
+        };
+        let offset = self.header.page_at(header.directory.first);
+        let len = usize::try_from(header.directory_bytes).unwrap_or(usize::MAX);
+        let file_len = usize::try_from(self.file.len()?).unwrap_or(usize::MAX);
+        let mut bytes = vec![0; len.min(file_len)];
+        let read = self.file.read_at(&mut bytes, offset)?;
+        let directory = Directory::decode(identity, &bytes[..read], offset).map_err(damaged)?;
+        if directory.level != header.level {
+            let what =
+                format!("header of level {}, directory of {}", header.level, directory.level);
+            return Err(SirenError::inconsistent(self.file.path().to_owned(), what));
+        }
+        Ok(Newest { header, number, directory })
+    }
+
+    /// Finds the free pages between those of a checkpoint.
+    fn find_free(&mut self, newest: &Newest) -> SirenResult<()> {
+        let stored = newest.directory.extents.iter().map(|stored| stored.extent);
+        let mut used: Vec<Extent> = stored.chain([newest.header.directory]).collect();
+        used.sort_unstable();
+        for extent in used {
+            if extent.first < self.free.end {
+                let what = format!("disk page {} is used twice", extent.first);
+                return Err(SirenError::inconsistent(self.file.path().to_owned(), what));
+            }
+            if extent.first > self.free.end {
+                self.free.runs.insert(self.free.end, extent.first - self.free.end);
+            }
+            self.free.end = extent.first + extent.pages;
+        }
+        Ok(())
+    }
+
+    /// Disk pages for so many bytes.
+    ///
+    /// # Errors
+    /// The file has no number left for a page.
+    pub(crate) fn take(&mut self, bytes: usize) -> SirenResult<Extent> {
+        let pages = self.header.pages_for(bytes);
+        self.free.take(pages).ok_or_else(|| {
+            let path = self.file.path().to_owned();
+            SirenError::inconsistent(path, "it has 2^32 pages; use larger ones")
+        })
+    }
+
+    pub(crate) fn give_back(&mut self, extent: Extent) {
+        self.free.give_back(extent);
+    }
+
+    /// Disk pages of the file, free ones below the last used one included.
+    pub(crate) fn len(&self) -> u32 {
+        self.free.end
+    }
+
+    /// Reads an extent.
+    pub(crate) fn read<R>(
+        &self,
+        stored: &StoredExtent,
+        with: impl FnOnce(StoredPage<'_>) -> SirenResult<R>,
+    ) -> SirenResult<R> {
+        let page_bytes = self.header.page_bytes;
+        let mut bytes = vec![0; stored.extent.pages as usize * page_bytes as usize];
+        let read = self.file.read_at(&mut bytes, self.header.page_at(stored.extent.first))?;
+        let page = StoredPage::decode(self.header.identity(), &bytes[..read], stored, page_bytes);
+        with(page.map_err(|cause| SirenError::damaged(self.path_of_file(), cause))?)
+    }
+
+    pub(crate) fn path_of_file(&self) -> PathBuf {
+        self.file.path().to_owned()
+    }
+
+    /// Writes the header of a checkpoint whose pages and directory are durable.
+    pub(crate) fn write_header(&self, header: &CheckpointHeader, number: u64) -> DiskResult<()> {
+        let block = header.encode(self.header.identity(), number);
+        self.file.write_at(&block, PagesHeader::checkpoint_header_at(number))?;
+        self.file.sync()
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_pages_are_used_again_and_join() {
+        let mut free = FreePages { runs: BTreeMap::new(), end: 3 };
+        let taken: Vec<Extent> = (0..4).filter_map(|_| free.take(1)).collect();
+        assert_eq!(taken[3], Extent { first: 6, pages: 1 });
+        free.give_back(taken[0]);
+        free.give_back(taken[2]);
+        assert_eq!(free.take(2), Some(Extent { first: 7, pages: 2 }), "no run is long enough");
+        free.give_back(taken[1]);
+        assert_eq!(free.take(2), Some(Extent { first: 3, pages: 2 }));
+        free.give_back(Extent { first: 7, pages: 2 });
+        free.give_back(taken[3]);
+        assert_eq!((free.runs.len(), free.end), (0, 5));
+    }
+}

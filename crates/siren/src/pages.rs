@@ -1,0 +1,383 @@
+//! Logical pages (SIREN, ICDE 2006, §2.1 to §3.3): tuples that float in memory, linked to pages in
+//! clustering order.
+//!
+//! ```text
+//!            add, remove, commit of level L
+//!  page not frozen ──▶ changed in place, dirty at L ──▶ split, join
+//!  page frozen     ──▶ pending add, remove, commit ──▶ [copied] ──▶ made permanent, one by one
+//! ```
+//! A page is frozen for an operation of level L if it is dirty at a lower level. The level replaces
+//! the paper's flag, so the begin of a checkpoint touches no page. Invariants:
+//! 1. Until a checkpoint has copied a frozen page, its image stays as it was. The image has the
+//!    page's tuples but those with a pending add. It ignores pending removes and commits.
+//! 2. While operations of the level before may be under way, a clean page counts as frozen for
+//!    operations of the new level. It then belongs to the checkpoint. So an operation of the old level
+//!    never meets a page that the new level has changed in place.
+//! 3. Pending operations split and join nothing. Only pages that are frozen for nobody are joined.
+//! 4. A page that is dirty stands in the list of its level, once.
+
+mod check;
+mod copy;
+mod lists;
+
+use std::sync::Arc;
+
+use stillpoint_format::siren::{OPEN_TUPLE_BYTES, TUPLE_HEAD_BYTES};
+use stillpoint_sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use stillpoint_sync::mutant;
+
+use crate::config::Removes;
+use crate::planted;
+use crate::proxy::{Proxy, Value};
+use crate::slab::{Slab, Slot};
+
+pub(crate) use copy::{Copied, Frozen, Removed};
+
+/// Two neighbours are joined if they have less than this share of a page together, in percent.
+const JOIN_PERCENT: usize = 60;
+
+/// What waits until the tuple's page has been copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pending {
+    Nothing,
+    Add,
+    Remove,
+    Commit,
+}
+
+/// A tuple.
+#[derive(Debug)]
+struct Tuple {
+    proxy: Arc<Proxy>,
+    /// `None` is a delete mark.
+    value: Value,
+    /// Transaction and statement that created the tuple. Without meaning once it is committed.
+    open: (u64, u32),
+    is_committed: bool,
+    pending: Pending,
+    /// Place in the page's list of pending operations.
+    pending_at: u32,
+    /// The last checkpoint that has copied the tuple.
+    copied: u64,
+    page: Slot,
+    before: Slot,
+    after: Slot,
+}
+
+impl Tuple {
+    fn bytes(&self) -> usize {
+        let open = if self.is_committed { 0 } else { OPEN_TUPLE_BYTES };
+        let value = self.value.as_ref().map_or(0, |value| value.len());
+        TUPLE_HEAD_BYTES + open + self.proxy.key.len() + value
+    }
+}
+
+/// A logical page.
+#[derive(Debug)]
+struct Page {
+    /// Never used twice, unlike the slot.
+    number: u64,
+    /// The level at which the page was changed since its last copy. 0 if it was not.
+    dirty: u64,
+    first: Slot,
+    last: Slot,
+    before: Slot,
+    after: Slot,
+    /// Bytes and number of the tuples without pending adds.
+    bytes: usize,
+    tuples: usize,
+    pending: Vec<Slot>,
+    /// Whether an operation was pending since the freeze.
+    is_changed: bool,
+    /// Whether a checkpoint may hold the page.
+    is_stored: bool,
+    /// The next tuple to copy.
+    cursor: Slot,
+    /// Tuples that a copy-on-update of whole pages would have copied.
+    touched: usize,
+}
+
+/// How much memory a checkpoint costs at present, and cost at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Occupancy {
+    /// Tuples.
+    pub tuples: u64,
+    /// Pages.
+    pub pages: u64,
+    /// Removed tuples that stay until their page is copied, or until they are written.
+    pub removed: u64,
+    /// The most of them since [`begin_peaks`](crate::Store::begin_peaks).
+    pub removed_max: u64,
+    /// Tuples on frozen, changed pages: what a copy-on-update of whole pages would hold twice.
+    pub touched: u64,
+    /// The most of them.
+    pub touched_max: u64,
+    /// Pending operations.
+    pub pending: u64,
+}
+
+/// The pages of a table.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    table: u16,
+    /// Bytes of tuples above which a page is split.
+    capacity: usize,
+    removes: Removes,
+    tuples: Slab<Tuple>,
+    pages: Slab<Page>,
+    first: Slot,
+    last: Slot,
+    numbers: u64,
+    /// No operation of a lower level is under way.
+    settled: u64,
+    /// Pages that are dirty at a level, by the level's parity.
+    dirty: [Vec<(Slot, u64)>; 2],
+    /// Numbers of stored pages that were joined or removed at a level.
+    gone: [Vec<u64>; 2],
+    /// Tuples removed from frozen pages that were not copied.
+    removed: Vec<Removed>,
+    /// Bytes of all such tuples of the store that are not written.
+    removed_bytes: Arc<AtomicUsize>,
+    occupancy: Occupancy,
+}
+
+impl Pages {
+    pub(crate) fn new(
+        table: u16,
+        capacity: usize,
+        removes: (Removes, Arc<AtomicUsize>),
+        level: u64,
+    ) -> Self {
+        let (removes, removed_bytes) = removes;
+        Self {
+            table,
+            capacity,
+            removes,
+            tuples: Slab::default(),
+            pages: Slab::default(),
+            first: Slot::NONE,
+            last: Slot::NONE,
+            numbers: 0,
+            settled: level,
+            dirty: [Vec::new(), Vec::new()],
+            gone: [Vec::new(), Vec::new()],
+            removed: Vec::new(),
+            removed_bytes,
+            occupancy: Occupancy::default(),
+        }
+    }
+
+    /// ADD-TUPLE: adds a tuple of an open transaction behind `previous`, which may be none.
+    pub(crate) fn add(
+        &mut self,
+        level: u64,
+        previous: Slot,
+        proxy: Arc<Proxy>,
+        value: Value,
+        open: (u64, u32),
+    ) -> Slot {
+        let tuple = self.new_tuple(proxy, value, open);
+        let page = match (previous.is_none(), self.first.is_none()) {
+            (false, _) => self.page_behind(level, previous, tuple),
+            (true, false) => self.first,
+            (true, true) => self.create_page(level, Slot::NONE),
+        };
+        let previous = if self.tuple_page(previous) == page { previous } else { Slot::NONE };
+        self.link(page, previous, tuple);
+        if self.is_frozen(page, level) {
+            self.freeze(page, level);
+            self.push_pending(page, tuple, Pending::Add);
+        } else {
+            self.count_in(page, tuple);
+            self.mark_dirty(page, level);
+            while self.split(page, level) {}
+        }
+        tuple
+    }
+
+    fn new_tuple(&mut self, proxy: Arc<Proxy>, value: Value, open: (u64, u32)) -> Slot {
+        self.tuples.insert(Tuple {
+            proxy,
+            value,
+            open,
+            is_committed: false,
+            pending: Pending::Nothing,
+            pending_at: 0,
+            copied: 0,
+            page: Slot::NONE,
+            before: Slot::NONE,
+            after: Slot::NONE,
+        })
+    }
+
+    /// The page for a tuple behind `previous`: a new one where the last page is full.
+    fn page_behind(&mut self, level: u64, previous: Slot, tuple: Slot) -> Slot {
+        let at = self.tuples[previous].page;
+        let page = &self.pages[at];
+        let is_last = page.after.is_none() && page.last == previous;
+        let is_full = page.bytes + self.tuples[tuple].bytes() > self.capacity;
+        if is_last && is_full && !self.is_frozen(at, level) {
+            return self.create_page(level, at);
+        }
+        at
+    }
+
+    fn tuple_page(&self, tuple: Slot) -> Slot {
+        self.tuples.get(tuple).map_or(Slot::NONE, |tuple| tuple.page)
+    }
+
+    /// REMOVE-TUPLE and FUZZY-REMOVE-TUPLE: removes a tuple that no version names any more.
+    pub(crate) fn remove(&mut self, level: u64, tuple: Slot) {
+        let page = self.tuples[tuple].page;
+        if !self.is_frozen(page, level) {
+            debug_assert_eq!(self.tuples[tuple].pending, Pending::Nothing);
+            self.count_out(page, tuple);
+            self.unlink(tuple);
+            self.tuples.remove(tuple);
+            self.mark_dirty(page, level);
+            self.join(page, level);
+            return;
+        }
+        self.freeze(page, level);
+        let before = self.tuples[tuple].pending;
+        self.drop_pending(tuple);
+        if before == Pending::Add {
+            self.unlink(tuple);
+            self.tuples.remove(tuple);
+        } else if self.removes == Removes::ToPages {
+            self.count_out(page, tuple);
+            self.unlink(tuple);
+            self.pages[page].is_changed = true;
+            self.touch(page);
+            let tuple = self.tuples.remove(tuple);
+            let is_copied = mutant!(tuple.copied == level - 1, RemovedTupleTwice => false);
+            if !is_copied {
+                let removed = Removed::new(self.table, tuple);
+                self.removed_bytes.fetch_add(removed.image().bytes(), SeqCst);
+                self.removed.push(removed);
+                self.count_removed(1);
+            }
+        } else {
+            self.push_pending(page, tuple, Pending::Remove);
+            self.count_removed(1);
+        }
+    }
+
+    /// COMMIT-TUPLE: marks a tuple as committed.
+    pub(crate) fn commit(&mut self, level: u64, tuple: Slot) {
+        let page = self.tuples[tuple].page;
+        if !self.is_frozen(page, level) {
+            debug_assert_eq!(self.tuples[tuple].pending, Pending::Nothing);
+            self.set_committed(page, tuple);
+            self.mark_dirty(page, level);
+            return;
+        }
+        self.freeze(page, level);
+        match self.tuples[tuple].pending {
+            // The image has no such tuple.
+            Pending::Add => self.tuples[tuple].is_committed = true,
+            Pending::Nothing => self.push_pending(page, tuple, Pending::Commit),
+            pending => unreachable!("a commit of a tuple with a pending {pending:?}"),
+        }
+    }
+
+    fn set_committed(&mut self, page: Slot, tuple: Slot) {
+        self.tuples[tuple].is_committed = true;
+        self.pages[page].bytes -= OPEN_TUPLE_BYTES;
+    }
+
+    /// Whether operations of this level must leave the image of the page alone.
+    fn is_frozen(&self, page: Slot, level: u64) -> bool {
+        let is_frozen = match self.pages[page].dirty {
+            0 => level > self.settled,
+            dirty => dirty < level,
+        };
+        mutant!(is_frozen, FrozenPageChanged => false)
+    }
+
+    /// Gives a clean page that counts as frozen to the checkpoint of the level before.
+    fn freeze(&mut self, page: Slot, level: u64) {
+        if self.pages[page].dirty == 0 {
+            self.mark_dirty(page, level - 1);
+        }
+    }
+
+    fn mark_dirty(&mut self, page: Slot, level: u64) {
+        let it = &mut self.pages[page];
+        let before = it.dirty;
+        if before == level {
+            return;
+        }
+        mutant!(debug_assert_eq!(before, 0, "a frozen page"), FrozenPageChanged => ());
+        it.dirty = level;
+        let number = it.number;
+        self.dirty[(level & 1) as usize].push((page, number));
+    }
+
+    fn push_pending(&mut self, page: Slot, tuple: Slot, pending: Pending) {
+        self.touch(page);
+        let list = &mut self.pages[page].pending;
+        list.push(tuple);
+        let at = list.len() as u32 - 1;
+        let it = &mut self.tuples[tuple];
+        (it.pending, it.pending_at) = (pending, at);
+        self.occupancy.pending += 1;
+    }
+
+    /// Forgets the pending operation of a tuple, if there is one.
+    fn drop_pending(&mut self, tuple: Slot) {
+        let it = &mut self.tuples[tuple];
+        if it.pending == Pending::Nothing {
+            return;
+        }
+        it.pending = Pending::Nothing;
+        let (page, at) = (it.page, it.pending_at);
+        let list = &mut self.pages[page].pending;
+        list.swap_remove(at as usize);
+        if let Some(&moved) = list.get(at as usize) {
+            self.tuples[moved].pending_at = at;
+        }
+        self.pages[page].is_changed = true;
+        self.occupancy.pending -= 1;
+    }
+
+    /// Counts what a copy-on-update of the whole page would copy now.
+    fn touch(&mut self, page: Slot) {
+        let it = &mut self.pages[page];
+        if it.touched == 0 {
+            it.touched = it.tuples;
+            self.occupancy.touched += it.touched as u64;
+            self.occupancy.touched_max = self.occupancy.touched_max.max(self.occupancy.touched);
+        }
+    }
+
+    fn count_removed(&mut self, more: u64) {
+        self.occupancy.removed += more;
+        self.occupancy.removed_max = self.occupancy.removed_max.max(self.occupancy.removed);
+    }
+
+    fn count_in(&mut self, page: Slot, tuple: Slot) {
+        let bytes = self.tuples[tuple].bytes();
+        let it = &mut self.pages[page];
+        it.bytes += bytes;
+        it.tuples += 1;
+    }
+
+    fn count_out(&mut self, page: Slot, tuple: Slot) {
+        let bytes = self.tuples[tuple].bytes();
+        let it = &mut self.pages[page];
+        it.bytes -= bytes;
+        it.tuples -= 1;
+    }
+
+    pub(crate) fn occupancy(&self) -> Occupancy {
+        let (tuples, pages) = (self.tuples.len() as u64, self.pages.len() as u64);
+        Occupancy { tuples, pages, ..self.occupancy }
+    }
+
+    /// From here on the peaks count anew.
+    pub(crate) fn begin_peaks(&mut self) {
+        self.occupancy.removed_max = self.occupancy.removed;
+        self.occupancy.touched_max = self.occupancy.touched;
+    }
+}

@@ -1,0 +1,80 @@
+//! The check of a table's pages: links, order, counts, pending operations.
+
+use super::{Pages, Pending};
+use crate::slab::Slot;
+
+impl Pages {
+    /// Tuples that a version may name: all but those with a pending remove.
+    pub(crate) fn visible(&self) -> usize {
+        let removed = self.walk().filter(|tuple| self.tuples[*tuple].pending == Pending::Remove);
+        self.tuples.len() - removed.count()
+    }
+
+    /// All tuples, in the order of the lists.
+    fn walk(&self) -> impl Iterator<Item = Slot> {
+        let next_page = |page: &Slot| Some(self.pages[*page].after).filter(|it| !it.is_none());
+        let first = Some(self.first).filter(|it| !it.is_none());
+        std::iter::successors(first, next_page).flat_map(|page| self.tuples_of(page))
+    }
+
+    fn tuples_of(&self, page: Slot) -> impl Iterator<Item = Slot> {
+        let next = |tuple: &Slot| Some(self.tuples[*tuple].after).filter(|it| !it.is_none());
+        std::iter::successors(Some(self.pages[page].first).filter(|it| !it.is_none()), next)
+    }
+
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let fail = |what: String| Err(format!("table {}: {what}", self.table));
+        let (mut page, mut before, mut pages) = (self.first, Slot::NONE, 0);
+        while !page.is_none() {
+            let it = &self.pages[page];
+            if it.before != before {
+                return fail(format!("page {} is linked to another one before", it.number));
+            }
+            self.check_page(page).or_else(|what| fail(format!("page {}: {what}", it.number)))?;
+            (before, page) = (page, it.after);
+            pages += 1;
+        }
+        let tuples: Vec<Slot> = self.walk().collect();
+        if (self.last, pages, tuples.len()) != (before, self.pages.len(), self.tuples.len()) {
+            return fail("pages or tuples are in no list".to_owned());
+        }
+        let key = |tuple: &Slot| &self.tuples[*tuple].proxy.key;
+        match tuples.is_sorted_by(|a, b| key(a) <= key(b)) {
+            true => Ok(()),
+            false => fail("tuples are out of order".to_owned()),
+        }
+    }
+
+    fn check_page(&self, page: Slot) -> Result<(), String> {
+        let it = &self.pages[page];
+        let (mut before, mut bytes, mut count, mut pending) = (Slot::NONE, 0, 0, 0);
+        for tuple in self.tuples_of(page) {
+            let at = &self.tuples[tuple];
+            if (at.before, at.page) != (before, page) {
+                return Err("a tuple is linked wrongly".to_owned());
+            }
+            if at.pending != Pending::Nothing {
+                pending += 1;
+                if it.pending.get(at.pending_at as usize) != Some(&tuple) {
+                    return Err("a pending operation is not in the list".to_owned());
+                }
+            }
+            if at.pending != Pending::Add {
+                bytes += at.bytes();
+                count += 1;
+            }
+            before = tuple;
+        }
+        if it.last != before || (it.bytes, it.tuples) != (bytes, count) {
+            return Err(format!("{bytes} bytes counted, {} noted", it.bytes));
+        }
+        if it.pending.len() != pending {
+            return Err(format!("{pending} pending operations, {} listed", it.pending.len()));
+        }
+        let is_listed = |level: u64| self.dirty[(level & 1) as usize].contains(&(page, it.number));
+        if it.dirty == self.settled && !is_listed(it.dirty) {
+            return Err("a dirty page is in no list".to_owned());
+        }
+        Ok(())
+    }
+}

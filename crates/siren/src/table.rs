@@ -1,0 +1,154 @@
+//! A table: its index of proxies and its pages, and the three operations on versions.
+
+use std::sync::Arc;
+
+use stillpoint_sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use crate::config::Removes;
+use crate::latch::Latch;
+use crate::pages::Pages;
+use crate::proxy::{Index, Proxy, Value, Version, Versions};
+use crate::slab::Slot;
+
+/// A table.
+#[derive(Debug)]
+pub(crate) struct Table {
+    pub(crate) id: u16,
+    pub(crate) name: String,
+    pub(crate) index: Index,
+    pub(crate) pages: Latch<Pages>,
+    /// Keys with a committed value.
+    records: AtomicU64,
+}
+
+/// A transaction's statement.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Author {
+    pub(crate) transaction: u64,
+    pub(crate) statement: u32,
+}
+
+impl Table {
+    pub(crate) fn new(
+        id: u16,
+        name: &str,
+        capacity: usize,
+        removes: (Removes, Arc<AtomicUsize>),
+        level: u64,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            name: name.to_owned(),
+            index: Index::new(),
+            pages: Latch::new(Pages::new(id, capacity, removes, level)),
+            records: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn records(&self) -> u64 {
+        // Relaxed: a count, which publishes no other memory; its partner is `commit`.
+        self.records.load(Relaxed)
+    }
+
+    /// Gives a key a new open version, in place of an earlier one of the same statement.
+    pub(crate) fn write(&self, level: u64, proxy: &Arc<Proxy>, value: Value, author: Author) {
+        let Author { transaction, statement } = author;
+        let mut pages = self.pages.lock();
+        let mut versions = proxy.versions.lock();
+        let previous = match versions.last() {
+            Some(last) => last,
+            None => self.index.predecessor(&proxy.key).unwrap_or(Slot::NONE),
+        };
+        let open = (transaction, statement);
+        let tuple = pages.add(level, previous, proxy.clone(), value.clone(), open);
+        let version = Version { tuple, statement, value };
+        match versions.open.last_mut().filter(|last| last.statement == statement) {
+            Some(last) => {
+                let replaced = std::mem::replace(last, version);
+                pages.remove(level, replaced.tuple);
+            }
+            None => versions.open.push(version),
+        }
+    }
+
+    /// Commits the newest open version of a key and removes all others.
+    pub(crate) fn commit(&self, level: u64, proxy: &Proxy) {
+        let mut pages = self.pages.lock();
+        let mut versions = proxy.versions.lock();
+        let Versions { committed, open, .. } = &mut *versions;
+        let Some(newest) = open.pop() else {
+            return;
+        };
+        let before = committed.take();
+        let had_value = before.is_some();
+        for version in before.into_iter().chain(open.drain(..)) {
+            pages.remove(level, version.tuple);
+        }
+        if newest.value.is_none() {
+            pages.remove(level, newest.tuple);
+        } else {
+            pages.commit(level, newest.tuple);
+            *committed = Some(newest);
+        }
+        // Relaxed: counts, see `records`.
+        match (had_value, committed.is_some()) {
+            (false, true) => drop(self.records.fetch_add(1, Relaxed)),
+            (true, false) => drop(self.records.fetch_sub(1, Relaxed)),
+            _ => {}
+        }
+    }
+
+    /// Removes the open versions of a key from a statement on.
+    pub(crate) fn roll_back(&self, level: u64, proxy: &Proxy, statement: u32) {
+        let mut pages = self.pages.lock();
+        let mut versions = proxy.versions.lock();
+        while versions.open.last().is_some_and(|last| last.statement >= statement) {
+            let version = versions.open.pop().expect("it was looked at");
+            pages.remove(level, version.tuple);
+        }
+    }
+
+    /// Adds a version of a checkpoint to its key. `false` if the key has such a version already.
+    pub(crate) fn load_version(
+        &self,
+        proxy: &Proxy,
+        tuple: Slot,
+        value: Value,
+        statement: Option<u32>,
+    ) -> bool {
+        let mut versions = proxy.versions.lock();
+        let version = Version { tuple, statement: statement.unwrap_or(0), value };
+        match statement {
+            None if versions.committed.is_some() || version.value.is_none() => return false,
+            None => {
+                versions.committed = Some(version);
+                // Relaxed: a count, see `records`.
+                self.records.fetch_add(1, Relaxed);
+            }
+            Some(statement) => {
+                let at = versions.open.partition_point(|other| other.statement < statement);
+                if versions.open.get(at).is_some_and(|other| other.statement == statement) {
+                    return false;
+                }
+                versions.open.insert(at, version);
+            }
+        }
+        true
+    }
+
+    /// Checks the pages, and that each version has its tuple.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let pages = self.pages.lock();
+        pages.check()?;
+        let mut versions = 0;
+        self.index.each(|proxy| {
+            let of_key = proxy.versions.lock();
+            versions += of_key.open.len() + usize::from(of_key.committed.is_some());
+        });
+        let visible = pages.visible();
+        match versions == visible {
+            true => Ok(()),
+            false => Err(format!("table {}: {versions} versions, {visible} tuples", self.id)),
+        }
+    }
+}
