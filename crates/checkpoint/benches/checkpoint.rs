@@ -11,8 +11,9 @@
 use std::sync::Arc;
 
 use stillpoint_checkpoint::{
-    Cycle, LoadOptions, LoadedRecord, NoSchemeLog, Pace, PartSink, Progress, QuiesceFor, Visit,
-    VisitError, Wanted, WriterConfig, load, registry, run_checkpoint, take_checkpoint, verify,
+    Cycle, Found, LoadOptions, LoadedRecord, NoSchemeLog, OpenChain, Pace, PartSink, Progress,
+    QuiesceFor, SoughtKey, Visit, VisitError, Wanted, WriterConfig, load, registry, run_checkpoint,
+    take_checkpoint, verify,
 };
 use stillpoint_format::ident::StoreId;
 use stillpoint_format::names::CheckpointKind;
@@ -221,6 +222,7 @@ fn main() {
         mib / wall_s
     );
     reads(&bed, &entry, mib);
+    finds(&bed, &entry);
     drop(bed);
     changes(&Bed::new("calc:partial", dir, records));
 }
@@ -246,6 +248,33 @@ fn reads(bed: &Bed, entry: &stillpoint_format::manifest::CheckpointEntry, mib: f
         load(&bed.disk, entry, &options, visitors, &progress).expect("intact");
     });
     assert_eq!(store.record_count(TABLE), bed.records);
+}
+
+/// The time to open a checkpoint for single keys, and to find keys that it has and others, of which most are
+/// in no block.
+fn finds(bed: &Bed, entry: &stillpoint_format::manifest::CheckpointEntry) {
+    const FINDS: u64 = 10_000;
+    let options = LoadOptions { store: STORE, hash_seed: HASH_SEED, generations: None };
+    let start_ns = RealClock.monotonic_ns();
+    let open = OpenChain::open(&bed.disk, &[entry], &options).expect("intact").expect("key maps");
+    let opened_ms = (RealClock.monotonic_ns() - start_ns) as f64 / 1e6;
+    let bytes = open.held_bytes() as f64 / bed.records as f64;
+    println!("open for single keys, wall        {opened_ms:>6.1} ms, {bytes:.2} bytes a record");
+    let generation = bed.store.generation(TABLE).expect("the table");
+    for (what, first) in [("keys that it has", 0), ("keys that it lacks", bed.records)] {
+        let before = open.counts().blocks;
+        let start_ns = RealClock.monotonic_ns();
+        for at in 0..FINDS {
+            let key = (first + at * 7_919 % bed.records).to_le_bytes();
+            let hash = bed.store.hash(TABLE, &key);
+            let sought = SoughtKey { table: TABLE.0, generation, hash, key: &key };
+            let found = open.find(&sought).expect("intact");
+            assert_eq!(found == Found::Nothing, first > 0, "{what}");
+        }
+        let us = (RealClock.monotonic_ns() - start_ns) as f64 / 1e3 / FINDS as f64;
+        let blocks = (open.counts().blocks - before) as f64 / FINDS as f64;
+        println!("find {what:<28} {us:>6.1} us, {blocks:.4} blocks");
+    }
 }
 
 /// The cost of a checkpoint of changes relative to a full one: bytes of files, and CPU time of the

@@ -11,6 +11,7 @@
 
 mod decode;
 mod describe;
+mod find;
 mod load;
 mod part;
 mod ranges;
@@ -28,6 +29,7 @@ use crate::error::{Damage, DamageCause, LoadError};
 use crate::progress::Progress;
 use decode::{BlockLocation, Decoder, Take};
 pub use describe::{Described, describe, epoch_of};
+pub use find::{FindCounts, Found, OpenChain, SoughtKey};
 use load::StagedPart;
 use part::{Part, open_chain};
 pub(crate) use ranges::OpenCheckpoint;
@@ -135,19 +137,31 @@ pub fn load_chain(
     visitors: Vec<Box<dyn Visit>>,
     progress: &Arc<Progress>,
 ) -> Result<LoadSummary, LoadError> {
-    assert!(!visitors.is_empty(), "a visitor for each thread");
     let mut parts = Vec::new();
     let newest_first: Vec<&CheckpointEntry> = chain.iter().rev().copied().collect();
     for (stage, opened) in open_chain(disk, &newest_first, options)?.into_iter().enumerate() {
         parts.extend(opened.into_iter().map(|part| StagedPart { stage, part }));
     }
+    load_stages((&**disk, &newest_first), parts, options, visitors, progress)
+}
+
+/// Loads the parts of a chain, given newest first. The number of a checkpoint is the stage of its parts.
+fn load_stages(
+    (disk, newest_first): (&dyn Disk, &[&CheckpointEntry]),
+    parts: Vec<StagedPart>,
+    options: &LoadOptions,
+    visitors: Vec<Box<dyn Visit>>,
+    progress: &Arc<Progress>,
+) -> Result<LoadSummary, LoadError> {
+    assert!(!visitors.is_empty(), "a visitor for each thread");
     load::begin(progress, parts.iter().map(|staged| staged.part.units().len()).sum());
     let visitors =
         visitors.into_iter().map(|visitor| -> Box<dyn Take + Send> { Box::new(visitor) });
-    let loaded = load::run(parts.into(), chain.len(), options, visitors.collect(), progress)?;
+    let stages = newest_first.len();
+    let loaded = load::run(parts.into(), stages, options, visitors.collect(), progress)?;
     let mut total = LoadSummary::default();
-    for (entry, summary) in chain.iter().rev().zip(loaded) {
-        total.add(&check_totals(&**disk, entry, summary)?);
+    for (entry, summary) in newest_first.iter().zip(loaded) {
+        total.add(&check_totals(disk, entry, summary)?);
     }
     Ok(total)
 }

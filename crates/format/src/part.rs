@@ -16,6 +16,7 @@ mod codec;
 mod entry;
 mod header;
 mod index;
+mod keys;
 mod open;
 
 pub use block::{BLOCK_HEADER_BYTES, BLOCK_TARGET_BYTES, BlockBuilder, BlockMark, KeyRef};
@@ -25,4 +26,5 @@ pub use entry::{
 };
 pub use header::PartHeader;
 pub use index::{BlockEntry, IndexBuilder, PartIndex, PartTotals, TRAILER_BYTES, Trailer};
+pub use keys::KeyMap;
 pub use open::{BLOCK_BYTES_MAX, Block, BlockReader};

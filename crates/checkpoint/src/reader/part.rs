@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stillpoint_format::DecodeError;
+use stillpoint_format::hash::partition_of;
 use stillpoint_format::ident::{HEADER_BYTES, Identity, StoreId};
 use stillpoint_format::manifest::{CheckpointEntry, PartEntry};
 use stillpoint_format::names::{CheckpointKind, parse_part_name};
 use stillpoint_format::part::{
-    BLOCK_BYTES_MAX, BLOCK_HEADER_BYTES, BlockEntry, PartHeader, PartIndex, TRAILER_BYTES, Trailer,
+    BLOCK_BYTES_MAX, BLOCK_HEADER_BYTES, BlockEntry, KeyMap, PartHeader, PartIndex, TRAILER_BYTES,
+    Trailer,
 };
 use stillpoint_io::{AlignedBuf, Caching, DIRECT_ALIGN, Disk, DiskFile, OpenMode};
 
@@ -24,7 +26,7 @@ const UNIT_BYTES_MAX: u64 = 2 * UNIT_BYTES;
 
 /// Parts of a chain that stay open at a time. Further ones are opened for each read, so a chain of
 /// any length needs few descriptors.
-const OPEN_PARTS_MAX: usize = 64;
+pub(super) const OPEN_PARTS_MAX: usize = 64;
 
 /// A part whose header and index were read and checked.
 #[derive(Clone, Debug)]
@@ -36,6 +38,32 @@ pub(super) struct Part {
     file_bytes: u64,
     /// The blocks, in the order of the file.
     blocks: Vec<BlockEntry>,
+}
+
+/// A part with its index by partition, and its key map.
+#[derive(Debug)]
+pub(super) struct KeyedPart {
+    pub(super) part: Part,
+    pub(super) index: PartIndex,
+    /// `None` if an earlier release has written the part.
+    pub(super) keys: Option<KeyMap>,
+}
+
+impl KeyedPart {
+    /// Whether the key map leads from this hash to the record that ends in the block at `offset`. It names
+    /// that block, or the one in which the record begins. True without a map.
+    pub(super) fn leads_to(&self, hash: u64, offset: u64) -> bool {
+        let Some(keys) = &self.keys else { return true };
+        let of_partition = self.index.partition(partition_of(hash, self.part.partitions_log2));
+        let all = self.part.all_blocks();
+        let ends_at = all.partition_point(|block| block.offset < offset);
+        let goes_on = |block: &BlockEntry| block.values == 0 && block.tombstones == 0;
+        keys.blocks_of(hash).any(|number| {
+            let begin = of_partition[number].offset;
+            let begins_at = all.partition_point(|block| block.offset < begin);
+            begin == offset || begin < offset && all[begins_at + 1..=ends_at].iter().all(goes_on)
+        })
+    }
 }
 
 /// Where the bytes of a part come from.
@@ -59,7 +87,7 @@ pub(super) fn open_chain(
         let mut whole = Part::open(&**disk, &dir, entry, part, options)?;
         opened += 1;
         if opened > OPEN_PARTS_MAX {
-            whole.source = Source::OnDisk(disk.clone(), dir.join(&part.file));
+            whole.read_from(disk, dir.join(&part.file));
         }
         Ok(whole)
     };
@@ -82,18 +110,40 @@ impl Part {
         part: &PartEntry,
         options: &LoadOptions,
     ) -> Result<Self, LoadError> {
+        Self::open_with(disk, dir, (entry, part), options, false).map(|keyed| keyed.part)
+    }
+
+    /// As [`open`](Self::open), with the part's key map, if the part has one.
+    pub(super) fn open_keyed(
+        disk: &dyn Disk,
+        dir: &Path,
+        entry: &CheckpointEntry,
+        part: &PartEntry,
+        options: &LoadOptions,
+    ) -> Result<KeyedPart, LoadError> {
+        Self::open_with(disk, dir, (entry, part), options, true)
+    }
+
+    fn open_with(
+        disk: &dyn Disk,
+        dir: &Path,
+        (entry, part): (&CheckpointEntry, &PartEntry),
+        options: &LoadOptions,
+        wants_keys: bool,
+    ) -> Result<KeyedPart, LoadError> {
         let name = dir.join(&part.file);
         let path = disk.describe(&name);
         let file = open_file(disk, &name)?;
         let opening = Opening { file: &*file, path: &path, bytes: file.len()? };
         opening.check_length(part)?;
         let header = opening.header(entry, part, options)?;
-        let index = opening.index(&header)?;
+        let (index, footer) = opening.index_and_footer(&header)?;
         let crc = u64::from(index.crc());
         opening.same("checksum of the index", crc, part.crc.into())?;
         let totals = index.totals();
         let records = totals.values + totals.tombstones;
         opening.same("number of records in the index", records, part.records)?;
+        let keys = if wants_keys { opening.keys(&header, &index, footer)? } else { None };
         let mut blocks = index.blocks().to_vec();
         blocks.sort_unstable_by_key(|block| block.offset);
         let file_bytes = opening.bytes;
@@ -106,7 +156,12 @@ impl Part {
             blocks,
         };
         part.check_blocks()?;
-        Ok(part)
+        Ok(KeyedPart { part, index, keys })
+    }
+
+    /// Reads the part from the disk each time, so that the file need not stay open.
+    pub(super) fn read_from(&mut self, disk: &Arc<dyn Disk>, name: PathBuf) {
+        self.source = Source::OnDisk(disk.clone(), name);
     }
 
     /// Checks that the blocks are adjacent, and that none is longer than a block can be.
@@ -280,6 +335,24 @@ impl Opening<'_> {
     }
 
     pub(super) fn index(&self, header: &PartHeader) -> Result<PartIndex, LoadError> {
+        self.index_and_footer(header).map(|(index, _)| index)
+    }
+
+    fn keys(
+        &self,
+        header: &PartHeader,
+        index: &PartIndex,
+        (footer, at): (Vec<u8>, u64),
+    ) -> Result<Option<KeyMap>, LoadError> {
+        KeyMap::decode(footer, at, index, header.partitions_log2)
+            .map_err(|error| self.decode_error(error))
+    }
+
+    /// The index, and the bytes of the footer with their offset.
+    fn index_and_footer(
+        &self,
+        header: &PartHeader,
+    ) -> Result<(PartIndex, (Vec<u8>, u64)), LoadError> {
         let identity = header.identity();
         let tail = self.read(self.bytes - TRAILER_BYTES as u64, self.bytes)?;
         let trailer = Trailer::decode(identity, &tail, self.bytes)
@@ -287,8 +360,9 @@ impl Opening<'_> {
         // Both numbers were checked against the file's length.
         let end = trailer.footer_offset + trailer.footer_bytes;
         let footer = self.read(trailer.footer_offset, end)?;
-        PartIndex::decode(identity, &footer, &trailer, header.partitions_log2)
-            .map_err(|error| self.decode_error(error))
+        let index = PartIndex::decode(identity, &footer, &trailer, header.partitions_log2)
+            .map_err(|error| self.decode_error(error))?;
+        Ok((index, (footer, trailer.footer_offset)))
     }
 }
 

@@ -13,13 +13,13 @@ use parking_lot::Mutex;
 use stillpoint_format::hash::KeyHasher;
 use stillpoint_format::manifest::{CheckpointEntry, TableRecords};
 use stillpoint_format::names::CheckpointKind;
-use stillpoint_format::part::{BlockReader, Content, Entry};
+use stillpoint_format::part::{BlockEntry, BlockReader, Content, Entry};
 use stillpoint_format::{DecodeCause, PARTITIONS_LOG2_MAX};
 use stillpoint_io::{AlignedBuf, Disk};
 
 use super::decode::{BlockLocation, Take, inconsistent};
 use super::load::StagedPart;
-use super::part::Part;
+use super::part::{KeyedPart, Part};
 use super::{LoadOptions, LoadSummary, LoadedRecord, check_totals, damage, dir_of, load};
 use crate::error::{Damage, DamageCause, LoadError};
 use crate::progress::Progress;
@@ -92,6 +92,7 @@ impl Verified {
 /// - each key lies in its partition and comes once;
 /// - large values are whole;
 /// - a full checkpoint holds no deletions;
+/// - the key map of a part, if it has one, leads to each record;
 /// - the numbers of records are those of the manifest, if no block and no file is damaged.
 ///
 /// Verifying goes on behind a damaged block or file.
@@ -123,16 +124,18 @@ fn verify_in_passes(
     let mut found = Findings::default();
     let mut parts = Vec::new();
     for part in &entry.parts {
-        let opened = Part::open(&**disk, &dir_of(entry), entry, part, options);
+        let opened = Part::open_keyed(&**disk, &dir_of(entry), entry, part, options);
         parts.extend(found.verified.note(opened)?);
     }
     let some = |pass: &Pass| {
-        let of_pass = |part: &Part| part.with_partitions(&pass.partitions);
-        let staged = parts.iter().map(|part| StagedPart { stage: 0, part: of_pass(part) });
+        let of_pass = |keyed: &KeyedPart| keyed.part.with_partitions(&pass.partitions);
+        let staged = parts.iter().map(|keyed| StagedPart { stage: 0, part: of_pass(keyed) });
         staged.collect::<Arc<[StagedPart]>>()
     };
+    let keyed = &parts;
+    let blocks = keyed.iter().flat_map(|keyed| keyed.part.all_blocks());
     let passes: Vec<_> =
-        passes(&parts, entry, pass_records).iter().map(|pass| (pass.records, some(pass))).collect();
+        passes(blocks, entry, pass_records).iter().map(|pass| (pass.records, some(pass))).collect();
     let units =
         passes.iter().flat_map(|(_, parts)| &**parts).map(|staged| staged.part.units().len());
     load::begin(progress, units.sum());
@@ -150,10 +153,11 @@ fn verify_in_passes(
         for read in found.verified.note(read)?.into_iter().flatten() {
             found.verified.summary.add(&read);
         }
+        found.check_maps(keyed);
         found.judge(&parts, options)?;
     }
     let Findings { mut verified, tables, .. } = found;
-    verified.summary.file_bytes = parts.iter().map(Part::file_bytes).sum();
+    verified.summary.file_bytes = keyed.iter().map(|keyed| keyed.part.file_bytes()).sum();
     if verified.damage.is_empty() {
         verified.note(check_totals(&**disk, entry, verified.summary))?;
         let differing = differing_tables(entry, &tables);
@@ -172,9 +176,13 @@ struct Pass {
     records: u64,
 }
 
-fn passes(parts: &[Part], entry: &CheckpointEntry, records_max: u64) -> Vec<Pass> {
+fn passes<'a>(
+    blocks: impl Iterator<Item = &'a BlockEntry>,
+    entry: &CheckpointEntry,
+    records_max: u64,
+) -> Vec<Pass> {
     let mut of_partition = vec![0u64; 1 << entry.partitions_log2.min(PARTITIONS_LOG2_MAX)];
-    for block in parts.iter().flat_map(Part::all_blocks) {
+    for block in blocks {
         // Header and index were checked: no block names a partition beyond the last.
         of_partition[block.partition as usize] +=
             u64::from(block.values) + u64::from(block.tombstones);
@@ -250,6 +258,18 @@ impl Take for Verifying {
 }
 
 impl Findings {
+    /// Checks that the key map of its part leads to each record of the pass.
+    fn check_maps(&mut self, parts: &[KeyedPart]) {
+        let Self { seen, verified, .. } = self;
+        for record in &*seen {
+            let keyed = &parts[record.part as usize];
+            if !keyed.leads_to(record.hash, record.offset) {
+                let cause = DecodeCause::Inconsistent("a key to which the key map does not lead");
+                verified.add(*inconsistent(&keyed.part, record.offset, cause));
+            }
+        }
+    }
+
     /// Judges the records of a pass over these parts.
     fn judge(&mut self, parts: &[StagedPart], options: &LoadOptions) -> Result<(), LoadError> {
         for at in std::mem::take(&mut self.deletions) {

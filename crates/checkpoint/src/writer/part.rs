@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use stillpoint_format::EncodeError;
+use stillpoint_format::hash::KeyHasher;
 use stillpoint_format::ident::Identity;
 use stillpoint_format::manifest::PartEntry;
 use stillpoint_format::names::part_name;
@@ -63,7 +64,10 @@ impl PartFile {
             write_bytes: target.write_bytes,
             buf,
             written: 0,
-            index: IndexBuilder::default(),
+            index: IndexBuilder::with_keys(
+                KeyHasher::new(target.header.hash_seed),
+                target.header.partitions_log2,
+            ),
             compressor: Compressor::new(target.header.codec, target.zstd_level)?,
             large: BlockBuilder::with_target(0, 1),
             value: Vec::new(),
@@ -107,6 +111,7 @@ impl PartFile {
         let mut end = start;
         for item in items {
             if let Item::Block(block) = item {
+                self.index.note_keys(block);
                 let (sealed, entry) = block.seal_in_place(self.identity, end);
                 self.index.push(entry);
                 end += sealed.len() as u64;
@@ -128,6 +133,7 @@ impl PartFile {
     ) -> Result<(), CheckpointError> {
         let Self { buf, compressor, .. } = self;
         let offset = self.written + buf.len() as u64;
+        self.index.note_keys(block);
         let entry = if compressor.codec() == Codec::None {
             let (sealed, entry) = block.seal_in_place(self.identity, offset);
             buf.extend_from_slice(sealed);

@@ -2,8 +2,8 @@
 
 use super::codec::{Codec, Compressor};
 use super::entry::{
-    ENTRY_HEAD_BYTES, FLAG_FRAGMENT, FLAG_STAMP, FLAG_TOMBSTONE, FLAG_VALUE, FRAGMENT_BYTES,
-    FRAGMENT_HEAD_BYTES, Fragment, STAMP_BYTES,
+    ENTRY_HEAD_BYTES, EntryIter, FLAG_FRAGMENT, FLAG_STAMP, FLAG_TOMBSTONE, FLAG_VALUE,
+    FRAGMENT_BYTES, FRAGMENT_HEAD_BYTES, Fragment, STAMP_BYTES,
 };
 use super::index::BlockEntry;
 use crate::bytes::put;
@@ -137,6 +137,12 @@ impl BlockBuilder {
     /// Number of entries, each fragment counted.
     pub fn entry_count(&self) -> u32 {
         self.counts.entries
+    }
+
+    /// The entries so far.
+    pub fn entries(&self) -> EntryIter<'_> {
+        let first = self.begin + BLOCK_HEADER_BYTES;
+        EntryIter::new(&self.buf[first..self.at], self.counts.entries)
     }
 
     /// The memory of the next entry, `bytes` bytes at most, to be prefetched.

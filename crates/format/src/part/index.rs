@@ -2,10 +2,12 @@
 
 use std::ops::Range;
 
-use super::block::BLOCK_HEADER_BYTES;
+use super::block::{BLOCK_HEADER_BYTES, BlockBuilder};
+use super::keys::KeysBuilder;
 use crate::PARTITIONS_LOG2_MAX;
 use crate::bytes::{put, u32_at, u64_at};
 use crate::error::{DecodeCause, DecodeError};
+use crate::hash::KeyHasher;
 use crate::ident::{HEADER_BYTES, Identity};
 
 /// Bytes of the trailer: the last of every part.
@@ -71,15 +73,33 @@ impl PartTotals {
 /// Collects the index while a part is written.
 #[derive(Clone, Debug, Default)]
 pub struct IndexBuilder {
-    entries: Vec<BlockEntry>,
+    /// The blocks, each with the place of its keys among those of `keys`.
+    entries: Vec<(BlockEntry, Range<usize>)>,
     totals: PartTotals,
+    keys: Option<KeysBuilder>,
 }
 
 impl IndexBuilder {
+    /// A builder of an index with a [key map](super::KeyMap). Each block is [noted](Self::note_keys)
+    /// before it is added.
+    pub fn with_keys(hasher: KeyHasher, partitions_log2: u8) -> Self {
+        let keys = Some(KeysBuilder::new(hasher, partitions_log2));
+        Self { keys, ..Self::default() }
+    }
+
+    /// Notes the keys of the block that is sealed and [added](Self::push) next. Takes 4 bytes for each
+    /// key until the end of the part.
+    pub fn note_keys(&mut self, block: &BlockBuilder) {
+        if let Some(keys) = &mut self.keys {
+            keys.take(block);
+        }
+    }
+
     /// Adds a block, in any order.
     pub fn push(&mut self, entry: BlockEntry) {
         self.totals.add(&entry);
-        self.entries.push(entry);
+        let keys = self.keys.as_mut().map_or(0..0, KeysBuilder::end_block);
+        self.entries.push((entry, keys));
     }
 
     /// Counts of the part so far.
@@ -94,12 +114,16 @@ impl IndexBuilder {
     /// # Panics
     /// If the blocks do not fill the file from its header to `offset`.
     pub fn finish(mut self, identity: Identity, offset: u64) -> (Vec<u8>, u32) {
-        self.entries.sort_unstable_by_key(|entry| (entry.partition, entry.offset));
-        let covered: u64 = self.entries.iter().map(|entry| u64::from(entry.bytes)).sum();
+        self.entries.sort_unstable_by_key(|(entry, _)| (entry.partition, entry.offset));
+        let covered: u64 = self.entries.iter().map(|(entry, _)| u64::from(entry.bytes)).sum();
         assert!(HEADER_BYTES as u64 + covered == offset, "blocks do not fill the part");
-        let used = FOOTER_HEAD_BYTES + self.entries.len() * ENTRY_BYTES + TRAILER_BYTES;
+        let mut out = vec![0; FOOTER_HEAD_BYTES + self.entries.len() * ENTRY_BYTES];
+        if let Some(keys) = self.keys.take() {
+            keys.append(&self.entries, &mut out);
+        }
+        let used = out.len() + TRAILER_BYTES;
         let file_len = (offset + used as u64).next_multiple_of(FILE_ALIGN);
-        let mut out = vec![0; (file_len - offset) as usize];
+        out.resize((file_len - offset) as usize, 0);
         let footer_len = out.len() - TRAILER_BYTES;
         let (footer, trailer) = out.split_at_mut(footer_len);
 
@@ -110,7 +134,7 @@ impl IndexBuilder {
         put(footer, 32, &self.totals.value_bytes.to_le_bytes());
         put(footer, 40, &self.totals.uncompressed_bytes.to_le_bytes());
         let places = footer[FOOTER_HEAD_BYTES..].chunks_exact_mut(ENTRY_BYTES);
-        for (place, entry) in places.zip(&self.entries) {
+        for (place, (entry, _)) in places.zip(&self.entries) {
             entry.encode(place);
         }
         let footer_crc = identity.checksum(offset, &footer[CRC_FROM..]);
@@ -271,6 +295,11 @@ impl PartIndex {
             return Err(DecodeCause::Inconsistent("index entries do not add up to the part"));
         }
         Ok(())
+    }
+
+    /// Bytes of the footer up to the end of its entries.
+    pub(super) fn end_of_entries(&self) -> usize {
+        FOOTER_HEAD_BYTES + self.entries.len() * ENTRY_BYTES
     }
 
     /// All blocks, by partition, then by offset.

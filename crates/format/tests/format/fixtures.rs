@@ -9,7 +9,7 @@ use stillpoint_format::manifest::{Manifest, ManifestError};
 use stillpoint_format::part::{BLOCK_HEADER_BYTES, Codec, PartHeader, PartIndex};
 use stillpoint_format::{DecodeCause, LogGsn};
 
-use crate::common::part::{KeyAndValue, part_file, part_header, read_part};
+use crate::common::part::{KeyAndValue, keyed_part_file, part_file, part_header, read_part};
 use crate::common::{Op, Transaction, encode_ops, manifest, segment_header, writes_of};
 
 macro_rules! fixture {
@@ -24,6 +24,7 @@ const SEGMENT_DAMAGED: (&str, &[u8]) = fixture!("segment-damaged.log");
 const SEGMENT_RECYCLED: (&str, &[u8]) = fixture!("segment-recycled.log");
 const SEGMENT_NEWER: (&str, &[u8]) = fixture!("segment-newer.log");
 const PART_NONE: (&str, &[u8]) = fixture!("part-none");
+const PART_KEYS: (&str, &[u8]) = fixture!("part-keys");
 const PART_LZ4: (&str, &[u8]) = fixture!("part-lz4");
 const PART_ZSTD: (&str, &[u8]) = fixture!("part-zstd");
 const PART_FLIPPED: (&str, &[u8]) = fixture!("part-flipped");
@@ -184,6 +185,26 @@ fn parts_decode() {
     }
 }
 
+/// A part with a map of its keys. Readers of before pass the map over.
+#[test]
+fn parts_with_maps_decode() {
+    let header = PartHeader::decode(PART_KEYS.1).expect("sound");
+    assert_eq!(header, part_header(Codec::None));
+    let mut found = read_part(PART_KEYS.1).expect("sound");
+    found.sort_by_key(|(_, row)| row.2.clone());
+    let rows: Vec<_> = found.into_iter().map(|(_, row)| row).collect();
+    assert_eq!(rows, keyed_rows());
+}
+
+fn keyed_rows() -> Vec<KeyAndValue> {
+    let value = |at: u8| (!at.is_multiple_of(5)).then(|| (at, vec![at; usize::from(at)]));
+    (0..100).map(|at| (9, 2, vec![b'k', at], value(at))).collect()
+}
+
+fn keyed_part() -> Vec<u8> {
+    keyed_part_file(&part_header(Codec::None), 700, keyed_rows()).0
+}
+
 #[test]
 fn broken_parts_are_refused() {
     for (fixture, message) in [
@@ -253,6 +274,7 @@ fn all() -> Vec<(&'static str, Vec<u8>)> {
         (SEGMENT_RECYCLED.0, recycled),
         (SEGMENT_NEWER.0, newer),
         (PART_NONE.0, plain.clone()),
+        (PART_KEYS.0, keyed_part()),
         (PART_LZ4.0, part(Codec::Lz4)),
         (PART_ZSTD.0, part(Codec::Zstd)),
         (PART_FLIPPED.0, flipped),
@@ -268,9 +290,17 @@ fn all() -> Vec<(&'static str, Vec<u8>)> {
 /// their output from release to release, so compressed parts need only decode.)
 #[test]
 fn encoders_still_write_the_same_bytes() {
-    let kept = [SEGMENT, SEGMENT_TORN, SEGMENT_DAMAGED, SEGMENT_RECYCLED, SEGMENT_NEWER, PART_NONE]
-        .into_iter()
-        .chain([PART_FLIPPED, PART_SWAPPED, PART_CUT, MANIFEST, MANIFEST_EDITED, MANIFEST_NEWER]);
+    let kept = [
+        PART_KEYS,
+        SEGMENT,
+        SEGMENT_TORN,
+        SEGMENT_DAMAGED,
+        SEGMENT_RECYCLED,
+        SEGMENT_NEWER,
+        PART_NONE,
+    ]
+    .into_iter()
+    .chain([PART_FLIPPED, PART_SWAPPED, PART_CUT, MANIFEST, MANIFEST_EDITED, MANIFEST_NEWER]);
     let written = all();
     for (name, bytes) in kept {
         let (_, today) = written.iter().find(|(n, _)| *n == name).expect("in the list");

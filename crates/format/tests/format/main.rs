@@ -3,6 +3,7 @@
 mod common;
 mod fixtures;
 mod hostile;
+mod keys;
 mod log;
 mod manifest;
 mod operations;

@@ -217,9 +217,12 @@ fn the_records_of_a_pass_are_those_of_its_partition() {
     let (disk, entry) = checkpoint(&parts);
     let open = |part| Part::open(&*disk, &dir_of(&entry), &entry, part, &options());
     let parts: Vec<Part> = entry.parts.iter().map(|part| open(part).expect("sound")).collect();
-    let alone: Vec<_> = passes(&parts, &entry, 0).iter().map(|pass| pass.records).collect();
+    let alone: Vec<_> = passes(parts.iter().flat_map(Part::all_blocks), &entry, 0)
+        .iter()
+        .map(|pass| pass.records)
+        .collect();
     assert_eq!(alone, [8, 8, 9, 8]);
-    assert_eq!(passes(&parts, &entry, entry.records).len(), 1);
+    assert_eq!(passes(parts.iter().flat_map(Part::all_blocks), &entry, entry.records).len(), 1);
 }
 
 #[test]

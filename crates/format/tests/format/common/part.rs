@@ -1,5 +1,6 @@
 //! A sample checkpoint part.
 
+use stillpoint_format::hash::{KeyHasher, partition_of};
 use stillpoint_format::names::CheckpointKind;
 use stillpoint_format::part::{
     BlockBuilder, Codec, Compressor, Content, Entry, FragmentJoiner, IndexBuilder, KeyRef,
@@ -33,9 +34,32 @@ pub(crate) fn part_file(
     target: usize,
     rows: &[(u32, KeyAndValue)],
 ) -> (Vec<u8>, u32) {
+    write_part(header, target, rows, IndexBuilder::default())
+}
+
+/// As [`part_file`], with a map of the keys. Each key goes to the partition of its hash.
+pub(crate) fn keyed_part_file(
+    header: &PartHeader,
+    target: usize,
+    rows: impl IntoIterator<Item = KeyAndValue>,
+) -> (Vec<u8>, u32) {
+    let hasher = KeyHasher::new(header.hash_seed);
+    let partition =
+        |row: &KeyAndValue| partition_of(hasher.hash(row.0, &row.2), header.partitions_log2);
+    let mut rows: Vec<_> = rows.into_iter().map(|row| (partition(&row), row)).collect();
+    rows.sort_by_key(|row| row.0);
+    write_part(header, target, &rows, IndexBuilder::with_keys(hasher, header.partitions_log2))
+}
+
+fn write_part(
+    header: &PartHeader,
+    target: usize,
+    rows: &[(u32, KeyAndValue)],
+    index: IndexBuilder,
+) -> (Vec<u8>, u32) {
     let mut writer = PartWriter {
         file: header.encode().to_vec(),
-        index: IndexBuilder::default(),
+        index,
         header: *header,
         compressor: Compressor::new(header.codec, 3).expect("compressor"),
     };
@@ -88,6 +112,7 @@ impl PartWriter {
         if !block.is_empty() {
             let at = self.file.len();
             let identity = self.header.identity();
+            self.index.note_keys(block);
             let entry = block.seal(&mut self.compressor, identity, at as u64, &mut self.file);
             self.index.push(entry.expect("compressible"));
         }

@@ -1,0 +1,301 @@
+//! A chain of checkpoints that is open for single keys, while it is loaded.
+//!
+//! ```text
+//! key ─▶ newest checkpoint: the key maps of its parts name the blocks that may have the key
+//!   ─▶ each such block is read, verified and searched ─▶ not there: the next older checkpoint
+//! ```
+//! The key maps are in memory while the chain is open. So a key that no checkpoint has reads hardly
+//! any block, and a key that one has reads that block, as a rule.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use stillpoint_format::hash::partition_of;
+use stillpoint_format::manifest::{CheckpointEntry, PartEntry};
+use stillpoint_format::part::{BlockEntry, BlockReader, Content, Entry, FragmentJoiner, KeyMap};
+use stillpoint_io::{AlignedBuf, Disk};
+use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::decode::inconsistent;
+use super::load::StagedPart;
+use super::part::{KeyedPart, OPEN_PARTS_MAX, Part};
+use super::{LoadOptions, LoadSummary, Visit, damage, dir_of};
+use crate::error::LoadError;
+use crate::progress::Progress;
+
+/// What the newest checkpoint with a key has of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// No checkpoint has the key.
+    Nothing,
+    /// The key was deleted.
+    Deletion,
+    /// The key has this value.
+    Value {
+        /// Tag kept with the value.
+        tag: u8,
+        /// The value.
+        value: Vec<u8>,
+    },
+}
+
+/// A key to be found.
+#[derive(Clone, Copy, Debug)]
+pub struct SoughtKey<'a> {
+    /// Table.
+    pub table: u16,
+    /// Generation of the table. Records of other generations are passed over.
+    pub generation: u32,
+    /// Keyed hash of table and key.
+    pub hash: u64,
+    /// Key.
+    pub key: &'a [u8],
+}
+
+/// Counts of looks for single keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FindCounts {
+    /// Keys that were looked for.
+    pub keys: u64,
+    /// Blocks that were read for them.
+    pub blocks: u64,
+}
+
+/// The buffers of a thread that looks for keys.
+#[derive(Default)]
+struct Finder {
+    buf: AlignedBuf,
+    joiner: FragmentJoiner,
+}
+
+struct Link {
+    entry: CheckpointEntry,
+    parts: Vec<KeyedPart>,
+}
+
+/// A chain of checkpoints whose headers, indexes and key maps were read and verified.
+pub struct OpenChain {
+    disk: Arc<dyn Disk>,
+    /// The checkpoints, newest first.
+    links: Vec<Link>,
+    options: LoadOptions,
+    /// Buffers for reuse.
+    finders: Mutex<Vec<Finder>>,
+    keys: AtomicU64,
+    blocks: AtomicU64,
+}
+
+impl std::fmt::Debug for OpenChain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let links = self.links.len();
+        f.debug_struct("OpenChain").field("links", &links).finish_non_exhaustive()
+    }
+}
+
+impl OpenChain {
+    /// Opens a chain, given oldest first. `None` if a part has no key map: an earlier release wrote it.
+    ///
+    /// # Errors
+    /// Damage, with file, offset and cure; an error of the disk.
+    pub fn open(
+        disk: &Arc<dyn Disk>,
+        chain: &[&CheckpointEntry],
+        options: &LoadOptions,
+    ) -> Result<Option<Self>, LoadError> {
+        let mut links = Vec::new();
+        let mut opened = 0;
+        for &entry in chain.iter().rev() {
+            let dir = dir_of(entry);
+            let mut open = |part: &PartEntry| {
+                let mut keyed = Part::open_keyed(&**disk, &dir, entry, part, options)?;
+                opened += 1;
+                if opened > OPEN_PARTS_MAX {
+                    keyed.part.read_from(disk, dir.join(&part.file));
+                }
+                Ok::<_, LoadError>(keyed)
+            };
+            let parts = entry.parts.iter().map(&mut open).collect::<Result<Vec<_>, _>>()?;
+            if parts.iter().any(|part| part.keys.is_none()) {
+                return Ok(None);
+            }
+            links.push(Link { entry: entry.clone(), parts });
+        }
+        Ok(Some(Self {
+            disk: disk.clone(),
+            links,
+            options: options.clone(),
+            finders: Mutex::default(),
+            keys: AtomicU64::new(0),
+            blocks: AtomicU64::new(0),
+        }))
+    }
+
+    /// Bytes of memory that the key maps take while the chain is open.
+    pub fn held_bytes(&self) -> usize {
+        let maps = self.links.iter().flat_map(|link| &link.parts);
+        maps.filter_map(|part| part.keys.as_ref()).map(KeyMap::held_bytes).sum()
+    }
+
+    /// Records of all checkpoints, deletions included, and bytes of their entries in plain form.
+    pub fn records_and_bytes(&self) -> (u64, u64) {
+        let totals = self.links.iter().flat_map(|link| &link.parts);
+        totals.map(|part| part.index.totals()).fold((0, 0), |(records, bytes), totals| {
+            (records + totals.values + totals.tombstones, bytes + totals.uncompressed_bytes)
+        })
+    }
+
+    /// Bytes of the files that a load reads.
+    pub fn file_bytes(&self) -> u64 {
+        let parts = self.links.iter().flat_map(|link| &link.parts);
+        parts.map(|part| part.part.file_bytes()).sum()
+    }
+
+    /// Counts since the chain was opened.
+    pub fn counts(&self) -> FindCounts {
+        // Relaxed: statistics.
+        FindCounts { keys: self.keys.load(Relaxed), blocks: self.blocks.load(Relaxed) }
+    }
+
+    /// Finds what the newest checkpoint with this key has of it. Any number of threads may do so.
+    ///
+    /// # Errors
+    /// Damage in a block that may have the key, or an error of the disk.
+    pub fn find(&self, sought: &SoughtKey<'_>) -> Result<Found, LoadError> {
+        // Relaxed: a statistic.
+        self.keys.fetch_add(1, Relaxed);
+        let mut finder = self.finders.lock().pop().unwrap_or_default();
+        let found = self.find_with(&mut finder, sought);
+        if found.is_ok() {
+            self.finders.lock().push(finder);
+        }
+        found
+    }
+
+    fn find_with(&self, finder: &mut Finder, sought: &SoughtKey<'_>) -> Result<Found, LoadError> {
+        for link in &self.links {
+            let partition = partition_of(sought.hash, link.entry.partitions_log2);
+            for keyed in &link.parts {
+                let blocks = keyed.index.partition(partition);
+                let map = keyed.keys.as_ref().expect("as `open` has seen");
+                for number in map.blocks_of(sought.hash) {
+                    let found = self.find_in_block(finder, keyed, &blocks[number], sought)?;
+                    if found != Found::Nothing {
+                        return Ok(found);
+                    }
+                }
+            }
+        }
+        Ok(Found::Nothing)
+    }
+
+    /// Searches a block for the begin of a record of the key.
+    fn find_in_block(
+        &self,
+        finder: &mut Finder,
+        keyed: &KeyedPart,
+        block: &BlockEntry,
+        sought: &SoughtKey<'_>,
+    ) -> Result<Found, LoadError> {
+        let is_sought = |entry: &Entry<'_>| {
+            let key = entry.key;
+            let goes_on = matches!(entry.content, Content::Fragment(of, _) if of.offset > 0);
+            !goes_on
+                && (key.table, key.generation) == (sought.table, sought.generation)
+                && key.key == sought.key
+        };
+        let Finder { buf, joiner } = finder;
+        let mut found = Found::Nothing;
+        let mut is_large = false;
+        self.read_block(buf, &keyed.part, block, &mut |entry| {
+            if found != Found::Nothing || !is_sought(entry) {
+                return Ok(());
+            }
+            match entry.content {
+                Content::Value(value) => {
+                    found = Found::Value { tag: entry.tag, value: value.to_vec() };
+                }
+                Content::Tombstone => found = Found::Deletion,
+                Content::Fragment(..) => {
+                    is_large = true;
+                    *joiner = FragmentJoiner::default();
+                    let begun = joiner.push(entry).map(|_| ());
+                    begun.map_err(|cause| inconsistent(&keyed.part, block.offset, cause))?;
+                }
+            }
+            Ok(())
+        })?;
+        if is_large { self.join(buf, joiner, &keyed.part, block) } else { Ok(found) }
+    }
+
+    /// Reads the rest of a large value, whose first fragment was read, in the blocks behind that one.
+    fn join(
+        &self,
+        buf: &mut AlignedBuf,
+        joiner: &mut FragmentJoiner,
+        part: &Part,
+        first: &BlockEntry,
+    ) -> Result<Found, LoadError> {
+        let blocks = part.all_blocks();
+        let at = blocks.partition_point(|block| block.offset <= first.offset);
+        let mut found = Found::Nothing;
+        for block in &blocks[at..] {
+            self.read_block(buf, part, block, &mut |entry| {
+                let joined = joiner.push(entry);
+                let joined = joined.map_err(|cause| inconsistent(part, block.offset, cause))?;
+                if let (Found::Nothing, Some(whole)) = (&found, joined) {
+                    found = Found::Value { tag: whole.tag, value: whole.value.to_vec() };
+                }
+                Ok(())
+            })?;
+            if found != Found::Nothing {
+                return Ok(found);
+            }
+        }
+        let cause = stillpoint_format::DecodeCause::Inconsistent("a large value lacks fragments");
+        Err(inconsistent(part, first.offset, cause).into())
+    }
+
+    /// Reads and verifies a block, and visits its entries.
+    fn read_block(
+        &self,
+        buf: &mut AlignedBuf,
+        part: &Part,
+        block: &BlockEntry,
+        visit: &mut dyn FnMut(&Entry<'_>) -> Result<(), LoadError>,
+    ) -> Result<(), LoadError> {
+        // Relaxed: a statistic.
+        self.blocks.fetch_add(1, Relaxed);
+        let at = part.read_blocks(std::slice::from_ref(block), buf)?;
+        let wrong =
+            |error: stillpoint_format::DecodeError| damage(part.path(), block.offset, error.into());
+        let mut reader = BlockReader::new(part.identity());
+        for entry in reader.open_indexed(block, &buf[at..]).map_err(wrong)?.entries() {
+            visit(&entry.map_err(wrong)?)?;
+        }
+        Ok(())
+    }
+
+    /// Loads the chain as [`load_chain`](super::load_chain) does, with a thread for each visitor. Keys can
+    /// be found meanwhile.
+    ///
+    /// # Errors
+    /// As [`load_chain`](super::load_chain).
+    ///
+    /// # Panics
+    /// Without a visitor.
+    pub fn load(
+        &self,
+        visitors: Vec<Box<dyn Visit>>,
+        progress: &Arc<Progress>,
+    ) -> Result<LoadSummary, LoadError> {
+        let staged = self.links.iter().enumerate().flat_map(|(stage, link)| {
+            link.parts.iter().map(move |keyed| StagedPart { stage, part: keyed.part.clone() })
+        });
+        let entries: Vec<&CheckpointEntry> = self.links.iter().map(|link| &link.entry).collect();
+        let of = (&*self.disk, &*entries);
+        super::load_stages(of, staged.collect(), &self.options, visitors, progress)
+    }
+}
+
+#[cfg(test)]
+mod tests;
