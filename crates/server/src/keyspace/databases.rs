@@ -50,6 +50,8 @@ pub(crate) struct Keyspace {
     places_table: TableId,
     /// The table of graves.
     pub(super) graves: TableId,
+    /// Graves that cannot be read.
+    unreadable_graves: AtomicU64,
     pub(crate) lock: KeyspaceLock,
     pub(super) missing_keys: Arc<MissingKeys>,
     pub(crate) waiters: Arc<Waiters>,
@@ -161,6 +163,7 @@ impl Keyspace {
             tables: std::array::from_fn(|db| ids[db]),
             nodes_tables: std::array::from_fn(|db| ids[usize::from(DATABASES) + db]),
             graves: ids[2 * usize::from(DATABASES)],
+            unreadable_graves: AtomicU64::new(0),
             lock: KeyspaceLock::new(workers),
             missing_keys: Arc::default(),
             waiters: Arc::new(Waiters::new(workers)),
@@ -242,9 +245,15 @@ impl Keyspace {
         self.nodes_tables.iter().any(|&table| self.engine().len(table) > 0)
     }
 
-    /// Whether nodes of deleted collections wait to be removed.
+    /// Whether nodes of deleted collections wait to be removed, and can be.
     pub(crate) fn has_graves(&self) -> bool {
-        self.engine().len(self.graves) > 0
+        // Relaxed: a count, which the event loop that reads graves alone writes.
+        self.engine().len(self.graves) > self.unreadable_graves.load(Relaxed)
+    }
+
+    /// Notes how many graves cannot be read, so that nobody waits for memory of their nodes.
+    pub(super) fn note_unreadable_graves(&self, graves: u64) {
+        self.unreadable_graves.store(graves, Relaxed);
     }
 
     /// The table with the nodes of a place, which may not exist.

@@ -8,7 +8,10 @@
 //! The transactions of this event loop go to the log of one session. A grave is found only after
 //! the commit that made it. The reclaim of its nodes depends on that commit, by the stamp of the
 //! grave: no crash keeps the reclaim and loses the deletion. Children go before their parent, and
-//! the grave goes last, so the event loop finds all remaining nodes after a crash.
+//! the grave goes last, so the event loop finds all remaining nodes after a crash. A grave that cannot
+//! be read stays, since the names of its nodes are nowhere else.
+
+use std::collections::HashSet;
 
 use stillpoint::{Batch, KeySet, Mode, Session, Slot, Stamp, TableId, Tx, TxError};
 
@@ -28,8 +31,6 @@ const NODES_AT_ONCE: usize = 32;
 pub(super) const GRAVE_HEAD: usize = 3;
 /// Graves that one step of a scan looks at.
 const SCAN: usize = 16;
-/// Bytes of a grave that are read: a header is shorter.
-const GRAVE_BYTES_MAX: usize = 1 << 16;
 
 /// A part of a collection that is to be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,27 +119,24 @@ struct Burial {
 }
 
 impl Burial {
-    fn of(keyspace: &Keyspace, incarnation: u64, grave: &[u8]) -> Self {
-        let mut burial = Self {
-            incarnation,
-            nodes: keyspace.nodes_table(0),
-            graves: keyspace.graves,
-            left: vec![Left::Grave],
-        };
-        let parsed =
-            grave.split_first_chunk::<GRAVE_HEAD>().and_then(|(&[low, high, tag], header)| {
-                let place = Db::from_le_bytes([low, high]);
-                let place = (Slot(0), keyspace.nodes_table_at(place)?);
-                let mut elements = Elements::new(Kind::of(tag), place, 0)?;
-                elements.read(header.to_vec()).then_some(elements)
-            });
-        if let Some(Elements { keys, tree, index, .. }) = parsed {
-            burial.nodes = keys.table;
-            for tree in [tree, index].iter().filter(|tree| tree.height > 0) {
-                burial.add_children(&tree.root, tree.height);
-            }
+    /// The burial of a grave; `None` if the bytes of the grave are no header of a tree.
+    fn of(keyspace: &Keyspace, incarnation: u64, grave: &[u8]) -> Option<Self> {
+        let (&[low, high, tag], header) = grave.split_first_chunk::<GRAVE_HEAD>()?;
+        let nodes = keyspace.nodes_table_at(Db::from_le_bytes([low, high]))?;
+        let Elements { keys, tree, index, .. } = Elements::stored(Kind::of(tag), header.to_vec())?;
+        if keys.incarnation != incarnation {
+            return None;
         }
-        burial
+        let left = vec![Left::Grave];
+        let mut burial = Self { incarnation, nodes, graves: keyspace.graves, left };
+        for tree in [tree, index].iter().filter(|tree| tree.height > 0) {
+            let end = entries(&tree.root, 0).last().map_or(0, |entry| entry.end);
+            if end != tree.root.len() {
+                return None;
+            }
+            burial.add_children(&tree.root, tree.height);
+        }
+        Some(burial)
     }
 
     fn add_children(&mut self, inner: &[u8], height: u8) {
@@ -226,45 +224,69 @@ impl Batch for Step<'_> {
 /// Removes the nodes of deleted collections, some at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Reclaimer {
-    burials: Vec<Burial>,
+    /// Incarnations of graves that were found, and whose burial has not begun.
+    found: Vec<u64>,
+    burial: Option<Burial>,
+    /// Incarnations of the graves that cannot be read.
+    unreadable: HashSet<u64>,
 }
 
 impl Reclaimer {
     /// Removes some nodes; true if there is more to do.
     pub(crate) fn step(&mut self, session: &mut Session, keyspace: &Keyspace) -> bool {
-        if self.burials.is_empty() && !self.find(session, keyspace) {
-            return false;
-        }
-        let Some(burial) = self.burials.last_mut() else { return false };
-        if !burial.step(session) {
+        let Some(burial) = &mut self.burial else {
+            return self.begin(session, keyspace);
+        };
+        let done = burial.step(session);
+        if !done {
             // The log or the memory has no room. The grave is found again.
-            self.burials.clear();
-            return false;
+            self.found.clear();
         }
-        if burial.left.is_empty() {
-            self.burials.pop();
+        self.burial.take_if(|burial| !done || burial.left.is_empty());
+        done
+    }
+
+    /// Begins the burial of a grave; false if there is none.
+    fn begin(&mut self, session: &mut Session, keyspace: &Keyspace) -> bool {
+        if self.found.is_empty() {
+            self.find(session, keyspace);
+        }
+        let Some(incarnation) = self.found.pop() else { return false };
+        let mut grave = Vec::new();
+        let read = session.read(keyspace.graves, &incarnation.to_be_bytes(), &mut grave);
+        match read {
+            Ok(Some(_)) => {}
+            Ok(None) => return true,
+            Err(_) => return false,
+        }
+        // A header may have any length: an element that lies in it may.
+        self.burial = Burial::of(keyspace, incarnation, &grave);
+        if self.burial.is_none() {
+            tracing::error!(
+                incarnation = format_args!("{incarnation:016x}"),
+                bytes = grave.len(),
+                "the nodes of a deleted collection stay, since its grave cannot be read: run \
+                 `stillpoint check --collections`"
+            );
+            self.unreadable.insert(incarnation);
+            keyspace.note_unreadable_graves(self.unreadable.len() as u64);
         }
         true
     }
 
-    fn find(&mut self, session: &mut Session, keyspace: &Keyspace) -> bool {
-        if keyspace.engine().len(keyspace.graves) == 0 {
-            return false;
-        }
+    /// Finds some graves.
+    fn find(&mut self, session: &mut Session, keyspace: &Keyspace) {
         let mut cursor = 0;
-        loop {
-            let burials = &mut self.burials;
-            let mut visit = |key: &[u8], value: stillpoint::ValueRef<'_>| {
-                if let Some(incarnation) = key.first_chunk::<8>() {
-                    let incarnation = u64::from_be_bytes(*incarnation);
-                    burials.push(Burial::of(keyspace, incarnation, &value.to_vec()));
-                }
+        while keyspace.has_graves() {
+            let Self { found, unreadable, .. } = self;
+            let mut visit = |key: &[u8], _: stillpoint::ValueRef<'_>| {
+                let incarnation = key.first_chunk::<8>().map(|key| u64::from_be_bytes(*key));
+                found.extend(incarnation.filter(|grave| !unreadable.contains(grave)));
             };
-            let graves = keyspace.graves;
-            let step = session.scan_heads(graves, cursor, SCAN, GRAVE_BYTES_MAX, &mut visit);
+            let step = session.scan_heads(keyspace.graves, cursor, SCAN, 0, &mut visit);
             cursor = step.unwrap_or(0);
-            if cursor == 0 || !self.burials.is_empty() {
-                return !self.burials.is_empty();
+            if cursor == 0 || !found.is_empty() {
+                return;
             }
         }
     }

@@ -18,10 +18,9 @@ use std::cmp::Ordering;
 
 use stillpoint::{KeyHasher, TxError};
 
-use super::changed_range;
-use super::node::{
-    BELOW_BYTES, Element, Entry, all_below, elements, entries, put_entry, set_below,
-};
+use self::halves::{End, Halves, halve_inner, halve_leaf};
+use super::node::{BELOW_BYTES, Entry, all_below, elements, entries, put_entry, set_below};
+use super::{changed_range, same_at_start};
 use crate::keyspace::encoding::put_string;
 
 /// Bytes of the only leaf of a small collection. A longer leaf becomes a tree.
@@ -34,6 +33,8 @@ const LEAF_BYTES_MIN: usize = LEAF_BYTES_MAX / 4;
 const INNER_BYTES_MAX: usize = 960;
 /// Bytes of an inner root: a longer one gets a level below it.
 const ROOT_BYTES_MAX: usize = 440;
+/// Bytes of a separator between contents, at least: those of a score.
+const SEPARATOR_BYTES_MIN: usize = 8;
 /// Entries that an inner node has at least when it is split.
 const ENTRIES_MIN: usize = 4;
 
@@ -66,14 +67,26 @@ pub(super) enum Sorting {
 }
 
 impl Sorting {
-    /// The separator before an element.
-    fn separator<'a>(&self, content: &'a [u8]) -> Cow<'a, [u8]> {
+    /// The place of an element in the order.
+    fn place<'a>(&self, content: &'a [u8]) -> Cow<'a, [u8]> {
         match self {
             Self::Positions => Cow::Borrowed(&[]),
             Self::Contents => Cow::Borrowed(content),
             Self::Hashes { hasher, name } => {
                 Cow::Owned(hasher.hash(0, name(content)).to_be_bytes().to_vec())
             }
+        }
+    }
+
+    /// The shortest separator between an element and the next, whose content is `content`. It holds
+    /// the score of a sorted set's element whole.
+    fn separator<'a>(&self, before: &[u8], content: &'a [u8]) -> Cow<'a, [u8]> {
+        match self {
+            Self::Contents => {
+                let bytes = same_at_start(before, content).saturating_add(1);
+                Cow::Borrowed(&content[..bytes.max(SEPARATOR_BYTES_MIN).min(content.len())])
+            }
+            _ => self.place(content),
         }
     }
 }
@@ -120,13 +133,6 @@ pub(super) struct Tree {
     /// Whether inner nodes count the elements below their entries. A tree whose elements are found
     /// by name alone needs no such counts.
     pub(super) is_counted: bool,
-}
-
-/// Two halves of a node, with the elements below each, and the separator of the second.
-struct Halves {
-    left: (Vec<u8>, u64),
-    right: (Vec<u8>, u64),
-    separator: Vec<u8>,
 }
 
 impl Tree {
@@ -729,74 +735,7 @@ pub(super) fn damaged() -> TxError {
     )
 }
 
-/// The end of the tree at which an element was put, if any. The next elements will probably be put
-/// there, too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    Neither,
-    First,
-    Last,
-}
-
-/// Cuts a leaf in two; `None` if nothing separates its elements.
-fn halve_leaf(leaf: &[u8], sorting: &Sorting, end: End) -> Option<Halves> {
-    let mut all: Vec<(u64, Element<'_>)> = elements(leaf, 0)
-        .map(|e| {
-            let hash = match sorting {
-                Sorting::Hashes { hasher, name } => hasher.hash(0, name(e.content)),
-                _ => 0,
-            };
-            (hash, e)
-        })
-        .collect();
-    let is_hashed = matches!(sorting, Sorting::Hashes { .. });
-    match sorting {
-        Sorting::Hashes { .. } => all.sort_by_key(|element| element.0),
-        Sorting::Contents => all.sort_by_key(|element| element.1.content),
-        Sorting::Positions => {}
-    }
-    let can_cut = |at: usize| !is_hashed || all[at - 1].0 != all[at].0;
-    let mut bytes = 0;
-    let middle = all.iter().position(|element| {
-        bytes += element.1.end - element.1.at;
-        bytes * 2 >= leaf.len()
-    })?;
-    let wanted = match end {
-        End::First if !is_hashed => 1,
-        End::Last if !is_hashed => all.len() - 1,
-        _ => middle,
-    };
-    let cut = (wanted.max(1)..all.len())
-        .find(|&at| can_cut(at))
-        .or_else(|| (1..wanted).rev().find(|&at| can_cut(at)))?;
-    let separator = sorting.separator(all[cut].1.content).into_owned();
-    // The left half keeps its order, since the log gets what it has lost.
-    all[..cut].sort_by_key(|element| element.1.at);
-    let part = |from: usize, to: usize| {
-        let bytes = all[from..to].iter().flat_map(|(_, e)| &leaf[e.at..e.end]).copied().collect();
-        (bytes, (to - from) as u64)
-    };
-    Some(Halves { left: part(0, cut), right: part(cut, all.len()), separator })
-}
-
-/// Cuts an inner node in two; `None` if it has few entries.
-fn halve_inner(inner: &[u8]) -> Option<Halves> {
-    let all: Vec<(usize, &[u8])> =
-        entries(inner, 0).map(|entry| (entry.at, entry.separator)).collect();
-    if all.len() < ENTRIES_MIN {
-        return None;
-    }
-    let middle = all.iter().position(|entry| entry.0 * 2 >= inner.len())?;
-    let (at, separator) = all[middle.clamp(1, all.len() - 1)];
-    let (left, right) = (inner[..at].to_vec(), inner[at..].to_vec());
-    let (left_below, right_below) = (all_below(&left), all_below(&right));
-    Some(Halves {
-        left: (left, left_below),
-        right: (right, right_below),
-        separator: separator.to_vec(),
-    })
-}
-
 pub(super) mod bulk;
+mod halves;
 #[cfg(test)]
 pub(super) mod tests;

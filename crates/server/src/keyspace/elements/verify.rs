@@ -138,10 +138,10 @@ impl CollectionCheck {
         if table == super::super::databases::GRAVES {
             self.graves += 1;
             let grave = value.to_vec();
-            if let Some((&[low, high, kind], header)) = grave.split_first_chunk::<GRAVE_HEAD>() {
-                let db = Db::from_le_bytes([low, high]);
-                self.header((table, key), db, Kind::of(kind), header.to_vec());
-            }
+            let parts = grave.split_first_chunk::<GRAVE_HEAD>();
+            let (&[low, high, kind], header) = parts.unwrap_or((&[0; GRAVE_HEAD], &[]));
+            let db = Db::from_le_bytes([low, high]);
+            self.header((table, key), db, Kind::of(kind), header.to_vec());
             return;
         }
         let Some(db) = database_of(table) else { return };

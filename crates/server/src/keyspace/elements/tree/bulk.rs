@@ -188,9 +188,9 @@ fn fill_leaves(
     let is_hashed = matches!(sorting, Sorting::Hashes { .. });
     let mut built = Vec::new();
     let (mut leaf, mut below) = (Vec::with_capacity(LEAF_BYTES_MAX), 0);
-    let (mut separator, mut last) = (Vec::new(), None);
+    let (mut separator, mut last, mut before) = (Vec::new(), None, &[][..]);
     for content in contents {
-        let next = sorting.separator(content);
+        let next = sorting.place(content);
         // Elements of one hash stay together.
         let may_cut = below > 0 && !(is_hashed && last.as_ref() == Some(&next));
         if may_cut && leaf.len() + content.len() + 5 > most {
@@ -200,9 +200,9 @@ fn fill_leaves(
             below = 0;
         }
         if below == 0 {
-            separator = next.to_vec();
+            separator = sorting.separator(before, content).into_owned();
         }
-        last = Some(next);
+        (last, before) = (Some(next), *content);
         put_string(&mut leaf, content);
         below += 1;
     }

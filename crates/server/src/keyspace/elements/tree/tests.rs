@@ -68,7 +68,7 @@ fn check(
     met: &mut usize,
 ) -> u64 {
     if height == 0 {
-        let separators = elements(bytes, 0).map(|e| sorting.separator(e.content).into_owned());
+        let separators = elements(bytes, 0).map(|e| sorting.place(e.content).into_owned());
         for separator in separators {
             assert!(
                 *separator >= *bounds.0
@@ -311,6 +311,39 @@ fn the_log_gets_what_is_new_of_a_sorted_leaf() {
     // A few elements come into the next leaf.
     let mean = nodes.logged_bytes / ELEMENTS;
     assert!(mean <= 30, "{mean} bytes for each change");
+}
+
+/// A separator of long contents is no longer than it must be, whether the tree grows or is filled.
+#[test]
+fn separators_of_long_contents_are_short() {
+    let sorting = Sorting::Contents;
+    let mut contents: Vec<Vec<u8>> = (0..300_u64)
+        .map(|i| [&(i % 7).to_be_bytes()[..], &(i * 7919).to_be_bytes(), &[b'x'; 3000]].concat())
+        .collect();
+    let (mut grown, mut nodes_of_grown) = (Tree::new(true), MapNodes::default());
+    for content in &contents {
+        grown.insert_content(&mut nodes_of_grown, content).expect("nodes");
+    }
+    contents.sort();
+    let all: Vec<&[u8]> = contents.iter().map(|content| &content[..]).collect();
+    let (mut filled, mut nodes_of_filled) = (Tree::new(true), MapNodes::default());
+    filled.fill(&mut nodes_of_filled, &sorting, &all).expect("nodes");
+    for (tree, mut nodes) in [(grown, nodes_of_grown), (filled, nodes_of_filled)] {
+        check_all(&tree, &nodes, &sorting);
+        assert!(tree.root.len() <= ROOT_BYTES_MAX && tree.height > 1);
+        let (mut leaves, mut at) = (0, 0);
+        while let Some(next) = (at < tree.len).then(|| tree.place_at(&mut nodes, at)) {
+            let place = next.expect("nodes");
+            assert!(place.levels[1..].iter().all(|level| level.bytes.len() <= INNER_BYTES_MAX));
+            at += elements(tree.leaf(&place), 0).count() as u64;
+            leaves += 1;
+        }
+        assert!(leaves > 100, "{leaves} leaves");
+        for (before, content) in all.iter().enumerate() {
+            let found = tree.count_before(&mut nodes, &|other| other < *content).expect("nodes");
+            assert_eq!(found, before as u64);
+        }
+    }
 }
 
 /// Ranges of positions below `len`, which neither touch nor overlap each other.
