@@ -92,6 +92,10 @@ impl CmdError {
         "ERR the value at this key is damaged: run `stillpoint check`, or delete the key",
     );
 
+    /// The error of a transaction whose replies nobody gets.
+    pub(crate) const REPLY_TOO_LONG: Self =
+        Self::Store(Cow::Borrowed("ERR the reply is longer than the client may have"));
+
     /// The transaction runs again, with the locks of its keys.
     const NOT_LOCKED: Self = Self::Store(Cow::Borrowed("ERR the transaction needs a lock"));
 

@@ -202,7 +202,13 @@ impl<'a> Round<'a> {
             return Err(answered());
         }
         ctx.client.blocked = None;
+        let changes = !is_keyed || call.spec.flags.has(Flags::WRITE);
         let done = match result {
+            // The connection ends, and nobody sees what the call has taken.
+            Ok(()) if changes && conn.reply.overflowed() => {
+                conn.reply.truncate(mark);
+                Err(answered())
+            }
             Ok(()) => Ok(()),
             Err(error) => self.fail_call(group, i, mark, error),
         };

@@ -158,6 +158,14 @@ impl Context<'_> {
         Some(derived.first + at as u32)
     }
 
+    /// Whether the client can get the replies so far. Otherwise its connection ends.
+    ///
+    /// # Errors
+    /// A reply is longer than the client may have. The transaction is to be rolled back.
+    pub(crate) fn check_reply(&self) -> CmdResult {
+        if self.reply.overflowed() { Err(CmdError::REPLY_TOO_LONG) } else { Ok(()) }
+    }
+
     /// Counts a call of a command.
     pub(crate) fn count_call(&self, spec: &Spec) {
         self.local.stats.count_call(spec.id);

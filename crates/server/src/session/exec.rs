@@ -284,6 +284,7 @@ impl Batch for QueuedRun<'_, '_> {
         allow_reserve(&multi, self.from, self.to, tx);
         let result = run_range(ctx, &multi, self.from, self.to, slot, tx);
         ctx.client.multi = Some(multi);
+        let result = result.and_then(|()| ctx.check_reply());
         result.map_err(|error| {
             if error.is_not_locked() {
                 ctx.reply.truncate(mark);

@@ -101,6 +101,7 @@ impl Procedure for Exec<'_, '_> {
         let multi = self.ctx.client.multi.take().ok_or_else(answered)?;
         let done = self.run_queue(&multi, tx);
         self.ctx.client.multi = Some(multi);
+        let done = done.and_then(|()| self.ctx.check_reply());
         done.map_err(|error| {
             self.error = Some(error);
             answered()

@@ -170,3 +170,52 @@ fn who_asks_little_goes_before_who_was_served_much() {
         hog.join().expect("a client with all its replies");
     }
 }
+
+/// A command whose reply does not fit takes nothing: what nobody has seen is still there.
+#[test]
+fn a_command_whose_reply_does_not_fit_changes_nothing() {
+    let mut config = config();
+    config.output_buffer_bytes = 1 << 20;
+    let server = TestServer::with(config);
+    let mut c = server.client();
+    let half = "x".repeat(600 << 10);
+    let ends = |requests: &[&[&str]]| {
+        let mut c = server.client();
+        for words in requests {
+            c.send_raw(&encode(&words.iter().map(|word| word.as_bytes()).collect::<Vec<_>>()));
+        }
+        let queued = requests.len() - 1;
+        (0..queued).for_each(|_| assert!(matches!(c.read(), Value::Simple(_))));
+        assert!(c.is_closed(), "{:?}", requests[queued]);
+    };
+    let (one, two) = (format!("1{half}"), format!("2{half}"));
+    c.call(&["RPUSH", "list", &one, &two]);
+    c.call(&["SADD", "set", &one, &two]);
+    c.call(&["ZADD", "sorted", "1", &one, "2", &two]);
+    c.call(&["HSET", "hash", "a", &one, "b", &two]);
+    c.call(&["SET", "string", &half]);
+    c.call(&["APPEND", "string", &half]);
+    ends(&[&["LPOP", "list", "2"]]);
+    ends(&[&["RPOP", "list", "2"]]);
+    ends(&[&["LMPOP", "1", "list", "LEFT", "COUNT", "2"]]);
+    ends(&[&["BLMPOP", "0", "1", "list", "LEFT", "COUNT", "2"]]);
+    ends(&[&["SPOP", "set", "2"]]);
+    ends(&[&["ZPOPMIN", "sorted", "2"]]);
+    ends(&[&["ZMPOP", "1", "sorted", "MIN", "COUNT", "2"]]);
+    ends(&[&["HGETDEL", "hash", "FIELDS", "2", "a", "b"]]);
+    ends(&[&["GETDEL", "string"]]);
+    ends(&[&["SET", "string", "new", "GET"]]);
+    // Two commands whose replies fit one by one, in one transaction.
+    ends(&[&["MULTI"], &["SET", "other", "x"], &["LPOP", "list"], &["LPOP", "list"], &["EXEC"]]);
+    // `KEYS` makes `EXEC` a transaction that runs alone, and `FLUSHDB` one over whole databases.
+    let keys: &[&str] = &["KEYS", "*"];
+    ends(&[&["MULTI"], &["LPOP", "list"], &["LPOP", "list"], keys, &["EXEC"]]);
+    let flush: &[&str] = &["FLUSHDB"];
+    ends(&[&["MULTI"], &["LPOP", "list"], &["LPOP", "list"], flush, &["SET", "k", "v"], &["EXEC"]]);
+    assert_eq!(c.call(&["LLEN", "list"]), Value::Int(2));
+    assert_eq!(c.call(&["SCARD", "set"]), Value::Int(2));
+    assert_eq!(c.call(&["ZCARD", "sorted"]), Value::Int(2));
+    assert_eq!(c.call(&["HLEN", "hash"]), Value::Int(2));
+    assert_eq!(c.call(&["STRLEN", "string"]), Value::Int(1200 << 10));
+    assert_eq!(c.call(&["EXISTS", "other", "k"]), Value::Int(0));
+}
