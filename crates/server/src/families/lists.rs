@@ -355,6 +355,7 @@ pub(super) fn move_between(
         let element = take(&mut source, tx, from)?;
         put_at(&mut source, tx, to, &element)?;
         ctx.keys().save(tx, 0, &source)?;
+        ctx.keys().wake_next(tx, 0, None);
         ctx.reply.bulk(&element);
         return Ok(true);
     }

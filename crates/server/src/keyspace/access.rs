@@ -336,7 +336,7 @@ impl<'a> Keys<'a> {
         value: &[u8],
     ) -> Result<(), TxError> {
         let slot = self.slot(i);
-        self.tell_watchers(tx, slot);
+        self.tell_watchers(tx, slot, kind);
         let Some(at) = expire_at_ms else {
             self.count_expiry(tx, slot, false);
             return tx.put_slot_tagged(slot, kind.tag(), value);
@@ -447,19 +447,24 @@ impl<'a> Keys<'a> {
         Watched::new(missing_keys, tx, self.slot(i), (self.db, key), self.local.now_ms)
     }
 
-    /// Tells the clients that watch a missing key that the key is made.
+    /// Tells the clients that watch a missing key that the key is made. Wakes the first client that
+    /// waits for the key, if the key now has a value of that kind and had none.
     ///
     /// If this transaction does not commit, the transactions of these clients fail without need.
     #[inline]
-    fn tell_watchers(&mut self, tx: &mut Tx<'_>, slot: Slot) {
+    fn tell_watchers(&mut self, tx: &mut Tx<'_>, slot: Slot, kind: Kind) {
         let Keyspace { missing_keys, waiters, .. } = self.keyspace;
         let (hash, now_ms) = (tx.key_hash(slot), self.local.now_ms);
-        if (missing_keys.may_watch(hash) || waiters.may_wait(hash))
-            && tx.value(slot).is_none_or(|old| Entry::new(old).is_expired(now_ms))
-        {
-            missing_keys.made(hash);
-            // The waiter finds the key locked until this transaction has ended.
-            self.local.wakes.extend(waiters.wake(hash, 0));
+        if missing_keys.may_watch(hash) || waiters.may_wait(hash) {
+            let old = tx.value(slot).map(Entry::new).filter(|old| !old.is_expired(now_ms));
+            let old = old.map(|old| old.kind());
+            if old.is_none() {
+                missing_keys.made(hash);
+            }
+            if old != Some(kind) && kind.is_waited_for() {
+                // The waiter finds the key locked until this transaction has ended.
+                self.local.wakes.extend(waiters.wake(hash, 0));
+            }
         }
     }
 

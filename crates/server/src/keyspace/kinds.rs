@@ -77,6 +77,11 @@ impl Kind {
         self.0
     }
 
+    /// Whether commands wait until a key has a value of this kind.
+    pub(super) fn is_waited_for(self) -> bool {
+        self == Self::LIST || self == Self::SORTED_SET
+    }
+
     fn row(self) -> Option<&'static KindRow> {
         KINDS.iter().find(|row| row.kind == self)
     }

@@ -4,11 +4,12 @@
 //! that makes such a key holds its lock, so one of the two sees the other. That transaction wakes
 //! the waiter of the key that came first. The waiter runs its command again, in its own event loop.
 //! If the command takes elements and leaves more, the next waiter is woken. A waiter that finds
-//! nothing keeps its place.
+//! nothing keeps its place. A woken waiter that ends without success wakes the next one: its command
+//! may have failed, or its client may be gone.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 
@@ -28,7 +29,7 @@ const COUNTERS: usize = 1024;
 struct Queues {
     /// Hash of a key → its waiters, in the order in which they came.
     by_key: HashMap<u64, BTreeMap<u64, WaiterId>>,
-    /// Waiters that were woken and have not run yet, with the key that woke each.
+    /// Waiters that were woken and whose run has not ended, with the key that woke each.
     woken: HashMap<u64, u64>,
     /// Client → its place in the order, and its event loop.
     clients: HashMap<u64, (u64, usize)>,
@@ -50,6 +51,10 @@ pub(crate) struct Waiters {
     queues: Mutex<Queues>,
     /// Waiters that were woken, by event loop.
     inboxes: Box<[Mutex<Vec<u64>>]>,
+    /// Event loops of the waiters that those before them have woken at their end.
+    passed_on: Mutex<Vec<usize>>,
+    /// Whether `passed_on` has some. Relaxed: who sets it asks soon after.
+    has_passed_on: AtomicBool,
 }
 
 impl Waiters {
@@ -58,6 +63,8 @@ impl Waiters {
             counters: (0..COUNTERS).map(|_| AtomicU32::new(0)).collect(),
             queues: Mutex::default(),
             inboxes: (0..workers).map(|_| Mutex::default()).collect(),
+            passed_on: Mutex::default(),
+            has_passed_on: AtomicBool::new(false),
         }
     }
 
@@ -124,6 +131,16 @@ impl Waiters {
         self.queues.lock().clients.len()
     }
 
+    /// Takes the event loops to wake, since waiters that have ended have woken others.
+    pub(crate) fn take_passed_on(&self) -> Vec<usize> {
+        if !self.has_passed_on.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
+        let mut passed_on = self.passed_on.lock();
+        self.has_passed_on.store(false, Ordering::Relaxed);
+        std::mem::take(&mut passed_on)
+    }
+
     /// Takes the clients of an event loop that were woken.
     pub(crate) fn take_woken(&self, worker: usize) -> Vec<u64> {
         std::mem::take(&mut *self.inboxes[worker].lock())
@@ -141,12 +158,15 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// Notes that the client runs its command again, so that it may be woken anew. If `CLIENT
-    /// UNBLOCK` has ended the wait, returns whether it did so with an error.
-    pub(crate) fn runs(&self) -> Option<bool> {
-        let mut queues = self.of.queues.lock();
-        queues.woken.remove(&self.place);
-        queues.unblocked.remove(&self.client)
+    /// Whether `CLIENT UNBLOCK` has ended the wait, and whether with an error.
+    pub(crate) fn take_unblocked(&self) -> Option<bool> {
+        self.of.queues.lock().unblocked.remove(&self.client)
+    }
+
+    /// Notes that a run has taken what woke the client, or has found nothing. In the second case the
+    /// caller holds the locks of the keys, and the client may be woken anew.
+    pub(crate) fn settle(&self) {
+        self.of.queues.lock().woken.remove(&self.place);
     }
 
     /// Whether keys have moved since the wait began, so that it waits for others.
@@ -172,13 +192,18 @@ impl Drop for Waiting {
                 }
             }
         }
-        queues.clients.remove(&self.client);
-        queues.unblocked.remove(&self.client);
-        // If a woken client has left, the key that woke it wakes the next waiter.
+        // The client may wait anew already, for keys that have moved.
+        if queues.clients.get(&self.client).is_some_and(|(place, _)| *place == self.place) {
+            queues.clients.remove(&self.client);
+            queues.unblocked.remove(&self.client);
+        }
+        // If a woken client leaves without success, the key that woke it wakes the next waiter.
         let woken_by = queues.woken.remove(&self.place);
         drop(queues);
-        if let Some(hash) = woken_by {
-            self.of.wake(hash, 0);
+        if let Some(worker) = woken_by.and_then(|hash| self.of.wake(hash, 0)) {
+            let mut passed_on = self.of.passed_on.lock();
+            passed_on.push(worker);
+            self.of.has_passed_on.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -200,13 +225,15 @@ mod tests {
         assert_eq!((waiters.wake(7, 0), waiters.take_woken(0)), (Some(0), vec![2]));
         assert_eq!((waiters.wake(7, 0), waiters.wake(8, 0)), (None, None));
         // The first waiter finds nothing, and keeps its place.
-        assert_eq!(first.runs(), None);
+        first.settle();
         assert_eq!(waiters.wake(7, 0), Some(1));
         assert_eq!(waiters.wake(7, first.place()), None, "the second is awake");
-        assert_eq!((second.runs(), waiters.unblock(2, true)), (None, Some(0)));
-        assert_eq!((second.runs(), waiters.unblock(3, true), waiters.len()), (Some(true), None, 2));
+        assert_eq!((second.take_unblocked(), waiters.unblock(2, true)), (None, Some(0)));
+        let unblocked = (second.take_unblocked(), waiters.unblock(3, true), waiters.len());
+        assert_eq!(unblocked, (Some(true), None, 2));
         drop(second);
         drop(first);
+        assert!(waiters.take_passed_on().is_empty(), "the first was awake");
         assert!(!waiters.may_wait(7) && !waiters.may_wait(9));
         let queues = waiters.queues.lock();
         assert!(queues.by_key.is_empty() && queues.woken.is_empty() && queues.clients.is_empty());
@@ -219,15 +246,24 @@ mod tests {
         assert!(!first.is_stale());
         waiters.start_again();
         assert_eq!((waiters.take_woken(1), first.is_stale()), (vec![1], true));
-        assert!(!waiters.enter(id(2), vec![7]).is_stale());
+        // The client waits for other keys before it gives up the old ones.
+        let again = waiters.enter(id(1), vec![8]);
+        drop(first);
+        assert_eq!((again.is_stale(), waiters.len()), (false, 1));
     }
 
     #[test]
     fn what_woke_a_client_that_is_gone_wakes_the_next() {
         let waiters = Arc::new(Waiters::new(2));
-        let (first, _second) = (waiters.enter(id(1), vec![7]), waiters.enter(id(2), vec![7]));
+        let (first, second) = (waiters.enter(id(1), vec![7]), waiters.enter(id(2), vec![7]));
         assert_eq!(waiters.wake(7, 0), Some(1));
         drop(first);
-        assert_eq!(waiters.take_woken(0), [2]);
+        assert_eq!((waiters.take_woken(0), waiters.take_passed_on()), (vec![2], vec![0]));
+        assert_eq!(waiters.take_woken(1), [1]);
+        // A client that has taken something wakes nobody by leaving.
+        let _third = waiters.enter(id(3), vec![7]);
+        second.settle();
+        drop(second);
+        assert_eq!((waiters.take_woken(1), waiters.take_passed_on()), (vec![], vec![]));
     }
 }

@@ -222,6 +222,9 @@ impl LongThread {
         for worker in self.local.keys.take_wakes() {
             self.shared.mailboxes.wake(worker);
         }
+        for worker in self.shared.keyspace.waiters.take_passed_on() {
+            self.shared.mailboxes.wake(worker);
+        }
         self.make_durable(id)?;
         parked.conn = self.conns.remove(id);
         drop(parked);
@@ -272,6 +275,8 @@ impl LongThread {
             let limit_us = shared.params.slowlog_slower_us.load(RELAXED);
             Round::new(plan, conns, shared, local, limit_us >= 0).execute(session);
             plan.give_back(conns, &mut Vec::new());
+            // The event loop of a client that waits learns it when the client is back.
+            plan.blocked.clear();
             let Some(conn) = conns.get_mut(id) else { return };
             if !std::mem::take(&mut conn.needs_room) {
                 return;

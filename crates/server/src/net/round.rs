@@ -182,8 +182,7 @@ impl<'a> Round<'a> {
             shared: self.shared,
             local: self.local,
             first_slot: 0,
-            // A thread for long commands keeps no client.
-            may_wait: self.plan.diverts && is_keyed,
+            may_wait: is_keyed,
             may_derive: is_keyed,
         };
         ctx.count_call(call.spec);
@@ -201,7 +200,6 @@ impl<'a> Round<'a> {
             self.waits = true;
             return Err(answered());
         }
-        ctx.client.blocked = None;
         let changes = !is_keyed || call.spec.flags.has(Flags::WRITE);
         let done = match result {
             // The connection ends, and nobody sees what the call has taken.
@@ -393,6 +391,12 @@ impl<'a> Round<'a> {
             self.local.stats.uncount_call(call.spec.id);
             self.plan.postponed.push(i as u32);
             return;
+        }
+        if let Some(blocked) = conn.client.blocked.take()
+            && result.is_ok()
+        {
+            // Otherwise the next client gets what has woken this one.
+            blocked.waiting.settle();
         }
         if let Err(error) = result
             && !has_error

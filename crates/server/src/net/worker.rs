@@ -173,6 +173,9 @@ impl Worker {
         if self.now_ms >= self.next_tick_ms {
             self.tick()?;
         }
+        for worker in self.shared.keyspace.waiters.take_passed_on() {
+            self.shared.mailboxes.wake(worker);
+        }
         let over = self.shared.is_stopping() && self.drain();
         if over {
             // A failure since the last tick must end the loop with an error.
@@ -237,8 +240,12 @@ impl Worker {
     /// Goes on with the clients whose long command has ended.
     fn take_back(&mut self) {
         let Some(long) = &self.long else { return };
+        let mut waiting = Vec::new();
         for (id, mut conn) in long.returned(self.number) {
             if let Some(conn) = &mut conn {
+                if conn.client.waits_for_keys() {
+                    waiting.push(id);
+                }
                 // No event of the socket was noted meanwhile.
                 (conn.readable, conn.writable) = (true, true);
                 conn.wants_input = conn.start == conn.input.len();
@@ -249,6 +256,12 @@ impl Worker {
                 self.shared.mailboxes.forget(self.number);
             }
             self.conns.take_back(id, conn);
+        }
+        for id in waiting {
+            // What has woken the client meanwhile was told to nobody. So its command looks again.
+            if let Some(client) = self.note_waiting(id) {
+                self.run_blocked(client, BlockedState::Runs);
+            }
         }
     }
 
@@ -326,13 +339,19 @@ impl Worker {
     /// Notes the clients whose last call waits for keys.
     fn note_blocked(&mut self) {
         for id in std::mem::take(&mut self.plan.blocked) {
-            let Some(conn) = self.conns.get(id) else { continue };
-            let client = conn.client.info.id;
-            self.blocked.insert(client, id);
-            if let Some(blocked) = conn.client.blocked.as_ref().filter(|b| b.until_ms < u64::MAX) {
-                self.deadlines.insert((blocked.until_ms, client));
-            }
+            self.note_waiting(id);
         }
+    }
+
+    /// Notes that a client waits. Gives the client's number.
+    fn note_waiting(&mut self, id: usize) -> Option<u64> {
+        let conn = self.conns.get(id)?;
+        let client = conn.client.info.id;
+        self.blocked.insert(client, id);
+        if let Some(blocked) = conn.client.blocked.as_ref().filter(|b| b.until_ms < u64::MAX) {
+            self.deadlines.insert((blocked.until_ms, client));
+        }
+        Some(client)
     }
 
     /// Lets the commands run again whose keys were made, or whose time is over.
@@ -360,7 +379,7 @@ impl Worker {
         let is_open = !conn.read_closed;
         if let Some(blocked) = conn.client.blocked.as_mut().filter(|_| is_open) {
             let is_early = state == BlockedState::TimedOut && blocked.until_ms > now_ms;
-            blocked.state = match blocked.waiting.runs() {
+            blocked.state = match blocked.waiting.take_unblocked() {
                 Some(true) => BlockedState::Unblocked,
                 Some(false) => BlockedState::TimedOut,
                 // The deadline was that of an earlier command.

@@ -100,14 +100,16 @@ impl Context<'_> {
         keys: (u32, u32),
         timeout_ms: u64,
     ) -> Result<bool, CmdError> {
+        // The client's own event loop, also while the client is away from it.
+        let id = WaiterId { worker: self.client.info.worker, client: self.client.info.id };
         let is_stale =
             |blocked: &Blocked| blocked.state == BlockedState::Runs && blocked.waiting.is_stale();
         if let Some(mut blocked) = self.client.blocked.take_if(|blocked| is_stale(blocked)) {
-            let id = WaiterId { worker: self.local.worker, client: self.client.info.id };
             blocked.waiting = self.keys().wait_for(tx, keys, id);
             self.client.blocked = Some(blocked);
         }
         if let Some(blocked) = &mut self.client.blocked {
+            blocked.waiting.settle();
             let state = std::mem::replace(&mut blocked.state, BlockedState::Waits);
             if matches!(state, BlockedState::TimedOut | BlockedState::Unblocked) {
                 self.client.blocked = None;
@@ -120,7 +122,6 @@ impl Context<'_> {
         if !self.may_wait {
             return Ok(false);
         }
-        let id = WaiterId { worker: self.local.worker, client: self.client.info.id };
         let waiting = self.keys().wait_for(tx, keys, id);
         let now_ms = self.shared.config.clock.monotonic_ns() / 1_000_000;
         let until_ms = if timeout_ms == 0 { u64::MAX } else { now_ms.saturating_add(timeout_ms) };

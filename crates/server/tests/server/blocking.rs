@@ -130,12 +130,51 @@ fn rest_of_script(mut waiting: Vec<Client>, mut maker: Client) -> Vec<Value> {
     seen
 }
 
+/// Two clients that wait in this order, and commands after which each of them has a reply.
+const CHAINS: &[([&str; 2], &[&str])] = &[
+    // The command of the client that is woken first ends in an error, or moves within one list.
+    (["BLMOVE a s LEFT RIGHT 0", "BLPOP a 0"], &["RPUSH a 1 2"]),
+    (["BRPOPLPUSH a s 0", "BLPOP b a 0"], &["RPUSH a 1"]),
+    (["BLMOVE a a LEFT RIGHT 0", "BLPOP a 0"], &["RPUSH a x y"]),
+    (["BRPOPLPUSH a a 0", "BLPOP a 0"], &["RPUSH a x"]),
+    // The key has a value of another kind before the list comes to it.
+    (["BLPOP a 0", "BLPOP a 0"], &["SET a x", "RENAME l a"]),
+    (["BLPOP a 0", "BRPOP a 0"], &["SADD a x", "COPY l a REPLACE"]),
+    (["BZPOPMIN a 0", "BZPOPMAX a 0"], &["RPUSH a x", "RENAME z a"]),
+    (["BLPOP a 0", "BLPOP a 0"], &["ZADD a 1 m", "COPY l a REPLACE"]),
+];
+
+/// Runs chains of clients that wait against one server.
+fn chains(port: u16) -> Vec<Value> {
+    let mut waiting: Vec<Client> = (0..2).map(|_| Client::connect(port)).collect();
+    let mut maker = Client::connect(port);
+    let mut seen = Vec::new();
+    for (waits, makes) in CHAINS {
+        for command in
+            ["DEL a b l z", "SET s string", "RPUSH l 1 2 3", "ZADD z 1 one 2 two 3 three"]
+        {
+            maker.call(&words(command));
+        }
+        for (i, client) in waiting.iter_mut().enumerate() {
+            send(client, waits[i]);
+            await_blocked(&mut maker, i + 1);
+        }
+        seen.extend(makes.iter().map(|command| maker.call(&words(command))));
+        seen.extend(waiting.iter_mut().map(Client::read));
+        seen.push(maker.call(&words("EXISTS a")));
+        seen.push(maker.call(&words("TYPE a")));
+    }
+    seen
+}
+
 #[test]
 fn clients_wait_as_those_of_redis() {
     let server = TestServer::start();
-    let ours = script(server.port);
+    let (mut ours, chains_of_ours) = (script(server.port), chains(server.port));
+    ours.extend(chains_of_ours);
     let Some(redis) = RealRedis::start(&[]) else { return };
-    let theirs = script(redis.port);
+    let (mut theirs, chains_of_theirs) = (script(redis.port), chains(redis.port));
+    theirs.extend(chains_of_theirs);
     for (i, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
         assert_eq!(ours, theirs, "reply {i}");
     }
@@ -183,4 +222,26 @@ fn elements_go_to_one_client_each() {
     taken.dedup();
     assert_eq!((count, taken.len()), (ELEMENTS, ELEMENTS));
     assert_eq!(producers[0].call(&["EXISTS", "queue"]), Value::Int(0));
+}
+
+/// A command with very many keys waits as any other, although it runs beside the event loops.
+#[test]
+fn a_command_with_thousands_of_keys_waits() {
+    let server = TestServer::start();
+    let (mut maker, mut waiting) = (server.client(), server.client());
+    let keys: Vec<String> = (0..3_000).map(|number| format!("key{number}")).collect();
+    let mut request = vec!["BLPOP"];
+    request.extend(keys.iter().map(String::as_str));
+    for (last, timeout) in [(true, "0.05"), (false, "0")] {
+        let mut request = request.clone();
+        request.push(timeout);
+        waiting.send(&request.iter().map(|word| word.as_bytes()).collect::<Vec<_>>());
+        if last {
+            assert_eq!(waiting.read(), Value::Null);
+        }
+    }
+    await_blocked(&mut maker, 1);
+    assert_eq!(maker.call(&words("RPUSH key2999 element")), Value::Int(1));
+    let popped = Value::Array(vec![Value::bulk("key2999"), Value::bulk("element")]);
+    assert_eq!(waiting.read(), popped);
 }
