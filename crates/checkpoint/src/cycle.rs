@@ -385,7 +385,7 @@ impl Passage<'_> {
             return 0;
         }
         let dirty =
-            (0..store.slab_count()).map(|unit| scheme.settle(store, unit, slots.own())).sum();
+            (0..store.group_count()).map(|unit| scheme.settle(store, unit, slots.own())).sum();
         store.end_settling();
         dirty
     }

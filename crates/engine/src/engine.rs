@@ -321,10 +321,13 @@ impl Engine {
     /// Room below the memory limit, at this moment.
     pub fn memory_room(&self) -> MemoryRoom {
         let store = &self.shared.store;
+        let (returning_bytes, waiting_bytes) = store.returning_bytes();
         MemoryRoom {
             limit_bytes: store.max_memory_bytes(),
             spare_bytes: store.spare_bytes(),
-            waiting_keys: store.waiting_cells(),
+            returning_bytes,
+            waiting_bytes,
+            child_bytes: store.child_bytes().0,
         }
     }
 

@@ -452,6 +452,13 @@ impl Session {
         Inside::is_in_batch() || self.worker.idle()
     }
 
+    /// Moves some records closer together, if much memory is free only in pieces that others cannot use.
+    /// One thread does so at a time, so one idle thread is enough. Returns true if a further call may find
+    /// more to do at once.
+    pub fn relocate(&mut self) -> bool {
+        !Inside::is_in_batch() && self.worker.relocate()
+    }
+
     /// Whether the next call of [`idle`](Self::idle) frees memory of deleted records for which a
     /// checkpoint was awaited. A caller with nothing else to do then calls it at once.
     pub fn reclaims(&self) -> bool {

@@ -49,8 +49,13 @@ pub struct MemoryRoom {
     pub limit_bytes: usize,
     /// Bytes below the limit that no record uses. Some may serve only records of some sizes.
     pub spare_bytes: usize,
-    /// Deleted keys whose memory is free only when a published checkpoint has the deletion.
-    pub waiting_keys: usize,
+    /// Bytes of deleted keys that are free once their deletions are durable, or the checkpoint under way
+    /// has ended.
+    pub returning_bytes: usize,
+    /// Bytes of deleted keys that are free only when a later checkpoint was published.
+    pub waiting_bytes: usize,
+    /// Bytes that a checkpoint holds in a child process at present. They count against the limit.
+    pub child_bytes: usize,
 }
 
 pub(crate) fn gather(shared: &Shared) -> Stats {

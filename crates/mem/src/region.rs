@@ -83,7 +83,10 @@ impl AddressSpace {
     }
 
     /// As [`reserve`](Self::reserve), on pages of this size or smaller ones.
-    pub(crate) fn reserve_on(
+    ///
+    /// # Errors
+    /// The system grants no such address space.
+    pub fn reserve_on(
         self: &Arc<Self>,
         bytes: usize,
         pages: PageSize,

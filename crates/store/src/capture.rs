@@ -48,7 +48,7 @@ use stillpoint_sync::{Backoff, lock_word, mutant};
 
 use crate::checkpointer::Capture;
 use crate::dirty::Cells;
-use crate::memory::arena::{Arena, CellCache, Kind};
+use crate::memory::arena::{Arena, CellCache, UNITS_PER_SLAB};
 use crate::memory::blob;
 use crate::memory::cell::{Cell, Record, live_copy};
 use crate::memory::stamp::{ABSENT, BUSY, DEAD};
@@ -190,19 +190,19 @@ pub(crate) fn capture(cell: Cell<'_>, by: Claim, blind: bool, to: &mut impl Capt
 }
 
 impl Store {
-    /// Number of slabs that a capture scans.
-    pub fn slab_count(&self) -> usize {
-        self.memory().arena.slab_count()
+    /// Number of groups of slabs that a capture scans.
+    pub fn group_count(&self) -> usize {
+        self.memory().arena.group_count()
     }
 
-    /// Emits every record of a slab that is not yet marked for the present epoch, and marks it. For a
+    /// Emits every record of a group of slabs that is not yet marked for the present epoch, and marks it. For a
     /// checkpoint of changes, visits the dirty cells only. In [`Phase::Capture`](crate::Phase) only.
     /// Waits for no lock.
-    pub fn capture_unmarked(&self, slab: usize, to: &mut dyn Capture) {
+    pub fn capture_unmarked(&self, group: usize, to: &mut dyn Capture) {
         let now = self.driver().now();
         let (by, cells) = (self.claim_in(now), self.wanted_cells(now));
         let blind = mutant!(in self.driver(); false, MarksNotSeen => true);
-        self.scan_some((slab, cells), to, &mut |scanned| {
+        self.scan_some((group, cells), to, &mut |scanned| {
             capture(scanned.cell, by, blind, scanned);
         });
     }
@@ -216,40 +216,40 @@ impl Store {
     /// caller owns read section slot `slot`.
     pub fn visit_records(
         &self,
-        slab: usize,
+        group: usize,
         slot: usize,
         visit: &mut dyn FnMut(&mut ScannedCell<'_>),
     ) {
-        self.scan_records(slab, &mut AtRest(slot), visit);
+        self.scan_records(group, &mut AtRest(slot), visit);
     }
 
     /// As [`visit_records`](Self::visit_records), of at least the records with the dirty mark of the
     /// epoch before the present one.
     pub fn visit_ended_marks(
         &self,
-        slab: usize,
+        group: usize,
         slot: usize,
         visit: &mut dyn FnMut(&mut ScannedCell<'_>),
     ) {
         let ended = Cells::Marked(self.driver().now().epoch().wrapping_sub(1));
-        self.scan_some((slab, ended), &mut AtRest(slot), &mut |scanned| {
+        self.scan_some((group, ended), &mut AtRest(slot), &mut |scanned| {
             if scanned.cell.is_record() {
                 visit(scanned);
             }
         });
     }
 
-    /// Visits the records of a slab that the checkpoint under way has: all of them, or those with the
-    /// dirty mark of the ended epoch. The visitor [takes](ScannedCell::take_copy) each.
+    /// Visits the records of a group of slabs that the checkpoint under way has. These are all, or those
+    /// with the dirty mark of the ended epoch. The visitor [takes](ScannedCell::take_copy) each.
     pub fn scan_wanted(
         &self,
-        slab: usize,
+        group: usize,
         to: &mut dyn Capture,
         visit: &mut dyn FnMut(&mut ScannedCell<'_>),
     ) {
         let now = self.driver().now();
         let dirty = status::dirty_in(now.epoch().wrapping_sub(1));
-        self.scan_some((slab, self.wanted_cells(now)), to, &mut |scanned| {
+        self.scan_some((group, self.wanted_cells(now)), to, &mut |scanned| {
             let is_wanted = || !now.is_of_changes() || scanned.status() & dirty != 0;
             if scanned.cell.is_record() && is_wanted() {
                 visit(scanned);
@@ -257,15 +257,15 @@ impl Store {
         });
     }
 
-    /// Visits every record of a slab, a few dozen in each read section and each call of the lane.
+    /// Visits every record of a group of slabs, a few dozen in each read section and each call of the lane.
     /// The visitor decides what it emits of a record.
     pub fn scan_records(
         &self,
-        slab: usize,
+        group: usize,
         to: &mut dyn Capture,
         visit: &mut dyn FnMut(&mut ScannedCell<'_>),
     ) {
-        self.scan(slab, to, &mut |scanned| {
+        self.scan(group, to, &mut |scanned| {
             if scanned.cell.is_record() {
                 visit(scanned);
             }
@@ -279,11 +279,11 @@ impl Store {
 
     /// As [`capture_unmarked`](Self::capture_unmarked), for [`WriteRule::StoreStable`]: if a commit has
     /// stored a record's old value as its stable version, this emits and erases that version.
-    pub fn capture_or_stable(&self, slab: usize, to: &mut dyn Capture) {
+    pub fn capture_or_stable(&self, group: usize, to: &mut dyn Capture) {
         let now = self.driver().now();
         let by = self.claim_in(now);
         let mut reader = VersionReader::default();
-        self.scan_some((slab, self.wanted_cells(now)), to, &mut |scanned| {
+        self.scan_some((group, self.wanted_cells(now)), to, &mut |scanned| {
             let cell = scanned.cell;
             capture(cell, by, false, scanned);
             // Acquire: partner of the Release in `lock_word::claim_if`: the version was stored before.
@@ -304,10 +304,10 @@ impl Store {
 
     /// As [`capture_unmarked`](Self::capture_unmarked), for [`WriteRule::KeepShadow`]: if a commit
     /// has kept a record's old value in copy 1, this emits copy 1 and removes its value.
-    pub fn capture_or_shadow(&self, slab: usize, to: &mut dyn Capture) {
+    pub fn capture_or_shadow(&self, group: usize, to: &mut dyn Capture) {
         let now = self.driver().now();
         let by = self.claim_in(now);
-        self.scan_some((slab, self.wanted_cells(now)), to, &mut |scanned| {
+        self.scan_some((group, self.wanted_cells(now)), to, &mut |scanned| {
             let cell = scanned.cell;
             capture(cell, by, false, scanned);
             // Acquire: partner of the Release in `lock_word::claim_if`: copy 1 was written before.
@@ -332,11 +332,11 @@ impl Store {
 
     /// For [`WriteRule::WriteBoth`]: merges into copy 3 what commits of the epoch before have written.
     /// Then emits copy 3 of every record that has a value there.
-    pub fn capture_merged(&self, slab: usize, to: &mut dyn Capture) {
+    pub fn capture_merged(&self, group: usize, to: &mut dyn Capture) {
         let now = self.driver().now();
         let ended = now.epoch() - 1;
         let (copy, dirty) = (second_copy(ended), status::dirty_in(ended));
-        self.scan(slab, to, &mut |scanned| {
+        self.scan(group, to, &mut |scanned| {
             let (memory, cell) = (self.memory(), scanned.cell);
             if !cell.is_record() {
                 return;
@@ -360,10 +360,10 @@ impl Store {
     /// For [`WriteRule::SwitchCopies`]: commits write the older copy of each record from now on. The
     /// caller holds the store quiesced, in PREPARE, and owns read section slot `slot`. For a checkpoint
     /// of changes this visits only the records that the checkpoint has.
-    pub fn switch_copies(&self, slab: usize, slot: usize) {
+    pub fn switch_copies(&self, group: usize, slot: usize) {
         let now = self.driver().now();
         let cells = if now.is_of_changes() { Cells::Marked(now.epoch()) } else { Cells::All };
-        self.for_each_record(slab, slot, cells, &mut |cell, _| {
+        self.for_each_record(group, slot, cells, &mut |cell, _| {
             let older = if live_copy(cell.stamp_word()) == 0 { NEXT_COPY } else { 0 };
             // Relaxed: commits wait meanwhile, and transactions that are open change other bits. Only
             // records that were written since the last pass need an exchange.
@@ -373,32 +373,56 @@ impl Store {
         });
     }
 
-    /// Visits records of a slab and their numbers, those without a value included. The caller owns
+    /// Visits records of a group of slabs and their numbers, those without a value included. The caller owns
     /// read section slot `slot`.
     pub(crate) fn for_each_record(
         &self,
-        slab: usize,
+        group: usize,
         slot: usize,
         cells: Cells,
         visit: &mut dyn FnMut(Cell<'_>, u64),
     ) {
-        let mut next = Some(0);
-        while let Some(from) = next {
-            // A quiesce holds commits back, but not the maintenance that frees slabs.
-            let _read_section = self.driver().read_sections().read_section(slot);
-            let prefetch = Arena::prefetch_header;
-            next = self.visit_cells((slab, cells), from, prefetch, &mut |_, number| {
-                let cell = self.cell(number);
-                if cell.is_record() {
-                    visit(cell, number);
-                }
-            });
+        for slab in self.slabs_to_visit(group, cells) {
+            let mut next = Some(0);
+            while let Some(from) = next {
+                // A quiesce holds commits back, but not the maintenance that frees slabs.
+                let _read_section = self.driver().read_sections().read_section(slot);
+                let prefetch = Arena::prefetch_header;
+                next = self.visit_cells((slab, cells), from, prefetch, &mut |_, number| {
+                    let cell = self.cell(number);
+                    if cell.is_record() {
+                        visit(cell, number);
+                    }
+                });
+            }
         }
     }
 
-    /// Visits every cell of a slab, a few dozen in each read section and each call of the lane.
-    fn scan(&self, slab: usize, to: &mut dyn Capture, visit: &mut dyn FnMut(&mut ScannedCell<'_>)) {
-        self.scan_some((slab, Cells::All), to, visit);
+    /// The slabs of a group that a scan visits, in order. A slab that gets an owner meanwhile has no cell
+    /// that the scan must meet.
+    fn slabs_to_visit(&self, group: usize, cells: Cells) -> impl Iterator<Item = usize> {
+        let arena = &self.memory().arena;
+        Arena::slabs_of(group).filter(move |&index| {
+            let slab = match (cells, arena.marks()) {
+                // The bits of a wide slab's cells lie in its parts.
+                (Cells::Marked(epoch), Some(marks)) if marks.has_any(index, epoch) => {
+                    arena.slab_around(index)
+                }
+                (Cells::Marked(_), Some(_)) => None,
+                _ => arena.slab(index),
+            };
+            slab.is_some_and(|slab| slab.is_of_records())
+        })
+    }
+
+    /// Visits every cell of a group of slabs, a few dozen in each read section and each call of the lane.
+    fn scan(
+        &self,
+        group: usize,
+        to: &mut dyn Capture,
+        visit: &mut dyn FnMut(&mut ScannedCell<'_>),
+    ) {
+        self.scan_some((group, Cells::All), to, visit);
     }
 
     /// As [`scan`](Self::scan), of some cells.
@@ -409,6 +433,20 @@ impl Store {
         visit: &mut dyn FnMut(&mut ScannedCell<'_>),
     ) {
         let (mut key, mut cache) = (Vec::new(), CellCache::default());
+        let (group, cells) = cells;
+        for slab in self.slabs_to_visit(group, cells) {
+            self.scan_slab((slab, cells), to, (&mut key, &mut cache), visit);
+        }
+        cache.drain(&self.memory().arena);
+    }
+
+    fn scan_slab(
+        &self,
+        cells: (usize, Cells),
+        to: &mut dyn Capture,
+        (key, cache): (&mut Vec<u8>, &mut CellCache),
+        visit: &mut dyn FnMut(&mut ScannedCell<'_>),
+    ) {
         let mut next = Some(0);
         while let Some(from) = next {
             let read_section = self.driver().read_sections().read_section(to.slot());
@@ -416,7 +454,7 @@ impl Store {
             to.with_lane(&mut |lane| {
                 next = self.visit_cells(cells, from, Arena::prefetch, &mut |table, number| {
                     let cell = self.cell(number);
-                    let (key, cache, moved) = (&mut key, &mut cache, &mut moved);
+                    let (key, cache, moved) = (&mut *key, &mut *cache, &mut moved);
                     let store = self;
                     visit(&mut ScannedCell { store, table, number, cell, key, lane, cache, moved });
                 });
@@ -427,10 +465,9 @@ impl Store {
                 to.pause();
             }
         }
-        cache.drain(&self.memory().arena);
     }
 
-    /// Visits a few dozen cells of a slab, from position `from` on. Gives the position to go on from,
+    /// Visits a few dozen cells of a group of slabs, from position `from` on. Gives the position to go on from,
     /// `None` at the end. `prefetch` fetches what the visit reads of a cell.
     fn visit_cells(
         &self,
@@ -440,15 +477,16 @@ impl Store {
         visit: &mut dyn FnMut(&Table, u64),
     ) -> Option<usize> {
         let arena = &self.memory().arena;
-        let slab = arena.slab(index)?;
-        if slab.kind != Kind::Record as u8 && slab.kind != Kind::Lock as u8 {
+        let slab = arena.slab_around(index)?;
+        if !slab.is_of_records() {
             return None;
         }
         let table = self.catalog().owner(slab.owner)?;
         if let (Cells::Marked(epoch), Some(marks)) = (cells, arena.marks()) {
             let mut units = [0; CELLS_PER_LANE];
             let found = marks.find(index, epoch, from as u64, &mut units);
-            let numbers = || units[..found].iter().filter_map(|&unit| slab.number_at(unit));
+            let number = |&unit: &u64| index as u64 * UNITS_PER_SLAB + unit;
+            let numbers = || units[..found].iter().map(number).filter(|&at| slab.is_cell(at));
             // The cells lie apart, so the processor does not foresee them.
             numbers().take(CELLS_AHEAD).for_each(|number| prefetch(arena, number));
             let mut ahead = numbers().skip(CELLS_AHEAD);

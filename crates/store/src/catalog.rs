@@ -97,7 +97,22 @@ pub(crate) struct Absent {
     pub(crate) table: TableId,
     /// Whether the status of the cell notes that it waits for a checkpoint, and this is its entry.
     pub(crate) is_noted: bool,
+    /// Size class of the cell.
+    pub(crate) class: u8,
     pub(crate) cell: u64,
+}
+
+/// The memory of absent cells in the queues of a worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct WaitingMemory {
+    /// Cells that a checkpoint needed when they were looked at.
+    pub(crate) needed: usize,
+    /// Bytes of the queues.
+    pub(crate) queue_bytes: usize,
+    /// Bytes of the cells that a checkpoint needed.
+    pub(crate) needed_bytes: usize,
+    /// Bytes of the other cells.
+    pub(crate) absent_bytes: usize,
 }
 
 /// A replaced generation of a table that somebody may still reach.

@@ -63,7 +63,7 @@ pub trait Checkpointer: Send + Sync {
         false
     }
 
-    /// Called in PREPARE, once for each unit, which is a slab of the store. Only for a scheme that
+    /// Called in PREPARE, once for each unit, which is a group of slabs of the store. Only for a scheme that
     /// [takes changes](Self::takes_changes) or [works after the
     /// capture](Self::works_after_capture). Settles the marks of the checkpoint before, or finishes
     /// the work after its capture. Commits go on. `slot` is a read section slot that the caller
@@ -134,7 +134,7 @@ pub trait Checkpointer: Send + Sync {
         false
     }
 
-    /// Called at a physical point of consistency, once for each unit, which is a slab of the store, by
+    /// Called at a physical point of consistency, once for each unit, which is a group of slabs of the store, by
     /// all capture threads. Only for a scheme that [has such a pass](Self::has_pass_at_point). Commits
     /// wait meanwhile. `slot` is a read section slot that the caller owns.
     /// If a checkpoint fails, its calls may end at any unit, and the next checkpoint calls this for all
@@ -162,7 +162,7 @@ pub trait Checkpointer: Send + Sync {
         Ok(())
     }
 
-    /// Captures one unit, which is a slab of the store. Units are the slabs that exist when
+    /// Captures one unit, which is a group of slabs of the store. Units are the groups that exist when
     /// [`Phase::Capture`](crate::Phase) begins. Several threads call this in that phase, once for
     /// each unit. If a capture was [abandoned](Capture::is_abandoned), the scheme still visits all
     /// cells if the next capture needs their marks.

@@ -20,12 +20,13 @@
 use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::{lock_word, mutant, planted};
 
+use crate::memory::arena::Arena;
 use crate::memory::cell::Cell;
 use crate::phase::PhaseWord;
 use crate::rules::{Claim, DirtyRule, status};
 use crate::store::Store;
 
-/// Which cells of a slab a pass visits.
+/// Which cells of a group of slabs a pass visits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Cells {
     /// Every cell.
@@ -95,13 +96,13 @@ impl Store {
         self.chains().end_settling(self.driver().now().epoch());
     }
 
-    /// Settles the marks that the epoch before the present one has left in a slab. If the
+    /// Settles the marks that the epoch before the present one has left in a group of slabs. If the
     /// checkpoint that has these records is `published`, the call clears these marks. Otherwise the
     /// call turns the marks into marks of the present epoch. Returns how many cells have a mark of
     /// the present epoch.
     ///
     /// Called in PREPARE. The caller owns read section slot `slot`.
-    pub fn settle_marks(&self, slab: usize, slot: usize, published: bool) -> u64 {
+    pub fn settle_marks(&self, group: usize, slot: usize, published: bool) -> u64 {
         let epoch = self.driver().now().epoch();
         let (before, marks) = (epoch.wrapping_sub(1), self.memory().arena.marks());
         let (ended, present) = (status::dirty_in(before), status::dirty_in(epoch));
@@ -137,16 +138,16 @@ impl Store {
             }
             settled & present != 0
         };
-        self.for_each_record(slab, slot, Cells::Marked(before), &mut |cell, number| {
+        self.for_each_record(group, slot, Cells::Marked(before), &mut |cell, number| {
             settle(cell, number);
         });
         if let Some(marks) = marks {
-            marks.clear(slab, before);
+            Arena::slabs_of(group).for_each(|slab| marks.clear(slab, before));
         }
         // An earlier pass that was cut off may have left bits of the ended epoch in cells with a
         // mark of the present one.
         let mut dirty = 0;
-        self.for_each_record(slab, slot, Cells::Marked(epoch), &mut |cell, number| {
+        self.for_each_record(group, slot, Cells::Marked(epoch), &mut |cell, number| {
             dirty += u64::from(settle(cell, number));
         });
         dirty

@@ -17,7 +17,7 @@ use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use stillpoint_sync::mutant;
 
 use crate::checkpointer::Capture;
-use crate::memory::arena::{Arena, Kind, Slab};
+use crate::memory::arena::{Arena, Slab};
 use crate::memory::blob::{self, Blob};
 use crate::memory::cell::Cell;
 use crate::memory::stamp::ABSENT;
@@ -104,24 +104,35 @@ impl HeldRecords {
         self.held.private_bytes()
     }
 
-    /// Emits each record with a value that a slab had at the moment. `store` is the store of the memory.
+    /// Emits each record with a value that a group of slabs had at the moment. `store` is the store of the
+    /// memory.
     ///
     /// # Errors
     /// The memory cannot be read. Some records may have been emitted.
     pub fn capture(
         &self,
         store: &Store,
+        group: usize,
+        to: &mut dyn Capture,
+    ) -> Result<(), ForkError> {
+        let mut buffers = Buffers::default();
+        Arena::slabs_of(group).try_for_each(|slab| self.capture_slab(store, slab, to, &mut buffers))
+    }
+
+    /// As [`capture`](Self::capture), for one slab.
+    fn capture_slab(
+        &self,
+        store: &Store,
         slab: usize,
         to: &mut dyn Capture,
+        buffers: &mut Buffers,
     ) -> Result<(), ForkError> {
         let arena = &store.memory().arena;
         let Some(found) = self.slab(arena, slab)? else { return Ok(()) };
-        let is_of_records = [Kind::Record, Kind::Lock].iter().any(|kind| found.kind == *kind as u8);
         // A table that was emptied since is not in the checkpoint.
-        let Some(table) = store.catalog().owner(found.owner).filter(|_| is_of_records) else {
-            return Ok(());
-        };
-        let (mut buffers, mut copied) = (Buffers::default(), Copied(store, 0));
+        let owner = found.is_of_records().then(|| store.catalog().owner(found.owner));
+        let Some(table) = owner.flatten() else { return Ok(()) };
+        let mut copied = Copied(store, 0);
         let cell_words = found.cell_words();
         let per_stride = (STRIDE_BYTES / 8 / cell_words).max(1);
         for first in (0..found.cells()).step_by(per_stride) {
@@ -130,7 +141,7 @@ impl HeldRecords {
             }
             let cells = per_stride.min(found.cells() - first);
             let place = arena.span(found.first_word(first), cells * cell_words);
-            self.read_words(store, place, &mut buffers)?;
+            self.read_words(store, place, buffers)?;
             let words = std::mem::take(&mut buffers.words);
             for some in words[..cells * cell_words].chunks(CELLS_PER_LANE * cell_words) {
                 let mut emitted = Ok(());
@@ -141,7 +152,7 @@ impl HeldRecords {
                         if !is_there || emitted.is_err() {
                             continue;
                         }
-                        emitted = self.read_key(arena, cell, &mut buffers);
+                        emitted = self.read_key(arena, cell, buffers);
                         let Some(value) = cell.value().filter(|_| emitted.is_ok()) else {
                             continue;
                         };
@@ -150,7 +161,7 @@ impl HeldRecords {
                             Some((_, blob)) => {
                                 // The buffer keeps the room of the largest one.
                                 copied.set(blob.len.max(copied.1));
-                                emitted = self.read_large(arena, blob, &mut buffers);
+                                emitted = self.read_large(arena, blob, buffers);
                                 ValueRef::from_bytes(value.tag(), &buffers.value)
                             }
                         };

@@ -43,6 +43,7 @@ pub mod planted;
 mod read_stamps;
 mod reclaim;
 mod record;
+mod relocate;
 pub mod rules;
 mod sink;
 mod stable;

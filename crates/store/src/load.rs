@@ -328,7 +328,9 @@ impl Loader {
                 let stamp = Stamp::new(gsn, LOG_NONE);
                 self.local.store.cell(number).record().end_delete(stamp);
                 let Table { owner, id, .. } = *table;
-                self.stamped.push(Absent { owner, table: id, is_noted: false, cell: number });
+                let class = self.local.store.memory().arena.class_of(number);
+                let absent = Absent { owner, table: id, is_noted: false, class, cell: number };
+                self.stamped.push(absent);
             }
         }
         Ok(false)
@@ -614,6 +616,7 @@ impl Loader {
         let seen = lock_word::status(self.local.store.cell(number).lock().load(Relaxed));
         other.status |= mark | (seen & self.local.store.loaded_status());
         let Participant { cache, store, reclaim, number: worker, .. } = &mut self.local;
+        let worker = *worker;
         let place = (number, store.rules().write, store.driver().now());
         let replaced = record::apply(store.memory(), cache, place, change, stamp, other)?;
         let is_first = match replaced {
@@ -627,12 +630,12 @@ impl Loader {
             store.note_mark(replaced.unwrap_or(number), store.driver().now().epoch());
         }
         if matches!(change, Replayed::Delete) {
-            reclaim.add(table.owner, table.id, number);
+            self.local.add_absent(table.owner, table.id, number);
         }
         match change.added_records(was_absent) {
             0 => {}
             added => {
-                table.count(*worker, added);
+                table.count(worker, added);
                 note_present(table, key, added > 0)?;
             }
         }

@@ -53,11 +53,19 @@ pub enum Bug {
     StatusLost = 20,
     /// A copier does not say that it is copying, so that a commit does not wait for it.
     CopyNotAwaited = 21,
+    /// A relocated cell does not take over the status, so that a capture takes its record twice.
+    RelocatedWithoutStatus = 22,
+    /// The dirty mark of a relocated cell has no bit beside the cells.
+    RelocatedWithoutMark = 23,
+    /// The index goes on naming the dead cell of a relocated record.
+    RelocatedNotReplaced = 24,
+    /// A cell is relocated during a capture that has not claimed its record.
+    RelocatedUnclaimed = 25,
 }
 
 impl Bug {
     /// Every bug.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 25] = [
         Self::PhaseReadBeforeLocks,
         Self::InsertWithoutMark,
         Self::DeleteWithoutBeforeImage,
@@ -79,6 +87,10 @@ impl Bug {
         Self::ShadowLost,
         Self::StatusLost,
         Self::CopyNotAwaited,
+        Self::RelocatedWithoutStatus,
+        Self::RelocatedWithoutMark,
+        Self::RelocatedNotReplaced,
+        Self::RelocatedUnclaimed,
     ];
 }
 

@@ -39,7 +39,7 @@ use stillpoint_sync::lock_word::{self, Priority};
 use stillpoint_sync::{mutant, planted};
 use stillpoint_txn::TableId;
 
-use crate::catalog::Absent;
+use crate::catalog::{Absent, WaitingMemory};
 use crate::memory::arena::{Allowance, Kind, bytes_of_class};
 use crate::memory::blob::{self, Blob};
 use crate::memory::stamp::{ABSENT, DEAD};
@@ -53,21 +53,32 @@ use queue::{Queue, Waiting};
 
 #[derive(Clone, Copy, Debug)]
 enum Garbage {
-    Cell { owner: u32, number: u64 },
-    Blob { owner: u32, blob: Blob },
+    Cell {
+        owner: u32,
+        number: u64,
+    },
+    Blob {
+        owner: u32,
+        blob: Blob,
+    },
+    /// A cell or a block whose contents lie elsewhere now.
+    Left {
+        owner: u32,
+        number: u64,
+    },
 }
 
 impl Garbage {
     fn owner(&self) -> u32 {
         match *self {
-            Self::Cell { owner, .. } | Self::Blob { owner, .. } => owner,
+            Self::Cell { owner, .. } | Self::Blob { owner, .. } | Self::Left { owner, .. } => owner,
         }
     }
 
     /// Bytes of a large value.
     fn large_bytes(&self) -> usize {
         match self {
-            Self::Cell { .. } => 0,
+            Self::Cell { .. } | Self::Left { .. } => 0,
             Self::Blob { blob, .. } => blob.len,
         }
     }
@@ -111,27 +122,32 @@ pub(crate) struct Reclaim {
     needed: Waiting,
     /// Full checkpoints that had ended when `needed` was looked at.
     full_ends: u64,
-    /// Number of `needed`, and bytes of both queues, as the store counts them.
-    counted: (usize, usize),
+    /// What the store counts of this worker.
+    counted: WaitingMemory,
     garbage: Vec<Garbage>,
     /// Bytes of the large values in `garbage`.
     garbage_bytes: usize,
     waiting: VecDeque<(GracePeriod, Vec<Garbage>)>,
-    /// The key of the absent cell that is looked at.
-    key: Vec<u8>,
+    /// The key of the cell that is looked at.
+    pub(crate) key: Vec<u8>,
 }
 
 /// Tells whether a commit survives any crash, so that records deleted by it may be reclaimed.
 pub(crate) type IsClosed<'a> = &'a dyn Fn(Stamp) -> bool;
 
 impl Reclaim {
-    pub(crate) fn add(&mut self, owner: u32, table: TableId, cell: u64) {
-        self.absent.push(Absent { owner, table, is_noted: false, cell });
+    fn add(&mut self, absent: Absent) {
+        self.absent.push(absent);
         self.added += 1;
     }
 
     pub(crate) fn retire_cell(&mut self, owner: u32, number: u64) {
         self.garbage.push(Garbage::Cell { owner, number });
+    }
+
+    /// Retires a cell or a block alone. What it refers to stays.
+    pub(crate) fn retire_left(&mut self, owner: u32, number: u64) {
+        self.garbage.push(Garbage::Left { owner, number });
     }
 
     pub(crate) fn retire_blob(&mut self, owner: u32, blob: Blob) {
@@ -153,6 +169,11 @@ impl Reclaim {
 
     fn is_much_garbage(&self) -> bool {
         self.garbage.len() >= PER_GRACE || self.garbage_bytes >= BYTES_PER_GRACE
+    }
+
+    /// Whether memory waits for a grace period.
+    pub(crate) fn has_garbage(&self) -> bool {
+        !(self.garbage.is_empty() && self.waiting.is_empty())
     }
 
     /// Whether nothing waits to be reclaimed or freed.
@@ -263,7 +284,14 @@ impl Participant {
     }
 
     fn wait_since(&mut self, since: u64, absent: Absent) {
-        self.reclaim.needed.push(since, Absent { is_noted: true, ..absent });
+        let class = self.store.memory().arena.class_of(absent.cell);
+        self.reclaim.needed.push(since, Absent { is_noted: true, class, ..absent });
+    }
+
+    /// Has the cell of a key without a value reclaimed later.
+    pub(crate) fn add_absent(&mut self, owner: u32, table: TableId, cell: u64) {
+        let class = self.store.memory().arena.class_of(cell);
+        self.reclaim.add(Absent { owner, table, is_noted: false, class, cell });
     }
 
     /// Has a cell wait that cannot be looked at now.
@@ -274,7 +302,12 @@ impl Participant {
     /// Tells the store how many cells wait here, and the bytes of the entries.
     pub(crate) fn count_waiting(&mut self) {
         let Reclaim { needed, absent, counted, .. } = &mut self.reclaim;
-        let now = (needed.len(), needed.bytes() + absent.bytes());
+        let now = WaitingMemory {
+            needed: needed.len(),
+            queue_bytes: needed.bytes() + absent.bytes(),
+            needed_bytes: needed.cell_bytes(),
+            absent_bytes: absent.cell_bytes(),
+        };
         self.store.count_waiting(std::mem::replace(counted, now), now);
     }
 
@@ -477,6 +510,7 @@ impl Participant {
                 }
                 self.cache.free(arena, number);
             }
+            Garbage::Left { number, .. } => self.cache.free(&self.store.memory().arena, number),
             Garbage::Blob { blob, .. } => {
                 blob::release(self.store.memory(), &mut self.cache, blob);
             }

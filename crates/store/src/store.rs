@@ -10,11 +10,11 @@ use stillpoint_sync::atomic::{
 use stillpoint_sync::{Backoff, CachePadded, Mutex, lock_word, mutant};
 use stillpoint_txn::{MemoryLimit, TableId};
 
-use crate::catalog::{AddTableError, Catalog, NewTable, Replaced};
+use crate::catalog::{AddTableError, Catalog, NewTable, Replaced, WaitingMemory};
 use crate::chains::Chains;
 use crate::deletions::Deletions;
 use crate::memory::Memory;
-use crate::memory::arena::{Allowance, CellCache};
+use crate::memory::arena::{Allowance, CellCache, Moves};
 use crate::memory::blob;
 use crate::memory::cell::Cell;
 use crate::ordered::OrderedIndex;
@@ -88,12 +88,17 @@ pub struct Store {
     /// Cells that wait for a checkpoint, and bytes of the workers' queues of absent cells.
     waiting_cells: AtomicUsize,
     queue_bytes: AtomicUsize,
+    /// Bytes of these cells, and of other absent cells in the queues.
+    needed_bytes: AtomicUsize,
+    absent_bytes: AtomicUsize,
     /// Bytes that a checkpoint holds in a child process.
     child_bytes: AtomicUsize,
     /// The last such number that was not zero.
     last_child_bytes: AtomicUsize,
     /// Bytes of large values that a checkpoint has read whole.
     copied_bytes: AtomicUsize,
+    /// The moves of cells under way.
+    pub(crate) moves: Mutex<Option<Moves>>,
     /// Ages of undeclared transactions, for wait-die.
     pub(crate) ages: CachePadded<AtomicU64>,
 }
@@ -139,9 +144,12 @@ impl Store {
             deletion_bytes: AtomicUsize::new(0),
             waiting_cells: AtomicUsize::new(0),
             queue_bytes: AtomicUsize::new(0),
+            needed_bytes: AtomicUsize::new(0),
+            absent_bytes: AtomicUsize::new(0),
             child_bytes: AtomicUsize::new(0),
             last_child_bytes: AtomicUsize::new(0),
             copied_bytes: AtomicUsize::new(0),
+            moves: Mutex::default(),
             ages: CachePadded::new(AtomicU64::new(0)),
         })
     }
@@ -310,21 +318,35 @@ impl Store {
         is_outside && now.epoch() >= since + 2
     }
 
-    /// Counts the cells that wait for a checkpoint, and the bytes of the workers' queues, which were
-    /// so many `before` and are so many `now`.
-    pub(crate) fn count_waiting(&self, before: (usize, usize), now: (usize, usize)) {
+    /// Counts the memory of a worker's queues of absent cells, which was so much `before` and is so much
+    /// `now`.
+    pub(crate) fn count_waiting(&self, before: WaitingMemory, now: WaitingMemory) {
         // Relaxed: statistics. The sums wrap and come right in the end.
-        if before.0 != now.0 {
-            self.waiting_cells.fetch_add(now.0.wrapping_sub(before.0), Relaxed);
-        }
-        if before.1 != now.1 {
-            self.queue_bytes.fetch_add(now.1.wrapping_sub(before.1), Relaxed);
-        }
+        let count = |sum: &AtomicUsize, before: usize, now: usize| {
+            if before != now {
+                sum.fetch_add(now.wrapping_sub(before), Relaxed);
+            }
+        };
+        count(&self.waiting_cells, before.needed, now.needed);
+        count(&self.queue_bytes, before.queue_bytes, now.queue_bytes);
+        count(&self.needed_bytes, before.needed_bytes, now.needed_bytes);
+        count(&self.absent_bytes, before.absent_bytes, now.absent_bytes);
     }
 
     /// Cells of deleted keys that wait until a published checkpoint has the deletion.
     pub fn waiting_cells(&self) -> usize {
         self.waiting_cells.load(Relaxed)
+    }
+
+    /// Bytes of deleted keys that are free once their deletions are durable, or the checkpoint under way
+    /// has ended. And bytes of deleted keys that wait for a checkpoint to begin.
+    pub fn returning_bytes(&self) -> (usize, usize) {
+        // Relaxed: statistics.
+        let (absent, needed) = (self.absent_bytes.load(Relaxed), self.needed_bytes.load(Relaxed));
+        match self.rules.reuse.waits_for_deletions() {
+            true => (absent, needed),
+            false => (absent.saturating_add(needed), 0),
+        }
     }
 
     /// Whether a cell that a checkpoint needs may be replaced by another cell of its key, with the
@@ -339,6 +361,20 @@ impl Store {
             && match now.phase() {
                 Phase::Rest | Phase::Complete => true,
                 Phase::Prepare => false,
+                Phase::Resolve | Phase::Capture => {
+                    self.rules.write == WriteRule::SaveBeforeImage && is_claimed()
+                }
+            }
+    }
+
+    /// Whether the contents of a cell may move to another cell of the same size. Asked as
+    /// [`may_move`](Self::may_move) is. Where cells have several copies, the scheme may write one of
+    /// them at any time.
+    pub(crate) fn may_relocate(&self, now: PhaseWord, is_claimed: impl FnOnce() -> bool) -> bool {
+        self.rules.write.replaces_present_cells()
+            && match now.phase() {
+                Phase::Rest => true,
+                Phase::Prepare | Phase::Complete => false,
                 Phase::Resolve | Phase::Capture => {
                     self.rules.write == WriteRule::SaveBeforeImage && is_claimed()
                 }

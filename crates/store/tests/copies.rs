@@ -90,13 +90,13 @@ fn checkpoint(store: &Store, rule: WriteRule, meanwhile: impl FnOnce()) -> Vec<(
     let slot = driver.read_sections().claim().expect("a free slot");
     driver.advance(Phase::Prepare);
     if matches!(rule, WriteRule::AlternateCopies | WriteRule::WriteAlongside) {
-        for slab in 0..store.slab_count() {
+        for slab in 0..store.group_count() {
             store.visit_records(slab, slot, &mut |cell| cell.bring_over());
         }
     }
     let quiesced = driver.quiesce();
     if rule == WriteRule::SwitchCopies {
-        for slab in 0..store.slab_count() {
+        for slab in 0..store.group_count() {
             store.switch_copies(slab, slot);
         }
     }
@@ -105,7 +105,7 @@ fn checkpoint(store: &Store, rule: WriteRule, meanwhile: impl FnOnce()) -> Vec<(
     driver.advance(Phase::Capture);
     meanwhile();
     let mut found = Found { slot, records: Vec::new() };
-    for slab in 0..store.slab_count() {
+    for slab in 0..store.group_count() {
         match rule {
             WriteRule::SwitchCopies => {
                 store.scan_records(slab, &mut found, &mut |cell| {
@@ -213,7 +213,8 @@ fn shadows_of_large_values_are_given_back() {
     let before = settled(&mut worker);
     assert_eq!(checkpoint(&store, SHADOW.write, || write(&mut worker, 2)).len() as u64, KEYS);
     let after = settled(&mut worker);
-    assert!(after < before + (1 << 20), "{before} bytes before the capture, {after} after it");
+    // The blocks may lie in two groups more.
+    assert!(after <= before + (4 << 20), "{before} bytes before the capture, {after} after it");
 }
 
 /// Keys that are inserted and deleted leave no cells behind, once captures have seen their

@@ -110,7 +110,7 @@ impl Checked {
         store.set_sink(Some(paper.clone()));
         driver.choose_changes(of_changes);
         driver.advance(Phase::Prepare);
-        for slab in 0..store.slab_count() {
+        for slab in 0..store.group_count() {
             store.settle_marks(slab, slot, self.was_published);
         }
         store.end_settling();
@@ -119,7 +119,7 @@ impl Checked {
         }
         driver.advance(Phase::Resolve);
         driver.advance(Phase::Capture);
-        for slab in 0..store.slab_count() {
+        for slab in 0..store.group_count() {
             store.capture_unmarked(slab, &mut Scan(slot, &paper));
         }
         driver.advance(Phase::Complete);

@@ -224,7 +224,7 @@ fn a_kept_value_outlives_its_table() {
     let slot = store.driver().read_sections().claim().expect("a free slot");
     let mut keeper = Keeper { slot, kept: Vec::new() };
     let quiesced = store.driver().quiesce();
-    for slab in 0..store.slab_count() {
+    for slab in 0..store.group_count() {
         store.scan_wanted(slab, &mut keeper, &mut |cell| cell.take_value());
     }
     let new = [T, U].map(|id| store.new_table(id, 2).expect("address space"));

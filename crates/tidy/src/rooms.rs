@@ -16,7 +16,7 @@ pub const ROOMS: &[(&str, &[&[&str]])] = &[
             &["dirty", "stable"],
             &["checkpointer"],
             &["capture", "held"],
-            &["participant", "reclaim"],
+            &["participant", "reclaim", "relocate"],
             &["txn"],
             &["worker"],
             &["load"],

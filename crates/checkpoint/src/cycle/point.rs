@@ -176,7 +176,7 @@ impl PointPass {
     /// A visit panics. The point of consistency is not passed, and the checkpoint is given up.
     pub(super) fn run(&mut self) -> Result<(), CheckpointError> {
         let shared = self.shared.clone();
-        shared.units.store(shared.store.slab_count(), Relaxed);
+        shared.units.store(shared.store.group_count(), Relaxed);
         // Release: partner of the Acquire in `help`.
         shared.state.store(RUNS, Release);
         let visited = ran(|| shared.visit(self.own));

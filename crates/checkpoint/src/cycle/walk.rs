@@ -126,7 +126,7 @@ impl CaptureScan {
         start_ns: u64,
         work: Work,
     ) -> Self {
-        let units = cycle.store.slab_count();
+        let units = cycle.store.group_count();
         Progress::set(&cycle.progress.units_done, 0);
         Progress::set(&cycle.progress.units_total, units as u64);
         let bursts = match cycle.scheme.point_of_consistency() {
@@ -244,7 +244,7 @@ pub(super) fn finish_marks(
     slot: usize,
 ) -> Result<(), CheckpointError> {
     let walk = |unit| ran(|| scheme.capture(store, unit, &mut Silent(slot)));
-    let walked = (0..store.slab_count()).try_for_each(|unit| walk(unit).or_else(|_| walk(unit)));
+    let walked = (0..store.group_count()).try_for_each(|unit| walk(unit).or_else(|_| walk(unit)));
     walked.map_err(|panic| {
         store.driver().spoil(u64::MAX);
         CheckpointError::MarksLost(Box::new(panic))

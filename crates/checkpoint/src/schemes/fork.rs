@@ -77,7 +77,7 @@ impl Checkpointer for Fork {
             Some(Err(_)) => return,
             None => unreachable!("the point of consistency has a child"),
         };
-        if unit.is_multiple_of(store.slab_count().div_ceil(LOOKS).max(SLABS_PER_LOOK)) {
+        if unit.is_multiple_of(store.group_count().div_ceil(LOOKS).max(SLABS_PER_LOOK)) {
             store.note_child_bytes(held.private_bytes());
         }
         if let Err(error) = held.capture(store, unit, to) {

@@ -186,7 +186,7 @@ fn assert_no_shadow(world: &World, row: &Row, context: &str) {
     }
     let read_sections = world.store.driver().read_sections();
     let slot = read_sections.claim().expect("a free slot");
-    for slab in 0..world.store.slab_count() {
+    for slab in 0..world.store.group_count() {
         world.store.visit_records(slab, slot, &mut |cell| {
             assert_eq!(cell.status() & status::SHADOW, 0, "{context}: {cell:?} has a shadow");
         });

@@ -221,7 +221,7 @@ impl<'w> Steps<'w> {
     }
 
     fn units(&self) -> usize {
-        self.world.store.slab_count()
+        self.world.store.group_count()
     }
 
     fn enter(&self, phase: Phase) {

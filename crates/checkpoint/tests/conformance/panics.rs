@@ -436,7 +436,7 @@ fn units_with_a_panic_in(unit: usize) -> usize {
     for table in 0..2 {
         worker.transact(|tx| tx.put(TableId(table), b"key", b"value")).expect("memory");
     }
-    let units = world.store.slab_count();
+    let units = world.store.group_count();
     let kept = Arc::new(MemorySink::default());
     let sink: Arc<dyn Sink> = kept.clone();
     let taken = run_checkpoint(&world.cycle(), &sink);

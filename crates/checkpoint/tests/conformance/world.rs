@@ -385,7 +385,7 @@ impl World {
         let read_sections = self.store.driver().read_sections();
         let slot = read_sections.claim().expect("a free slot");
         let mut count = Count { slot, records: 0 };
-        for slab in 0..self.store.slab_count() {
+        for slab in 0..self.store.group_count() {
             self.store.capture_unmarked(slab, &mut count);
         }
         read_sections.unclaim(slot);

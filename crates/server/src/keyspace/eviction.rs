@@ -271,13 +271,10 @@ impl Eviction {
     }
 
     /// Waits for a wish, `most` at most.
-    pub(crate) fn wait(&self, most: Option<Duration>) -> Woken {
+    pub(crate) fn wait(&self, most: Duration) -> Woken {
         let mut wishes = self.wishes.lock();
         if !(wishes.room || wishes.look || wishes.over) {
-            match most {
-                Some(most) => drop(self.changed.wait_for(&mut wishes, most)),
-                None => self.changed.wait(&mut wishes),
-            }
+            self.changed.wait_for(&mut wishes, most);
         }
         wishes.look = false;
         match (wishes.over, std::mem::take(&mut wishes.room)) {

@@ -4,6 +4,8 @@
 //! spare memory   ── below the mark ─▶ delete keys ─▶ deletions closed ─▶ memory is spare again
 //! writer         ── finds no room ──▶ asks, waits for a moment, tries again
 //! ```
+//! The thread also moves records closer together where memory of deleted keys serves no other size.
+//!
 //! The memory of a deleted key is of use only once its deletion survives any crash. So keys are given
 //! up while there is spare memory still, and if that is scarce, this thread has the log flushed.
 
@@ -28,11 +30,13 @@ const VAIN_MAX: usize = 64;
 /// Time between two looks while memory is scarce, and while it is not.
 const SCARCE_LOOK: Duration = Duration::from_millis(1);
 const LOOK: Duration = Duration::from_millis(20);
+/// Time between two looks while no policy gives up keys.
+const IDLE_LOOK: Duration = Duration::from_millis(100);
 /// Turns after which the memory of a closed deletion is counted as spare.
 const TURNS_TO_FREE: u32 = 3;
-/// Bytes of memory of a deleted key that waits for a checkpoint, about.
-const WAITING_KEY_BYTES: usize = 64;
-/// While such keys take this part of the limit, and more than so many bytes, no key is given up.
+/// The part of the spare memory that is given up for a writer that finds none.
+const ASKED_PART: usize = 8;
+/// While deleted keys that wait for a checkpoint take this part of the limit, and more than so many bytes, no key is given up.
 const WAITING_PART: usize = 8;
 const WAITING_BYTES_MIN: usize = 32 << 20;
 
@@ -68,7 +72,7 @@ impl Evictor {
     /// # Errors
     /// When commits cannot be made durable.
     pub(crate) fn run(&mut self) -> Result<(), ServerError> {
-        let mut wait = Some(Duration::ZERO);
+        let mut wait = Duration::ZERO;
         loop {
             let eviction = &self.shared.keyspace.eviction;
             let woken = eviction.wait(wait);
@@ -76,12 +80,14 @@ impl Evictor {
                 return Ok(());
             }
             wait = if eviction.policy().evicts() {
-                Some(self.turn(woken == Woken::Asked)?)
+                self.turn(woken == Woken::Asked)?
             } else {
                 self.deleted.clear();
-                // Garbage of earlier turns is freed before the thread sleeps.
-                self.session.idle().then_some(LOOK)
+                IDLE_LOOK
             };
+            if self.session.relocate() {
+                wait = SCARCE_LOOK;
+            }
         }
     }
 
@@ -89,10 +95,17 @@ impl Evictor {
     fn turn(&mut self, is_asked: bool) -> Result<Duration, ServerError> {
         let room = self.shared.keyspace.engine().memory_room();
         let kept = kept_bytes(room.limit_bytes);
-        let coming: usize = self.deleted.iter().map(|deleted| deleted.bytes).sum();
+        let deleted: usize = self.deleted.iter().map(|deleted| deleted.bytes).sum();
+        // Memory that a checkpoint holds comes back with its end. Further deletions would not free it.
+        let coming = deleted.max(room.returning_bytes) + room.child_bytes;
         let missing = kept.saturating_sub(room.spare_bytes + coming);
-        // A writer may need memory of a size of which there is none, whatever else is spare.
-        let wanted = if is_asked { missing.max(kept / 8) } else { missing };
+        // A writer may need memory of a size of which there is none, whatever else is spare. Records that
+        // move closer together are better than records that are given up.
+        let asked = match is_asked && !(missing == 0 && self.session.relocate()) {
+            true => asked_bytes(room.limit_bytes).saturating_sub(deleted),
+            false => 0,
+        };
+        let wanted = missing.max(asked);
         let mut found = true;
         // Nodes of deleted collections are on their way, nobody knows how many.
         let comes_by_itself = self.shared.keyspace.has_graves();
@@ -163,9 +176,13 @@ pub(super) fn kept_bytes(limit_bytes: usize) -> usize {
     (limit_bytes / SPARE_PART).clamp(SPARE_BYTES_MIN, SPARE_BYTES_MAX)
 }
 
+/// Bytes that are given up for one writer that finds no memory.
+pub(super) fn asked_bytes(limit_bytes: usize) -> usize {
+    kept_bytes(limit_bytes) / ASKED_PART
+}
+
 /// Whether so many deleted keys wait for a checkpoint that further deletions might free nothing. The
 /// engine takes checkpoints for them.
 fn waits_for_checkpoint(room: MemoryRoom) -> bool {
-    let bytes = room.waiting_keys * WAITING_KEY_BYTES;
-    bytes > (room.limit_bytes / WAITING_PART).max(WAITING_BYTES_MIN)
+    room.waiting_bytes > (room.limit_bytes / WAITING_PART).max(WAITING_BYTES_MIN)
 }

@@ -27,6 +27,7 @@ use stillpoint::Session;
 
 use super::conn::Conn;
 use super::connections::Connections;
+use super::evictor::asked_bytes;
 use super::plan::Plan;
 use super::round::Round;
 use crate::error::ServerError;
@@ -34,7 +35,7 @@ use crate::families::COMMANDS;
 use crate::resp::{Args, Span};
 use crate::session::context::{Context, Local};
 use crate::session::route::{Route, joins_batch, run_now};
-use crate::session::spec::Spec;
+use crate::session::spec::{Handler, Spec};
 use crate::shared::Shared;
 use crate::shared::registry::RELAXED;
 
@@ -46,9 +47,18 @@ pub(crate) const LONG_WORK: usize = 1024;
 const VERY_LONG_WORK: usize = 16 * LONG_WORK;
 /// Longest wait of a write for memory that is being freed.
 const ROOM_PATIENCE: Duration = Duration::from_millis(100);
-/// Longest wait of a write for memory of keys that are given up.
+/// Longest wait of a write for memory of keys that are given up, from the moment on at which it leaves its
+/// event loop.
 const EVICTION_PATIENCE: Duration = Duration::from_secs(1);
+/// The same from the moment on at which a thread takes it, if that is later.
+const SERVED_PATIENCE: Duration = Duration::from_millis(100);
 const ROOM_LOOK: Duration = Duration::from_millis(1);
+/// A write of more than the limit without this part of it is refused before any key is given up for it.
+const NEVER_PART: usize = 16;
+/// A write that finds no room asks for this multiple of its size, and some more times. The memory that it
+/// gets may lie in pieces of other sizes.
+const ASKS_OF_SIZE: usize = 4;
+const ASKS_MIN: usize = 64;
 /// Interval at which a thread without work frees its garbage, as long as it has some.
 const IDLE_TURN: Duration = Duration::from_millis(50);
 
@@ -141,6 +151,19 @@ impl LongCommands {
     }
 }
 
+/// Bytes of memory that a call needs, about.
+fn needed_bytes(conn: &Conn, call: &LongCall) -> usize {
+    match (&conn.client.multi, call.spec.handler) {
+        (Some(multi), Handler::Exec) => multi.memory(),
+        _ => call.used,
+    }
+}
+
+/// Whether a write of so many bytes is refused however many keys are given up for it.
+fn never_fits(bytes: usize, limit_bytes: usize) -> bool {
+    bytes > limit_bytes - limit_bytes / NEVER_PART
+}
+
 /// The next step of a thread.
 enum Next {
     Run(Box<Parked>),
@@ -207,14 +230,17 @@ impl LongThread {
 
     fn serve(&mut self, mut parked: Parked) -> Result<(), ServerError> {
         let Some(mut conn) = parked.conn.take() else { return Ok(()) };
+        // Others may have waited on this thread before.
+        let served_ns = self.shared.config.clock.monotonic_ns() + SERVED_PATIENCE.as_nanos() as u64;
+        let until_ns = served_ns.max(parked.since_ns + EVICTION_PATIENCE.as_nanos() as u64);
         if std::mem::take(&mut conn.needs_room) || self.will_need_room(&parked.call) {
-            self.await_room(&parked.call, parked.since_ns);
+            self.await_room(needed_bytes(&conn, &parked.call), parked.since_ns, until_ns);
         }
         self.local.keys.now_ms = self.shared.config.clock.wall_ms();
         let id = self.conns.insert_boxed(conn);
         let client = self.conns.get(id).map(|conn| &conn.client);
         if client.is_some_and(|client| joins_batch(parked.call.spec, client)) {
-            self.run_as_round(id, &parked.call, parked.since_ns);
+            self.run_as_round(id, &parked.call, until_ns);
         } else {
             self.run_now(id, &parked.call);
         }
@@ -238,33 +264,41 @@ impl LongThread {
         limit > 0 && self.shared.data_bytes() + call.used as u64 > limit
     }
 
-    /// Waits for memory that is being freed, outside of any read section.
-    fn await_room(&self, call: &LongCall, since_ns: u64) {
+    /// Waits for so much memory that is being freed, outside of any read section.
+    fn await_room(&self, bytes: usize, since_ns: u64, until_ns: u64) {
         let Shared { config, keyspace, .. } = &*self.shared;
         let (clock, engine) = (&config.clock, keyspace.engine());
-        let is_over = |patience: Duration| {
-            clock.monotonic_ns().saturating_sub(since_ns) >= patience.as_nanos() as u64
-        };
-        while engine.memory_returns() && !is_over(ROOM_PATIENCE) {
+        let returned_ns = since_ns + ROOM_PATIENCE.as_nanos() as u64;
+        while engine.memory_returns() && clock.monotonic_ns() < returned_ns {
             clock.sleep(ROOM_LOOK);
         }
-        let lacks_room = || engine.memory_room().spare_bytes < call.used;
-        while keyspace.eviction.makes_room() && lacks_room() && !is_over(EVICTION_PATIENCE) {
-            keyspace.eviction.ask();
+        let limit_bytes = engine.memory_room().limit_bytes;
+        if never_fits(bytes, limit_bytes) {
+            return;
+        }
+        let lacks_room = || engine.memory_room().spare_bytes < bytes;
+        let mut asks = bytes / asked_bytes(limit_bytes) * ASKS_OF_SIZE + ASKS_MIN;
+        while keyspace.eviction.makes_room() && lacks_room() && clock.monotonic_ns() < until_ns {
+            if asks > 0 {
+                asks -= 1;
+                keyspace.eviction.ask();
+            }
             clock.sleep(ROOM_LOOK);
         }
     }
 
     /// Runs the call as an event loop runs the calls of a round. If the call finds no memory and the
     /// server gives up keys, the call runs again.
-    fn run_as_round(&mut self, id: usize, call: &LongCall, since_ns: u64) {
+    fn run_as_round(&mut self, id: usize, call: &LongCall, until_ns: u64) {
         let Self { plan, conns, shared, local, session, .. } = self;
         let clock = &shared.config.clock;
-        let until_ns = since_ns + EVICTION_PATIENCE.as_nanos() as u64;
+        let limit_bytes = shared.keyspace.engine().memory_room().limit_bytes;
+        let mut asks = call.used / asked_bytes(limit_bytes) * ASKS_OF_SIZE + ASKS_MIN;
         let begin = |plan: &mut Plan| {
             let now_ns = clock.monotonic_ns();
             plan.begin(1, now_ns / 1_000_000, u64::MAX, usize::MAX);
-            plan.waits_for_room = now_ns < until_ns && shared.keyspace.eviction.makes_room();
+            let waits = now_ns < until_ns && !never_fits(call.used, limit_bytes);
+            plan.waits_for_room = waits && shared.keyspace.eviction.makes_room();
         };
         begin(plan);
         plan.push(id, call.base, call.used, &call.spans, call.spec);
@@ -281,7 +315,10 @@ impl LongThread {
             if !std::mem::take(&mut conn.needs_room) {
                 return;
             }
-            shared.keyspace.eviction.ask();
+            if asks > 0 {
+                asks -= 1;
+                shared.keyspace.eviction.ask();
+            }
             clock.sleep(ROOM_LOOK);
             // The garbage of this thread may be the memory that is missing.
             session.idle();

@@ -14,12 +14,14 @@ use stillpoint::{Batch, KeySet, Mode, Session, Stamp, Tx, TxError};
 
 use super::conn::Conn;
 use super::connections::Connections;
+use super::evictor::asked_bytes;
 use super::long::LONG_WORK;
 use super::plan::{Call, Plan, ROUND_WORK, UNIT_BYTES};
 use crate::error::CmdError;
 use crate::repeat;
 use crate::resp::Mark;
 use crate::session::call::{name_command, name_exec};
+use crate::session::client::Client;
 use crate::session::context::{Context, Local};
 use crate::session::exec::{answered, declare_exec, run_exec};
 use crate::session::logged::{log_queue, log_requests};
@@ -435,6 +437,19 @@ impl<'a> Round<'a> {
     }
 }
 
+/// Whether `EXEC` should wait for memory before it runs. Afterwards it cannot run again, since its run
+/// uses up the queue.
+fn exec_lacks_room(shared: &Shared, client: &Client) -> bool {
+    let Some(multi) = &client.multi else { return false };
+    let keyspace = &shared.keyspace;
+    let refused_when_full = |i| multi.command(i).0.flags.has(Flags::DENYOOM);
+    let needs_memory = || (0..multi.len()).any(refused_when_full);
+    keyspace.eviction.makes_room() && !multi.dirty && needs_memory() && {
+        let room = keyspace.engine().memory_room();
+        room.spare_bytes < multi.memory() + asked_bytes(room.limit_bytes)
+    }
+}
+
 /// Whether a call that found no memory is run again a little later. `EXEC` is not, since its run
 /// has used up the queue.
 fn waits_for_room(shared: &Shared, plan: &Plan, spec: &Spec) -> bool {
@@ -490,6 +505,7 @@ impl Batch for Round<'_> {
         let Call { conn, spec, .. } = self.plan.calls[group.start];
         let conn = self.conns.get_mut(conn as usize);
         let copies = spec.flags.has(Flags::COPIES) || matches!(spec.handler, Handler::Exec);
+        let is_exec = self.plan.diverts && matches!(spec.handler, Handler::Exec);
         let may_run = |conn: &mut Conn| {
             let is_waiting = conn.client.waits_for_keys();
             if is_waiting
@@ -499,7 +515,9 @@ impl Batch for Round<'_> {
             {
                 return false;
             }
-            if self.plan.diverts && copies {
+            if is_exec && exec_lacks_room(self.shared, &conn.client) {
+                (conn.needs_room, conn.leaves_with) = (true, LONG_WORK);
+            } else if self.plan.diverts && copies {
                 let work = large_bytes() / UNIT_BYTES;
                 conn.leaves_with = if work < LONG_WORK { 0 } else { work };
             }

@@ -277,6 +277,69 @@ fn long_values_make_room_for_each_other() {
     assert!((10..30).contains(&there), "{there}");
 }
 
+/// A value that can never fit is refused, and nothing is given up for it.
+#[test]
+fn a_value_beyond_the_limit_empties_no_cache() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    full(&mut c, "allkeys-lru");
+    assert_eq!(errors_of(&mut c, (0..30_000).map(set)), [""; 0]);
+    let before = c.call(&["DBSIZE"]).int();
+    for bytes in [23 << 20, 40 << 20] {
+        c.send(&[b"SET", b"huge", &vec![b'h'; bytes]]);
+        assert!(c.read().text().starts_with("OOM "), "{bytes}");
+    }
+    let after = c.call(&["DBSIZE"]).int();
+    assert!(after > before * 9 / 10, "{after} of {before} keys are left");
+}
+
+/// A client that writes in transactions alone is refused nothing, either.
+#[test]
+fn transactions_find_room() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    full(&mut c, "allkeys-lru");
+    let transactions = (0..3_000u64).map(|number| {
+        let sets = (0..40).flat_map(|i| set(number * 40 + i));
+        let multi = encode(&[b"MULTI"]).into_iter().chain(sets);
+        multi.chain(encode(&[b"EXEC"])).collect::<Vec<u8>>()
+    });
+    for transaction in transactions {
+        c.send_raw(&transaction);
+        (0..41).for_each(|_| drop(c.read()));
+        let results = c.read();
+        assert!(!matches!(results, Value::Error(_)), "{results:?}");
+    }
+    assert!(evicted(&mut c) > 10_000);
+}
+
+/// Without any policy, memory of deleted short values serves long ones.
+#[test]
+fn memory_of_deleted_keys_serves_other_sizes() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    full(&mut c, "noeviction");
+    let refused = errors_of(&mut c, (0..80_000).map(set)).len() as u64;
+    let stored = 80_000 - refused;
+    assert!(refused > 0 && stored > 40_000, "{stored}");
+    let dels = (0..80_000).filter(|n| n % 10 != 0);
+    assert_eq!(errors_of(&mut c, dels.map(|n| encode(&[b"DEL", key(n).as_bytes()]))), [""; 0]);
+    let long = vec![b'l'; 2_000];
+    let mut count = 0;
+    eventually("long values fill the memory", || {
+        while count < 7_000 {
+            c.send(&[b"SET", format!("long:{count}").as_bytes(), &long]);
+            if matches!(c.read(), Value::Error(_)) {
+                return false;
+            }
+            count += 1;
+        }
+        true
+    });
+    let kept = existing(&mut c, (0..80_000).step_by(10)).len() as u64;
+    assert!(kept >= stored / 10, "{kept} of {stored}");
+}
+
 #[test]
 fn the_use_of_keys_is_told() {
     let server = TestServer::start();
@@ -330,7 +393,7 @@ fn what_was_given_up_stays_away_after_a_crash() {
         let server = server_on(&disk, durability);
         let mut c = server.client();
         full(&mut c, "allkeys-lru");
-        const KEYS: u64 = 60_000;
+        const KEYS: u64 = 65_000;
         let requests = (0..KEYS).map(set);
         assert_eq!(errors_of(&mut c, requests), [""; 0]);
         if seed == 2 {

@@ -356,12 +356,13 @@ fn what_a_long_command_deletes_is_freed() {
     assert_eq!(c.read(), Value::ok());
     // Part of a stream of requests that no thread for long commands executes.
     let value = "y".repeat(100_000);
+    const LARGE: usize = 90;
     let mut put = 0;
     let mut fits = |c: &mut Client| {
-        while put < 39 && c.call(&["SET", &format!("large{put}"), &value]) == Value::ok() {
+        while put < LARGE && c.call(&["SET", &format!("large{put}"), &value]) == Value::ok() {
             put += 1;
         }
-        put == 39
+        put == LARGE
     };
     assert!(!fits(&mut c), "there is memory for all");
     disk.stall(&[Call::Write, Call::Sync]);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use stillpoint_mem::{AddressSpace, PageSize, RegionError, Segments};
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::arena::classes::CELLS_PER_SLAB_MAX;
+use super::arena::classes::{CELLS_PER_SLAB_MAX, SLABS_PER_GROUP};
 
 /// Words of the marks of one slab, two marks in each.
 const WORDS: usize = CELLS_PER_SLAB_MAX / 2;
@@ -37,7 +37,7 @@ impl std::fmt::Debug for AccessMarks {
 impl AccessMarks {
     pub(super) fn new(space: Arc<AddressSpace>) -> Self {
         // Slabs of large cells have few marks, and only the pages of these take memory.
-        Self { words: Segments::on_pages(space, WORDS, PageSize::Small) }
+        Self { words: Segments::on_pages(space, WORDS * SLABS_PER_GROUP, PageSize::Small) }
     }
 
     /// Makes the marks of the slabs up to this one usable.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! table:  [ references | length | chunk number × n ]
-//! chunk:  [ references | 64 KiB of the value ]
+//! chunk:  [ references | 64 KiB − 8 bytes of the value ]
 //! ```
 //! A value is never changed in place. A partial write makes a new table that shares the untouched
 //! chunks. So the old table is the before-image of a checkpoint, without a copy. The drop of the
@@ -19,10 +19,10 @@ use crate::memory::Memory;
 use crate::memory::arena::{Arena, CELL_BYTES_MAX, CellCache, Kind, bytes_of_class};
 use crate::memory::words;
 
-/// Bytes of value per chunk.
-pub(crate) const CHUNK_BYTES: usize = 64 << 10;
 const TABLE_HEADER_WORDS: usize = 2;
 const CHUNK_HEADER_WORDS: usize = 1;
+/// Bytes of value per chunk. A whole chunk fills 64 KiB.
+pub(crate) const CHUNK_BYTES: usize = (64 << 10) - CHUNK_HEADER_WORDS * 8;
 /// Longest value in bytes.
 pub(crate) const VALUE_BYTES_MAX: usize = 512 << 20;
 
@@ -33,7 +33,7 @@ pub(crate) struct Blob {
     pub(crate) len: usize,
 }
 
-fn chunk_count(len: usize) -> usize {
+const fn chunk_count(len: usize) -> usize {
     len.div_ceil(CHUNK_BYTES)
 }
 
@@ -46,25 +46,15 @@ fn chunk_words(memory: &Memory, number: u64) -> &[AtomicU64] {
 }
 
 /// Words of the table of a value of `len` bytes.
-pub(crate) fn table_words(len: usize) -> usize {
+pub(crate) const fn table_words(len: usize) -> usize {
     TABLE_HEADER_WORDS + chunk_count(len)
 }
 
-/// Bytes of the block of a table. Tables and last chunks use few size classes, so that few slabs are opened
-/// for them.
-fn table_bytes(len: usize) -> usize {
-    (table_words(len) * 8).next_power_of_two().min(CELL_BYTES_MAX)
-}
+const _: () = assert!(table_words(VALUE_BYTES_MAX) * 8 <= CELL_BYTES_MAX);
 
 /// Bytes of the block of a chunk with so many bytes of value.
 fn chunk_bytes(bytes: usize) -> usize {
-    // Few classes, as for tables. But a value that only just outgrew its cell must not take 16 KiB.
-    let exact = CHUNK_HEADER_WORDS * 8 + bytes;
-    if exact <= CHUNK_BYTES / 4 {
-        exact.next_power_of_two()
-    } else {
-        CHUNK_HEADER_WORDS * 8 + bytes.next_multiple_of(CHUNK_BYTES / 4)
-    }
+    CHUNK_HEADER_WORDS * 8 + bytes
 }
 
 /// Bytes of memory that a value of `len` bytes takes, if it shares none with another.
@@ -74,7 +64,7 @@ pub(crate) fn taken_bytes(len: usize) -> usize {
         rest => bytes_of_class(chunk_bytes(rest)),
     };
     let whole = len / CHUNK_BYTES * bytes_of_class(chunk_bytes(CHUNK_BYTES));
-    bytes_of_class(table_bytes(len)) + whole + last
+    bytes_of_class(table_words(len) * 8) + whole + last
 }
 
 /// The numbers of the chunks in the words of a table, little-endian.
@@ -219,6 +209,50 @@ pub(crate) fn patched(
     Ok(blob)
 }
 
+/// Whether a block of a live value is to be moved elsewhere.
+pub(crate) fn is_leaving(memory: &Memory, blob: Blob) -> bool {
+    let table = memory.arena.cell(blob.table);
+    let chunks = (0..chunk_count(blob.len)).map(|index| chunk_of(table, index));
+    memory.arena.is_leaving(blob.table) || { chunks }.any(|number| memory.arena.is_leaving(number))
+}
+
+/// The same value in a new table. Chunks that are to be moved elsewhere are copied, unless other values
+/// share them. The others are shared.
+pub(crate) fn moved(
+    memory: &Memory,
+    cache: &mut CellCache,
+    owner: u32,
+    old: Blob,
+) -> Result<Blob, MemoryLimit> {
+    let blob = new_table(memory, cache, owner, old.len)?;
+    let (from, to) = (memory.arena.cell(old.table), memory.arena.cell(blob.table));
+    for index in 0..chunk_count(old.len) {
+        let number = chunk_of(from, index);
+        let chunk = memory.arena.cell(number);
+        // Relaxed: a count that changes meanwhile makes the choice worse, and nothing wrong.
+        let number = if memory.arena.is_leaving(number) && chunk[0].load(Relaxed) == 1 {
+            let bytes = CHUNK_BYTES.min(old.len - index * CHUNK_BYTES);
+            match new_chunk(memory, cache, owner, bytes) {
+                Ok(new) => {
+                    let words = chunk_words(memory, new).iter().zip(chunk_words(memory, number));
+                    words.for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
+                    new
+                }
+                Err(full) => {
+                    release(memory, cache, blob);
+                    return Err(full);
+                }
+            }
+        } else {
+            // Relaxed: the caller's own reference keeps the chunk alive.
+            chunk[0].fetch_add(1, Relaxed);
+            number
+        };
+        to[TABLE_HEADER_WORDS + index].store(number, Relaxed);
+    }
+    Ok(blob)
+}
+
 fn new_table(
     memory: &Memory,
     cache: &mut CellCache,
@@ -226,7 +260,7 @@ fn new_table(
     len: usize,
 ) -> Result<Blob, MemoryLimit> {
     let words = table_words(len);
-    let number = cache.allocate(&memory.arena, owner, Kind::Block, table_bytes(len))?;
+    let number = cache.allocate(&memory.arena, owner, Kind::Block, words * 8)?;
     let table = memory.arena.cell(number);
     table[0].store(1, Relaxed);
     table[1].store(len as u64, Relaxed);
@@ -337,7 +371,7 @@ mod tests {
         let memory =
             Memory::new(8 << 20, 1, &Arc::default(), ReadSections::new(1)).expect("address space");
         let mut cache = CellCache::default();
-        let big = vec![1; 7 << 20];
+        let big = vec![1; 8 << 20];
         assert!(create(&memory, &mut cache, &big).is_err());
         let small = vec![2; 9 << 19];
         let blob = create(&memory, &mut cache, &small).expect("room again");

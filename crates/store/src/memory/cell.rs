@@ -25,12 +25,13 @@
 //! ```
 
 use stillpoint_format::Stamp;
+use stillpoint_sync::Backoff;
 use stillpoint_sync::atomic::{
     AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
     fence,
 };
-use stillpoint_sync::{Backoff, lock_word};
+use stillpoint_sync::lock_word::{self, Priority};
 
 use crate::memory::Memory;
 use crate::memory::arena::{Arena, bytes_of_class};
@@ -310,6 +311,22 @@ impl<'a> Cell<'a> {
         self.words[1].store(stamp::word(stamp, ABSENT), Release);
     }
 
+    /// Makes this cell a copy of another one of the same size, whose lock the caller holds. The copy has
+    /// this status, and its lock is held, too. Nobody else may reach the cell before it is in the index.
+    pub(crate) fn take_over(self, from: Self, status: u8, priority: Priority) {
+        let words = self.words.iter().zip(from.words);
+        // Relaxed: the holder of the lock alone writes these words.
+        words.skip(HEADER_WORDS).for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
+        self.lock().store(lock_word::locked(from.key_code(), status, priority), Relaxed);
+        self.words[1].store(from.words[1].load(Relaxed), Release);
+    }
+
+    /// Refers to another block with the same key.
+    pub(crate) fn set_long_key_block(self, block: u64) {
+        // Release: who finds the block finds the key in it.
+        self.words[HEADER_WORDS + 1].store(block, Release);
+    }
+
     /// The user field of the lock word for a key, and the bytes of the block it needs, if any.
     pub(crate) fn key_code_for(key: &[u8]) -> (u64, Option<usize>) {
         if key.len() <= INLINE_KEY_BYTES_MAX {
@@ -587,6 +604,12 @@ impl<'a> Record<'a> {
     pub(crate) fn put_large(self, tag: u8, blob: Blob) {
         self.copy[0].store(Meta::large(blob.len, tag), Relaxed);
         self.copy[1].store(blob.table, Relaxed);
+    }
+
+    /// Refers to another table of blocks with the same value.
+    pub(crate) fn set_table(self, table: u64) {
+        // Release: who finds the table finds the value in its blocks.
+        self.copy[1].store(table, Release);
     }
 
     /// Overwrites part of an inline value. The value may grow within the cell.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use stillpoint_mem::{AddressSpace, RegionError, Segments};
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::arena::classes::UNITS_PER_SLAB;
+use super::arena::classes::{SLABS_PER_GROUP, UNITS_PER_SLAB};
 
 /// Words of bits of one slab and one parity.
 const WORDS: usize = (UNITS_PER_SLAB / 64) as usize;
@@ -35,13 +35,13 @@ impl std::fmt::Debug for Marks {
 
 impl Marks {
     pub(crate) fn new(space: Arc<AddressSpace>) -> Self {
-        Self { words: Segments::new(space, 2 * WORDS) }
+        Self { words: Segments::new(space, 2 * WORDS * SLABS_PER_GROUP) }
     }
 
     /// Bytes of bits of one slab.
     pub(crate) const SLAB_BYTES: usize = 2 * WORDS * 8;
 
-    /// Makes the bits of a slab usable, all unset if the slab is a new one.
+    /// Makes the bits of the slabs up to this one usable, all unset for new slabs.
     ///
     /// # Errors
     /// The system refuses the address space.
@@ -61,6 +61,11 @@ impl Marks {
         let words = self.of(slab, epoch).expect("the slab has this cell");
         // Relaxed: a grace period lies between the commits of an epoch and the passes over its marks.
         words[(unit / 64) as usize].fetch_or(1 << (unit % 64), Relaxed);
+    }
+
+    /// Whether a bit of a slab is set for `epoch`.
+    pub(crate) fn has_any(&self, slab: usize, epoch: u64) -> bool {
+        self.find(slab, epoch, 0, &mut [0]) > 0
     }
 
     /// Puts the units of a slab whose bits are set for `epoch`, from unit `from` on, into `units`, as

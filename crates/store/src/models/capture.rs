@@ -6,7 +6,7 @@
 //! consistency gives the state of all commits, once a replay has completed it.
 //!
 //! ```text
-//! two committers:  insert, overwrite, patch, grow, delete, reinsert, abort; wait-die; reclaiming
+//! two committers:  insert, overwrite, patch, grow, delete, reinsert, abort; wait-die; reclaiming, relocation
 //! driver:          REST … REST twice, the first time perhaps given up midway; or three times, of changes
 //! two walkers:     one unit each at a time, in read sections of their own
 //! ```
@@ -300,7 +300,7 @@ impl World {
     fn bring_over(&self, is_cut_off: bool) {
         let read_sections = self.store.driver().read_sections();
         let slot = read_sections.claim().expect("a free slot");
-        for slab in 0..self.store.slab_count() {
+        for slab in 0..self.store.group_count() {
             if self.bug != Some(Bug::NotBroughtOver) && !(is_cut_off && thread_rng().gen_bool(0.5))
             {
                 self.store.visit_records(slab, slot, &mut |cell| cell.bring_over());
@@ -314,7 +314,7 @@ impl World {
         let published = self.is_settled.load(SeqCst) || self.bug == Some(Bug::DirtyForgotten);
         let read_sections = self.store.driver().read_sections();
         let slot = read_sections.claim().expect("a free slot");
-        for slab in 0..self.store.slab_count() {
+        for slab in 0..self.store.group_count() {
             if writes_alternate(self) && !published && self.bug != Some(Bug::NotBroughtOver) {
                 self.store.visit_ended_marks(slab, slot, &mut |cell| cell.bring_over());
             }
@@ -339,7 +339,7 @@ impl World {
         assert_eq!(now.phase(), Phase::Rest);
         let arena = &self.store.memory().arena;
         let mut slabs = self.slabs.lock();
-        for slab in (0..arena.slab_count()).filter_map(|index| arena.slab(index)) {
+        for slab in (0..arena.group_count()).filter_map(|index| arena.slab(index)) {
             let numbers: Vec<u64> = slab.numbers(0..usize::MAX).collect();
             let held = (slab.kind, numbers.len());
             if slabs.insert(numbers[0], held).is_some_and(|before| before != held) {
@@ -432,8 +432,13 @@ fn commit(world: &World, number: u8) {
             });
             assert_eq!(ended.is_err(), aborts, "{ended:?}");
             // The idle worker frees cells, so that slabs become empty and serve other sizes.
-            if thread_rng().gen_range(0..3) == 0 {
-                worker.idle();
+            match thread_rng().gen_range(0..6) {
+                0 | 1 => drop(worker.idle()),
+                2 => {
+                    worker.local.relocate_all();
+                    worker.idle();
+                }
+                _ => {}
             }
         }
     }
@@ -526,7 +531,7 @@ fn checkpoint(world: &World, gives_up: Option<usize>) {
         world: world.clone(),
         paper: paper.clone(),
         next: AtomicUsize::new(0),
-        units: world.store.slab_count(),
+        units: world.store.group_count(),
         abandoned: AtomicBool::new(false),
     });
     let others = walk.clone();
@@ -682,13 +687,14 @@ const OF_COPIES: [Bug; 4] =
     [Bug::WriteRuleForgotten, Bug::CopyReused, Bug::NotBroughtOver, Bug::CopyNotAwaited];
 
 /// Bugs in the code of dirty marks.
-const OF_CHANGES: [Bug; 6] = [
+const OF_CHANGES: [Bug; 7] = [
     Bug::DirtyForgotten,
     Bug::TombstoneDropped,
     Bug::DirtyCellReused,
     Bug::MarkNotNoted,
     Bug::ChainForgotten,
     Bug::MovedWithoutStatus,
+    Bug::RelocatedWithoutMark,
 ];
 
 #[test]

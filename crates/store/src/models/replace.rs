@@ -1,4 +1,4 @@
-//! A key whose cell is replaced by cells of other sizes, while others read and scan. The key has a value
+//! A key whose cell is replaced by cells of other sizes and of the same, while others read and scan. The key has a value
 //! all the time, so nobody may miss it, and no read gives an older value after a newer one.
 
 use std::sync::Arc;
@@ -82,6 +82,7 @@ fn a_key_is_read_and_scanned_while_its_cell_is_replaced() {
             for turn in 1..LENS.len() {
                 put(&mut writer, turn);
                 latest.store(turn as u64, SeqCst);
+                writer.local.relocate_all();
                 writer.idle();
             }
         });

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::catalog::Absent;
+use crate::memory::arena::class_bytes;
 
 /// Entries of a piece.
 const PIECE: usize = if cfg!(test) { 4 } else { 1024 };
@@ -13,10 +14,13 @@ pub(super) struct Queue {
     pieces: VecDeque<Vec<Absent>>,
     /// Entries of the first piece that were taken.
     taken: usize,
+    /// Bytes of the cells.
+    cell_bytes: usize,
 }
 
 impl Queue {
     pub(super) fn push(&mut self, absent: Absent) {
+        self.cell_bytes += class_bytes(absent.class);
         match self.pieces.back_mut().filter(|piece| piece.len() < PIECE) {
             Some(piece) => piece.push(absent),
             None => {
@@ -38,6 +42,7 @@ impl Queue {
             self.pieces.pop_front();
         }
         self.taken = if is_last { 0 } else { self.taken + 1 };
+        self.cell_bytes -= class_bytes(first.class);
         Some(first)
     }
 
@@ -55,8 +60,14 @@ impl Queue {
         self.pieces.len() * PIECE * size_of::<Absent>()
     }
 
+    /// Bytes of the cells.
+    pub(super) fn cell_bytes(&self) -> usize {
+        self.cell_bytes
+    }
+
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Absent> + use<> {
         let pieces = std::mem::take(&mut self.pieces);
+        self.cell_bytes = 0;
         pieces.into_iter().flatten().skip(std::mem::take(&mut self.taken))
     }
 
@@ -128,6 +139,11 @@ impl Waiting {
         self.queues.iter().map(|since| since.queue.bytes()).sum()
     }
 
+    /// Bytes of the cells.
+    pub(super) fn cell_bytes(&self) -> usize {
+        self.queues.iter().map(|since| since.queue.cell_bytes()).sum()
+    }
+
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Absent> + use<> {
         std::mem::take(&mut self.queues).into_iter().flat_map(|mut since| since.queue.drain())
     }
@@ -147,7 +163,8 @@ mod tests {
     use super::*;
 
     fn absent(cell: u64) -> Absent {
-        Absent { owner: (cell % 2) as u32, table: TableId(0), is_noted: false, cell }
+        let class = cell as u8 % 4;
+        Absent { owner: (cell % 2) as u32, table: TableId(0), is_noted: false, class, cell }
     }
 
     #[test]
@@ -160,9 +177,12 @@ mod tests {
             assert_eq!(queue.pop(), Some(absent(cell)));
         }
         assert_eq!((queue.len(), queue.bytes()), (5, 2 * PIECE * 16), "a piece is freed");
+        let cells: usize = (5..10).map(|cell| class_bytes(absent(cell).class)).sum();
+        assert_eq!(queue.cell_bytes(), cells);
         queue.retain(|absent| absent.owner == 1);
         assert_eq!(queue.drain().map(|absent| absent.cell).collect::<Vec<_>>(), [5, 7, 9]);
         assert_eq!((queue.pop(), queue.len(), queue.bytes()), (None, 0, 0));
+        assert_eq!(queue.cell_bytes(), 0);
         queue.push(absent(3));
         assert_eq!(queue.pop(), Some(absent(3)));
     }

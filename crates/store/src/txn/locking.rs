@@ -620,7 +620,7 @@ impl Transaction {
         }
         let table = self.keys.declared()[self.first_key + slot].table;
         let owner = local.store.memory().arena.owner_of(held.cell);
-        local.reclaim.add(owner, table, held.cell);
+        local.add_absent(owner, table, held.cell);
     }
 
     /// Removes the cell of a key without a value instead of giving its lock back. True if the cell
@@ -656,7 +656,7 @@ impl Transaction {
         match gone {
             true => local.reclaim.retire_cell(owner, held.cell),
             // Another transaction has read the gap below the key.
-            false => local.reclaim.add(owner, declared.table, held.cell),
+            false => local.add_absent(owner, declared.table, held.cell),
         }
         true
     }

@@ -64,8 +64,7 @@ impl<'a> Iterator for Splices<'a> {
 }
 
 /// Bytes of a piece in which a value is moved out: a multiple of a chunk of a large value.
-const TAKEN_BYTES: usize = 4 << 20;
-const _: () = assert!(TAKEN_BYTES.is_multiple_of(CHUNK_BYTES));
+const TAKEN_BYTES: usize = 64 * CHUNK_BYTES;
 
 /// Least garbage for a compaction, which visits all operations.
 const GARBAGE_BYTES_MIN: usize = 1 << 20;

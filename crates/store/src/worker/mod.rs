@@ -365,6 +365,14 @@ impl Worker {
         !self.local.reclaim.is_empty()
     }
 
+    /// Moves some records closer together, if slabs are used so little that others can do with their
+    /// memory. Frees what an earlier call has left. Returns whether a further call may find more to do at
+    /// once. Call this while idle.
+    pub fn relocate(&mut self) -> bool {
+        self.idle();
+        self.guarded(|worker| worker.local.relocate())
+    }
+
     /// Whether the next call of [`idle`](Self::idle) reclaims cells for which a checkpoint was awaited.
     /// A caller with nothing else to do then calls it at once.
     #[inline]

@@ -348,7 +348,7 @@ impl Capture for CaptureScan<'_> {
 pub(crate) fn walk(store: &Store, gathered: &Gathered) {
     let slot = store.driver().read_sections().claim().expect("a free slot");
     let mut walk = CaptureScan { slot, to: gathered };
-    for slab in 0..store.slab_count() {
+    for slab in 0..store.group_count() {
         store.capture_unmarked(slab, &mut walk);
     }
     store.driver().read_sections().unclaim(slot);

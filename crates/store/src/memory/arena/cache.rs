@@ -1,28 +1,17 @@
 //! One worker's free cells, and the memory that it is granted.
 
-use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_txn::MemoryLimit;
 
 use super::Arena;
 use super::classes::{CLASS_BYTES, UNITS_PER_SLAB, class_for};
-use super::slab::{Kind, PoolKey};
+use super::slab::{Kind, LEAVING, PoolKey};
 
+/// Runs of free cells of a class that a cache keeps. The cache returns further runs.
+const CACHE_RUNS_MAX: usize = 4;
 /// The reserve beyond the limit is this fraction of the limit, within the two bounds.
 const RESERVE_PART: usize = 16;
 const RESERVE_BYTES_MIN: usize = 16 << 20;
 const RESERVE_BYTES_MAX: usize = 1 << 30;
-/// Runs of free cells of a class that a cache keeps. The cache returns further runs.
-const CACHE_RUNS_MAX: usize = 4;
-
-/// One worker's free cells.
-#[derive(Debug, Default)]
-pub(crate) struct CellCache {
-    pools: Vec<(PoolKey, Vec<u64>)>,
-    /// Memory that the present transaction may use.
-    pub(crate) allowance: Allowance,
-    /// Whether memory was refused since the worker last returned its spare cells.
-    pub(crate) was_refused: bool,
-}
 
 /// The bound up to which memory is granted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,8 +25,18 @@ pub(crate) enum Allowance {
 
 /// Bytes beyond a limit that transactions with the reserve may hold. Locks of keys without a value
 /// may take the same amount again.
-pub(super) fn reserve_bytes(limit: usize) -> usize {
+pub(crate) fn reserve_bytes(limit: usize) -> usize {
     (limit / RESERVE_PART).clamp(RESERVE_BYTES_MIN, RESERVE_BYTES_MAX)
+}
+
+/// One worker's free cells.
+#[derive(Debug, Default)]
+pub(crate) struct CellCache {
+    pools: Vec<(PoolKey, Vec<u64>)>,
+    /// Memory that the present transaction may use.
+    pub(crate) allowance: Allowance,
+    /// Whether memory was refused since the worker last returned its spare cells.
+    pub(crate) was_refused: bool,
 }
 
 impl CellCache {
@@ -76,9 +75,13 @@ impl CellCache {
 
     /// Frees a cell. Nobody may hold its number any more.
     pub(crate) fn free(&mut self, arena: &Arena, number: u64) {
-        let slab = &arena.slabs[(number / UNITS_PER_SLAB) as usize];
-        let key = PoolKey::of(slab.load(Relaxed));
+        let description = arena.description((number / UNITS_PER_SLAB) as usize);
+        let key = PoolKey::of(description);
         if key.kind == 0 {
+            return;
+        }
+        if description & LEAVING != 0 {
+            arena.give_back(key, std::iter::once(number));
             return;
         }
         let pool = self.pool(key);

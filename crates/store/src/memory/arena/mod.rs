@@ -1,78 +1,79 @@
-//! Size-class slabs of cells on huge pages.
+//! Slabs of cells, in groups on huge pages.
 //!
-//! One region of address space, cut into slabs of 2 MiB. A slab belongs to one owner (a generation
-//! of a table), one kind and one size class, and is never moved. A cell's *number* is its offset
-//! in the region in units of 16 bytes; number 0 is no cell.
+//! One region of address space, cut into groups of 2 MiB, and each group into narrow slabs of 64 KiB. Cells
+//! of more than 4 KiB lie in wide slabs, which take the place of eight narrow ones. A slab belongs to one
+//! owner (a generation of a table), one kind and one size class, and is never moved. A cell's *number*
+//! is its offset in the region in units of 16 bytes; number 0 is no cell.
 //!
-//! The arena gives runs of cells to per-worker caches, so that the common allocation takes no lock.
-//! Slabs are populated ahead of their use by [`Arena::populate_ahead`].
+//! The arena gives runs of cells to per-worker caches, so that the common allocation takes no lock. Runs
+//! come from the fullest slab of their size, so that the others have a chance to become empty. Groups
+//! are populated ahead of their use by [`Arena::populate_ahead`].
 //!
 //! ```text
-//! free ──▶ owned ──▶ empty ──▶ owned by the same pool      at once: its cells keep their size
-//!   ▲                  │  └──▶ owned by another pool       after a grace period, zeroed
-//!   └──────────────────┘                                   after a grace period, trimmed
+//! group   without memory ─▶ all slabs free ◀──▶ some slabs taken
+//!               ▲                 │ after a while, trimmed
+//!               └─────────────────┘
+//! slab    free ──▶ owned ──▶ empty ──▶ owned by the same pool      at once: its cells keep their size
+//!          ▲                   │
+//!          └───────────────────┘                                   after a grace period
 //! ```
 //! A slab whose cells are all free is *empty*. A reader that met one of its cells before may still
 //! read it until its read section ends. So the slab keeps its description until then. A reader that
-//! enters later sees that the slab is empty and skips it.
+//! enters later sees that the slab is empty and skips it. A slab of records that was used before is
+//! filled with zeros, so that no scan takes an old word for a record.
+//!
+//! Slabs with few cells in use can be chosen to leave ([`Arena::choose_leaving`]). Then they give out no
+//! cell, and become empty once their cells were moved or freed.
 
 mod cache;
 pub(super) mod classes;
 mod slab;
+mod space;
+mod sparse;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, OnceLock};
-use stillpoint_mem::{AddressSpace, Region, RegionError};
-use stillpoint_sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use stillpoint_mem::{AddressSpace, HUGE_PAGE_BYTES, PageSize, Region, RegionError};
+use stillpoint_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use stillpoint_sync::{GracePeriod, Mutex, ReadSections};
 use stillpoint_txn::MemoryLimit;
 
 pub(crate) use cache::{Allowance, CellCache};
-pub(crate) use classes::{CELL_BYTES_MAX, bytes_of_class};
+pub(crate) use classes::{CELL_BYTES_MAX, UNITS_PER_SLAB, bytes_of_class, class_bytes};
 pub(crate) use slab::{Kind, Slab};
+pub(crate) use sparse::Moves;
 
 use super::access::{AccessMarks, MarkPosition};
 use super::marks::Marks;
 use cache::reserve_bytes;
-use classes::{CLASS_BYTES, SLAB_BYTES, UNIT_BYTES, UNITS_PER_SLAB};
-use slab::{EMPTY, PoolKey};
+use classes::{CLASS_BYTES, SLAB_BYTES, SLABS_PER_GROUP, UNIT_BYTES, width_of};
+use slab::{EMPTY, LEAVING, PoolKey, place_in_wide};
+use space::Space;
 
+/// Bytes of a group.
+pub(crate) const GROUP_BYTES: usize = HUGE_PAGE_BYTES;
 /// Cell numbers fit in this many bits.
 pub(crate) const NUMBER_BITS: u32 = 36;
 const REGION_BYTES_MAX: usize = 1 << 40;
 const REGION_BYTES_MIN: usize = 64 << 20;
 
-/// The free cells of a slab.
-#[derive(Debug, Default)]
-struct SlabCells {
-    /// Positions of freed cells.
-    returned: Vec<u16>,
-    /// Cells from this position on were never allocated.
-    fresh: usize,
-}
-
-impl SlabCells {
-    /// Number of free cells of the slab.
-    fn free(&self, slab: &Slab) -> usize {
-        self.returned.len() + slab.cells - self.fresh
-    }
-}
-
 /// All memory of a store's records and large values.
 #[derive(Debug)]
 pub(crate) struct Arena {
     region: Region,
-    /// Per slab, its size class, kind and owner, and whether it is [`EMPTY`]. 0 while the slab is
-    /// free.
-    slabs: Box<[AtomicU64]>,
-    /// Slabs below this index were taken at least once.
-    slabs_taken: AtomicUsize,
-    slabs_populated: AtomicUsize,
-    /// Slabs held by owners.
-    slabs_held: AtomicUsize,
-    /// Bytes of these slabs in which no cell is given out.
+    /// A word for each narrow slab: the size class, kind and owner of its slab, and its place in a wide
+    /// slab. Bits say whether the slab is [`EMPTY`] or [`LEAVING`]. 0 while it is free.
+    table: Region,
+    /// Groups below this index were taken at least once.
+    groups_taken: AtomicUsize,
+    groups_populated: AtomicUsize,
+    /// Groups that hold memory.
+    groups_held: AtomicUsize,
+    /// Bytes of these groups in which no cell is given out.
     spare_bytes: AtomicUsize,
     limit_bytes: AtomicUsize,
+    /// Whether memory was refused since slabs were last chosen to leave.
+    was_refused: AtomicBool,
     /// Bytes that others hold under the same limit (indexes).
     other_bytes: AtomicUsize,
     pools: Mutex<Pools>,
@@ -86,17 +87,39 @@ pub(crate) struct Arena {
 
 #[derive(Debug, Default)]
 struct Pools {
-    /// Per owner, kind and class, the slabs with free cells. The first are used first, so that the
-    /// last ones have a chance to become empty.
-    by_key: HashMap<PoolKey, BTreeSet<usize>>,
-    /// Per slab that was taken at least once.
-    cells: Vec<SlabCells>,
-    /// Free slabs that read as zero.
-    free_slabs: Vec<usize>,
+    /// Per owner, kind and class, the slabs with free cells, the fullest first.
+    by_key: HashMap<PoolKey, BTreeSet<(Level, usize)>>,
+    space: Space,
     /// Slabs all of whose cells are free, oldest first.
     empty: VecDeque<EmptySlab>,
+    /// Slabs that were chosen to leave.
+    leaving: Vec<usize>,
+    /// The number of trims before which it was in vain to choose slabs.
+    vain_until: u64,
     /// Counts the calls of [`Arena::trim`].
     trims: u64,
+}
+
+/// Eighths of a slab's cells that are free.
+type Level = u8;
+
+/// The level of a slab with so many free cells. `None` for a full one.
+fn level(free: usize, cells: usize) -> Option<Level> {
+    (free > 0).then(|| (free * 8 / cells) as Level)
+}
+
+/// Notes that the free cells of a slab of `cells` are `after`, and were `before`.
+fn move_level(
+    slabs: &mut BTreeSet<(Level, usize)>,
+    (slab, cells): (usize, usize),
+    before: usize,
+    after: usize,
+) {
+    let (before, after) = (level(before, cells), level(after, cells));
+    if before != after {
+        before.map(|level| slabs.remove(&(level, slab)));
+        after.map(|level| slabs.insert((level, slab)));
+    }
 }
 
 /// A slab whose cells are all free, with unchanged memory.
@@ -106,12 +129,12 @@ struct EmptySlab {
     last: PoolKey,
     /// Grace period after which no read section can reach one of the cells.
     grace: GracePeriod,
-    /// Value of [`Pools::trims`] when the slab became empty.
-    trims: u64,
 }
 
-/// Number of calls of [`Arena::trim`] during which an empty slab keeps its memory.
+/// Number of calls of [`Arena::trim`] during which a group without slabs keeps its memory.
 const TRIMS_KEPT: u64 = 64;
+/// Empty slabs among which one of the same pool is looked for.
+const LOOKED_AT: usize = 64;
 
 impl Arena {
     pub(crate) fn new(
@@ -122,16 +145,18 @@ impl Arena {
         let beyond = limit_bytes.max(2 * reserve_bytes(limit_bytes));
         let wanted = limit_bytes.saturating_add(beyond).clamp(REGION_BYTES_MIN, REGION_BYTES_MAX);
         let region = space.reserve_to_grow(wanted, REGION_BYTES_MIN.min(wanted))?;
-        let slabs = region.reserved_bytes() / SLAB_BYTES;
+        // A table on small pages takes memory only for the slabs that exist.
+        let table = space.reserve_on(region.reserved_bytes() / SLAB_BYTES * 8, PageSize::Small)?;
         Ok(Self {
             region,
-            slabs: (0..slabs).map(|_| AtomicU64::new(0)).collect(),
-            // Slab 0 is never used, so that 0 is no cell number.
-            slabs_taken: AtomicUsize::new(1),
-            slabs_populated: AtomicUsize::new(1),
-            slabs_held: AtomicUsize::new(0),
+            table,
+            // Group 0 is never used, so that 0 is no cell number.
+            groups_taken: AtomicUsize::new(1),
+            groups_populated: AtomicUsize::new(1),
+            groups_held: AtomicUsize::new(0),
             spare_bytes: AtomicUsize::new(0),
             limit_bytes: AtomicUsize::new(limit_bytes),
+            was_refused: AtomicBool::new(false),
             other_bytes: AtomicUsize::new(0),
             pools: Mutex::default(),
             read_sections,
@@ -140,26 +165,41 @@ impl Arena {
         })
     }
 
+    pub(super) fn keep_marks(&mut self, space: Arc<AddressSpace>) {
+        self.marks = Some(Marks::new(space));
+    }
+
+    /// Which cells have dirty marks, if the store marks cells.
+    pub(crate) fn marks(&self) -> Option<&Marks> {
+        self.marks.as_ref()
+    }
+
+    /// Bytes of the bits for marked cells, if every page of them is in use.
+    pub(crate) fn mark_bytes(&self) -> usize {
+        self.marks.as_ref().map_or(0, |_| self.slabs() * Marks::SLAB_BYTES)
+    }
+
     /// Keeps an access mark for each record from now on.
     pub(crate) fn keep_accesses(&self, space: &Arc<AddressSpace>) -> Result<(), RegionError> {
-        // With the mutex, no slab is taken for the first time meanwhile.
+        // With the mutex, no group is taken for the first time meanwhile.
         let _pools = self.pools.lock();
         if self.accesses.get().is_some() {
             return Ok(());
         }
         let accesses = AccessMarks::new(Arc::clone(space));
-        accesses.reserve(self.slab_count() - 1)?;
+        accesses.reserve(self.slabs() - 1)?;
         let _ = self.accesses.set(accesses);
         Ok(())
     }
 
     /// The place of a cell's access mark. Call this inside a read section or with the lock of the cell.
     fn place_of_access(&self, number: u64) -> Option<MarkPosition> {
-        let (slab, unit) = ((number / UNITS_PER_SLAB) as usize, number % UNITS_PER_SLAB);
-        // Relaxed: as in `cell`.
-        let class = self.slabs.get(slab)?.load(Relaxed) as u8;
-        let cell_units = CLASS_BYTES.get(usize::from(class))? / UNIT_BYTES;
-        Some(MarkPosition { slab, position: unit as usize / cell_units })
+        let index = (number / UNITS_PER_SLAB) as usize;
+        let description = self.description(index);
+        let slab = index.checked_sub(place_in_wide(description))?;
+        let cell_units = CLASS_BYTES.get(description as u8 as usize)? / UNIT_BYTES;
+        let unit = (number - slab as u64 * UNITS_PER_SLAB) as usize;
+        Some(MarkPosition { slab, position: unit / cell_units })
     }
 
     /// The access mark of a cell: 0 for none. `None` if no marks are kept.
@@ -183,30 +223,23 @@ impl Arena {
         if self.accesses.get().is_none() {
             return 0;
         }
-        let slabs = self.descriptions().iter().map(|slab| PoolKey::of(slab.load(Relaxed)));
-        let marks = |key: PoolKey| SLAB_BYTES / CLASS_BYTES[usize::from(key.class)] * 4;
-        slabs.filter(|key| key.kind == Kind::Record as u8).map(marks).sum()
+        let slabs = (1..self.slabs()).filter_map(|index| self.slab(index));
+        slabs.filter(|slab| slab.kind == Kind::Record as u8).map(|slab| slab.cells() * 4).sum()
     }
 
-    pub(super) fn keep_marks(&mut self, space: Arc<AddressSpace>) {
-        self.marks = Some(Marks::new(space));
-    }
-
-    /// Which cells have dirty marks, if the store marks cells.
-    pub(crate) fn marks(&self) -> Option<&Marks> {
-        self.marks.as_ref()
-    }
-
-    /// Bytes of the bits for marked cells, if every page of them is in use.
-    pub(crate) fn mark_bytes(&self) -> usize {
-        self.marks.as_ref().map_or(0, |_| self.slab_count() * Marks::SLAB_BYTES)
+    /// What the table says of a slab; 0 if it has no such slab.
+    #[inline]
+    fn description(&self, slab: usize) -> u64 {
+        // Relaxed: a live cell's number comes from the index (Acquire). Cells are published through
+        // their own stamp word.
+        self.table.words().get(slab).map_or(0, |slab| slab.load(Relaxed))
     }
 
     /// The words of a cell. A stale or invented number yields some words or none, never a fault.
     #[inline]
     pub(crate) fn cell(&self, number: u64) -> &[AtomicU64] {
-        // Relaxed: a live cell's number comes from the index (Acquire).
-        let description = match self.slabs.get((number / UNITS_PER_SLAB) as usize) {
+        // Relaxed: as in `description`.
+        let description = match self.table.words().get((number / UNITS_PER_SLAB) as usize) {
             Some(slab) => slab.load(Relaxed),
             None => return &[],
         };
@@ -249,51 +282,67 @@ impl Arena {
         }
     }
 
-    /// Number of slabs to scan. Slab 0 holds nothing.
-    pub(crate) fn slab_count(&self) -> usize {
-        self.slabs_taken.load(Relaxed)
+    /// Number of groups to scan. Group 0 holds nothing.
+    pub(crate) fn group_count(&self) -> usize {
+        self.groups_taken.load(Relaxed)
     }
 
-    /// A slab. `None` if it is free or empty. Inside a read section its cells keep their size and
-    /// kind until the section ends.
+    /// The slabs of a group.
+    pub(crate) fn slabs_of(group: usize) -> std::ops::Range<usize> {
+        group * SLABS_PER_GROUP..(group + 1) * SLABS_PER_GROUP
+    }
+
+    /// Number of slabs of all groups.
+    fn slabs(&self) -> usize {
+        self.group_count() * SLABS_PER_GROUP
+    }
+
+    /// A slab. `None` if it is free or empty, or a further part of a wide slab. Inside a read section its
+    /// cells keep their size and kind until the section ends.
     pub(crate) fn slab(&self, index: usize) -> Option<Slab> {
-        // Acquire is not needed: cells are published through their own stamp word.
-        Slab::described(index, self.slabs.get(index)?.load(Relaxed))
+        Slab::described(index, self.description(index))
+    }
+
+    /// As [`slab`](Self::slab), also for a further part of a wide slab.
+    pub(crate) fn slab_around(&self, index: usize) -> Option<Slab> {
+        Slab::around(index, self.description(index))
     }
 
     /// The table of slabs: a description of each.
     pub(crate) fn descriptions(&self) -> &[AtomicU64] {
-        &self.slabs[..self.slab_count()]
+        &self.table.words()[..self.slabs()]
     }
 
     /// Whether this number is a record's cell of this owner. A cell then stays a record's until the
     /// caller's read section ends.
     pub(crate) fn has_record_cell(&self, number: u64, owner: u32) -> bool {
-        let index = (number / UNITS_PER_SLAB) as usize;
-        self.slab(index).is_some_and(|slab| {
+        self.slab_around((number / UNITS_PER_SLAB) as usize).is_some_and(|slab| {
             let kind_fits = slab.kind == Kind::Record as u8 || slab.kind == Kind::Lock as u8;
-            let is_cell = slab.number_at(number % UNITS_PER_SLAB).is_some();
-            kind_fits && slab.owner == owner && is_cell
+            kind_fits && slab.owner == owner && slab.is_cell(number)
         })
     }
 
     /// The owner of a cell's slab. 0 for none.
     pub(crate) fn owner_of(&self, number: u64) -> u32 {
-        // Relaxed: the caller holds the cell's lock, so the slab is not dropped.
-        let slab = self.slabs.get((number / UNITS_PER_SLAB) as usize);
-        slab.map_or(0, |slab| PoolKey::of(slab.load(Relaxed)).owner)
+        // The caller holds the cell's lock, so the slab is not dropped.
+        PoolKey::of(self.description((number / UNITS_PER_SLAB) as usize)).owner
+    }
+
+    /// The size class of a cell.
+    pub(crate) fn class_of(&self, number: u64) -> u8 {
+        // As in `owner_of`.
+        PoolKey::of(self.description((number / UNITS_PER_SLAB) as usize)).class
     }
 
     /// Whether the cell is of this kind.
     pub(crate) fn is_of_kind(&self, number: u64, kind: Kind) -> bool {
-        // Relaxed: as in `owner_of`.
-        let slab = self.slabs.get((number / UNITS_PER_SLAB) as usize);
-        slab.is_some_and(|slab| PoolKey::of(slab.load(Relaxed)).kind == kind as u8)
+        // As in `owner_of`.
+        PoolKey::of(self.description((number / UNITS_PER_SLAB) as usize)).kind == kind as u8
     }
 
-    /// Bytes held by slabs, and other bytes that count against the limit.
+    /// Bytes held by groups, and other bytes that count against the limit.
     pub(crate) fn held_bytes(&self) -> usize {
-        self.slabs_held.load(Relaxed) * SLAB_BYTES + self.other_bytes.load(Relaxed)
+        self.groups_held.load(Relaxed) * GROUP_BYTES + self.other_bytes.load(Relaxed)
     }
 
     pub(crate) fn limit_bytes(&self) -> usize {
@@ -301,14 +350,19 @@ impl Arena {
     }
 
     /// Bytes below the limit in which no cell is given out, of slabs of whatever size class, and of
-    /// slabs that are not held.
+    /// groups that are not held.
     pub(crate) fn spare_bytes(&self) -> usize {
         // Relaxed: a statistic.
-        let given_out = self.held_bytes().saturating_sub(self.spare_bytes.load(Relaxed));
-        self.limit_bytes().saturating_sub(given_out)
+        let (held, limit) = (self.held_bytes(), self.limit_bytes());
+        let spare = self.spare_bytes.load(Relaxed);
+        match limit.checked_sub(held) {
+            // What is left below the limit serves whole groups.
+            Some(left) => spare + left / GROUP_BYTES * GROUP_BYTES,
+            None => spare.saturating_sub(held - limit),
+        }
     }
 
-    /// Counts bytes of held slabs in which no cell is given out any more, and bytes in which none was.
+    /// Counts bytes of held groups in which no cell is given out any more, and bytes in which none was.
     /// The caller holds the pools' mutex.
     fn count_spare(&self, added: usize, removed: usize) {
         // Relaxed: a statistic. The sum wraps and comes right at once.
@@ -340,23 +394,42 @@ impl Arena {
         Ok(())
     }
 
-    /// Touches the pages of the next few slabs. Called in the background. Returns whether there was
+    /// Groups that there is address space for.
+    fn groups_max(&self) -> usize {
+        self.region.reserved_bytes() / GROUP_BYTES
+    }
+
+    /// Touches the pages of the next few groups. Called in the background. Returns whether there was
     /// work.
     pub(crate) fn populate_ahead(&self) -> bool {
-        let taken = self.slabs_taken.load(Relaxed);
+        let taken = self.groups_taken.load(Relaxed);
         let ahead = (taken / 16).clamp(2, 64);
-        let goal = (taken + ahead).min(self.slabs.len());
-        let from = self.slabs_populated.load(Relaxed).max(taken);
-        let over = (from - taken) * SLAB_BYTES + self.held_bytes() > self.limit_bytes();
+        let goal = (taken + ahead).min(self.groups_max());
+        let from = self.groups_populated.load(Relaxed).max(taken);
+        let over = (from - taken) * GROUP_BYTES + self.held_bytes() > self.limit_bytes();
         if from >= goal || over || !self.grow_to(from) {
             return false;
         }
-        self.region.populate(from * SLAB_BYTES / 8, SLAB_BYTES / 8);
-        self.slabs_populated.store(from + 1, Relaxed);
+        self.region.populate(from * GROUP_BYTES / 8, GROUP_BYTES / 8);
+        self.groups_populated.store(from + 1, Relaxed);
         from + 1 < goal
     }
 
     fn take_slab(
+        &self,
+        pools: &mut Pools,
+        key: PoolKey,
+        allowance: Allowance,
+    ) -> Result<usize, MemoryLimit> {
+        let taken = self.find_slab(pools, key, allowance);
+        if taken.is_err() {
+            // Relaxed: a hint.
+            self.was_refused.store(true, Relaxed);
+        }
+        taken
+    }
+
+    fn find_slab(
         &self,
         pools: &mut Pools,
         key: PoolKey,
@@ -372,124 +445,143 @@ impl Arena {
             Allowance::Limit => 0,
         };
         let bound = limit.saturating_add(beyond);
-        self.free_beyond(pools, bound);
-        let held = self.held_bytes();
-        if held > bound {
+        self.free_empty(pools);
+        self.release_beyond(pools, bound);
+        if self.held_bytes() > bound {
             return Err(full);
         }
-        let cells_bytes = Slab::of(0, key).cells_bytes();
+        let width = width_of(key.class);
         let index = match self.reuse_slab(pools, key) {
-            Some(index) => {
-                self.count_spare(cells_bytes, SLAB_BYTES);
-                index
-            }
-            None if held + SLAB_BYTES > bound => return Err(full),
+            Some(index) => index,
             None => {
-                let index = match pools.free_slabs.pop() {
-                    Some(index) => index,
-                    None => self.first_slab().ok_or(full)?,
+                let taken = match pools.space.take(width) {
+                    Some(taken) => taken,
+                    None if self.held_bytes() + GROUP_BYTES > bound => return Err(full),
+                    None => {
+                        let group = self.hold_group(pools).ok_or(full)?;
+                        pools.space.take_from(group, width)
+                    }
                 };
-                self.slabs_held.fetch_add(1, Relaxed);
-                self.count_spare(cells_bytes, 0);
-                index
+                if key.is_of_records() && !taken.is_zero {
+                    self.fill_with_zeros(taken.index, width);
+                }
+                taken.index
             }
         };
-        pools.cells.resize_with(self.slab_count(), SlabCells::default);
-        pools.cells[index] = SlabCells::default();
-        // Relaxed: the pools' mutex orders the threads that take slabs. A capture must see the
-        // cells of earlier epochs, and a grace period came between the end of these epochs and its
-        // beginning.
-        self.slabs[index].store(key.describe(), Relaxed);
+        self.count_spare(Slab::of(index, key).cells_bytes(), width * SLAB_BYTES);
+        for place in 0..width {
+            // Relaxed: the pools' mutex orders the threads that take slabs. A capture must see the
+            // cells of earlier epochs, and a grace period came between the end of these epochs and its
+            // beginning.
+            self.table.words()[index + place].store(key.describe(place), Relaxed);
+        }
         Ok(index)
     }
 
-    /// Returns empty slabs to the system while more than `bound` bytes are held.
-    fn free_beyond(&self, pools: &mut Pools, bound: usize) {
-        while self.held_bytes() > bound
-            && let Some(oldest) = pools.empty.front_mut()
+    /// Prepares a slab that was used before for records.
+    fn fill_with_zeros(&self, index: usize, width: usize) {
+        let words = self.span(index * SLAB_BYTES / 8, width * SLAB_BYTES / 8);
+        // Relaxed: nobody reads these words before the description is stored, and then only as cells
+        // that were never published.
+        words.iter().for_each(|word| word.store(0, Relaxed));
+    }
+
+    /// An empty slab of the same pool. Its cells were never of another size or kind since somebody may
+    /// have met them.
+    fn reuse_slab(&self, pools: &mut Pools, key: PoolKey) -> Option<usize> {
+        let at = pools.empty.iter().take(LOOKED_AT).position(|empty| empty.last == key)?;
+        pools.empty.remove(at).map(|empty| empty.index)
+    }
+
+    /// Makes empty slabs free that no reader can reach any more.
+    fn free_empty(&self, pools: &mut Pools) {
+        while let Some(oldest) = pools.empty.front_mut()
             && self.read_sections.has_passed(&mut oldest.grace)
         {
-            let index = oldest.index;
+            let EmptySlab { index, last, .. } = *oldest;
             pools.empty.pop_front();
-            self.free_slab(pools, index);
+            self.free_slab(pools, index, last);
         }
     }
 
-    /// An empty slab: one of the same pool, or one that no reader can reach any more. The bytes
-    /// held stay the same.
-    fn reuse_slab(&self, pools: &mut Pools, key: PoolKey) -> Option<usize> {
-        if let Some(at) = pools.empty.iter().position(|empty| empty.last == key) {
-            return pools.empty.remove(at).map(|empty| empty.index);
+    /// Makes a slab free that no reader can reach.
+    fn free_slab(&self, pools: &mut Pools, index: usize, last: PoolKey) {
+        let width = width_of(last.class);
+        for place in 0..width {
+            // Relaxed: the pools' mutex orders the threads that take slabs. For other threads a free
+            // slab is like an empty one.
+            self.table.words()[index + place].store(0, Relaxed);
         }
-        let oldest = pools.empty.front_mut()?;
-        if !self.read_sections.has_passed(&mut oldest.grace) {
-            return None;
-        }
-        let index = pools.empty.pop_front()?.index;
-        self.region.discard(index * SLAB_BYTES / 8, SLAB_BYTES / 8);
-        Some(index)
+        pools.space.give(index, width, pools.trims);
     }
 
-    /// A slab that was never taken.
-    fn first_slab(&self) -> Option<usize> {
-        let index = self.slabs_taken.load(Relaxed);
-        if index == self.slabs.len() || !self.grow_to(index) {
+    /// A group that held no memory before.
+    fn hold_group(&self, pools: &mut Pools) -> Option<usize> {
+        let group = match pools.space.take_released() {
+            Some(group) => group,
+            None => {
+                let group = self.first_group()?;
+                pools.space.add_up_to(group);
+                group
+            }
+        };
+        self.groups_held.fetch_add(1, Relaxed);
+        self.count_spare(GROUP_BYTES, 0);
+        Some(group)
+    }
+
+    /// A group that was never taken.
+    fn first_group(&self) -> Option<usize> {
+        let group = self.groups_taken.load(Relaxed);
+        if group == self.groups_max() || !self.grow_to(group) {
             return None;
         }
-        if self.marks.as_ref().is_some_and(|marks| marks.reserve(index).is_err()) {
+        let last_slab = Self::slabs_of(group).end - 1;
+        if self.marks.as_ref().is_some_and(|marks| marks.reserve(last_slab).is_err()) {
             return None;
         }
-        if self.accesses.get().is_some_and(|accesses| accesses.reserve(index).is_err()) {
+        if self.accesses.get().is_some_and(|accesses| accesses.reserve(last_slab).is_err()) {
             return None;
         }
         // Relaxed: as in `take_slab`, whose caller holds the pools' mutex.
-        self.slabs_taken.store(index + 1, Relaxed);
-        Some(index)
+        self.groups_taken.store(group + 1, Relaxed);
+        Some(group)
     }
 
-    /// Gives the memory of a slab back to the system, if a slab was empty for long. Called in the
-    /// background. Returns whether there was such a slab.
-    pub(crate) fn trim(&self) -> bool {
-        let mut pools = self.pools.lock();
-        pools.trims += 1;
-        let now = pools.trims;
-        let Some(oldest) = pools.empty.front_mut() else {
-            return false;
-        };
-        if now - oldest.trims < TRIMS_KEPT || !self.read_sections.has_passed(&mut oldest.grace) {
-            return false;
+    /// Makes the memory of a group and of some following ones usable. Returns false if the system
+    /// refuses.
+    fn grow_to(&self, group: usize) -> bool {
+        if (group + 1) * GROUP_BYTES <= self.region.len_bytes() {
+            return true;
         }
-        let index = oldest.index;
-        pools.empty.pop_front();
-        self.free_slab(&mut pools, index);
+        // More than one, so that not every group costs a system call.
+        let more = (group + 1 + (group / 16).clamp(1, 64)).min(self.groups_max());
+        [more, group + 1].into_iter().any(|groups| self.region.grow(groups * GROUP_BYTES).is_ok())
+    }
+
+    /// Returns groups without slabs to the system while more than `bound` bytes are held.
+    fn release_beyond(&self, pools: &mut Pools, bound: usize) {
+        while self.held_bytes() > bound && self.release(pools, u64::MAX) {}
+    }
+
+    /// Returns the memory of the group to the system that has been without a slab for longest, if that was
+    /// before `before`.
+    fn release(&self, pools: &mut Pools, before: u64) -> bool {
+        let Some(group) = pools.space.release(before) else { return false };
+        self.region.discard(group * GROUP_BYTES / 8, GROUP_BYTES / 8);
+        self.groups_held.fetch_sub(1, Relaxed);
+        self.count_spare(0, GROUP_BYTES);
         true
     }
 
-    /// Returns the memory of a slab that no reader can reach any more to the system.
-    fn free_slab(&self, pools: &mut Pools, index: usize) {
-        // Relaxed: the pools' mutex orders the threads that take slabs. For other threads a free
-        // slab is like an empty one.
-        let description = self.slabs[index].load(Relaxed);
-        let spare = match Slab::described(index, description) {
-            None => SLAB_BYTES,
-            Some(slab) => pools.cells[index].free(&slab) * slab.cell_units * UNIT_BYTES,
-        };
-        self.count_spare(0, spare);
-        self.slabs[index].store(0, Relaxed);
-        self.region.discard(index * SLAB_BYTES / 8, SLAB_BYTES / 8);
-        self.slabs_held.fetch_sub(1, Relaxed);
-        pools.free_slabs.push(index);
-    }
-
-    /// Makes the memory of a slab and of some following ones usable. Returns false if the system
-    /// refuses.
-    fn grow_to(&self, index: usize) -> bool {
-        if (index + 1) * SLAB_BYTES <= self.region.len_bytes() {
-            return true;
-        }
-        // More than one, so that not every slab costs a system call.
-        let more = (index + 1 + (index / 16).clamp(1, 64)).min(self.slabs.len());
-        [more, index + 1].into_iter().any(|slabs| self.region.grow(slabs * SLAB_BYTES).is_ok())
+    /// Gives the memory of a group back to the system, if none of its slabs was used for long. Called in
+    /// the background. Returns whether there was such a group.
+    pub(crate) fn trim(&self) -> bool {
+        let mut pools = self.pools.lock();
+        pools.trims += 1;
+        self.free_empty(&mut pools);
+        let before = (pools.trims + 1).saturating_sub(TRIMS_KEPT);
+        self.release(&mut pools, before)
     }
 
     /// Moves up to a run of free cells of one kind into `run`.
@@ -503,16 +595,19 @@ impl Arena {
         let mut pools = self.pools.lock();
         while run.len() < wanted {
             let index = match pools.by_key.get(&key).and_then(|slabs| slabs.first()) {
-                Some(&index) => index,
+                Some(&(_, index)) => index,
                 None if !run.is_empty() => break,
                 None => {
                     let index = self.take_slab(&mut pools, key, allowance)?;
-                    pools.by_key.entry(key).or_default().insert(index);
+                    let slabs = pools.by_key.entry(key).or_default();
+                    move_level(slabs, (index, 1), 0, 1);
                     index
                 }
             };
             let slab = Slab::of(index, key);
-            let cells = &mut pools.cells[index];
+            let Pools { by_key, space, .. } = &mut *pools;
+            let cells = space.cells(index);
+            let free = cells.free(slab.cells);
             while run.len() < wanted {
                 let position = match cells.returned.pop() {
                     Some(position) => usize::from(position),
@@ -522,59 +617,77 @@ impl Arena {
                     }
                     None => break,
                 };
-                run.push(slab.first + (position * slab.cell_units) as u64);
+                run.push(slab.number(position));
             }
-            if cells.returned.is_empty() && cells.fresh == slab.cells {
-                pools.by_key.get_mut(&key).expect("seen above").remove(&index);
-            }
+            let slabs = by_key.get_mut(&key).expect("seen above");
+            move_level(slabs, (index, slab.cells), free, cells.free(slab.cells));
         }
-        self.count_spare(0, (run.len() - before) * CLASS_BYTES[usize::from(key.class)]);
+        self.count_spare(0, (run.len() - before) * key.cell_bytes());
         Ok(())
     }
 
-    /// Frees all slabs of an owner. Nobody may hold one of its numbers any more.
+    /// Frees all slabs of an owner, and returns groups without slabs to the system. Nobody may hold one
+    /// of the owner's numbers any more.
     pub(crate) fn drop_owner(&self, owner: u32) {
         let mut pools = self.pools.lock();
         pools.by_key.retain(|key, _| key.owner != owner);
         pools.empty.retain(|empty| empty.last.owner != owner);
-        for index in 1..self.slab_count() {
-            if PoolKey::of(self.slabs[index].load(Relaxed)).owner == owner {
-                self.free_slab(&mut pools, index);
+        for index in 1..self.slabs() {
+            let description = self.description(index);
+            let key = PoolKey::of(description);
+            if key.owner != owner || description == 0 || place_in_wide(description) != 0 {
+                continue;
             }
+            if let Some(slab) = Slab::described(index, description) {
+                // The cells that were given out are spare, too, and so is what was left over.
+                let free = pools.space.cells(index).free(slab.cells) * key.cell_bytes();
+                self.count_spare(width_of(key.class) * SLAB_BYTES, free);
+            }
+            self.free_slab(&mut pools, index, key);
         }
+        while self.release(&mut pools, u64::MAX) {}
     }
 
     /// Returns free cells to a pool. A slab whose cells are all free becomes empty.
     fn give_back(&self, key: PoolKey, numbers: impl Iterator<Item = u64>) {
         let mut pools = self.pools.lock();
-        let Pools { by_key, cells, empty, trims, .. } = &mut *pools;
+        let Pools { by_key, space, empty, .. } = &mut *pools;
         let slabs = by_key.entry(key).or_default();
         for number in numbers {
-            let index = (number / UNITS_PER_SLAB) as usize;
-            // Relaxed: a thread that changes a description holds the pools' mutex.
-            if self.slabs[index].load(Relaxed) != key.describe() {
+            let part = (number / UNITS_PER_SLAB) as usize;
+            // A thread that changes a description holds the pools' mutex.
+            let description = self.description(part);
+            let place = place_in_wide(description);
+            if description & !LEAVING != key.describe(place) {
                 // The owner is gone, and its cell was freed with it.
                 continue;
             }
+            let is_leaving = description & LEAVING != 0;
+            let index = part - place;
             let slab = Slab::of(index, key);
-            let position = (number % UNITS_PER_SLAB) as usize / slab.cell_units;
-            let cells = &mut cells[index];
-            cells.returned.push(position as u16);
-            self.count_spare(slab.cell_units * UNIT_BYTES, 0);
-            if cells.returned.len() < cells.fresh {
-                if cells.returned.len() == 1 {
-                    slabs.insert(index);
+            let cells = space.cells(index);
+            let before = cells.free(slab.cells);
+            cells.returned.push(slab.position(number) as u16);
+            self.count_spare(key.cell_bytes(), 0);
+            if before + 1 < slab.cells {
+                if !is_leaving {
+                    move_level(slabs, (index, slab.cells), before, before + 1);
                 }
                 continue;
             }
-            slabs.remove(&index);
-            self.count_spare(SLAB_BYTES, slab.cells_bytes());
-            *cells = SlabCells::default();
-            // Relaxed: a thread that enters a read section after the token sees the bit, by the
-            // fences of `ReadSections::token` and `ReadSections::enter`.
-            self.slabs[index].store(key.describe() | EMPTY, Relaxed);
+            if !is_leaving {
+                move_level(slabs, (index, slab.cells), before, 0);
+            }
+            let width = width_of(key.class);
+            self.count_spare(width * SLAB_BYTES, slab.cells_bytes());
+            *cells = space::SlabCells::default();
+            for place in 0..width {
+                // Relaxed: a thread that enters a read section after the token sees the bit, by the
+                // fences of `ReadSections::token` and `ReadSections::enter`.
+                self.table.words()[index + place].store(key.describe(place) | EMPTY, Relaxed);
+            }
             let grace = self.read_sections.token();
-            empty.push_back(EmptySlab { index, last: key, grace, trims: *trims });
+            empty.push_back(EmptySlab { index, last: key, grace });
         }
         if slabs.is_empty() {
             by_key.remove(&key);

@@ -1,0 +1,176 @@
+//! Records that move to other cells, so that memory in sparse slabs serves others.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use stillpoint_store::{
+    CellRules, DirtyRule, NoLog, Reuse, StatusChanges, Store, StoreConfig, TableId, Worker,
+};
+
+const T: TableId = TableId(0);
+/// Rules of a store whose checkpoints may be of changes.
+const OF_CHANGES: CellRules = CellRules {
+    dirty: DirtyRule::ByEpoch,
+    status_changes: StatusChanges::InPrepareAndCapture,
+    reuse: Reuse::WhenClean,
+    ..CellRules::BEFORE_IMAGES
+};
+
+fn open(max_memory_bytes: usize, rules: CellRules) -> (Arc<Store>, Worker) {
+    let config = StoreConfig { max_memory_bytes, workers: 4, ..StoreConfig::default() };
+    let store = Arc::new(Store::new(&config, rules).expect("address space"));
+    store.add_table(T, 1).expect("address space");
+    store.note_loaded_chain(true);
+    let worker = Worker::new(store.clone(), Box::new(NoLog::default())).expect("a free slot");
+    (store, worker)
+}
+
+fn put(worker: &mut Worker, key: &[u8], value: &[u8]) -> bool {
+    worker.transact(|tx| tx.put(T, key, value)).is_ok()
+}
+
+/// Moves what can be moved, and gives free groups back to the system.
+fn settle(store: &Store, worker: &mut Worker) {
+    let mut calls = 0;
+    while worker.relocate() {
+        store.maintain();
+        calls += 1;
+        assert!(calls < 100_000, "it does not end");
+    }
+    for _ in 0..200 {
+        worker.idle();
+        store.maintain();
+    }
+}
+
+fn check(worker: &mut Worker, model: &BTreeMap<Vec<u8>, Vec<u8>>) {
+    let mut value = Vec::new();
+    for (key, expected) in model {
+        value.clear();
+        assert!(worker.read(T, key, &mut value).expect("the table").is_some(), "{key:?} is lost");
+        assert_eq!(value, *expected);
+    }
+    let (mut seen, mut cursor) = (0, 0);
+    loop {
+        cursor = worker
+            .scan(T, cursor, 1_000, &mut |key, value| {
+                assert_eq!(value.to_vec(), model[key]);
+                seen += 1;
+            })
+            .expect("the table");
+        if cursor == 0 {
+            break;
+        }
+    }
+    assert_eq!(seen, model.len());
+}
+
+/// Values of all kinds: in their cells, in blocks, and with keys in blocks. Every tenth stays.
+#[test]
+fn what_stays_lies_close_together_and_is_unchanged() {
+    for rules in [CellRules::IN_PLACE, CellRules::BEFORE_IMAGES, OF_CHANGES] {
+        let (store, mut worker) = open(1 << 30, rules);
+        let lens = [8, 100, 700, 2_000, 3_000, 9_000, 70_000];
+        let mut model = BTreeMap::new();
+        let key = |i: usize| match i % 50 {
+            7 => format!("{i:0>1500}").into_bytes(),
+            _ => format!("key {i}").into_bytes(),
+        };
+        let value = |i: usize| -> Vec<u8> {
+            (0..lens[i / 10 % lens.len()]).map(|at| (i + at) as u8).collect()
+        };
+        for i in 0..12_000 {
+            assert!(put(&mut worker, &key(i), &value(i)));
+            model.insert(key(i), value(i));
+        }
+        let full = store.held_bytes();
+        for i in (0..12_000).filter(|i| i % 10 != 7) {
+            worker.transact(|tx| tx.delete(T, &key(i))).expect("memory");
+            model.remove(&key(i));
+        }
+        settle(&store, &mut worker);
+        check(&mut worker, &model);
+        let held = store.held_bytes();
+        assert!(held < full / 10 + (24 << 20), "{held} bytes of {full} are held: {rules:?}");
+        for i in 0..12_000 {
+            assert!(put(&mut worker, &key(i), b"again"));
+            model.insert(key(i), b"again".to_vec());
+        }
+        settle(&store, &mut worker);
+        check(&mut worker, &model);
+    }
+}
+
+/// After nine of ten short values were deleted, longer ones fill the memory.
+#[test]
+fn memory_of_short_values_serves_longer_ones() {
+    const LIMIT: usize = 64 << 20;
+    for rules in [CellRules::IN_PLACE, OF_CHANGES] {
+        let (store, mut worker) = open(LIMIT, rules);
+        let mut count = 0;
+        while put(&mut worker, format!("short {count}").as_bytes(), &[1; 100]) {
+            count += 1;
+        }
+        assert!(count > 300_000, "{count} short values");
+        for i in (0..count).filter(|i| i % 10 != 3) {
+            worker.transact(|tx| tx.delete(T, format!("short {i}").as_bytes())).expect("memory");
+        }
+        settle(&store, &mut worker);
+        let mut long = 0;
+        loop {
+            if !put(&mut worker, format!("long {long}").as_bytes(), &[2; 1_000]) {
+                if !worker.relocate() {
+                    break;
+                }
+                continue;
+            }
+            long += 1;
+        }
+        let bytes = long * 1_000 + count / 10 * 100;
+        assert!(bytes > LIMIT * 7 / 10, "{long} long values, {bytes} bytes");
+        let mut value = Vec::new();
+        for i in (0..count).filter(|i| i % 10 == 3) {
+            value.clear();
+            let key = format!("short {i}");
+            assert!(worker.read(T, key.as_bytes(), &mut value).expect("the table").is_some());
+        }
+    }
+}
+
+/// A record that a transaction has locked stays where it is, and others move.
+#[test]
+fn a_locked_record_stays() {
+    let (store, mut worker) = open(1 << 30, CellRules::IN_PLACE);
+    let log = Box::new(NoLog::default());
+    let mut mover = Worker::new(store.clone(), log).expect("a free slot");
+    let key = |i: u32| i.to_be_bytes();
+    for i in 0..200_000 {
+        assert!(put(&mut worker, &key(i), &[3; 100]));
+    }
+    for i in (0..200_000).filter(|i| i % 10 != 0) {
+        worker.transact(|tx| tx.delete(T, &key(i))).expect("memory");
+    }
+    let mut calls = 0;
+    let moved = worker.transact(|tx| {
+        for i in (0..200_000).step_by(1_000) {
+            tx.put(T, &key(i), &[4; 100])?;
+        }
+        // The mover meets the locks.
+        while mover.relocate() && calls < 2_000 {
+            store.maintain();
+            calls += 1;
+        }
+        for i in (0..200_000).step_by(1_000) {
+            assert_eq!(tx.get(T, &key(i))?.map(|value| value.to_vec()), Some(vec![4; 100]));
+        }
+        Ok(())
+    });
+    assert!(moved.is_ok() && calls > 0);
+    settle(&store, &mut mover);
+    let mut value = Vec::new();
+    for i in (0..200_000).step_by(10) {
+        value.clear();
+        mover.read(T, &key(i), &mut value).expect("the table").expect("it stays");
+        assert_eq!(value, [if i % 1_000 == 0 { 4 } else { 3 }; 100]);
+    }
+}
