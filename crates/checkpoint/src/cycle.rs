@@ -303,6 +303,9 @@ impl Passage<'_> {
         driver.choose_changes(false);
         let mut stop = Stop::new(&*cycle.clock);
         let stops_at_begin = point == PointOfConsistency::FuzzyUndone;
+        if stops_at_begin {
+            stop.hold(cycle)?;
+        }
         self.enter(Phase::Prepare);
         if stops_at_begin {
             stop.begin(cycle, || {})?;

@@ -45,8 +45,12 @@ pub enum CheckpointError {
     /// The sink gave up. The error of its end tells why.
     #[error("the checkpoint was given up: its sink failed")]
     Sink,
-    /// A commit panicked between claiming a record and emitting it: the checkpoint lacks the record.
-    #[error("the checkpoint was given up: a commit panicked while it saved a before-image")]
+    /// A commit panicked between claiming a record and emitting it, or could not wait for room for the
+    /// stable version, since all commits were stopped. The checkpoint lacks the record.
+    #[error(
+        "the checkpoint was given up: a commit panicked while it saved a before-image, or tables were \
+         emptied while it waited for the pool of stable versions; the next checkpoint has all records"
+    )]
     BeforeImage,
     /// A commit after the point of consistency needed more room for stable versions than the pool has.
     /// The commit went on.

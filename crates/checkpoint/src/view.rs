@@ -9,7 +9,8 @@
 //! ```
 //! A commit that saves before-images never waits here. If the reader is slow, the capture scan waits.
 //! Before-images go on to come, and at the limit of the batches the view ends: the reader gets an error,
-//! and all records are dropped. Large values are kept by reference in the store's memory. They do not
+//! and all records are dropped. Where commits keep old values in a pool of the store, they wait for the
+//! scan once the pool is used up. If the scan waits for the reader then, the view ends, too. Large values are kept by reference in the store's memory. They do not
 //! count for the limit: whoever has opened the view watches the store's memory.
 
 use std::collections::VecDeque;
@@ -406,6 +407,13 @@ impl Sink for ViewSink {
             Demand::Wait
         } else {
             Demand::Go
+        }
+    }
+
+    fn let_commits_pass(&self) {
+        if self.demand() == Demand::Wait {
+            self.is_over_limit.store(true, Relaxed);
+            self.end();
         }
     }
 

@@ -102,13 +102,20 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     Ok(Arc::new(shared))
 }
 
-/// Makes what the recovery has undone durable.
+/// A checkpoint without a point of consistency may have later commits than a log that a repair has cut.
+/// Commits to come get greater gsns than it has.
+fn raise_floor(plan: &mut Plan, recovered: &RecoverySummary) {
+    plan.gsn_floor = plan.gsn_floor.max(recovered.gsn_loaded_max);
+}
+
+/// Makes what the recovery has undone durable, and notes how far the recovered commits reach.
 fn keep_undone(
     disk: &Arc<dyn Disk>,
     config: &Config,
     plan: &mut Plan,
     recovered: &mut RecoverySummary,
 ) -> Result<(), Error> {
+    raise_floor(plan, recovered);
     match std::mem::take(&mut recovered.undone) {
         undone if undone.is_empty() => Ok(()),
         undone => {

@@ -106,7 +106,7 @@ use settings::{Setting, matrix};
 use stillpoint_sync::planted::{Bug, plant};
 
 /// Each bug shows in one of these situations. All but the last were made for one bug.
-const SCENARIOS: [(&str, fn()); 42] = [
+const SCENARIOS: [(&str, fn()); 43] = [
     ("a snapshot before a checkpoint of changes", kept::a_snapshot_clears_no_mark),
     ("a snapshot across a flush", kept::a_snapshot_ends_when_a_table_is_emptied),
     ("a read before an overwrite", of_calls::who_overwrites_what_another_has_read_comes_after),
@@ -168,6 +168,7 @@ const SCENARIOS: [(&str, fn()); 42] = [
         undone::what_a_checkpoint_holds_beyond_the_cut_is_undone,
     ),
     ("a fuzzy checkpoint", undone::what_a_fuzzy_checkpoint_holds_is_closed),
+    ("commits after a repair", undone::commits_after_a_repair_are_newer_than_what_a_checkpoint_has),
     ("what only a cache held", doubt::what_only_a_cache_held_is_not_named),
     ("a start on a full disk", doubt::a_full_disk_refuses_a_start_that_copies),
     (

@@ -304,8 +304,7 @@ fn read_back(disk: &Arc<dyn Disk>, clock: &dyn Clock) {
     let begin = clock.monotonic_ns();
     let logs = scan(disk, &input).expect("sound");
     let scanned = clock.monotonic_ns();
-    let options =
-        ReplayOptions { partitions: 2, round_bytes: 32 << 20, threads: 2, with_calls: false };
+    let options = ReplayOptions::new(2, 32 << 20, 2);
     let partition_of = |_: u16, key: &[u8]| usize::from(key[0]) % 2;
     let mut replay = logs.replay(options, &partition_of);
     let mut records = 0;

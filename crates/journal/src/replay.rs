@@ -38,6 +38,16 @@ pub struct ReplayOptions {
     pub threads: usize,
     /// Whether the calls that records name are among the [operations](Round::operations).
     pub with_calls: bool,
+    /// Whether before-images are decoded, too. A replay has no use for them.
+    pub checks_before_images: bool,
+}
+
+impl ReplayOptions {
+    /// A replay of writes alone.
+    pub fn new(partitions: usize, round_bytes: usize, threads: usize) -> Self {
+        let (with_calls, checks_before_images) = (false, false);
+        Self { partitions, round_bytes, threads, with_calls, checks_before_images }
+    }
 }
 
 /// The partition of a key: table and key to a number below the number of partitions.
@@ -284,6 +294,7 @@ impl Replay<'_> {
             partition_of: self.partition_of,
             start_epoch: self.start_epoch,
             with_calls: self.options.with_calls,
+            checks_before_images: self.options.checks_before_images,
         };
         let lanes = run(threads, pieces, |piece| decoder.decode(&piece))?;
         let mut decoded = Decoded::default();
@@ -480,6 +491,7 @@ struct Decoder<'a> {
     partition_of: &'a PartitionOf<'a>,
     start_epoch: u64,
     with_calls: bool,
+    checks_before_images: bool,
 }
 
 /// Decoded content of a piece.
@@ -519,6 +531,9 @@ impl Decoder<'_> {
                 match call {
                     Some(call) => self.keep_call((piece.log, &record), call, &mut decoded),
                     None => {
+                        if self.checks_before_images {
+                            record.check_before_images().map_err(malformed)?;
+                        }
                         let split = record.before_images().map_err(malformed)?;
                         let record = split.map_or(record, |(_, record)| record);
                         self.decode_record(piece.log, &record, &mut decoded).map_err(malformed)?;

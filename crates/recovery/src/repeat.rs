@@ -130,7 +130,7 @@ impl Plan {
 }
 
 fn options(threads: usize) -> ReplayOptions {
-    ReplayOptions { partitions: 1, round_bytes: ROUND_BYTES, threads, with_calls: false }
+    ReplayOptions::new(1, ROUND_BYTES, threads)
 }
 
 /// Replays logs that hold calls. Records up to gsn `applied` have been replayed.

@@ -10,6 +10,7 @@ use stillpoint_format::manifest::{CheckpointEntry, Manifest, TableGeneration};
 use stillpoint_io::{Clock, Disk, in_parallel, spawn};
 use stillpoint_journal::{ReplayOperation, ReplayOptions};
 use stillpoint_store::{Loader, Store, TableId};
+use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::error::RecoveryError;
 use crate::load::Loading;
@@ -32,6 +33,9 @@ pub struct RecoverySummary {
     /// Records read from checkpoints, including those that a newer checkpoint of the chain
     /// replaces.
     pub records_loaded: u64,
+    /// The greatest gsn that a loaded record has; 0 if the checkpoints have no gsns. A log that ends
+    /// before that gsn was given up by a repair.
+    pub gsn_loaded_max: u64,
     /// Bytes of the checkpoints' files.
     pub checkpoint_bytes: u64,
     /// Time that the load took.
@@ -153,8 +157,7 @@ fn replay_writes(
         return Ok(());
     }
     let mut loader = loaders(store, 1)?.remove(0);
-    let options =
-        ReplayOptions { partitions: 1, round_bytes: ROUND_BYTES, threads: 1, with_calls: false };
+    let options = ReplayOptions::new(1, ROUND_BYTES, 1);
     let mut rounds = plan.logs.replay(options, &|_, _| 0);
     while let Some(round) = rounds.next_round()? {
         let Applied { writes, stale } = apply_partition(&mut loader, &round, 0, last)?;
@@ -214,9 +217,10 @@ fn load_chain(
     let Some(newest) = chain.last() else { return Ok(()) };
     summary.checkpoint = Some(newest.epoch);
     reserve(store, manifest, &chain);
+    let gsn_max = Arc::new(AtomicU64::new(0));
     let visitors: Vec<Box<dyn Visit>> = loaders(store, threads)?
         .into_iter()
-        .map(|loader| Box::new(Loading { loader }) as Box<dyn Visit>)
+        .map(|loader| Box::new(Loading { loader, gsn_max: gsn_max.clone() }) as Box<dyn Visit>)
         .collect();
     let total = chain.iter().flat_map(|entry| &entry.parts).map(|part| part.bytes).sum();
     let progress = Arc::new(stillpoint_checkpoint::Progress::default());
@@ -239,6 +243,8 @@ fn load_chain(
         }
     }
     let loaded = loading.join()??;
+    // Relaxed: partner of the maximum in `Loading`, whose threads have ended.
+    summary.gsn_loaded_max = gsn_max.load(Relaxed);
     summary.records_loaded += loaded.records;
     summary.stale += loaded.stale_records;
     summary.checkpoint_bytes += loaded.file_bytes;
@@ -288,8 +294,7 @@ fn replay(
         // index.
         store.hash(TableId(table), key) as usize % threads
     };
-    let options =
-        ReplayOptions { partitions: threads, round_bytes: ROUND_BYTES, threads, with_calls: false };
+    let options = ReplayOptions::new(threads, ROUND_BYTES, threads);
     let mut rounds = plan.logs.replay(options, &partition_of);
     while let Some(round) = rounds.next_round()? {
         let jobs: Vec<_> = (0..threads)

@@ -14,12 +14,13 @@ use std::sync::Arc;
 
 use stillpoint_checkpoint::UndoneRecord;
 use stillpoint_format::log::{Write, WriteOp};
-use stillpoint_journal::{BeyondCut, ScanError};
+use stillpoint_journal::BeyondCut;
 use stillpoint_store::{Before, Loader, Replayed, Store, TableId};
 use stillpoint_sync::{mutant, planted};
 
 use crate::error::RecoveryError;
 use crate::plan::Plan;
+use crate::verify::malformed;
 
 /// Undoes what the loaded checkpoints hold of the records beyond the cut. Returns the keys that have
 /// changed, with what they have now.
@@ -36,8 +37,7 @@ pub(crate) fn undo(plan: &Plan, store: &Arc<Store>) -> Result<Vec<UndoneRecord>,
         mutant!(beyond.iter().collect(), UndoesUpwards => beyond.iter().rev().collect());
     for record in all {
         for image in record.before_images() {
-            let image = image
-                .map_err(|source| ScanError::Malformed { path: record.path.clone(), source })?;
+            let image = image.map_err(|source| malformed(record, source))?;
             let now = loader.generation(TableId(image.table));
             // A table that was emptied since has nothing to undo. The manifest knows all others.
             if now.map(|now| image.generation.cmp(&now)) != Some(Ordering::Equal) {

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use stillpoint_checkpoint::{LoadOptions, for_each_record};
+use stillpoint_format::DecodeError;
 use stillpoint_format::log::{CallToRepeat, LoggedCall, WriteOp};
 use stillpoint_format::manifest::{Manifest, TableEntry, TableGeneration};
 use stillpoint_io::Disk;
 use stillpoint_journal::{
-    OperationRecord, ReplayCall, ReplayOperation, ReplayOptions, ReplayWrite,
+    BeyondCut, OperationRecord, ReplayCall, ReplayOperation, ReplayOptions, ReplayWrite, ScanError,
 };
 use stillpoint_store::TxError;
 
@@ -82,13 +83,13 @@ impl Length {
 
 /// Options of a replay that reads every write, in one partition.
 pub(crate) fn read_all(threads: usize) -> ReplayOptions {
-    ReplayOptions { partitions: 1, round_bytes: ROUND_BYTES, threads, with_calls: false }
+    ReplayOptions::new(1, ROUND_BYTES, threads)
 }
 
 impl Plan {
     /// Reads every record that replay would apply. The record must decode, the manifest must know
     /// its tables, and changed bytes of a value must lie inside it. Takes memory for the keys whose
-    /// values the logs change in part.
+    /// values the logs change in part. Before-images are not read.
     ///
     /// # Errors
     /// Damage, a record of an unknown table, a change of bytes beyond the end of a value, or a disk
@@ -117,6 +118,23 @@ impl Plan {
         }
         self.each_write(threads, |write| self.follow_length(&mut patched, write))?;
         self.look_up(&**disk, patched)
+    }
+
+    /// Decodes the before-images of all records that are kept. Also decodes those beyond the cut with which
+    /// a start would undo.
+    ///
+    /// # Errors
+    /// Damage, or a disk that refuses.
+    pub fn verify_before_images(&self, threads: usize) -> Result<(), RecoveryError> {
+        let options = ReplayOptions { checks_before_images: true, ..read_all(threads) };
+        let mut rounds = self.logs.replay(options, &|_, _| 0);
+        while rounds.next_round()?.is_some() {}
+        for record in self.logs.beyond_cut() {
+            for image in record.before_images() {
+                image.map_err(|source| malformed(record, source))?;
+            }
+        }
+        Ok(())
     }
 
     /// Visits the calls that the kept records name, in gsn order: log, gsn and call.
@@ -231,6 +249,11 @@ impl Plan {
         }
         Ok(())
     }
+}
+
+/// The error of a record beyond the cut whose before-images do not decode.
+pub(crate) fn malformed(record: &BeyondCut, source: DecodeError) -> ScanError {
+    ScanError::Malformed { path: record.path.clone(), source }
 }
 
 fn is_known(manifest: &Manifest, write: &ReplayWrite<'_>) -> bool {

@@ -39,10 +39,11 @@ impl PointOfConsistency {
 
 /// The log, for a scheme's own records.
 pub trait SchemeLog {
-    /// Appends a record and returns its stamp. Waits for room.
+    /// Appends a record and returns its stamp.
     ///
     /// # Errors
-    /// The log refuses the record.
+    /// [`LogRefused::NoRoom`]: the log has no room now, and a full disk may keep it so until a checkpoint
+    /// has freed the log. Otherwise the log refuses the record.
     fn append(&self, body: &[u8]) -> Result<Stamp, LogRefused>;
 }
 

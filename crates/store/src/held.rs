@@ -143,22 +143,22 @@ impl HeldRecords {
             let place = arena.span(found.first_word(first), cells * cell_words);
             self.read_words(store, place, buffers)?;
             let words = std::mem::take(&mut buffers.words);
-            for some in words[..cells * cell_words].chunks(CELLS_PER_LANE * cell_words) {
+            let mut left = words[..cells * cell_words].chunks(cell_words);
+            while left.len() > 0 {
                 let mut emitted = Ok(());
                 to.with_lane(&mut |lane| {
-                    for words in some.chunks(cell_words) {
+                    for words in left.by_ref().take(CELLS_PER_LANE) {
                         let cell = Cell::of_words(words, store.memory());
-                        let is_there = cell.is_record() && cell.stamp_word() & ABSENT == 0;
-                        if !is_there || emitted.is_err() {
+                        if !cell.is_record() || cell.stamp_word() & ABSENT != 0 {
                             continue;
                         }
                         emitted = self.read_key(arena, cell, buffers);
-                        let Some(value) = cell.value().filter(|_| emitted.is_ok()) else {
-                            continue;
-                        };
+                        let Some(value) = cell.value().filter(|_| emitted.is_ok()) else { break };
+                        let mut is_large = false;
                         let value = match value.large_in() {
                             None => value,
                             Some((_, blob)) => {
+                                is_large = true;
                                 // The buffer keeps the room of the largest one.
                                 copied.set(blob.len.max(copied.1));
                                 emitted = self.read_large(arena, blob, buffers);
@@ -169,6 +169,10 @@ impl HeldRecords {
                             let hash = store.hash(table.id, &buffers.key);
                             let (id, generation) = (table.id.0, table.generation);
                             lane.emit(&RecordImage::new(id, generation, hash, &buffers.key, value));
+                        }
+                        // The lane has copied the value. Its sink is asked for room before the next.
+                        if is_large || emitted.is_err() {
+                            break;
                         }
                     }
                 });

@@ -38,6 +38,10 @@ pub trait Sink: Send + Sync {
         let _ = lane;
     }
 
+    /// Called again and again by a commit that waits, with its locks held, for the scan to come by. A sink
+    /// whose scan waits for a reader must not let the commit wait for the reader, too.
+    fn let_commits_pass(&self) {}
+
     /// What the capture should do now.
     fn demand(&self) -> Demand {
         Demand::Go

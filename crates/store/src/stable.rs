@@ -20,7 +20,9 @@
 //!
 //! **No free slot.** The commit waits outside of its read section, with its locks, until the scan has
 //! erased enough versions. The scan waits for no lock, so the wait ends. A commit that needs more than
-//! the whole pool spoils the checkpoint under way, and goes on.
+//! the whole pool spoils the checkpoint under way, and goes on. So does one for which a flush of tables
+//! waits. In a spoilt checkpoint commits claim without a version: the scan must not win a claim on what
+//! they overwrite.
 
 use crate::memory::Memory;
 use crate::memory::arena::CellCache;
@@ -64,6 +66,14 @@ pub(crate) fn store_version(
         // The scan was first, and has the value. Nobody has seen the version.
         erase_version(memory, (slots, cells), cell);
     }
+}
+
+/// Claims a record without a version of its value, for a checkpoint that is given up. The caller holds
+/// the record's lock.
+pub(crate) fn claim_alone(memory: &Memory, number: u64, claim: Claim) {
+    let cell = Cell::new(memory, number);
+    // If the scan was first, it has the value.
+    claim.claim_record(cell.lock(), cell.copy(0).value().is_some());
 }
 
 /// Empties the stable version of a cell.

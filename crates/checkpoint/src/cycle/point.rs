@@ -49,21 +49,31 @@ impl<'a> Stop<'a> {
         Self { clock, held: None, quiesced: None, since_ns: 0, stopped_ns: 0 }
     }
 
-    /// Waits as the cycle says, and calls `before_quiesce` when only commits under way are left.
+    /// Waits for open transactions, if the cycle says so, and holds new ones. Called before flushes of
+    /// tables are kept away: an open transaction may wait for one.
     ///
     /// # Errors
-    /// The checkpoint was cancelled during the wait for open transactions.
-    pub(super) fn begin(
-        &mut self,
-        cycle: &'a Cycle,
-        before_quiesce: impl FnOnce(),
-    ) -> Result<(), CheckpointError> {
-        if cycle.quiesce_for == QuiesceFor::Transactions {
+    /// The checkpoint was cancelled during the wait.
+    pub(super) fn hold(&mut self, cycle: &'a Cycle) -> Result<(), CheckpointError> {
+        if cycle.quiesce_for == QuiesceFor::Transactions && self.held.is_none() {
             self.since_ns = self.clock.monotonic_ns();
             let gives_up = || cycle.progress.is_cancelled();
             let held = cycle.store.hold_transactions(&gives_up);
             self.held = Some(held.ok_or(CheckpointError::Cancelled)?);
         }
+        Ok(())
+    }
+
+    /// Waits as the cycle says, and calls `before_quiesce` when only commits under way are left.
+    ///
+    /// # Errors
+    /// As [`hold`](Self::hold).
+    pub(super) fn begin(
+        &mut self,
+        cycle: &'a Cycle,
+        before_quiesce: impl FnOnce(),
+    ) -> Result<(), CheckpointError> {
+        self.hold(cycle)?;
         before_quiesce();
         if self.held.is_none() {
             self.since_ns = self.clock.monotonic_ns();

@@ -37,10 +37,13 @@ use crate::changes::Changes;
 
 #[derive(Default)]
 pub(super) struct Fuzzy {
-    /// The record in the log with which the last checkpoint began.
+    /// The record in the log with which the last checkpoint began, or [`NO_RECORD`].
     begun: AtomicU64,
     changes: Option<Changes>,
 }
+
+/// Stands for no record. No commit has the gsn 0.
+const NO_RECORD: u64 = 0;
 
 impl Fuzzy {
     /// The form of changes.
@@ -71,16 +74,26 @@ impl Checkpointer for Fuzzy {
     }
 
     fn begin(&self, epoch: u64, log: &dyn SchemeLog) -> Result<(), LogRefused> {
-        let stamp = log.append(&epoch.to_le_bytes())?;
+        let begun = match log.append(&epoch.to_le_bytes()) {
+            // A replay needs the positions, and not the record. A full disk must not keep the checkpoint
+            // from freeing the log.
+            Err(LogRefused::NoRoom) => NO_RECORD,
+            appended => appended?.to_bits(),
+        };
         // SeqCst: the thread that publishes the checkpoint may be another one.
-        self.begun.store(stamp.to_bits(), SeqCst);
+        self.begun.store(begun, SeqCst);
         Ok(())
     }
 
     fn section(&self) -> Option<String> {
         // SeqCst: as in `begin`.
-        let begun = Stamp::from_bits(self.begun.load(SeqCst));
-        Some(format!("begun at gsn {} of log {}", begun.gsn(), begun.log()))
+        match self.begun.load(SeqCst) {
+            NO_RECORD => Some("begun without a record: the log had no room".to_owned()),
+            begun => {
+                let begun = Stamp::from_bits(begun);
+                Some(format!("begun at gsn {} of log {}", begun.gsn(), begun.log()))
+            }
+        }
     }
 
     fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {

@@ -96,12 +96,47 @@ fn a_transaction_beyond_the_pool_costs_that_checkpoint_alone() {
                     (0..KEYS).try_for_each(|key| tx.put(T, &key.to_be_bytes(), &[3; 60]))
                 });
                 all.expect("it goes on");
+                // The scan must not win a claim on what a commit has overwritten.
+                assert_eq!(observed.unmarked(), 0);
                 put(&mut worker, 0, 4);
             }
         }));
         let error = world.take_with(&cycle).expect_err("the versions do not fit");
         assert!(matches!(error, CheckpointError::StablePool { bytes: POOL_BYTES }), "{error}");
         assert_eq!(world.unmarked(), 0, "{name}");
+        let (epoch, found) = world.take_and_load();
+        assert_same(&found, &world.expected(epoch), name);
+        assert_same(&world.live(), &world.history.state(), name);
+    }
+}
+
+/// A flush of tables stops all commits, and waits for one that waits for slots. That costs the checkpoint,
+/// and not the commits.
+#[test]
+fn a_stop_of_all_commits_does_not_wait_for_the_scan() {
+    for (name, world) in worlds() {
+        let done = Arc::<AtomicUsize>::default();
+        let writer = Arc::<Mutex<Option<JoinHandle<()>>>>::default();
+        let (begun, made, observed) = (writer.clone(), done.clone(), world.clone());
+        let mut cycle = world.cycle();
+        cycle.observer = Some(Arc::new(move |phase, _| {
+            if phase != Phase::Capture {
+                return;
+            }
+            *begun.lock() = Some(overwrite(&observed, &made));
+            let used = || observed.store.stable_pool_bytes().used_bytes;
+            while used() < POOL_BYTES - 4 * 128 {
+                RealClock.sleep(std::time::Duration::from_micros(100));
+            }
+            // The scan has not begun, so that nothing gives slots back.
+            let quiesced = observed.store.driver().quiesce();
+            assert!(made.load(SeqCst) < KEYS, "the pool has no room for the rest");
+            drop(quiesced);
+        }));
+        let error = world.take_with(&cycle).expect_err("it was given up");
+        assert!(matches!(error, CheckpointError::BeforeImage), "{error}");
+        writer.lock().take().expect("it began").join().expect("no panic");
+        assert_eq!(done.load(SeqCst), KEYS, "{name}");
         let (epoch, found) = world.take_and_load();
         assert_same(&found, &world.expected(epoch), name);
         assert_same(&world.live(), &world.history.state(), name);

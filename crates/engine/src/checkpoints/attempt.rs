@@ -125,11 +125,9 @@ impl SchemeLog for LogOfScheme {
         };
         let (kind, epoch) = (RecordKind::Scheme, self.1);
         let entry = Entry { kind, epoch, touched: &[], body: &append };
-        loop {
-            match self.0.append(0, &entry).map_err(refused) {
-                Err(LogRefused::NoRoom) => self.0.admit(0).map_err(refused)?,
-                appended => return appended,
-            }
+        match self.0.append(0, &entry) {
+            Err(error) if error.is_refusal() => Err(LogRefused::NoRoom),
+            appended => appended.map_err(refused),
         }
     }
 }

@@ -187,7 +187,7 @@ impl Checked {
 
 /// Verifies a data directory: every checksum. In checkpoints each key must also lie in its
 /// partition and occur once. Large values must be whole, and the MANIFEST must state the right
-/// number of records. If a process has the directory open, only the newest checkpoint is verified.
+/// number of records. Records of logs must decode, with the values that they have overwritten. If a process has the directory open, only the newest checkpoint is verified.
 /// Writes nothing.
 ///
 /// # Errors
@@ -214,6 +214,7 @@ pub fn check(dir: &Path) -> Result<Checked, Error> {
     }
     let planned = plan(directory).and_then(|plan| {
         plan.verify_records(&directory.disk, cpu_count())?;
+        plan.verify_before_images(cpu_count())?;
         let needed = plan.procedures_needed(cpu_count())?;
         Ok((plan.replay_bytes(), needed))
     });

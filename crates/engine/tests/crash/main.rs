@@ -202,6 +202,11 @@ fn what_a_checkpoint_holds_beyond_the_cut_is_undone() {
 }
 
 #[test]
+fn commits_after_a_repair_are_newer_than_what_a_checkpoint_has() {
+    undone::commits_after_a_repair_are_newer_than_what_a_checkpoint_has();
+}
+
+#[test]
 fn what_a_fuzzy_checkpoint_holds_is_closed() {
     undone::what_a_fuzzy_checkpoint_holds_is_closed();
 }

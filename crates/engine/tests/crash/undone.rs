@@ -7,11 +7,13 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use stillpoint::{
     Config, Durability, Engine, KeySet, Mode, Procedure, Session, Slot, Stamp, TableId, Tx, TxError,
 };
-use stillpoint_io::{Disk, SeededRng, SimDisk};
+use stillpoint_format::names::log_dir;
+use stillpoint_io::{Disk, RealDisk, SeededRng, SimDisk};
 
 use crate::lives::configure;
 use crate::settings::Setting;
@@ -298,6 +300,79 @@ fn assert_a_repair_tells_of_the_lost_undo(disk: &SimDisk, context: &str) {
     let repaired = stillpoint::offline::repair(directory.path(), false).expect(context);
     let tells = repaired.gives_up.iter().any(|lost| lost.starts_with("the undo of commits"));
     assert!(tells, "{context}: {repaired:?}");
+}
+
+/// Writes, and deletes a key, in the middle of a checkpoint.
+struct Burst {
+    table: TableId,
+    session: Session,
+}
+
+/// Commits of each act of a [`Burst`].
+const BURST: u64 = 200;
+
+impl Guest for Burst {
+    fn act(&mut self, _: Moment) {
+        let table = self.table;
+        self.session.transact(|tx| tx.put(table, KEYS[1], b"short")).expect("commits");
+        for n in 0..BURST {
+            self.session.transact(|tx| tx.put(table, KEYS[0], &n.to_le_bytes())).expect("commits");
+        }
+        self.session.transact(|tx| tx.delete(table, KEYS[1]).map(drop)).expect("commits");
+        self.session.flush().expect("flushes");
+    }
+}
+
+/// A checkpoint without a point of consistency may have commits of a log that a repair gives up. What is
+/// committed after the repair is newer than they are, so a later start replays it.
+#[expect(clippy::disallowed_methods, reason = "removes files behind the engine's back")]
+pub(crate) fn commits_after_a_repair_are_newer_than_what_a_checkpoint_has() {
+    for (scheme, journal) in [("fuzzy", "redo"), ("fuzzy-undo", "undo-redo")] {
+        let setting = Setting { scheme, journal, durability: Durability::Strict };
+        let disk = SimDisk::new(1);
+        let one_log = |config: Config| Config { logs: 1, ..config };
+        let engine = Engine::open(one_log(settings(&setting, &disk, 1))).expect("opens");
+        let table = engine.table("things").expect("a table");
+        let mut session = engine.session().expect("a session");
+        for filler in 0..200u8 {
+            session.transact(|tx| tx.put(table, &[filler], &[filler; 300])).expect("commits");
+        }
+        session.transact(|tx| tx.put(table, KEYS[1], b"short")).expect("commits");
+        let (taken, guest) =
+            while_visiting(Box::new(Burst { table, session }), || engine.checkpoint());
+        taken.expect("a checkpoint");
+        drop((guest, engine));
+        let directory = tempfile::tempdir().expect("a directory");
+        copy(&disk.kill(), directory.path());
+        let log = directory.path().join(log_dir(0));
+        for segment in std::fs::read_dir(&log).expect("a log") {
+            std::fs::remove_file(segment.expect("an entry").path()).expect("removed");
+        }
+        let repaired = stillpoint::offline::repair(directory.path(), true).expect("repairs");
+        assert!(repaired.done && !repaired.gives_up.is_empty(), "{scheme}: {repaired:?}");
+        let open = || {
+            let mut config = one_log(settings(&setting, &SimDisk::new(1), 2));
+            let real = RealDisk::new(directory.path()).expect("a directory");
+            config.environment.disk = Some(Arc::new(real));
+            let engine = Engine::open(config).expect("opens");
+            let table = engine.table("things").expect("a table");
+            let session = engine.session().expect("a session");
+            (engine, table, session)
+        };
+        let (engine, table, mut session) = open();
+        // Meanwhile the cell of the deleted key is reclaimed.
+        for n in 0..BURST / 10 {
+            session.transact(|tx| tx.put(table, KEYS[2], &n.to_le_bytes())).expect("commits");
+            session.flush().expect("flushes");
+        }
+        session.transact(|tx| tx.put(table, KEYS[1], b"back")).expect("commits");
+        session.flush().expect("flushes");
+        drop((session, engine));
+        let (_engine, table, mut session) = open();
+        let mut found = Vec::new();
+        let seen = session.read(table, KEYS[1], &mut found).expect("reads");
+        assert!(seen.is_some() && found == b"back", "{scheme}: an acknowledged commit is gone");
+    }
 }
 
 fn with_undo(scheme: &'static str) -> Setting {

@@ -223,6 +223,37 @@ fn a_slow_reader_holds_up_no_commit_and_is_told() {
     assert!(found.len() == 30_000 && found.values().all(|value| *value == [2; 100]));
 }
 
+/// The thread that reads a snapshot writes, too. Its commit waits for the scan once the pool of old values
+/// is used up, and the scan waits for the reader. So the snapshot ends.
+#[test]
+fn a_pool_that_is_used_up_ends_the_snapshot_and_holds_up_no_commit() {
+    for scheme in ["calc-stored", "calc-stored:partial"] {
+        let disk = Arc::new(SimDisk::new(1));
+        let mut config = config_on(&disk, scheme, "none");
+        config.stable_pool_bytes = Some(1 << 20);
+        let engine = Engine::open(config).expect("an empty directory");
+        let table = engine.table("things").expect("a table");
+        let mut session = engine.session().expect("a session");
+        let mut overwrite = |byte: u8| {
+            for key in 0..20_000u32 {
+                let put = |tx: &mut Tx<'_>| tx.put(table, &key.to_le_bytes(), &[byte; 1_000]);
+                session.transact(put).expect("commits");
+            }
+        };
+        overwrite(1);
+        let mut snapshot = engine.snapshot().expect("a snapshot");
+        snapshot.next_batch().expect("a batch").expect("records");
+        overwrite(2);
+        let read = all_of(&mut snapshot, table).map(|found| found.len());
+        let ended = read.expect_err("the pool was used up");
+        assert!(matches!(ended, Error::SnapshotEnded(SnapshotEnd::MemoryLimit)), "{ended}");
+        drop(snapshot);
+        let mut snapshot = engine.snapshot().expect("another snapshot");
+        let found = all_of(&mut snapshot, table).expect("a whole view");
+        assert!(found.len() == 20_000 && found.values().all(|value| *value == [2; 1_000]));
+    }
+}
+
 #[test]
 fn a_checkpoint_that_is_due_waits_for_a_time() {
     let disk = Arc::new(SimDisk::new(1));

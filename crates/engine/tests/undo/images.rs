@@ -1,12 +1,16 @@
 //! What the records of the journal `undo-redo` say about the values that were overwritten.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
-use stillpoint::{Call, Engine, Error, KeySet, Mode, Procedure, Slot, Stamp, TableId, Tx, TxError};
+use stillpoint::{
+    Call, Engine, Error, KeySet, Mode, Procedure, QuiesceFor, Slot, Stamp, TableId, Tx, TxError,
+};
 use stillpoint_format::ident::HEADER_BYTES;
 use stillpoint_format::log::{BatchReader, RecordKind, SegmentHeader, Step, WriteOp};
 use stillpoint_format::names::log_dir;
-use stillpoint_io::{Caching, Disk, OpenMode, SimDisk};
+use stillpoint_io::{Caching, Clock, Disk, OpenMode, RealClock, SimDisk, spawn};
 
 use crate::config;
 
@@ -269,4 +273,34 @@ fn a_commit_that_overwrites_too_much_is_refused() {
         delete(&mut session, table, key..key + 1).expect("one key");
         session.flush().expect("flushes");
     }
+}
+
+/// A checkpoint as published waits for open transactions, and a thread with one may wait for a flush of
+/// tables. So nobody else waits meanwhile.
+#[test]
+fn a_flush_beside_an_open_transaction_ends() {
+    let disk = SimDisk::new(1);
+    let mut settings = config(&disk, "undo-redo");
+    settings.checkpoint = "fuzzy-undo".to_owned();
+    settings.quiesce_for = QuiesceFor::Transactions;
+    let engine = Arc::new(Engine::open(settings).expect("opens"));
+    let tables = ["things", "others"].map(|name| engine.table(name).expect("a table"));
+    let mut session = engine.session().expect("a session");
+    let open = session.begin().expect("begins");
+    let (taker, flusher) = (engine.clone(), engine.clone());
+    let taking = spawn("checkpoint", move || taker.checkpoint().map(drop)).expect("a thread");
+    while engine.stats().checkpoints.running.is_none() {
+        RealClock.sleep(Duration::from_millis(1));
+    }
+    // It reaches its wait.
+    RealClock.sleep(Duration::from_millis(20));
+    let flushing = spawn("flush", move || flusher.flush_tables(&tables[1..])).expect("a thread");
+    let begin_ns = RealClock.monotonic_ns();
+    while !flushing.is_finished() {
+        assert!(RealClock.monotonic_ns() - begin_ns < 60_000_000_000, "the flush hangs");
+        RealClock.sleep(Duration::from_millis(1));
+    }
+    drop(open);
+    flushing.join().expect("no panic").expect("flushes");
+    taking.join().expect("no panic").expect("a checkpoint");
 }

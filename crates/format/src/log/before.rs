@@ -10,10 +10,10 @@
 //! that lie inside that value. Splices make the value of before of the one that the transaction has left.
 
 use crate::bytes::Cursor;
-use crate::error::{DecodeError, EncodeError};
+use crate::error::{DecodeCause, DecodeError, EncodeError};
 
 use super::record::RECORD_BYTES_MAX;
-use super::write::WritesEncoder;
+use super::write::{Write, WriteIter, WriteOp, WritesEncoder};
 
 const WHAT: &str = "log record with before-images";
 const LENGTH_BYTES: usize = 4;
@@ -48,4 +48,27 @@ pub(super) fn split(body: &[u8], offset: u64) -> Result<(Bytes<'_>, Bytes<'_>), 
     let images_at = rest.offset();
     let images = rest.take(bytes)?;
     Ok(((images, images_at), (rest.rest(), offset + (LENGTH_BYTES + bytes) as u64)))
+}
+
+/// Decodes all before-images of a record and compares them with its writes.
+pub(super) fn check(images: WriteIter<'_>, mut writes: WriteIter<'_>) -> Result<(), DecodeError> {
+    let offset = images.undecoded().1;
+    let wrong = |why| DecodeError { what: WHAT, offset, cause: DecodeCause::Inconsistent(why) };
+    for image in images {
+        let (image, write) = (image?, writes.next().transpose()?);
+        let write = write.ok_or_else(|| wrong("more before-images than writes"))?;
+        let key = |of: &Write<'_>| (of.table, of.generation, of.key.len());
+        if key(&image) != key(&write) || image.key != write.key {
+            return Err(wrong("a before-image is of another key than its write"));
+        }
+        // A value that a commit has put as a whole says nothing about the one before it.
+        let is_part = |op: &WriteOp<'_>| matches!(op, WriteOp::Patch(_) | WriteOp::Splice(_));
+        if is_part(&image.op) && !is_part(&write.op) {
+            return Err(wrong("a before-image is a part of a value that was written as a whole"));
+        }
+    }
+    match writes.next() {
+        Some(_) => Err(wrong("fewer before-images than writes")),
+        None => Ok(()),
+    }
 }

@@ -456,6 +456,18 @@ impl<'a> Record<'a> {
         Ok(Some((WriteIter::new(images, images_at), rest)))
     }
 
+    /// Decodes the before-images in the body, if it has any. There is one for each write, of the same
+    /// key.
+    ///
+    /// # Errors
+    /// The body encodes other before-images, or none.
+    pub fn check_before_images(&self) -> Result<(), DecodeError> {
+        let Some((images, rest)) = self.before_images()? else { return Ok(()) };
+        let is_command = rest.kind == RecordKind::Command;
+        let writes = if is_command { rest.command()?.1 } else { rest.writes() };
+        before::check(images, writes)
+    }
+
     /// The operation in the body, if the kind is [`RecordKind::Operation`] or [`RecordKind::Undo`].
     ///
     /// # Errors

@@ -1,7 +1,9 @@
 //! Tests of commits, dependencies, segments, epochs and incarnations.
 
-use stillpoint_format::log::{LoggedCall, RecordKind, WriteOp, WritesEncoder};
-use stillpoint_format::{LogGsn, Stamp, names};
+use stillpoint_format::log::{
+    LoggedCall, RecordKind, WriteOp, WritesEncoder, encode_before_images,
+};
+use stillpoint_format::{EncodeError, LogGsn, Stamp, names};
 use stillpoint_io::{Disk, SimDisk};
 use stillpoint_journal::{
     Config, EarlierSegment, Entry, Hold, Holder, Journal, JournalError, OperationRecord,
@@ -297,7 +299,7 @@ fn a_call_is_replayed_by_what_it_wrote() {
     let logs = scan_first(&disk.crash(1)).expect("sound");
     assert_eq!(logs.cut(), [LogGsn { log: 0, gsn: 2 }]);
     for with_calls in [false, true] {
-        let options = ReplayOptions { partitions: 1, round_bytes: 1 << 20, threads: 1, with_calls };
+        let options = ReplayOptions { with_calls, ..ReplayOptions::new(1, 1 << 20, 1) };
         let mut replay = logs.replay(options, &|_, _| 0);
         let round = replay.next_round().expect("sound").expect("a round");
         let written = |of: &ReplayWrite<'_>| match of.write.op {
@@ -313,6 +315,50 @@ fn a_call_is_replayed_by_what_it_wrote() {
                 assert!(with_calls && *found == call, "{found:?}");
             }
             _ => panic!("{calls:?}"),
+        }
+    }
+}
+
+/// A replay has no use for before-images. A check decodes them and compares them with the writes.
+#[test]
+fn before_images_are_checked_when_that_is_asked_for() {
+    type Images<'a> = &'a dyn Fn(&mut WritesEncoder<'_>) -> Result<(), EncodeError>;
+    let garbage: Images<'_> = &|images| images.delete(0, 0, &[7; 300]);
+    let cases: [(&str, Images<'_>); 4] = [
+        ("", &|images| images.put(0, 0, b"k", 0, b"before")),
+        ("another key", garbage),
+        ("more before-images", &|images| {
+            images.delete(0, 0, b"k")?;
+            images.delete(0, 0, b"l")
+        }),
+        ("a part of a value", &|images| images.patch_range(0, 0, b"k", 0, b"part")),
+    ];
+    let fewer: (&str, Images<'_>) = ("fewer before-images", &|_| Ok(()));
+    for (wrong, images) in cases.into_iter().chain([fewer]) {
+        let disk = SimDisk::new(1);
+        let journal = open(&disk, &small(1, 0, 1));
+        let body = |to: &mut Vec<u8>| {
+            encode_before_images(to, images)?;
+            WritesEncoder::new(to).put(0, 0, b"k", 0, b"written")
+        };
+        let entry = Entry { kind: RecordKind::UndoWrites, epoch: 1, touched: &[], body: &body };
+        journal.append(0, &entry).expect("appends");
+        journal.flush_all().expect("flushes");
+        let logs = scan_first(&disk.crash(1)).expect("sound");
+        for checks_before_images in [false, true] {
+            let options =
+                ReplayOptions { checks_before_images, ..ReplayOptions::new(1, 1 << 20, 1) };
+            let mut replay = logs.replay(options, &|_, _| 0);
+            match replay.next_round() {
+                Ok(round) => {
+                    assert!(!checks_before_images || wrong.is_empty(), "not found: {wrong}");
+                    assert_eq!(round.expect("a round").partition(0).count(), 1);
+                }
+                Err(error) => {
+                    assert!(checks_before_images && error.is_damage(), "{wrong}: {error}");
+                    assert!(!wrong.is_empty() && error.to_string().contains(wrong), "{error}");
+                }
+            }
         }
     }
 }

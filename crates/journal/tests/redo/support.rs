@@ -123,7 +123,7 @@ pub(crate) fn scan_first(disk: &SimDisk) -> Result<Logs, ScanError> {
 /// All replayed records, partition by partition within a round. Checks that each partition is in
 /// gsn order over all rounds, and that progress ends at the total.
 pub(crate) fn replay(logs: &Logs, round_bytes: usize) -> Vec<Replayed> {
-    let options = ReplayOptions { partitions: 3, round_bytes, threads: 2, with_calls: false };
+    let options = ReplayOptions::new(3, round_bytes, 2);
     let partition_of = |_: u16, key: &[u8]| key.iter().map(|b| usize::from(*b)).sum::<usize>() % 3;
     let mut replay = logs.replay(options, &partition_of);
     let mut last = [0; 3];

@@ -53,8 +53,7 @@ fn replayed(real: &Real) -> u64 {
         progress: &|_, _| (),
     };
     let logs = scan(&real.disk, &input).expect("sound");
-    let options =
-        ReplayOptions { partitions: 4, round_bytes: 256 << 10, threads: 2, with_calls: false };
+    let options = ReplayOptions::new(4, 256 << 10, 2);
     let mut replay = logs.replay(options, &|_, key| usize::from(key[0]) % 4);
     let mut records = 0;
     while let Some(round) = replay.next_round().expect("sound") {

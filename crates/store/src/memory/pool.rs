@@ -213,6 +213,11 @@ impl Pool {
             cache.slots.push(slot);
             slot = self.words(slot)[0].load(Relaxed) as u32;
         }
+        self.return_surplus(cache);
+    }
+
+    /// Returns what the cache has beyond a few dozen slots.
+    pub(crate) fn return_surplus(&self, cache: &mut SlotCache) {
         if cache.slots.len() > 2 * self.run_slots {
             self.return_beyond(cache, self.run_slots);
         }
@@ -325,6 +330,18 @@ mod tests {
         pool.drain(&mut cache);
         pool.wait(&mut other, 3, || false);
         assert_eq!(pool.used_bytes(), (3 * SLOT_BYTES, 3 * SLOT_BYTES));
+    }
+
+    /// A wait may bring slots for versions that the scan has made needless.
+    #[test]
+    fn slots_that_a_commit_does_not_need_any_more_go_back() {
+        let pool = Pool::new(64 * SLOT_BYTES, &Arc::default()).expect("address space");
+        let (mut cache, mut other) = (SlotCache::default(), SlotCache::default());
+        pool.wait(&mut cache, 60, || false);
+        assert!(!pool.fill(&mut other, 40));
+        pool.return_surplus(&mut cache);
+        assert_eq!(pool.used_bytes().0, pool.run_slots * SLOT_BYTES);
+        assert!(pool.fill(&mut other, 40));
     }
 
     #[test]

@@ -226,6 +226,7 @@ impl<'t> CommitSteps<'t> {
         if !self.has_ended {
             transaction.roll_back(local);
         }
+        local.return_surplus_slots();
         // The next transaction begins in a read section that respects a quiesce.
         if local.in_section {
             local.exit();

@@ -19,25 +19,51 @@ impl Transaction {
         let (memory, claim) = (store.memory(), store.claim_in(phase));
         let unmarked = || self.written_cells().filter(|&cell| store.is_unmarked(cell, claim));
         let wanted = unmarked().map(|cell| slots_of(memory, cell)).sum();
-        let pool = pool(memory);
+        let (pool, driver) = (pool(memory), store.driver());
         if !pool.can_have(wanted) {
             pool.exceed(phase.epoch());
-            store.driver().spoil(phase.epoch());
+            driver.spoil(phase.epoch());
+        }
+        if driver.is_spoilt(phase.epoch()) {
+            // The checkpoint is given up, but its scan may still be under way. A scan that wins a claim
+            // relies on what it has read.
+            unmarked().for_each(|cell| stable::claim_alone(memory, cell, claim));
             return None;
         }
         if !pool.fill(slots, wanted) {
             return Some(Shortage::Stable(wanted));
         }
         unmarked().for_each(|cell| stable::store_version(memory, (slots, cache), cell, claim));
+        pool.return_surplus(slots);
         None
     }
 }
 
 impl Participant {
-    /// Waits for slots of the pool, or until the capture has ended. Outside of the read section.
+    /// Waits for slots of the pool, or until the capture has ended or was given up. Outside of the read
+    /// section.
     pub(super) fn wait_for_slots(&mut self, wanted: usize) {
         let Self { store, slots, .. } = self;
-        let is_over = || !store.driver().now().is_capturing();
+        let driver = store.driver();
+        let sink = store.sink();
+        let is_over = || {
+            let now = driver.now();
+            if let Some(sink) = &sink {
+                sink.let_commits_pass();
+            }
+            if now.is_gated() && now.is_capturing() {
+                // Who stops all commits waits for this one. That is not to last until the scan comes by.
+                driver.spoil(now.epoch());
+            }
+            !now.is_capturing() || driver.is_spoilt(now.epoch())
+        };
         pool(store.memory()).wait(slots, wanted, is_over);
+    }
+
+    /// Gives back what a wait has brought and the commit has not used.
+    pub(super) fn return_surplus_slots(&mut self) {
+        if let Some(pool) = &self.store.memory().pool {
+            pool.return_surplus(&mut self.slots);
+        }
     }
 }
