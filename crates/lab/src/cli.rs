@@ -72,12 +72,15 @@ enum LabCommand {
     /// Measure a load on this machine and recommend a scheme for it. Exit status 1 if none keeps the
     /// limits.
     #[command(
-        after_help = "Example: a game of 2,000 players with 100 KB each, 30 ticks per second, \
-                            none of which may take longer than 5 ms:\n  stillpoint lab advise --state \
+        after_help = "Examples:\n  A game of 2,000 players with 100 KB each, 30 ticks per second, \
+                            none of which may take longer than 5 ms:\n    stillpoint lab advise --state \
                             --cells 50000000 --cell-bytes 4 --updates-per-second 530000 \
-                            --tick-ms 33 --worst-tick-us 5000"
+                            --tick-ms 33 --worst-tick-us 5000\n  \
+                            A million records, of which a tenth is hot:\n    stillpoint lab advise \
+                            --records 1000000 --value-bytes 100 --transactions-per-second 50000 \
+                            --hot 0.1 --worst-ms 5"
     )]
-    Advise(Question),
+    Advise(Box<Question>),
     /// Child processes that experiments start.
     #[command(hide = true)]
     Child {
@@ -107,6 +110,13 @@ enum Child {
     Accesses(experiments::fc_words::accesses::Child),
     /// TPC-C on one thread, for callgrind.
     TpccInstructions(experiments::tpcc_instructions::Child),
+    /// A server that answers at once and keeps nothing, until it is killed.
+    NullServer {
+        #[arg(long)]
+        port: u16,
+        #[arg(long)]
+        value_bytes: usize,
+    },
     /// One run of the microbenchmark, for a profiler beside it.
     Profiled(profiled::Profiled),
     /// The game of SIGMOD 2011 until it is killed.
@@ -143,6 +153,9 @@ fn run_child(child: &Child) -> LabResult<()> {
         }
         Child::Accesses(what) => experiments::fc_words::accesses::child(what),
         Child::TpccInstructions(what) => experiments::tpcc_instructions::child(what),
+        Child::NullServer { port, value_bytes } => {
+            subjects::null_server::serve(*port, *value_bytes)
+        }
         Child::Profiled(what) => profiled::child(&open, what, &mut std::io::stdout()),
         Child::Game(what) => crash::game::child(what, &mut std::io::stdout()),
         Child::Tpcc(what) => crash::tpcc::child(what, &mut std::io::stdout()),
@@ -204,16 +217,11 @@ pub fn run(args: &LabArgs, commit: &str, output: &mut dyn Write) -> LabResult<bo
         LabCommand::Advise(question) => {
             let progress = Box::new(std::io::stderr());
             let context = Context::new(&question.dir, false, "stillpoint".into(), progress);
-            let advice = advise::advise(question, &context)?;
-            if question.json {
-                let json = serde_json::to_string_pretty(&advice);
-                print(output, json.map_err(|e| LabError::process("JSON", e))?)?;
-            } else {
-                for line in advise::lines(&advice) {
-                    print(output, line)?;
-                }
+            let answer = advise::advise(question, &context)?;
+            for line in answer.lines {
+                print(output, line)?;
             }
-            Ok(advice.choice.is_within_limits)
+            Ok(answer.is_within_limits)
         }
         LabCommand::Child { child } => run_child(child).map(|()| true),
         LabCommand::Report { out } => {
@@ -325,6 +333,26 @@ mod tests {
                 .map_err(|e| LabError::process("JSON", e))?;
         assert!(json["recommended"].is_string() && json["measured"][0]["image_s"].is_number());
         assert!(say(&words[..1]).is_err() && say(&["advise", "--cells", "7"]).is_err());
+        assert!(say(&["advise", "--state", "--cells", "7"]).is_err(), "no rate");
+        Ok(())
+    }
+
+    #[test]
+    fn advice_on_records_has_the_same_form() -> LabResult<()> {
+        let dir = tempfile::tempdir().map_err(|e| LabError::process("tempdir", e))?;
+        let at = dir.path().to_string_lossy().into_owned();
+        let line = "advise --records 1000 --transactions-per-second 500 --seconds 0.1 --touched 2 \
+                    --hot 0.5 --schemes calc,naive --checkpoint-every-ms 50 --dir";
+        let words: Vec<&str> = line.split_whitespace().chain([&*at]).collect();
+        let text = say(&words)?;
+        assert!(text.contains("recommended: ") && text.contains("naive"), "{text}");
+        let json: serde_json::Value =
+            serde_json::from_str(&say(&[&words[..], &["--json"]].concat())?)
+                .map_err(|e| LabError::process("JSON", e))?;
+        assert!(json["recommended"].is_string() && json["measured"][1]["cpu_us"].is_number());
+        let both = say(&[&words[..], &["--state"]].concat()).expect_err("one of them");
+        assert!(both.to_string().contains("--state"), "{both}");
+        assert!(say(&["advise", "--records", "7"]).is_err(), "no rate");
         Ok(())
     }
 

@@ -13,9 +13,10 @@
 //! - `report`: result files, figures, the page;
 //! - `context`, `harness`: folders, lengths and engines of an experiment's run;
 //! - `crash`: child processes that are killed, and the checks of their recovered data;
-//! - `advise`: recommends a scheme for a state, by measurement;
+//! - `advise`: recommends a scheme for a state, or for records, by measurement;
 //! - `experiments`: one file or folder each, and the registry;
-//! - [`cli`]: the commands, the only module that other crates see.
+//! - [`peers`]: the comparison with other embedded stores, which another program links;
+//! - [`cli`]: the commands.
 
 mod advise;
 pub mod cli;
@@ -26,6 +27,7 @@ mod error;
 mod experiments;
 mod harness;
 mod measure;
+pub mod peers;
 mod report;
 mod subjects;
 mod sys;

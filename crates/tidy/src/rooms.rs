@@ -53,6 +53,7 @@ pub const ROOMS: &[(&str, &[&[&str]])] = &[
             &["crash"],
             &["advise"],
             &["experiments"],
+            &["peers"],
             &["cli"],
         ],
     ),

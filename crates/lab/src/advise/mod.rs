@@ -1,292 +1,118 @@
-//! `stillpoint lab advise --state`: measures all schemes under a load on this machine and
-//! recommends one.
+//! `stillpoint lab advise`: measures all schemes under a load on this machine, each for seconds, and
+//! recommends one with the reason. Each scheme's data are read back and compared.
+//!
+//! - [`state`]: state arrays, `--state`;
+//! - [`records`]: records and transactions, `--records N`.
 
-mod choice;
+pub(crate) mod records;
+mod state;
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use stillpoint_state::{Content, registry};
+use serde_json::Value;
 
 use crate::context::Context;
-use crate::drivers::ticks::{self, Drive, Images};
 use crate::error::{LabError, LabResult};
-use crate::measure::durations::{LONGEST_S, seconds};
-use crate::measure::machine::available_bytes;
-use crate::measure::outcome::Outcome;
-use crate::measure::stats::median;
-use crate::subjects::arrays::refusals;
+use crate::measure::durations::seconds;
 use crate::sys;
-use crate::workloads::trace::{Trace, TraceLoad, WordCell};
-use crate::workloads::zipf::ZipfAccesses;
-
-pub(crate) use choice::{Choice, Limits};
-
-/// Sizes of the pieces into which cells are divided for the measurement, in words. Each size is
-/// compiled once for every scheme and layout, so there are few.
-const PIECE_WORDS: [usize; 5] = [1, 2, 16, 128, 1024];
-
-/// Shortest tick that can be asked for, in milliseconds.
-const TICK_MIN_MS: f64 = 0.001;
 
 /// A load, and the limits that a scheme must keep under it.
 #[derive(Args, Clone, Debug, PartialEq)]
 pub(crate) struct Question {
-    /// Advise on state arrays: one thread that changes arrays in ticks.
-    #[arg(long, required = true)]
-    pub(crate) state: bool,
-    /// Cells of the state.
-    #[arg(long, value_name = "N")]
-    pub(crate) cells: usize,
-    /// Bytes of a cell. Cells are measured in the longest pieces that fit: 4, 8, 64, 512 or 4096
-    /// bytes.
-    #[arg(long, value_name = "BYTES", default_value_t = 4)]
-    pub(crate) cell_bytes: usize,
-    /// Updates per second. An update writes 4 bytes of a cell.
-    #[arg(long, value_name = "N")]
-    pub(crate) updates_per_second: u64,
-    /// Share of all accesses that read, from 0 to below 1. Reads come on top of the updates.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
-    pub(crate) reads: f64,
-    /// Exponent of the Zipf law of the cells' popularity. With 0 all cells are equally popular.
-    #[arg(long, value_name = "EXPONENT", default_value_t = 0.5)]
-    pub(crate) zipf: f64,
-    /// Length of a tick, in milliseconds.
-    #[arg(long, value_name = "MS", default_value_t = 100.0)]
-    pub(crate) tick_ms: f64,
-    /// Time from one image to the next, in milliseconds.
-    #[arg(long, value_name = "MS", default_value_t = 1000)]
-    pub(crate) image_every_ms: u64,
-    /// Limit of the work of a tick, in microseconds.
-    #[arg(long, value_name = "US")]
-    pub(crate) worst_tick_us: Option<f64>,
-    /// Limit of memory, as a multiple of the state.
-    #[arg(long, value_name = "COPIES")]
-    pub(crate) copies_max: Option<f64>,
+    #[command(flatten)]
+    of_state: state::OfState,
+    #[command(flatten)]
+    of_records: records::OfRecords,
     /// Seconds for which each scheme is measured.
-    #[arg(long, default_value_t = 3.0, value_parser = seconds)]
-    pub(crate) seconds: f64,
-    /// Measure every layout, not only the first of each scheme.
-    #[arg(long)]
-    pub(crate) all_layouts: bool,
-    /// Directory for the files of the measured states, on the disk in question.
-    #[arg(long, value_name = "DIR", default_value = "lab-results")]
+    #[arg(long, default_value_t = 3.0, value_parser = seconds, help_heading = "Options")]
+    seconds: f64,
+    /// Directory for the files of the measured schemes, on the disk in question.
+    #[arg(long, value_name = "DIR", default_value = "lab-results", help_heading = "Options")]
     pub(crate) dir: PathBuf,
     /// One JSON object instead of a table.
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[arg(long, help_heading = "Options")]
+    json: bool,
 }
 
-/// Figures of a scheme under the load.
+/// The recommended scheme.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Measured {
-    /// The registered name.
-    pub(crate) scheme: String,
-    /// CPU time of the mutator beyond the baseline's, in percent of a tick.
-    pub(crate) overhead_percent: f64,
-    /// Mean work of a tick, in microseconds.
-    pub(crate) mean_tick_us: f64,
-    /// Worst work of a tick, in microseconds.
-    pub(crate) worst_tick_us: f64,
-    /// Worst work of a tick of the baseline in the same run, in microseconds.
-    pub(crate) raw_worst_tick_us: f64,
-    /// Median time of a tick's end at which an image begins, in microseconds.
-    pub(crate) boundary_us: f64,
-    /// Bytes of memory.
-    pub(crate) memory_bytes: u64,
-    /// Memory as a multiple of the state.
-    pub(crate) copies: f64,
-    /// Median seconds until an image is durable.
-    pub(crate) image_s: f64,
-    /// Seconds to read an image back.
-    pub(crate) recovery_s: f64,
+pub(crate) struct Choice {
+    /// The scheme's registered name.
+    pub(crate) recommended: String,
+    /// The reason for the choice, in words.
+    pub(crate) reason: String,
+    /// Whether the scheme keeps the limits.
+    pub(crate) is_within_limits: bool,
 }
 
 /// The figures of all schemes and the recommendation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Advice {
+struct Advice<M> {
     /// The figures of every measured scheme.
-    pub(crate) measured: Vec<Measured>,
+    measured: Vec<M>,
     /// The recommended scheme and the reason.
     #[serde(flatten)]
-    pub(crate) choice: Choice,
+    choice: Choice,
 }
 
-impl Measured {
-    fn of(outcome: &Outcome, tick_s: f64) -> Measured {
-        let all = outcome.all();
-        Measured {
-            scheme: outcome.scheme.clone(),
-            overhead_percent: 100.0 * all.overhead_share(tick_s),
-            mean_tick_us: all.mean_ms() * 1e3,
-            worst_tick_us: all.max_ms() * 1e3,
-            raw_worst_tick_us: all.raw_max_ms() * 1e3,
-            boundary_us: median(&all.boundaries_us()),
-            memory_bytes: outcome.held_bytes,
-            copies: outcome.held_bytes as f64 / outcome.state_bytes as f64,
-            image_s: median(&outcome.image_s),
-            recovery_s: outcome.recovery.map_or(f64::NAN, |recovery| recovery.seconds()),
-        }
-    }
+/// The head of a column, and its cell for a scheme.
+type Column<M> = (&'static str, fn(&M) -> String);
+
+/// Figures of a scheme, as a row of the table.
+trait Measurement: Serialize + Sized + 'static {
+    /// All columns. The first names the scheme.
+    const COLUMNS: &'static [Column<Self>];
+}
+
+/// The answer to a question, for the terminal.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Answer {
+    pub(crate) lines: Vec<String>,
+    /// Whether the recommended scheme keeps the limits.
+    pub(crate) is_within_limits: bool,
 }
 
 fn refused(what: String, cure: &str) -> LabError {
     LabError::Missing { what, cure: cure.to_owned() }
 }
 
-impl Question {
-    fn check(&self) -> LabResult<()> {
-        let positive = [
-            ("--cells", self.cells as f64),
-            ("--cell-bytes", self.cell_bytes as f64),
-            ("--updates-per-second", self.updates_per_second as f64),
-        ];
-        for (option, value) in positive {
-            if value <= 0.0 || value > 1e15 {
-                return Err(refused(
-                    format!("{option} {value}"),
-                    "give a number above 0, and no more than 10^15",
-                ));
-            }
-        }
-        let milliseconds =
-            [("--tick-ms", self.tick_ms), ("--image-every-ms", self.image_every_ms as f64)];
-        for (option, value) in milliseconds {
-            if !(TICK_MIN_MS..=LONGEST_S * 1e3).contains(&value) {
-                let cure = format!("give milliseconds from {TICK_MIN_MS} to {}", LONGEST_S * 1e3);
-                return Err(refused(format!("{option} {value}"), &cure));
-            }
-        }
-        if !(0.0..1.0).contains(&self.reads) {
-            let cure = "give the share of reads: at least 0 and below 1";
-            return Err(refused(format!("--reads {}", self.reads), cure));
-        }
-        if !(0.0..=10.0).contains(&self.zipf) {
-            return Err(refused(format!("--zipf {}", self.zipf), "give an exponent from 0 to 10"));
-        }
-        Ok(())
-    }
-
-    /// Words of a measured piece, and number of pieces.
-    fn shape(&self) -> (usize, usize) {
-        let piece_words = PIECE_WORDS.into_iter().rev().find(|words| words * 4 <= self.cell_bytes);
-        let piece_words = piece_words.unwrap_or(1);
-        let pieces = self.cell_bytes.div_ceil(piece_words * 4).max(1);
-        (piece_words, self.cells.saturating_mul(pieces))
-    }
-
-    fn drive(&self) -> Drive {
-        let ticks_of = |ms: f64| (ms / self.tick_ms).round().max(1.0) as u64;
-        let period_ticks = ticks_of(self.image_every_ms as f64);
-        Drive {
-            ticks: ticks_of(self.seconds * 1e3).max(period_ticks + 1),
-            warm_up_images: 1,
-            tick: Some(Duration::from_secs_f64(self.tick_ms / 1e3)),
-            images: Images::EveryTicks(period_ticks),
-            ..Drive::paper(1)
-        }
-    }
-
-    fn schemes(&self) -> Vec<&'static str> {
-        let rows = registry::REGISTRY
-            .iter()
-            .filter(|row| row.content != Content::Nothing && row.check_system().is_ok());
-        let layouts = if self.all_layouts { usize::MAX } else { 1 };
-        rows.flat_map(|row| row.layouts.iter().take(layouts).map(|layout| layout.name)).collect()
-    }
-
-    fn limits(&self) -> Limits {
-        Limits { worst_tick_us: self.worst_tick_us, copies_max: self.copies_max }
-    }
-}
-
 /// Measures the schemes under the load and chooses one.
 ///
 /// # Errors
 /// When the load makes no sense, the memory is too small, or the disk fails.
-pub(crate) fn advise(question: &Question, context: &Context) -> LabResult<Advice> {
-    question.check()?;
-    let (words, _) = question.shape();
-    match words {
-        1 => measure::<u32>(question, context),
-        2 => measure::<[u32; 2]>(question, context),
-        16 => measure::<[u32; 16]>(question, context),
-        128 => measure::<[u32; 128]>(question, context),
-        _ => measure::<[u32; 1024]>(question, context),
-    }
+pub(crate) fn advise(question: &Question, context: &Context) -> LabResult<Answer> {
+    let answer = match question.of_state.state {
+        true => answer(question, &state::advise(&question.of_state, question.seconds, context)?),
+        false => {
+            answer(question, &records::advise(&question.of_records, question.seconds, context)?)
+        }
+    };
+    sys::remove_dir_all(&context.work)?;
+    answer
 }
 
-fn measure<C: WordCell>(question: &Question, context: &Context) -> LabResult<Advice> {
-    let (object_words, objects) = question.shape();
-    let state_bytes = objects.saturating_mul(object_words * 4) as u64;
-    let needed = state_bytes.saturating_mul(4);
-    if needed > available_bytes() {
-        let cure = "ask for fewer cells: ping-pong's three copies and the baseline must fit";
-        return Err(refused(format!("{needed} bytes of memory are not there"), cure));
-    }
-    let drive = question.drive();
-    let accesses_per_s = question.updates_per_second as f64 / (1.0 - question.reads);
-    let per_tick = (accesses_per_s * question.tick_ms / 1e3).round().max(1.0) as usize;
-    let zipf = ZipfAccesses {
-        objects,
-        object_words,
-        object_exponent: question.zipf,
-        word_exponent: 0.0,
-        read_share: question.reads,
-        count: per_tick.saturating_mul(drive.ticks as usize).min(16_000_000),
-        seed: 1,
+fn answer<M: Measurement>(question: &Question, advice: &Advice<M>) -> LabResult<Answer> {
+    let is_within_limits = advice.choice.is_within_limits;
+    let lines = if question.json {
+        let json: Result<Value, _> = serde_json::to_value(advice);
+        let json = json.and_then(|json| serde_json::to_string_pretty(&json));
+        vec![json.map_err(|e| LabError::process("JSON", e))?]
+    } else {
+        lines(advice)
     };
-    let load = TraceLoad::<C>::new(Trace::equal(zipf.make()?, per_tick), zipf.words());
-    let mut measured = Vec::new();
-    for refusal in refusals() {
-        context.note(refusal);
-    }
-    for scheme in question.schemes() {
-        context.note(format!("measuring {scheme} for {} s", question.seconds));
-        let dir = context.fresh_dir(scheme)?;
-        let outcome = ticks::run(&load, scheme, &drive, &dir)?;
-        sys::remove_dir_all(&dir)?;
-        measured.push(Measured::of(&outcome, question.tick_ms / 1e3));
-    }
-    sys::remove_dir_all(&context.work)?;
-    let choice = choice::choose(&measured, &question.limits())
-        .ok_or_else(|| refused("no scheme was measured".into(), "build with one"))?;
-    Ok(Advice { measured, choice })
+    Ok(Answer { lines, is_within_limits })
 }
 
 /// The advice for a terminal, line by line.
-pub(crate) fn lines(advice: &Advice) -> Vec<String> {
-    let heads = [
-        "scheme",
-        "overhead %",
-        "mean us",
-        "worst us",
-        "raw worst us",
-        "boundary us",
-        "copies",
-        "MiB",
-        "image s",
-        "recovery s",
-    ];
-    let mut rows = vec![heads.map(String::from).to_vec()];
-    rows.extend(advice.measured.iter().map(|it| {
-        vec![
-            it.scheme.clone(),
-            format!("{:.3}", it.overhead_percent),
-            format!("{:.0}", it.mean_tick_us),
-            format!("{:.0}", it.worst_tick_us),
-            format!("{:.0}", it.raw_worst_tick_us),
-            format!("{:.1}", it.boundary_us),
-            format!("{:.2}", it.copies),
-            format!("{}", it.memory_bytes >> 20),
-            format!("{:.3}", it.image_s),
-            format!("{:.3}", it.recovery_s),
-        ]
-    }));
+fn lines<M: Measurement>(advice: &Advice<M>) -> Vec<String> {
+    let heads = M::COLUMNS.iter().map(|(head, _)| (*head).to_owned());
+    let mut rows: Vec<Vec<String>> = vec![heads.collect()];
+    let cells = |it: &M| M::COLUMNS.iter().map(|(_, cell)| cell(it)).collect();
+    rows.extend(advice.measured.iter().map(cells));
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..heads.len()).map(width).collect();
+    let widths: Vec<usize> = (0..M::COLUMNS.len()).map(width).collect();
     let mut lines: Vec<String> = rows
         .iter()
         .map(|row| {
@@ -300,6 +126,3 @@ pub(crate) fn lines(advice: &Advice) -> Vec<String> {
     lines.push(advice.choice.reason.clone());
     lines
 }
-
-#[cfg(test)]
-mod tests;

@@ -254,7 +254,7 @@ fn point(bench: &Harness<'_>, plan: &Plan, bed: &Instance<'_>, r: f64) -> LabRes
 /// The claim on each point. The formula gives its bound.
 const PEAK: ClaimRow = ClaimRow::new(
     "peak of memory ÷ memory at rest",
-    "CALC paper, §5.1.6; formula for uniform updates",
+    "CALC paper, §5.1.6, Figure 6; formula for uniform updates",
     Bound::AtMost(2.0),
 )
 .paper(Paper::ratio("1.2 ×", 1.2))
@@ -263,7 +263,7 @@ const PEAK: ClaimRow = ClaimRow::new(
 /// The claim on each point of the pool.
 const POOL: ClaimRow = ClaimRow::new(
     "calc-stored: difference of the pool's peak from f(r), as a share of f(r)",
-    "CALC paper, §5.1.6; formula for uniform updates",
+    "CALC paper, §5.1.6, Figure 6; formula for uniform updates",
     Bound::AtMost(0.15),
 );
 

@@ -35,6 +35,15 @@ pub(crate) fn merge_loss_percent(baseline: &Outcome, run: &Outcome) -> f64 {
     capture_loss_percent(baseline, &merging)
 }
 
+/// The run's throughput before its first checkpoint ÷ the baseline's in the same time.
+pub(crate) fn before_ratio(baseline: &Outcome, run: &Outcome) -> f64 {
+    let first_s = run.captures.first().map_or(run.seconds, |capture| capture.from_s);
+    // The window in which the checkpoint begins belongs to the checkpoint.
+    let width_s = run.windows.width_s();
+    let until_s = (first_s / width_s).floor() * width_s;
+    run.windows.mean_rate(0.0, until_s) / baseline.windows.mean_rate(0.0, until_s)
+}
+
 /// Transactions lost over the whole run.
 pub(crate) fn lost_transactions(baseline: &Outcome, run: &Outcome) -> f64 {
     lost(&baseline.windows, &run.windows, 0.0, run.seconds)
@@ -106,6 +115,15 @@ mod tests {
         assert!((worst_window_ratio(&baseline, &run) - 60.0 / 90.0).abs() < 1e-9);
         assert!((capture_seconds(&run) - 0.2).abs() < 1e-9);
         assert!(worst_window_ratio(&baseline, &baseline).is_nan(), "no capture, no figure");
+    }
+
+    #[test]
+    fn what_comes_before_the_checkpoint_is_compared_alone() {
+        let baseline = outcome(&[100, 100, 90, 100, 100], None);
+        let run = outcome(&[96, 94, 10, 10, 90], Some((0.25, 0.4)));
+        assert!((before_ratio(&baseline, &run) - 0.95).abs() < 1e-9);
+        let whole = Outcome { captures: Vec::new(), ..run };
+        assert!((before_ratio(&baseline, &whole) - 300.0 / 490.0).abs() < 1e-9);
     }
 
     #[test]

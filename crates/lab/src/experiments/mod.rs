@@ -7,7 +7,7 @@ mod calc_fig5;
 mod calc_fig6;
 mod calc_fig7;
 mod calc_fig8;
-mod calc_figures;
+pub(crate) mod calc_figures;
 mod calc_measures;
 mod command_cost;
 pub(crate) mod fc_words;
@@ -19,6 +19,7 @@ mod peers_collections;
 mod peers_redis;
 mod redo_cost;
 mod snap_fig3;
+mod snap_redis;
 mod snap_table1;
 mod snapshot_cost;
 mod tpcc;
@@ -125,6 +126,8 @@ pub(crate) static EXPERIMENTS: Registry<Registered> = Registry::new(
         row::<fc_words::FcWords>(),
         row::<snap_fig3::SnapFig3>(),
         row::<snap_table1::SnapTable1>(),
+        row::<snap_redis::SnapFig5>(),
+        row::<snap_redis::SnapFig6>(),
         row::<game::FcFig10>(),
         row::<game::FcFig11>(),
         row::<tpcc::FcFig12>(),

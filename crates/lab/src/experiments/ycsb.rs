@@ -75,7 +75,7 @@ impl Experiment for Ycsb {
             runs: 5,
             run_s: 5.0,
             connections: 50,
-            pipelines: vec![1, 16],
+            pipelines: vec![1, 16, 64],
         }
     }
 
@@ -104,8 +104,16 @@ impl Experiment for Ycsb {
 const AT_REST: ClaimRow = ClaimRow::new("YCSB at rest", "CALC paper, §5.1.1", Bound::AtLeast(0.98))
     .between("calc", "none")
     .paper(Paper::words("no degradation of the baseline"));
-const OVER_RESP: ClaimRow = ClaimRow::new("YCSB over RESP", "Stillpoint", Bound::AtLeast(1.0))
-    .between("stillpoint", "redis");
+/// Names of the servers over RESP.
+const OURS: &str = "stillpoint";
+const REDIS: &str = "redis";
+const NULL: &str = "null server";
+/// Pipelines from this one on are compared with the null server: with shorter ones the clients limit.
+const LIMITED_PIPELINE: usize = 16;
+const BESIDE_NULL: ClaimRow =
+    ClaimRow::new("YCSB over RESP", "Stillpoint", Bound::AtLeast(0.9)).between(OURS, NULL);
+const OVER_RESP: ClaimRow =
+    ClaimRow::new("YCSB over RESP", "Stillpoint", Bound::AtLeast(1.0)).between(OURS, REDIS);
 
 /// Runs mixes on a table of this kind.
 fn embedded(
@@ -207,6 +215,7 @@ fn over_resp(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) ->
         peers.truncate(1);
         result.note("redis-server is not installed: nothing was compared.");
     }
+    peers.push(null_server(&context.binary));
     let mut servers = Vec::new();
     for peer in &peers {
         servers.push(filled(context, plan, peer)?);
@@ -216,7 +225,8 @@ fn over_resp(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) ->
     for mix in MIXES.into_iter().filter(|mix| mix.reads + mix.updates >= 1.0) {
         for &pipeline in &plan.pipelines {
             let rates = load(context, plan, mix, pipeline, &peers, &servers)?;
-            let reference = rates.get(1).map_or(f64::NAN, |redis| median(&redis.1));
+            let of = |name: &str| rates.iter().find(|it| it.0 == name).map(|it| &it.1);
+            let reference = of(REDIS).map_or(f64::NAN, |redis| median(redis));
             for (name, rates) in &rates {
                 let rate = median(rates);
                 table.rows.push(vec![
@@ -227,9 +237,13 @@ fn over_resp(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) ->
                     format!("{:.2}", rate / reference),
                 ]);
             }
-            if let [ours, redis] = &rates[..] {
-                let ratios = ours.1.iter().zip(&redis.1).map(|(ours, redis)| ours / redis);
-                let claim = OVER_RESP.claim(&format!("{}, pipeline {pipeline}", mix.name));
+            for (claim, other) in [(OVER_RESP, of(REDIS)), (BESIDE_NULL, of(NULL))] {
+                let (Some(ours), Some(other)) = (of(OURS), other) else { continue };
+                if claim.baseline == NULL && pipeline < LIMITED_PIPELINE {
+                    continue;
+                }
+                let ratios = ours.iter().zip(other).map(|(ours, other)| ours / other);
+                let claim = claim.claim(&format!("{}, pipeline {pipeline}", mix.name));
                 result.claims.push(claim.measured_runs(&ratios.collect::<Vec<_>>()));
             }
             let title = format!("YCSB {} over RESP, pipeline {pipeline}", mix.name);
@@ -238,6 +252,13 @@ fn over_resp(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) ->
     }
     result.tables.push(table);
     Ok(())
+}
+
+/// The limit: a server that answers at once.
+fn null_server(binary: &std::path::Path) -> Peer {
+    let line = format!("lab child null-server --port {{port}} --value-bytes {RECORD_BYTES}");
+    let arguments = line.split(' ').map(str::to_owned).collect();
+    Peer { name: NULL.into(), program: binary.to_owned(), arguments }
 }
 
 fn load_plan(plan: &Plan, server: &Server) -> LoadPlan {
@@ -252,7 +273,8 @@ fn load_plan(plan: &Plan, server: &Server) -> LoadPlan {
 /// A server with every record.
 fn filled(context: &Context, plan: &Plan, peer: &Peer) -> LabResult<Server> {
     context.note(format!("writing {} records to {}", plan.records, peer.name));
-    let server = peer.start(&context.fresh_dir(&format!("ycsb-{}", peer.name))?, PATIENCE)?;
+    let dir = format!("ycsb-{}", peer.name.replace(' ', "-"));
+    let server = peer.start(&context.fresh_dir(&dir)?, PATIENCE)?;
     let all = LoadPlan { pipeline: 16, until: Until::EveryKeyWritten, ..load_plan(plan, &server) };
     resp::run(&all)?.expect_no_errors(server.address)?;
     Ok(server)

@@ -4,6 +4,8 @@
 pub(crate) mod adapter;
 pub(crate) mod aries;
 pub(crate) mod arrays;
+pub(crate) mod counters;
+pub(crate) mod null_server;
 pub(crate) mod records;
 pub(crate) mod resp;
 pub(crate) mod server;

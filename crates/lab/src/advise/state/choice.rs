@@ -1,28 +1,17 @@
 //! From figures to a recommendation.
 
-use serde::Serialize;
 use stillpoint_state::registry;
 
 use super::Measured;
+use crate::advise::Choice;
 
 /// The limits that a scheme must keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Limits {
+pub(super) struct Limits {
     /// Longest work of a tick, in microseconds.
-    pub(crate) worst_tick_us: Option<f64>,
+    pub(super) worst_tick_us: Option<f64>,
     /// Most memory, as a multiple of the state.
-    pub(crate) copies_max: Option<f64>,
-}
-
-/// The recommended scheme.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Choice {
-    /// The scheme's registered name.
-    pub(crate) recommended: String,
-    /// The reason for the choice, in words.
-    pub(crate) reason: String,
-    /// Whether the scheme keeps the limits.
-    pub(crate) is_within_limits: bool,
+    pub(super) copies_max: Option<f64>,
 }
 
 /// Overheads that differ by less than this, in percent of a tick, count as equal: ticks vary by as

@@ -1,23 +1,25 @@
 use super::*;
+use crate::advise::lines;
+use crate::error::LabError;
 
-fn question() -> Question {
-    Question {
+fn question() -> OfState {
+    OfState {
         state: true,
-        cells: 5_000,
+        cells: Some(5_000),
         cell_bytes: 4,
-        updates_per_second: 100_000,
+        updates_per_second: Some(100_000),
         reads: 0.25,
         zipf: 0.5,
         tick_ms: 5.0,
         image_every_ms: 50,
         worst_tick_us: Some(1e6),
         copies_max: None,
-        seconds: 0.2,
         all_layouts: false,
-        dir: "unused".into(),
-        json: false,
     }
 }
+
+/// Seconds for which each scheme is measured.
+const SECONDS: f64 = 0.2;
 
 fn context(dir: &std::path::Path) -> Context {
     Context::new(dir, true, "none".into(), Box::new(std::io::sink()))
@@ -26,7 +28,7 @@ fn context(dir: &std::path::Path) -> Context {
 #[test]
 fn each_scheme_is_measured_and_one_recommended() -> LabResult<()> {
     let dir = tempfile::tempdir().map_err(|e| LabError::process("tempdir", e))?;
-    let advice = advise(&question(), &context(dir.path()))?;
+    let advice = advise(&question(), SECONDS, &context(dir.path()))?;
     let schemes = crate::subjects::arrays::schemes().len();
     assert_eq!(advice.measured.len(), schemes);
     assert!(advice.choice.is_within_limits, "a second is enough for 500 updates");
@@ -44,13 +46,13 @@ fn each_scheme_is_measured_and_one_recommended() -> LabResult<()> {
 #[test]
 fn long_cells_are_measured_in_pieces() -> LabResult<()> {
     let dir = tempfile::tempdir().map_err(|e| LabError::process("tempdir", e))?;
-    let question = Question { cells: 10, cell_bytes: 10_000, all_layouts: true, ..question() };
+    let question = OfState { cells: Some(10), cell_bytes: 10_000, all_layouts: true, ..question() };
     assert_eq!(question.shape(), (1024, 30));
-    let advice = advise(&question, &context(dir.path()))?;
+    let advice = advise(&question, SECONDS, &context(dir.path()))?;
     assert_eq!(advice.measured.len(), registry::names_here().count() - 1);
     let pieces = [(1, 1, 10), (4, 1, 10), (5, 1, 20), (8, 2, 10), (48, 2, 60), (4096, 1024, 10)];
     for (bytes, words, count) in pieces {
-        assert_eq!(Question { cell_bytes: bytes, ..question.clone() }.shape(), (words, count));
+        assert_eq!(OfState { cell_bytes: bytes, ..question.clone() }.shape(), (words, count));
     }
     Ok(())
 }
@@ -58,18 +60,18 @@ fn long_cells_are_measured_in_pieces() -> LabResult<()> {
 #[test]
 fn questions_that_make_no_sense_are_refused() {
     let context = context(std::path::Path::new("nowhere"));
-    let refused = |question: Question, word: &str| {
-        let error = advise(&question, &context).expect_err(word).to_string();
+    let refused = |question: OfState, word: &str| {
+        let error = advise(&question, SECONDS, &context).expect_err(word).to_string();
         assert!(error.contains(word), "{error}");
     };
-    refused(Question { cells: 0, ..question() }, "--cells 0");
-    refused(Question { reads: 1.0, ..question() }, "--reads 1");
-    refused(Question { zipf: f64::NAN, ..question() }, "--zipf NaN");
+    refused(OfState { cells: Some(0), ..question() }, "--cells 0");
+    refused(OfState { reads: 1.0, ..question() }, "--reads 1");
+    refused(OfState { zipf: f64::NAN, ..question() }, "--zipf NaN");
     for (tick_ms, word) in
         [(-1.0, "-1"), (1e30, "1000000"), (f64::INFINITY, "inf"), (1e-9, "0.000")]
     {
-        refused(Question { tick_ms, ..question() }, &format!("--tick-ms {word}"));
+        refused(OfState { tick_ms, ..question() }, &format!("--tick-ms {word}"));
     }
-    refused(Question { image_every_ms: u64::MAX, ..question() }, "--image-every-ms 18446");
-    refused(Question { cells: 1 << 40, ..question() }, "bytes of memory are not there");
+    refused(OfState { image_every_ms: u64::MAX, ..question() }, "--image-every-ms 18446");
+    refused(OfState { cells: Some(1 << 40), ..question() }, "bytes of memory are not there");
 }

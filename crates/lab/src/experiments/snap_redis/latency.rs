@@ -1,0 +1,316 @@
+//! `snap-fig6`: the worst latency of each period with a snapshot, at half load.
+
+use super::{
+    CONSTANT, FORK, HUGE_FORK, Kind, NONE, Plan, REDIS, Run, Subject, ends_of, run, shown,
+    subjects_here,
+};
+use crate::context::Context;
+use crate::drivers::resp::{self, LoadPlan, Until};
+use crate::error::LabResult;
+use crate::experiments::Experiment;
+use crate::harness::Harness;
+use crate::measure::stats::{ends, median};
+use crate::report::figure::axis::grouped;
+use crate::report::result::{
+    Bound, ClaimRow, ExperimentResult, Figure, Paper, Scale, Series, Table,
+};
+use crate::subjects::server::Server;
+
+/// The experiment.
+pub(crate) struct SnapFig6;
+
+impl Experiment for SnapFig6 {
+    const ID: &'static str = "snap-fig6";
+    const TITLE: &'static str = "Snapshots of a server under YCSB: worst latency";
+    const PAPER: &'static str = "Li et al., ICDE 2018, §III-C, Figure 6";
+    type Plan = Plan;
+
+    fn full() -> Plan {
+        Plan { records: Plan::sizes(), update_shares: vec![0.1], snapshots: 10, ..Plan::FULL }
+    }
+
+    fn quick() -> Plan {
+        Self::full().quickly()
+    }
+
+    fn adjust(plan: &mut Plan, asked: &Context) {
+        plan.adjust(asked);
+    }
+
+    fn run(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
+        match subjects_here(bench.context, bench.children, result) {
+            Some(subjects) => compare(bench.context, plan, &subjects, result),
+            None => Ok(()),
+        }
+    }
+}
+
+const SOURCE: &str = "ICDE 2018, §III-C, Figure 6";
+const STOPPED: ClaimRow =
+    ClaimRow::new("time stopped at the point of consistency", "Stillpoint", Bound::AtMost(1.0))
+        .unit("ms");
+const STOPPED_GROWS: ClaimRow = ClaimRow::new(
+    "time stopped at the point of consistency, greatest ÷ smallest size",
+    "Stillpoint",
+    Bound::AtMost(1.2),
+);
+const STABLE: ClaimRow =
+    ClaimRow::new("worst latency, greatest ÷ smallest size", SOURCE, Bound::AtMost(1.2))
+        .paper(Paper::ratio("remains stable with the growth of the record count", 1.0));
+const FORK_GROWS: ClaimRow =
+    ClaimRow::new("worst latency, greatest ÷ smallest size", SOURCE, Bound::AtLeast(2.0))
+        .paper(Paper::words("fork: dramatic increase from 8 million records on"));
+const SPIKE: ClaimRow =
+    ClaimRow::new("worst latency beyond that without snapshots", SOURCE, Bound::AtMost(1.0 / 7.0))
+        .paper(Paper::words("fork's spike is gone"));
+
+/// Times stopped below this do not differ: a thread that is woken takes as long.
+const SHORTEST_STOP_MS: f64 = 0.05;
+/// Excesses below this do not differ.
+const SHORTEST_EXCESS_MS: f64 = 0.2;
+
+/// One server at one size.
+#[derive(Clone, Debug)]
+struct Point {
+    name: String,
+    records: u64,
+    rate_per_s: f64,
+    p50_ms: f64,
+    p999_ms: f64,
+    /// The worst latency of each period.
+    worst_ms: Vec<f64>,
+    stopped_ms: Vec<f64>,
+    dump_s: f64,
+}
+
+impl Point {
+    fn of(plan: &Plan, name: &str, (records, rate_per_s): (u64, f64), runs: &[Run]) -> Point {
+        let all: Vec<_> = runs.iter().map(|run| run.report.latencies.all()).collect();
+        let of_runs = |q: f64| median(&all.iter().map(|it| it.ms(q)).collect::<Vec<_>>());
+        let period = |number: usize| [number, number + 1].map(|n| n as f64 * plan.period_s);
+        let worst = |run: &Run| -> Vec<f64> {
+            let periods = (0..plan.snapshots).map(|number| {
+                // The first tenth is at rest, before the snapshot.
+                let [from, to] = period(number);
+                run.report.latencies.within(&[[from + 0.1 * plan.period_s, to]]).max_ms()
+            });
+            periods.filter(|ms| ms.is_finite()).collect()
+        };
+        let snapshots = || runs.iter().flat_map(|run| &run.snapshots);
+        let dumps: Vec<f64> = snapshots().map(|it| it.stretch[1] - it.stretch[0]).collect();
+        Point {
+            name: name.to_owned(),
+            records,
+            rate_per_s,
+            p50_ms: of_runs(0.5),
+            p999_ms: of_runs(0.999),
+            worst_ms: runs.iter().flat_map(worst).collect(),
+            stopped_ms: snapshots().map(|it| it.stopped_ms).collect(),
+            dump_s: median(&dumps),
+        }
+    }
+
+    fn stop_ms(&self) -> f64 {
+        median(&self.stopped_ms)
+    }
+
+    /// The median worst latency of a period, beyond that of the server without snapshots.
+    fn excess_ms(&self, none: &Point) -> f64 {
+        median(&self.worst_ms) - median(&none.worst_ms)
+    }
+}
+
+/// Measures all servers one after the other. The one without snapshots runs before and after them.
+pub(super) fn compare(
+    context: &Context,
+    plan: &Plan,
+    subjects: &[Subject],
+    result: &mut ExperimentResult,
+) -> LabResult<()> {
+    let Some((none, others)) = subjects.split_first() else { return Ok(()) };
+    let update_share = plan.update_shares.first().copied().unwrap_or(0.1);
+    result.parameter("load", format!("{} of each server's own capacity", plan.load_share));
+    let mut points = Vec::new();
+    for &records in &plan.records {
+        if !none.fits(records) {
+            result.note(format!("{records} records were left out: no room"));
+            continue;
+        }
+        let baseline = none.start(context, plan, records)?;
+        let capacity = capacity(plan, &baseline, (records, update_share))?;
+        let kind = |capacity: f64, seed| Kind {
+            records,
+            update_share,
+            rate_per_s: Some(capacity * plan.load_share),
+            watches_memory: false,
+            seed,
+        };
+        let mut of_none = vec![run(plan, none, &baseline, kind(capacity, 1))?];
+        for subject in others {
+            if !subject.fits(records) {
+                let name = subject.name();
+                result.note(format!("{name} was left out at {records} records: no room"));
+                continue;
+            }
+            let server = subject.start(context, plan, records)?;
+            let own = self::capacity(plan, &server, (records, update_share))?;
+            let mut runs = Vec::new();
+            for seed in 1..=plan.runs as u64 {
+                runs.push(run(plan, subject, &server, kind(own, seed))?);
+            }
+            subject.finish(context, server, records)?;
+            let at = (records, own * plan.load_share);
+            points.push(noted(context, Point::of(plan, subject.name(), at, &runs)));
+        }
+        of_none.push(run(plan, none, &baseline, kind(capacity, 2))?);
+        none.finish(context, baseline, records)?;
+        let at = (records, capacity * plan.load_share);
+        points.push(noted(context, Point::of(plan, NONE, at, &of_none)));
+    }
+    claims(plan, &points, result);
+    figure(plan, subjects, &points, result);
+    table(&points, result);
+    Ok(())
+}
+
+fn noted(context: &Context, point: Point) -> Point {
+    context.note(format!(
+        "{}, {} records at {:.0}/s: worst of a period {:.2} ms, stopped {:.3} ms",
+        point.name,
+        point.records,
+        point.rate_per_s,
+        median(&point.worst_ms),
+        point.stop_ms(),
+    ));
+    point
+}
+
+/// Requests per second of saturated clients, without snapshots.
+fn capacity(plan: &Plan, server: &Server, (records, share): (u64, f64)) -> LabResult<f64> {
+    let seconds = std::time::Duration::from_secs_f64(plan.period_s / 2.0);
+    let load =
+        LoadPlan { set_share: share, until: Until::Elapsed(seconds), ..plan.load(server, records) };
+    let report = resp::run(&load)?;
+    report.expect_no_errors(server.address)?;
+    Ok(report.rate())
+}
+
+fn claims(plan: &Plan, points: &[Point], result: &mut ExperimentResult) {
+    let find = |name: &str, records: u64| {
+        points.iter().find(|it| it.name == name && it.records == records)
+    };
+    let sizes: Vec<u64> =
+        plan.records.iter().copied().filter(|&size| find(FORK, size).is_some()).collect();
+    let Some([small, large]) = ends_of(&sizes) else { return };
+    let grows = |name: &str, figure: fn(&Point) -> f64| match (find(name, small), find(name, large))
+    {
+        (Some(small), Some(large)) => figure(large) / figure(small),
+        _ => f64::NAN,
+    };
+    let worst = |point: &Point| median(&point.worst_ms);
+    for name in CONSTANT {
+        for &records in &sizes {
+            let stops = find(name, records).map_or(Vec::new(), |it| it.stopped_ms.clone());
+            let at = format!("{} records", grouped(records));
+            result.claims.push(STOPPED.claim_of((name, ""), &at).measured_runs(&stops));
+        }
+        let ratio = grows(name, |point| point.stop_ms().max(SHORTEST_STOP_MS));
+        result.claims.push(STOPPED_GROWS.claim_of((name, ""), "").measured(ratio));
+        result.claims.push(STABLE.claim_of((name, ""), "").measured(grows(name, worst)));
+        let Some(none) = find(NONE, large) else { continue };
+        let excess = |name: &str| {
+            find(name, large).map_or(f64::NAN, |it| it.excess_ms(none).max(SHORTEST_EXCESS_MS))
+        };
+        for fork in [FORK, HUGE_FORK] {
+            let at = format!("{} records", grouped(large));
+            let claim = SPIKE.claim_of((name, fork), &at);
+            result.claims.push(claim.measured(excess(name) / excess(fork)));
+        }
+    }
+    for name in [FORK, REDIS] {
+        if find(name, large).is_some() {
+            result.claims.push(FORK_GROWS.claim_of((name, ""), "").measured(grows(name, worst)));
+        }
+    }
+    if let Some(none) = find(NONE, large) {
+        let [low, high] = ends(&none.worst_ms);
+        let text = format!(
+            "Without snapshots the worst latencies of periods are {low:.2} to {high:.2} ms."
+        );
+        result.note(text);
+    }
+}
+
+fn figure(plan: &Plan, subjects: &[Subject], points: &[Point], result: &mut ExperimentResult) {
+    let mut figure = Figure {
+        title: "Records and worst latency".into(),
+        caption: format!(
+            "Median and spread of the worst latency of a period of {} s with a snapshot, open loop at \
+             {:.0} % of each server's capacity. The paper: with fork it grows dramatically, with \
+             hourglass and piggyback it remains stable.",
+            plan.period_s,
+            plan.load_share * 100.0
+        ),
+        x_label: "records".into(),
+        y_label: "worst latency in ms".into(),
+        x_scale: Scale::Log,
+        y_scale: Scale::Log,
+        ..Figure::default()
+    };
+    for subject in subjects {
+        let of_it: Vec<&Point> = points.iter().filter(|it| it.name == subject.name()).collect();
+        if of_it.is_empty() {
+            continue;
+        }
+        let name = format!("{}, worst latency", subject.name());
+        figure.series.push(name.clone());
+        result.series.push(Series {
+            name,
+            label: subject.name().to_owned(),
+            x_unit: "records".into(),
+            y_unit: "ms".into(),
+            points: of_it.iter().map(|it| [it.records as f64, median(&it.worst_ms)]).collect(),
+            spreads: of_it.iter().map(|it| ends(&it.worst_ms)).collect(),
+            ..Series::default()
+        });
+    }
+    result.figures.push(figure);
+}
+
+fn table(points: &[Point], result: &mut ExperimentResult) {
+    let columns = [
+        "records",
+        "server",
+        "requests/s",
+        "p50 ms",
+        "p99.9 ms",
+        "worst of a period ms: median (greatest)",
+        "beyond none ms",
+        "stopped ms: median (greatest)",
+        "dump s",
+    ];
+    let mut table = Table {
+        title: "At half load".into(),
+        columns: columns.map(String::from).to_vec(),
+        ..Table::default()
+    };
+    for point in points {
+        let none = points.iter().find(|it| it.name == NONE && it.records == point.records);
+        let of = |values: &[f64], digits| {
+            let greatest = ends(values)[1];
+            format!("{} ({})", shown(median(values), digits), shown(greatest, digits))
+        };
+        table.rows.push(vec![
+            grouped(point.records),
+            point.name.clone(),
+            grouped(point.rate_per_s as u64),
+            shown(point.p50_ms, 3),
+            shown(point.p999_ms, 2),
+            of(&point.worst_ms, 2),
+            shown(none.map_or(f64::NAN, |none| point.excess_ms(none)), 2),
+            of(&point.stopped_ms, 3),
+            shown(point.dump_s, 2),
+        ]);
+    }
+    result.tables.push(table);
+}
