@@ -2,6 +2,7 @@
 
 mod bounds;
 mod common;
+mod forked;
 mod loading;
 mod log;
 mod look;

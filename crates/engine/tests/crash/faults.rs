@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use stillpoint::{Durability, Error, TableId};
+use stillpoint::{Durability, Engine, Error, TableId};
 use stillpoint_io::{Fault, Rng, SeededRng, SimDisk};
 
 use crate::history::{History, MARKS, State};
@@ -177,4 +177,48 @@ fn a_full_disk_refuses_writes_serves_reads_and_resumes() {
     assert!(workload.ended.is_none(), "does not resume: {:?}", workload.ended);
     workload.engine.checkpoint().expect("a checkpoint");
     judge(&REDO, &disk, &workload.history, "after the disk was full");
+}
+
+/// Room beside the data. The store keeps a part of it free of logs, for checkpoints.
+const SPACE_BYTES: u64 = 6 << 20;
+
+/// Once the logs have no space, a checkpoint frees them. That holds for schemes that write into the log
+/// themselves, too.
+#[test]
+fn a_checkpoint_makes_room_on_a_full_disk() {
+    for (scheme, journal) in [
+        ("calc:partial", "redo"),
+        ("fuzzy", "redo"),
+        ("fuzzy:partial", "redo"),
+        ("fuzzy-undo", "undo-redo"),
+        ("fuzzy-undo:partial", "undo-redo"),
+    ] {
+        let setting = Setting { scheme, journal, durability: Durability::Strict };
+        let disk = SimDisk::new(9);
+        let rng = SeededRng::new(11);
+        let engine = open(configure(&setting, &disk, &rng, SESSIONS)).expect("a sound disk");
+        let table = engine.table(TABLES[0]).expect("a table");
+        let mut session = engine.session().expect("a session");
+        let mut put = |number: u32| {
+            let key = (number % 50).to_le_bytes();
+            session.transact(|tx| tx.put(table, &key, &[number as u8; 1_000]))?;
+            session.flush()
+        };
+        (0..50).for_each(|number| put(number).expect("a sound disk"));
+        engine.checkpoint().expect("a checkpoint");
+        disk.set_capacity(Some(disk.used_bytes() + SPACE_BYTES));
+        let full = (50..50_000).find_map(|number| put(number).err().map(|error| (number, error)));
+        let (last, error) = full.unwrap_or_else(|| panic!("{scheme}: the disk never filled up"));
+        assert!(error.is_disk_full(), "{scheme}: {error}");
+        let taken = engine.checkpoint();
+        taken.unwrap_or_else(|error| panic!("{scheme}: no way out of a full disk: {error}"));
+        put(last).unwrap_or_else(|error| panic!("{scheme} does not resume: {error}"));
+        drop((session, engine));
+        let engine = Engine::open(configure(&setting, &disk.crash(3), &rng, SESSIONS));
+        let engine = engine.unwrap_or_else(|error| panic!("{scheme}: {error}"));
+        let mut found = Vec::new();
+        let key = (last % 50).to_le_bytes();
+        let seen = engine.session().expect("a session").read(table, &key, &mut found);
+        assert!(seen.expect("reads").is_some() && found == [last as u8; 1_000], "{scheme}");
+    }
 }
