@@ -7,21 +7,25 @@
 //! | module | what |
 //! |---|---|
 //! | `backing` | the pages outside of the pool, as a trait |
+//! | `pages` | the page store: slots, the map of places, write-back, what a crash leaves |
 //! | `swip`, `frame`, `pool` | references to children, headers and latches of frames, the pool |
 //! | `loads`, `provider` | pages on their way into frames; cooling, writing and evicting |
 //! | `tree` | the B+-tree: descents, points, ranges, changes, splits |
 //! | `locks`, `tables`, `log` | locks of keys and gaps; generations and numbers of records |
+//! | `check` | the check of all pages on a disk |
 //! | `kind`, `part`, `redo` | the kind of table, its part in a transaction, and its replay |
 //!
 //! This crate knows neither the journal nor the memory store: `stillpoint-txn` has the traits of both
 //! sides.
 
 mod backing;
+mod check;
 mod frame;
 mod kind;
 mod loads;
 mod locks;
 mod log;
+mod pages;
 mod part;
 pub mod planted;
 mod pool;
@@ -32,6 +36,8 @@ mod tables;
 mod tree;
 
 pub use backing::{Backing, BackingError, Copied, DirtyFrames, NewPage, PendingRead, Purpose};
+pub use check::{CheckedPages, check_pages};
 pub use kind::{KIND_NAME, Paged};
+pub use pages::{GROWTH_BYTES, PageStore, PageStoreConfig, PageStoreStats, PagesError};
 pub use pool::{POOL_PAGES_MIN, Pool, PoolError, PoolStats};
 pub use tree::{TreeError, TreeSummary};

@@ -117,6 +117,11 @@ fn forged_blocks_never_panic() {
 }
 
 #[test]
+fn mutated_pages_and_map_blocks_are_refused() {
+    run(20_000, crate::pages::judge_mutation);
+}
+
+#[test]
 fn mutated_manifests_are_refused() {
     let original = crate::common::manifest::manifest().encode().expect("consistent");
     run(20_000, |stream| {

@@ -1,0 +1,79 @@
+//! The page store as the pool sees it.
+
+use std::sync::Arc;
+
+use stillpoint_format::Stamp;
+use stillpoint_format::pages::PageId;
+use stillpoint_mem::Target;
+
+use super::error::PagesError;
+use super::read::PageRead;
+use super::store::PageStore;
+use crate::backing::{Backing, BackingError, DirtyFrames, NewPage, PendingRead, Purpose};
+
+impl PendingRead for PageRead {
+    fn is_done(&self) -> bool {
+        if !self.transfer.has_ended() {
+            self.store.queue.poll();
+        }
+        self.transfer.has_ended()
+    }
+
+    fn wait(&self) {
+        self.store.queue.wait(&self.transfer);
+    }
+
+    fn check(&self) -> Result<(), BackingError> {
+        self.check_page().map_err(shared)
+    }
+}
+
+impl Backing for Arc<PageStore> {
+    fn begin_read(&self, page: u64, target: Target) -> Result<Box<dyn PendingRead>, BackingError> {
+        Ok(Box::new(self.read(PageId(page), target).map_err(shared)?))
+    }
+
+    fn submit(&self) {
+        self.queue.submit();
+    }
+
+    fn is_placed(&self, page: u64) -> bool {
+        self.map.entry(PageId(page)).is_some()
+    }
+
+    fn allocate(&self) -> Result<NewPage, BackingError> {
+        self.allocate_page().map_err(shared)
+    }
+
+    fn free(&self, page: u64, stamp: Stamp) {
+        self.free_page(PageId(page), stamp);
+    }
+
+    fn note_used(&self, page: u64) {
+        self.take_page(PageId(page));
+    }
+
+    fn write_back(
+        &self,
+        frames: &dyn DirtyFrames,
+        candidates: &[u32],
+        purpose: Purpose,
+    ) -> Result<(), BackingError> {
+        self.write_frames(frames, candidates, purpose).map(drop).map_err(shared)
+    }
+
+    fn write_map(&self) -> Result<u64, BackingError> {
+        self.write_round().map_err(shared)
+    }
+
+    fn map_ended(&self, number: u64, counts: bool) {
+        // A failure is final, and the next write tells it.
+        if let Err(error) = self.round_ended(number, counts) {
+            debug_assert!(self.check_alive().is_err(), "{error}");
+        }
+    }
+}
+
+fn shared(error: PagesError) -> BackingError {
+    Arc::new(error)
+}
