@@ -81,6 +81,14 @@ pub struct Config {
     /// Bytes of the pool of stable versions, for checkpoint schemes that have one. The pool counts against
     /// [`max_memory_bytes`](Self::max_memory_bytes) from the start. `None` for a fifth of that.
     pub stable_pool_bytes: Option<usize>,
+    /// Bytes of the pool of [paged tables](crate::Kind::Paged), at least 16 pages. The pool counts against
+    /// [`max_memory_bytes`](Self::max_memory_bytes) from the start. `None` for a store without such tables.
+    pub pool_bytes: Option<usize>,
+    /// Bytes of a page of paged tables: a power of two from 4 KiB to 64 KiB. Fixed when the first
+    /// checkpoint holds a paged table.
+    pub page_bytes: usize,
+    /// Bytes by which the file of pages grows.
+    pub page_growth_bytes: u64,
     /// Most sessions at a time. Each has a worker of the store.
     pub sessions: usize,
     /// Number of logs that the sessions share, 1 to 255. The best number is that of the committing
@@ -162,6 +170,9 @@ impl Config {
             flush_interval: Duration::from_secs(1),
             max_memory_bytes: (stillpoint_io::total_memory_bytes() as usize / 4 * 3).max(64 << 20),
             stable_pool_bytes: None,
+            pool_bytes: None,
+            page_bytes: 16 << 10,
+            page_growth_bytes: stillpoint_paged::GROWTH_BYTES,
             sessions: 128,
             logs: cores.clamp(1, 64),
             log_segment_bytes: 64 << 20,
@@ -267,6 +278,7 @@ impl Config {
             let reason = format!("{bytes} bytes are more than half of max_memory, which has them");
             return refuse("stable_pool", reason);
         }
+        self.check_pool(journal.capabilities.logs_calls_alone)?;
         if self.stable_pool_bytes.is_some_and(|bytes| bytes < 1 << 20) {
             return refuse("stable_pool", "less than 1 MiB does not hold old values".to_owned());
         }

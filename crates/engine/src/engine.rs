@@ -333,7 +333,8 @@ impl Engine {
 
     /// Sets the memory limit. Memory already in use stays in use.
     pub fn set_max_memory_bytes(&self, bytes: usize) {
-        self.shared.store.set_max_memory_bytes(bytes);
+        let pool = self.shared.config.pool_bytes.unwrap_or(0);
+        self.shared.store.set_max_memory_bytes(bytes.saturating_sub(pool));
     }
 
     /// When checkpoints are taken and merged.

@@ -29,6 +29,9 @@ pub enum Error {
         #[source]
         source: ManifestError,
     },
+    /// The pages of paged tables cannot be opened.
+    #[error("paged tables: {0}")]
+    Pages(String),
     /// The opening was cancelled.
     #[error("the opening of the store was cancelled: nothing has changed, open it again")]
     Cancelled,

@@ -54,7 +54,9 @@ mod log;
 mod named;
 pub mod offline;
 mod open;
+mod paged;
 mod procedure;
+mod range;
 mod repeat;
 mod serials;
 mod session;
@@ -80,6 +82,7 @@ pub use durable::Durable;
 pub use engine::Engine;
 pub use error::{Error, SnapshotEnd};
 pub use procedure::{Arguments, StoredProcedure};
+pub use range::Range;
 pub use serials::DurableSerials;
 pub use session::{Executed, Session};
 pub use snapshot::{Snapshot, SnapshotBatch, SnapshotRecord};
@@ -88,14 +91,15 @@ pub use stillpoint_format::hash::KeyHasher;
 pub use stillpoint_format::registry::UnknownName;
 pub use stillpoint_io::{Cancel, NotOwner, ask_for_short_slices, go_behind};
 pub use stillpoint_journal::{Holder, JournalStats};
+pub use stillpoint_paged::PoolStats;
 pub use stillpoint_recovery::{Progress, RecoverySummary, Stage};
 pub use stillpoint_store::{
-    AddressSpace, FoundValue, KeySet, MemoryLimit, Mode, PageSize, Phase, Range, RecordUse,
-    RegionError, Slot, StablePool, Stamp, TableId, TxError, ValueRef,
+    AddressSpace, FoundValue, KeySet, MemoryLimit, Mode, PageSize, Phase, RecordUse, RegionError,
+    Slot, StablePool, Stamp, TableId, TxError, ValueRef,
 };
 pub use stillpoint_txn::{
-    Arrival, Discipline, KindKey, KindPart, KindTable, LockedTables, LogRefused, Operation,
-    OperationLog, Presence, Sections, TableKind,
+    Arrival, Discipline, KindKey, KindPart, KindRange, KindTable, LockedTables, LogRefused,
+    Operation, OperationLog, Presence, RangeBatch, Sections, TableKind,
 };
 pub use tables::Kind;
 pub use transaction::Transaction;

@@ -33,16 +33,15 @@ const LOCK_POLL: Duration = Duration::from_millis(10);
 /// Opens a store and recovers the last run's state. After a cancellation the next read fails.
 pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     let Parts { config, cancel, mut progress, procedures, kinds } = parts;
-    config.check()?;
-    let kinds = Arc::new(Kinds::new(kinds)?);
-    config.check_kinds(&kinds.names())?;
+    let names = config.check_with(&kinds)?;
     let owned = lock(&config, &cancel)?;
     let disk: Arc<dyn Disk> = owned.clone();
     let read: Arc<dyn Disk> = Arc::new(CancellableDisk::new(disk.clone(), cancel.clone()));
     let scheme_row = config.checkpoint_row()?;
     let scheme = scheme_row.build();
     let environment = &config.environment;
-    let mut plan = plan(&config, &read, &kinds.names(), &mut *progress)?;
+    let mut plan = plan(&config, &read, &names, &mut *progress)?;
+    let (kinds, paged) = crate::paged::add(kinds, &config, &disk, &plan.manifest)?;
     let mut tables = plan.manifest.tables.clone();
     let procedures = procedures.make(&mut tables)?;
     let Capabilities { records_commits, logs_calls_alone, logs_before_images } =
@@ -66,6 +65,7 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     kind_replay.undo_losers(&journal, &open, store.driver().now().epoch())?;
     let shared = Shared {
         kinds,
+        paged,
         open,
         records_commits,
         logs_calls_alone,
@@ -178,7 +178,7 @@ fn recover(
         &*config.environment.clock,
         progress,
     )?;
-    store.set_max_memory_bytes(config.max_memory_bytes);
+    store.set_max_memory_bytes(config.store_memory_bytes());
     Ok((store, kind_replay, recovered))
 }
 
@@ -249,7 +249,7 @@ fn new_store(
 ) -> Result<Arc<Store>, Error> {
     let mut store = Store::new(
         &StoreConfig {
-            max_memory_bytes: config.max_memory_bytes,
+            max_memory_bytes: config.store_memory_bytes(),
             workers: workers(config),
             stable_pool_bytes: config.stable_pool_bytes,
             hash_seed: plan.manifest.hash_seed,

@@ -8,6 +8,7 @@ use stillpoint_format::Stamp;
 use stillpoint_format::manifest::Manifest;
 use stillpoint_io::{Disk, DiskError, OwnedDisk, ThreadError};
 use stillpoint_journal::{Journal, JournalError};
+use stillpoint_paged::Paged;
 use stillpoint_recovery::RecoverySummary;
 use stillpoint_store::{Checkpointer, Store};
 use stillpoint_sync::atomic::{AtomicBool, AtomicUsize};
@@ -51,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) floor: u64,
     pub(crate) procedures: Procedures,
     pub(crate) kinds: Arc<Kinds>,
+    /// The kind of paged tables, if there is a pool.
+    pub(crate) paged: Option<Arc<Paged>>,
     pub(crate) open: Arc<OpenTransactions>,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) commits: Mutex<CommitCounters>,

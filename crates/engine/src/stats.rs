@@ -10,7 +10,7 @@ use crate::shared::Shared;
 /// Statistics of an open store.
 #[derive(Clone, Debug)]
 pub struct Stats {
-    /// Bytes that records, large values and indexes hold.
+    /// Bytes that records, large values and indexes hold, and those of the pool.
     pub memory_bytes: usize,
     /// The limit of the memory, in bytes.
     pub max_memory_bytes: usize,
@@ -60,9 +60,10 @@ pub struct MemoryRoom {
 
 pub(crate) fn gather(shared: &Shared) -> Stats {
     let commits = shared.commit_count();
+    let pool_bytes = shared.config.pool_bytes.unwrap_or(0);
     Stats {
-        memory_bytes: shared.store.held_bytes(),
-        max_memory_bytes: shared.store.max_memory_bytes(),
+        memory_bytes: shared.store.held_bytes() + pool_bytes,
+        max_memory_bytes: shared.store.max_memory_bytes().saturating_add(pool_bytes),
         commits,
         checkpoints: shared
             .checkpoints

@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use stillpoint_format::manifest::{Emptied, Manifest, TableEntry, TableKind};
+use stillpoint_paged::KIND_NAME;
 use stillpoint_store::{NewTable, RegionError, Replaced, Store, TableId};
 use stillpoint_sync::{mutant, planted};
 
@@ -75,8 +76,7 @@ impl Engine {
         Ok(ids)
     }
 
-    /// The table of that name, whose records are in memory in this kind of table. Makes the table if there
-    /// is none. The kind of a table is in the MANIFEST, and stays.
+    /// The table of that name, of this kind. Makes the table if there is none. The kind of a table is in the MANIFEST, and stays.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -102,11 +102,48 @@ impl Engine {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
+    /// A paged table needs a pool, and may be larger than it:
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// use stillpoint::{Config, Engine, Kind};
+    /// let mut config = Config::new(directory.path());
+    /// config.page_bytes = 4096;
+    /// config.pool_bytes = Some(32 * 4096);
+    /// let engine = Engine::open(config.clone())?;
+    /// let orders = engine.table_with("orders", Kind::Paged)?;
+    /// let mut session = engine.session()?;
+    /// for number in 0u32..2000 {
+    ///     session.transact(|tx| tx.put(orders, &number.to_be_bytes(), &[7; 200]))?;
+    /// }
+    /// # drop(session);
+    /// engine.close()?;
+    ///
+    /// let engine = Engine::open(config)?;
+    /// let orders = engine.table_with("orders", Kind::Paged)?;
+    /// let mut session = engine.session()?;
+    /// let (first, last) = (1000u32.to_be_bytes(), 1009u32.to_be_bytes());
+    /// let count = session.transact(|tx| {
+    ///     let (mut count, mut range) = (0, tx.range(orders, &first[..]..=&last[..])?);
+    ///     while range.next_record()?.is_some() {
+    ///         count += 1;
+    ///     }
+    ///     Ok(count)
+    /// })?;
+    /// assert_eq!(count, 10);
+    /// # drop(session);
+    /// # engine.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// [`Error::TableName`] if the name cannot be used, or belongs to a table of another kind. Else as
-    /// [`tables_named`](Self::tables_named).
+    /// [`Error::TableName`] if the name cannot be used, or belongs to a table of another kind.
+    /// [`Error::Config`] for a paged table without a pool. Else as [`tables_named`](Self::tables_named).
     pub fn table_with(&self, name: &str, kind: Kind) -> Result<TableId, Error> {
         check_table_name(name)?;
+        if kind == Kind::Paged {
+            return self.paged_table(name);
+        }
         let shared = &self.shared;
         let find = |tables: &[TableEntry]| {
             let known = tables.iter().find(|table| table.name == name)?;
@@ -140,6 +177,16 @@ impl Engine {
             .expect("only who holds the right to change tables adds one");
         published.committed();
         Ok(id)
+    }
+
+    /// The paged table of that name. Makes the table if there is none.
+    fn paged_table(&self, name: &str) -> Result<TableId, Error> {
+        if self.shared.paged.is_none() {
+            let reason =
+                format!("table {name:?} is to be paged, and there is no pool: set its size");
+            return Err(Error::Config { setting: "pool", reason });
+        }
+        self.table_of_kind(name, KIND_NAME)
     }
 
     /// The table of that name, of a [kind](crate::EngineBuilder::table_kind) that the engine was
@@ -179,9 +226,12 @@ impl Engine {
             }
         })?;
         let published = Published(shared);
-        shared.kinds.add_table(&entry, &*shared.disk)?;
+        let added = shared.kinds.add_table(&entry, &*shared.disk);
+        if added.is_err() {
+            shared.publish(|manifest| manifest.tables.retain(|table| table.id != id.0))?;
+        }
         published.committed();
-        Ok(id)
+        added.map(|()| id)
     }
 
     /// The tables of those names, if the MANIFEST and the store have them all.
@@ -304,7 +354,7 @@ impl Engine {
     }
 }
 
-/// How the records of a table in memory are found.
+/// How the records of a table are stored and found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// By key. [`Engine::table`] makes such tables.
@@ -315,6 +365,11 @@ pub enum Kind {
     /// as in other tables. A lock for writing also shares one of 16 words of the table. So a count waits
     /// for all changes under way, and they wait for it.
     Ordered,
+    /// On the disk, in the order of keys, in pages of which a pool holds those in use
+    /// ([`Config::pool_bytes`](crate::Config::pool_bytes)). Such a table may be larger than the memory.
+    /// Keys have at most an eighth of a page, and values a quarter. What transactions write is in place at
+    /// once, and an abort undoes it.
+    Paged,
 }
 
 impl Kind {
@@ -323,6 +378,7 @@ impl Kind {
         match self {
             Kind::Memory => TableKind::Memory,
             Kind::Ordered => TableKind::Ordered,
+            Kind::Paged => TableKind::Other(KIND_NAME.to_owned()),
         }
     }
 }

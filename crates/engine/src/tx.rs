@@ -3,12 +3,13 @@
 use std::ops::RangeBounds;
 
 use stillpoint_format::log::WritesDigest;
-use stillpoint_store::{Mode, Range, Slot, Stamp, TableId, TxError, ValueRef};
+use stillpoint_store::{Mode, Slot, Stamp, TableId, TxError, ValueRef};
 use stillpoint_txn::KindPart;
 
 use crate::call::Call;
 use crate::inputs::Inputs;
 use crate::kinds::{KeyLocation, Parts};
+use crate::range::Range;
 
 /// A running transaction. Reads see the transaction's own writes; nobody else sees the writes
 /// before the commit.
@@ -392,8 +393,8 @@ impl<'t> Tx<'t> {
         Ok(self.value(slot))
     }
 
-    /// The records of a range of an [ordered table](crate::Kind::Ordered), in the ascending order of
-    /// their keys. Keys are ordered bytewise. No other transaction adds, changes or removes a record of
+    /// The records of a range of an [ordered](crate::Kind::Ordered) or [paged](crate::Kind::Paged)
+    /// table, in the ascending order of their keys. Keys are ordered bytewise. No other transaction adds, changes or removes a record of
     /// the part that was read before this transaction has ended. The transaction's own writes are seen.
     ///
     /// ```
@@ -425,11 +426,14 @@ impl<'t> Tx<'t> {
         table: TableId,
         bounds: impl RangeBounds<&'k [u8]>,
     ) -> Result<Range<'_>, TxError> {
+        if let Some(kind) = self.parts.as_ref().and_then(|parts| parts.kinds.of(table)) {
+            return Ok(Range::in_part(self.in_parts(), (kind, table), &bounds));
+        }
         self.refuse_parts(table)?;
-        self.memory.range(table, bounds)
+        self.memory.range(table, bounds).map(Range::in_memory)
     }
 
-    /// As [`range`](Self::range), from the greatest key down.
+    /// As [`range`](Self::range), from the greatest key down. Not for paged tables, so far.
     ///
     /// # Errors
     /// As [`range`](Self::range).
@@ -439,7 +443,7 @@ impl<'t> Tx<'t> {
         bounds: impl RangeBounds<&'k [u8]>,
     ) -> Result<Range<'_>, TxError> {
         self.refuse_parts(table)?;
-        self.memory.range_descending(table, bounds)
+        self.memory.range_descending(table, bounds).map(Range::in_memory)
     }
 
     /// Number of records in a range of an ordered table. Takes logarithmic time, and time for each record

@@ -4,7 +4,8 @@
 //! A child (this binary again) runs bank transfers and takes checkpoints. The parent kills the
 //! child with SIGKILL at a random moment, also during recovery. Then the parent itself opens and
 //! checks the store. Each transfer leaves a receipt in the same transaction, so the balances must
-//! follow exactly from the recovered receipts.
+//! follow exactly from the recovered receipts. With journal redo the receipts lie in a paged table, which
+//! outgrows its pool, and else in an ordered table in memory.
 //!
 //! 200 kills over all schemes and journals:  `cargo test -p stillpoint --test kill`
 //! More:  `STILLPOINT_KILLS=10000 cargo test -p stillpoint --test kill`
@@ -83,7 +84,17 @@ fn configure(setting: Setting, directory: &Path, rng: &dyn Rng) -> Config {
     config.recovery_threads = 1 + rng.below(2) as usize;
     config.max_memory_bytes = 256 << 20;
     config.log_segment_bytes = 256 << 10;
+    if receipts_kind(setting) == Kind::Paged {
+        config.page_bytes = 4096;
+        config.pool_bytes = Some(16 * 4096);
+        config.page_growth_bytes = 1 << 20;
+    }
     config
+}
+
+/// The kind of the table of receipts.
+fn receipts_kind(setting: Setting) -> Kind {
+    if setting.journal == "redo" { Kind::Paged } else { Kind::Ordered }
 }
 
 // ── the child ──
@@ -98,7 +109,7 @@ fn say(line: &str) {
 
 fn work(setting: Setting, directory: &Path, rng: &SeededRng, life: u64) {
     let engine = Engine::open(configure(setting, directory, rng)).expect("opens");
-    let (accounts, receipts) = tables(&engine);
+    let (accounts, receipts) = tables(&engine, setting);
     let mut session = engine.session().expect("a session");
     session
         .transact(|tx| {
@@ -164,9 +175,9 @@ fn key(number: u64) -> [u8; 8] {
     number.to_be_bytes()
 }
 
-fn tables(engine: &Engine) -> (TableId, TableId) {
+fn tables(engine: &Engine, setting: Setting) -> (TableId, TableId) {
     let accounts = engine.table("accounts").expect("a table");
-    (accounts, engine.table_with("receipts", Kind::Ordered).expect("a table"))
+    (accounts, engine.table_with("receipts", receipts_kind(setting)).expect("a table"))
 }
 
 // ── the parent ──
@@ -280,7 +291,7 @@ fn check(
 ) -> Result<(), String> {
     let config = configure(setting, directory, rng);
     let engine = Engine::open(config).map_err(|error| format!("does not open: {error}"))?;
-    let (accounts, receipts) = tables(&engine);
+    let (accounts, receipts) = tables(&engine, setting);
     let mut session = engine.session().map_err(|error| error.to_string())?;
     let balances = read_all(&mut session, accounts)?;
     let found = read_all(&mut session, receipts)?;

@@ -83,9 +83,10 @@ impl fmt::Debug for Paged {
 impl Paged {
     /// The kind, over a pool. `seed` spreads keys over locks.
     pub fn new(pool: Arc<Pool>, seed: u64) -> Arc<Self> {
+        let locks = LockTable::new(seed, pool.frame_count());
         Arc::new(Self {
             pool,
-            locks: LockTable::new(seed),
+            locks,
             tables: Tables::new(),
             cursors: Mutex::default(),
             map: Mutex::default(),

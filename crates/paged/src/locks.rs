@@ -15,8 +15,10 @@ use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use stillpoint_sync::lock_word::{self, Priority};
 use stillpoint_txn::TableId;
 
-/// Words of keys, as a power of two, and as many words of gaps.
-const WORDS_LOG2: u32 = if cfg!(any(loom, shuttle, test)) { 6 } else { 20 };
+/// Least and most words of keys, as powers of two. There are as many words of gaps.
+const WORDS_LOG2: std::ops::RangeInclusive<u32> = 8..=20;
+/// Words of keys for each frame of the pool.
+const WORDS_PER_FRAME: usize = 16;
 
 /// The gap above all keys has the name of the empty key, below which there is no gap.
 pub(crate) const END: &[u8] = b"";
@@ -35,28 +37,34 @@ pub(crate) struct Name(u32);
 #[derive(Debug)]
 pub(crate) struct LockTable {
     hasher: KeyHasher,
+    /// Number of words of keys, as a power of two.
+    words_log2: u32,
     locks: Box<[Lock]>,
 }
 
 impl LockTable {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// Words for a pool of so many frames.
+    pub(crate) fn new(seed: u64, frames: usize) -> Self {
         let lock = |_| Lock {
             word: AtomicU64::new(lock_word::free(0, 0)),
             stamp: AtomicU64::new(Stamp::NONE.to_bits()),
         };
-        Self { hasher: KeyHasher::new(seed), locks: (0..2usize << WORDS_LOG2).map(lock).collect() }
+        let words = frames.saturating_mul(WORDS_PER_FRAME).max(1).next_power_of_two();
+        let words_log2 = words.ilog2().clamp(*WORDS_LOG2.start(), *WORDS_LOG2.end());
+        let locks = (0..2usize << words_log2).map(lock).collect();
+        Self { hasher: KeyHasher::new(seed), words_log2, locks }
     }
 
     /// The word of a key.
     #[inline]
     pub(crate) fn key(&self, table: TableId, key: &[u8]) -> Name {
-        Name((self.hasher.hash(table.0, key) >> (64 - WORDS_LOG2)) as u32)
+        Name((self.hasher.hash(table.0, key) >> (64 - self.words_log2)) as u32)
     }
 
     /// The word of the gap below a key.
     #[inline]
     pub(crate) fn gap(&self, table: TableId, key: &[u8]) -> Name {
-        Name(self.key(table, key).0 | 1 << WORDS_LOG2)
+        Name(self.key(table, key).0 | 1 << self.words_log2)
     }
 
     #[inline]

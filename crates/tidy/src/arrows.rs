@@ -14,6 +14,7 @@ const PARTS: &[&str] = &[
     "stillpoint-mem",
     "stillpoint-io",
     "stillpoint-txn",
+    "stillpoint-paged",
     "stillpoint-store",
     "stillpoint-checkpoint",
     "stillpoint-journal",

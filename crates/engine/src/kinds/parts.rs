@@ -8,7 +8,7 @@ use stillpoint_format::Stamp;
 use stillpoint_store::{
     KeySet, Mode, OpenTransaction, Patience, Slot, Store, TableId, TxError, ValueRef, Worker,
 };
-use stillpoint_txn::{Arrival, Discipline, KindKey, KindPart, Presence};
+use stillpoint_txn::{Arrival, Discipline, KindKey, KindPart, KindRange, Presence, RangeBatch};
 
 use crate::kinds::Kinds;
 use crate::kinds::operations::Operations;
@@ -375,6 +375,31 @@ impl Parts {
         let may_wait = || !(gives_way && store.driver().now().is_permitted()) && wait.may_go_on();
         let put = here.until(|| parts[part].put(slot, value, operations, &may_wait));
         put.map_err(|error| {
+            self.has_conflicted |= is_conflict(&error);
+            wait.reason(error)
+        })
+    }
+
+    /// Reads and locks the next records of a range of a table of another kind.
+    ///
+    /// # Errors
+    /// [`TxError::RangeDeclared`], [`TxError::Conflict`], [`TxError::NotOrdered`]; the kind's own.
+    pub(crate) fn range(
+        &mut self,
+        kind: usize,
+        range: &KindRange<'_>,
+        out: &mut RangeBatch,
+    ) -> Result<(), TxError> {
+        if self.discipline == Discipline::Declared {
+            return Err(TxError::RangeDeclared);
+        }
+        self.holds_locks = true;
+        let Self { parts, absent, must_not_wait, patience, .. } = self;
+        let wait = KindWait::new(*patience);
+        let mut here = Here { must_not_wait: *must_not_wait, absent };
+        let may_wait = || wait.may_go_on();
+        let read = here.until(|| parts[kind].range(range, &may_wait, out));
+        read.map_err(|error| {
             self.has_conflicted |= is_conflict(&error);
             wait.reason(error)
         })

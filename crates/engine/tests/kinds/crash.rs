@@ -35,6 +35,8 @@ struct Step {
 
 struct Life {
     world: Arc<World>,
+    /// The table in memory, and that of the other kind.
+    tables: [TableId; 2],
     sessions: Vec<Session>,
     rng: SeededRng,
     /// The states after each transaction of the chain, from `first` on.
@@ -62,9 +64,9 @@ fn number(value: Option<(u8, Vec<u8>)>) -> u64 {
 }
 
 /// All records of both tables.
-fn state_of(world: &World, session: &mut Session) -> State {
+fn state_of(world: &World, tables: [TableId; 2], session: &mut Session) -> State {
     let mut state = State::default();
-    for (table, found) in world.tables.into_iter().zip(&mut state) {
+    for (table, found) in tables.into_iter().zip(&mut state) {
         let mut cursor = 0;
         loop {
             let next = session.scan(table, cursor, 5, &mut |key, value| {
@@ -77,21 +79,34 @@ fn state_of(world: &World, session: &mut Session) -> State {
         }
         assert_eq!(session.len(table).expect("a sound store"), found.len() as u64, "{table:?}");
     }
-    assert_eq!(state[1], world.kind.state(world.tables[1]));
+    if tables == world.tables {
+        assert_eq!(state[1], world.kind.state(world.tables[1]));
+    }
     state
 }
 
 impl Life {
-    fn new(disk: SimDisk, seed: u64, absences: u64, logs: usize) -> Result<Self, String> {
-        let world = World::open(&disk, seed, logs, absences).map_err(|e| format!("opens: {e}"))?;
-        let world = Arc::new(world);
+    /// `kind` is the number of the other kind.
+    fn new(
+        disk: SimDisk,
+        seed: u64,
+        absences: u64,
+        (logs, kind): (usize, usize),
+    ) -> Result<Self, String> {
+        let opened = match kind {
+            1 => World::open(&disk, seed, logs, absences),
+            _ => World::open_paged(&disk, seed, logs, absences),
+        };
+        let world = Arc::new(opened.map_err(|e| format!("opens: {e}"))?);
+        let tables = [world.table_of(0), world.table_of(kind)];
         let session = || world.engine.session().expect("a session");
         let mut sessions: Vec<Session> = (0..3).map(|_| session()).collect();
-        let state = state_of(&world, &mut sessions[0]);
+        let state = state_of(&world, tables, &mut sessions[0]);
         let numbers = [0, 1].map(|table: usize| number(state[table].get(CHAIN).cloned()));
         let first = numbers[0].max(numbers[1]);
         Ok(Self {
             world,
+            tables,
             sessions,
             rng: SeededRng::new(seed ^ 0x5eed),
             states: vec![state],
@@ -112,7 +127,9 @@ impl Life {
         let mut writes: BTreeMap<(usize, Vec<u8>), Value> = BTreeMap::new();
         for _ in 0..self.pick(5) {
             let key = (self.pick(2), vec![b'k', self.rng.below(KEYS) as u8]);
-            let value = vec![next as u8; self.pick(60)];
+            // Pages have 4 KiB, so longer values split them.
+            let longest = if self.tables == self.world.tables { 60 } else { 900 };
+            let value = vec![next as u8; self.pick(longest)];
             let value = (self.pick(4) > 0).then_some((self.pick(9) as u8, value));
             writes.insert(key, value);
         }
@@ -167,7 +184,7 @@ impl Life {
     /// Runs a transaction that finds its keys on the way. The transaction is not flushed at the
     /// end, unless the session is strict.
     fn transact(&mut self, session: &mut Session, step: &Step) -> Result<(), String> {
-        let tables = self.world.tables;
+        let tables = self.tables;
         // A strict transaction is acknowledged when it returns, with all that it has read.
         let result = session.transact(|tx| {
             let last = tx.get(tables[step.from], CHAIN)?.and_then(|value| value.u64_at(0));
@@ -206,7 +223,7 @@ impl Life {
 
     /// Runs a transaction with declared keys, without an acknowledgement.
     fn execute(&mut self, session: &mut Session, step: &Step) -> Result<(), String> {
-        let mut declared = Declared { tables: self.world.tables, step, ended: None };
+        let mut declared = Declared { tables: self.tables, step, ended: None };
         session.execute(std::slice::from_mut(&mut declared));
         let ended = declared.ended.expect("it ends");
         ended.map(drop).map_err(|error| error.to_string())
@@ -273,15 +290,15 @@ struct Shown {
 }
 
 /// Runs one store from its making to its last crash.
-fn run_seed(seed: u64, shown: &mut Shown) {
+fn run_seed(seed: u64, kind: usize, shown: &mut Shown) {
     let rng = SeededRng::new(seed);
-    let logs = 1 + rng.below(2) as usize;
+    let logs = (1 + rng.below(2) as usize, kind);
     let mut disk = SimDisk::new(rng.next_u64());
     for _ in 0..LIVES {
         let mut life = Life::new(disk, rng.next_u64(), rng.below(30), logs).expect("opens");
         life.world.engine.table("noise").expect("a table");
         life.run();
-        let live = state_of(&life.world, &mut life.sessions[0]);
+        let live = state_of(&life.world, life.tables, &mut life.sessions[0]);
         assert_eq!(&live, life.states.last().expect("a state"), "seed {seed}: the live state");
         let (states, first) = (std::mem::take(&mut life.states), life.first);
         let images = std::mem::take(&mut life.images);
@@ -313,9 +330,16 @@ fn seeds(usual: u64) -> std::ops::Range<u64> {
 /// Runs random lives, each ended by a crash.
 pub(crate) fn transactions_on_two_kinds() {
     let mut shown = Shown::default();
-    seeds(30).for_each(|seed| run_seed(seed, &mut shown));
+    seeds(30).for_each(|seed| run_seed(seed, 1, &mut shown));
     let Shown { judged, undone, left_out, freed } = shown;
     assert!(judged > 0 && undone > 0 && left_out > 0 && freed > 0, "{shown:?}");
+}
+
+/// The same with a paged table.
+pub(crate) fn transactions_on_memory_and_pages() {
+    let mut shown = Shown::default();
+    seeds(30).for_each(|seed| run_seed(seed, 2, &mut shown));
+    assert!(shown.judged > 0 && shown.freed > 0, "{shown:?}");
 }
 
 /// The machine stops while a transaction with several operations on each of two keys is open. The

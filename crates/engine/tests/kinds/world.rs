@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stillpoint::{Config, Durability, Engine, Environment, Error, TableId};
+use stillpoint::{Config, Durability, Engine, Environment, Error, Kind, TableId};
 use stillpoint_io::{ManualClock, SeededRng, SimDisk};
 
 use crate::in_place::{InPlace, NAME};
@@ -12,7 +12,13 @@ pub(crate) struct World {
     pub(crate) kind: Arc<InPlace>,
     /// Numbers of the table in memory and of the table in place.
     pub(crate) tables: [TableId; 2],
+    /// Number of the paged table, if there is a pool.
+    paged: Option<TableId>,
 }
+
+/// Pages of the pool: few, so that tables are larger than the pool.
+const POOL_PAGES: usize = 16;
+const PAGE_BYTES: usize = 4096;
 
 pub(crate) fn configure(disk: &SimDisk, seed: u64, logs: usize) -> Config {
     // With huge pages, small stores would spend most of their time on clearing pages.
@@ -40,9 +46,27 @@ pub(crate) fn configure(disk: &SimDisk, seed: u64, logs: usize) -> Config {
 }
 
 impl World {
-    /// The table of a kind: 0 in memory, 1 in place. A further kind gets a field and a number here.
+    /// The table of a kind: 0 in memory, 1 in place, 2 paged. A further kind gets a field and a number
+    /// here.
     pub(crate) fn table_of(&self, kind: usize) -> TableId {
-        self.tables[kind]
+        match kind {
+            2 => self.paged.expect("a world with a pool"),
+            kind => self.tables[kind],
+        }
+    }
+
+    /// As [`open`](Self::open), with a pool and a paged table.
+    pub(crate) fn open_paged(
+        disk: &SimDisk,
+        seed: u64,
+        logs: usize,
+        absences: u64,
+    ) -> Result<Self, Error> {
+        let mut config = configure(disk, seed, logs);
+        config.page_bytes = PAGE_BYTES;
+        config.pool_bytes = Some(POOL_PAGES * PAGE_BYTES);
+        config.page_growth_bytes = 1 << 20;
+        Self::open_with(config, seed, absences)
     }
 
     /// The seed chooses the checkpoint scheme, and all else that varies.
@@ -57,8 +81,10 @@ impl World {
 
     pub(crate) fn open_with(config: Config, seed: u64, absences: u64) -> Result<Self, Error> {
         let kind = InPlace::new(seed, absences);
+        let has_pool = config.pool_bytes.is_some();
         let engine = Engine::builder(config).table_kind(kind.clone()).open()?;
+        let paged = has_pool.then(|| engine.table_with("paged", Kind::Paged)).transpose()?;
         let tables = [engine.table("in memory")?, engine.table_of_kind("in place", NAME)?];
-        Ok(Self { engine, kind, tables })
+        Ok(Self { engine, kind, tables, paged })
     }
 }

@@ -1,0 +1,266 @@
+//! Tests of paged tables on the simulated disk: tables larger than their pool, restarts, crashes, and what is
+//! refused.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use stillpoint::{
+    Config, Durability, Engine, Environment, Error, Executed, KeySet, Kind, Mode, Procedure,
+    Session, Slot, Stamp, TableId, Tx, TxError,
+};
+use stillpoint_io::{ManualClock, Rng, SeededRng, SimDisk};
+
+const PAGE_BYTES: usize = 4096;
+
+type Records = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn configure(disk: &SimDisk, pages: usize) -> Config {
+    rustix::thread::disable_transparent_huge_pages(true).expect("Linux");
+    let mut config = Config::new("unused");
+    config.checkpoint_every = None;
+    config.durability = Durability::Strict;
+    config.sessions = 8;
+    config.logs = 2;
+    config.max_memory_bytes = 256 << 20;
+    config.log_segment_bytes = 64 << 10;
+    config.page_bytes = PAGE_BYTES;
+    config.pool_bytes = Some(pages * PAGE_BYTES);
+    config.page_growth_bytes = 1 << 20;
+    config.environment = Environment {
+        disk: Some(Arc::new(disk.clone())),
+        clock: Arc::new(ManualClock::self_advancing(1_700_000_000_000)),
+        rng: Arc::new(SeededRng::new(1)),
+        background: false,
+        ..config.environment
+    };
+    config
+}
+
+fn open(disk: &SimDisk) -> (Engine, TableId) {
+    let engine = Engine::open(configure(disk, 16)).expect("opens");
+    let table = engine.table_with("orders", Kind::Paged).expect("a table");
+    (engine, table)
+}
+
+fn put(session: &mut Session, table: TableId, key: &[u8], value: &[u8]) {
+    session.transact(|tx| tx.put(table, key, value)).expect("commits");
+}
+
+fn all(session: &mut Session, table: TableId) -> Records {
+    let read = session.transact(|tx| {
+        let (mut records, mut range) = (Records::new(), tx.range(table, ..)?);
+        while let Some((key, value)) = range.next_record()? {
+            records.insert(key.to_vec(), value.to_vec());
+        }
+        Ok(records)
+    });
+    read.expect("reads")
+}
+
+/// Fills a table with several times its pool; gives its records.
+fn fill(session: &mut Session, table: TableId, seed: u64) -> Records {
+    let (rng, mut records) = (SeededRng::new(seed), Records::new());
+    for _ in 0..1500 {
+        let key = rng.below(2000).to_be_bytes().to_vec();
+        if rng.below(5) == 0 {
+            session.transact(|tx| tx.delete(table, &key)).expect("commits");
+            records.remove(&key);
+        } else {
+            let value = vec![rng.below(256) as u8; 50 + rng.below(300) as usize];
+            put(session, table, &key, &value);
+            records.insert(key, value);
+        }
+    }
+    records
+}
+
+#[test]
+fn a_table_larger_than_its_pool_survives_ends_and_crashes() {
+    let disk = SimDisk::new(3);
+    let (engine, table) = open(&disk);
+    let mut session = engine.session().expect("a session");
+    let mut records = fill(&mut session, table, 1);
+    assert!(all(&mut session, table) == records);
+    let stats = engine.pool_stats().expect("a pool");
+    assert_eq!(stats.frames, 16);
+    assert!(stats.evictions > 100 && stats.reads > 100 && stats.writes > 50, "{stats:?}");
+    engine.checkpoint().expect("a sound disk");
+    records.extend(fill(&mut session, table, 2));
+    let records = all(&mut session, table);
+    session.flush().expect("a sound disk");
+    let crashed = disk.crash_image(5);
+    drop(session);
+    engine.close().expect("closes");
+    for (what, disk) in [("an end", disk.kill()), ("a crash", crashed)] {
+        let (engine, table) = open(&disk);
+        let mut session = engine.session().expect("a session");
+        assert!(all(&mut session, table) == records, "{what} has lost something");
+        assert_eq!(engine.len(table), records.len() as u64, "after {what}");
+        put(&mut session, table, b"more", b"more");
+    }
+}
+
+#[test]
+fn one_transaction_changes_tables_of_all_kinds_or_none() {
+    let disk = SimDisk::new(3);
+    let (engine, paged) = open(&disk);
+    let memory = engine.table("memory").expect("a table");
+    let ordered = engine.table_with("ordered", Kind::Ordered).expect("a table");
+    let mut session = engine.session().expect("a session");
+    for fails in [false, true] {
+        let value: &[u8] = if fails { b"never" } else { b"first" };
+        let ended = session.transact(|tx| {
+            for number in 0u32..200 {
+                tx.put(paged, &number.to_be_bytes(), value)?;
+            }
+            tx.put(memory, b"key", value)?;
+            tx.put(ordered, b"key", value)?;
+            if fails { Err(TxError::abandon("as the test wants it")) } else { Ok(()) }
+        });
+        assert_eq!(ended.is_err(), fails, "{ended:?}");
+    }
+    session.flush().expect("a sound disk");
+    let (engine, _) = open(&disk.crash_image(7));
+    let mut session = engine.session().expect("a session");
+    let found = all(&mut session, paged);
+    assert_eq!(found.len(), 200);
+    assert!(found.values().all(|value| value == b"first"));
+    let mut out = Vec::new();
+    session.read(memory, b"key", &mut out).expect("reads").expect("a value");
+    assert_eq!(out, b"first");
+    assert_eq!(all(&mut session, ordered).len(), 1);
+}
+
+#[test]
+fn what_does_not_fit_together_is_refused() {
+    let disk = SimDisk::new(3);
+    let refused = |setting: &str, change: &dyn Fn(&mut Config)| {
+        let mut config = configure(&disk, 16);
+        change(&mut config);
+        let opened = Engine::open(config).map(drop);
+        let is_it =
+            matches!(&opened, Err(Error::Config { setting: found, .. }) if *found == setting);
+        assert!(is_it, "{setting}: {opened:?}");
+    };
+    refused("pool", &|config| config.pool_bytes = Some(15 * PAGE_BYTES));
+    refused("pool", &|config| config.pool_bytes = Some(config.max_memory_bytes));
+    refused("page_size", &|config| config.page_bytes = 2048);
+    refused("page_size", &|config| config.page_bytes = 12 << 10);
+    for journal in ["none", "command", "undo-redo"] {
+        refused("journal", &|config| {
+            config.checkpoint = "none".to_owned();
+            config.journal = journal.to_owned();
+        });
+    }
+    let plain = |disk: &SimDisk| {
+        let mut config = configure(disk, 16);
+        config.pool_bytes = None;
+        Engine::open(config)
+    };
+    let without = plain(&SimDisk::new(4)).expect("opens");
+    let refused = without.table_with("orders", Kind::Paged);
+    assert!(matches!(refused, Err(Error::Config { setting: "pool", .. })), "{refused:?}");
+    // A store with paged tables is not opened without a pool, nor with pages of another size.
+    let (engine, table) = open(&disk);
+    put(&mut engine.session().expect("a session"), table, b"key", b"value");
+    engine.checkpoint().expect("a sound disk");
+    engine.close().expect("closes");
+    assert!(plain(&disk).is_err());
+    let mut config = configure(&disk, 16);
+    config.page_bytes = 8192;
+    config.pool_bytes = Some(16 * 8192);
+    assert!(Engine::open(config).is_err());
+    open(&disk);
+}
+
+#[test]
+fn keys_values_and_tables_beyond_the_limits_are_typed_errors() {
+    let (engine, table) = open(&SimDisk::new(3));
+    let mut session = engine.session().expect("a session");
+    let refused = session.transact(|tx| tx.put(table, &[7; 513], b"value"));
+    let is_it = matches!(
+        refused,
+        Err(Error::Transaction(TxError::OrderedKeyTooLong { len: 513, limit: 512 }))
+    );
+    assert!(is_it, "{refused:?}");
+    let refused = session.transact(|tx| tx.put(table, b"key", &[7; 1025]));
+    let is_it = matches!(
+        refused,
+        Err(Error::Transaction(TxError::PagedValueTooLong { len: 1025, limit: 1024 }))
+    );
+    assert!(is_it, "{refused:?}");
+    put(&mut session, table, &[7; 512], &[7; 1024]);
+    assert_eq!(all(&mut session, table).len(), 1);
+    // Each table has its root in a frame.
+    let made = (0..16).map(|number| engine.table_with(&format!("{number}"), Kind::Paged));
+    let made: Vec<_> = made.collect();
+    assert!(made[0].is_ok() && made[15].is_err());
+    put(&mut session, table, b"key", b"the store goes on");
+}
+
+#[test]
+fn a_flush_empties_a_paged_table_for_good() {
+    let disk = SimDisk::new(3);
+    let (engine, table) = open(&disk);
+    let mut session = engine.session().expect("a session");
+    fill(&mut session, table, 1);
+    engine.checkpoint().expect("a sound disk");
+    engine.flush_tables(&[table]).expect("a sound disk");
+    assert!(all(&mut session, table).is_empty());
+    put(&mut session, table, b"key", b"new");
+    session.flush().expect("a sound disk");
+    let expected = Records::from([(b"key".to_vec(), b"new".to_vec())]);
+    let crashed = disk.crash_image(9);
+    let (engine, table) = open(&crashed);
+    let mut session = engine.session().expect("a session");
+    assert!(all(&mut session, table) == expected);
+    let records = fill(&mut session, table, 2);
+    engine.checkpoint().expect("a sound disk");
+    let (engine, table) = open(&crashed.crash_image(1));
+    let found = all(&mut engine.session().expect("a session"), table);
+    assert!(records.iter().all(|(key, value)| found.get(key) == Some(value)));
+}
+
+/// Reads a key, declared.
+struct Reads {
+    table: TableId,
+    key: Vec<u8>,
+    found: Option<Option<Vec<u8>>>,
+}
+
+impl Procedure for Reads {
+    fn declare(&mut self, keys: &mut KeySet) {
+        keys.push(self.table, &self.key, Mode::Read, 0);
+    }
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        self.found = Some(tx.value(Slot(0)).map(|value| value.to_vec()));
+        Ok(())
+    }
+    fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
+        result.expect("reads");
+    }
+}
+
+/// An event loop asks for pages, serves others meanwhile, and comes back.
+#[test]
+fn a_batch_that_may_not_wait_ends_when_its_pages_have_come() {
+    let (engine, table) = open(&SimDisk::new(3));
+    let mut session = engine.session().expect("a session");
+    let records = fill(&mut session, table, 1);
+    let mut returns = 0;
+    for keys in records.keys().collect::<Vec<_>>().chunks(7) {
+        let one = |key: &&Vec<u8>| Reads { table, key: key.to_vec(), found: None };
+        let mut batch: Vec<Reads> = keys.iter().map(one).collect();
+        let mut next = 0;
+        while let Executed::Before { next: at, arrivals } =
+            session.execute_here(&mut batch[..], next)
+        {
+            assert!(!arrivals.is_empty() && returns < 100_000);
+            (next, returns) = (at, returns + 1);
+        }
+        for read in &batch {
+            assert_eq!(read.found.as_ref().expect("it has run").as_ref(), records.get(&read.key));
+        }
+    }
+    assert!(returns > 0, "the table is larger than its pool");
+}
