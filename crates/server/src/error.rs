@@ -88,6 +88,10 @@ impl CmdError {
     pub(crate) const PATTERN: Self =
         Self::fixed("ERR pattern needs too many steps; use fewer stars");
 
+    pub(crate) const HEAP: Self = Self::fixed(
+        "OOM the command needs more memory for copies of what it reads than one command may take",
+    );
+
     pub(crate) const DAMAGED: Self = Self::fixed(
         "ERR the value at this key is damaged: run `stillpoint check`, or delete the key",
     );

@@ -27,6 +27,7 @@ mod families;
 #[doc(hidden)]
 pub mod fuzzing;
 mod glob;
+mod heap;
 mod keyspace;
 mod log;
 mod net;

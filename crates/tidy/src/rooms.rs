@@ -28,7 +28,7 @@ pub const ROOMS: &[(&str, &[&[&str]])] = &[
         &[
             &["counter", "glob", "log", "planted", "resp"],
             &["config", "error"],
-            &["args"],
+            &["args", "heap"],
             &["keyspace"],
             &["shared"],
             &["session"],

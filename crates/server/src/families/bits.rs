@@ -1,5 +1,7 @@
 //! Bits of strings, and integers of any width among them. Bit 0 is the highest of the first byte.
 
+use std::collections::HashMap;
+
 use stillpoint::{KeySet, Mode, Tx};
 
 use crate::args::{integer, is};
@@ -280,14 +282,23 @@ impl BitOp {
 
 fn bitop(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let op = BitOp::parse(args.at(1), args.len() - 3)?;
-    let mut sources = Vec::with_capacity(args.len() - 3);
+    // A key that is named again is not read again.
+    let (mut read, mut heap) = (HashMap::new(), ctx.heap());
     for (slot, key) in (1..).zip(args.from(3)) {
-        sources.push(bytes_of(ctx, tx, slot, key)?.unwrap_or_default());
+        if read.contains_key(key) {
+            continue;
+        }
+        let len = ctx.keys().lookup_kind(tx, slot, key, Kind::STRING)?.map_or(0, |e| e.len());
+        heap.take(len);
+        heap.check()?;
+        read.insert(key, bytes_of(ctx, tx, slot, key)?.unwrap_or_default());
     }
-    let len = sources.iter().map(Vec::len).max().unwrap_or(0);
+    let len = read.values().map(Vec::len).max().unwrap_or(0);
     tx.check_room(len)?;
-    let (mut result, others) = match &mut sources[..] {
-        [first, others @ ..] => (std::mem::take(first), &*others),
+    let sources: Vec<&[u8]> =
+        args.from(3).map(|key| read.get(key).map_or(&[][..], |bytes| bytes)).collect();
+    let (mut result, others) = match &sources[..] {
+        [first, others @ ..] => (first.to_vec(), others),
         [] => return Err(CmdError::SYNTAX),
     };
     result.resize(len, 0);
@@ -451,25 +462,37 @@ fn run_fields(
     tx: &mut Tx<'_>,
     ops: &[(Field, FieldOp, Overflow)],
 ) -> CmdResult {
-    let old = bytes_of(ctx, tx, 0, args.at(1))?;
-    let is_there = old.is_some();
-    let mut bytes = old.unwrap_or_default();
-    let old_len = bytes.len();
+    let entry = ctx.keys().read_kind(tx, 0, args.at(1), Kind::STRING)?;
+    let (is_there, old_len) = (entry.is_some(), entry.as_ref().map_or(0, |entry| entry.len()));
+    // The range of bytes with all fields: that from `base` on.
+    let base = ops.iter().map(|(field, ..)| (field.offset / 8) as usize).min().unwrap_or(0);
+    let base = base.min(old_len);
+    let end = ops.iter().map(|(field, ..)| field.end()).max().unwrap_or(0).min(old_len);
+    let mut bytes = Vec::new();
+    if let Some(entry) = entry.filter(|_| base < end) {
+        entry.copy_range_to(base, end, &mut bytes);
+    }
     let mut has_changed = false;
     let writes = || ops.iter().filter(|(_, op, _)| !matches!(op, FieldOp::Get));
     let needed = writes().map(|(field, ..)| field.end()).max();
-    if let Some(needed) = needed.filter(|&needed| needed > bytes.len()) {
-        tx.check_room(needed - bytes.len())?;
-        bytes.resize(needed, 0);
+    let grows_to = needed.filter(|&needed| needed > old_len);
+    if let Some(needed) = grows_to {
+        tx.check_room(needed - old_len)?;
+        bytes.resize(needed - base, 0);
     }
     ctx.reply.array(ops.len());
     for (field, op, overflow) in ops {
+        let field = Field { offset: field.offset - 8 * base as u64, ..*field };
         let old = field.get(&bytes);
         let (answer, new) = match op {
             FieldOp::Get => (Some(old), None),
             FieldOp::Set(number) => {
-                // A field of 64 bits holds every number that the argument can give.
-                let new = field.fit(i128::from(*number), *overflow);
+                // As in Redis, an unsigned field takes a negative number for a very large one.
+                let number = match field.signed {
+                    true => i128::from(*number),
+                    false => i128::from(number.cast_unsigned()),
+                };
+                let new = field.fit(number, *overflow);
                 (new.map(|_| old), new)
             }
             FieldOp::Add(by) => {
@@ -486,7 +509,7 @@ fn run_fields(
             None => ctx.reply.null(),
         }
     }
-    if !has_changed && bytes.len() == old_len {
+    if !has_changed && grows_to.is_none() {
         return Ok(());
     }
     let first = writes().map(|(field, ..)| (field.offset / 8) as usize).min();
@@ -494,7 +517,7 @@ fn run_fields(
         let from = if is_there { first } else { 0 };
         // The bytes before the first field are as they were, or zeros behind the old end.
         let from = from.min(old_len);
-        write_range(ctx, tx, (from, is_there), &bytes[from..end])?;
+        write_range(ctx, tx, (from, is_there), &bytes[from - base..end - base])?;
     }
     Ok(())
 }

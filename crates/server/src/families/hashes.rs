@@ -141,8 +141,8 @@ fn hstrlen(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult 
 }
 
 fn hlen(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
-    let hash = open_read(ctx, args, tx)?;
-    ctx.reply.int(hash.map_or(0, |hash| hash.len() as i64));
+    let len = ctx.keys().read_len(tx, 0, args.at(1), Kind::HASH)?;
+    ctx.reply.int(len as i64);
     Ok(())
 }
 

@@ -126,6 +126,7 @@ fn pop(
         }
         return Ok(());
     };
+    ctx.keys().leave_if_long(count.unwrap_or(1).min(list.len()))?;
     let taken = take_some(&mut list, tx, end, count.unwrap_or(1))?;
     ctx.keys().save(tx, 0, &list)?;
     match (count, &taken[..]) {
@@ -144,8 +145,8 @@ fn rpop(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
 }
 
 fn llen(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
-    let list = ctx.keys().open_read(tx, 0, args.at(1), Kind::LIST)?;
-    ctx.reply.int(list.map_or(0, |list| list.len() as i64));
+    let len = ctx.keys().read_len(tx, 0, args.at(1), Kind::LIST)?;
+    ctx.reply.int(len as i64);
     Ok(())
 }
 
@@ -215,23 +216,50 @@ fn ltrim(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     Ok(())
 }
 
-/// The positions of the elements that are `element`, in the order in which they are met. At most
-/// `most` of them, among the first `looked_at`, from the end if `back`.
-fn positions_of(
-    list: &mut Elements,
-    tx: &mut Tx<'_>,
-    element: &[u8],
-    (back, looked_at): (bool, u64),
-) -> Result<Vec<u64>, CmdError> {
-    let mut found = Vec::new();
-    let mut at = if back { list.len().saturating_sub(1) } else { 0 };
-    list.visit(tx, (at, looked_at), back, &mut |other| {
-        if other == element {
-            found.push(at);
+/// Elements that an event loop compares. For more it leaves the command to another thread.
+const COMPARED_MAX: u64 = 8192;
+
+/// A search for elements of a value.
+#[derive(Clone, Copy, Debug)]
+struct Sought<'a> {
+    element: &'a [u8],
+    /// Whether the search begins at the end.
+    back: bool,
+    /// Elements that are looked at, at most.
+    looked_at: u64,
+    /// Elements that are wanted, at most.
+    most: usize,
+}
+
+impl Sought<'_> {
+    /// The positions of the elements, in the order in which they are met.
+    fn positions(
+        &self,
+        ctx: &mut Context<'_>,
+        list: &mut Elements,
+        tx: &mut Tx<'_>,
+    ) -> Result<Vec<u64>, CmdError> {
+        let looked_at = self.looked_at.min(list.len());
+        let mut found = Vec::new();
+        let mut at = if self.back { list.len().saturating_sub(1) } else { 0 };
+        let mut seen = 0;
+        let mut limit = COMPARED_MAX.min(looked_at);
+        loop {
+            list.visit_while(tx, (at, limit.saturating_sub(seen)), self.back, &mut |other| {
+                if other == self.element {
+                    found.push(at);
+                }
+                seen += 1;
+                at = if self.back { at.wrapping_sub(1) } else { at + 1 };
+                found.len() < self.most
+            })?;
+            if limit == looked_at || found.len() >= self.most {
+                return Ok(found);
+            }
+            ctx.keys().leave_if_long(looked_at)?;
+            limit = looked_at;
         }
-        at = if back { at.wrapping_sub(1) } else { at + 1 };
-    })?;
-    Ok(found)
+    }
 }
 
 fn lrem(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
@@ -240,10 +268,10 @@ fn lrem(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
         ctx.reply.int(0);
         return Ok(());
     };
-    let mut found = positions_of(&mut list, tx, args.at(3), (count < 0, u64::MAX))?;
-    if count != 0 {
-        found.truncate(usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX));
-    }
+    let most = usize::try_from(count.unsigned_abs()).ok().filter(|&most| most > 0);
+    let (back, most) = (count < 0, most.unwrap_or(usize::MAX));
+    let sought = Sought { element: args.at(3), back, looked_at: u64::MAX, most };
+    let mut found = sought.positions(ctx, &mut list, tx)?;
     found.sort_unstable();
     list.remove_ranges(tx, &ranges_of(&found), None)?;
     ctx.keys().save(tx, 0, &list)?;
@@ -261,7 +289,8 @@ fn linsert(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult 
         ctx.reply.int(0);
         return Ok(());
     };
-    let found = positions_of(&mut list, tx, args.at(3), (false, u64::MAX))?;
+    let sought = Sought { element: args.at(3), back: false, looked_at: u64::MAX, most: 1 };
+    let found = sought.positions(ctx, &mut list, tx)?;
     let Some(pivot) = found.first() else {
         ctx.reply.int(-1);
         return Ok(());
@@ -319,24 +348,30 @@ const RANK_ZERO: CmdError = CmdError::fixed(
 fn lpos(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let options = PosOptions::parse(args)?;
     let list = ctx.keys().open_read(tx, 0, args.at(1), Kind::LIST)?;
+    let skipped = usize::try_from(options.rank.unsigned_abs() - 1).unwrap_or(usize::MAX);
+    let wanted = match options.count {
+        None => 1,
+        Some(0) => usize::MAX,
+        Some(count) => usize::try_from(count).unwrap_or(usize::MAX),
+    };
     let found = match list {
         None => Vec::new(),
         Some(mut list) => {
-            let from = (options.rank < 0, options.looked_at);
-            positions_of(&mut list, tx, args.at(2), from)?
+            let (back, looked_at) = (options.rank < 0, options.looked_at);
+            let most = skipped.saturating_add(wanted);
+            let sought = Sought { element: args.at(2), back, looked_at, most };
+            sought.positions(ctx, &mut list, tx)?
         }
     };
-    let skipped = usize::try_from(options.rank.unsigned_abs() - 1).unwrap_or(usize::MAX);
     let found = found.into_iter().skip(skipped);
-    let Some(count) = options.count else {
+    if options.count.is_none() {
         match { found }.next() {
             Some(position) => ctx.reply.int(position as i64),
             None => ctx.reply.null(),
         }
         return Ok(());
-    };
-    let most = if count == 0 { usize::MAX } else { count as usize };
-    let found: Vec<u64> = found.take(most).collect();
+    }
+    let found: Vec<u64> = found.collect();
     ctx.reply.array(found.len());
     found.iter().for_each(|&position| ctx.reply.int(position as i64));
     Ok(())
@@ -441,6 +476,7 @@ pub(super) fn pop_first(
         let Some(mut list) = open_waiting(ctx, tx, (slot, args.at(at)), Kind::LIST)? else {
             continue;
         };
+        ctx.keys().leave_if_long(most.min(list.len()))?;
         let taken = take_some(&mut list, tx, end, most)?;
         ctx.keys().save(tx, slot, &list)?;
         if list.len() > 0 {

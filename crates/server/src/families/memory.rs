@@ -86,7 +86,10 @@ fn memory_usage(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdRe
     }
     let record = ctx.keys().record_bytes(tx, 0);
     let nodes = match ctx.keys().open_any(tx, 0, key)? {
-        Some(mut elements) => elements.node_bytes(tx)?,
+        Some(mut elements) => {
+            ctx.keys().leave_if_long(elements.len())?;
+            elements.node_bytes(tx)?
+        }
         None => 0,
     };
     ctx.reply.int((record + nodes) as i64);

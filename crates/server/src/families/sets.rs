@@ -10,6 +10,7 @@ use super::elements::{clip_count, distinct, numkeys, random_count, scan};
 use crate::args::is;
 use crate::config::Db;
 use crate::error::{CmdError, CmdResult};
+use crate::heap::Heap;
 use crate::keyspace::{Contents, Elements, Keyspace, Kind, ranges_of};
 use crate::resp::Args;
 use crate::session::context::Context;
@@ -70,8 +71,8 @@ fn srem(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
 }
 
 fn scard(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
-    let set = ctx.keys().open_read(tx, 0, args.at(1), Kind::SET)?;
-    ctx.reply.int(set.map_or(0, |set| set.len() as i64));
+    let len = ctx.keys().read_len(tx, 0, args.at(1), Kind::SET)?;
+    ctx.reply.int(len as i64);
     Ok(())
 }
 
@@ -150,6 +151,7 @@ fn spop(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
         return Ok(());
     };
     let count = count.min(set.len());
+    ctx.keys().leave_if_long(count)?;
     ctx.reply.set(count as usize);
     let mut positions = distinct(&rng, set.len(), count);
     positions.sort_unstable();
@@ -208,16 +210,25 @@ fn sscan(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     scan(ctx, args, tx, Kind::SET, |member| (member, None))
 }
 
-/// Opens the sets at arguments `from..to`, whose keys begin at `slot`.
+/// Opens the sets at arguments `from..to`, whose keys begin at `slot`. A set that is named again is
+/// left out. But if it is the first, it comes once more, since a difference is empty then.
 fn open_all(
     ctx: &mut Context<'_>,
     args: Args<'_>,
     tx: &mut Tx<'_>,
     (from, to, slot): (usize, usize, u32),
 ) -> Result<Vec<Option<Elements>>, CmdError> {
-    let open = |(i, slot)| ctx.keys().open_read(tx, slot, args.at(i), Kind::SET);
-    let sets: Vec<Option<Elements>> =
-        (from..to).zip(slot..).map(open).collect::<Result<_, CmdError>>()?;
+    let (mut sets, mut named, mut first_again) = (Vec::new(), HashSet::new(), false);
+    for (i, slot) in (from..to).zip(slot..) {
+        let key = args.at(i);
+        let is_first_again = i > from && !first_again && key == args.at(from);
+        first_again |= is_first_again;
+        if named.insert(key) || is_first_again {
+            sets.push(ctx.keys().open_read(tx, slot, key, Kind::SET)?);
+        } else {
+            ctx.keys().read_kind(tx, slot, key, Kind::SET)?;
+        }
+    }
     let elements = sets.iter().flatten().map(Elements::len).sum();
     ctx.keys().leave_if_long(elements)?;
     Ok(sets)
@@ -226,28 +237,37 @@ fn open_all(
 /// Members that differ from each other.
 type Members = Contents;
 
+/// Members that are looked up before the next ones are read.
+const PART: u64 = 1024;
+
 /// Members that all sets have, at most `limit`.
 fn intersection(
     sets: Vec<Option<Elements>>,
     tx: &mut Tx<'_>,
+    heap: &mut Heap,
     limit: usize,
 ) -> Result<Members, CmdError> {
     let Some(mut sets) = sets.into_iter().collect::<Option<Vec<Elements>>>() else {
         return Ok(Contents::default());
     };
     sets.sort_by_key(Elements::len);
-    let (mut found, mut all) = (Contents::default(), Contents::default());
+    let mut found = Contents::default();
     let Some((smallest, others)) = sets.split_first_mut() else { return Ok(found) };
-    smallest.visit_all(tx, &mut |member| all.push(member))?;
-    for member in all.iter() {
-        let mut in_all = true;
-        for other in &mut *others {
-            in_all = in_all && other.get(tx, member)?.is_some();
-        }
-        if in_all {
-            found.push(member);
-            if found.len() == limit {
-                break;
+    for from in (0..smallest.len()).step_by(PART as usize) {
+        let mut part = Contents::default();
+        smallest.visit(tx, (from, PART), false, &mut |member| part.push(member))?;
+        for member in part.iter() {
+            let mut in_all = true;
+            for other in &mut *others {
+                in_all = in_all && other.get(tx, member)?.is_some();
+            }
+            if in_all {
+                heap.take(member.len());
+                heap.check()?;
+                found.push(member);
+                if found.len() == limit {
+                    return Ok(found);
+                }
             }
         }
     }
@@ -255,11 +275,15 @@ fn intersection(
 }
 
 /// Members of the first set that no other has.
-fn difference(sets: Vec<Option<Elements>>, tx: &mut Tx<'_>) -> Result<Members, CmdError> {
+fn difference(
+    sets: Vec<Option<Elements>>,
+    tx: &mut Tx<'_>,
+    heap: &mut Heap,
+) -> Result<Members, CmdError> {
     let mut sets = sets.into_iter();
     let (mut found, mut all) = (Contents::default(), Contents::default());
     let Some(Some(mut first)) = sets.next() else { return Ok(found) };
-    first.visit_all(tx, &mut |member| all.push(member))?;
+    first.copy_all(tx, heap, &mut |member| all.push(member))?;
     let mut others: Vec<Elements> = sets.flatten().collect();
     for member in all.iter() {
         let mut in_any = false;
@@ -274,10 +298,14 @@ fn difference(sets: Vec<Option<Elements>>, tx: &mut Tx<'_>) -> Result<Members, C
 }
 
 /// Members that any set has.
-fn union(sets: Vec<Option<Elements>>, tx: &mut Tx<'_>) -> Result<Members, CmdError> {
+fn union(
+    sets: Vec<Option<Elements>>,
+    tx: &mut Tx<'_>,
+    heap: &mut Heap,
+) -> Result<Members, CmdError> {
     let mut all = Contents::default();
     for mut set in sets.into_iter().flatten() {
-        set.visit_all(tx, &mut |member| all.push(member))?;
+        set.copy_all(tx, heap, &mut |member| all.push(member))?;
     }
     let (mut seen, mut found) = (HashSet::with_capacity(all.len()), Contents::default());
     all.iter().filter(|member| seen.insert(*member)).for_each(|member| found.push(member));
@@ -285,7 +313,7 @@ fn union(sets: Vec<Option<Elements>>, tx: &mut Tx<'_>) -> Result<Members, CmdErr
 }
 
 /// An operation on sets.
-type Operation = fn(Vec<Option<Elements>>, &mut Tx<'_>) -> Result<Members, CmdError>;
+type Operation = fn(Vec<Option<Elements>>, &mut Tx<'_>, &mut Heap) -> Result<Members, CmdError>;
 
 fn answer(
     ctx: &mut Context<'_>,
@@ -294,7 +322,7 @@ fn answer(
     operation: Operation,
 ) -> CmdResult {
     let sets = open_all(ctx, args, tx, (1, args.len(), 0))?;
-    let members = operation(sets, tx)?;
+    let members = operation(sets, tx, &mut ctx.heap())?;
     ctx.reply.set(members.len());
     members.iter().for_each(|member| ctx.reply.bulk(member));
     Ok(())
@@ -307,7 +335,7 @@ fn store(
     operation: Operation,
 ) -> CmdResult {
     let sets = open_all(ctx, args, tx, (2, args.len(), 1))?;
-    let members = operation(sets, tx)?;
+    let members = operation(sets, tx, &mut ctx.heap())?;
     ctx.keys().delete(tx, 0)?;
     let mut target = ctx.keys().new_elements(0, Kind::SET)?;
     target.fill(tx, members.iter().collect())?;
@@ -316,8 +344,12 @@ fn store(
     Ok(())
 }
 
-fn all_of(sets: Vec<Option<Elements>>, tx: &mut Tx<'_>) -> Result<Members, CmdError> {
-    intersection(sets, tx, 0)
+fn all_of(
+    sets: Vec<Option<Elements>>,
+    tx: &mut Tx<'_>,
+    heap: &mut Heap,
+) -> Result<Members, CmdError> {
+    intersection(sets, tx, heap, 0)
 }
 
 fn sinter(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
@@ -356,7 +388,7 @@ fn sintercard(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResu
         i += 2;
     }
     let sets = open_all(ctx, args, tx, (2, end, 0))?;
-    let members = intersection(sets, tx, limit)?;
+    let members = intersection(sets, tx, &mut ctx.heap(), limit)?;
     ctx.reply.int(members.len() as i64);
     Ok(())
 }

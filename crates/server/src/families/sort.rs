@@ -12,6 +12,7 @@ use crate::args::{integer, is};
 use crate::config::Db;
 use crate::error::{CmdError, CmdResult};
 use crate::families::sorted_sets::score::parts;
+use crate::heap::Heap;
 use crate::keyspace::{Contents, Field, Keyspace, Kind};
 use crate::resp::{Args, parse_number};
 use crate::session::context::Context;
@@ -48,6 +49,11 @@ fn declare(args: Args<'_>, db: Db, keyspace: &Keyspace, keys: &mut KeySet) {
     }
 }
 
+/// Bytes of the longest key that a store has.
+const MAX_KEY_BYTES: usize = 65_536;
+/// Bytes of heap that a derived key or a value takes, beside its own.
+const DERIVED_BYTES: usize = 48;
+
 /// A pattern of `BY` or `GET`.
 #[derive(Clone, Copy, Debug)]
 enum Pattern<'a> {
@@ -73,10 +79,19 @@ impl<'a> Pattern<'a> {
         }
     }
 
-    /// The key that the pattern names for an element.
+    /// Bytes of the key that the pattern names for an element. `None` if it names none, or one that is
+    /// too long to exist.
+    fn key_bytes(&self, element: &[u8]) -> Option<usize> {
+        let Self::Key { before, behind, .. } = self else { return None };
+        Some(before.len() + element.len() + behind.len()).filter(|&len| len <= MAX_KEY_BYTES)
+    }
+
+    /// The key that the pattern names for an element, if such a key can exist.
     fn key(&self, element: &[u8]) -> Option<Vec<u8>> {
         match self {
-            Self::Key { before, behind, .. } => Some([before, element, behind].concat()),
+            Self::Key { before, behind, .. } if self.key_bytes(element).is_some() => {
+                Some([before, element, behind].concat())
+            }
             _ => None,
         }
     }
@@ -152,6 +167,7 @@ fn read(
     ctx: &mut Context<'_>,
     args: Args<'_>,
     tx: &mut Tx<'_>,
+    heap: &mut Heap,
 ) -> Result<(Kind, Contents), CmdError> {
     let mut elements = Contents::default();
     let Some(kind) = ctx.keys().read(tx, 0, args.at(1)).map(|entry| entry.kind()) else {
@@ -163,7 +179,7 @@ fn read(
     if let Some(mut collection) = ctx.keys().open(tx, 0, args.at(1), kind)? {
         ctx.keys().leave_if_long(collection.len())?;
         let is_sorted_set = kind == Kind::SORTED_SET;
-        collection.visit_all(tx, &mut |content| {
+        collection.copy_all(tx, heap, &mut |content| {
             elements.push(if is_sorted_set { parts(content).1 } else { content });
         })?;
     }
@@ -180,7 +196,10 @@ fn value_of(
     let (key, field) = match pattern {
         Pattern::Element => return Ok(Some(element.to_vec())),
         Pattern::Nothing => return Ok(None),
-        Pattern::Key { field, .. } => (pattern.key(element).unwrap_or_default(), field),
+        Pattern::Key { field, .. } => match pattern.key(element) {
+            Some(key) => (key, field),
+            None => return Ok(None),
+        },
     };
     let Some(slot) = ctx.derived_slot(&key) else { return Ok(None) };
     let kind = ctx.keys().read(tx, slot, &key).map(|entry| entry.kind());
@@ -214,7 +233,7 @@ enum Weight {
 fn sorted<'e>(
     ctx: &mut Context<'_>,
     tx: &mut Tx<'_>,
-    options: &Options<'_>,
+    (options, heap): (&Options<'_>, &mut Heap),
     elements: Vec<&'e [u8]>,
 ) -> Result<Vec<&'e [u8]>, CmdError> {
     let by = options.by.unwrap_or(Pattern::Element);
@@ -223,6 +242,8 @@ fn sorted<'e>(
     for element in elements {
         let value = value_of(ctx, tx, &by, element)?;
         let weight = if options.alpha {
+            heap.take(value.as_ref().map_or(0, Vec::len));
+            heap.check()?;
             Weight::Text(value)
         } else {
             let number = value.as_ref().map_or(Some(0.0), |value| parse_number(value));
@@ -250,7 +271,8 @@ fn sorted<'e>(
 
 fn run(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>, may_store: bool) -> CmdResult {
     let mut options = Options::parse(args, may_store)?;
-    let (kind, all) = read(ctx, args, tx)?;
+    let mut heap = ctx.heap();
+    let (kind, all) = read(ctx, args, tx, &mut heap)?;
     if options.unsorted && kind == Kind::SET && options.stores {
         // A set has no order that could be stored.
         (options.unsorted, options.alpha, options.by) = (false, true, None);
@@ -265,14 +287,20 @@ fn run(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>, may_store: bool) 
     }
     let by = options.by.filter(|_| !options.unsorted);
     let patterns = by.iter().chain(&options.gets);
+    for pattern in patterns.clone() {
+        for bytes in elements.iter().filter_map(|element| pattern.key_bytes(element)) {
+            heap.take(bytes + DERIVED_BYTES);
+        }
+        heap.check()?;
+    }
     let derived = patterns
         .flat_map(|pattern| elements.iter().filter_map(move |element| pattern.key(element)));
     ctx.derive_keys(1 + u32::from(options.stores), derived.collect())?;
     if !options.unsorted {
-        elements = sorted(ctx, tx, &options, elements)?[from..to].to_vec();
+        elements = sorted(ctx, tx, (&options, &mut heap), elements)?[from..to].to_vec();
     }
     if options.stores {
-        return store(ctx, tx, &options, &elements);
+        return store(ctx, tx, (&options, &mut heap), &elements);
     }
     ctx.reply.array(elements.len() * options.gets.len().max(1));
     for element in elements {
@@ -285,6 +313,9 @@ fn run(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>, may_store: bool) 
                 None => ctx.reply.null(),
             }
         }
+        if ctx.reply.overflowed() {
+            break;
+        }
     }
     Ok(())
 }
@@ -293,7 +324,7 @@ fn run(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>, may_store: bool) 
 fn store(
     ctx: &mut Context<'_>,
     tx: &mut Tx<'_>,
-    options: &Options<'_>,
+    (options, heap): (&Options<'_>, &mut Heap),
     elements: &[&[u8]],
 ) -> CmdResult {
     let mut contents = Contents::default();
@@ -302,8 +333,10 @@ fn store(
             contents.push(element);
         }
         for pattern in &options.gets {
-            let value = value_of(ctx, tx, pattern, element)?;
-            contents.push(&value.unwrap_or_default());
+            let value = value_of(ctx, tx, pattern, element)?.unwrap_or_default();
+            heap.take(value.len() + DERIVED_BYTES);
+            heap.check()?;
+            contents.push(&value);
         }
     }
     ctx.keys().delete(tx, 1)?;

@@ -188,6 +188,11 @@ impl Keyspace {
         stats.map_or((0, 0), |stats| (stats.memory_bytes, stats.max_memory_bytes))
     }
 
+    /// The limit of the bytes that the data occupies. 0 while the engine is being opened.
+    pub(crate) fn max_memory_bytes(&self) -> usize {
+        self.engine.as_ref().map_or(0, |engine| engine.memory_room().limit_bytes)
+    }
+
     /// Whether each database is at the place of its number.
     pub(crate) fn is_in_order(&self) -> bool {
         let is_in_order = (0..DATABASES).all(|db| self.place(db) == usize::from(db));

@@ -3,7 +3,7 @@
 use stillpoint::{Tx, TxError};
 
 use super::access::Keys;
-use super::elements::{Elements, Save, bury};
+use super::elements::{Elements, HEAD_BYTES_MAX, Save, bury, earliest_expiry, len_in_head};
 use super::kinds::Kind;
 use super::value::Entry;
 use crate::error::CmdError;
@@ -39,6 +39,27 @@ impl Keys<'_> {
         let entry = self.read_kind(tx, i, key, kind)?;
         let read = entry.map(|entry| read_value(&entry));
         read.map(|read| self.opened((i, key), kind, read)).transpose()
+    }
+
+    /// The number of elements of the `i`-th key's collection, counted as a hit or a miss. 0 if the key is
+    /// missing. Reads the head of the collection alone.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(crate) fn read_len(
+        &mut self,
+        tx: &mut Tx<'_>,
+        i: u32,
+        key: &[u8],
+        kind: Kind,
+    ) -> Result<u64, CmdError> {
+        let Some(entry) = self.read_kind(tx, i, key, kind)? else { return Ok(0) };
+        let mut head = Vec::with_capacity(HEAD_BYTES_MAX);
+        entry.copy_range_to(0, entry.len().min(HEAD_BYTES_MAX), &mut head);
+        if earliest_expiry(&entry).is_some_and(|at| at <= self.now_ms()) {
+            self.met_expired(key);
+        }
+        len_in_head(&head).ok_or(CmdError::DAMAGED)
     }
 
     /// The collection of the `i`-th key, of whatever kind. `None` if the key has no value, or a

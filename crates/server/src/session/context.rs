@@ -10,6 +10,7 @@ use super::commands::Commands;
 use super::spec::Spec;
 use crate::config::{Db, ServerConfig};
 use crate::error::{CmdError, CmdResult};
+use crate::heap::Heap;
 use crate::keyspace::{Keys, LoopKeys, WaiterId};
 use crate::resp::{Mark, Reply};
 use crate::shared::Shared;
@@ -74,6 +75,11 @@ impl Context<'_> {
     /// The client's database.
     pub(crate) fn db(&self) -> Db {
         self.client.db
+    }
+
+    /// The heap that the command may take for copies.
+    pub(crate) fn heap(&self) -> Heap {
+        Heap::beside(self.shared.keyspace.max_memory_bytes())
     }
 
     /// The keys that the command declared.

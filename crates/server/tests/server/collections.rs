@@ -7,7 +7,7 @@ use std::time::Duration;
 use stillpoint::{Config as EngineConfig, Durability, Engine};
 use stillpoint_io::{Clock, RealClock};
 
-use crate::common::{Client, TestServer, Value, config, encode, eventually, field};
+use crate::common::{Client, RealRedis, TestServer, Value, config, encode, eventually, field};
 use crate::differential::compare;
 
 /// Commands of one run.
@@ -469,4 +469,92 @@ fn a_sorted_set_logs_what_is_new() {
     RealClock.sleep(Duration::from_millis(100));
     let mean = mean(&mut c);
     assert!(mean < 450, "{mean} bytes for each ZADD");
+}
+
+/// A key that a command names again and again is read once, and the reply is that of Redis.
+#[test]
+fn keys_that_are_named_again_answer_as_those_of_redis() {
+    const SCRIPT: &[&str] = &[
+        "SADD s 1 2 3 4",
+        "SADD t 3 4 5",
+        "ZADD z 1 a 2 b 3 c",
+        "ZADD y 5 b 7 d",
+        "SET b1 abc",
+        "SET b2 xyzw",
+        "SUNIONSTORE r s s t s t",
+        "SORT r",
+        "SINTERSTORE r s t s t t",
+        "SORT r",
+        "SDIFFSTORE r s t t",
+        "SORT r",
+        "SDIFF s s",
+        "SDIFF s t s",
+        "SINTERCARD 4 s s t t LIMIT 1",
+        "SINTER s none s",
+        "ZUNION 4 z y z z WEIGHTS 1 2 3 4 WITHSCORES",
+        "ZINTER 3 z z y WEIGHTS 1 2 3 AGGREGATE MAX WITHSCORES",
+        "ZDIFF 3 z y y WITHSCORES",
+        "ZDIFF 2 z z",
+        "ZUNION 3 s z s WITHSCORES",
+        "ZINTERCARD 3 z y z",
+        "BITOP XOR r b1 b2 b1",
+        "GET r",
+        "BITOP AND r b2 b2 none b2",
+        "GET r",
+        "BITOP OR b1 b1 b1 b2",
+        "GET b1",
+        "SUNION s b2 s",
+        "SUNION s b2 b2",
+        "RPUSH l aaaa b",
+        "SET kaaaa 2",
+        "SORT l BY nosort GET k* GET k* GET # GET k*",
+        "SORT l BY k* ALPHA GET k*",
+    ];
+    let server = TestServer::start();
+    let run = |port: u16| -> Vec<Value> {
+        let mut client = Client::connect(port);
+        let call = |line: &&str| client.call(&line.split(' ').collect::<Vec<_>>());
+        SCRIPT.iter().map(call).collect()
+    };
+    let ours = run(server.port);
+    let Some(redis) = RealRedis::start(&[]) else { return };
+    for ((ours, theirs), line) in ours.iter().zip(&run(redis.port)).zip(SCRIPT) {
+        assert_eq!(ours, theirs, "{line}");
+    }
+}
+
+/// Commands that would copy far more than they read answer what they can, or that it is too much.
+#[test]
+fn commands_that_ask_for_many_copies_take_bounded_memory() {
+    let mut engine = EngineConfig::new("unused");
+    engine.max_memory_bytes = 256 << 20;
+    let server = TestServer::over(config(), engine);
+    let mut c = server.client();
+    // Keys of more than 65,536 bytes cannot exist.
+    let element = "e".repeat(70_000);
+    assert_eq!(c.call(&["RPUSH", "long", &element]), Value::Int(1));
+    let mut words = vec!["SORT", "long", "BY", "nosort"];
+    (0..3_000).for_each(|_| words.extend(["GET", "w*"]));
+    assert_eq!(c.call(&words), Value::Array(vec![Value::Null; 3_000]));
+    // Shorter ones can, but 300 MB of them are too many.
+    let element = "e".repeat(60_000);
+    assert_eq!(c.call(&["RPUSH", "list", &element]), Value::Int(1));
+    let patterns: Vec<String> = (0..5_000).map(|number| format!("{number}*")).collect();
+    let mut words = vec!["SORT", "list", "BY", "nosort"];
+    patterns.iter().for_each(|pattern| words.extend(["GET", pattern.as_str()]));
+    let reply = c.call(&words);
+    assert!(matches!(&reply, Value::Error(error) if error.starts_with("OOM ")), "{reply:?}");
+    // One value stands for many elements.
+    c.call(&["SET", "we", &"v".repeat(1 << 20)]);
+    let elements = ["e"; 400];
+    c.call(&[&["RPUSH", "same"][..], &elements].concat());
+    let reply = c.call(&["SORT", "same", "BY", "w*", "ALPHA"]);
+    assert!(matches!(&reply, Value::Error(error) if error.starts_with("OOM ")), "{reply:?}");
+    // A sketch with more runs than it has registers.
+    let mut sketch = b"HYLL\x01\0\0\0\0\0\0\0\0\0\0\x80".to_vec();
+    sketch.extend([0; 20_000]);
+    c.send(&[b"SET", b"sketch", &sketch]);
+    assert_eq!(c.read(), Value::ok());
+    let reply = c.call(&["PFDEBUG", "DECODE", "sketch"]);
+    assert!(matches!(&reply, Value::Error(error) if error.starts_with("INVALIDOBJ ")), "{reply:?}");
 }

@@ -219,6 +219,8 @@ const TEMPLATES: &[&str] = &[
     "BITFIELD <key> GET u8|i5|u63|i64|u64|x 0|#1|3|-1",
     "BITFIELD <key> OVERFLOW WRAP|SAT|FAIL|JUNK INCRBY u8|i5|i64|u1 0|#2|7 1|-100|9223372036854775807 GET u4 0",
     "BITFIELD <key> SET u8|i5|i64|u63 0|#1|9 <number>",
+    // Redis saturates numbers near the least one upwards in a signed integer: its difference overflows.
+    "BITFIELD <key> OVERFLOW SAT|FAIL|WRAP SET u8|i5|i64|u63 0|#1|9 0|-1|15|16|-17|255|256|-129|70000|-70000",
     "BITFIELD_RO <key> GET|SET u8 0",
     "LCS <key> <key> LEN|IDX|JUNK|<nothing>",
     "LCS <key> <key> IDX WITHMATCHLEN MINMATCHLEN <number>",

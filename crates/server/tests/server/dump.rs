@@ -1,8 +1,9 @@
 //! DUMP and RESTORE in both directions between this server and a real redis-server.
 
+use stillpoint::Config as EngineConfig;
 use stillpoint_io::{Rng, SeededRng};
 
-use crate::common::{Client, RealRedis, TestServer, Value};
+use crate::common::{Client, RealRedis, TestServer, Value, config};
 
 /// A command that fills key `k` with `elements` elements.
 fn fill(rng: &SeededRng, kind: usize, elements: usize) -> Vec<Vec<u8>> {
@@ -86,6 +87,44 @@ fn values_go_to_redis_and_come_from_there() {
             }
         }
     }
+}
+
+/// A payload of some hundred kilobytes that stands for many millions of elements is refused.
+#[test]
+fn a_payload_that_takes_too_much_memory_is_refused() {
+    let mut engine = EngineConfig::new("unused");
+    engine.max_memory_bytes = 256 << 20;
+    let server = TestServer::over(config(), engine);
+    let mut c = server.client();
+    // A list of one listpack: its length, 0x0000 elements, the integer 0 again and again, and its end.
+    // In LZF, copies of 264 bytes stand for the integers.
+    let copies = 120_000_u32;
+    let len = 6 + 2 + 264 * copies + 1;
+    let mut packed = vec![7];
+    packed.extend(len.to_le_bytes());
+    packed.extend([0, 0, 0, 1]);
+    packed.extend([0xe0, 0xff, 1].repeat(copies as usize));
+    packed.extend([0, 0xff]);
+    let mut payload = vec![18, 1, 2, 0xc3, 0x80];
+    payload.extend((packed.len() as u32).to_be_bytes());
+    payload.push(0x80);
+    payload.extend(len.to_be_bytes());
+    payload.extend(packed);
+    payload.extend([10, 0]);
+    payload.extend(crc64(&payload).to_le_bytes());
+    c.send(&[b"RESTORE", b"k", b"0", &payload]);
+    let reply = c.read();
+    assert!(matches!(&reply, Value::Error(error) if error.starts_with("OOM ")), "{reply:?}");
+    assert_eq!(c.call(&["EXISTS", "k"]), Value::Int(0));
+}
+
+/// The checksum of payloads: CRC-64 by Jones, bit by bit.
+fn crc64(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |crc, byte| {
+        (0..8).fold(crc ^ u64::from(*byte), |crc, _| {
+            crc >> 1 ^ if crc & 1 == 1 { 0x95ac_9329_ac4b_c9b5 } else { 0 }
+        })
+    })
 }
 
 #[test]

@@ -190,6 +190,58 @@ fn fill_collections(b: &mut Client, elements: usize) {
     }
 }
 
+/// Commands that visit few elements of large collections.
+const SHORT: &[&str] = &[
+    "HLEN hash",
+    "HGET hash 7",
+    "LRANGE list 0 99",
+    "ZRANGE sorted 0 99",
+    "SSCAN set 0",
+    "HRANDFIELD hash 5",
+    "SRANDMEMBER set",
+    "ZCOUNT sorted 0 1000000",
+    "LREM list 1 7",
+    "LPOS list 8",
+    "LINSERT list BEFORE 9 0",
+    "LPOP list 3",
+    "SPOP set 3",
+    "ZPOPMAX sorted 3",
+    "LINDEX list 5000",
+];
+
+/// Commands that visit thousands of elements, in an order in which each of them has its collection.
+const LONG: &[&str] = &[
+    "HGETALL hash",
+    "HKEYS hash",
+    "HVALS hash",
+    "SMEMBERS set",
+    "LRANGE list 0 -1",
+    "ZRANGE sorted 0 -1 WITHSCORES",
+    "ZRANGESTORE copied sorted 0 -1",
+    "SUNION set nothing",
+    "SUNIONSTORE both set nothing",
+    "ZUNION 2 sorted set",
+    "ZINTERSTORE both 2 sorted set",
+    "SORT list DESC",
+    "COPY hash other",
+    "MOVE other 1",
+    "DUMP hash",
+    "HSCAN hash 0 COUNT 9000",
+    "HRANDFIELD hash 9000",
+    "SRANDMEMBER set -9000",
+    "ZRANDMEMBER sorted 9000",
+    "ZINTERCARD 3 sorted half half",
+    "GEOSEARCH sorted FROMLONLAT 0 0 BYRADIUS 40000 km",
+    "MEMORY USAGE hash",
+    "LPOS list none COUNT 0",
+    "LREM list 0 none",
+    "LINSERT list BEFORE 9990 0",
+    "SPOP copy_of_set 9000",
+    "ZPOPMIN copied 9000",
+    "ZMPOP 1 copied_again MAX COUNT 9000",
+    "LPOP list 9000",
+];
+
 /// Commands that visit thousands of elements show one instant, and nobody else waits for them.
 /// Commands that visit few elements of the same collections stay in their event loop.
 #[test]
@@ -198,43 +250,19 @@ fn commands_over_many_elements_leave_the_loop() {
     let (server, gate) = gated();
     let (mut a, mut b) = (server.client(), server.client());
     fill_collections(&mut b, ELEMENTS);
-    let short = [
-        "HLEN hash",
-        "HGET hash 7",
-        "LRANGE list 0 99",
-        "ZRANGE sorted 0 99",
-        "SSCAN set 0",
-        "HRANDFIELD hash 5",
-        "SRANDMEMBER set",
-        "ZCOUNT sorted 0 1000000",
-        "LINDEX list 5000",
-    ];
-    for line in short {
+    for line in SHORT {
         let words: Vec<&str> = line.split(' ').collect();
         assert!(!matches!(b.call(&words), Value::Error(_) | Value::Null), "{line}");
     }
-    let long = [
-        "HGETALL hash",
-        "HKEYS hash",
-        "HVALS hash",
-        "SMEMBERS set",
-        "LRANGE list 0 -1",
-        "ZRANGE sorted 0 -1 WITHSCORES",
-        "ZRANGESTORE copied sorted 0 -1",
-        "SUNION set nothing",
-        "SUNIONSTORE both set nothing",
-        "ZUNION 2 sorted set",
-        "ZINTERSTORE both 2 sorted set",
-        "SORT list DESC",
-        "COPY hash other",
-        "MOVE other 1",
-        "DUMP hash",
-        "HSCAN hash 0 COUNT 9000",
-        "HRANDFIELD hash 9000",
-        "SRANDMEMBER set -9000",
-        "ZRANDMEMBER sorted 9000",
-    ];
-    for line in long {
+    assert_eq!(b.call(&["ZRANGESTORE", "half", "sorted", "0", "4999"]), Value::Int(5_000));
+    for copy in ["SUNIONSTORE copy_of_set set", "ZUNIONSTORE copied_again 1 sorted"] {
+        let words: Vec<&str> = copy.split(' ').collect();
+        a.send(&words.iter().map(|word| word.as_bytes()).collect::<Vec<_>>());
+        gate.open();
+        assert!(matches!(a.read(), Value::Int(9_990..=10_000)));
+        gate.close();
+    }
+    for line in LONG {
         let words: Vec<&str> = line.split(' ').collect();
         a.send(&words.iter().map(|word| word.as_bytes()).collect::<Vec<_>>());
         wait_until_parked(&mut b);

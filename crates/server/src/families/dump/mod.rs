@@ -14,19 +14,24 @@ mod write;
 
 use stillpoint::Tx;
 
+use self::read::Read;
 use crate::args::{integer, is};
+use crate::config::Db;
 use crate::error::{CmdError, CmdResult};
-use crate::keyspace::{Contents, Kind};
+use crate::keyspace::{Contents, Keyspace, Kind};
 use crate::resp::Args;
 use crate::session::context::Context;
-use crate::session::row::{GENERIC, Keyed, ONE, R, WM, copying, row};
+use crate::session::row::{GENERIC, Keyed, ONE, R, WM, copying, row, weighed_by};
 use crate::session::spec::Spec;
 
 #[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
     copying(row("dump", 2, R, ONE, GENERIC, "2.6.0", Keyed(dump), "Returns the value at a key as bytes.")),
-    row("restore", -4, WM, ONE, GENERIC, "2.6.0", Keyed(restore), "Makes a key of bytes that DUMP gave."),
+    weighed_by(row("restore", -4, WM, ONE, GENERIC, "2.6.0", Keyed(restore), "Makes a key of bytes that DUMP gave."), restore_weight),
 ];
+
+/// Bytes of a payload whose elements take a microsecond, about.
+const BYTES_OF_UNIT: usize = 32;
 
 /// A value outside of the keyspace.
 enum Value {
@@ -105,6 +110,11 @@ impl Options {
     }
 }
 
+/// An element takes two bytes of the payload at least.
+fn restore_weight(args: Args<'_>, _: Db, _: &Keyspace) -> usize {
+    args.get(3).map_or(0, |payload| payload.len() / BYTES_OF_UNIT)
+}
+
 fn restore(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let options = Options::parse(args)?;
     if !options.replace && ctx.keys().lookup(tx, 0, args.at(1)).is_some() {
@@ -114,7 +124,15 @@ fn restore(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult 
         .map_err(|_| CmdError::fixed("ERR Invalid TTL value, must be >= 0"))?;
     let body = read::checked(args.at(3))
         .ok_or(CmdError::fixed("ERR DUMP payload version or checksum are wrong"))?;
-    let value = read::value(body).ok_or(CmdError::fixed("ERR Bad data format"))?;
+    let mut heap = ctx.heap();
+    let mut read = read::read(body, &mut heap, true);
+    if let Read::Long(bytes) = read {
+        ctx.keys().leave_if_long(bytes as u64)?;
+        heap = ctx.heap();
+        read = read::read(body, &mut heap, false);
+    }
+    heap.check()?;
+    let Read::Value(value) = read else { return Err(CmdError::fixed("ERR Bad data format")) };
     let expire_at_ms = match ttl {
         0 => None,
         moment if options.ttl_is_moment => Some(moment),

@@ -1,6 +1,28 @@
 //! The packed forms of small collections in RDB: listpack, ziplist, intset, zipmap.
 
-type Strings = Vec<Vec<u8>>;
+use crate::heap::Heap;
+use crate::keyspace::Contents;
+
+/// Bytes of heap that a string takes, beside its own: its place, and those of the steps behind.
+const STRING_BYTES: usize = 64;
+
+/// The strings of a payload, within the heap of the command.
+#[derive(Debug)]
+pub(super) struct Strings<'h> {
+    pub(super) contents: Contents,
+    pub(super) heap: &'h mut Heap,
+}
+
+impl<'h> Strings<'h> {
+    pub(super) fn new(heap: &'h mut Heap) -> Self {
+        Self { contents: Contents::default(), heap }
+    }
+
+    /// Adds a string; `None` if the command has no heap for it.
+    pub(super) fn push(&mut self, string: &[u8]) -> Option<()> {
+        self.heap.take(string.len() + STRING_BYTES).then(|| self.contents.push(string))
+    }
+}
 
 fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk().copied()
@@ -20,19 +42,18 @@ fn signed(bytes: &[u8]) -> i64 {
 
 /// Elements of a listpack: length in bytes (u32), elements (u16), and each element with its own length
 /// behind it.
-pub(super) fn listpack(bytes: &[u8]) -> Option<Strings> {
+pub(super) fn listpack(bytes: &[u8], into: &mut Strings<'_>) -> Option<()> {
     if u32::from_le_bytes(array(bytes, 0)?) as usize != bytes.len() {
         return None;
     }
-    let mut elements = Vec::new();
     let mut at = 6;
     loop {
         let first = *bytes.get(at)?;
         if first == 0xff {
-            return (at + 1 == bytes.len()).then_some(elements);
+            return (at + 1 == bytes.len()).then_some(());
         }
         let (element, len) = listpack_element(bytes, at, first)?;
-        elements.push(element);
+        into.push(&element)?;
         at += len + back_bytes(len);
     }
 }
@@ -75,20 +96,19 @@ fn back_bytes(len: usize) -> usize {
 /// Elements of a ziplist. The head of a ziplist is the length in bytes (u32), the offset of the
 /// last element (u32) and the number of elements (u16). Before each element stands the length of
 /// the previous one.
-pub(super) fn ziplist(bytes: &[u8]) -> Option<Strings> {
+pub(super) fn ziplist(bytes: &[u8], into: &mut Strings<'_>) -> Option<()> {
     if u32::from_le_bytes(array(bytes, 0)?) as usize != bytes.len() {
         return None;
     }
-    let mut elements = Vec::new();
     let mut at = 10;
     loop {
         let before = *bytes.get(at)?;
         if before == 0xff {
-            return (at + 1 == bytes.len()).then_some(elements);
+            return (at + 1 == bytes.len()).then_some(());
         }
         at += if before == 0xfe { 5 } else { 1 };
         let (element, len) = ziplist_element(bytes, at)?;
-        elements.push(element);
+        into.push(&element)?;
         at += len;
     }
 }
@@ -116,23 +136,22 @@ fn ziplist_element(bytes: &[u8], at: usize) -> Option<(Vec<u8>, usize)> {
 
 /// Members of an intset: the bytes of each number (u32), how many numbers there are (u32), and the
 /// numbers.
-pub(super) fn intset(bytes: &[u8]) -> Option<Strings> {
+pub(super) fn intset(bytes: &[u8], into: &mut Strings<'_>) -> Option<()> {
     let width = u32::from_le_bytes(array(bytes, 0)?) as usize;
     let count = u32::from_le_bytes(array(bytes, 4)?) as usize;
     let numbers = bytes.get(8..)?;
     if ![2, 4, 8].contains(&width) || numbers.len() != count.checked_mul(width)? {
         return None;
     }
-    Some(numbers.chunks(width).map(|number| text(signed(number))).collect())
+    numbers.chunks(width).try_for_each(|number| into.push(&text(signed(number))))
 }
 
 /// Fields and values of a zipmap: the number of fields (u8), then each string behind its length. One
 /// more byte behind the length of a value tells how many bytes behind the value are free.
-pub(super) fn zipmap(bytes: &[u8]) -> Option<Strings> {
-    let mut strings = Vec::new();
+pub(super) fn zipmap(bytes: &[u8], into: &mut Strings<'_>) -> Option<()> {
     let mut at = 1;
     while *bytes.get(at)? != 0xff {
-        let is_value = strings.len() % 2 == 1;
+        let is_value = into.contents.len() % 2 == 1;
         let len = match bytes[at] {
             0xfe => {
                 at += 5;
@@ -146,8 +165,8 @@ pub(super) fn zipmap(bytes: &[u8]) -> Option<Strings> {
         let free = if is_value { usize::from(*bytes.get(at)?) } else { 0 };
         at += usize::from(is_value);
         let end = at.checked_add(len)?;
-        strings.push(bytes.get(at..end)?.to_vec());
+        into.push(bytes.get(at..end)?)?;
         at = end + free;
     }
-    (at + 1 == bytes.len()).then_some(strings)
+    (at + 1 == bytes.len()).then_some(())
 }

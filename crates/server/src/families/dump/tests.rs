@@ -3,6 +3,7 @@ use stillpoint_io::{Rng, SeededRng};
 use super::crc::crc64;
 use super::*;
 use crate::families::sorted_sets::score::{content, parts};
+use crate::heap::Heap;
 use crate::keyspace::Field;
 
 fn texts(value: &Value) -> (Option<Kind>, Vec<Vec<u8>>) {
@@ -14,8 +15,60 @@ fn texts(value: &Value) -> (Option<Kind>, Vec<Vec<u8>>) {
     }
 }
 
+/// Reads a body within a heap of 64 MiB.
+fn value_of(body: &[u8]) -> Option<Value> {
+    match read::read(body, &mut Heap::of(64 << 20), false) {
+        Read::Value(value) => Some(value),
+        _ => None,
+    }
+}
+
 fn read_body(kind: u8, bytes: &[u8]) -> Option<(Option<Kind>, Vec<Vec<u8>>)> {
-    read::value(&[&[kind], bytes].concat()).map(|value| texts(&value))
+    value_of(&[&[kind], bytes].concat()).map(|value| texts(&value))
+}
+
+/// LZF of zeros: one literal, and copies of 264 bytes each.
+fn packed_zeros(copies: usize) -> Vec<u8> {
+    let mut packed = vec![0, 0];
+    packed.extend([0xe0, 0xff, 0].repeat(copies));
+    let (packed_len, len) = (packed.len() as u32, 1 + 264 * copies as u32);
+    let lengths = [&[0xc3, 0x80][..], &packed_len.to_be_bytes(), &[0x80], &len.to_be_bytes()];
+    [&lengths.concat()[..], &packed].concat()
+}
+
+/// A payload that unpacks to more than the heap has, or than an event loop should unpack.
+#[test]
+fn long_packed_strings_are_told_before_they_are_unpacked() {
+    let body = [&[types::STRING][..], &packed_zeros(5_000)].concat();
+    let mut heap = Heap::of(1 << 20);
+    assert!(matches!(read::read(&body, &mut heap, true), Read::Long(1_320_001)));
+    assert!(heap.check().is_ok());
+    assert!(matches!(read::read(&body, &mut heap, false), Read::Nothing));
+    assert!(heap.check().is_err());
+    let mut heap = Heap::of(2 << 20);
+    let read = read::read(&body, &mut heap, false);
+    assert!(matches!(read, Read::Value(Value::String(zeros)) if zeros.len() == 1_320_001));
+    // Each element takes more heap than a packed one takes bytes.
+    let listpack =
+        [&60_007_u32.to_le_bytes()[..], &[0, 0], &[7, 1].repeat(30_000), &[0xff]].concat();
+    let string = [&[0x80][..], &60_007_u32.to_be_bytes(), &listpack].concat();
+    let body = [&[types::LIST_QUICKLIST_2, 1, 2][..], &string].concat();
+    let mut heap = Heap::of(1 << 20);
+    assert!(matches!(read::read(&body, &mut heap, true), Read::Nothing) && heap.check().is_err());
+    let mut heap = Heap::of(4 << 20);
+    assert!(matches!(read::read(&body, &mut heap, true), Read::Value(_)));
+}
+
+/// Redis takes no expiry of a field that `HPEXPIREAT` would not take.
+#[test]
+fn expiries_beyond_the_latest_are_refused() {
+    for (at, is_read) in [((1 << 46) - 1, true), (1 << 46, false), (u64::MAX, false)] {
+        let field = [&string(b"a")[..], &string(b"x")].concat();
+        let early = [&[1, 0x81][..], &at.to_be_bytes(), &field].concat();
+        assert_eq!(read_body(types::HASH_TIMED_EARLY, &early).is_some(), is_read, "{at}");
+        let timed = [&at.to_le_bytes()[..], &[1, 1], &field].concat();
+        assert_eq!(read_body(types::HASH_TIMED, &timed).is_some(), is_read, "{at}");
+    }
 }
 
 /// A string of an RDB file, below 64 bytes.
@@ -61,11 +114,11 @@ fn what_is_written_is_read() {
         }
         let value = Value::Collection(kind, contents);
         let payload = write::payload(&value);
-        let read = read::value(read::checked(&payload).expect("checksum")).expect("a value");
+        let read = value_of(read::checked(&payload).expect("checksum")).expect("a value");
         assert_eq!(texts(&read), texts(&value));
         let value = Value::String(text());
         let payload = write::payload(&value);
-        let read = read::value(read::checked(&payload).expect("checksum")).expect("a value");
+        let read = value_of(read::checked(&payload).expect("checksum")).expect("a value");
         assert_eq!(texts(&read), texts(&value));
     }
 }
@@ -160,7 +213,7 @@ fn hostile_bytes_end_in_a_value_or_none() {
             let last = body.len() - 1;
             body[last] = 0xff;
         }
-        for kind in 0..22 {
+        for kind in 0..=types::HASH_TIMED_LISTPACK {
             let _ = read_body(kind, &body);
         }
     }

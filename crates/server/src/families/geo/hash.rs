@@ -141,7 +141,10 @@ impl Shape {
         let around = [(0, 0), (0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1)];
         let mut ranges: Vec<(f64, f64)> = Vec::new();
         for (x, y) in around.into_iter().filter(|&by| !is_useless(by)) {
-            let range = own.moved(x, y).scores();
+            // Only neighbours go around the earth: the own area of the highest coordinates is beyond
+            // the others.
+            let area = if (x, y) == (0, 0) { own } else { own.moved(x, y) };
+            let range = area.scores();
             // Around the earth, neighbours may be the same area.
             if !ranges.contains(&range) {
                 ranges.push(range);
@@ -291,6 +294,19 @@ mod tests {
         for number in [0, 1, 2, 0xffff_ffff, 0x1234_5678] {
             assert_eq!(gather(spread(number)), number);
             assert_eq!(gather(spread(number) << 1 >> 1), number);
+        }
+    }
+
+    #[test]
+    fn ranges_hold_the_places_at_the_edges() {
+        for (longitude, latitude) in
+            [(180.0, 85.051_128_78), (180.0, 0.0), (0.0, 85.051_128_78), (-180.0, -85.051_128_78)]
+        {
+            let place = Coordinates { longitude, latitude };
+            let score = place.score();
+            let ranges = Shape::Circle { radius: 1.0 }.ranges(place);
+            let is_within = ranges.iter().any(|range| range.0 <= score && score < range.1);
+            assert!(is_within, "{place:?} {score} {ranges:?}");
         }
     }
 

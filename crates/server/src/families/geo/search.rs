@@ -274,24 +274,40 @@ impl Search {
     }
 
     /// The members within the shape, in the order in which they are answered.
-    fn find(&self, set: &mut Elements, tx: &mut Tx<'_>) -> Result<Vec<Found>, CmdError> {
+    fn find(
+        &self,
+        ctx: &mut Context<'_>,
+        set: &mut Elements,
+        tx: &mut Tx<'_>,
+    ) -> Result<Vec<Found>, CmdError> {
         let (Middle::Coordinates(middle), Some(shape)) = (self.middle, self.shape) else {
             return Ok(Vec::new());
         };
         let mut found = Vec::new();
         let enough = if self.any { self.count } else { usize::MAX };
+        let mut ranges = Vec::new();
         for (from, to) in shape.ranges(middle) {
             let first = set.count_before(tx, &|element| parts(element).0 < from)?;
             let end = set.count_before(tx, &|element| parts(element).0 < to)?;
-            set.visit(tx, (first, end.saturating_sub(first)), false, &mut |element| {
+            ranges.push((first, end.saturating_sub(first)));
+        }
+        let mut heap = ctx.heap();
+        ctx.keys().leave_if_long(ranges.iter().map(|(_, count)| count).sum())?;
+        for range in ranges {
+            set.visit_while(tx, range, false, &mut |element| {
                 let (score, member) = parts(element);
                 let place = Coordinates::of_score(score);
-                if found.len() < enough
-                    && let Some(distance) = shape.holds(&middle, &place)
+                if let Some(distance) = shape.holds(&middle, &place)
+                    && heap.take(size_of::<Found>() + member.len())
                 {
                     found.push(Found { distance, score, place, member: member.to_vec() });
                 }
+                found.len() < enough && heap.check().is_ok()
             })?;
+            heap.check()?;
+            if found.len() >= enough {
+                break;
+            }
         }
         // A command with a count gets the nearest places.
         let nearest = self.sort == Sort::None && self.count > 0 && !self.any;
@@ -321,7 +337,7 @@ fn run(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>, form: Form) -> Cm
     let mut set = ctx.keys().open_read(tx, 0, args.at(source), Kind::SORTED_SET)?;
     let search = Search::parse(args, tx, form, &mut set)?;
     let found = match &mut set {
-        Some(set) => search.find(set, tx)?,
+        Some(set) => search.find(ctx, set, tx)?,
         None => Vec::new(),
     };
     if search.stores {

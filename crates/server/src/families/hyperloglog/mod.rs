@@ -163,6 +163,8 @@ fn pfdebug(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult 
         if was_dense {
             return Err(CmdError::fixed("ERR HLL encoding is not sparse"));
         }
+        // A sketch whose runs are not those of its registers has no end of them.
+        sketch.merge_into(&mut Registers::default())?;
         ctx.reply.bulk(sketch.runs_text().as_bytes());
     } else if is(subcommand, "ENCODING") {
         ctx.reply.simple(if was_dense { "dense" } else { "sparse" });

@@ -10,6 +10,7 @@ use super::score::{parts, score_bytes};
 use crate::args::{integer, is};
 use crate::config::Db;
 use crate::error::{CmdError, CmdResult};
+use crate::heap::Heap;
 use crate::keyspace::{Contents, Keyspace, Kind};
 use crate::resp::{Args, parse_f64, parse_i64, parse_u64};
 use crate::session::context::Context;
@@ -122,13 +123,27 @@ const NOT_WEIGHT: CmdError = CmdError::fixed("ERR weight value is not a float");
 /// Members with their scores.
 type Scored<'a> = Vec<(f64, &'a [u8])>;
 
+/// The elements of sorted sets, each read once.
+struct Inputs {
+    read: Vec<Contents>,
+    /// For each key that the command names, its place among those.
+    named: Vec<usize>,
+}
+
+impl Inputs {
+    /// The elements of each key, in the order in which the command names the keys.
+    fn all(&self) -> Vec<&Contents> {
+        self.named.iter().filter_map(|&place| self.read.get(place)).collect()
+    }
+}
+
 /// Reads the keys and options. Each input is a sorted set's elements.
 fn read(
     ctx: &mut Context<'_>,
     args: Args<'_>,
     tx: &mut Tx<'_>,
     form: Form,
-) -> Result<(Vec<Contents>, Options), CmdError> {
+) -> Result<(Inputs, Options), CmdError> {
     let count = integer(args.at(form.count_at))?;
     let count = usize::try_from(count).ok().filter(|&count| count > 0).ok_or_else(|| {
         CmdError::text(format!("ERR at least 1 input key is needed for '{}' command", form.command))
@@ -137,32 +152,43 @@ fn read(
     if count > args.len() - first {
         return Err(CmdError::SYNTAX);
     }
-    let mut inputs = Vec::with_capacity(count);
+    let mut inputs = Inputs { read: Vec::new(), named: Vec::with_capacity(count) };
+    let (mut places, mut heap, mut elements) = (HashMap::new(), ctx.heap(), 0);
     for i in 0..count {
-        let slot = (form.count_at - 1 + i) as u32;
-        inputs.push(read_input(ctx, tx, slot, args.at(first + i))?);
+        let (slot, key) = ((form.count_at - 1 + i) as u32, args.at(first + i));
+        let place = match places.entry(key) {
+            Entry::Occupied(place) => *place.get(),
+            Entry::Vacant(place) => {
+                let read = read_input(ctx, tx, (slot, key), (&mut heap, &mut elements))?;
+                inputs.read.push(read);
+                *place.insert(inputs.read.len() - 1)
+            }
+        };
+        inputs.named.push(place);
     }
     Ok((inputs, Options::parse(args, first + count, count, form)?))
 }
 
 /// Combines inputs, lowest score first.
-fn combine<'a>(inputs: &'a [Contents], options: &Options, operation: Operation) -> Scored<'a> {
+fn combine<'a>(inputs: &'a Inputs, options: &Options, operation: Operation) -> Scored<'a> {
+    let inputs = inputs.all();
     let mut scored = match operation {
-        Operation::Union => union(inputs, options),
-        Operation::Intersection => intersection(inputs, options),
-        Operation::Difference => difference(inputs),
+        Operation::Union => union(&inputs, options),
+        Operation::Intersection => intersection(&inputs, options),
+        Operation::Difference => difference(&inputs),
     };
     // Inputs are sorted already, so most of this is a merge.
     scored.sort_by(|a, b| (score_bytes(a.0), a.1).cmp(&(score_bytes(b.0), b.1)));
     scored
 }
 
-/// The members of a sorted set or a set, with their scores.
+/// The members of a sorted set or a set, with their scores. `elements` is the number of elements that
+/// the command has read, and reads.
 fn read_input(
     ctx: &mut Context<'_>,
     tx: &mut Tx<'_>,
-    slot: u32,
-    key: &[u8],
+    (slot, key): (u32, &[u8]),
+    (heap, elements): (&mut Heap, &mut u64),
 ) -> Result<Contents, CmdError> {
     let mut input = Contents::default();
     let kind = ctx.keys().lookup(tx, slot, key).map(|entry| entry.kind());
@@ -171,14 +197,16 @@ fn read_input(
         Some(Kind::SET) => {
             let score = score_bytes(1.0);
             if let Some(mut set) = ctx.keys().open_read(tx, slot, key, Kind::SET)? {
-                ctx.keys().leave_if_long(set.len())?;
-                set.visit_all(tx, &mut |member| input.push_parts(&[&score, member]))?;
+                *elements += set.len();
+                ctx.keys().leave_if_long(*elements)?;
+                set.copy_all(tx, heap, &mut |member| input.push_parts(&[&score, member]))?;
             }
         }
         Some(_) => {
             if let Some(mut set) = ctx.keys().open_read(tx, slot, key, Kind::SORTED_SET)? {
-                ctx.keys().leave_if_long(set.len())?;
-                set.visit_all(tx, &mut |element| input.push(element))?;
+                *elements += set.len();
+                ctx.keys().leave_if_long(*elements)?;
+                set.copy_all(tx, heap, &mut |element| input.push(element))?;
             }
         }
     }
@@ -192,12 +220,12 @@ fn weighted(input: &Contents, weight: f64) -> impl Iterator<Item = (f64, &[u8])>
     })
 }
 
-fn union<'a>(inputs: &'a [Contents], options: &Options) -> Scored<'a> {
+fn union<'a>(inputs: &[&'a Contents], options: &Options) -> Scored<'a> {
     let weights = options.weights.iter().copied();
     if let [only] = inputs {
         return weighted(only, options.weights[0]).collect();
     }
-    let most = inputs.iter().map(Contents::len).max().unwrap_or(0);
+    let most = inputs.iter().map(|input| input.len()).max().unwrap_or(0);
     let (mut all, mut places): (Scored<'_>, _) = (Vec::new(), HashMap::with_capacity(most));
     for (input, weight) in inputs.iter().zip(weights) {
         for (score, member) in weighted(input, weight) {
@@ -216,13 +244,13 @@ fn union<'a>(inputs: &'a [Contents], options: &Options) -> Scored<'a> {
     all
 }
 
-fn intersection<'a>(inputs: &'a [Contents], options: &Options) -> Scored<'a> {
+fn intersection<'a>(inputs: &[&'a Contents], options: &Options) -> Scored<'a> {
     // Scores are combined from the smallest set on, as Redis does.
     let mut order: Vec<usize> = (0..inputs.len()).collect();
     order.sort_by_key(|&i| inputs[i].len());
     let mut common: Option<Scored<'_>> = None;
     for i in order {
-        let input = weighted(&inputs[i], options.weights[i]);
+        let input = weighted(inputs[i], options.weights[i]);
         common = Some(match common {
             None => input.collect(),
             Some(so_far) if so_far.is_empty() => so_far,
@@ -240,7 +268,7 @@ fn intersection<'a>(inputs: &'a [Contents], options: &Options) -> Scored<'a> {
     common.unwrap_or_default()
 }
 
-fn difference(inputs: &[Contents]) -> Scored<'_> {
+fn difference<'a>(inputs: &[&'a Contents]) -> Scored<'a> {
     let Some((first, others)) = inputs.split_first() else { return Vec::new() };
     let others: HashSet<&[u8]> =
         others.iter().flat_map(|input| input.iter().map(|element| parts(element).1)).collect();

@@ -182,8 +182,8 @@ fn zrem(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
 }
 
 fn zcard(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
-    let set = ctx.keys().open_read(tx, 0, args.at(1), Kind::SORTED_SET)?;
-    ctx.reply.int(set.map_or(0, |set| set.len() as i64));
+    let len = ctx.keys().read_len(tx, 0, args.at(1), Kind::SORTED_SET)?;
+    ctx.reply.int(len as i64);
     Ok(())
 }
 
@@ -283,7 +283,9 @@ fn pop(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>, highest: bool) ->
     let taken = match ctx.keys().open(tx, 0, args.at(1), Kind::SORTED_SET)? {
         None => Vec::new(),
         Some(mut set) => {
-            let taken = take(&mut set, tx, highest, count.unwrap_or(1))?;
+            let count = count.unwrap_or(1);
+            ctx.keys().leave_if_long(count.min(set.len()))?;
+            let taken = take(&mut set, tx, highest, count)?;
             ctx.keys().save(tx, 0, &set)?;
             taken
         }
@@ -338,6 +340,7 @@ pub(super) fn pop_first(
         let at = first + slot as usize;
         let opened = open_waiting(ctx, tx, (slot, args.at(at)), Kind::SORTED_SET)?;
         let Some(mut set) = opened else { continue };
+        ctx.keys().leave_if_long(most.min(set.len()))?;
         let taken = take(&mut set, tx, highest, most)?;
         ctx.keys().save(tx, slot, &set)?;
         if set.len() > 0 {

@@ -22,6 +22,7 @@ mod reclaim;
 mod times;
 mod tree;
 mod verify;
+mod visits;
 
 use std::ops::Range;
 
@@ -50,6 +51,11 @@ const TREE_BYTES: usize = 27;
 
 /// Bytes of a collection, at most, that tell when its elements expire.
 pub(super) const HEAD_BYTES_MAX: usize = TREE_BYTES + EARLIEST_BYTES;
+
+/// The number of elements that the head of a collection tells.
+pub(super) fn len_in_head(head: &[u8]) -> Option<u64> {
+    Some(u64::from(u32::from_le_bytes(*head.get(1..)?.first_chunk()?)))
+}
 
 /// Bytes before the elements of a collection with these flags.
 fn head_bytes(flags: u8) -> usize {
@@ -721,63 +727,6 @@ impl Elements {
         // The first subtree has no separator of its own.
         let is_before = |content: &[u8]| content.is_empty() || is_before(content);
         self.tree.count_before(&mut TxNodes { keys: &mut self.keys, tx }, &is_before)
-    }
-
-    /// Visits `count` elements from position `from` on, forwards or backwards.
-    ///
-    /// # Errors
-    /// A node cannot be locked or read.
-    pub(crate) fn visit(
-        &mut self,
-        tx: &mut Tx<'_>,
-        (from, count): (u64, u64),
-        back: bool,
-        visit: &mut dyn FnMut(&[u8]),
-    ) -> Result<(), TxError> {
-        let mut nodes = TxNodes { keys: &mut self.keys, tx };
-        self.tree.visit(&mut nodes, from, count, back, visit)
-    }
-
-    /// Visits all elements in their order, but those that have expired.
-    ///
-    /// # Errors
-    /// A node cannot be locked or read.
-    pub(crate) fn visit_all(
-        &mut self,
-        tx: &mut Tx<'_>,
-        visit: &mut dyn FnMut(&[u8]),
-    ) -> Result<(), TxError> {
-        let judge = self.judge();
-        let mut visit_live = |content: &[u8]| {
-            if judge.is_live(content) {
-                visit(content);
-            }
-        };
-        self.visit(tx, (0, u64::MAX), false, &mut visit_live)
-    }
-
-    /// Visits about `count` elements, in the order of the hashes of their names, from `cursor` on;
-    /// gives the next cursor, 0 at the end. An element that stays is visited by a walk over all
-    /// cursors, however the collection changes meanwhile. Expired elements are left out.
-    ///
-    /// # Errors
-    /// A node cannot be locked or read.
-    pub(crate) fn scan(
-        &mut self,
-        tx: &mut Tx<'_>,
-        (cursor, count): (u64, u64),
-        visit: &mut dyn FnMut(&[u8]),
-    ) -> Result<u64, TxError> {
-        let by_name = (KeyHasher::new(self.keys.incarnation), self.rules.name);
-        let judge = self.judge();
-        let mut visit_live = |content: &[u8]| {
-            if judge.is_live(content) {
-                visit(content);
-            }
-        };
-        let tree = if self.has_index() { &self.index } else { &self.tree };
-        let mut nodes = TxNodes { keys: &mut self.keys, tx };
-        tree.scan(&mut nodes, by_name, cursor, count, &mut visit_live)
     }
 }
 

@@ -635,6 +635,22 @@ impl Tree {
         back: bool,
         visit: &mut dyn FnMut(&[u8]),
     ) -> Result<(), TxError> {
+        let mut visit_on = |content: &[u8]| {
+            visit(content);
+            true
+        };
+        self.visit_while(nodes, from, count, back, &mut visit_on)
+    }
+
+    /// As [`visit`](Self::visit), until the visitor says false.
+    pub(super) fn visit_while(
+        &self,
+        nodes: &mut dyn Nodes,
+        from: u64,
+        count: u64,
+        back: bool,
+        visit: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> Result<(), TxError> {
         let (mut at, mut left) = (from, count.min(self.len));
         while left > 0 && at < self.len {
             let place = self.place_at(nodes, at)?;
@@ -646,12 +662,16 @@ impl Tree {
                     .map(|e| e.content)
                     .collect();
                 while let Some(content) = contents.pop().filter(|_| seen < left) {
-                    visit(content);
+                    if !visit(content) {
+                        return Ok(());
+                    }
                     seen += 1;
                 }
             } else {
                 for element in elements(leaf, place.offset).take(left as usize) {
-                    visit(element.content);
+                    if !visit(element.content) {
+                        return Ok(());
+                    }
                     seen += 1;
                 }
             }
