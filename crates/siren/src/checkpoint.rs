@@ -294,7 +294,7 @@ impl<'s> Checkpoint<'s> {
     /// FLUSH-PENDING-REMOVES: makes pages of the tuples that were removed from frozen pages. With
     /// `all`, also of those that fill no page.
     fn take_removes(&mut self, all: bool) -> SirenResult<()> {
-        if self.store.config.removes == Removes::Pend {
+        if self.store.config.removes != Removes::ToPages {
             return Ok(());
         }
         for walk in &self.walks {
@@ -406,6 +406,7 @@ impl<'s> Checkpoint<'s> {
             first_segment: self.first_segment,
             incarnation: self.store.log.incarnation(),
             is_logged: self.store.config.logging != Logging::None,
+            is_fuzzy: self.store.config.removes == Removes::AtOnce,
             directory: extent,
             directory_bytes: len as u64,
         };

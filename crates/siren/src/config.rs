@@ -13,6 +13,10 @@ pub enum Removes {
     Pend,
     /// The tuple goes to a page of pending removes of the same checkpoint.
     ToPages,
+    /// The tuple goes at once: pages change in place, also while they are copied. This is a fuzzy
+    /// checkpoint, the rival of the paper's §5. The log has before-images, too. The store is for
+    /// measurements alone, and is not opened again: the paper did not build the rival's recovery.
+    AtOnce,
 }
 
 /// A form of the checkpoint.

@@ -115,6 +115,7 @@ impl DiskPages {
             first_segment: 0,
             incarnation: 0,
             is_logged: false,
+            is_fuzzy: false,
             directory: Extent { first, pages: header.pages_for(directory.len()) },
             directory_bytes: directory.len() as u64,
         };

@@ -34,6 +34,12 @@ pub enum SirenError {
         /// The contradiction.
         what: String,
     },
+    /// The checkpoint was taken for a measurement of fuzzy checkpoints, which have no recovery.
+    #[error("{}: its checkpoint is fuzzy and was made to be measured; remove the directory", path.display())]
+    Fuzzy {
+        /// The file.
+        path: PathBuf,
+    },
     /// A setting is outside its range.
     #[error("{setting} is {value}: {allowed}")]
     Setting {

@@ -93,6 +93,7 @@ struct Page {
     is_stored: bool,
     /// The next tuple to copy.
     cursor: Slot,
+    is_copying: bool,
     /// Tuples that a copy-on-update of whole pages would have copied.
     touched: usize,
 }
@@ -288,6 +289,9 @@ impl Pages {
 
     /// Whether operations of this level must leave the image of the page alone.
     fn is_frozen(&self, page: Slot, level: u64) -> bool {
+        if self.removes == Removes::AtOnce {
+            return false;
+        }
         let is_frozen = match self.pages[page].dirty {
             0 => level > self.settled,
             dirty => dirty < level,
@@ -306,6 +310,10 @@ impl Pages {
         let it = &mut self.pages[page];
         let before = it.dirty;
         if before == level {
+            return;
+        }
+        if before != 0 && self.removes == Removes::AtOnce {
+            it.is_changed = true;
             return;
         }
         mutant!(debug_assert_eq!(before, 0, "a frozen page"), FrozenPageChanged => ());

@@ -24,7 +24,7 @@ use stillpoint_sync::atomic::{AtomicU64, AtomicUsize};
 use stillpoint_sync::{Mutex, ReadSections, RwLock, mutant};
 
 use crate::checkpoint::OnDisk;
-use crate::config::Config;
+use crate::config::{Config, Removes};
 use crate::disk_pages::{DiskPages, Newest};
 use crate::error::{SirenError, SirenResult};
 use crate::log::{RedoLog, segment_path};
@@ -103,6 +103,10 @@ pub(crate) fn open(disk: Arc<dyn Disk>, mut config: Config) -> SirenResult<Store
     };
     let created_ms = config.clock.wall_ms();
     let (pages, newest) = DiskPages::open(&*disk, config.page_bytes, created_ms, new_store)?;
+    let is_new = newest.header.level == 0;
+    if newest.header.is_fuzzy || config.removes == Removes::AtOnce && !is_new {
+        return Err(SirenError::Fuzzy { path: pages.path_of_file() });
+    }
     config.page_bytes = pages.header.page_bytes;
     let mut recovery = Recovery {
         removes_bytes: Arc::default(),
@@ -310,6 +314,9 @@ impl Recovery {
             }
             LogRecord::Delete { statement, table, key } => {
                 self.write(Author { transaction, statement }, table, key, None);
+            }
+            LogRecord::Change { statement, table, key, after, .. } => {
+                self.write(Author { transaction, statement }, table, key, after.map(Arc::from));
             }
             LogRecord::Rollback { statement } => {
                 for (table, proxy) in self.open.get(&transaction).into_iter().flatten() {

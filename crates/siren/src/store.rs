@@ -207,7 +207,7 @@ impl Store {
     /// A write waits while more pending removes wait for the disk than the limit allows.
     pub(crate) fn slow_down(&self) {
         let is_full = || self.removes_bytes.load(SeqCst) > self.config.removes_bytes_max;
-        if self.config.removes == Removes::Pend || !is_full() {
+        if self.config.removes != Removes::ToPages || !is_full() {
             return;
         }
         self.slowed.fetch_add(1, SeqCst);

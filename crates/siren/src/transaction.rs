@@ -19,6 +19,7 @@ use stillpoint_sync::Backoff;
 use stillpoint_sync::atomic::Ordering::SeqCst;
 use stillpoint_sync::lock_word::{self, Contended, Priority};
 
+use crate::config::Removes;
 use crate::error::{SirenError, SirenResult};
 use crate::proxy::{Proxy, Value};
 use crate::store::{Store, TableId};
@@ -167,13 +168,17 @@ impl Transaction<'_> {
         self.store.slow_down();
         let at = self.lock(table, key, true)?;
         let locked = &self.locks[at];
-        let had_value = locked.proxy.value(locked.is_written).is_some();
+        let before = locked.proxy.value(locked.is_written);
+        let had_value = before.is_some();
         if value.is_none() && !had_value {
             return Ok(false);
         }
         let value_owned: Value = value.map(Arc::from);
         let (statement, table) = (self.statement, locked.table.id);
         let record = match value {
+            after if self.store.config.removes == Removes::AtOnce => {
+                LogRecord::Change { statement, table, key, before: before.as_deref(), after }
+            }
             Some(value) => LogRecord::Put { statement, table, key, value },
             None => LogRecord::Delete { statement, table, key },
         };

@@ -283,6 +283,34 @@ fn a_gap_in_the_log_is_a_typed_error() {
     }
 }
 
+/// The rival changes pages in place, also while they are copied, and is not opened again.
+#[test]
+fn a_fuzzy_store_is_measured_and_refused_afterwards() {
+    let disk = SimDisk::new(1);
+    let (store, table) = start_with(&disk, |config| config.removes = Removes::AtOnce);
+    let rng = SeededRng::new(7);
+    for round in 0..20u8 {
+        let mut checkpoint = store.begin_checkpoint().expect("a disk");
+        for _ in 0..40 {
+            let session = store.session().expect("a session");
+            let mut transaction = session.begin();
+            let key = rng.below(60).to_le_bytes();
+            match rng.below(3) {
+                0 => drop(transaction.delete(table, &key).expect("a lock")),
+                _ => transaction.put(table, &key, &[round; 90]).expect("a lock"),
+            }
+            transaction.commit().expect("a log");
+            checkpoint.step().expect("a disk");
+        }
+        checkpoint.finish().expect("a disk");
+        store.check().expect("sound pages");
+        assert_eq!(store.occupancy(table).removed_max, 0, "nothing is held twice");
+    }
+    let reopened = |removes| Store::open(Arc::new(disk.kill()), config(removes, Logging::None, 1));
+    let refused = reopened(Removes::Pend).expect_err("its pages are fuzzy");
+    assert!(matches!(refused, SirenError::Fuzzy { .. }), "{refused}");
+}
+
 /// Threads transfer among accounts beside checkpoints. No checkpoint and no crash loses money.
 #[test]
 fn threads_transfer_beside_checkpoints() {

@@ -99,6 +99,7 @@ pub const ARROWS: &[(&str, &[&str])] = &[
         &[
             "stillpoint",
             "stillpoint-server",
+            "stillpoint-siren",
             "stillpoint-state",
             // The lab's rows come from the registries.
             "stillpoint-checkpoint",

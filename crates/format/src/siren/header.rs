@@ -100,6 +100,8 @@ pub struct CheckpointHeader {
     pub incarnation: u64,
     /// Whether that opening had a log. Then the first segment exists.
     pub is_logged: bool,
+    /// Whether the pages are fuzzy, so that nothing recovers them.
+    pub is_fuzzy: bool,
     /// The directory.
     pub directory: Extent,
     /// Bytes of the directory.
@@ -119,6 +121,7 @@ impl CheckpointHeader {
         put(&mut block, 40, &self.directory_bytes.to_le_bytes());
         put(&mut block, 48, &self.incarnation.to_le_bytes());
         put(&mut block, 56, &u64::from(self.is_logged).to_le_bytes());
+        put(&mut block, 64, &u64::from(self.is_fuzzy).to_le_bytes());
         let offset = PagesHeader::checkpoint_header_at(number);
         let crc = identity.checksum(offset, &block[CRC_FROM..]);
         put(&mut block, 4, &crc.to_le_bytes());
@@ -151,6 +154,7 @@ impl CheckpointHeader {
             directory_bytes: u64_at(block, 40),
             incarnation: u64_at(block, 48),
             is_logged: u64_at(block, 56) != 0,
+            is_fuzzy: u64_at(block, 64) != 0,
         })
     }
 }
@@ -174,6 +178,7 @@ mod tests {
             first_segment: 4,
             incarnation: 3,
             is_logged: true,
+            is_fuzzy: false,
             directory: Extent { first: 2, pages: 1 },
             directory_bytes: 100,
         };

@@ -6,6 +6,8 @@
 //! record = kind u8 · level u64 · transaction u64 · fields of the kind
 //! put    = statement u32 · table u16 · length of the key u32 · length of the value u32 · key · value
 //! delete = statement u32 · table u16 · length of the key u32 · key
+//! change = statement u32 · table u16 · length of the key u32 · flags u8 · lengths of before and after u32
+//!        · key · before · after
 //! rollback = statement u32        table = table u16 · length of the name u32 · name
 //! ```
 //! The level says which checkpoint holds an operation, so no mark between records is needed. A
@@ -108,6 +110,19 @@ pub enum LogRecord<'a> {
     Commit,
     /// The transaction aborts.
     Abort,
+    /// A statement changes a key, with the value that it overwrites: a record of the fuzzy rival.
+    Change {
+        /// Statement.
+        statement: u32,
+        /// Table.
+        table: u16,
+        /// Key.
+        key: &'a [u8],
+        /// Value before. `None` if there was none.
+        before: Option<&'a [u8]>,
+        /// Value afterwards. `None` for a deletion.
+        after: Option<&'a [u8]>,
+    },
     /// A new table. Belongs to no transaction.
     Table {
         /// Table.
@@ -127,6 +142,7 @@ impl<'a> LogRecord<'a> {
             LogRecord::Commit => 4,
             LogRecord::Abort => 5,
             LogRecord::Table { .. } => 6,
+            LogRecord::Change { .. } => 7,
         };
         out.push(kind);
         out.extend_from_slice(&level.to_le_bytes());
@@ -148,6 +164,19 @@ impl<'a> LogRecord<'a> {
             }
             LogRecord::Rollback { statement } => out.extend_from_slice(&statement.to_le_bytes()),
             LogRecord::Commit | LogRecord::Abort => {}
+            LogRecord::Change { statement, table, key, before, after } => {
+                out.extend_from_slice(&statement.to_le_bytes());
+                out.extend_from_slice(&table.to_le_bytes());
+                out.extend_from_slice(&(key.len() as u32).to_le_bytes());
+                out.push(u8::from(before.is_some()) | u8::from(after.is_some()) << 1);
+                for value in [before, after] {
+                    let len = value.map_or(0, <[u8]>::len) as u32;
+                    out.extend_from_slice(&len.to_le_bytes());
+                }
+                out.extend_from_slice(key);
+                out.extend_from_slice(before.unwrap_or_default());
+                out.extend_from_slice(after.unwrap_or_default());
+            }
             LogRecord::Table { table, name } => {
                 out.extend_from_slice(&table.to_le_bytes());
                 out.extend_from_slice(&(name.len() as u32).to_le_bytes());
@@ -180,6 +209,16 @@ impl<'a> LogRecord<'a> {
                 let name = std::str::from_utf8(rest.take(len)?)
                     .map_err(|_| rest.error(DecodeCause::Inconsistent("a name is not UTF-8")))?;
                 LogRecord::Table { table, name }
+            }
+            7 => {
+                let (statement, table) = (rest.u32()?, rest.u16()?);
+                let (key, flags) = (rest.u32()? as usize, rest.u8()?);
+                let (before, after) = (rest.u32()? as usize, rest.u32()? as usize);
+                let key = rest.take(key)?;
+                let (before, after) = (rest.take(before)?, rest.take(after)?);
+                let before = (flags & 1 != 0).then_some(before);
+                let after = (flags & 2 != 0).then_some(after);
+                LogRecord::Change { statement, table, key, before, after }
             }
             code => {
                 let value = u64::from(code);
@@ -295,6 +334,13 @@ mod tests {
             LogRecord::Table { table: 1, name: "t" },
             LogRecord::Put { statement: 1, table: 1, key: b"k", value: b"v" },
             LogRecord::Delete { statement: 2, table: 1, key: b"k" },
+            LogRecord::Change {
+                statement: 2,
+                table: 1,
+                key: b"k",
+                before: Some(b"old"),
+                after: None,
+            },
             LogRecord::Rollback { statement: 2 },
             LogRecord::Commit,
             LogRecord::Abort,

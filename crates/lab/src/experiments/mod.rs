@@ -18,6 +18,8 @@ mod peers_clients;
 mod peers_collections;
 mod peers_redis;
 mod redo_cost;
+mod siren_fig9;
+mod siren_tab3;
 mod snap_fig3;
 mod snap_redis;
 mod snap_table1;
@@ -123,6 +125,8 @@ pub(crate) static EXPERIMENTS: Registry<Registered> = Registry::new(
         row::<snapshot_cost::SnapshotCost>(),
         row::<redo_cost::RedoCost>(),
         row::<command_cost::CommandCost>(),
+        row::<siren_tab3::SirenTab3>(),
+        row::<siren_fig9::SirenFig9>(),
         row::<fc_words::FcWords>(),
         row::<snap_fig3::SnapFig3>(),
         row::<snap_table1::SnapTable1>(),

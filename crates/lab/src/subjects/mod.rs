@@ -1,5 +1,6 @@
 //! Measured subjects: engines of records behind [`adapter::LabEngine`], servers as processes,
-//! states of every scheme, and the competitor [`aries`].
+//! states of every scheme, a SIREN store, and the
+//! competitor [`aries`].
 
 pub(crate) mod adapter;
 pub(crate) mod aries;
@@ -9,6 +10,7 @@ pub(crate) mod null_server;
 pub(crate) mod records;
 pub(crate) mod resp;
 pub(crate) mod server;
+pub(crate) mod siren;
 pub(crate) mod stillpoint;
 pub(crate) mod tpcc;
 pub(crate) mod tpcc_records;

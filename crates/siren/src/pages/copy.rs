@@ -7,6 +7,7 @@ use stillpoint_format::siren::{PageBuilder, TupleImage};
 use stillpoint_sync::mutant;
 
 use super::{Pages, Pending, Tuple};
+use crate::config::Removes;
 use crate::planted;
 use crate::proxy::{Proxy, Value};
 use crate::slab::Slot;
@@ -86,7 +87,11 @@ impl Pages {
         }
         let it = &mut self.pages[page];
         it.cursor = it.first;
-        it.is_stored = true;
+        (it.is_stored, it.is_copying) = (true, true);
+        if self.removes == Removes::AtOnce {
+            // The copy has what was changed before it.
+            it.is_changed = false;
+        }
         true
     }
 
@@ -139,7 +144,7 @@ impl Pages {
     fn unfreeze(&mut self, page: Slot, level: u64) {
         let it = &mut self.pages[page];
         self.occupancy.touched -= it.touched as u64;
-        (it.touched, it.dirty, it.cursor) = (0, 0, Slot::NONE);
+        (it.touched, it.dirty, it.cursor, it.is_copying) = (0, 0, Slot::NONE, false);
         if std::mem::take(&mut it.is_changed) {
             self.mark_dirty(page, level);
         }

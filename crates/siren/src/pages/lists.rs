@@ -31,6 +31,7 @@ impl Pages {
             is_changed: false,
             is_stored: false,
             cursor: Slot::NONE,
+            is_copying: false,
             touched: 0,
         });
         match before.is_none() {
@@ -146,7 +147,8 @@ impl Pages {
 
     /// Whether operations of this level may move tuples of the page.
     fn can_move(&self, page: Slot, level: u64) -> bool {
-        self.pages[page].pending.is_empty() && !self.is_frozen(page, level)
+        let it = &self.pages[page];
+        it.pending.is_empty() && !it.is_copying && !self.is_frozen(page, level)
     }
 
     fn remove_page(&mut self, page: Slot, level: u64) {
