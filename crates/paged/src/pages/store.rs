@@ -304,7 +304,10 @@ impl PageStore {
             let Space { slots, ids, .. } = &mut *self.space.lock();
             // A page that is placed from here on belongs to the next round.
             for page in ids.begin_round() {
-                if let Some(entry) = self.map.set(page, None) {
+                // A page that was never placed has no entry, and perhaps no room for one.
+                if self.map.entry(page).is_some()
+                    && let Some(entry) = self.map.set(page, None)
+                {
                     slots.release(entry.slot);
                 }
             }

@@ -120,6 +120,18 @@ fn a_failed_read_is_an_error_to_its_caller_alone() {
     assert!(matches!(missing, PagesError::NoSuchPage { .. }), "{missing}");
 }
 
+#[test]
+fn a_page_may_be_freed_before_it_was_ever_placed() {
+    let mut world = World::new(1);
+    let page = world.allocate().expect("room");
+    world.free(page);
+    for _ in 0..3 {
+        world.begin_round().expect("room");
+        world.end_round(true).expect("counts");
+    }
+    assert_eq!(world.allocate().expect("room"), page, "its number is free again");
+}
+
 /// On a full disk evictions are refused, a checkpoint is not, and then there is room again.
 #[test]
 fn a_full_disk_refuses_evictions_and_never_a_checkpoint() {
