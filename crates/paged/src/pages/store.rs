@@ -38,8 +38,8 @@ pub struct PageStoreConfig {
     pub page_bytes: usize,
     /// The data file grows by so many bytes of zeros, ahead of need.
     pub growth_bytes: u64,
-    /// Most slots that new pages and evictions leave free, so that a checkpoint finds a slot for each
-    /// dirty frame: the number of frames, and two batches more.
+    /// Most slots that new pages and evictions leave free. A checkpoint then finds a slot for each dirty
+    /// frame. So these are the number of frames, and two batches more.
     pub held_back: u64,
     /// The round of the map that the MANIFEST names. `None` for an empty store: leftover files are
     /// removed.
