@@ -91,7 +91,7 @@ impl Verified {
 /// - all checksums are right;
 /// - each key lies in its partition and comes once;
 /// - large values are whole;
-/// - a full checkpoint holds no deletions;
+/// - a full checkpoint holds no deletions, but those with a gsn, of a fuzzy one;
 /// - the key map of a part, if it has one, leads to each record;
 /// - the numbers of records are those of the manifest, if no block and no file is damaged.
 ///
@@ -237,7 +237,8 @@ impl Take for Verifying {
     fn take(&mut self, at: BlockLocation, batch: &[LoadedRecord<'_>]) -> Result<(), LoadError> {
         let mut found = self.found.lock();
         for record in batch {
-            if self.is_full && record.value.is_none() {
+            // A fuzzy checkpoint also holds what commits of its run have deleted, with their gsns.
+            if self.is_full && record.value.is_none() && record.gsn == 0 {
                 found.deletions.insert(at);
             }
             *found.tables.entry(record.table).or_default() += 1;

@@ -157,8 +157,12 @@ fn round(world: &Arc<World>, work: &Arc<Mutex<Work>>, number: u64, context: &str
     let mut cycle = world.cycle();
     let (inner, between) = (work.clone(), world.clone());
     let point = cycle.quiesce_for.point_of(&interrupted);
+    // Then new transactions wait from before PREPARE on.
+    let holds_first =
+        point == PointOfConsistency::FuzzyUndone && cycle.quiesce_for == QuiesceFor::Transactions;
     cycle.observer = Some(Arc::new(move |phase, _| {
-        if may_commit(Some(point), phase) {
+        let is_held = holds_first && phase == Phase::Prepare;
+        if may_commit(Some(point), phase) && !is_held {
             inner.lock().run(&between);
         }
     }));

@@ -116,7 +116,10 @@ fn a_published_point_waits_for_open_transactions_and_holds_new_ones() {
         });
         RealClock.sleep(OPEN_FOR);
         assert!(!has_taken.load(SeqCst) && !has_begun.load(SeqCst), "{}", row.name);
-        assert_eq!(driver.now().phase(), Phase::Prepare, "{}", row.name);
+        // fuzzy-undo waits before it keeps flushes of tables away, and so before PREPARE.
+        let waits_first = row.name.starts_with("fuzzy-undo");
+        let expected = if waits_first { Phase::Rest } else { Phase::Prepare };
+        assert_eq!(driver.now().phase(), expected, "{}", row.name);
         open.commit();
         let (written, captured) = checkpoint.expect("a thread").join().expect("no panic");
         new.expect("a thread").join().expect("no panic");

@@ -139,6 +139,7 @@ pub(crate) fn a_checkpoint_cut_off_at_any_call_around_an_emptied_table() {
 /// Only large values that wait to be written are freed later. The checkpoint is still taken.
 pub(crate) fn an_emptied_table_is_free_at_once() {
     const LEN: usize = 3 << 20;
+    const INDEX: usize = 64 << 10;
     // At the third moment large values may wait.
     for at in [1, 2, 4] {
         let disk = SimDisk::new(1);
@@ -147,7 +148,8 @@ pub(crate) fn an_emptied_table_is_free_at_once() {
         let (taken, guest) = checkpoint(guest);
         assert!(taken, "{at}: no checkpoint");
         let [before, after] = guest.held_bytes;
-        assert!(after + 2 * LEN <= before, "{at}: {before} bytes before, {after} after");
+        // The empty table has an index.
+        assert!(after + 2 * LEN <= before + INDEX, "{at}: {before} bytes before, {after} after");
         drop(guest);
         let found = keys_in(&disk.crash(1), 1);
         assert_eq!(found.len(), 4, "{at}: {found:?}");
