@@ -384,6 +384,7 @@ impl Arena {
         let beyond = match allowance {
             Allowance::Reserve => reserve_bytes(limit),
             Allowance::Limit => 0,
+            Allowance::Load => usize::MAX,
         };
         let held = self.held_bytes();
         // Relaxed: a count.
@@ -443,6 +444,7 @@ impl Arena {
             _ if key.kind >= Kind::Lock as u8 => 2 * reserve,
             Allowance::Reserve => reserve,
             Allowance::Limit => 0,
+            Allowance::Load => usize::MAX,
         };
         let bound = limit.saturating_add(beyond);
         self.free_empty(pools);
