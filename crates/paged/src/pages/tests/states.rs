@@ -1,8 +1,8 @@
 //! Every state that some pages, slots and rounds can reach. A search in breadth goes over the real
 //! bookkeeping of slots and numbers, beside a disk that is a table.
 //!
-//! A crash may come in any state. So each of three maps must find its pages in their slots: the map that
-//! counts, the one that may soon count, and the one in memory.
+//! A crash may come in any state. So each of three maps must find its pages in their slots. These are the map
+//! that counts, the one that may soon count, and the one in memory.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
