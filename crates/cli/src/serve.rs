@@ -190,6 +190,8 @@ fn open(config: Config, cancel: &Cancel, loading: &Loading) -> Result<Engine, Cl
         records = recovered.records_loaded,
         checkpoint_size = show_size(recovered.checkpoint_bytes),
         load_ms = recovered.load_time.as_millis() as u64,
+        undone_keys = recovered.keys_undone,
+        undo_ms = recovered.undo_time.as_millis() as u64,
         commits = recovered.commits_replayed,
         log_size = show_size(recovered.log_bytes),
         replay_ms = recovered.replay_time.as_millis() as u64,

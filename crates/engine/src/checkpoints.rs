@@ -60,6 +60,9 @@ pub struct CheckpointDone {
     pub bytes: u64,
     /// Time from the request to the publication.
     pub duration: Duration,
+    /// Time from the request until the next checkpoint may begin. It is longer than [`duration`](Self::duration)
+    /// for schemes that copy records after the capture.
+    pub until_ready: Duration,
     /// Records that had changed since the previous checkpoint when this one began. 0 for schemes
     /// that do not mark changes.
     pub changed: u64,

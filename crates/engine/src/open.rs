@@ -121,7 +121,11 @@ fn keep_undone(
         undone => {
             let keys = undone.len();
             tracing::info!(keys, "undid commits that the checkpoint holds and a crash took away");
-            undone::keep(disk, &*config.environment.clock, config.codec, plan, &undone)
+            let clock = &*config.environment.clock;
+            let start_ns = clock.monotonic_ns();
+            undone::keep(disk, clock, config.codec, plan, &undone)?;
+            recovered.undo_time += Duration::from_nanos(clock.monotonic_ns() - start_ns);
+            Ok(())
         }
     }
 }

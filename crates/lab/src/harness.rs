@@ -115,9 +115,14 @@ impl Instance<'_> {
     /// # Errors
     /// When the checkpoint fails.
     pub(crate) fn take_base(&self) -> LabResult<()> {
-        if !self.row.takes_changes {
-            return Ok(());
-        }
+        if self.row.takes_changes { self.take_checkpoint() } else { Ok(()) }
+    }
+
+    /// Takes a checkpoint, and waits until it is published. Nothing else asks for one meanwhile.
+    ///
+    /// # Errors
+    /// When the checkpoint fails.
+    pub(crate) fn take_checkpoint(&self) -> LabResult<()> {
         let before = self.engine.status().checkpoints;
         self.engine.start_checkpoint()?;
         loop {

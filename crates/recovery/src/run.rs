@@ -46,6 +46,8 @@ pub struct RecoverySummary {
     pub undone: Vec<UndoneRecord>,
     /// Number of these keys.
     pub keys_undone: u64,
+    /// Time that it took to undo them, and to make that durable.
+    pub undo_time: Duration,
     /// Commits replayed from logs.
     pub commits_replayed: u64,
     /// Writes of the replayed commits.
@@ -121,13 +123,13 @@ pub fn run_with(
     let mut summary = RecoverySummary::default();
     let Some(calls) = calls else {
         load_chain(disk, &plan.manifest, store, threads, clock, report, &mut summary)?;
-        undo_into(plan, store, &mut summary)?;
+        undo_into(plan, store, clock, &mut summary)?;
         replay(plan, store, operations, threads, clock, report, &mut summary)?;
         return Ok(summary);
     };
     let manifest = plan.manifest_at_point();
     load_chain(disk, &manifest, store, threads, clock, report, &mut summary)?;
-    undo_into(plan, store, &mut summary)?;
+    undo_into(plan, store, clock, &mut summary)?;
     let applied = plan.last_before_calls();
     replay_writes(plan, store, applied, &mut summary)?;
     let rest = (calls, applied);
@@ -139,10 +141,13 @@ pub fn run_with(
 fn undo_into(
     plan: &Plan,
     store: &Arc<Store>,
+    clock: &dyn Clock,
     summary: &mut RecoverySummary,
 ) -> Result<(), RecoveryError> {
+    let start_ns = clock.monotonic_ns();
     summary.undone = undo(plan, store)?;
     summary.keys_undone = summary.undone.len() as u64;
+    summary.undo_time = Duration::from_nanos(clock.monotonic_ns() - start_ns);
     Ok(())
 }
 

@@ -432,13 +432,20 @@ fn check_sights(history: &History, sights: &[Vec<Sight>], seed: u64) {
 }
 
 /// The seeds of a test for each row, usually so many. `STILLPOINT_ROW_SEEDS=10000 cargo test -p
-/// stillpoint-checkpoint bank` runs a campaign, and `STILLPOINT_ROW_SEED=<seed>` runs one seed again.
+/// stillpoint-checkpoint bank` runs a campaign, and `STILLPOINT_ROW_SEEDS=<from>..<to>` a piece of one.
+/// `STILLPOINT_ROW_SEED=<seed>` runs one seed again.
 pub(crate) fn seeds(usual: u64) -> std::ops::Range<u64> {
     let number = |name| std::env::var(name).ok()?.parse().ok();
-    match number("STILLPOINT_ROW_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 1..1 + number("STILLPOINT_ROW_SEEDS").unwrap_or(usual),
+    if let Some(seed) = number("STILLPOINT_ROW_SEED") {
+        return seed..seed + 1;
     }
+    let asked = std::env::var("STILLPOINT_ROW_SEEDS").unwrap_or_else(|_| usual.to_string());
+    let range = || {
+        let (from, to) = asked.split_once("..")?;
+        Some(from.parse().ok()?..to.parse().ok()?)
+    };
+    let seeds = range().or_else(|| Some(1..1 + asked.parse::<u64>().ok()?));
+    seeds.expect("STILLPOINT_ROW_SEEDS is a number of seeds, or FROM..TO")
 }
 
 /// The share of this run in what is too much for each run. `STILLPOINT_ROW_SHARE=K/N` is the K-th of N

@@ -97,7 +97,8 @@ pub(super) fn take(
         // The next checkpoint finishes the work that was cut off.
         tracing::debug!(%error, "the work after a checkpoint was cut off");
     }
-    published.map(|done| (done, noted.positions))
+    let until_ready = Duration::from_nanos(cycle.clock.monotonic_ns() - start_ns);
+    published.map(|done| (CheckpointDone { until_ready, ..done }, noted.positions))
 }
 
 /// The settings of the files.
@@ -212,12 +213,14 @@ fn publish(
         shared.floor,
     );
     entry.private = shared.scheme.as_ref().and_then(|scheme| scheme.section());
+    let duration = Duration::from_nanos(shared.config.environment.clock.monotonic_ns() - start_ns);
     let done = CheckpointDone {
         epoch: captured.epoch,
         kind,
         records: entry.records,
         bytes: chain::bytes_of(&entry),
-        duration: Duration::from_nanos(shared.config.environment.clock.monotonic_ns() - start_ns),
+        duration,
+        until_ready: duration,
         changed: captured.dirty,
         consistency: Duration::from_nanos(captured.consistency_ns),
         stopped: Duration::from_nanos(captured.stopped_ns),
@@ -250,13 +253,15 @@ fn write_ahead(shared: &Shared, positions: &[LogGsn]) -> Option<WriteAhead> {
 fn publish_kinds(shared: &Arc<Shared>, start_ns: u64) -> Result<CheckpointDone, Error> {
     let clock = &shared.config.environment.clock;
     publication::publish(shared, None)?;
+    let duration = Duration::from_nanos(clock.monotonic_ns() - start_ns);
     Ok(CheckpointDone {
         epoch: shared.store.driver().now().epoch(),
         kind: CheckpointKind::Full,
         records: 0,
         bytes: 0,
         changed: 0,
-        duration: Duration::from_nanos(clock.monotonic_ns() - start_ns),
+        duration,
+        until_ready: duration,
         consistency: Duration::ZERO,
         stopped: Duration::ZERO,
         capture: Duration::ZERO,

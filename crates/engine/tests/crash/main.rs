@@ -213,18 +213,12 @@ fn what_a_fuzzy_checkpoint_holds_is_closed() {
 
 /// The crash states of each setting: by default 1,000 without checkpoints and where commits save
 /// before-images, and 60 otherwise. `STILLPOINT_CRASH_SHARE=K/N` names the share of these that get as many as the others, so
-/// that N runs cover all.
+/// that N runs cover all. `STILLPOINT_CRASH_SETTINGS=K/N` runs the K-th of N shares of the settings alone.
 fn states_of_each() -> Vec<(Setting, u64)> {
     let wanted = std::env::var("STILLPOINT_CRASH_STATES")
         .ok()
         .map(|text| text.parse::<u64>().expect("STILLPOINT_CRASH_STATES is a number"));
-    let share = std::env::var("STILLPOINT_CRASH_SHARE").ok().map(|text| {
-        let share =
-            text.split_once('/').and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
-        let (k, n): (usize, usize) = share.expect("STILLPOINT_CRASH_SHARE is K/N");
-        assert!(k < n, "STILLPOINT_CRASH_SHARE={text}: K below N");
-        (k, n)
-    });
+    let share = share("STILLPOINT_CRASH_SHARE");
     let mut others = 0;
     let states = |setting: Setting| {
         let capabilities = setting.row().capabilities;
@@ -244,7 +238,18 @@ fn states_of_each() -> Vec<(Setting, u64)> {
         };
         (setting, states / share)
     };
-    matrix().into_iter().map(states).collect()
+    let all = matrix().into_iter().map(states).enumerate();
+    let (k, n) = self::share("STILLPOINT_CRASH_SETTINGS").unwrap_or((0, 1));
+    all.filter(|(at, _)| at % n == k).map(|(_, of)| of).collect()
+}
+
+/// The share `K/N` that an environment variable names.
+fn share(name: &str) -> Option<(usize, usize)> {
+    let text = std::env::var(name).ok()?;
+    let share = text.split_once('/').and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
+    let (k, n): (usize, usize) = share.unwrap_or_else(|| panic!("{name}={text}: K/N is wanted"));
+    assert!(k < n, "{name}={text}: K below N");
+    Some((k, n))
 }
 
 /// Runs seeds on every scheme and journal of this durability.

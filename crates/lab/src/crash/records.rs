@@ -16,7 +16,7 @@ use crate::crash::{Killable, kill_and_check, words};
 use crate::error::{LabError, LabResult};
 use crate::harness::Harness;
 use crate::report::result::ExperimentResult;
-use crate::subjects::adapter::{Checkpointed, LabEngine, OpenEngine, Setup};
+use crate::subjects::adapter::{Checkpointed, LabEngine, OpenEngine, Recovered, Setup};
 use crate::subjects::records::{Row, records_commits, setup};
 use crate::sys;
 use crate::workloads::calc::{Change, KEYS_PER_TRANSACTION, Transactions};
@@ -28,7 +28,8 @@ const CHECKPOINTS: usize = 2;
 /// relaxed durability, plus the delay of the child's report.
 const RELAXED_NS: u64 = 1_300_000_000;
 
-/// Checks each row once and notes the outcome in the result.
+/// Checks each row once and notes the outcome in the result. Returns what each start has recovered, row
+/// by row; nothing if this program has no children.
 ///
 /// # Errors
 /// When a recovered state is wrong. Then no figure of the row counts.
@@ -38,14 +39,16 @@ pub(crate) fn check_rows(
     journal: &str,
     records: u64,
     result: &mut ExperimentResult,
-) -> LabResult<()> {
+) -> LabResult<Vec<Recovered>> {
     if !bench.children {
         result.note("Recovery was not checked in this run.");
-        return Ok(());
+        return Ok(Vec::new());
     }
+    let mut all = Vec::new();
     for &row in rows {
         let subject = Records { open: bench.open, row, journal, records };
-        let updates = kill_and_check(bench.context, &subject)?;
+        let (updates, recovered) = kill_and_check(bench.context, &subject)?;
+        all.push(recovered);
         let note = format!(
             "{}, journal {journal}: killed with a checkpoint under way, recovered {records} \
              records with {updates} updates: all sound, no transaction in part, nothing missing \
@@ -55,7 +58,7 @@ pub(crate) fn check_rows(
         bench.context.note(&note);
         result.note(note);
     }
-    Ok(())
+    Ok(all)
 }
 
 /// The child's reports so far.
@@ -114,8 +117,8 @@ struct Records<'a> {
 
 impl Killable for Records<'_> {
     type Reported = Reported;
-    /// Updates in the recovered state.
-    type Recovered = u64;
+    /// Updates in the recovered state, and what the start did.
+    type Recovered = (u64, Recovered);
 
     fn name(&self) -> String {
         format!("{}-{}", self.row.scheme, self.journal)
@@ -147,12 +150,14 @@ impl Killable for Records<'_> {
         Duration::from_millis(20)
     }
 
-    fn recover(&self, heard: &Reported, dir: &Path) -> LabResult<u64> {
+    fn recover(&self, heard: &Reported, dir: &Path) -> LabResult<(u64, Recovered)> {
         let setup = setup(self.row, self.records, self.journal, dir.to_owned());
-        let check = (self.open)(&setup)?.check(Change::Counter)?;
+        let engine = (self.open)(&setup)?;
+        let recovered = engine.status().recovered;
+        let check = engine.check(Change::Counter)?;
         let wrong = |reason| LabError::Engine { engine: self.row.scheme.into(), reason };
         check.finish(self.records, heard.promised, u64::MAX).map_err(wrong)?;
-        Ok(check.updates)
+        Ok((check.updates, recovered))
     }
 }
 

@@ -11,51 +11,43 @@ use crate::error::{LabError, LabResult};
 use crate::harness::Harness;
 use crate::report::result::ExperimentResult;
 use crate::subjects::adapter::{LabSession, OpenEngine};
-use crate::subjects::records::{BASELINE, CALC_UNPACED, Row, of_scheme, row, setup};
+use crate::subjects::records::{Row, of_scheme, setup};
 use crate::workloads::calc::{CalcTransaction, Change, Transactions};
-
-/// Instructions per transaction.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Ratio {
-    /// Instructions without any checkpoint hook.
-    pub(crate) none: f64,
-    /// Instructions with calc, at rest.
-    pub(crate) calc: f64,
-}
 
 const RECORDS: u64 = 20_000;
 const TRANSACTIONS: u64 = 4_000;
 const BATCH: usize = 4;
 
-/// Counts both rows if valgrind is installed. Otherwise adds a note.
+/// Instructions per transaction of each row under a journal, in the rows' order. Nothing, with a note, if
+/// valgrind is not installed.
 ///
 /// # Errors
 /// When a child fails, or its output holds no count.
-pub(crate) fn calc_relative_to_none(
+pub(crate) fn of_rows(
     bench: &Harness<'_>,
+    rows: &[Row],
+    journal: &str,
     result: &mut ExperimentResult,
-) -> LabResult<Option<Ratio>> {
+) -> LabResult<Vec<f64>> {
     let installed = Command::new("valgrind").arg("--version").output().is_ok();
     if !bench.children || !installed {
         result.note("Instructions were not counted: valgrind is not installed.");
-        return Ok(None);
+        return Ok(Vec::new());
     }
-    let ratio = Ratio {
-        none: count(bench, row(BASELINE), "none")?,
-        calc: count(bench, row(CALC_UNPACED), "none")?,
+    let counted = |row: &Row| {
+        let count = count(bench, *row, journal)?;
+        let scheme = row.scheme;
+        bench.context.note(format!("{scheme}, journal {journal}: {count:.0} instructions"));
+        Ok(count)
     };
-    bench.context.note(format!(
-        "instructions per transaction at rest: none {:.0}, calc {:.0}",
-        ratio.none, ratio.calc
-    ));
-    Ok(Some(ratio))
+    rows.iter().map(counted).collect()
 }
 
 /// Instructions per transaction of one row.
 ///
 /// # Errors
 /// When the child fails, or its output holds no count.
-pub(crate) fn count(bench: &Harness<'_>, row: Row, journal: &str) -> LabResult<f64> {
+fn count(bench: &Harness<'_>, row: Row, journal: &str) -> LabResult<f64> {
     let dir = bench.context.fresh_dir(&format!("instructions-{}-{journal}", row.scheme))?;
     let mut command = Command::new("valgrind");
     command

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::context::Context;
 use crate::crash::records as crash;
 use crate::drivers::transactions::{self, Drive, Outcome};
-use crate::error::{LabError, LabResult};
+use crate::error::LabResult;
 use crate::experiments::Experiment;
 use crate::harness::{Harness, Instance};
 use crate::measure::device;
@@ -19,7 +19,6 @@ use crate::measure::stats::{Spread, median};
 use crate::report::figure::axis::grouped;
 use crate::report::result::{Bound, ClaimRow, ExperimentResult, Table};
 use crate::subjects::records::{CALC_UNPACED, Row, data_bytes, row as row_of};
-use crate::sys;
 use crate::workloads::calc::{Change, LARGE_VALUE_BYTES};
 
 const SOURCE: &str = "Stillpoint";
@@ -181,7 +180,7 @@ fn pair(
     let drive = Drive { seconds, warm_up_s: seconds / 20.0, ..drive };
     let one = |bed: &Instance<'_>| -> LabResult<Outcome> {
         let outcome = transactions::run(&*bed.engine, &drive)?;
-        take_checkpoint(bed)?;
+        bed.take_checkpoint()?;
         Ok(outcome)
     };
     let pair = [one(&beds[0])?, one(&beds[1])?];
@@ -194,21 +193,6 @@ fn pair(
         log_bytes_per_s(&pair[1]) / 1e6
     ));
     Ok(pair)
-}
-
-fn take_checkpoint(bed: &Instance<'_>) -> LabResult<()> {
-    let before = bed.engine.status().checkpoints;
-    bed.engine.start_checkpoint()?;
-    loop {
-        let status = bed.engine.status();
-        if let Some(reason) = status.failed {
-            return Err(LabError::Engine { engine: bed.row.name.into(), reason });
-        }
-        if status.checkpoints > before {
-            return Ok(());
-        }
-        sys::sleep(std::time::Duration::from_millis(10));
-    }
 }
 
 fn log_bytes_per_s(outcome: &Outcome) -> f64 {
@@ -241,7 +225,7 @@ mod tests {
 
     #[test]
     fn every_claim_is_measured() -> LabResult<()> {
-        let dir = tempfile::tempdir().map_err(|e| LabError::process("tempdir", e))?;
+        let dir = tempfile::tempdir().map_err(|e| crate::LabError::process("tempdir", e))?;
         let context = Context::new(dir.path(), true, "none".into(), Box::new(std::io::sink()));
         let bench = Harness { context: &context, open: &Toy::open, children: false };
         let records = 5_000;

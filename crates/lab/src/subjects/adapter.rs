@@ -33,6 +33,21 @@ pub(crate) struct Setup {
     pub(crate) stable_pool_bytes: Option<usize>,
 }
 
+/// A start from the data that a crash has left.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Recovered {
+    /// Commits that were replayed.
+    pub(crate) commits: u64,
+    /// Bytes of the logs.
+    pub(crate) log_bytes: u64,
+    /// Keys whose newest commits the checkpoint had and the logs had lost.
+    pub(crate) keys_undone: u64,
+    /// Seconds of the load, of the undo, and of the replay.
+    pub(crate) load_s: f64,
+    pub(crate) undo_s: f64,
+    pub(crate) replay_s: f64,
+}
+
 /// Status of an engine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Status {
@@ -63,6 +78,8 @@ pub(crate) struct Status {
     pub(crate) last_waited_s: f64,
     /// Bytes that the journal has written since the engine was opened.
     pub(crate) journal_bytes: u64,
+    /// What the start has recovered.
+    pub(crate) recovered: Recovered,
 }
 
 /// An engine that takes checkpoints on request.

@@ -27,6 +27,8 @@ pub(crate) struct Row {
     pub(crate) takes_checkpoints: bool,
     /// Whether a checkpoint may hold only what has changed since the one before.
     pub(crate) takes_changes: bool,
+    /// The journal without which the scheme takes no checkpoints; `none` if it needs none.
+    pub(crate) journal: &'static str,
     /// Whether no transaction waits for a point of consistency.
     pub(crate) stops_nobody: bool,
     /// Copies of a value that a record has.
@@ -39,15 +41,25 @@ pub(crate) struct Row {
 
 /// All rows that need no journal, the baseline first. A scheme that takes checkpoints has two rows: at
 /// the speed of the paper's disk, and as fast as it can.
-pub(crate) static ALL_ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
+pub(crate) static ALL_ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| made(false));
+
+/// The rows whose checkpoints are nothing without a journal.
+pub(crate) static JOURNAL_ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| made(true));
+
+/// The rows of the schemes that need a journal, or of those that need none.
+fn made(needs_journal: bool) -> Vec<Row> {
     let mut rows = Vec::new();
-    for scheme in REGISTRY.iter().filter(|scheme| !scheme.capabilities.needs_journal()) {
+    for scheme in REGISTRY.iter() {
+        if scheme.capabilities.needs_journal() != needs_journal {
+            continue;
+        }
         let takes_checkpoints = scheme.capabilities.takes_checkpoints();
         let row = Row {
             name: scheme.name,
             scheme: scheme.name,
             takes_checkpoints,
             takes_changes: scheme.build().checkpointer.is_some_and(|it| it.takes_changes()),
+            journal: if needs_journal { journal_for(scheme) } else { "none" },
             stops_nobody: !scheme.capabilities.stops_commits(),
             copies: scheme.capabilities.cells.copies as u64,
             pace_bytes_per_s: None,
@@ -57,14 +69,25 @@ pub(crate) static ALL_ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
             rows.insert(0, row);
             continue;
         }
-        // The table is made once, and its names stay for the whole run.
+        // The tables are made once, and their names stay for the whole run.
         let named = |mode: &str| format!("{}, {mode}", scheme.name).leak();
         let pace_bytes_per_s = Some(PAPER_PACE_BYTES_PER_S);
         rows.push(Row { name: named("paced"), pace_bytes_per_s, ..row });
         rows.push(Row { name: named("unpaced"), ..row });
     }
     rows
-});
+}
+
+/// The first journal of the registry that has what the scheme's checkpoints need.
+fn journal_for(scheme: &stillpoint_checkpoint::registry::Row) -> &'static str {
+    let before_images = scheme.capabilities.needs_before_images();
+    let suffices = |row: &&stillpoint_journal::registry::Row| {
+        let has = row.capabilities;
+        has.records_commits && !has.logs_calls_alone && has.logs_before_images == before_images
+    };
+    let found = stillpoint_journal::registry::REGISTRY.iter().find(suffices);
+    found.expect("a scheme without a journal would never take a checkpoint").name
+}
 
 /// The schemes that every experiment compares. The others are rows of some experiments only, since
 /// each row doubles the time of a pair.
@@ -82,6 +105,12 @@ pub(crate) fn rows_of(asked: &[String], quick: bool) -> Vec<Row> {
         asked.is_empty() || !row.takes_checkpoints || asked.iter().any(|it| it == row.scheme)
     };
     rows.iter().filter(is_asked).copied().collect()
+}
+
+/// The rows that need a journal, of the `asked` schemes or of all.
+pub(crate) fn journal_rows_of(asked: &[String]) -> Vec<Row> {
+    let is_asked = |row: &&Row| asked.is_empty() || asked.iter().any(|it| it == row.scheme);
+    JOURNAL_ROWS.iter().filter(is_asked).copied().collect()
 }
 
 /// Schemes whose names begin so keep stable versions in a pool.
@@ -121,7 +150,8 @@ pub(crate) fn row(name: &str) -> Row {
 /// # Errors
 /// [`LabError::Missing`] if the registry does not have the scheme.
 pub(crate) fn of_scheme(scheme: &str) -> LabResult<Row> {
-    let row = ALL_ROWS.iter().find(|row| row.scheme == scheme && row.pace_bytes_per_s.is_none());
+    let all = ALL_ROWS.iter().chain(JOURNAL_ROWS.iter());
+    let row = all.into_iter().find(|row| row.scheme == scheme && !row.is_paced());
     row.copied().ok_or_else(|| LabError::Missing {
         what: format!("there is no checkpoint scheme {scheme:?}"),
         cure: format!("choose one of {:?}", REGISTRY.names().collect::<Vec<_>>()),
@@ -191,10 +221,9 @@ mod tests {
             assert_eq!(row(name).is_paced(), !name.contains("unpaced"), "{name}");
             assert_eq!(row(name).stops_nobody, name.starts_with("calc"), "{name}");
         }
-        for scheme in REGISTRY.names() {
-            if let Ok(row) = of_scheme(scheme) {
-                assert!(row.scheme == scheme && !row.is_paced());
-            }
+        for scheme in REGISTRY.iter() {
+            let row = of_scheme(scheme.name).expect("every scheme has a row");
+            assert!(row.scheme == scheme.name && !row.is_paced());
         }
         let error = of_scheme("magic").expect_err("no such scheme").to_string();
         assert!(error.contains("magic") && error.contains("zigzag"), "{error}");
@@ -207,6 +236,17 @@ mod tests {
         let rows = rows_of(&["hourglass".to_owned(), "cou".to_owned()], true);
         let schemes: Vec<_> = rows.iter().map(|row| row.scheme).collect();
         assert_eq!(schemes, ["none", "cou", "cou", "hourglass", "hourglass"]);
+    }
+
+    #[test]
+    fn schemes_that_need_a_journal_name_the_least_that_suffices() {
+        let journals: Vec<_> = JOURNAL_ROWS.iter().map(|row| (row.scheme, row.journal)).collect();
+        assert!(journals.contains(&("fuzzy", "redo")), "{journals:?}");
+        assert!(journals.contains(&("fuzzy-undo:partial", "undo-redo")), "{journals:?}");
+        assert!(ALL_ROWS.iter().all(|row| row.journal == "none"));
+        let asked = journal_rows_of(&["fuzzy".to_owned(), "calc".to_owned()]);
+        assert_eq!(asked.len(), 2, "paced and unpaced: {asked:?}");
+        assert_eq!(journal_rows_of(&[]), *JOURNAL_ROWS);
     }
 
     #[test]

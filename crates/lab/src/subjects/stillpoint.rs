@@ -6,11 +6,11 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use stillpoint::{
     Arguments, Batch, Call, Config, Durability, Engine, KeySet, Mode, Procedure, QuiesceFor,
-    Session, Slot, Snapshot, Stamp, StoredProcedure, TableId, Tx, TxError,
+    RecoverySummary, Session, Slot, Snapshot, Stamp, StoredProcedure, TableId, Tx, TxError,
 };
 
 use crate::error::{LabError, LabResult};
-use crate::subjects::adapter::{Checkpointed, LabEngine, LabSession, Setup, Status};
+use crate::subjects::adapter::{Checkpointed, LabEngine, LabSession, Recovered, Setup, Status};
 use crate::workloads::calc::{
     self, CalcTransaction, Change, Check, KEYS_PER_TRANSACTION, LARGE_VALUE_BYTES, LongTransaction,
     VALUE_BYTES,
@@ -79,18 +79,6 @@ pub(crate) fn open(setup: &Setup) -> LabResult<Box<dyn LabEngine>> {
     }
 }
 
-/// A start from the data that a crash has left.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Recovered {
-    /// Commits that were replayed.
-    pub(crate) commits: u64,
-    /// Bytes of the logs.
-    pub(crate) log_bytes: u64,
-    /// Seconds of the load and of the replay.
-    pub(crate) load_s: f64,
-    pub(crate) replay_s: f64,
-}
-
 /// Recovers the data in the directory with so many threads.
 ///
 /// # Errors
@@ -100,13 +88,18 @@ pub(crate) fn recover(setup: &Setup, threads: usize) -> LabResult<Recovered> {
     config.recovery_threads = threads;
     let name = format!("stillpoint, {}", setup.scheme);
     let engine = open_engine::<VALUE_BYTES>(config, &name)?;
-    let recovered = engine.stats().recovered;
-    Ok(Recovered {
-        commits: recovered.commits_replayed,
-        log_bytes: recovered.log_bytes,
-        load_s: recovered.load_time.as_secs_f64(),
-        replay_s: recovered.replay_time.as_secs_f64(),
-    })
+    Ok(recovered(&engine.stats().recovered))
+}
+
+fn recovered(summary: &RecoverySummary) -> Recovered {
+    Recovered {
+        commits: summary.commits_replayed,
+        log_bytes: summary.log_bytes,
+        keys_undone: summary.keys_undone,
+        load_s: summary.load_time.as_secs_f64(),
+        undo_s: summary.undo_time.as_secs_f64(),
+        replay_s: summary.replay_time.as_secs_f64(),
+    }
 }
 
 /// Opens an engine whose checkpoints are snapshots, each read to its end by a thread. At most so many
@@ -397,6 +390,7 @@ pub(crate) fn status(engine: &Engine) -> Status {
         last_waits: last.map_or(0, |done| done.waits),
         last_waited_s: last.map_or(0.0, |done| done.waited.as_secs_f64()),
         journal_bytes: stats.journal.written_bytes,
+        recovered: recovered(&stats.recovered),
     }
 }
 

@@ -335,6 +335,7 @@ fn checkpoints(out: &mut String, state: &CheckpointStatus) {
     field(out, "checkpoint_last_drain_ms", of_last(|done| done.drain));
     field(out, "checkpoint_last_wait_ms", of_last(|done| done.waited));
     field(out, "checkpoint_last_ms", of_last(|done| done.duration));
+    field(out, "checkpoint_last_ready_ms", of_last(|done| done.until_ready));
     field(out, "checkpoint_chain_links", state.chain_links);
     field(out, "checkpoint_chain_bytes", state.chain_bytes);
     let held = |holder: &FileHolder| format!("{}={}", holder.name, holder.held_for.as_secs());

@@ -4,33 +4,31 @@
 //!
 //! 1. A child process is killed in the middle and its state checked. A figure of an engine that
 //!    cannot recover does not count.
-//! 2. Instructions per transaction at rest, counted by callgrind.
-//! 3. Throughput at rest: many short pairs, baseline and calc in turn.
-//! 4. Rounds with one checkpoint each, every row in turn with the baseline: saturated, with long
+//! 2. What each row costs at rest ([`rest`]): instructions per transaction, and many short pairs of
+//!    runs in turn with the baseline.
+//! 3. Rounds with one checkpoint each, every row in turn with the baseline: saturated, with long
 //!    transactions, and at half of the baseline's throughput.
-//! 5. The paper's time line, once per row, in turn with the baseline.
+//! 4. The paper's time line, once per row, in turn with the baseline.
+//! 5. The rows that need a journal ([`fuzzy`]), in turn with the baseline under the same journal.
 
+mod fuzzy;
 mod report;
+mod rest;
 
 use serde::Serialize;
 
 use crate::context::Context;
-use crate::crash::records as crash;
-use crate::drivers::transactions::{self, Drive};
+use crate::drivers::transactions::Drive;
 use crate::error::LabResult;
 use crate::experiments::Experiment;
 use crate::experiments::calc_figures::{Compared, rate};
-use crate::experiments::instructions;
 use crate::harness::{Harness, Instance};
-use crate::measure::stats::median;
 use crate::report::result::ExperimentResult;
-use crate::subjects::records::{
-    BASELINE, CALC_UNPACED, PAPER_PACE_BYTES_PER_S, Row, data_bytes, rows_of,
-};
+use crate::subjects::records::{PAPER_PACE_BYTES_PER_S, Row, data_bytes, journal_rows_of, rows_of};
 use crate::workloads::calc::LongTransactions;
 
-/// The rows that are compared at rest.
-const AT_REST: [&str; 2] = [BASELINE, CALC_UNPACED];
+/// The parts with rounds or a time line.
+const WITH_CHECKPOINTS: [&str; 3] = ["capture", "long", "timeline"];
 
 /// The amount of work of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -41,10 +39,19 @@ pub(crate) struct Plan {
     pub(crate) workers: usize,
     /// Rounds of each kind.
     pub(crate) runs: usize,
+    /// Records of the engines that are compared at rest.
+    pub(crate) rest_records: u64,
     /// Pairs at rest.
     pub(crate) rest_pairs: usize,
     /// Length of each half of a pair, in seconds.
     pub(crate) rest_s: f64,
+    /// Records of the engines with a journal. A log without checkpoints is never cut, so the runs are
+    /// short.
+    pub(crate) logged_records: u64,
+    /// Rounds of each row with a journal.
+    pub(crate) logged_runs: usize,
+    /// Length of such a round.
+    pub(crate) logged_round_s: f64,
     /// Uncounted time before each round and time line.
     pub(crate) warm_up_s: f64,
     /// Length of a round.
@@ -78,9 +85,6 @@ type Rounds = Vec<Compared>;
 /// All outcomes. Lists of parts that were not asked for are empty.
 #[derive(Default)]
 struct Findings {
-    instructions: Option<instructions::Ratio>,
-    /// Calc ÷ baseline, pair by pair.
-    rest: Vec<f64>,
     saturated: Rounds,
     with_long: Rounds,
     half: Rounds,
@@ -92,7 +96,6 @@ struct Findings {
 impl Findings {
     /// Adds the outcomes of a further row.
     fn extend(&mut self, row: Findings) {
-        self.rest.extend(row.rest);
         self.saturated.extend(row.saturated);
         self.with_long.extend(row.with_long);
         self.half.extend(row.half);
@@ -108,7 +111,7 @@ impl Experiment for CalcFig2 {
     const ID: &'static str = "calc-fig2";
     const TITLE: &'static str = "Full checkpoints: throughput over time and transactions lost";
     const PAPER: &'static str = "Ren et al., SIGMOD 2016 (CALC), §5.1.1, Figure 2";
-    const PARTS: &'static [&'static str] = &["rest", "capture", "long", "timeline"];
+    const PARTS: &'static [&'static str] = &["rest", "capture", "long", "timeline", "fuzzy"];
     type Plan = Plan;
 
     fn full() -> Plan {
@@ -116,8 +119,12 @@ impl Experiment for CalcFig2 {
             records: 20_000_000,
             workers: 2,
             runs: 5,
-            rest_pairs: 100,
-            rest_s: 1.0,
+            rest_records: 10_000_000,
+            rest_pairs: 20,
+            rest_s: 0.6,
+            logged_records: 5_000_000,
+            logged_runs: 2,
+            logged_round_s: 8.0,
             warm_up_s: 0.5,
             round_s: 30.0,
             checkpoint_at_s: 5.0,
@@ -132,8 +139,12 @@ impl Experiment for CalcFig2 {
         Plan {
             records: 100_000,
             runs: 1,
-            rest_pairs: 3,
+            rest_records: 100_000,
+            rest_pairs: 2,
             rest_s: 0.1,
+            logged_records: 50_000,
+            logged_runs: 1,
+            logged_round_s: 0.5,
             warm_up_s: 0.05,
             round_s: 0.8,
             checkpoint_at_s: 0.2,
@@ -149,7 +160,13 @@ impl Experiment for CalcFig2 {
     }
 
     fn adjust(plan: &mut Plan, asked: &Context) {
-        plan.runs = asked.runs.unwrap_or(plan.runs).max(1);
+        if let Some(runs) = asked.runs {
+            match asked.part.as_deref() {
+                Some("rest") => plan.rest_pairs = runs.max(1),
+                Some("fuzzy") => plan.logged_runs = runs.max(1),
+                _ => plan.runs = runs.max(1),
+            }
+        }
         if let Some(seconds) = asked.seconds {
             let share = seconds / plan.timeline_s;
             plan.timeline_s = seconds;
@@ -162,27 +179,27 @@ impl Experiment for CalcFig2 {
         result.parameter("data_per_last_level_cache", result.per_cache(data_bytes(plan.records)));
         result.parameter("paced_bytes_per_s", PAPER_PACE_BYTES_PER_S);
         result.parameter("journal", "none");
-        let wants = |part: &str| bench.context.wants(part);
-        let mut found = Findings::default();
-        let rows = rows_of(&bench.context.schemes, bench.context.quick);
-        if wants("rest") {
-            let killed = rows.iter().copied();
-            let killed = killed.filter(|row| row.takes_checkpoints && !row.is_paced());
-            let (killed, records) = (killed.collect::<Vec<_>>(), plan.records.min(1_000_000));
-            crash::check_rows(bench, &killed, "none", records, result)?;
-            found.instructions = instructions::calc_relative_to_none(bench, result)?;
+        let (schemes, quick) = (&bench.context.schemes, bench.context.quick);
+        let wants = |part: &&str| bench.context.wants(part);
+        let rows = rows_of(schemes, quick);
+        if wants(&"rest") {
+            result.in_part("rest", |result| rest::run(bench, plan, &rows, result))?;
         }
-        let has_rounds = Self::PARTS.iter().any(|part| *part != "rest" && wants(part));
-        let mut rows = rows;
-        rows.retain(|row| has_rounds || AT_REST.contains(&row.name));
-        let of_rows =
-            bench.in_pairs(&rows, plan.records, result, |pair| of_pair(bench, plan, pair))?;
-        of_rows.into_iter().for_each(|row| found.extend(row));
-        for part in Self::PARTS.iter().filter(|part| wants(part)) {
-            result.in_part(part, |result| {
-                report::add(part, plan, &found, result);
-                Ok(())
-            })?;
+        if WITH_CHECKPOINTS.iter().any(wants) {
+            let mut found = Findings::default();
+            let of_rows =
+                bench.in_pairs(&rows, plan.records, result, |pair| of_pair(bench, plan, pair))?;
+            of_rows.into_iter().for_each(|row| found.extend(row));
+            for part in WITH_CHECKPOINTS.into_iter().filter(|part| wants(part)) {
+                result.in_part(part, |result| {
+                    report::add(part, plan, &found, result);
+                    Ok(())
+                })?;
+            }
+        }
+        if wants(&"fuzzy") {
+            let rows = journal_rows_of(schemes);
+            result.in_part("fuzzy", |result| fuzzy::run(bench, plan, &rows, result))?;
         }
         Ok(())
     }
@@ -192,9 +209,6 @@ impl Experiment for CalcFig2 {
 fn of_pair(bench: &Harness<'_>, plan: &Plan, pair: [&Instance<'_>; 2]) -> LabResult<Findings> {
     let wants = |part: &str| bench.context.wants(part);
     let mut found = Findings::default();
-    if wants("rest") && AT_REST == pair.map(|it| it.row.name) {
-        found.rest = rest_pairs(bench, plan, pair)?;
-    }
     let rounds = |runs: usize, what: &str, drive: Drive| {
         Compared::in_turn(bench, pair, (runs, what), |run, row| Drive {
             seed: run as u64 + 1,
@@ -223,26 +237,6 @@ fn of_pair(bench: &Harness<'_>, plan: &Plan, pair: [&Instance<'_>; 2]) -> LabRes
         found.timeline_long.push(rounds(1, "time line with long transactions", line)?);
     }
     Ok(found)
-}
-
-/// Baseline and calc in turn, no checkpoint anywhere.
-fn rest_pairs(
-    bench: &Harness<'_>,
-    plan: &Plan,
-    [baseline, calc]: [&Instance<'_>; 2],
-) -> LabResult<Vec<f64>> {
-    let mut ratios = Vec::new();
-    for pair in 0..plan.rest_pairs {
-        let drive =
-            Drive { warm_up_s: plan.rest_s / 10.0, seed: pair as u64, ..plan.drive(plan.rest_s) };
-        let (first, second) = if pair % 2 == 0 { (baseline, calc) } else { (calc, baseline) };
-        let first = transactions::run(&*first.engine, &drive)?.rate();
-        let second = transactions::run(&*second.engine, &drive)?.rate();
-        ratios.push(if pair % 2 == 0 { second / first } else { first / second });
-    }
-    let ratio = median(&ratios);
-    bench.context.note(format!("at rest: calc does {ratio:.4} of none, {} pairs", ratios.len()));
-    Ok(ratios)
 }
 
 fn without_checkpoints(row: Row, drive: &Drive) -> Drive {

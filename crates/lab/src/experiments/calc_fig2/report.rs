@@ -15,7 +15,7 @@ use crate::report::result::{
 use crate::subjects::records::{CALC_PACED, CALC_UNPACED, NAIVE_PACED, NAIVE_UNPACED};
 use crate::workloads::calc::KEYS_PER_TRANSACTION;
 
-const SOURCE: &str = "CALC paper, §5.1.1, Figure 2";
+pub(super) const SOURCE: &str = "CALC paper, §5.1.1, Figure 2";
 
 /// A measure computed from each run of a row and the baseline's run in the same round.
 fn over_baseline(rounds: &Rounds, name: &str, measure: fn(&Outcome, &Outcome) -> f64) -> Vec<f64> {
@@ -27,7 +27,6 @@ fn over_baseline(rounds: &Rounds, name: &str, measure: fn(&Outcome, &Outcome) ->
 pub(super) fn add(part: &str, plan: &Plan, found: &Findings, result: &mut ExperimentResult) {
     let lost = "Transactions lost per checkpoint";
     match part {
-        "rest" => at_rest(found, result),
         "capture" => {
             in_capture(found, result);
             before_the_checkpoint(found, result);
@@ -46,14 +45,6 @@ pub(super) fn add(part: &str, plan: &Plan, found: &Findings, result: &mut Experi
     }
 }
 
-const NO_DEGRADATION: Paper = Paper::ratio("no degradation of the baseline", 1.0);
-const INSTRUCTIONS: ClaimRow =
-    ClaimRow::new("instructions per transaction at rest", SOURCE, Bound::AtMost(1.01))
-        .between("calc", "none")
-        .paper(NO_DEGRADATION);
-const AT_REST: ClaimRow = ClaimRow::new("throughput at rest", SOURCE, Bound::AtLeast(0.98))
-    .between("calc", "none")
-    .paper(NO_DEGRADATION);
 const LOST_IN_CAPTURE: ClaimRow = ClaimRow::new(
     "calc, paced: transactions lost inside the capture window",
     SOURCE,
@@ -97,19 +88,6 @@ const fn by_long(metric: &'static str) -> ClaimRow {
     ClaimRow::new(metric, SOURCE, Bound::AtMost(5.0))
         .paper(Paper::words("similar for both versions"))
         .unit("points")
-}
-
-fn at_rest(found: &Findings, result: &mut ExperimentResult) {
-    let mut claim = INSTRUCTIONS.claim("");
-    if let Some(ratio) = &found.instructions {
-        claim = claim.measured(ratio.calc / ratio.none);
-        result.note(format!(
-            "Instructions per transaction at rest, one thread: none {:.0}, calc {:.0}.",
-            ratio.none, ratio.calc
-        ));
-    }
-    result.claims.push(claim);
-    result.claims.push(AT_REST.claim("").measured_runs(&found.rest));
 }
 
 fn in_capture(found: &Findings, result: &mut ExperimentResult) {

@@ -12,6 +12,7 @@ fn every_claim_is_measured_and_every_figure_drawn() -> LabResult<()> {
     let plan =
         Plan { records: 5_000, rest_s: 0.1, round_s: 0.5, timeline_s: 0.6, ..CalcFig2::quick() };
     let plan = Plan { timeline_checkpoints_s: vec![0.1, 0.3], checkpoint_at_s: 0.1, ..plan };
+    let plan = Plan { rest_records: 5_000, rest_pairs: 1, logged_records: 5_000, ..plan };
     let long = LongTransactions { seconds: 0.05, writes: 10, open_max: 1, ..plan.long };
     let result = run_plan::<CalcFig2>(&bench, &Plan { long, ..plan })?;
 
@@ -39,5 +40,32 @@ fn every_claim_is_measured_and_every_figure_drawn() -> LabResult<()> {
     let others = ["naive, paced", "zigzag, paced", "naive, unpaced"];
     assert!(others.iter().all(|other| has(&format!("transactions lost: calc ÷ {other}"))));
     assert!(has("before the checkpoint: zigzag ÷ none") && has("checkpoint: calc ÷ zigzag"));
+    assert!(has("throughput at rest: calc ÷ zigzag") && has("the journal: redo ÷ no journal"));
+    let rows = |title: &str| {
+        let found = result.tables.iter().find(|table| table.title == title);
+        found.map_or(Vec::new(), |it| it.rows.iter().map(|row| &*row[0]).collect())
+    };
+    assert_eq!(rows("At rest"), ["naive", "calc", "calc:partial", "zigzag"]);
+    let with_journal = ["fuzzy", "fuzzy:partial", "fuzzy-undo", "fuzzy-undo:partial"];
+    assert_eq!(rows("Under a journal"), with_journal);
+    Ok(())
+}
+
+/// A list of schemes and a number of runs belong to the part that is asked for.
+#[test]
+fn a_part_can_be_cut_to_some_schemes() -> LabResult<()> {
+    let dir = tempfile::tempdir().map_err(|e| crate::LabError::process("tempdir", e))?;
+    let mut context = Context::new(dir.path(), true, "none".into(), Box::new(std::io::sink()));
+    context.part = Some("fuzzy".into());
+    context.runs = Some(2);
+    context.schemes = vec!["fuzzy-undo".into()];
+    let mut plan = Plan { logged_records: 1_000, rest_pairs: 1, rest_s: 0.05, ..CalcFig2::quick() };
+    plan.logged_round_s = 0.3;
+    CalcFig2::adjust(&mut plan, &context);
+    assert_eq!((plan.logged_runs, plan.runs), (2, CalcFig2::quick().runs));
+    let bench = Harness { context: &context, open: &Toy::open, children: false };
+    let result = run_plan::<CalcFig2>(&bench, &plan)?;
+    assert_eq!((result.tables.len(), result.tables[0].rows.len()), (1, 1), "{:?}", result.tables);
+    assert!(result.tables.iter().all(|table| table.part == "fuzzy"));
     Ok(())
 }

@@ -18,9 +18,9 @@ mod throughput;
 use serde::Serialize;
 
 use crate::context::Context;
-use crate::error::{LabError, LabResult};
+use crate::error::LabResult;
 use crate::experiments::Experiment;
-use crate::harness::{Harness, Instance};
+use crate::harness::Harness;
 use crate::report::figure::axis::grouped;
 use crate::report::result::{Bound, ClaimRow, ExperimentResult, Table};
 use crate::subjects::records::{CALC_UNPACED, Row, row as row_of};
@@ -125,22 +125,6 @@ fn table(title: &str, columns: &[&str]) -> Table {
     Table { title: title.into(), columns, ..Table::default() }
 }
 
-/// Takes a checkpoint and waits for it.
-fn take_checkpoint(bed: &Instance<'_>) -> LabResult<()> {
-    let before = bed.engine.status().checkpoints;
-    bed.engine.start_checkpoint()?;
-    loop {
-        let status = bed.engine.status();
-        if let Some(reason) = status.failed {
-            return Err(LabError::Engine { engine: bed.row.name.into(), reason });
-        }
-        if status.checkpoints > before {
-            return Ok(());
-        }
-        sys::sleep(std::time::Duration::from_millis(10));
-    }
-}
-
 const LONG_BYTES: ClaimRow =
     ClaimRow::new("bytes of log of a long transaction", SOURCE, Bound::AtMost(0.01))
         .between("command", "redo");
@@ -179,7 +163,7 @@ mod tests {
 
     #[test]
     fn every_claim_is_measured() -> LabResult<()> {
-        let dir = tempfile::tempdir().map_err(|e| LabError::process("tempdir", e))?;
+        let dir = tempfile::tempdir().map_err(|e| crate::LabError::process("tempdir", e))?;
         let context = Context::new(dir.path(), true, "none".into(), Box::new(std::io::sink()));
         let open = &crate::subjects::stillpoint::open;
         let bench = Harness { context: &context, open, children: false };

@@ -5,15 +5,16 @@
 //! copy is what a crash would leave. A start from a copy uses it up, since its orderly end takes a
 //! checkpoint.
 
-use super::{Plan, SOURCE, WRITTEN, compared, table, take_checkpoint};
+use super::{Plan, SOURCE, WRITTEN, compared, table};
 use crate::drivers::transactions::{self, Drive};
 use crate::error::LabResult;
 use crate::harness::Harness;
 use crate::measure::stats::median;
 use crate::report::figure::axis::grouped;
 use crate::report::result::{Bound, ClaimRow, ExperimentResult};
+use crate::subjects::adapter::Recovered;
 use crate::subjects::records::setup;
-use crate::subjects::stillpoint::{Recovered, recover};
+use crate::subjects::stillpoint::recover;
 use crate::sys;
 use crate::workloads::calc::{Change, KEYS_PER_TRANSACTION, Mix};
 
@@ -128,7 +129,7 @@ fn one(
     (writes, seed): (usize, u64),
 ) -> LabResult<Replayed> {
     let bed = bench.open_loaded(compared(), plan.replay_records, journal)?;
-    take_checkpoint(&bed)?;
+    bed.take_checkpoint()?;
     let drive = Drive {
         workers: 1,
         mix: Mix { writes, all_read_one: false },

@@ -1,6 +1,6 @@
 //! Throughput, and bytes of log per transaction.
 
-use super::{Plan, SOURCE, compared, table, take_checkpoint};
+use super::{Plan, SOURCE, compared, table};
 use crate::crash::records as crash;
 use crate::drivers::transactions::{self, Drive, Outcome};
 use crate::error::LabResult;
@@ -108,7 +108,7 @@ fn runs(
     };
     let one = |bed: &Instance<'_>, seed| -> LabResult<Outcome> {
         let outcome = transactions::run(&*bed.engine, &Drive { seed, ..drive.clone() })?;
-        take_checkpoint(bed)?;
+        bed.take_checkpoint()?;
         Ok(outcome)
     };
     (1..=plan.runs as u64)

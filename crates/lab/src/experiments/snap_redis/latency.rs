@@ -1,8 +1,8 @@
 //! `snap-fig6`: the worst latency of each period with a snapshot, at half load.
 
 use super::{
-    CONSTANT, FORK, HUGE_FORK, Kind, NONE, Plan, REDIS, Run, Subject, ends_of, run, shown,
-    subjects_here,
+    CONSTANT, FORK, HUGE_FORK, Kind, NONE, PARTS, Plan, REDIS, Run, Subject, ends_of, measure,
+    part_of, run, shown,
 };
 use crate::context::Context;
 use crate::drivers::resp::{self, LoadPlan, Until};
@@ -23,6 +23,7 @@ impl Experiment for SnapFig6 {
     const ID: &'static str = "snap-fig6";
     const TITLE: &'static str = "Snapshots of a server under YCSB: worst latency";
     const PAPER: &'static str = "Li et al., ICDE 2018, §III-C, Figure 6";
+    const PARTS: &'static [&'static str] = &PARTS;
     type Plan = Plan;
 
     fn full() -> Plan {
@@ -38,10 +39,7 @@ impl Experiment for SnapFig6 {
     }
 
     fn run(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
-        match subjects_here(bench.context, bench.children, result) {
-            Some(subjects) => compare(bench.context, plan, &subjects, result),
-            None => Ok(()),
-        }
+        measure(bench, plan, result, compare)
     }
 }
 
@@ -63,6 +61,12 @@ const FORK_GROWS: ClaimRow =
 const SPIKE: ClaimRow =
     ClaimRow::new("worst latency beyond that without snapshots", SOURCE, Bound::AtMost(1.0 / 7.0))
         .paper(Paper::words("fork's spike is gone"));
+/// Who meets this shows no spike at all, whatever fork's is.
+const WITHIN_SPREAD: ClaimRow = ClaimRow::new(
+    "worst latency ÷ the greatest of equal stretches without snapshots",
+    "Stillpoint",
+    Bound::AtMost(1.0),
+);
 
 /// Times stopped below this do not differ: a thread that is woken takes as long.
 const SHORTEST_STOP_MS: f64 = 0.05;
@@ -77,8 +81,10 @@ struct Point {
     rate_per_s: f64,
     p50_ms: f64,
     p999_ms: f64,
-    /// The worst latency of each period.
+    /// The worst latency from each snapshot to the next.
     worst_ms: Vec<f64>,
+    /// The worst latencies of stretches as long, on the server without snapshots.
+    none_worst_ms: Vec<f64>,
     stopped_ms: Vec<f64>,
     dump_s: f64,
 }
@@ -87,15 +93,6 @@ impl Point {
     fn of(plan: &Plan, name: &str, (records, rate_per_s): (u64, f64), runs: &[Run]) -> Point {
         let all: Vec<_> = runs.iter().map(|run| run.report.latencies.all()).collect();
         let of_runs = |q: f64| median(&all.iter().map(|it| it.ms(q)).collect::<Vec<_>>());
-        let period = |number: usize| [number, number + 1].map(|n| n as f64 * plan.period_s);
-        let worst = |run: &Run| -> Vec<f64> {
-            let periods = (0..plan.snapshots).map(|number| {
-                // The first tenth is at rest, before the snapshot.
-                let [from, to] = period(number);
-                run.report.latencies.within(&[[from + 0.1 * plan.period_s, to]]).max_ms()
-            });
-            periods.filter(|ms| ms.is_finite()).collect()
-        };
         let snapshots = || runs.iter().flat_map(|run| &run.snapshots);
         let dumps: Vec<f64> = snapshots().map(|it| it.stretch[1] - it.stretch[0]).collect();
         Point {
@@ -104,7 +101,8 @@ impl Point {
             rate_per_s,
             p50_ms: of_runs(0.5),
             p999_ms: of_runs(0.999),
-            worst_ms: runs.iter().flat_map(worst).collect(),
+            worst_ms: worst(runs, |run| stretches(plan, run)),
+            none_worst_ms: Vec::new(),
             stopped_ms: snapshots().map(|it| it.stopped_ms).collect(),
             dump_s: median(&dumps),
         }
@@ -114,10 +112,46 @@ impl Point {
         median(&self.stopped_ms)
     }
 
-    /// The median worst latency of a period, beyond that of the server without snapshots.
-    fn excess_ms(&self, none: &Point) -> f64 {
-        median(&self.worst_ms) - median(&none.worst_ms)
+    /// The median worst latency of a stretch, beyond that of the server without snapshots.
+    fn excess_ms(&self) -> f64 {
+        median(&self.worst_ms) - median(&self.none_worst_ms)
     }
+}
+
+/// From the begin of each snapshot to that of the next one, or to the end. Without snapshots, from a tenth
+/// of each period to its end.
+fn stretches(plan: &Plan, run: &Run) -> Vec<[f64; 2]> {
+    if run.snapshots.is_empty() {
+        let period = |number: usize| number as f64 * plan.period_s;
+        return (0..plan.snapshots)
+            .map(|n| [period(n) + 0.1 * plan.period_s, period(n + 1)])
+            .collect();
+    }
+    let begins: Vec<f64> = run.snapshots.iter().map(|it| it.stretch[0]).collect();
+    let ends = begins[1..].iter().copied().chain([run.report.seconds]);
+    begins.iter().copied().zip(ends).map(|(begin, end)| [begin, end]).collect()
+}
+
+/// The median length of the stretches of these runs, in seconds.
+fn length_s(plan: &Plan, runs: &[Run]) -> f64 {
+    let all = runs.iter().flat_map(|run| stretches(plan, run));
+    median(&all.map(|[from, to]| to - from).collect::<Vec<_>>())
+}
+
+/// Stretches of this length, one after the other, in so many seconds. At least one.
+fn cut(seconds: f64, length_s: f64) -> Vec<[f64; 2]> {
+    let length_s = length_s.min(seconds);
+    let whole = (seconds / length_s) as usize;
+    (0..whole).map(|n| [n, n + 1].map(|n| n as f64 * length_s)).collect()
+}
+
+/// The worst latency of each stretch of the runs.
+fn worst(runs: &[Run], stretches: impl Fn(&Run) -> Vec<[f64; 2]>) -> Vec<f64> {
+    let of_run = |run: &Run| -> Vec<f64> {
+        let of = |stretch| run.report.latencies.within(&[stretch]).max_ms();
+        stretches(run).into_iter().map(of).filter(|ms| ms.is_finite()).collect()
+    };
+    runs.iter().flat_map(of_run).collect()
 }
 
 /// Measures all servers one after the other. The one without snapshots runs before and after them.
@@ -128,54 +162,70 @@ pub(super) fn compare(
     result: &mut ExperimentResult,
 ) -> LabResult<()> {
     let Some((none, others)) = subjects.split_first() else { return Ok(()) };
-    let update_share = plan.update_shares.first().copied().unwrap_or(0.1);
     result.parameter("load", format!("{} of each server's own capacity", plan.load_share));
     let mut points = Vec::new();
     for &records in &plan.records {
-        if !none.fits(records) {
+        if !none.fits(records, None) {
             result.note(format!("{records} records were left out: no room"));
             continue;
         }
-        let baseline = none.start(context, plan, records)?;
-        let capacity = capacity(plan, &baseline, (records, update_share))?;
-        let kind = |capacity: f64, seed| Kind {
-            records,
-            update_share,
-            rate_per_s: Some(capacity * plan.load_share),
-            watches_memory: false,
-            seed,
-        };
-        let mut of_none = vec![run(plan, none, &baseline, kind(capacity, 1))?];
+        // Each server is alone in the memory.
+        let (rate_per_s, mut of_none) = measured(context, plan, none, (records, 1))?;
+        let mut of_others = Vec::new();
         for subject in others {
-            if !subject.fits(records) {
+            if subject.fits(records, None) {
+                let (rate_per_s, runs) = measured(context, plan, subject, (records, plan.runs))?;
+                let point = Point::of(plan, subject.name(), (records, rate_per_s), &runs);
+                of_others.push((noted(context, point), length_s(plan, &runs)));
+            } else {
                 let name = subject.name();
                 result.note(format!("{name} was left out at {records} records: no room"));
-                continue;
             }
-            let server = subject.start(context, plan, records)?;
-            let own = self::capacity(plan, &server, (records, update_share))?;
-            let mut runs = Vec::new();
-            for seed in 1..=plan.runs as u64 {
-                runs.push(run(plan, subject, &server, kind(own, seed))?);
-            }
-            subject.finish(context, server, records)?;
-            let at = (records, own * plan.load_share);
-            points.push(noted(context, Point::of(plan, subject.name(), at, &runs)));
         }
-        of_none.push(run(plan, none, &baseline, kind(capacity, 2))?);
-        none.finish(context, baseline, records)?;
-        let at = (records, capacity * plan.load_share);
-        points.push(noted(context, Point::of(plan, NONE, at, &of_none)));
+        of_none.extend(measured(context, plan, none, (records, 1))?.1);
+        for (mut point, length_s) in of_others {
+            point.none_worst_ms = worst(&of_none, |run| cut(run.report.seconds, length_s));
+            points.push(point);
+        }
+        let mut point = Point::of(plan, NONE, (records, rate_per_s), &of_none);
+        point.none_worst_ms.clone_from(&point.worst_ms);
+        points.push(noted(context, point));
     }
     claims(plan, &points, result);
-    figure(plan, subjects, &points, result);
+    // Two sizes make no curve.
+    if part_of(context) == PARTS[0] {
+        figure(plan, subjects, &points, result);
+    }
     table(&points, result);
     Ok(())
 }
 
+/// The runs of one server at a share of its own capacity, and the requests per second of them.
+fn measured(
+    context: &Context,
+    plan: &Plan,
+    subject: &Subject,
+    (records, runs): (u64, usize),
+) -> LabResult<(f64, Vec<Run>)> {
+    let update_share = plan.update_shares.first().copied().unwrap_or(0.1);
+    let server = subject.start(context, plan, records)?;
+    let rate_per_s = capacity(plan, &server, (records, update_share))? * plan.load_share;
+    let kind = |seed| Kind {
+        records,
+        update_share,
+        rate_per_s: Some(rate_per_s),
+        watches_memory: false,
+        seed,
+    };
+    let done = (1..=runs as u64).map(|seed| run(plan, subject, &server, kind(seed)));
+    let done = done.collect::<LabResult<Vec<Run>>>()?;
+    subject.finish(context, server, records)?;
+    Ok((rate_per_s, done))
+}
+
 fn noted(context: &Context, point: Point) -> Point {
     context.note(format!(
-        "{}, {} records at {:.0}/s: worst of a period {:.2} ms, stopped {:.3} ms",
+        "{}, {} records at {:.0}/s: worst beside a snapshot {:.2} ms, stopped {:.3} ms",
         point.name,
         point.records,
         point.rate_per_s,
@@ -217,15 +267,17 @@ fn claims(plan: &Plan, points: &[Point], result: &mut ExperimentResult) {
         let ratio = grows(name, |point| point.stop_ms().max(SHORTEST_STOP_MS));
         result.claims.push(STOPPED_GROWS.claim_of((name, ""), "").measured(ratio));
         result.claims.push(STABLE.claim_of((name, ""), "").measured(grows(name, worst)));
-        let Some(none) = find(NONE, large) else { continue };
         let excess = |name: &str| {
-            find(name, large).map_or(f64::NAN, |it| it.excess_ms(none).max(SHORTEST_EXCESS_MS))
+            find(name, large).map_or(f64::NAN, |it| it.excess_ms().max(SHORTEST_EXCESS_MS))
         };
+        let at = format!("{} records", grouped(large));
         for fork in [FORK, HUGE_FORK] {
-            let at = format!("{} records", grouped(large));
             let claim = SPIKE.claim_of((name, fork), &at);
             result.claims.push(claim.measured(excess(name) / excess(fork)));
         }
+        let beside = find(name, large)
+            .map_or(f64::NAN, |it| median(&it.worst_ms) / ends(&it.none_worst_ms)[1]);
+        result.claims.push(WITHIN_SPREAD.claim_of((name, ""), &at).measured(beside));
     }
     for name in [FORK, REDIS] {
         if find(name, large).is_some() {
@@ -245,7 +297,7 @@ fn figure(plan: &Plan, subjects: &[Subject], points: &[Point], result: &mut Expe
     let mut figure = Figure {
         title: "Records and worst latency".into(),
         caption: format!(
-            "Median and spread of the worst latency of a period of {} s with a snapshot, open loop at \
+            "Median and spread of the worst latency from a snapshot to the next, every {} s, open loop at \
              {:.0} % of each server's capacity. The paper: with fork it grows dramatically, with \
              hourglass and piggyback it remains stable.",
             plan.period_s,
@@ -284,8 +336,9 @@ fn table(points: &[Point], result: &mut ExperimentResult) {
         "requests/s",
         "p50 ms",
         "p99.9 ms",
-        "worst of a period ms: median (greatest)",
+        "worst from a snapshot to the next ms: median (greatest)",
         "beyond none ms",
+        "none's worst of equal stretches ms: median (greatest)",
         "stopped ms: median (greatest)",
         "dump s",
     ];
@@ -295,7 +348,6 @@ fn table(points: &[Point], result: &mut ExperimentResult) {
         ..Table::default()
     };
     for point in points {
-        let none = points.iter().find(|it| it.name == NONE && it.records == point.records);
         let of = |values: &[f64], digits| {
             let greatest = ends(values)[1];
             format!("{} ({})", shown(median(values), digits), shown(greatest, digits))
@@ -307,7 +359,8 @@ fn table(points: &[Point], result: &mut ExperimentResult) {
             shown(point.p50_ms, 3),
             shown(point.p999_ms, 2),
             of(&point.worst_ms, 2),
-            shown(none.map_or(f64::NAN, |none| point.excess_ms(none)), 2),
+            shown(point.excess_ms(), 2),
+            of(&point.none_worst_ms, 2),
             of(&point.stopped_ms, 3),
             shown(point.dump_s, 2),
         ]);

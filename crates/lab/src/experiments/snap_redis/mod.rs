@@ -3,12 +3,17 @@
 //! The paper changed Redis: Redis-HG and Redis-PB take snapshots by hourglass and piggyback, and not by
 //! fork. Here one server has all schemes, and redis-server stands beside it. A record is a string of
 //! 1,000 bytes, and an update replaces it. (The paper's client writes a field of a hash.) The lab asks for a
-//! snapshot every ten seconds, as the paper's `save 10 1` does.
+//! snapshot every ten seconds, as the paper's `save 10 1` does. A snapshot that takes longer delays the next
+//! one to the begin of a further period.
 //!
 //! - `snap-fig5` ([`throughput`]): saturated clients, by size and share of updates. Dumps, memory and
 //!   processor time stand beside.
 //! - `snap-fig6` ([`latency`]): an open loop at half of each server's own capacity, by size. It has the
-//!   worst latency of each period with a snapshot, and for how long the snapshot stops commits.
+//!   worst latency from each snapshot to the next, and for how long the snapshot stops commits.
+//!
+//! Both run the whole grid of sizes and shares of updates, or the part `floors`. That part has what bounds
+//! name, in minutes: fork, hourglass and piggyback, the smallest and the greatest size, one share of updates,
+//! and short periods.
 
 mod latency;
 #[cfg(test)]
@@ -28,6 +33,7 @@ use super::peers_redis::{PATIENCE, find_program};
 use crate::context::Context;
 use crate::drivers::resp::{self, Arrivals, Load, LoadPlan, LoadReport, Pacing, Until};
 use crate::error::{LabError, LabResult};
+use crate::harness::Harness;
 use crate::measure::machine::available_bytes;
 use crate::report::result::ExperimentResult;
 use crate::subjects::resp::admin::Admin;
@@ -66,6 +72,9 @@ pub(crate) struct Plan {
     pub(crate) load_share: f64,
 }
 
+/// The whole grid, and the part of it that bounds name.
+const PARTS: [&str; 2] = ["grid", "floors"];
+
 impl Plan {
     const FULL: Plan = Plan {
         records: Vec::new(),
@@ -90,12 +99,24 @@ impl Plan {
     }
 
     fn adjust(&mut self, asked: &Context) {
+        if part_of(asked) == PARTS[1] {
+            let ends = ends_of(&self.records).into_iter().flatten().collect();
+            self.records = ends;
+            self.update_shares.truncate(1);
+            self.period_s = self.period_s.min(3.0);
+        }
         self.runs = asked.runs.unwrap_or(self.runs).max(1);
         self.period_s = asked.seconds.unwrap_or(self.period_s);
     }
 
+    /// Seconds of a load without snapshots.
     fn seconds(&self) -> f64 {
         self.period_s * self.snapshots as f64
+    }
+
+    /// The end of the period in which this moment lies.
+    fn next_s(&self, at_s: f64) -> f64 {
+        (at_s / self.period_s).ceil() * self.period_s
     }
 
     fn load(&self, server: &Server, records: u64) -> LoadPlan {
@@ -106,10 +127,15 @@ impl Plan {
             value_bytes: RECORD_BYTES,
             law: KeyLaw::ScrambledZipf,
             warm_up: Duration::from_secs_f64(self.warm_up_s),
-            until: Until::Elapsed(Duration::from_secs_f64(self.seconds())),
+            until: Until::Told,
             ..LoadPlan::new(server.address)
         }
     }
+}
+
+/// The part that is to be run. A run without a part is the grid, which has the points of the floors too.
+fn part_of(asked: &Context) -> &str {
+    asked.part.as_deref().unwrap_or(PARTS[0])
 }
 
 /// A server with its way to take snapshots.
@@ -160,21 +186,36 @@ pub(crate) fn subjects(binary: &Path, redis: Option<PathBuf>) -> Vec<Subject> {
     all
 }
 
-/// The servers of a run, and notes about what is missing. `None` if this program does not serve.
-fn subjects_here(
-    context: &Context,
-    children: bool,
+/// Measures the servers of a run in its part. If this program does not serve, only a note says so.
+fn measure(
+    bench: &Harness<'_>,
+    plan: &Plan,
     result: &mut ExperimentResult,
-) -> Option<Vec<Subject>> {
-    if !children {
+    compare: fn(&Context, &Plan, &[Subject], &mut ExperimentResult) -> LabResult<()>,
+) -> LabResult<()> {
+    let context = bench.context;
+    if !bench.children {
         result.note("No server was measured: this program does not serve.");
-        return None;
+        return Ok(());
     }
     let redis = find_program("redis-server");
     if redis.is_none() {
         result.note("redis-server is not installed, and was not measured.");
     }
-    Some(subjects(&context.binary, redis))
+    let chosen = chosen(context, subjects(&context.binary, redis));
+    result.in_part(part_of(context), |result| compare(context, plan, &chosen, result))
+}
+
+/// The servers that were asked for. What claims divide by is always there: no snapshots, and fork.
+fn chosen(context: &Context, mut all: Vec<Subject>) -> Vec<Subject> {
+    let scheme = |it: &Subject| it.name().split(',').next().unwrap_or_default().to_owned();
+    if !context.schemes.is_empty() {
+        let wanted = |it: &Subject| [NONE, FORK].contains(&it.name());
+        all.retain(|it| wanted(it) || context.schemes.contains(&scheme(it)));
+    } else if part_of(context) == PARTS[1] {
+        all.retain(|it| ![CALC, REDIS].contains(&it.name()));
+    }
+    all
 }
 
 impl Subject {
@@ -182,9 +223,10 @@ impl Subject {
         &self.peer.name
     }
 
-    /// Whether there is memory for so many records.
-    fn fits(&self, records: u64) -> bool {
-        let bytes = records * (RECORD_BYTES as u64 * self.copies + OVERHEAD_BYTES);
+    /// Whether there is memory for so many records, and for the copies that a snapshot of `beside` makes.
+    fn fits(&self, records: u64, beside: Option<&Subject>) -> bool {
+        let copies = self.copies + beside.map_or(0, |it| it.copies - 1);
+        let bytes = records * (RECORD_BYTES as u64 * copies + OVERHEAD_BYTES);
         bytes <= available_bytes() / 10 * 9
     }
 
@@ -209,10 +251,11 @@ impl Subject {
         Ok(server)
     }
 
-    /// Takes a last snapshot, kills the server, starts it again and compares what came back.
+    /// Kills the server, starts it again from its last snapshot and compares what came back.
     fn finish(&self, context: &Context, server: Server, records: u64) -> LabResult<()> {
-        if self.takes_snapshots {
-            take_snapshot(&mut server.admin()?)?;
+        let mut admin = server.admin()?;
+        if self.takes_snapshots && saves(&mut admin)?.1.is_none_or(|count| count == "0") {
+            take_snapshot(&mut admin)?;
         }
         server.kill()?;
         let dir = self.dir(context);
@@ -283,9 +326,11 @@ fn run(plan: &Plan, subject: &Subject, server: &Server, kind: Kind) -> LabResult
         true => take_snapshots(plan, &mut admin, started_ns),
         false => Ok(Vec::new()),
     };
-    if taken.is_err() {
-        load.stop();
+    if let Ok(taken) = &taken {
+        let end_s = taken.last().map_or(plan.seconds(), |last| plan.next_s(last.stretch[1]));
+        sys::sleep_until(started_ns + (end_s * 1e9) as u64);
     }
+    load.stop();
     let report = load.join()?;
     let snapshots = taken?;
     report.expect_no_errors(server.address)?;
@@ -298,21 +343,19 @@ fn run(plan: &Plan, subject: &Subject, server: &Server, kind: Kind) -> LabResult
     Ok(Run { report, snapshots, memory, server_cpu_s })
 }
 
-/// Takes a snapshot in each period of a load. A snapshot that lasts longer than its period delays the next
-/// one. None begins after the load.
+/// Takes the snapshots of a load. Each begins after a tenth of a period, which is at rest.
 fn take_snapshots(plan: &Plan, admin: &mut Admin, started_ns: u64) -> LabResult<Vec<Snapshot>> {
     let since = |ns: u64| ns.saturating_sub(started_ns) as f64 / 1e9;
     let mut taken: Vec<Snapshot> = Vec::new();
-    for number in 0..plan.snapshots {
-        // A tenth of the period is at rest before the snapshot.
-        let due_s = (number as f64 + 0.1) * plan.period_s;
+    let mut period_s = 0.0;
+    while taken.len() < plan.snapshots {
+        let due_s = period_s + 0.1 * plan.period_s;
         sys::sleep_until(started_ns + (due_s * 1e9) as u64);
         let begin_ns = sys::now_ns();
-        if since(begin_ns) >= plan.seconds() {
-            break;
-        }
         let stopped_ms = take_snapshot(admin)?;
-        taken.push(Snapshot { stretch: [since(begin_ns), since(sys::now_ns())], stopped_ms });
+        let end_s = since(sys::now_ns());
+        taken.push(Snapshot { stretch: [since(begin_ns), end_s], stopped_ms });
+        period_s = plan.next_s(end_s);
     }
     Ok(taken)
 }

@@ -27,13 +27,22 @@ fn each(
     };
     let dir = tempfile::tempdir().map_err(|e| LabError::process("tempdir", e))?;
     let context = Context::new(dir.path(), true, redis.clone(), Box::new(std::io::stderr()));
+    each_in(&context, compare, &plan, &redis).map(Some)
+}
+
+fn each_in(
+    context: &Context,
+    compare: fn(&Context, &Plan, &[Subject], &mut ExperimentResult) -> LabResult<()>,
+    plan: &Plan,
+    redis: &Path,
+) -> LabResult<ExperimentResult> {
     let mut result = context.result("snap-fig5", "snapshots", "a paper");
-    compare(&context, &plan, &in_its_place(&redis), &mut result)?;
+    compare(context, plan, &in_its_place(redis), &mut result)?;
     for table in &result.tables {
         assert!(table.rows.iter().all(|row| row.len() == table.columns.len()));
     }
     assert_eq!(sys::list_dir(&context.work)?.iter().filter(|path| path.is_dir()).count(), 0);
-    Ok(Some(result))
+    Ok(result)
 }
 
 #[test]
@@ -58,11 +67,37 @@ fn worst_latencies_belong_to_periods() -> LabResult<()> {
     let Some(result) = each(latency::compare, SnapFig6::quick())? else { return Ok(()) };
     assert_eq!((result.figures[0].series.len(), result.tables[0].rows.len()), (3, 6));
     let measured = result.claims.iter().filter(|claim| claim.measured.is_some()).count();
-    assert!(measured >= 6, "{:#?}", result.claims);
+    assert!(measured >= 7, "{:#?}", result.claims);
+    let beside = result.claims.iter().find(|it| it.claim.contains("equal stretches"));
+    assert!(beside.is_some_and(|it| it.measured.is_some()), "{:#?}", result.claims);
     for series in &result.series {
         assert!(series.points.iter().all(|point| point[1] > 0.0), "{}", series.name);
     }
     Ok(())
+}
+
+/// The part that bounds name has two sizes, one share of updates and no curves.
+#[test]
+fn the_floors_are_a_short_part() {
+    let mut context = Context::new("out".as_ref(), false, "none".into(), Box::new(std::io::sink()));
+    let names = |context: &Context| -> Vec<String> {
+        let all = subjects(Path::new("program"), Some("redis".into()));
+        chosen(context, all).iter().map(|it| it.name().to_owned()).collect()
+    };
+    assert_eq!(names(&context).len(), 7, "the grid has all");
+    context.part = Some("floors".into());
+    assert_eq!(names(&context), [NONE, FORK, HUGE_FORK, CONSTANT[0], CONSTANT[1]]);
+    let mut plan = SnapFig5::full();
+    plan.adjust(&context);
+    assert_eq!((&plan.records[..], plan.update_shares.len()), (&[250_000, 4_000_000][..], 1));
+    assert!(plan.period_s < SnapFig5::full().period_s);
+    context.schemes = vec!["calc".into()];
+    context.seconds = Some(7.0);
+    plan.adjust(&context);
+    assert_eq!(plan.period_s.to_bits(), 7.0_f64.to_bits());
+    assert_eq!(names(&context), [NONE, FORK, CALC]);
+    context.schemes = vec!["fork".into()];
+    assert_eq!(names(&context), [NONE, FORK, HUGE_FORK], "both sizes of pages");
 }
 
 #[test]

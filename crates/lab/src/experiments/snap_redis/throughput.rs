@@ -1,6 +1,6 @@
 //! `snap-fig5`: throughput of saturated clients while snapshots are taken.
 
-use super::{CONSTANT, FORK, Kind, NONE, Plan, Run, Subject, run, shown, subjects_here};
+use super::{CONSTANT, FORK, Kind, NONE, PARTS, Plan, Run, Subject, measure, part_of, run, shown};
 use crate::context::Context;
 use crate::error::LabResult;
 use crate::experiments::Experiment;
@@ -19,6 +19,7 @@ impl Experiment for SnapFig5 {
     const ID: &'static str = "snap-fig5";
     const TITLE: &'static str = "Snapshots of a server under YCSB: throughput";
     const PAPER: &'static str = "Li et al., ICDE 2018, §III-C, Figure 5";
+    const PARTS: &'static [&'static str] = &PARTS;
     type Plan = Plan;
 
     fn full() -> Plan {
@@ -34,10 +35,7 @@ impl Experiment for SnapFig5 {
     }
 
     fn run(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
-        match subjects_here(bench.context, bench.children, result) {
-            Some(subjects) => compare(bench.context, plan, &subjects, result),
-            None => Ok(()),
-        }
+        measure(bench, plan, result, compare)
     }
 }
 
@@ -67,14 +65,11 @@ impl Figures {
         let seconds = run.report.seconds;
         let dumps: Vec<f64> =
             run.snapshots.iter().map(|it| it.stretch[1] - it.stretch[0]).collect();
-        // A snapshot that outlasts the load counts in part.
-        let within = |[from, to]: [f64; 2]| ((seconds.min(to) - from) / (to - from)).max(0.0);
-        let snapshots: f64 = run.snapshots.iter().map(|it| within(it.stretch)).sum();
         let peak = run.memory.iter().map(|sample| sample.total_bytes()).max().unwrap_or(0);
         Figures {
             rate: run.report.rate(),
             dump_s: median(&dumps),
-            snapshots_per_minute: snapshots * 60.0 / seconds,
+            snapshots_per_minute: run.snapshots.len() as f64 * 60.0 / seconds,
             peak_bytes: peak.saturating_sub(client_bytes) as f64,
             server_cpus: run.server_cpu_s / seconds,
             client_cpus: run.report.client_cpu_s / seconds,
@@ -119,13 +114,13 @@ pub(super) fn compare(
     let Some(fork) = subjects.iter().find(|it| it.name() == FORK) else { return Ok(()) };
     let mut points: Vec<Point> = Vec::new();
     for &records in &plan.records {
-        if !fork.fits(records) {
+        if !fork.fits(records, None) {
             result.note(format!("{records} records were left out: no room for fork's copies"));
             continue;
         }
         let baseline = fork.start(context, plan, records)?;
         for subject in subjects.iter().filter(|it| it.name() != FORK) {
-            if !subject.fits(records) {
+            if !subject.fits(records, Some(fork)) {
                 let name = subject.name();
                 result.note(format!("{name} was left out at {records} records: no room"));
                 continue;
@@ -141,7 +136,9 @@ pub(super) fn compare(
     }
     add_fork(plan, &mut points);
     claims(plan, &points, result);
-    for &update_share in &plan.update_shares {
+    // Two sizes make no curve.
+    let shares = if part_of(context) == PARTS[0] { &*plan.update_shares } else { &[] };
+    for &update_share in shares {
         figure(plan, subjects, &points, update_share, result);
     }
     table(&points, result);
