@@ -48,6 +48,7 @@ use stillpoint_sync::{Backoff, lock_word, mutant};
 
 use crate::checkpointer::Capture;
 use crate::dirty::Cells;
+use crate::memory::Memory;
 use crate::memory::arena::{Arena, CellCache, UNITS_PER_SLAB};
 use crate::memory::blob;
 use crate::memory::cell::{Cell, Record, live_copy};
@@ -387,7 +388,7 @@ impl Store {
             while let Some(from) = next {
                 // A quiesce holds commits back, but not the maintenance that frees slabs.
                 let _read_section = self.driver().read_sections().read_section(slot);
-                let prefetch = Arena::prefetch_header;
+                let prefetch = |memory: &Memory, number| memory.arena.prefetch_header(number);
                 next = self.visit_cells((slab, cells), from, prefetch, &mut |_, number| {
                     let cell = self.cell(number);
                     if cell.is_record() {
@@ -452,7 +453,7 @@ impl Store {
             let read_section = self.driver().read_sections().read_section(to.slot());
             let mut moved = 0;
             to.with_lane(&mut |lane| {
-                next = self.visit_cells(cells, from, Arena::prefetch, &mut |table, number| {
+                next = self.visit_cells(cells, from, Memory::prefetch, &mut |table, number| {
                     let cell = self.cell(number);
                     let (key, cache, moved) = (&mut *key, &mut *cache, &mut moved);
                     let store = self;
@@ -473,7 +474,7 @@ impl Store {
         &self,
         (index, cells): (usize, Cells),
         from: usize,
-        prefetch: impl Fn(&Arena, u64),
+        prefetch: impl Fn(&Memory, u64),
         visit: &mut dyn FnMut(&Table, u64),
     ) -> Option<usize> {
         let arena = &self.memory().arena;
@@ -488,11 +489,11 @@ impl Store {
             let number = |&unit: &u64| index as u64 * UNITS_PER_SLAB + unit;
             let numbers = || units[..found].iter().map(number).filter(|&at| slab.is_cell(at));
             // The cells lie apart, so the processor does not foresee them.
-            numbers().take(CELLS_AHEAD).for_each(|number| prefetch(arena, number));
+            numbers().take(CELLS_AHEAD).for_each(|number| prefetch(self.memory(), number));
             let mut ahead = numbers().skip(CELLS_AHEAD);
             for number in numbers() {
                 if let Some(number) = ahead.next() {
-                    prefetch(arena, number);
+                    prefetch(self.memory(), number);
                 }
                 visit(&table, number);
             }

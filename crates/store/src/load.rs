@@ -221,7 +221,7 @@ impl Loader {
             for record in records.clone() {
                 let bucket = table.index.prefetch(record.hash);
                 let candidate = table.index.candidate(bucket, record.hash);
-                self.local.store.memory().arena.prefetch(candidate);
+                self.local.store.memory().prefetch(candidate);
             }
         }
         // A locked instruction makes an index entry, and waits for all earlier stores. The cells'

@@ -65,6 +65,22 @@ impl Memory {
         Ok(())
     }
 
+    /// Prefetches the first two cache lines of a cell, and the first kilobyte of a cell of several copies.
+    #[inline]
+    pub(crate) fn prefetch(&self, number: u64) {
+        self.arena.prefetch(number);
+        if self.copies > 1 {
+            self.prefetch_copies(number);
+        }
+    }
+
+    #[inline(never)]
+    fn prefetch_copies(&self, number: u64) {
+        const LINE_WORDS: usize = 8;
+        let lines = self.arena.cell(number).chunks(LINE_WORDS).take(1024 / 64).skip(2);
+        lines.for_each(|line| stillpoint_mem::prefetch(&line[0]));
+    }
+
     /// Counts one large value of `owner` as pinned by a checkpoint. The caller is inside a read
     /// section. A thread that waits for that section to end sees the count in
     /// [`is_pinned`](Self::is_pinned).

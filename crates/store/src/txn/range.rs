@@ -293,7 +293,7 @@ fn find_cells(
     }
     for ((hash, cell), &bucket) in found.iter_mut().zip(&buckets).take(batch.len()) {
         *cell = table.index.candidate(bucket, *hash);
-        local.store.memory().arena.prefetch(*cell);
+        local.store.memory().prefetch(*cell);
     }
 }
 

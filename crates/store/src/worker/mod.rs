@@ -211,7 +211,7 @@ impl Worker {
         for key in keys {
             if let Some(table) = tables.get(key.table) {
                 key.candidate = table.index.candidate(key.candidate, key.hash);
-                store.memory().arena.prefetch(key.candidate);
+                store.memory().prefetch(key.candidate);
             }
         }
         if let Some(reads) = local.read_stamps() {

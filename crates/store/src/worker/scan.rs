@@ -180,7 +180,7 @@ impl Worker {
             positions.push((cells.len(), next.cursor));
         }
         for &cell in &*cells {
-            self.local.store.memory().arena.prefetch(cell);
+            self.local.store.memory().prefetch(cell);
         }
         let all = self.copy_positions((table, cursor), most, copied);
         self.local.exit();
