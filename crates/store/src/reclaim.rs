@@ -24,8 +24,10 @@
 //!
 //! Such a cell keeps the key, and no room for the value: a smaller cell replaces it.
 //!
-//! The other queue may name a cell twice. An entry may also name a cell that was reclaimed and belongs
-//! to another key now, or is no cell any more. So an entry is only a hint where to look.
+//! The other queue may name a cell twice. An entry may also name a cell that was reclaimed or moved. Its
+//! place may belong to another key now, or be no cell any more, or a cell that its maker is filling. So an
+//! entry is only a hint where to look. Only the lock of a published cell may be taken, since a maker
+//! writes the lock word of a new cell by a plain store.
 
 mod queue;
 
@@ -324,7 +326,7 @@ impl Participant {
         if let Some(ordered) = &table.ordered {
             // A cell that is not in the hash index yet, or not any more, is not the key's. While the
             // lock of a published cell is held, the cell stays in the index.
-            if table.index.find(hash, |cell| cell == number).is_none() {
+            if !table.index.has(hash, number) {
                 return false;
             }
             let (locks, gap) = (self.store.lock_table(), Name::gap(hash));
@@ -351,7 +353,7 @@ impl Participant {
         }
         let cell = self.store.cell(absent.cell);
         let word = cell.stamp_word();
-        if word & DEAD != 0 || word & ABSENT == 0 && !absent.is_noted {
+        if !cell.is_record() || word & ABSENT == 0 && !absent.is_noted {
             return Looked::Done;
         }
         let is_closed = |stamp: Stamp| mutant!(is_closed(stamp), ReclaimsBeforeClosed => true);
@@ -389,7 +391,7 @@ impl Participant {
                 return Looked::Done;
             }
             if self.is_too_large(absent) {
-                match self.make_smaller(absent, stamp) {
+                match self.make_smaller(absent) {
                     Ok(Some(smaller)) => {
                         return Looked::Needed(self.store.waits_since(status), smaller);
                     }
@@ -437,7 +439,7 @@ impl Participant {
     ///
     /// The new cell takes over the stamp and the marks. Its lock is free only after the old cell is dead.
     /// So whoever writes the new cell writes it after all reads of the old one.
-    fn make_smaller(&mut self, absent: Absent, stamp: Stamp) -> Result<Option<u64>, AreSettled> {
+    fn make_smaller(&mut self, absent: Absent) -> Result<Option<u64>, AreSettled> {
         let Self { store, cache, tables, reclaim, .. } = self;
         let (now, old) = (store.driver().now(), store.cell(absent.cell));
         if now.phase() == Phase::Prepare {
@@ -452,6 +454,11 @@ impl Participant {
         let table: &Table = tables.get(absent.table).expect("found before");
         let key = &reclaim.key[..];
         let hash = store.hash(absent.table, key);
+        if !table.index.has(hash, absent.cell) {
+            // The transaction that adds the cell may set its stamp anew, and makes a new entry.
+            return Ok(None);
+        }
+        let stamp = Stamp::from_bits(old.stamp_word());
         let status = moved | store.rules().first_status(now) | store.rules().waits();
         let locked_by = Some(Priority::DECLARED);
         let new = |kind| NewCell { table, hash, key, value_len: 0, kind, locked_by, status };
@@ -464,10 +471,8 @@ impl Participant {
         let Ok(number) = made else { return Ok(None) };
         store.cell(number).record().end_delete(stamp);
         store.note_moved_marks(number, moved);
-        if !table.index.replace(hash, (absent.cell, number), || old.kill()) {
-            self.retire_unpublished(number);
-            return Ok(None);
-        }
+        let replaced = table.index.replace(hash, (absent.cell, number), || old.kill());
+        debug_assert!(replaced, "a published cell stays in the index while its lock is held");
         lock_word::release_exclusive(store.cell(number).lock());
         self.reclaim.retire_cell(absent.owner, absent.cell);
         Ok(Some(number))
@@ -548,20 +553,25 @@ mod tests {
     use crate::txn::commit_log::NoLog;
     use crate::worker::Worker;
 
+    const T: TableId = TableId(0);
+
+    fn open(rules: CellRules) -> (Arc<Store>, Worker) {
+        let store = Arc::new(Store::new(&StoreConfig::default(), rules).expect("address space"));
+        store.add_table(T, 1).expect("address space");
+        let worker = Worker::new(Arc::clone(&store), Box::new(NoLog::default()));
+        (store, worker.expect("a free slot"))
+    }
+
     /// Transactions lock a deleted key again and again, while a checkpoint needs the key's cell.
     #[test]
     fn a_needed_cell_is_noted_once() {
-        const T: TableId = TableId(0);
         let rules = CellRules {
             dirty: DirtyRule::ByEpoch,
             status_changes: StatusChanges::InPrepareAndCapture,
             reuse: Reuse::WhenClean,
             ..CellRules::BEFORE_IMAGES
         };
-        let store = Arc::new(Store::new(&StoreConfig::default(), rules).expect("address space"));
-        store.add_table(T, 1).expect("address space");
-        let log = Box::new(NoLog::default());
-        let mut worker = Worker::new(Arc::clone(&store), log).expect("a free slot");
+        let (store, mut worker) = open(rules);
         for key in [b"a", b"b"] {
             worker.transact(|tx| tx.put(T, key, b"value")).expect("memory");
         }
@@ -573,5 +583,33 @@ mod tests {
         }
         let Reclaim { absent, needed, .. } = &worker.local.reclaim;
         assert_eq!((absent.len(), needed.len(), store.cell_count(T)), (0, 2, 2));
+    }
+
+    /// The slab of an entry's cell was emptied and used anew. So the number is that of a cell that its
+    /// maker is filling: the lock word is written, and the stamp is not.
+    #[test]
+    fn the_lock_of_a_cell_that_is_being_made_is_left_alone() {
+        let (store, mut worker) = open(CellRules::IN_PLACE);
+        worker.transact(|tx| tx.put(T, b"a", b"value")).expect("memory");
+        let Participant { store: memory, tables, .. } = &worker.local;
+        let owner = tables.get(T).expect("the table").owner;
+        let arena = &memory.memory().arena;
+        let slabs = (0..arena.descriptions().len()).filter_map(|index| arena.slab(index));
+        let slab = { slabs }.find(|slab| slab.is_of_records()).expect("that of the record");
+        let last = slab.numbers(slab.cells() - 1..slab.cells()).next().expect("the last cell");
+        assert!(arena.has_record_cell(last, owner) && store.cell(last).stamp_word() == 0);
+        let lock = store.cell(last).lock();
+        for word in [lock_word::locked(3, 0, Priority::DECLARED), 0] {
+            lock.store(word, Relaxed);
+            for is_noted in [true, false] {
+                let class = arena.class_of(last);
+                let entry = Absent { owner, table: T, is_noted, class, cell: last };
+                worker.local.enter();
+                let looked = worker.local.try_reclaim(entry, &|_| true);
+                worker.local.exit();
+                assert!(matches!(looked, Looked::Done), "{looked:?}");
+                assert_eq!(lock.load(Relaxed), word, "the maker's lock");
+            }
+        }
     }
 }

@@ -86,6 +86,14 @@ impl Participant {
         self.relocate();
     }
 
+    /// Has the record of one cell move to another, if it may. Call this inside a read section.
+    #[cfg(all(test, shuttle))]
+    pub(crate) fn relocate_one(&mut self, table: &Table, number: u64) {
+        if self.store.cell(number).is_record() {
+            self.visit_locked(table, number, Self::move_cell);
+        }
+    }
+
     /// Goes through some cells, within a read section. Gives the bytes moved, the cells looked at, and
     /// whether there are more.
     fn relocate_some(&mut self, moves: &mut Moves) -> (usize, usize, bool) {
@@ -176,13 +184,17 @@ impl Participant {
         if !self.may_relocate(old) {
             return 0;
         }
+        old.read_key(&mut self.reclaim.key);
+        let hash = store.hash(table.id, &self.reclaim.key);
+        if !table.index.has(hash, number) {
+            // The transaction that adds the cell to the index may set its stamp anew.
+            return 0;
+        }
         let kind = if arena.is_of_kind(number, Kind::Lock) { Kind::Lock } else { Kind::Record };
         let was_refused = self.cache.was_refused;
         let made = self.cache.allocate(arena, table.owner, kind, old.bytes());
         self.cache.was_refused = was_refused;
         let Ok(new) = made else { return 0 };
-        old.read_key(&mut self.reclaim.key);
-        let hash = store.hash(table.id, &self.reclaim.key);
         let is_absent = old.stamp_word() & ABSENT != 0;
         // The entry of a queue in which the old cell waits leads nowhere. The new cell gets one.
         let status = lock_word::status(old.lock().load(Acquire)) & !store.rules().waits();
@@ -195,12 +207,7 @@ impl Participant {
             old.kill();
             true
         });
-        if !replaced {
-            // A transaction has made the cell for a new key, and has not put it into the index yet.
-            store.cell(new).kill();
-            self.reclaim.retire_left(table.owner, new);
-            return 0;
-        }
+        debug_assert!(replaced, "a published cell stays in the index while its lock is held");
         lock_word::release_exclusive(store.cell(new).lock());
         if is_absent {
             self.add_absent(table.owner, table.id, new);

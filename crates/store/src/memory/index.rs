@@ -265,6 +265,12 @@ impl Index {
         }
     }
 
+    /// Whether a key's entry names this cell. While somebody holds the lock of such a cell, nobody else
+    /// takes the cell out of the index.
+    pub(crate) fn has(&self, hash: u64, cell: u64) -> bool {
+        self.find(hash, |found| found == cell).is_some()
+    }
+
     fn lock(&self, hash: u64) -> &[AtomicU64] {
         loop {
             let number = bucket_of(self.state.load(Acquire), hash);

@@ -6,8 +6,11 @@ use std::sync::Arc;
 use shuttle::thread;
 
 use super::{SCHEDULES, hash};
+use crate::memory::arena::Kind;
 use crate::memory::index::{Index, Inserted};
+use crate::record::NewCell;
 use crate::{CellRules, NoLog, Store, StoreConfig, TableId, Worker};
+use stillpoint_format::Stamp;
 use stillpoint_sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 const TABLE: TableId = TableId(0);
@@ -40,7 +43,7 @@ fn a_replaced_entry_is_never_missed() {
             let (mut seen, mut cursor) = (false, 0);
             loop {
                 // A dead cell tells nothing. Whoever meets one looks the key up.
-                cursor = index.scan(cursor, |_| seen = true);
+                cursor = index.scan(cursor, |_| seen = true, || {});
                 if cursor == 0 {
                     break;
                 }
@@ -115,4 +118,57 @@ fn a_key_is_read_and_scanned_while_its_cell_is_replaced() {
     };
     shuttle::check_random(work, SCHEDULES);
     shuttle::check_pct(work, SCHEDULES, 3);
+}
+
+/// A transaction has made a cell for a new key. Then others insert the key and delete it, and the cell of
+/// the deletion is reclaimed. A mover meets the new cell while the transaction puts it into the index. The
+/// key's next stamp must not be below that of the deletion.
+#[test]
+fn the_stamp_of_a_moved_cell_never_goes_back() {
+    let work = || {
+        let config = StoreConfig { max_memory_bytes: 1 << 20, workers: 3, ..Default::default() };
+        let store = Store::new(&config, CellRules::IN_PLACE).expect("a model's memory");
+        store.add_table(TABLE, 1).expect("a model's memory");
+        let store = Arc::new(store);
+        let worker =
+            || Worker::new(store.clone(), Box::new(NoLog::default())).expect("a free slot");
+        let (mut worker, mut mover) = (worker(), worker());
+        let table = store.catalog().table(TABLE).expect("the table");
+        let hash = store.hash(TABLE, KEY);
+        let made = NewCell {
+            table: &table,
+            hash,
+            key: KEY,
+            value_len: LENS[0],
+            kind: Kind::Record,
+            locked_by: None,
+            status: 0,
+        };
+        let number = made.make(store.memory(), &mut worker.local.cache).expect("memory");
+        worker.transact(|tx| tx.put(TABLE, KEY, b"value")).expect("memory");
+        worker.transact(|tx| tx.delete(TABLE, KEY)).expect("memory");
+        worker.idle();
+        assert_eq!(store.cell_count(TABLE), 0, "the deletion is closed at once");
+        let floor = table.floor_stamp(hash).gsn();
+        assert!(floor > 0);
+        let of = table.clone();
+        let moving = thread::spawn(move || {
+            mover.local.enter();
+            mover.local.relocate_one(&of, number);
+            mover.local.exit();
+            mover
+        });
+        worker.local.enter();
+        let publish = || store.cell(number).record().end_delete(table.floor_stamp(hash));
+        let inserted = table.index.insert(0, hash, number, |_| false, publish);
+        worker.local.exit();
+        assert_eq!(inserted, Inserted::New);
+        // The end of the mover would reclaim the cell.
+        let _mover = moving.join().expect("no panic");
+        let found = worker.local.find(&table, KEY, hash).expect("the key has a cell");
+        let gsn = Stamp::from_bits(store.cell(found).stamp_word()).gsn();
+        assert!(gsn >= floor, "gsn {gsn}, after a deletion with {floor}");
+    };
+    shuttle::check_random(work, SCHEDULES / 10);
+    shuttle::check_pct(work, SCHEDULES / 10, 3);
 }
