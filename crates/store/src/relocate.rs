@@ -15,7 +15,8 @@
 //! keeps numbers of cells, so none need be told.
 //!
 //! **Blocks** of large values and of long keys are found from their records. Only the reference to them
-//! changes, and the old block is as good as the new one until it is free.
+//! changes, and the old block is as good as the new one until it is free. The lock is taken only of a
+//! record that seems to have a block in a slab that is to leave.
 //!
 //! A call moves a bounded number of bytes, a few cells in each read section.
 
@@ -47,6 +48,13 @@ impl Participant {
         let store = self.store.clone();
         // One thread moves cells at a time.
         let Some(mut moves) = store.moves.try_lock() else { return false };
+        if !store.may_relocate(store.driver().now(), || true) {
+            // Nothing moves for now. So slabs that were to leave give out cells meanwhile.
+            if moves.take().is_some() {
+                store.memory().arena.end_leaving(true);
+            }
+            return false;
+        }
         if moves.is_none() {
             if self.reclaim.has_garbage() {
                 // The slabs of the moves before may become empty yet.
@@ -98,7 +106,8 @@ impl Participant {
     /// whether there are more.
     fn relocate_some(&mut self, moves: &mut Moves) -> (usize, usize, bool) {
         if let Some(&slab) = moves.leaving.records.get(moves.slabs) {
-            let (bytes, cells, next) = self.visit_slab((slab, moves.cells), Self::move_cell);
+            let (bytes, cells, next) =
+                self.visit_slab((slab, moves.cells), |_| true, Self::move_cell);
             (moves.slabs, moves.cells) = match next {
                 Some(next) => (moves.slabs, next),
                 None => (moves.slabs + 1, 0),
@@ -109,16 +118,18 @@ impl Participant {
         if !moves.leaving.has_blocks || slab >= self.store.memory().arena.descriptions().len() {
             return (0, 0, false);
         }
-        let (bytes, cells, next) = self.visit_slab((slab, cell), Self::move_blocks);
+        let (bytes, cells, next) =
+            self.visit_slab((slab, cell), |cell| cell.has_leaving_block(), Self::move_blocks);
         moves.asked = next.map_or((slab + 1, 0), |next| (slab, next));
         (bytes, cells.max(1), true)
     }
 
-    /// Has `visit` visit some cells of a slab of records, from a position on. Gives the bytes moved, the
-    /// cells looked at, and the next position, `None` at the end.
+    /// Has `visit` visit some cells of a slab of records, from a position on, those that `concerns` it. Gives
+    /// the bytes moved, the cells looked at, and the next position, `None` at the end.
     fn visit_slab(
         &mut self,
         (slab, from): (usize, usize),
+        concerns: impl Fn(Cell<'_>) -> bool,
         visit: fn(&mut Self, &Table, u64) -> usize,
     ) -> (usize, usize, Option<usize>) {
         let store = self.store.clone();
@@ -135,7 +146,8 @@ impl Participant {
         let (mut bytes, mut looked_at) = (0, 0);
         for number in found.numbers(from..from + CELLS_PER_SECTION) {
             looked_at += 1;
-            if store.cell(number).is_record() {
+            let cell = store.cell(number);
+            if cell.is_record() && concerns(cell) {
                 bytes += self.visit_locked(&table, number, visit);
             }
             if bytes >= BYTES_PER_SECTION {
@@ -181,7 +193,10 @@ impl Participant {
     fn move_cell(&mut self, table: &Table, number: u64) -> usize {
         let store = self.store.clone();
         let (old, arena) = (store.cell(number), &store.memory().arena);
-        if !self.may_relocate(old) {
+        let is_absent = old.stamp_word() & ABSENT != 0;
+        let status = lock_word::status(old.lock().load(Acquire));
+        // A cell that waits for a checkpoint has an entry in the queue of some worker, and is counted by it.
+        if is_absent && status & store.rules().waits() != 0 || !self.may_relocate(old) {
             return 0;
         }
         old.read_key(&mut self.reclaim.key);
@@ -195,8 +210,7 @@ impl Participant {
         let made = self.cache.allocate(arena, table.owner, kind, old.bytes());
         self.cache.was_refused = was_refused;
         let Ok(new) = made else { return 0 };
-        let is_absent = old.stamp_word() & ABSENT != 0;
-        // The entry of a queue in which the old cell waits leads nowhere. The new cell gets one.
+        // The entry of a queue in which the old cell was before it got a value leads nowhere.
         let status = lock_word::status(old.lock().load(Acquire)) & !store.rules().waits();
         let status = mutant!(in store.driver(); status, RelocatedWithoutStatus => 0);
         arena.set_access(new, arena.access(number).unwrap_or(0));
@@ -230,11 +244,11 @@ impl Participant {
         let cache = &mut self.cache;
         let mut bytes = 0;
         if let Some(old) = blob
-            && let Ok(new) = blob::moved(memory, cache, table.owner, old)
+            && let Ok((new, copied)) = blob::moved(memory, cache, table.owner, old)
         {
             cell.record().set_table(new.table);
             self.reclaim.retire_blob(table.owner, old);
-            bytes += old.len;
+            bytes += copied;
         }
         if let Some((len, block)) = key
             && let Ok(new) =

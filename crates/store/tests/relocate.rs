@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use stillpoint_store::{
-    CellRules, DirtyRule, NoLog, Reuse, StatusChanges, Store, StoreConfig, TableId, Worker,
+    CellRules, DirtyRule, KeyImage, Loader, NoLog, Phase, Reuse, StatusChanges, Store, StoreConfig,
+    TableId, Worker, WriteRule,
 };
 
 const T: TableId = TableId(0);
@@ -173,4 +174,78 @@ fn a_locked_record_stays() {
         mover.read(T, &key(i), &mut value).expect("the table").expect("it stays");
         assert_eq!(value, [if i % 1_000 == 0 { 4 } else { 3 }; 100]);
     }
+}
+
+/// Fills a store with records, of which nine in ten are deleted.
+fn thinned_out(store: &Store, worker: &mut Worker) {
+    for i in 0..200_000u32 {
+        assert!(put(worker, &i.to_be_bytes(), &[3; 100]));
+    }
+    for i in (0..200_000u32).filter(|i| i % 10 != 0) {
+        worker.transact(|tx| tx.delete(T, &i.to_be_bytes())).expect("memory");
+    }
+    worker.idle();
+    store.maintain();
+}
+
+/// Where nothing may move, nothing is withdrawn from use, and no lock is taken.
+#[test]
+fn no_slab_is_to_leave_where_nothing_may_move() {
+    let several_copies = CellRules {
+        copies: 2,
+        write: WriteRule::SwitchCopies,
+        status_changes: StatusChanges::WhileQuiesced,
+        ..CellRules::IN_PLACE
+    };
+    let (store, mut worker) = open(1 << 30, several_copies);
+    thinned_out(&store, &mut worker);
+    (0..100).for_each(|_| assert!(!worker.relocate(), "a cell of several copies stays"));
+
+    let (store, mut worker) = open(1 << 30, CellRules::IN_PLACE);
+    thinned_out(&store, &mut worker);
+    assert!(worker.relocate(), "it begins");
+    for phase in [Phase::Prepare, Phase::Resolve, Phase::Capture, Phase::Complete] {
+        store.driver().advance(phase);
+        (0..100).for_each(|_| assert!(!worker.relocate(), "{phase:?}"));
+    }
+    store.driver().advance(Phase::Rest);
+    assert!(worker.relocate(), "it goes on");
+    settle(&store, &mut worker);
+    assert!(store.held_bytes() < 16 << 20, "{} bytes", store.held_bytes());
+}
+
+/// Deleted keys that the chain has lie in slabs with deleted keys that it lacks. Their cells wait for a
+/// checkpoint where they are, so that each is counted once.
+#[test]
+fn a_deleted_key_that_a_checkpoint_needs_is_counted_once() {
+    const KEYS: u32 = 2_000;
+    let (store, mut worker) = open(1 << 30, OF_CHANGES);
+    store.note_loaded_chain(false);
+    let mut loader = Loader::new(store.clone()).expect("a free slot");
+    let mut others = 0..;
+    for part in 0..KEYS / 50 {
+        for i in 50 * part..50 * (part + 1) {
+            let key = i.to_be_bytes();
+            let hash = loader.hash(T, &key);
+            let loaded = KeyImage { hash, key: &key, tag: 0, value: Some(&[1; 8]), gsn: 0 };
+            loader.load(T, std::iter::once(loaded)).expect("memory");
+        }
+        for i in others.by_ref().take(5_000) {
+            assert!(put(&mut worker, format!("{i:06}").as_bytes(), &[2; 8]));
+        }
+    }
+    drop(loader);
+    for i in 0..KEYS {
+        worker.transact(|tx| tx.delete(T, &i.to_be_bytes())).expect("memory");
+    }
+    for i in 0..others.start {
+        worker.transact(|tx| tx.delete(T, format!("{i:06}").as_bytes())).expect("memory");
+    }
+    while worker.idle() && store.waiting_cells() < KEYS as usize {}
+    store.maintain();
+    let before = (store.waiting_cells(), store.returning_bytes().1);
+    assert_eq!(before.0, KEYS as usize);
+    assert!(worker.relocate(), "much is free");
+    settle(&store, &mut worker);
+    assert_eq!((store.waiting_cells(), store.returning_bytes().1), before);
 }

@@ -209,33 +209,44 @@ pub(crate) fn patched(
     Ok(blob)
 }
 
-/// Whether a block of a live value is to be moved elsewhere.
+/// Whether a block of a live value is to be moved elsewhere, and may be. A chunk that other values share
+/// stays. Without the lock of the value's record, the answer is a hint.
 pub(crate) fn is_leaving(memory: &Memory, blob: Blob) -> bool {
     let table = memory.arena.cell(blob.table);
-    let chunks = (0..chunk_count(blob.len)).map(|index| chunk_of(table, index));
-    memory.arena.is_leaving(blob.table) || { chunks }.any(|number| memory.arena.is_leaving(number))
+    let mut chunks = (0..chunk_count(blob.len)).map(|index| chunk_of(table, index));
+    memory.arena.is_leaving(blob.table) || chunks.any(|number| is_leaving_chunk(memory, number))
 }
 
-/// The same value in a new table. Chunks that are to be moved elsewhere are copied, unless other values
-/// share them. The others are shared.
+fn is_leaving_chunk(memory: &Memory, number: u64) -> bool {
+    // Relaxed: a count that changes meanwhile makes the choice worse, and nothing wrong.
+    let is_alone = || memory.arena.cell(number).first().is_some_and(|refs| refs.load(Relaxed) == 1);
+    memory.arena.is_leaving(number) && is_alone()
+}
+
+/// The same value in a new table, and the bytes that were copied from blocks that are to be moved
+/// elsewhere. Chunks that other values share stay.
 pub(crate) fn moved(
     memory: &Memory,
     cache: &mut CellCache,
     owner: u32,
     old: Blob,
-) -> Result<Blob, MemoryLimit> {
+) -> Result<(Blob, usize), MemoryLimit> {
     let blob = new_table(memory, cache, owner, old.len)?;
+    let mut copied = 0;
+    if memory.arena.is_leaving(old.table) {
+        copied += table_words(old.len) * 8;
+    }
     let (from, to) = (memory.arena.cell(old.table), memory.arena.cell(blob.table));
     for index in 0..chunk_count(old.len) {
         let number = chunk_of(from, index);
         let chunk = memory.arena.cell(number);
-        // Relaxed: a count that changes meanwhile makes the choice worse, and nothing wrong.
-        let number = if memory.arena.is_leaving(number) && chunk[0].load(Relaxed) == 1 {
+        let number = if is_leaving_chunk(memory, number) {
             let bytes = CHUNK_BYTES.min(old.len - index * CHUNK_BYTES);
             match new_chunk(memory, cache, owner, bytes) {
                 Ok(new) => {
                     let words = chunk_words(memory, new).iter().zip(chunk_words(memory, number));
                     words.for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
+                    copied += bytes;
                     new
                 }
                 Err(full) => {
@@ -250,7 +261,7 @@ pub(crate) fn moved(
         };
         to[TABLE_HEADER_WORDS + index].store(number, Relaxed);
     }
-    Ok(blob)
+    Ok((blob, copied))
 }
 
 fn new_table(
@@ -364,6 +375,36 @@ mod tests {
             "replaced chunks are used again"
         );
         release(&memory, &mut cache, blob);
+    }
+
+    /// A chunk that two values share cannot move, and so is no reason to choose its values.
+    #[test]
+    fn shared_chunks_do_not_count_as_moved() {
+        let memory =
+            Memory::new(64 << 20, 1, &Arc::default(), ReadSections::new(1)).expect("address space");
+        let mut cache = CellCache::default();
+        let value = vec![1; 3 * CHUNK_BYTES];
+        let blobs: Vec<Blob> =
+            (0..100).map(|_| create(&memory, &mut cache, &value).expect("memory")).collect();
+        let (kept, freed): (Vec<_>, Vec<_>) = (0..).zip(blobs).partition(|(at, _)| at % 10 == 0);
+        freed.into_iter().for_each(|(_, blob)| release(&memory, &mut cache, blob));
+        cache.drain(&memory.arena);
+        (0..10).for_each(|_| _ = memory.arena.trim());
+        memory.arena.choose_leaving().expect("most groups are nearly empty");
+        let leaves = |&(_, blob): &(usize, Blob)| {
+            let table = memory.arena.cell(blob.table);
+            let chunks = (0..3).map(|index| chunk_of(table, index));
+            !memory.arena.is_leaving(blob.table) && { chunks }.all(|it| memory.arena.is_leaving(it))
+        };
+        let (_, blob) = kept.into_iter().find(leaves).expect("a value of which the chunks leave");
+        assert!(is_leaving(&memory, blob));
+        let patch = patched(&memory, &mut cache, 1, blob, 0, &[2; 10]).expect("memory");
+        let (moved_once, copied) = moved(&memory, &mut cache, 1, blob).expect("memory");
+        assert_eq!(copied, CHUNK_BYTES, "two chunks are those of the patched value, too");
+        release(&memory, &mut cache, blob);
+        assert!(!is_leaving(&memory, moved_once) && !is_leaving(&memory, patch));
+        assert_eq!(moved(&memory, &mut cache, 1, moved_once).expect("memory").1, 0);
+        assert_eq!(bytes_of(&memory, moved_once), value);
     }
 
     #[test]

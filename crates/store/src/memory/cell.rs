@@ -191,7 +191,8 @@ impl<'a> Cell<'a> {
 
     fn with_long_key<R>(self, look: impl FnOnce(&[AtomicU64], usize) -> R) -> R {
         let len = self.words[HEADER_WORDS].load(Relaxed) as usize;
-        let block = self.memory.arena.cell(self.words[HEADER_WORDS + 1].load(Relaxed));
+        // Acquire: a relocation puts another block there, and changes no stamp.
+        let block = self.memory.arena.cell(self.words[HEADER_WORDS + 1].load(Acquire));
         look(block, len.min(block.len() * 8))
     }
 
@@ -214,7 +215,8 @@ impl<'a> Cell<'a> {
 
     /// Length in bytes, and block, of a key that lies in a block of its own.
     pub(crate) fn long_key(self) -> Option<(usize, u64)> {
-        let word = |at: usize| self.words[HEADER_WORDS + at].load(Relaxed);
+        // Acquire: as in `with_long_key`.
+        let word = |at: usize| self.words[HEADER_WORDS + at].load(Acquire);
         (self.key_code() == LONG_KEY_CODE).then(|| (word(0) as usize, word(1)))
     }
 
@@ -228,6 +230,15 @@ impl<'a> Cell<'a> {
     pub(crate) fn taken_bytes(self) -> usize {
         let key = self.long_key().map_or(0, |(len, _)| bytes_of_class(len));
         self.bytes() + key + self.record().blob().map_or(0, |blob| blob::taken_bytes(blob.len))
+    }
+
+    /// Whether a block of the key or of the value is to be moved elsewhere. Without the lock the answer is a
+    /// hint. Call this inside a read section, for a record of one copy.
+    pub(crate) fn has_leaving_block(self) -> bool {
+        let is_torn = |blob: &Blob| !blob::is_plausible(self.memory, *blob);
+        let value = self.record().blob().filter(|blob| !is_torn(blob));
+        value.is_some_and(|blob| blob::is_leaving(self.memory, blob))
+            || self.long_key().is_some_and(|(_, block)| self.memory.arena.is_leaving(block))
     }
 
     /// The newest copy of a cell that holds a key.
@@ -389,7 +400,8 @@ impl<'a> Cell<'a> {
         let copy = &self.words[first..];
         let meta = Meta(copy[0].load(Relaxed));
         if meta.is_large() {
-            let blob = Blob { table: copy[1].load(Relaxed), len: meta.large_len() };
+            // Acquire: a relocation puts another table there, and changes no stamp.
+            let blob = Blob { table: copy[1].load(Acquire), len: meta.large_len() };
             // A torn length would copy hundreds of megabytes in vain.
             if blob::is_plausible(self.memory, blob) {
                 blob::read(self.memory, blob, 0, blob.len.min(most), out);
@@ -503,7 +515,8 @@ impl<'a> Record<'a> {
     fn present_value(self) -> ValueRef<'a> {
         let meta = Meta(self.copy[0].load(Relaxed));
         if meta.is_large() {
-            let table = self.copy[1].load(Relaxed);
+            // Acquire: as in `Cell::copy_unlocked`, for a reader that validates the value later.
+            let table = self.copy[1].load(Acquire);
             ValueRef::large(self.memory, Blob { table, len: meta.large_len() }, meta.tag())
         } else {
             ValueRef::inline(self.copy, META_BYTES, meta.inline_len(), meta.tag())
@@ -516,7 +529,8 @@ impl<'a> Record<'a> {
             return None;
         }
         let meta = Meta(self.copy[0].load(Relaxed));
-        meta.is_large().then(|| Blob { table: self.copy[1].load(Relaxed), len: meta.large_len() })
+        // Acquire: as in `present_value`.
+        meta.is_large().then(|| Blob { table: self.copy[1].load(Acquire), len: meta.large_len() })
     }
 
     /// The value of this copy, whatever the newest copy has. Call this only for a cell of several
