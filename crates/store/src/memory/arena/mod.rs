@@ -34,7 +34,10 @@ mod sparse;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 use stillpoint_mem::{AddressSpace, HUGE_PAGE_BYTES, PageSize, Region, RegionError};
-use stillpoint_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use stillpoint_sync::atomic::{
+    AtomicBool, AtomicU64, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use stillpoint_sync::{GracePeriod, Mutex, ReadSections};
 use stillpoint_txn::MemoryLimit;
 
@@ -83,6 +86,8 @@ pub(crate) struct Arena {
     marks: Option<Marks>,
     /// When the records were used, if somebody has asked.
     accesses: OnceLock<AccessMarks>,
+    /// Cells of the slabs of records, those for locks alone excepted.
+    record_cells: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -133,6 +138,10 @@ struct EmptySlab {
 
 /// Number of calls of [`Arena::trim`] during which a group without slabs keeps its memory.
 const TRIMS_KEPT: u64 = 64;
+/// Groups that a writer returns to the system at a time, beyond the limit.
+const RELEASED_AT_ONCE: usize = 8;
+/// Slabs that the drop of an owner looks at before others may use the pools.
+const DROPPED_AT_ONCE: usize = 1024;
 /// Empty slabs among which one of the same pool is looked for.
 const LOOKED_AT: usize = 64;
 
@@ -162,6 +171,7 @@ impl Arena {
             read_sections,
             marks: None,
             accesses: OnceLock::new(),
+            record_cells: AtomicUsize::new(0),
         })
     }
 
@@ -223,8 +233,17 @@ impl Arena {
         if self.accesses.get().is_none() {
             return 0;
         }
-        let slabs = (1..self.slabs()).filter_map(|index| self.slab(index));
-        slabs.filter(|slab| slab.kind == Kind::Record as u8).map(|slab| slab.cells() * 4).sum()
+        // Relaxed: a statistic.
+        self.record_cells.load(Relaxed) * size_of::<u32>()
+    }
+
+    /// Counts the cells of a slab that was taken, or that is taken no more.
+    fn count_record_cells(&self, slab: Slab, is_taken: bool) {
+        if slab.kind == Kind::Record as u8 {
+            let cells = if is_taken { slab.cells() } else { slab.cells().wrapping_neg() };
+            // Relaxed: a statistic.
+            self.record_cells.fetch_add(cells, Relaxed);
+        }
     }
 
     /// What the table says of a slab; 0 if it has no such slab.
@@ -300,12 +319,18 @@ impl Arena {
     /// A slab. `None` if it is free or empty, or a further part of a wide slab. Inside a read section its
     /// cells keep their size and kind until the section ends.
     pub(crate) fn slab(&self, index: usize) -> Option<Slab> {
-        Slab::described(index, self.description(index))
+        Slab::described(index, self.published(index))
+    }
+
+    /// The description of a slab whose cells are looked at next, although no index has named them.
+    fn published(&self, slab: usize) -> u64 {
+        // Acquire: partner of the Release in `find_slab`, which fills a slab with zeros first.
+        self.table.words().get(slab).map_or(0, |slab| slab.load(Acquire))
     }
 
     /// As [`slab`](Self::slab), also for a further part of a wide slab.
     pub(crate) fn slab_around(&self, index: usize) -> Option<Slab> {
-        Slab::around(index, self.description(index))
+        Slab::around(index, self.published(index))
     }
 
     /// The table of slabs: a description of each.
@@ -349,6 +374,12 @@ impl Arena {
         self.limit_bytes.load(Relaxed)
     }
 
+    /// Bytes of cells that are given out, and other bytes that count against the limit.
+    fn given_out_bytes(&self) -> usize {
+        // Relaxed: a count.
+        self.held_bytes().saturating_sub(self.spare_bytes.load(Relaxed))
+    }
+
     /// Bytes below the limit in which no cell is given out, of slabs of whatever size class, and of
     /// groups that are not held.
     pub(crate) fn spare_bytes(&self) -> usize {
@@ -363,7 +394,7 @@ impl Arena {
     }
 
     /// Counts bytes of held groups in which no cell is given out any more, and bytes in which none was.
-    /// The caller holds the pools' mutex.
+    /// The caller holds the pools' mutex, or has withdrawn the group.
     fn count_spare(&self, added: usize, removed: usize) {
         // Relaxed: a statistic. The sum wraps and comes right at once.
         self.spare_bytes.fetch_add(added.wrapping_sub(removed), Relaxed);
@@ -385,11 +416,8 @@ impl Arena {
             Allowance::Reserve => reserve_bytes(limit),
             Allowance::Limit => 0,
         };
-        let held = self.held_bytes();
-        // Relaxed: a count.
-        let given_out = held.saturating_sub(self.spare_bytes.load(Relaxed));
-        if given_out.saturating_add(bytes) > limit.saturating_add(beyond) {
-            return Err(MemoryLimit { held, limit });
+        if self.given_out_bytes().saturating_add(bytes) > limit.saturating_add(beyond) {
+            return Err(MemoryLimit { held: self.held_bytes(), limit });
         }
         Ok(())
     }
@@ -445,12 +473,14 @@ impl Arena {
             Allowance::Limit => 0,
         };
         let bound = limit.saturating_add(beyond);
+        let width = width_of(key.class);
         self.free_empty(pools);
         self.release_beyond(pools, bound);
-        if self.held_bytes() > bound {
+        // Groups may be held beyond the limit, since others hold more by now. Their free slabs serve as long
+        // as what is given out stays below the limit.
+        if self.given_out_bytes() + width * SLAB_BYTES > bound {
             return Err(full);
         }
-        let width = width_of(key.class);
         let index = match self.reuse_slab(pools, key) {
             Some(index) => index,
             None => {
@@ -468,12 +498,14 @@ impl Arena {
                 taken.index
             }
         };
-        self.count_spare(Slab::of(index, key).cells_bytes(), width * SLAB_BYTES);
+        let slab = Slab::of(index, key);
+        self.count_spare(slab.cells_bytes(), width * SLAB_BYTES);
+        self.count_record_cells(slab, true);
         for place in 0..width {
-            // Relaxed: the pools' mutex orders the threads that take slabs. A capture must see the
-            // cells of earlier epochs, and a grace period came between the end of these epochs and its
-            // beginning.
-            self.table.words()[index + place].store(key.describe(place), Relaxed);
+            // Release: who finds a slab of records without a number from an index finds zeros in it, and no
+            // older word. The pools' mutex orders the threads that take slabs. A capture must see the cells
+            // of earlier epochs, and a grace period came between the end of these epochs and its beginning.
+            self.table.words()[index + place].store(key.describe(place), Release);
         }
         Ok(index)
     }
@@ -481,8 +513,8 @@ impl Arena {
     /// Prepares a slab that was used before for records.
     fn fill_with_zeros(&self, index: usize, width: usize) {
         let words = self.span(index * SLAB_BYTES / 8, width * SLAB_BYTES / 8);
-        // Relaxed: nobody reads these words before the description is stored, and then only as cells
-        // that were never published.
+        // Relaxed: nobody reads these words before the description is stored (Release), and then only as
+        // cells that were never published.
         words.iter().for_each(|word| word.store(0, Relaxed));
     }
 
@@ -559,19 +591,34 @@ impl Arena {
         [more, group + 1].into_iter().any(|groups| self.region.grow(groups * GROUP_BYTES).is_ok())
     }
 
-    /// Returns groups without slabs to the system while more than `bound` bytes are held.
+    /// Returns some groups without slabs to the system if more than `bound` bytes are held. A call returns a
+    /// few, since other threads wait for the pools meanwhile.
     fn release_beyond(&self, pools: &mut Pools, bound: usize) {
-        while self.held_bytes() > bound && self.release(pools, u64::MAX) {}
+        for _ in 0..RELEASED_AT_ONCE {
+            if self.held_bytes() <= bound {
+                return;
+            }
+            let Some(group) = pools.space.withdraw(u64::MAX) else { return };
+            self.discard_group(group);
+            pools.space.add_released(group);
+        }
     }
 
     /// Returns the memory of the group to the system that has been without a slab for longest, if that was
-    /// before `before`.
-    fn release(&self, pools: &mut Pools, before: u64) -> bool {
-        let Some(group) = pools.space.release(before) else { return false };
+    /// before `before`. Other threads can use the pools while the system takes the memory.
+    fn release(&self, before: u64) -> bool {
+        let withdrawn = self.pools.lock().space.withdraw(before);
+        let Some(group) = withdrawn else { return false };
+        self.discard_group(group);
+        self.pools.lock().space.add_released(group);
+        true
+    }
+
+    /// Returns the memory of a group to the system that was withdrawn from the space.
+    fn discard_group(&self, group: usize) {
         self.region.discard(group * GROUP_BYTES / 8, GROUP_BYTES / 8);
         self.groups_held.fetch_sub(1, Relaxed);
         self.count_spare(0, GROUP_BYTES);
-        true
     }
 
     /// Gives the memory of a group back to the system, if none of its slabs was used for long. Called in
@@ -581,7 +628,8 @@ impl Arena {
         pools.trims += 1;
         self.free_empty(&mut pools);
         let before = (pools.trims + 1).saturating_sub(TRIMS_KEPT);
-        self.release(&mut pools, before)
+        drop(pools);
+        self.release(before)
     }
 
     /// Moves up to a run of free cells of one kind into `run`.
@@ -633,6 +681,11 @@ impl Arena {
         pools.by_key.retain(|key, _| key.owner != owner);
         pools.empty.retain(|empty| empty.last.owner != owner);
         for index in 1..self.slabs() {
+            if index.is_multiple_of(DROPPED_AT_ONCE) {
+                // Threads that need cells wait for the pools inside of their read sections.
+                drop(pools);
+                pools = self.pools.lock();
+            }
             let description = self.description(index);
             let key = PoolKey::of(description);
             if key.owner != owner || description == 0 || place_in_wide(description) != 0 {
@@ -642,10 +695,12 @@ impl Arena {
                 // The cells that were given out are spare, too, and so is what was left over.
                 let free = pools.space.cells(index).free(slab.cells) * key.cell_bytes();
                 self.count_spare(width_of(key.class) * SLAB_BYTES, free);
+                self.count_record_cells(slab, false);
             }
             self.free_slab(&mut pools, index, key);
         }
-        while self.release(&mut pools, u64::MAX) {}
+        drop(pools);
+        while self.release(u64::MAX) {}
     }
 
     /// Returns free cells to a pool. A slab whose cells are all free becomes empty.
@@ -680,6 +735,7 @@ impl Arena {
             }
             let width = width_of(key.class);
             self.count_spare(width * SLAB_BYTES, slab.cells_bytes());
+            self.count_record_cells(slab, false);
             *cells = space::SlabCells::default();
             for place in 0..width {
                 // Relaxed: a thread that enters a read section after the token sees the bit, by the

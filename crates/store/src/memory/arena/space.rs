@@ -143,8 +143,9 @@ impl Space {
     /// free slabs have twice as many of them.
     pub(super) fn sparse_groups(&self, most: usize) -> Vec<usize> {
         let free = |group: usize| self.groups[group].free.count_ones() as usize;
-        let mut by_free: Vec<(usize, usize)> =
-            self.mixed.iter().take(GROUPS_LOOKED_AT).map(|&group| (free(group), group)).collect();
+        // Slabs are taken from the lowest groups first. So the emptiest ones lie at the end.
+        let last = self.mixed.iter().rev().take(GROUPS_LOOKED_AT);
+        let mut by_free: Vec<(usize, usize)> = last.map(|&group| (free(group), group)).collect();
         by_free.sort_unstable();
         let mut room: usize = by_free.iter().map(|(free, _)| free).sum();
         let mut chosen = Vec::new();
@@ -190,13 +191,16 @@ impl Space {
         }
     }
 
-    /// Releases the group that has been without a slab for longest, if that was before `before`. The
-    /// caller returns its memory to the system.
-    pub(super) fn release(&mut self, before: u64) -> Option<usize> {
-        let (group, _) = self.free.pop_front_if(|(_, since)| *since < before)?;
+    /// Withdraws the group that has been without a slab for longest, if that was before `before`. Nobody
+    /// finds it until the caller has returned its memory to the system, and [adds](Self::add_released) it.
+    pub(super) fn withdraw(&mut self, before: u64) -> Option<usize> {
+        Some(self.free.pop_front_if(|(_, since)| *since < before)?.0)
+    }
+
+    /// Adds a group that was withdrawn, and holds no memory any more.
+    pub(super) fn add_released(&mut self, group: usize) {
         self.groups[group].used = 0;
         self.released.push(group);
-        Some(group)
     }
 
     /// A group that was released.
@@ -236,15 +240,38 @@ mod tests {
         assert_eq!(take(&mut space, 1), 17);
     }
 
+    /// Of many groups the lowest are nearly full, and the highest are sparse.
+    #[test]
+    fn sparse_groups_are_found_among_many() {
+        const GROUPS: usize = GROUPS_LOOKED_AT + 1_000;
+        let mut space = new(GROUPS);
+        let slabs: Vec<usize> =
+            (0..GROUPS * SLABS_PER_GROUP).map(|_| take(&mut space, 1)).collect();
+        for slab in slabs {
+            let (group, place) = (slab / SLABS_PER_GROUP, slab % SLABS_PER_GROUP);
+            if place < if group < GROUPS_LOOKED_AT { 2 } else { 20 } {
+                space.give(slab, 1, 1);
+            }
+        }
+        let sparse = space.sparse_groups(8);
+        assert_eq!(sparse.len(), 8);
+        assert!(sparse.into_iter().all(|group| group >= GROUPS_LOOKED_AT));
+    }
+
     #[test]
     fn a_group_without_slabs_is_released_later() {
         let mut space = new(2);
         let slabs: Vec<usize> = (0..33).map(|_| take(&mut space, 1)).collect();
         assert_eq!(slabs, (0..33).collect::<Vec<_>>());
         (0..32).for_each(|slab| space.give(slab, 1, 7));
-        assert_eq!(space.release(7), None);
+        let release = |space: &mut Space, before| {
+            let group = space.withdraw(before)?;
+            space.add_released(group);
+            Some(group)
+        };
+        assert_eq!(release(&mut space, 7), None);
         assert_eq!(space.take(1), Some(Taken { index: 33, is_zero: true }), "of the other group");
-        assert_eq!((space.release(8), space.release(8)), (Some(0), None));
+        assert_eq!((release(&mut space, 8), release(&mut space, 8)), (Some(0), None));
         assert_eq!(space.take_released(), Some(0));
         assert_eq!(space.take_from(0, 8), Taken { index: 0, is_zero: true });
         space.give(0, 8, 9);

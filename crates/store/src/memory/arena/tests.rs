@@ -49,6 +49,39 @@ fn cells_are_distinct_and_come_back() {
     assert_eq!((arena.held_bytes(), arena.spare_bytes()), (0, 64 << 20));
 }
 
+/// Others hold so much by now that groups are held beyond the limit. Their free slabs serve all the same.
+#[test]
+fn free_slabs_serve_though_groups_are_held_beyond_the_limit() {
+    const LIMIT: usize = 16 * GROUP_BYTES;
+    let arena = new(LIMIT);
+    let mut cache = CellCache::default();
+    let cells = std::iter::from_fn(|| cache.allocate(&arena, 5, Kind::Record, 100).ok());
+    // A cell of each group stays, so that no group goes to the system.
+    let mut groups = HashSet::new();
+    let numbers: Vec<u64> = cells.collect();
+    for number in numbers {
+        if !groups.insert(number / (GROUP_BYTES / UNIT_BYTES) as u64) {
+            cache.free(&arena, number);
+        }
+    }
+    cache.drain(&arena);
+    arena.trim();
+    assert_eq!((groups.len(), arena.held_bytes()), (16, LIMIT));
+    arena.set_other_bytes(GROUP_BYTES);
+    let spare = arena.spare_bytes();
+    assert!(spare > 13 * GROUP_BYTES, "{spare}");
+    let (mut others, before) = (0, arena.held_bytes());
+    while cache.allocate(&arena, 5, Kind::Record, 1_000).is_ok() {
+        others += 1;
+    }
+    assert!(others * 1_000 > spare * 9 / 10, "{others} cells of 1,000 bytes, {spare} bytes spare");
+    assert_eq!(arena.held_bytes(), before, "no group was taken");
+    assert!(arena.given_out_bytes() <= LIMIT);
+    // What is given out is the measure.
+    arena.set_other_bytes(8 * GROUP_BYTES);
+    assert!(cache.allocate(&arena, 5, Kind::Block, 1_000).is_err());
+}
+
 /// A few cells of each size take a few groups.
 #[test]
 fn few_cells_take_little_memory() {
@@ -199,11 +232,21 @@ fn access_marks_belong_to_cells() {
     for (mark, &number) in (1u32..).zip(&numbers) {
         assert_eq!(arena.access(number), Some(mark));
     }
+    let counted = || -> usize {
+        let slabs = (1..arena.slabs()).filter_map(|index| arena.slab(index));
+        slabs.filter(|slab| slab.kind == Kind::Record as u8).map(|slab| slab.cells() * 4).sum()
+    };
     assert!(arena.access_bytes() >= 4 * numbers.len());
+    assert_eq!(arena.access_bytes(), counted());
     for number in [0, 1, u64::MAX, 1 << 35] {
         let _ = arena.access(number);
         arena.set_access(number, 1);
     }
+    numbers.drain(..10_000).for_each(|number| cache.free(&arena, number));
+    cache.drain(&arena);
+    assert_eq!(arena.access_bytes(), counted());
+    arena.drop_owner(5);
+    assert_eq!((arena.access_bytes(), counted()), (0, 0));
 }
 
 #[test]
