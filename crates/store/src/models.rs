@@ -68,7 +68,7 @@ fn the_index_loses_nothing_while_it_grows() {
             let mut seen = 0u64;
             let mut cursor = 0;
             loop {
-                cursor = reading.scan(cursor, |cell| seen |= 1 << cell);
+                cursor = reading.scan(cursor, |cell| seen |= 1 << cell, || {});
                 if cursor == 0 {
                     break;
                 }
@@ -112,7 +112,7 @@ fn entries_that_move_nearer_are_never_missed() {
         let mut seen = 0u64;
         let mut cursor = 0;
         loop {
-            cursor = index.scan(cursor, |cell| seen |= 1 << cell);
+            cursor = index.scan(cursor, |cell| seen |= 1 << cell, || {});
             if cursor == 0 {
                 break;
             }

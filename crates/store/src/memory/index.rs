@@ -562,7 +562,15 @@ impl Index {
     /// Visits the cells of the buckets at one cursor position and returns the next position, 0 at
     /// the end. A cell that is present during the whole scan is visited at least once, however the
     /// index grows meanwhile. (Positions count in bit-reversed order, as in Redis's SCAN.)
-    pub(crate) fn scan(&self, cursor: u64, mut visit: impl FnMut(u64)) -> u64 {
+    ///
+    /// `repeats` is called before a bucket is visited again. A key whose cell is replaced meanwhile may then be
+    /// met in both cells.
+    pub(crate) fn scan(
+        &self,
+        cursor: u64,
+        mut visit: impl FnMut(u64),
+        mut repeats: impl FnMut(),
+    ) -> u64 {
         let state = self.state.load(Acquire);
         let level = (state >> 56) as u32;
         let mask = (1u64 << level) - 1;
@@ -582,6 +590,8 @@ impl Index {
             // An entry that has moved meanwhile may have been missed in both places.
             if self::moves(first) == moves {
                 number += 1 << level;
+            } else {
+                repeats();
             }
         }
         ((cursor | !mask).reverse_bits().wrapping_add(1)).reverse_bits()
@@ -695,9 +705,8 @@ mod tests {
         let mut cursor = 0;
         let mut next = lasting;
         loop {
-            cursor = index.scan(cursor, |cell| {
-                assert!(seen.insert(cell), "entry {cell} is met twice");
-            });
+            let visit = |cell| assert!(seen.insert(cell), "entry {cell} is met twice");
+            cursor = index.scan(cursor, visit, || {});
             if cursor == 0 {
                 break;
             }

@@ -20,7 +20,7 @@ fn scanned(index: &Index) -> [u32; 64] {
     let mut seen = [0; 64];
     let mut cursor = 0;
     loop {
-        cursor = index.scan(cursor, |cell| seen[cell as usize] += 1);
+        cursor = index.scan(cursor, |cell| seen[cell as usize] += 1, || {});
         if cursor == 0 {
             return seen;
         }

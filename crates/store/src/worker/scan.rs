@@ -36,12 +36,21 @@ struct Found {
     used: RecordUse,
 }
 
+/// A position of the index.
+#[derive(Clone, Copy)]
+struct Position {
+    /// End of its cells.
+    end: usize,
+    next: u64,
+    /// Whether its cells were collected more than once, so that two of them may be those of one key.
+    is_repeated: bool,
+}
+
 /// Copies of records at some positions of the index.
 #[derive(Default)]
 struct Copied {
     cells: Vec<u64>,
-    /// For each position, the end of its cells, and the next position.
-    positions: Vec<(usize, u64)>,
+    positions: Vec<Position>,
     /// Keys and values, one record after the other.
     bytes: Vec<u8>,
     records: Vec<Found>,
@@ -73,6 +82,25 @@ impl Copied {
             let value = ValueRef::from_bytes(tag, &self.bytes[key_end..end]);
             visit(&self.bytes[start..key_end], value, used);
             start = end;
+        }
+    }
+
+    /// Drops the last record if another one from `first` on has its key. The key's cell is being replaced,
+    /// and the old cell was copied while it was still alive.
+    #[cold]
+    fn drop_repeated(&mut self, first: usize) {
+        let Some((last, others)) = self.records[first..].split_last() else { return };
+        let mut start = first.checked_sub(1).map_or(0, |before| self.records[before].end);
+        let begin = others.last().map_or(start, |other| other.end);
+        let key = &self.bytes[begin..last.key_end];
+        let mut is_repeated = false;
+        for other in others {
+            is_repeated |= self.bytes[start..other.key_end] == *key;
+            start = other.end;
+        }
+        if is_repeated {
+            self.records.pop();
+            self.bytes.truncate(begin);
         }
     }
 
@@ -169,15 +197,17 @@ impl Worker {
         let Copied { cells, positions, .. } = copied;
         while positions.len() < POSITIONS_MAX && next.looked_at < count && !next.is_end {
             let from = cells.len();
+            let mut is_repeated = false;
             // An entry that moves meanwhile may be met in both places.
-            next.cursor = found.index.scan(next.cursor, |cell| {
+            let visit = |cell| {
                 if !cells[from..].contains(&cell) {
                     cells.push(cell);
                 }
-            });
+            };
+            next.cursor = found.index.scan(next.cursor, visit, || is_repeated = true);
             next.looked_at += (cells.len() - from).max(1);
             next.is_end = next.cursor == 0;
-            positions.push((cells.len(), next.cursor));
+            positions.push(Position { end: cells.len(), next: next.cursor, is_repeated });
         }
         for &cell in &*cells {
             self.local.store.memory().prefetch(cell);
@@ -197,7 +227,7 @@ impl Worker {
     ) -> Option<Next> {
         let (mut cursor, mut from) = (cursor, 0);
         for position in 0..copied.positions.len() {
-            let (to, next) = copied.positions[position];
+            let Position { end: to, next, is_repeated } = copied.positions[position];
             let first = copied.records.len();
             for at in from..to {
                 if copied.bytes.len() > COPIED_BYTES {
@@ -205,6 +235,9 @@ impl Worker {
                     return Some(Next { cursor, is_end: false, looked_at: from });
                 }
                 self.copy_record(table, at..to, most, copied);
+                if is_repeated {
+                    copied.drop_repeated(first);
+                }
             }
             copied.earlier.clear();
             (cursor, from) = (next, to);
@@ -261,5 +294,63 @@ impl Worker {
             }
         }
         bytes.truncate(start);
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::sync::Arc;
+
+    use stillpoint_sync::lock_word::Priority;
+
+    use super::*;
+    use crate::memory::arena::Kind;
+    use crate::record::NewCell;
+    use crate::{CellRules, NoLog, Stamp, Store, StoreConfig};
+
+    /// The scan has met the cell of a key and then the cell that replaces it. The old cell is not dead yet.
+    #[test]
+    fn a_key_in_two_cells_is_copied_once() {
+        const T: TableId = TableId(0);
+        let config = StoreConfig { max_memory_bytes: 64 << 20, ..StoreConfig::default() };
+        let store = Arc::new(Store::new(&config, CellRules::IN_PLACE).expect("address space"));
+        store.add_table(T, 1).expect("address space");
+        let log = Box::new(NoLog::default());
+        let mut worker = Worker::new(Arc::clone(&store), log).expect("a free slot");
+        for key in [b"a", b"b"] {
+            worker.transact(|tx| tx.put(T, key, b"old")).expect("memory");
+        }
+        let table = store.catalog().table(T).expect("the table");
+        let cell_of = |key: &[u8]| {
+            let hash = store.hash(T, key);
+            table.index.find(hash, |cell| store.cell(cell).has_key(key)).expect("a cell")
+        };
+        let (a, b) = (cell_of(b"a"), cell_of(b"b"));
+        worker.local.enter();
+        let new = NewCell {
+            table: &table,
+            hash: store.hash(T, b"a"),
+            key: b"a",
+            value_len: 3,
+            kind: Kind::Record,
+            locked_by: Some(Priority::DECLARED),
+            status: 0,
+        };
+        let new = new.make(store.memory(), &mut worker.local.cache).expect("memory");
+        store.cell(new).record().put_inline(0, b"new");
+        store.cell(new).record().end_write(Stamp::new(9, 0));
+        for cells in [vec![a, b, new], vec![b, new, a], vec![a, new, b]] {
+            let positions = vec![Position { end: 3, next: 0, is_repeated: true }];
+            let mut copied = Copied { cells, positions, ..Copied::default() };
+            assert!(worker.copy_positions((T, 0), usize::MAX, &mut copied).is_none());
+            let mut keys = Vec::new();
+            copied.visit(&mut |key, value, _| keys.push((key.to_vec(), value.to_vec())));
+            keys.sort();
+            let first =
+                if copied.cells[1] == new && copied.cells[0] == b { b"new" } else { b"old" };
+            let expected = [(b"a".to_vec(), first.to_vec()), (b"b".to_vec(), b"old".to_vec())];
+            assert_eq!(keys, expected);
+        }
+        worker.local.exit();
     }
 }
