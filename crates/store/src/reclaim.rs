@@ -17,7 +17,8 @@
 //!   ─▶ PREPARE of checkpoint e + 2 clears the marks ─▶ the whole queue is looked at
 //! ```
 //! A cell that is still needed then waits in the queue of a later epoch. So each cell is looked at once
-//! for each checkpoint at most. A full checkpoint that ends may free cells of all epochs.
+//! for each checkpoint at most. A full checkpoint that ends may free cells of all epochs. A cell that is
+//! too large, and that a capture may read, is looked at once more when that capture has ended.
 //!
 //! A bit of the cell's status notes that the cell waits, so that it waits in one queue only. Whoever
 //! sets the bit or takes the entry out of the queue holds the cell's lock.
@@ -92,8 +93,10 @@ const PER_GRACE: usize = 64;
 const BYTES_PER_GRACE: usize = 1 << 20;
 /// Absent cells looked at per round, at least.
 const PER_ROUND: usize = 128;
-/// Absent cells that an idle worker looks at per round, at most.
-const PER_IDLE_ROUND: usize = 8192;
+/// Absent cells that are looked at in one read section, at most, unless the worker has just made more.
+const PER_SECTION: usize = 512;
+/// Read sections of a round of an idle worker, at most.
+const IDLE_SECTIONS: usize = 16;
 
 /// The result of a look at an entry.
 #[derive(Clone, Copy, Debug)]
@@ -111,8 +114,15 @@ enum Looked {
     Needed(u64, u64),
 }
 
-/// A pass settles the marks of cells at present.
-struct AreSettled;
+/// Why the cell of a deleted key cannot be made smaller.
+enum Unmoved {
+    /// A pass settles the marks of cells at present.
+    AreSettled,
+    /// The capture under way has yet to take the deletion, or may read the cell.
+    IsCaptured,
+    /// There is no memory, or the cell is not in the index yet.
+    ForNow,
+}
 
 /// The cells and large values that a worker has to reclaim.
 #[derive(Debug, Default)]
@@ -209,7 +219,7 @@ impl Participant {
         if !(self.reclaim.absent.is_empty() && self.reclaim.needed.is_empty()) {
             let added = std::mem::take(&mut self.reclaim.added);
             // After a refusal this worker may have the only memory that is left.
-            let least = if self.cache.was_refused { PER_IDLE_ROUND } else { PER_ROUND };
+            let least = if self.cache.was_refused { PER_SECTION } else { PER_ROUND };
             self.reclaim_absent(least.max(2 * added), is_closed);
         }
         let is_much = self.reclaim.is_much_garbage();
@@ -230,11 +240,20 @@ impl Participant {
     }
 
     /// As [`collect_garbage`](Self::collect_garbage), for an idle worker: looks at more cells, and
-    /// frees garbage at once instead of collecting it.
+    /// frees garbage at once instead of collecting it. Call this outside of read sections. It enters one
+    /// for some cells at a time, so that no grace period waits for all of them.
     pub(crate) fn collect_all_garbage(&mut self, is_closed: IsClosed<'_>) {
         self.reclaim.added = 0;
-        self.reclaim_absent(PER_IDLE_ROUND, is_closed);
+        let (mut more, mut sections) = (true, 0);
+        while more && sections < IDLE_SECTIONS {
+            self.enter();
+            more = self.reclaim_absent(PER_SECTION, is_closed);
+            self.exit();
+            sections += 1;
+        }
+        self.enter();
         self.make_room();
+        self.exit();
     }
 
     /// Looks at the `most` oldest cells whose wait for a checkpoint is over. Then looks at the `most`
@@ -390,21 +409,23 @@ impl Participant {
             if waits && !absent.is_noted {
                 return Looked::Done;
             }
+            let mut since = self.store.waits_since(status);
             if self.is_too_large(absent) {
                 match self.make_smaller(absent) {
-                    Ok(Some(smaller)) => {
+                    Ok(smaller) => {
                         return Looked::Needed(self.store.waits_since(status), smaller);
                     }
-                    Ok(None) => {}
-                    Err(AreSettled) if !waits => return Looked::Later,
-                    Err(AreSettled) => {}
+                    Err(Unmoved::AreSettled) if !waits => return Looked::Later,
+                    // The cell can be made smaller then, though no checkpoint has the deletion yet.
+                    Err(Unmoved::IsCaptured) => since = self.store.waits_for_capture(),
+                    Err(Unmoved::AreSettled | Unmoved::ForNow) => {}
                 }
             }
             if !waits {
                 let lock = self.store.cell(absent.cell).lock();
                 lock_word::update_status(lock, |status| status | noted);
             }
-            return Looked::Needed(self.store.waits_since(status), absent.cell);
+            return Looked::Needed(since, absent.cell);
         }
         let gone = is_absent && {
             cell.read_key(&mut self.reclaim.key);
@@ -433,22 +454,21 @@ impl Participant {
     }
 
     /// Replaces the cell of a deleted key that a checkpoint needs by a cell without room for a value.
-    /// So the value's bytes are free although the checkpoint, or each further one, should fail. Returns
-    /// `None` if there is no memory, or if a capture has yet to take the deletion. This worker holds the
-    /// cell's lock, and has read the key.
+    /// So the value's bytes are free although the checkpoint, or each further one, should fail. This worker
+    /// holds the cell's lock, and has read the key.
     ///
     /// The new cell takes over the stamp and the marks. Its lock is free only after the old cell is dead.
     /// So whoever writes the new cell writes it after all reads of the old one.
-    fn make_smaller(&mut self, absent: Absent) -> Result<Option<u64>, AreSettled> {
+    fn make_smaller(&mut self, absent: Absent) -> Result<u64, Unmoved> {
         let Self { store, cache, tables, reclaim, .. } = self;
         let (now, old) = (store.driver().now(), store.cell(absent.cell));
         if now.phase() == Phase::Prepare {
-            return Err(AreSettled);
+            return Err(Unmoved::AreSettled);
         }
         // Acquire: the status is read after the phase.
         let is_claimed = || !Claim::of(now).is_open(lock_word::status(old.lock().load(Acquire)));
         if !store.may_move(now, is_claimed) {
-            return Ok(None);
+            return Err(Unmoved::IsCaptured);
         }
         let moved = store.moved_status(old);
         let table: &Table = tables.get(absent.table).expect("found before");
@@ -456,7 +476,7 @@ impl Participant {
         let hash = store.hash(absent.table, key);
         if !table.index.has(hash, absent.cell) {
             // The transaction that adds the cell may set its stamp anew, and makes a new entry.
-            return Ok(None);
+            return Err(Unmoved::ForNow);
         }
         let stamp = Stamp::from_bits(old.stamp_word());
         let status = moved | store.rules().first_status(now) | store.rules().waits();
@@ -468,14 +488,14 @@ impl Participant {
             .make(store.memory(), cache)
             .or_else(|_| new(Kind::Lock).make(store.memory(), cache));
         cache.allowance = allowance;
-        let Ok(number) = made else { return Ok(None) };
+        let number = made.map_err(|_| Unmoved::ForNow)?;
         store.cell(number).record().end_delete(stamp);
         store.note_moved_marks(number, moved);
         let replaced = table.index.replace(hash, (absent.cell, number), || old.kill());
         debug_assert!(replaced, "a published cell stays in the index while its lock is held");
         lock_word::release_exclusive(store.cell(number).lock());
         self.reclaim.retire_cell(absent.owner, absent.cell);
-        Ok(Some(number))
+        Ok(number)
     }
 
     /// Frees the garbage whose grace period has passed. If `begins`, begins a grace period for the
@@ -527,7 +547,7 @@ impl Participant {
         let mut more = true;
         while more {
             self.enter();
-            more = self.reclaim_absent(PER_IDLE_ROUND, is_closed);
+            more = self.reclaim_absent(PER_SECTION, is_closed);
             self.exit();
         }
         self.store.driver().read_sections().wait_grace_period();
@@ -591,9 +611,8 @@ mod tests {
     fn the_lock_of_a_cell_that_is_being_made_is_left_alone() {
         let (store, mut worker) = open(CellRules::IN_PLACE);
         worker.transact(|tx| tx.put(T, b"a", b"value")).expect("memory");
-        let Participant { store: memory, tables, .. } = &worker.local;
-        let owner = tables.get(T).expect("the table").owner;
-        let arena = &memory.memory().arena;
+        let owner = worker.local.tables.get(T).expect("the table").owner;
+        let arena = &store.memory().arena;
         let slabs = (0..arena.descriptions().len()).filter_map(|index| arena.slab(index));
         let slab = { slabs }.find(|slab| slab.is_of_records()).expect("that of the record");
         let last = slab.numbers(slab.cells() - 1..slab.cells()).next().expect("the last cell");

@@ -62,6 +62,10 @@ impl Default for StoreConfig {
     }
 }
 
+/// Bit of the moment since which a cell waits for the end of a capture. The other bits are the epoch that the
+/// capture's point of consistency has begun.
+const FOR_CAPTURE: u64 = 1 << 63;
+
 /// Tables of records in memory.
 pub struct Store {
     memory: Memory,
@@ -266,6 +270,11 @@ impl Store {
         if moves { self.moved_status(old) } else { 0 }
     }
 
+    /// Whether the cell of a deleted key is kept while a capture or checkpoint is under way that might spare it.
+    pub fn captures_keep_deleted_keys(&self) -> bool {
+        !matches!(self.rules.reuse, Reuse::Always | Reuse::WhenClean)
+    }
+
     /// Whether no checkpoint is under way.
     fn is_at_rest(&self) -> bool {
         let is_at_rest = self.driver.now().phase() == Phase::Rest;
@@ -303,9 +312,18 @@ impl Store {
         }
     }
 
+    /// The moment since which a cell waits for the end of the capture under way, and for nothing else.
+    pub(crate) fn waits_for_capture(&self) -> u64 {
+        FOR_CAPTURE | self.driver.now().epoch()
+    }
+
     /// Whether a cell may be free that has waited since this moment.
     pub(crate) fn wait_is_over(&self, since: u64) -> bool {
         let (now, reuse) = (self.driver.now(), self.rules.reuse);
+        if since & FOR_CAPTURE != 0 {
+            let is_capturing = matches!(now.phase(), Phase::Resolve | Phase::Capture);
+            return !is_capturing || now.epoch() != since & !FOR_CAPTURE;
+        }
         if !reuse.waits_for_deletions() {
             return self.waits_since(0) > since;
         }

@@ -4,8 +4,9 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use common::store_with;
+use common::{CheckingLog, store_with};
 use parking_lot::Mutex;
 use stillpoint_store::{
     Capture, CellRules, DeletedKey, DirtyRule, Lane, NoLog, Phase, RecordImage, Reuse, Sink,
@@ -104,6 +105,11 @@ impl Checked {
     }
 
     fn checkpoint(&mut self, of_changes: bool, published: bool) {
+        self.checkpoint_while(of_changes, published, || {});
+    }
+
+    /// A checkpoint. `before_scan` is called when its capture has begun.
+    fn checkpoint_while(&mut self, of_changes: bool, published: bool, before_scan: impl FnOnce()) {
         let (store, driver) = (&self.store, self.store.driver());
         let slot = driver.read_sections().claim().expect("a free slot");
         let paper = Arc::<Paper>::default();
@@ -119,6 +125,7 @@ impl Checked {
         }
         driver.advance(Phase::Resolve);
         driver.advance(Phase::Capture);
+        before_scan();
         for slab in 0..store.group_count() {
             store.capture_unmarked(slab, &mut Scan(slot, &paper));
         }
@@ -256,4 +263,34 @@ fn deletions_make_room_while_checkpoints_fail() {
     checked.checkpoint(true, true);
     let keys: Vec<u64> = checked.chain.keys().copied().collect();
     assert_eq!(keys, (0..full / 2).collect::<Vec<_>>());
+}
+
+/// Keys are deleted right before a point of consistency, and their deletions are closed while the capture
+/// has yet to take them. Once it has, their cells keep no room for values.
+#[test]
+fn cells_become_smaller_once_a_capture_has_taken_their_deletions() {
+    const KEYS: u64 = 10_000;
+    let mut checked = Checked::new(96 << 20);
+    let closed = Arc::new(AtomicU64::new(0));
+    let log = CheckingLog::new(0, &Arc::default(), &closed);
+    let mut worker = Worker::new(Arc::clone(&checked.store), log).expect("a free slot");
+    put(&mut worker, 0..KEYS, &[1; 1_000]);
+    checked.checkpoint(false, true);
+    delete(&mut worker, 0..KEYS);
+    worker.idle();
+    let store = checked.store.clone();
+    assert_eq!(store.returning_bytes().1, 0, "no deletion is closed");
+    checked.checkpoint_while(true, false, || {
+        closed.store(u64::MAX, Relaxed);
+        (0..4).for_each(|_| _ = worker.idle());
+        let waiting = store.returning_bytes().1;
+        assert!(waiting > KEYS as usize * 1_000, "the capture may read the cells: {waiting}");
+    });
+    (0..4).for_each(|_| _ = worker.idle());
+    let waiting = store.returning_bytes().1;
+    assert!(waiting <= KEYS as usize * 64, "{waiting} bytes wait");
+    checked.checkpoint(true, true);
+    checked.checkpoint(true, true);
+    (0..4).for_each(|_| _ = worker.idle());
+    assert_eq!((store.cell_count(T), store.returning_bytes()), (0, (0, 0)));
 }

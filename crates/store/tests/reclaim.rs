@@ -8,11 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use common::{CheckingLog, env_or, store_of};
+use parking_lot::Mutex;
 use stillpoint_io::{Clock, RealClock};
 use stillpoint_store::{
-    Capture, DeletedKey, KeptValue, KeySet, Lane, Mode, NoLog, Procedure, RecordImage, Replaced,
-    Slot, Stamp, Store, TableId, Tx, TxError, Worker,
+    Capture, Commit, CommitLog, DeletedKey, KeptValue, KeySet, Lane, LogRefused, Mode, NoLog,
+    Procedure, RecordImage, Replaced, Slot, Stamp, Store, TableId, Tx, TxError, Worker,
 };
+use stillpoint_sync::GracePeriod;
 
 const T: TableId = TableId(0);
 const U: TableId = TableId(1);
@@ -131,6 +133,59 @@ fn queues_that_come_and_go_keep_their_size() {
         assert_eq!(store.record_count(T), ROUNDS_HELD * BATCH);
         assert!(store.held_bytes() <= 10 << 20, "{}", store.held_bytes());
     }
+}
+
+/// A log that counts the grace periods that pass while a worker asks which deletions are closed.
+struct Watching {
+    store: Arc<Store>,
+    log: NoLog,
+    is_closed: Arc<AtomicBool>,
+    grace: Mutex<GracePeriod>,
+    passed: Arc<AtomicU64>,
+}
+
+impl CommitLog for Watching {
+    fn append(&mut self, commit: &Commit<'_>) -> Result<Stamp, LogRefused> {
+        // No worker reclaims a cell that a log wrote before its deletion is closed.
+        Ok(Stamp::new(self.log.append(commit)?.gsn(), 0))
+    }
+    fn wait_for_room(&mut self) -> Result<(), LogRefused> {
+        Ok(())
+    }
+    fn is_closed(&self, _: Stamp) -> bool {
+        let (read_sections, mut grace) = (self.store.driver().read_sections(), self.grace.lock());
+        if read_sections.has_passed(&mut grace) {
+            *grace = read_sections.token();
+            self.passed.fetch_add(1, SeqCst);
+        }
+        self.is_closed.load(SeqCst)
+    }
+}
+
+/// A worker has many deleted keys to reclaim at once. Whoever waits for a grace period meanwhile need not
+/// wait for all of them.
+#[test]
+fn an_idle_worker_reclaims_in_short_read_sections() {
+    let store = store_of(1 << 30, 2, 7);
+    let (is_closed, passed) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+    let log = Watching {
+        store: store.clone(),
+        log: NoLog::default(),
+        is_closed: is_closed.clone(),
+        grace: Mutex::new(store.driver().read_sections().token()),
+        passed: passed.clone(),
+    };
+    let mut worker = Worker::new(store.clone(), Box::new(log)).expect("a free slot");
+    for first in (0..10 * BATCH).step_by(BATCH as usize) {
+        put(&mut worker, first);
+    }
+    run(&mut worker, 0..10 * BATCH, Mode::Write, |tx, slot| tx.delete_slot(slot).map(|_| ()));
+    is_closed.store(true, SeqCst);
+    let (cells, before) = (store.cell_count(T), passed.load(SeqCst));
+    worker.idle();
+    let (reclaimed, sections) = (cells - store.cell_count(T), passed.load(SeqCst) - before);
+    assert!(reclaimed > 4_000, "{reclaimed} cells");
+    assert!(sections > reclaimed / 600, "{sections} read sections, {reclaimed} cells");
 }
 
 /// Deletions of a session that went idle or ended are reclaimed once they are closed.

@@ -358,9 +358,7 @@ impl Worker {
         self.local.reclaim.adopt(self.local.store.catalog().take_absent());
         self.guarded(|worker| {
             let Self { local, log, .. } = worker;
-            local.enter();
             local.collect_all_garbage(&|stamp| log.is_closed(stamp));
-            local.exit();
         });
         !self.local.reclaim.is_empty()
     }
