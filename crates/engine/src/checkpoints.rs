@@ -657,23 +657,28 @@ pub(crate) fn run_in_background(shared: &Arc<Shared>) {
         if std::mem::take(&mut checkpoints.state.lock().was_released) {
             held::remove_released(shared);
         }
-        let may_take = shared.scheme.is_some() && shared.health().is_ok();
+        let may_take = shared.scheme.is_some() && shared.load.is_done() && shared.health().is_ok();
         if may_take && checkpoints.is_due(shared) {
             // The status holds the error for the operator.
             let _ = take(shared);
             continue;
         }
         let mut state = checkpoints.state.lock();
-        if !may_take {
-            // Nobody will take it.
+        if !will_take(shared) {
             state.requested = false;
         }
-        if !state.requested && !state.was_released && !shared.stopping.load(Acquire) {
+        let is_idle = !may_take || !state.requested && !state.was_released;
+        if is_idle && !shared.stopping.load(Acquire) {
             checkpoints.changed.wait_for(&mut state, TICK);
         }
     }
     // A caller that waits for a requested checkpoint must not wait for ever.
     shared.checkpoints.state.lock().requested = false;
+}
+
+/// Whether the background thread takes a checkpoint, now or when the load has ended.
+fn will_take(shared: &Shared) -> bool {
+    shared.scheme.is_some() && !shared.load.has_stopped() && shared.health().is_ok()
 }
 
 /// Takes a checkpoint at the pace of the policy and publishes it. A checkpoint that is
@@ -691,6 +696,7 @@ pub(crate) fn take_last(shared: &Arc<Shared>) -> Result<CheckpointDone, Error> {
 }
 
 fn take_until_not_abandoned(shared: &Arc<Shared>, is_last: bool) -> Result<CheckpointDone, Error> {
+    shared.load.wait(shared)?;
     loop {
         let Some(running) = shared.checkpoints.begin(shared, is_last) else {
             tracing::info!("no checkpoint: the store is being closed");

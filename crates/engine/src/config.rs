@@ -99,6 +99,14 @@ pub struct Config {
     pub log_segment_bytes: u64,
     /// Threads that recovery uses.
     pub recovery_threads: usize,
+    /// Whether a start serves before every record is loaded. The logs are replayed first. Then a
+    /// transaction that asks for a key that is not in memory reads it from the checkpoints. The rest is
+    /// loaded in the background. Counts, scans, checkpoints and snapshots wait for it.
+    ///
+    /// Some stores are loaded first in any case, and the log says why. They have tables of other kinds, or
+    /// ordered tables. Or their journal keeps nothing, calls, or before-images. Or their scheme keeps
+    /// several copies of a value. Or the newest checkpoint has no point of consistency, or is of an earlier release.
+    pub serve_while_loading: bool,
     /// Disk, clock and source of seeds: the real ones, or a test's.
     pub environment: Environment,
 }
@@ -177,6 +185,7 @@ impl Config {
             logs: cores.clamp(1, 64),
             log_segment_bytes: 64 << 20,
             recovery_threads: cores,
+            serve_while_loading: false,
             environment: Environment {
                 disk: None,
                 clock: Arc::new(RealClock),

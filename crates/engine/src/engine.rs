@@ -117,6 +117,9 @@ impl Engine {
                 }
             }
         })?);
+        if self.shared.load.is_due() {
+            threads.push(watched(&self.shared, "loading", |shared| shared.load.run(shared))?);
+        }
         threads.push(watched(&self.shared, "checkpoint", |shared| {
             // A checkpoint gets the CPU time that transactions leave, and a little more.
             stillpoint_io::go_behind();
@@ -258,6 +261,7 @@ impl Engine {
     pub fn merge_checkpoints(&self) -> Result<Option<crate::CheckpointsMerged>, Error> {
         Inside::refuse("merge")?;
         self.shared.health()?;
+        self.shared.load.wait(&self.shared)?;
         crate::checkpoints::merge(&self.shared, true)
     }
 
@@ -285,17 +289,52 @@ impl Engine {
         self.shared.scheme.is_some()
     }
 
+    /// How far the load of a store is that is [served meanwhile](Config::serve_while_loading).
+    pub fn loading(&self) -> crate::LoadStatus {
+        self.shared.load.status()
+    }
+
+    /// Whether a store that is [served meanwhile](Config::serve_while_loading) is being loaded.
+    pub fn is_loading(&self) -> bool {
+        !self.has_all() && self.loading().failure.is_none()
+    }
+
+    /// Whether every record is in memory. False for a while after a start that
+    /// [serves while it loads](Config::serve_while_loading), and for ever if that load stops.
+    #[inline]
+    pub fn has_all(&self) -> bool {
+        self.shared.load.is_done()
+    }
+
+    /// Waits until every record is in memory, if the store is
+    /// [served while it is loaded](Config::serve_while_loading).
+    ///
+    /// # Errors
+    /// [`Error::NotLoaded`] if the load has stopped: a checkpoint is damaged, or the disk refuses.
+    /// [`Error::InsideTransaction`] from inside a transaction.
+    pub fn wait_until_loaded(&self) -> Result<(), Error> {
+        Inside::refuse("wait_until_loaded")?;
+        self.shared.load.wait(&self.shared)
+    }
+
     /// Asks the background thread for a checkpoint and returns at once. The scheme and the chain decide
     /// whether the checkpoint is full or one of changes. Returns the counts before the checkpoint: it has
-    /// ended when the [status](crate::CheckpointStatus) counts more. `None` if one is under way.
+    /// ended when the [status](crate::CheckpointStatus) counts more. `None` if one is under way. While a
+    /// store is [served and loaded](Config::serve_while_loading), the checkpoint waits for the end of the
+    /// load. `None`, too, if the load has stopped.
     pub fn checkpoint_in_background(&self) -> Option<CheckpointCounts> {
-        self.shared.checkpoints.request(Wish::Due)
+        self.request(Wish::Due)
+    }
+
+    fn request(&self, wish: Wish) -> Option<CheckpointCounts> {
+        let stopped = self.shared.load.has_stopped();
+        (!stopped).then(|| self.shared.checkpoints.request(wish)).flatten()
     }
 
     /// Asks the background thread for a checkpoint of every record and returns at once. The counts are
     /// those of [`checkpoint_in_background`](Self::checkpoint_in_background). `None` if one is under way.
     pub fn full_checkpoint_in_background(&self) -> Option<CheckpointCounts> {
-        self.shared.checkpoints.request(Wish::Full)
+        self.request(Wish::Full)
     }
 
     /// Statistics of the store.
@@ -409,6 +448,7 @@ impl Engine {
         if self.shared.stopping.swap(true, AcqRel) {
             return Ok(());
         }
+        self.shared.load.stop();
         self.shared.checkpoints.stop();
         // All threads end before the first error is returned.
         let ended: Vec<_> = self.threads.lock().drain(..).map(JoinHandle::join).collect();
@@ -423,6 +463,7 @@ impl Drop for Engine {
             // A thread may wait for the transaction of this thread. The waiting thread ends by
             // itself later.
             self.shared.stopping.store(true, Release);
+            self.shared.load.stop();
             self.shared.checkpoints.stop();
         } else if self.stop_threads().is_err() {
             self.shared.fail("a background thread panicked".to_owned());

@@ -109,6 +109,12 @@ pub enum Error {
         #[source]
         source: DiskError,
     },
+    /// Not every record is in memory yet, and the load has stopped.
+    #[error(
+        "the records of the checkpoints are not all loaded: {0}; keys that can be read are served, and the \
+         logs hold every commit"
+    )]
+    NotLoaded(String),
     /// A setting cannot be used.
     #[error("setting {setting}: {reason}")]
     Config {

@@ -50,6 +50,7 @@ mod guards;
 mod inputs;
 mod kinds;
 mod life;
+mod loading;
 mod log;
 mod named;
 pub mod offline;
@@ -81,6 +82,7 @@ pub use config::{CheckpointPolicy, Codec, Config, Durability, Environment, Quies
 pub use durable::Durable;
 pub use engine::Engine;
 pub use error::{Error, SnapshotEnd};
+pub use loading::LoadStatus;
 pub use procedure::{Arguments, StoredProcedure};
 pub use range::Range;
 pub use serials::DurableSerials;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use stillpoint_format::manifest::{Manifest, TableEntry};
+use stillpoint_format::manifest::{Manifest, TableEntry, TableKind};
 use stillpoint_format::names;
 use stillpoint_io::{Cancel, CancellableDisk, Disk, OwnedDisk};
 use stillpoint_journal::{Capabilities, Durability, Ends, Hold, Journal};
-use stillpoint_recovery::{Calls, Plan, Progress, RecoverySummary, Stage};
+use stillpoint_recovery::{Calls, Plan, Progress, RecoverySummary, Remaining, Stage};
 use stillpoint_store::{CellRules, Store, StoreConfig};
 use stillpoint_sync::atomic::{AtomicBool, AtomicUsize};
 
@@ -21,6 +21,7 @@ use crate::error::Error;
 use crate::guards::Seats;
 use crate::kinds::{self, KindReplay, Kinds, OpenTransactions};
 use crate::life::Life;
+use crate::loading::BackgroundLoad;
 use crate::procedure::Procedures;
 use crate::repeat;
 use crate::shared::Shared;
@@ -39,7 +40,6 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     let read: Arc<dyn Disk> = Arc::new(CancellableDisk::new(disk.clone(), cancel.clone()));
     let scheme_row = config.checkpoint_row()?;
     let scheme = scheme_row.build();
-    let environment = &config.environment;
     let mut plan = plan(&config, &read, &names, &mut *progress)?;
     let (kinds, paged) = crate::paged::add(kinds, &config, &disk, &plan.manifest)?;
     let mut tables = plan.manifest.tables.clone();
@@ -50,14 +50,14 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     let needed = plan.procedures_needed(config.recovery_threads)?;
     let holds_calls = repeat::check(&procedures, &needed)?;
     let cells = (scheme.cells, logs_calls_alone, holds_calls);
-    let (store, kind_replay, mut recovered) =
+    let (store, kind_replay, (mut recovered, remaining)) =
         recover(&read, &plan, &config, (&wanted, &kinds, &procedures), cells, &mut *progress)?;
     // From here on files are made, so the opening can no longer be cancelled.
     if !cancel.seal() {
         return Err(Error::Cancelled);
     }
     keep_undone(&disk, &config, &mut plan, &mut recovered)?;
-    let ends = plan.copy_ends(environment.clock.wall_ms())?;
+    let ends = plan.copy_ends(config.environment.clock.wall_ms())?;
     let journal = open_journal(&config, (&disk, &kinds), &plan, &ends)?;
     let logs = (if records_commits { config.logs as u8 } else { 0 }, logs_calls_alone);
     let catalog = begin_incarnation(&disk, &plan, (wanted.tables, logs, scheme_row.name), &ends)?;
@@ -89,10 +89,11 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
             (config.keep_checkpoints, config.checkpoint_policy()),
             !marks_replayed(&plan.manifest, scheme_row.name),
             recovered.log_bytes,
-            environment.clock.monotonic_ns(),
+            config.environment.clock.monotonic_ns(),
         ),
         commits: Mutex::default(),
         recovered,
+        load: BackgroundLoad::new(remaining),
         life: Life::default(),
         seats: Seats::default(),
         stopping: AtomicBool::new(false),
@@ -149,6 +150,9 @@ fn begin_incarnation(
     Ok(catalog)
 }
 
+/// A filled store, what other kinds of tables have still to undo, and what was loaded and is left to load.
+type Recovered = (Arc<Store>, KindReplay, (RecoverySummary, Option<Remaining>));
+
 /// Fills a new store, and the tables of other kinds, with the data that the plan names.
 fn recover(
     disk: &Arc<dyn Disk>,
@@ -157,7 +161,7 @@ fn recover(
     (wanted, kinds, procedures): (&Manifest, &Arc<Kinds>, &Procedures),
     (cells, serial_gsns, holds_calls): (CellRules, bool, bool),
     progress: &mut (dyn FnMut(&Progress) + Send),
-) -> Result<(Arc<Store>, KindReplay, RecoverySummary), Error> {
+) -> Result<Recovered, Error> {
     let mut tables = wanted.tables.clone();
     if holds_calls {
         for at_point in plan.tables_at_point() {
@@ -172,18 +176,58 @@ fn recover(
     }
     wanted.tables.iter().try_for_each(|table| kinds.add_table(table, &**disk))?;
     let mut kind_replay = KindReplay::new(kinds.clone(), wanted);
+    let (threads, clock) = (config.recovery_threads, &*config.environment.clock);
+    let served = match may_serve(config, wanted, (kinds, holds_calls), &cells)? {
+        Ok(()) => stillpoint_recovery::run_served(disk, plan, &store, threads, clock, progress)?,
+        Err(reason) => Err(reason),
+    };
+    match served {
+        Ok((recovered, remaining)) => {
+            store.maintain();
+            return Ok((store, kind_replay, (recovered, Some(remaining))));
+        }
+        Err(reason) if config.serve_while_loading => {
+            tracing::info!(reason, "the store is loaded before it is served");
+        }
+        Err(_) => {}
+    }
     let calls = holds_calls.then_some(procedures as &dyn Calls);
     let recovered = stillpoint_recovery::run_with(
         disk,
         plan,
         &store,
         (&mut kind_replay, calls),
-        config.recovery_threads,
-        &*config.environment.clock,
+        threads,
+        clock,
         progress,
     )?;
     store.set_max_memory_bytes(config.store_memory_bytes());
-    Ok((store, kind_replay, recovered))
+    Ok((store, kind_replay, (recovered, None)))
+}
+
+/// Whether the store may be served while it is loaded; if not, why.
+fn may_serve(
+    config: &Config,
+    wanted: &Manifest,
+    (kinds, holds_calls): (&Kinds, bool),
+    cells: &CellRules,
+) -> Result<Result<(), &'static str>, Error> {
+    let journal = crate::journal_row(&config.journal)?.capabilities;
+    let has_ordered = wanted.tables.iter().any(|table| table.kind == TableKind::Ordered);
+    Ok(match () {
+        () if !config.serve_while_loading => Err("the settings say so"),
+        () if !kinds.is_empty() => Err("there are tables of other kinds than memory"),
+        () if has_ordered => Err("a table is ordered"),
+        () if !journal.records_commits => {
+            Err("without a log, the end of the store needs every record")
+        }
+        () if holds_calls || journal.logs_calls_alone => Err("the journal holds calls"),
+        () if journal.logs_before_images => Err("the journal holds before-images"),
+        () if cells.copies > 1 || !cells.write.is_in_place() => {
+            Err("the checkpoint scheme keeps several copies of a value")
+        }
+        () => Ok(()),
+    })
 }
 
 /// Locks the data directory. Waits for another holder as long as the settings say.

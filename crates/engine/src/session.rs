@@ -354,6 +354,7 @@ impl Session {
     ) -> Result<u64, Error> {
         self.shared.life.check_read()?;
         Inside::refuse_in_batch("scan")?;
+        self.shared.load.wait(&self.shared)?;
         let next = if self.is_of_other_kind(table) {
             self.scan_in_part(table, (cursor, count), usize::MAX, visit)?
         } else {
@@ -378,6 +379,7 @@ impl Session {
     ) -> Result<u64, Error> {
         self.shared.life.check_read()?;
         Inside::refuse_in_batch("scan")?;
+        self.shared.load.wait(&self.shared)?;
         let next = if self.is_of_other_kind(table) {
             self.scan_in_part(table, (cursor, count), most, visit)?
         } else {
@@ -387,8 +389,8 @@ impl Session {
         Ok(next)
     }
 
-    /// As [`scan_heads`](Self::scan_heads), and shows how each record was used. Every number is a
-    /// cursor, so a random number is a random place to draw some records from. A table of another kind
+    /// As [`scan_heads`](Self::scan_heads), and shows how each record was used. Shows what is in memory,
+    /// and waits for no load. Every number is a cursor, so a random number is a random place to draw some records from. A table of another kind
     /// has no such records to show.
     ///
     /// # Errors
@@ -412,7 +414,8 @@ impl Session {
     /// Number of keys of a table that have a value. In strict durability the caller may show the
     /// number only after [`flush`](Self::flush). The flush then waits for every commit so far,
     /// since each may have changed the number. [`Engine::len`](crate::Engine::len) waits for
-    /// nothing.
+    /// nothing. While a store is [served and loaded](crate::Config::serve_while_loading), the call waits for
+    /// the end of the load.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -427,9 +430,14 @@ impl Session {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Ended`] if the engine is gone.
+    /// [`Error::Ended`] if the engine is gone. [`Error::NotLoaded`] if the load has stopped. During a load,
+    /// [`Error::InsideTransaction`] from inside a transaction with declared keys.
     pub fn len(&mut self, table: TableId) -> Result<u64, Error> {
         self.shared.life.check_read()?;
+        if !self.shared.load.is_done() {
+            Inside::refuse_in_batch("len")?;
+            self.shared.load.wait(&self.shared)?;
+        }
         let count = match self.shared.kinds.kind_of(table) {
             Ok(kind) => kind.record_count(table),
             Err(_) => self.shared.store.record_count(table),

@@ -21,6 +21,7 @@ use crate::error::Error;
 use crate::guards::Seats;
 use crate::kinds::{Kinds, OpenTransactions};
 use crate::life::Life;
+use crate::loading::BackgroundLoad;
 use crate::log::CommitCounters;
 use crate::procedure::Procedures;
 use crate::undone::Overwritten;
@@ -58,6 +59,7 @@ pub(crate) struct Shared {
     pub(crate) checkpoints: Checkpoints,
     pub(crate) commits: Mutex<CommitCounters>,
     pub(crate) recovered: RecoverySummary,
+    pub(crate) load: BackgroundLoad,
     pub(crate) life: Life,
     pub(crate) seats: Seats,
     pub(crate) stopping: AtomicBool,

@@ -152,6 +152,7 @@ impl Engine {
         if !matches!(point, Some(PointOfConsistency::Virtual | PointOfConsistency::Physical)) {
             return Err(Error::NoSnapshots { scheme: shared.config.checkpoint.clone() });
         }
+        shared.load.wait(shared)?;
         let limit_bytes = shared.config.snapshot_memory_bytes;
         let sink = Arc::new(ViewSink::new(shared.store.clone(), limit_bytes));
         let opening = Arc::new(Opening::default());

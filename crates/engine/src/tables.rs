@@ -256,7 +256,8 @@ impl Engine {
     }
 
     /// Number of keys of a table, as a statistic that waits for nothing. A crash may undo counted
-    /// commits, so answers use [`Session::len`](crate::Session::len).
+    /// commits, so answers use [`Session::len`](crate::Session::len). While a store is
+    /// [served and loaded](crate::Config::serve_while_loading), keys that are not loaded do not count.
     pub fn len(&self, table: TableId) -> u64 {
         match self.shared.kinds.kind_of(table) {
             Ok(kind) => kind.record_count(table),

@@ -55,6 +55,9 @@
 //! | `SnapshotClearsMarks` | the checkpoint after a snapshot lacks earlier changes |
 //! | `SnapshotSurvivesFlush` | a snapshot lacks records of a table that is emptied meanwhile |
 //! | `NumberWithoutStamp` | a count has an insertion or deletion that a crash takes back |
+//! | `LoadOverwrites` | a record that is loaded while the store is served replaces a newer one |
+//! | `PatchesWithoutBase` | a replayed patch is applied before the record that it changes is loaded |
+//! | `LoadForgetsDeletions` | a key that is deleted while the store is loaded comes back |
 
 #[path = "crash/chains.rs"]
 mod chains;
@@ -62,6 +65,8 @@ mod chains;
 mod checkpoints;
 #[path = "crash/doubt.rs"]
 mod doubt;
+#[path = "crash/gate.rs"]
+mod gate;
 #[path = "crash/history.rs"]
 mod history;
 #[path = "kinds/in_place.rs"]
@@ -84,6 +89,8 @@ mod pointed;
 mod published;
 #[path = "crash/serials.rs"]
 mod serials;
+#[path = "crash/served.rs"]
+mod served;
 #[path = "crash/settings.rs"]
 mod settings;
 #[path = "crash/small.rs"]
@@ -118,7 +125,7 @@ const fn scenario(name: &'static str, run: fn(), sees: &'static [Bug]) -> Scenar
 }
 
 /// Each bug shows in one of these situations. All but the last were made for one bug.
-const SCENARIOS: [Scenario; 43] = [
+const SCENARIOS: [Scenario; 46] = [
     scenario(
         "a snapshot before a checkpoint of changes",
         kept::a_snapshot_clears_no_mark,
@@ -291,6 +298,21 @@ const SCENARIOS: [Scenario; 43] = [
         "sessions interleaved at the steps of a commit",
         interleaved::sessions_interleave_at_the_steps_of_a_commit,
         &[],
+    ),
+    scenario(
+        "a load beside writes",
+        served::a_load_overwrites_nothing_newer,
+        &[Bug::LoadOverwrites],
+    ),
+    scenario(
+        "a patch before its base",
+        served::a_replayed_patch_waits_for_its_base,
+        &[Bug::PatchesWithoutBase],
+    ),
+    scenario(
+        "deletions during a load",
+        served::a_deleted_key_stays_deleted,
+        &[Bug::LoadForgetsDeletions],
     ),
     scenario(
         "durable serials",

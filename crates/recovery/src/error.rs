@@ -25,6 +25,16 @@ pub enum RecoveryError {
         #[source]
         source: TxError,
     },
+    /// The logs change a part of a value that no checkpoint has.
+    #[error(
+        "the logs change a part of the value of the key \"{}\", which no checkpoint has: put a copy of \
+         the data directory back",
+        key.escape_ascii()
+    )]
+    PatchWithoutRecord {
+        /// The key.
+        key: Vec<u8>,
+    },
     /// A log holds an operation on a table of an unknown kind.
     #[error(
         "log {log} holds an operation, with gsn {gsn}, on a table of a kind that is not known here: \
@@ -141,7 +151,10 @@ impl RecoveryError {
             Self::Checkpoint(error) => matches!(error, LoadError::Damaged(_)),
             Self::Log(error) => error.is_damage(),
             Self::Apply { source, .. } => matches!(source, TxError::PatchOutsideValue { .. }),
-            Self::NewerTable { .. } | Self::NewerCheckpoint { .. } | Self::Operation { .. } => true,
+            Self::NewerTable { .. }
+            | Self::NewerCheckpoint { .. }
+            | Self::PatchWithoutRecord { .. }
+            | Self::Operation { .. } => true,
             Self::UnknownKind { .. }
             | Self::NeedsProcedures { .. }
             | Self::CallsWithoutManifest { .. }

@@ -31,6 +31,8 @@ mod replay;
 #[cfg(not(shuttle))]
 mod run;
 #[cfg(not(shuttle))]
+mod serve;
+#[cfg(not(shuttle))]
 mod undo;
 #[cfg(not(shuttle))]
 mod verify;
@@ -54,3 +56,5 @@ pub use rebuild::{Rebuilt, rebuild};
 pub use repeat::{CallAgain, Calls};
 #[cfg(not(shuttle))]
 pub use run::{Operations, RecoverySummary, load, run, run_with};
+#[cfg(not(shuttle))]
+pub use serve::{NotServed, Remaining, run_served};

@@ -25,8 +25,9 @@ impl Visit for Loading {
             // Relaxed: partner of the load in `load_chain`, which joins the threads first.
             self.gsn_max.fetch_max(gsn_max, Relaxed);
         }
-        for run in batch.chunk_by(|one, next| one.table == next.table) {
-            let table = run[0].table;
+        let of = |record: &LoadedRecord<'_>| (record.table, record.generation);
+        for run in batch.chunk_by(|one, next| of(one) == of(next)) {
+            let (table, generation) = of(&run[0]);
             let images = run.iter().map(|record| KeyImage {
                 hash: record.hash,
                 key: record.key,
@@ -34,11 +35,8 @@ impl Visit for Loading {
                 value: record.value,
                 gsn: record.gsn,
             });
-            self.loader.load(TableId(table), images).map_err(|source| RecoveryError::Apply {
-                table,
-                gsn: 0,
-                source,
-            })?;
+            let loaded = self.loader.load_generation(TableId(table), generation, images);
+            loaded.map_err(|source| RecoveryError::Apply { table, gsn: 0, source })?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use stillpoint_checkpoint::{LoadOptions, UndoneRecord, Visit};
-use stillpoint_format::manifest::{CheckpointEntry, Manifest, TableGeneration};
+use stillpoint_format::manifest::{CheckpointEntry, Manifest, TableEntry, TableGeneration};
 use stillpoint_io::{Clock, Disk, in_parallel, spawn};
 use stillpoint_journal::{ReplayOperation, ReplayOptions};
 use stillpoint_store::{Loader, Store, TableId};
@@ -24,6 +24,8 @@ use crate::undo::undo;
 pub(crate) const ROUND_BYTES: usize = 32 << 20;
 /// Time between two reports of progress.
 const REPORT_EVERY: Duration = Duration::from_millis(100);
+/// Time between two looks whether a load has ended.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Counts of a recovery.
 #[derive(Clone, Debug, Default)]
@@ -72,7 +74,7 @@ pub trait Operations {
 
 /// A receiver that knows the memory store alone, and refuses every record of another kind.
 #[derive(Debug)]
-struct MemoryAlone;
+pub(crate) struct MemoryAlone;
 
 impl Operations for MemoryAlone {
     fn hear(&mut self, record: &ReplayOperation<'_>) -> Result<(), RecoveryError> {
@@ -172,7 +174,7 @@ fn replay_writes(
     Ok(())
 }
 
-fn loaders(store: &Arc<Store>, wanted: usize) -> Result<Vec<Loader>, RecoveryError> {
+pub(crate) fn loaders(store: &Arc<Store>, wanted: usize) -> Result<Vec<Loader>, RecoveryError> {
     let loaders: Vec<Loader> = (0..wanted).map_while(|_| Loader::new(store.clone())).collect();
     if loaders.len() < wanted {
         return Err(RecoveryError::NoSlot { wanted, found: loaders.len() });
@@ -207,16 +209,7 @@ fn load_chain(
     report: &mut (dyn FnMut(&Progress) + Send),
     summary: &mut RecoverySummary,
 ) -> Result<(), RecoveryError> {
-    let generations = manifest.tables.iter();
-    let options = LoadOptions {
-        store: manifest.store,
-        hash_seed: manifest.hash_seed,
-        generations: Some(
-            generations
-                .map(|table| TableGeneration { table: table.id, generation: table.generation })
-                .collect(),
-        ),
-    };
+    let options = load_options(manifest);
     let start_ns = clock.monotonic_ns();
     let chain: Vec<CheckpointEntry> = manifest.newest_chain().into_iter().cloned().collect();
     let Some(newest) = chain.last() else { return Ok(()) };
@@ -241,9 +234,9 @@ fn load_chain(
             bytes_total: total,
             elapsed: Duration::from_nanos(clock.monotonic_ns() - start_ns),
         });
-        for _ in 0..20 {
+        for _ in 0..REPORT_EVERY.as_millis() / LOOK_EVERY.as_millis() {
             if !loading.is_finished() {
-                clock.sleep(REPORT_EVERY / 20);
+                clock.sleep(LOOK_EVERY);
             }
         }
     }
@@ -257,10 +250,21 @@ fn load_chain(
     Ok(())
 }
 
+/// The options of a load of what a manifest names.
+pub(crate) fn load_options(manifest: &Manifest) -> LoadOptions {
+    let generation =
+        |table: &TableEntry| TableGeneration { table: table.id, generation: table.generation };
+    LoadOptions {
+        store: manifest.store,
+        hash_seed: manifest.hash_seed,
+        generations: Some(manifest.tables.iter().map(generation).collect()),
+    }
+}
+
 /// Makes the tables' indexes large enough for the records of a chain. Room is made for the most
 /// records that one checkpoint has of a table. The index grows by itself if the other checkpoints
 /// add more.
-fn reserve(store: &Arc<Store>, manifest: &Manifest, chain: &[CheckpointEntry]) {
+pub(crate) fn reserve(store: &Arc<Store>, manifest: &Manifest, chain: &[CheckpointEntry]) {
     let mut most: BTreeMap<u16, u64> = BTreeMap::new();
     for entry in chain {
         for room in &entry.table_records {
@@ -278,7 +282,7 @@ fn reserve(store: &Arc<Store>, manifest: &Manifest, chain: &[CheckpointEntry]) {
     }
 }
 
-fn replay(
+pub(crate) fn replay(
     plan: &Plan,
     store: &Arc<Store>,
     operations: &mut dyn Operations,

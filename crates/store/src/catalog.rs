@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use stillpoint_mem::{AddressSpace, RegionError};
 use stillpoint_sync::atomic::{
-    AtomicU32, AtomicU64,
+    AtomicBool, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
 use stillpoint_sync::{CachePadded, Mutex, RwLock};
@@ -69,6 +69,8 @@ pub(crate) struct Tables {
     pub(crate) version: u64,
     /// Whether one of the tables is ordered.
     pub(crate) has_ordered: bool,
+    /// Whether a key without a cell may have a record that is not loaded yet.
+    pub(crate) has_unloaded: bool,
     tables: Vec<Option<Arc<Table>>>,
 }
 
@@ -134,6 +136,8 @@ pub(crate) struct Catalog {
     /// Version, which grows with every change of `tables`. Workers keep a copy of the tables of one
     /// version.
     version: CachePadded<AtomicU64>,
+    /// Whether records are still to be loaded. Changes with the version.
+    has_unloaded: AtomicBool,
     /// The tables that have slabs, replaced ones included, by ascending owner.
     owners: Mutex<Vec<(u32, Arc<Table>)>>,
     next_owner: AtomicU32,
@@ -152,6 +156,7 @@ impl Catalog {
             changing: Mutex::default(),
             tables: RwLock::default(),
             version: CachePadded::new(AtomicU64::new(0)),
+            has_unloaded: AtomicBool::new(false),
             owners: Mutex::default(),
             next_owner: AtomicU32::new(1),
             retired: Mutex::default(),
@@ -227,7 +232,18 @@ impl Catalog {
     pub(crate) fn tables(&self) -> Tables {
         let tables = self.tables.read();
         let has_ordered = tables.iter().flatten().any(|table| table.ordered.is_some());
-        Tables { version: self.version(), has_ordered, tables: tables.clone() }
+        // Relaxed: written with the version, by the holder of the write lock of `tables`.
+        let has_unloaded = self.has_unloaded.load(Relaxed);
+        Tables { version: self.version(), has_ordered, has_unloaded, tables: tables.clone() }
+    }
+
+    /// Notes in a new version whether records are still to be loaded.
+    pub(crate) fn note_unloaded(&self, has_unloaded: bool) {
+        let _changing = self.tables.write();
+        // Relaxed: as in `tables`.
+        self.has_unloaded.store(has_unloaded, Relaxed);
+        // Release: partner of the Acquire in `version`.
+        self.version.fetch_add(1, Release);
     }
 
     pub(crate) fn table(&self, id: TableId) -> Option<Arc<Table>> {

@@ -25,6 +25,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod arrival;
 mod capture;
 mod catalog;
 mod chains;
@@ -50,6 +51,7 @@ mod stable;
 mod store;
 mod table;
 mod txn;
+mod unloaded;
 mod worker;
 
 pub use capture::ScannedCell;
@@ -78,4 +80,6 @@ pub use txn::commit_log::{Change, Commit, CommitLog, NoLog, Patches, Write, Writ
 pub use txn::pending::Splices;
 pub use txn::range::Range;
 pub use txn::tx::Tx;
+pub use unloaded::pending::PatchWithoutBase;
+pub use unloaded::{ColdRecords, FoundRecord, UnreadableRecord};
 pub use worker::{Batch, FoundValue, OpenTransaction, Procedure, RecordUse, Worker};

@@ -1,6 +1,9 @@
 //! Filling a store before it is served: checkpoints loaded, logs replayed.
 //!
-//! Nobody else uses the store meanwhile but other loaders, and no two of them touch one key.
+//! Nobody else uses the store meanwhile but other loaders, and no two of them touch one key. The store may
+//! also be served while its checkpoints are loaded: see [`served`].
+
+mod served;
 
 use std::sync::Arc;
 
@@ -11,7 +14,7 @@ use stillpoint_txn::{TableId, TxError};
 
 use crate::catalog::Absent;
 use crate::deletions::Deletions;
-use crate::memory::arena::Kind;
+use crate::memory::arena::{Allowance, Kind};
 use crate::memory::cell::INLINE_VALUE_BYTES_MAX;
 use crate::memory::index::Inserted;
 use crate::ordered::{ORDERED_KEY_BYTES_MAX, planted};
@@ -76,6 +79,8 @@ pub struct Loader {
     deletions: Option<Arc<Deletions>>,
     /// Absent cells whose stamps a replay needs. These cells stay until the store has a worker.
     stamped: Vec<Absent>,
+    /// Whether the store is served while its checkpoints are loaded.
+    is_served: bool,
 }
 
 /// Notes in the ordered index of a table, if it has one, that a key has got or lost its value.
@@ -107,7 +112,9 @@ impl Loader {
         let stamped = local.reclaim.give_up_absent();
         let deletions = Some(local.store.deletions());
         let (cells, hidden) = (Vec::new(), Vec::new());
-        Some(Self { local, loads: false, cells, hidden, meets_known: false, deletions, stamped })
+        let is_served = local.store.unloaded().is_loading();
+        let (loads, meets_known) = (false, false);
+        Some(Self { local, loads, cells, hidden, meets_known, deletions, stamped, is_served })
     }
 
     fn deletions(&self) -> &Deletions {
@@ -150,9 +157,40 @@ impl Loader {
         table: TableId,
         records: impl Iterator<Item = KeyImage<'a>> + Clone,
     ) -> Result<(), TxError> {
+        self.load_if(table, |_| true, records)
+    }
+
+    /// As [`load`](Self::load), for records of a generation of the table. Loads nothing if the table has
+    /// another generation by now.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_generation<'a>(
+        &mut self,
+        table: TableId,
+        generation: u32,
+        records: impl Iterator<Item = KeyImage<'a>> + Clone,
+    ) -> Result<(), TxError> {
+        self.load_if(table, |table| table.generation == generation, records)
+    }
+
+    fn load_if<'a>(
+        &mut self,
+        id: TableId,
+        counts: impl Fn(&Table) -> bool,
+        records: impl Iterator<Item = KeyImage<'a>> + Clone,
+    ) -> Result<(), TxError> {
+        if self.is_served {
+            // The store has kept memory for these records.
+            self.local.cache.allowance = Allowance::Load;
+        }
         // Another loader may look at this one's cells while it searches a bucket.
         self.local.enter();
-        let loaded = self.load_in_read_section(table, records);
+        let loaded = match self.local.tables.get(id).cloned() {
+            Some(table) if counts(&table) => self.load_in_read_section(&table, records),
+            Some(_) => Ok(()),
+            None => Err(TxError::NoSuchTable(id)),
+        };
         self.local.collect_garbage(&ALL_CLOSED);
         self.local.exit();
         loaded
@@ -160,16 +198,16 @@ impl Loader {
 
     fn load_in_read_section<'a>(
         &mut self,
-        id: TableId,
+        table: &Table,
         records: impl Iterator<Item = KeyImage<'a>> + Clone,
     ) -> Result<(), TxError> {
-        let table = self.local.tables.get(id).ok_or(TxError::NoSuchTable(id))?.clone();
         let mut hidden = std::mem::take(&mut self.hidden);
         let keys = records.clone().map(|record| (record.hash, record.key));
         self.deletions().find(table.id, keys, &mut hidden);
         let loaded = self
-            .note_deletions(&table, records.clone(), &mut hidden)
-            .and_then(|()| self.load_unless_hidden(&table, records.zip(hidden.iter().copied())));
+            .note_deletions(table, records.clone(), &mut hidden)
+            .and_then(|()| self.load_patched(table, records.clone(), &mut hidden))
+            .and_then(|()| self.load_unless_hidden(table, records.zip(hidden.iter().copied())));
         self.hidden = hidden;
         loaded
     }
@@ -296,8 +334,8 @@ impl Loader {
         let is_key = |cell| self.local.store.cell(cell).has_key(record.key);
         match table.index.load(record.hash, number, is_key) {
             Inserted::New => note_present(table, record.key, true).map(|()| true),
-            Inserted::Existing(_) => {
-                self.drop_cell(number);
+            Inserted::Existing(existing) => {
+                self.leave_existing(table, record.hash, (existing, number));
                 Ok(false)
             }
             Inserted::Full => {
@@ -316,6 +354,7 @@ impl Loader {
             return Ok(false);
         }
         match value {
+            Some(value) if self.is_served => self.load_whole(table, (hash, key), (tag, value))?,
             Some(value) => {
                 let change = Replayed::Put { tag, value };
                 self.loads = true;
@@ -479,7 +518,7 @@ impl Loader {
 
     /// The value after splices, with its tag. `None` if the key's value is newer than these.
     fn spliced(
-        &self,
+        &mut self,
         id: TableId,
         hash: u64,
         key: &[u8],
@@ -488,6 +527,11 @@ impl Loader {
     ) -> Result<Option<(u8, Vec<u8>)>, TxError> {
         let table = self.local.tables.get(id).ok_or(TxError::NoSuchTable(id))?;
         let found = table.index.find(hash, |cell| self.local.store.cell(cell).has_key(key));
+        if found.is_none() && self.is_served {
+            let table = table.clone();
+            self.splice_unknown(&table, (hash, key), gsn, splices)?;
+            return Ok(None);
+        }
         let offset = splices.first().map_or(0, |splice| splice.0);
         let missing = TxError::PatchOutsideValue { offset, len: 0 };
         let Some(number) = found else { return Err(missing) };
@@ -517,6 +561,9 @@ impl Loader {
     ) -> Result<(), TxError> {
         let table = self.local.tables.get(id).ok_or(TxError::NoSuchTable(id))?.clone();
         let existing = table.index.find(hash, |cell| self.local.store.cell(cell).has_key(key));
+        if existing.is_none() && self.is_served && self.waits(&table, (hash, key), gsn, change)? {
+            return Ok(());
+        }
         let number = match existing {
             Some(number) => number,
             None => {
@@ -573,7 +620,11 @@ impl Loader {
         value_len: usize,
     ) -> NewCell<'a> {
         let store = &self.local.store;
-        let status = store.rules().first_status(store.driver().now());
+        let mut status = store.rules().first_status(store.driver().now());
+        if self.is_served {
+            // A checkpoint may have the key, whatever becomes of it.
+            status |= store.loaded_status();
+        }
         NewCell { table, hash, key, value_len, kind: Kind::Record, locked_by: None, status }
     }
 

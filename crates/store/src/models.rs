@@ -5,6 +5,7 @@ mod load;
 mod ordered;
 mod reads;
 mod replace;
+mod served;
 
 use shuttle::thread;
 use std::sync::Arc;

@@ -175,14 +175,13 @@ impl Participant {
     /// for none. Call this inside a read section.
     #[inline]
     pub(crate) fn read_optimistic(
-        &self,
-        table: TableId,
+        &mut self,
+        id: TableId,
         key: &[u8],
         hash: u64,
         candidate: u64,
         out: &mut Vec<u8>,
     ) -> Result<(Option<u8>, Stamp, u64), TxError> {
-        let table = self.tables.get(table).ok_or(TxError::NoSuchTable(table))?;
         let mut number = Some(candidate).filter(|&candidate| candidate != 0);
         loop {
             if let Some(number) = number {
@@ -192,8 +191,9 @@ impl Participant {
                     OptimisticRead::Other => {}
                 }
             }
-            number = self.find(table, key, hash);
+            number = self.find_or_load(id, key, hash)?;
             if number.is_none() {
+                let table = self.tables.get(id).expect("found just now");
                 return Ok((None, table.floor_stamp(hash), 0));
             }
         }

@@ -376,7 +376,9 @@ impl Participant {
             return Looked::Done;
         }
         let is_closed = |stamp: Stamp| mutant!(is_closed(stamp), ReclaimsBeforeClosed => true);
-        if word & ABSENT != 0 && !is_closed(Stamp::from_bits(word)) {
+        if word & ABSENT != 0
+            && (!is_closed(Stamp::from_bits(word)) || self.store.unloaded().keeps_deleted())
+        {
             return Looked::Later;
         }
         if lock_word::try_exclusive(cell.lock(), Priority::DECLARED).is_err() {

@@ -46,6 +46,11 @@ impl Participant {
     /// more can be moved at once. Call this outside of read sections.
     pub(crate) fn relocate(&mut self) -> bool {
         let store = self.store.clone();
+        if store.unloaded().keeps_deleted() {
+            // A load beside transactions drops cells at once that it has made and not entered into the
+            // index. So nobody else may meet them.
+            return false;
+        }
         // One thread moves cells at a time.
         let Some(mut moves) = store.moves.try_lock() else { return false };
         if !store.may_relocate(store.driver().now(), || true) {

@@ -95,11 +95,16 @@ pub enum WriteRule {
 }
 
 impl WriteRule {
+    /// Whether a cell has one value alone, which commits overwrite.
+    pub const fn is_in_place(self) -> bool {
+        matches!(self, Self::InPlace | Self::SaveBeforeImage)
+    }
+
     /// Whether another cell may replace the cell of a key that has a value. Under the other rules the
     /// cell has copies, or a value of the point of consistency elsewhere, which belong to the cell.
     #[inline]
     pub(crate) fn replaces_present_cells(self) -> bool {
-        matches!(self, Self::InPlace | Self::SaveBeforeImage)
+        self.is_in_place()
     }
 
     /// The copy of this epoch's parity, and the copy whose value is brought over to it. `None` under

@@ -24,6 +24,7 @@ use crate::planted;
 use crate::read_stamps::ReadStamps;
 use crate::rules::{CellRules, DirtyRule, Reuse, StatusChanges, WriteRule, status};
 use crate::sink::{KeptValue, Sink};
+use crate::unloaded::{ColdRecords, Unloaded};
 
 /// How a store is made.
 #[derive(Clone, Debug)]
@@ -89,6 +90,8 @@ pub struct Store {
     /// The deleted keys that the present loaders share, and their bytes.
     deletions: Mutex<Weak<Deletions>>,
     deletion_bytes: AtomicUsize,
+    /// What is still to be loaded while the store is served.
+    unloaded: Unloaded,
     /// Cells that wait for a checkpoint, and bytes of the workers' queues of absent cells.
     waiting_cells: AtomicUsize,
     queue_bytes: AtomicUsize,
@@ -146,6 +149,7 @@ impl Store {
             lock_table: OnceLock::new(),
             deletions: Mutex::default(),
             deletion_bytes: AtomicUsize::new(0),
+            unloaded: Unloaded::default(),
             waiting_cells: AtomicUsize::new(0),
             queue_bytes: AtomicUsize::new(0),
             needed_bytes: AtomicUsize::new(0),
@@ -162,6 +166,42 @@ impl Store {
     /// a store whose next checkpoint has every record in any case.
     pub fn leave_replayed_unmarked(&mut self) {
         self.marks_replayed = false;
+    }
+
+    pub(crate) fn unloaded(&self) -> &Unloaded {
+        &self.unloaded
+    }
+
+    /// Begins a load while which the store is served: `records` has what is not in the store yet. Call
+    /// this before anything is replayed and before the first worker is made. The records take about so
+    /// many `bytes` of memory, which nobody else gets.
+    ///
+    /// Every record is loaded by [loaders](crate::Loader), and then [`end_load`](Self::end_load) is
+    /// called. Until then no capture may begin, and no table may be ordered.
+    pub fn begin_load(&self, records: Arc<dyn ColdRecords>, bytes: usize) {
+        self.unloaded.begin(records);
+        self.unloaded.reserve(bytes);
+        self.catalog.note_unloaded(true);
+    }
+
+    /// Sets the bytes of memory that are kept for records that are not loaded yet.
+    pub fn reserve_for_load(&self, bytes: usize) {
+        self.unloaded.reserve(bytes);
+    }
+
+    /// Ends a load: the loaders have loaded every record, and have been dropped. Waits for a grace period.
+    ///
+    /// # Errors
+    /// The log changes a part of the value of this key, which no checkpoint has. The load has not ended.
+    pub fn end_load(&self) -> Result<(), Vec<u8>> {
+        match self.unloaded.pending().left(|table| self.generation(table)) {
+            Some(key) => return Err(key),
+            None => self.unloaded.end(),
+        }
+        self.catalog.note_unloaded(false);
+        self.driver.read_sections().wait_grace_period();
+        self.unloaded.settle();
+        Ok(())
     }
 
     pub(crate) fn chains(&self) -> &Chains {
@@ -479,7 +519,10 @@ impl Store {
     /// They do not.
     pub(crate) fn count_deletions(&self, bytes: usize) -> Result<(), MemoryLimit> {
         let counted = self.deletion_bytes.load(Relaxed);
-        self.memory.arena.check_room(counted + bytes, Allowance::Reserve)?;
+        // A load beside transactions never fails for the memory that these take.
+        let is_served = self.unloaded.is_loading();
+        let allowance = if is_served { Allowance::Load } else { Allowance::Reserve };
+        self.memory.arena.check_room(counted + bytes, allowance)?;
         self.deletion_bytes.fetch_add(bytes, Relaxed);
         Ok(())
     }
@@ -524,7 +567,9 @@ impl Store {
         self.catalog.drop_retired(&self.memory, &self.driver);
         let mut more = self.memory.arena.populate_ahead() | self.memory.arena.trim();
         // Relaxed: counts.
-        let mut other_bytes = self.memory.arena.mark_bytes()
+        let mut other_bytes = self.unloaded.reserved()
+            + self.unloaded.pending().bytes()
+            + self.memory.arena.mark_bytes()
             + self.memory.arena.access_bytes()
             + self.queue_bytes.load(Relaxed)
             + self.child_bytes.load(Relaxed)

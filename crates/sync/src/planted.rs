@@ -175,5 +175,11 @@ crate::planted_bugs! {
         SnapshotSurvivesFlush,
         /// A commit leaves no stamp for those who count the records of an ordered table.
         NumberWithoutStamp,
+        /// A record that is loaded while the store is served takes the place of a newer one.
+        LoadOverwrites,
+        /// A patch that is replayed before its base is loaded is applied to an empty value.
+        PatchesWithoutBase,
+        /// A load that goes on while the store is served does not know which keys were deleted.
+        LoadForgetsDeletions,
     }
 }

@@ -91,7 +91,8 @@ impl Merging {
 /// The background thread: merges whenever a merge is due.
 pub(crate) fn run_in_background(shared: &Arc<Shared>) {
     while !shared.stopping.load(Acquire) {
-        if shared.scheme.is_some() && shared.health().is_ok() && is_allowed(shared) {
+        let may_merge = shared.scheme.is_some() && shared.load.is_done();
+        if may_merge && shared.health().is_ok() && is_allowed(shared) {
             // The status shows an error to the operator.
             let _ = merge(shared, false);
         }

@@ -73,6 +73,7 @@ pub(crate) fn configure(
     config.recovery_threads = 1 + rng.below(3) as usize;
     config.max_memory_bytes = 256 << 20;
     config.log_segment_bytes = SEGMENT_BYTES;
+    config.serve_while_loading = rng.below(2) == 0;
     config.environment = Environment {
         disk: Some(Arc::new(StageDisk(disk.clone()))),
         clock: Arc::new(StageClock {

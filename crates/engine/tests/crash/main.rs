@@ -16,6 +16,7 @@ mod chains;
 mod doubt;
 mod emptied;
 mod faults;
+mod gate;
 mod history;
 mod lives;
 mod merging;
@@ -23,6 +24,7 @@ mod pointed;
 mod published;
 mod schemes;
 mod serials;
+mod served;
 mod settings;
 mod small;
 mod stage;
@@ -49,6 +51,36 @@ fn relaxed() {
 #[test]
 fn checkpoint() {
     campaign(Durability::Checkpoint);
+}
+
+#[test]
+fn nothing_is_lost_or_stale_wherever_the_load_stands() {
+    served::nothing_is_lost_or_stale_wherever_the_load_stands();
+}
+
+#[test]
+fn a_load_overwrites_nothing_newer() {
+    served::a_load_overwrites_nothing_newer();
+}
+
+#[test]
+fn a_replayed_patch_waits_for_its_base() {
+    served::a_replayed_patch_waits_for_its_base();
+}
+
+#[test]
+fn a_deleted_key_stays_deleted() {
+    served::a_deleted_key_stays_deleted();
+}
+
+#[test]
+fn an_emptied_table_gets_nothing_of_the_load() {
+    served::an_emptied_table_gets_nothing_of_the_load();
+}
+
+#[test]
+fn damage_that_shows_late_is_told() {
+    served::damage_that_shows_late_is_told();
 }
 
 #[test]

@@ -500,13 +500,7 @@ impl Transaction {
     /// The cell of a key, made if there is none. Call this inside a read section.
     fn resolve(&mut self, local: &mut Participant, index: usize) -> Result<u64, TxError> {
         let declared = self.keys.declared()[index];
-        let found = {
-            let table =
-                local.tables.get(declared.table).ok_or(TxError::NoSuchTable(declared.table))?;
-            let key = self.keys.key(index);
-            local.find(table, key, declared.hash)
-        };
-        match found {
+        match local.find_or_load(declared.table, self.keys.key(index), declared.hash)? {
             Some(cell) => Ok(cell),
             None => self.add_absent(local, index),
         }
@@ -630,7 +624,10 @@ impl Transaction {
     fn remove_released(&self, local: &mut Participant, slot: usize, word: u64) -> bool {
         let held = self.held[slot];
         let stamp = Stamp::from_bits(word);
-        if !stamp.is_none() || !local.store.may_reuse(local.store.cell(held.cell)) {
+        if !stamp.is_none()
+            || !local.store.may_reuse(local.store.cell(held.cell))
+            || local.store.unloaded().keeps_deleted()
+        {
             return false;
         }
         let declared = self.keys.declared()[self.first_key + slot];

@@ -21,6 +21,8 @@ pub(crate) enum Allowance {
     Limit,
     /// Up to the end of the reserve beyond the memory limit.
     Reserve,
+    /// Whatever the limit: for records that are loaded while the store is served. Memory is kept for them.
+    Load,
 }
 
 /// Bytes beyond a limit that transactions with the reserve may hold. Locks of keys without a value

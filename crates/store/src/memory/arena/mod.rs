@@ -415,6 +415,7 @@ impl Arena {
         let beyond = match allowance {
             Allowance::Reserve => reserve_bytes(limit),
             Allowance::Limit => 0,
+            Allowance::Load => usize::MAX,
         };
         if self.given_out_bytes().saturating_add(bytes) > limit.saturating_add(beyond) {
             return Err(MemoryLimit { held: self.held_bytes(), limit });
@@ -471,6 +472,7 @@ impl Arena {
             _ if key.kind >= Kind::Lock as u8 => 2 * reserve,
             Allowance::Reserve => reserve,
             Allowance::Limit => 0,
+            Allowance::Load => usize::MAX,
         };
         let bound = limit.saturating_add(beyond);
         let width = width_of(key.class);

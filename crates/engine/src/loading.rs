@@ -1,0 +1,181 @@
+//! The load of a store that is served meanwhile.
+//!
+//! Sessions load the keys that they ask for by themselves. What needs every record waits here:
+//! checkpoints, merges, snapshots, scans and counts.
+
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex};
+use stillpoint_checkpoint::Progress;
+use stillpoint_recovery::Remaining;
+use stillpoint_sync::atomic::{
+    AtomicBool,
+    Ordering::{Acquire, Release},
+};
+
+use crate::error::Error;
+use crate::shared::Shared;
+
+/// The load of a store that is served meanwhile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadStatus {
+    /// Whether every record is in memory.
+    pub is_done: bool,
+    /// Bytes of the checkpoints' files that are loaded.
+    pub bytes_done: u64,
+    /// Bytes of the checkpoints' files.
+    pub bytes_total: u64,
+    /// Keys that somebody asked for before they were loaded.
+    pub keys_asked: u64,
+    /// Blocks of checkpoints that were read for these keys.
+    pub blocks_read: u64,
+    /// The reason why the load has stopped, if it has. Keys are still found in the checkpoints, but for
+    /// those that cannot be read. No checkpoint is taken or merged.
+    pub failure: Option<String>,
+}
+
+#[derive(Debug)]
+enum State {
+    Waits,
+    Runs,
+    Ended(Option<String>),
+}
+
+/// What a start has left to load.
+#[derive(Debug)]
+pub(crate) struct BackgroundLoad {
+    /// `None` once everything is loaded, or if it was before the store was served. The files are open
+    /// until then.
+    remaining: Mutex<Option<Arc<Remaining>>>,
+    bytes_total: u64,
+    /// Keys that were asked for, and blocks that were read for them, once everything is loaded.
+    asked: Mutex<(u64, u64)>,
+    progress: Arc<Progress>,
+    is_done: AtomicBool,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl BackgroundLoad {
+    pub(crate) fn new(remaining: Option<Remaining>) -> Self {
+        let state = if remaining.is_some() { State::Waits } else { State::Ended(None) };
+        Self {
+            is_done: AtomicBool::new(remaining.is_none()),
+            bytes_total: remaining.as_ref().map_or(0, Remaining::file_bytes),
+            remaining: Mutex::new(remaining.map(Arc::new)),
+            asked: Mutex::default(),
+            progress: Arc::default(),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Whether every record is in memory.
+    #[inline]
+    pub(crate) fn is_done(&self) -> bool {
+        // Acquire: partner of the Release in `run`.
+        self.is_done.load(Acquire)
+    }
+
+    /// Whether the background threads of the store have to run the load.
+    pub(crate) fn is_due(&self) -> bool {
+        matches!(*self.state.lock(), State::Waits)
+    }
+
+    /// Whether the load has ended before every record was in memory.
+    pub(crate) fn has_stopped(&self) -> bool {
+        matches!(*self.state.lock(), State::Ended(Some(_)))
+    }
+
+    /// Gives the load up, since the store is being closed. Who waits for it gets an error.
+    pub(crate) fn stop(&self) {
+        self.progress.cancel();
+        let mut state = self.state.lock();
+        if matches!(*state, State::Waits) {
+            *state = State::Ended(Some("the store was closed before".to_owned()));
+        }
+        self.changed.notify_all();
+    }
+
+    /// Waits until every record is in memory. A store without background threads loads them now.
+    ///
+    /// # Errors
+    /// [`Error::NotLoaded`].
+    pub(crate) fn wait(&self, shared: &Shared) -> Result<(), Error> {
+        if self.is_done() {
+            return Ok(());
+        }
+        if !shared.config.environment.background {
+            self.run(shared);
+        }
+        let mut state = self.state.lock();
+        loop {
+            match &*state {
+                State::Ended(None) => return Ok(()),
+                State::Ended(Some(reason)) => return Err(Error::NotLoaded(reason.clone())),
+                State::Waits | State::Runs => self.changed.wait(&mut state),
+            }
+        }
+    }
+
+    /// Loads what is left, unless another thread does or has done so.
+    pub(crate) fn run(&self, shared: &Shared) {
+        {
+            let mut state = self.state.lock();
+            if !matches!(*state, State::Waits) {
+                return;
+            }
+            *state = State::Runs;
+        }
+        let mut end = End { load: self, failure: Some("a thread panicked".to_owned()) };
+        let Some(remaining) = self.remaining.lock().clone() else { return };
+        let clock = &*shared.config.environment.clock;
+        match remaining.load(&shared.store, clock, &self.progress) {
+            Ok(loaded) => {
+                let (records, ms) = (loaded.records_loaded, loaded.load_time.as_millis() as u64);
+                let (keys, blocks) = remaining.asked();
+                tracing::info!(records, ms, keys, blocks, "every record is loaded");
+                *self.asked.lock() = (keys, blocks);
+                *self.remaining.lock() = None;
+                shared.store.maintain();
+                // Release: partner of the Acquire in `is_done`.
+                self.is_done.store(true, Release);
+                end.failure = None;
+            }
+            Err(error) => {
+                if !shared.stopping.load(Acquire) {
+                    tracing::error!(%error, "the load has stopped; no checkpoint is taken any more");
+                }
+                end.failure = Some(error.to_string());
+            }
+        }
+    }
+
+    pub(crate) fn status(&self) -> LoadStatus {
+        let asked = self.remaining.lock().as_ref().map(|remaining| remaining.asked());
+        let (keys_asked, blocks_read) = asked.unwrap_or_else(|| *self.asked.lock());
+        let (is_done, bytes_total) = (self.is_done(), self.bytes_total);
+        let bytes_done = match is_done {
+            true => bytes_total,
+            false => self.progress.snapshot().written_bytes.min(bytes_total),
+        };
+        let failure = match &*self.state.lock() {
+            State::Ended(failure) => failure.clone(),
+            State::Waits | State::Runs => None,
+        };
+        LoadStatus { is_done, bytes_done, bytes_total, keys_asked, blocks_read, failure }
+    }
+}
+
+/// The drop of this value, also by a panic, ends the load for those who wait for it.
+struct End<'a> {
+    load: &'a BackgroundLoad,
+    failure: Option<String>,
+}
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        *self.load.state.lock() = State::Ended(self.failure.take());
+        self.load.changed.notify_all();
+    }
+}

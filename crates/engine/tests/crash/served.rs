@@ -1,0 +1,372 @@
+//! Stores that are served while their checkpoints are loaded. The load is held at each of its reads,
+//! while sessions read and write.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use stillpoint::{Durability, Engine, Mode, Session, TableId};
+use stillpoint_io::{Caching, Disk, JoinHandle, OpenMode, Rng, SeededRng, SimDisk};
+
+use crate::gate::{GatedDisk, ReadGate};
+use crate::history::State;
+use crate::lives::configure;
+use crate::settings::Setting;
+use crate::workload::scan_table;
+
+const CHANGES: Setting =
+    Setting { scheme: "calc:partial", journal: "redo", durability: Durability::Strict };
+const FULL: Setting = Setting { scheme: "calc", journal: "redo", durability: Durability::Strict };
+
+/// Keys of the tests, each of which takes some kilobytes, so that a load reads several ranges.
+const KEYS: u64 = 1_500;
+/// More keys, which no checkpoint has at first.
+const OTHERS: u64 = 300;
+
+/// A store that is served while the gate holds its load.
+struct Served {
+    engine: Arc<Engine>,
+    gate: Arc<ReadGate>,
+    load: JoinHandle<bool>,
+    table: TableId,
+    session: Session,
+}
+
+fn open(disk: &SimDisk, setting: &Setting, serves: bool) -> (Engine, Arc<ReadGate>) {
+    let gate = Arc::<ReadGate>::default();
+    if !serves {
+        gate.open();
+    }
+    let mut config = configure(setting, disk, &SeededRng::new(1), 4);
+    (config.keep_checkpoints, config.merge_after, config.recovery_threads) = (1, None, 1);
+    config.serve_while_loading = serves;
+    let inner = config.environment.disk.take().expect("a simulated one");
+    config.environment.disk = Some(Arc::new(GatedDisk(inner, gate.clone())));
+    (Engine::open(config).expect("opens"), gate)
+}
+
+impl Served {
+    fn open(disk: &SimDisk, setting: &Setting) -> Self {
+        let (engine, gate) = open(disk, setting, true);
+        let status = engine.loading();
+        assert!(!status.is_done && status.bytes_done == 0, "the store was loaded first");
+        let engine = Arc::new(engine);
+        let (loading, table) = (engine.clone(), engine.table("things").expect("a table"));
+        let load = stillpoint_io::spawn("loads", move || loading.wait_until_loaded().is_ok());
+        let session = engine.session().expect("a session");
+        Self { engine, gate, load: load.expect("a thread"), table, session }
+    }
+
+    /// Lets the load end. Returns the store and a session.
+    fn finish(self) -> (Engine, Session) {
+        let Self { engine, gate, load, session, .. } = self;
+        gate.open();
+        assert!(load.join().expect("no panic"), "the load has failed");
+        assert!(engine.loading().is_done);
+        (Arc::into_inner(engine).expect("one owner"), session)
+    }
+
+    /// Ends the store before the load has ended.
+    fn cut_off(self) {
+        let Self { engine, gate, load, session, .. } = self;
+        gate.open();
+        load.join().expect("no panic");
+        drop((session, engine));
+    }
+}
+
+type Model = BTreeMap<u64, Vec<u8>>;
+
+fn key(number: u64) -> [u8; 8] {
+    number.to_be_bytes()
+}
+
+fn get(session: &mut Session, table: TableId, number: u64) -> Option<Vec<u8>> {
+    let mut value = Vec::new();
+    let found = session.read(table, &key(number), &mut value).expect("reads");
+    found.map(|_| value)
+}
+
+fn delete(session: &mut Session, table: TableId, number: u64) -> bool {
+    session.transact(|tx| tx.delete(table, &key(number))).expect("commits")
+}
+
+fn put(session: &mut Session, table: TableId, number: u64, value: &[u8]) {
+    session.transact(|tx| tx.put(table, &key(number), value)).expect("commits");
+}
+
+/// One random change or look, which must find what the model has.
+fn step(session: &mut Session, table: TableId, rng: &SeededRng, model: &mut Model) {
+    let number = rng.below(KEYS + OTHERS);
+    let there = model.get(&number).cloned();
+    let bytes = rng.next_u64().to_le_bytes();
+    match rng.below(10) {
+        0..=1 => assert_eq!(get(session, table, number), there, "key {number}"),
+        2 => {
+            let found =
+                session.transact(|tx| Ok(tx.get(table, &key(number))?.map(|value| value.to_vec())));
+            assert_eq!(found.expect("commits"), there, "key {number}");
+        }
+        3..=4 => {
+            let value = bytes.repeat(1 + rng.below(500) as usize);
+            put(session, table, number, &value);
+            model.insert(number, value);
+        }
+        5 => {
+            assert_eq!(delete(session, table, number), there.is_some(), "key {number}");
+            model.remove(&number);
+        }
+        6 => {
+            // Existence is known before the key is written.
+            let added = session.transact(|tx| {
+                let slot = tx.key(table, &key(number), Mode::Write)?;
+                let existed = tx.existed(slot);
+                if !existed {
+                    tx.put_slot(slot, &bytes)?;
+                }
+                Ok(!existed)
+            });
+            assert_eq!(added.expect("commits"), there.is_none(), "key {number}");
+            model.entry(number).or_insert_with(|| bytes.to_vec());
+        }
+        7..=8 if there.is_some() => {
+            let mut value = there.expect("it is there");
+            let offset = rng.below(value.len() as u64 + 1) as usize;
+            let patch = session.transact(|tx| tx.patch(table, &key(number), offset, &bytes));
+            patch.expect("commits");
+            value.resize(value.len().max(offset + 8), 0);
+            value[offset..offset + 8].copy_from_slice(&bytes);
+            model.insert(number, value);
+        }
+        _ => {
+            if let Some(mut value) = there.filter(|value| value.len() > 20) {
+                let removed = rng.below(20) as usize;
+                let spliced = session.transact(|tx| {
+                    let slot = tx.key(table, &key(number), Mode::Write)?;
+                    tx.splice_slot(slot, 0, removed, &bytes)
+                });
+                spliced.expect("commits");
+                value.splice(0..removed, bytes);
+                model.insert(number, value);
+            }
+            session.idle();
+        }
+    }
+}
+
+fn assert_same(session: &mut Session, table: TableId, model: &Model) {
+    assert_eq!(session.len(table).expect("counts"), model.len() as u64);
+    let expected: State = model
+        .iter()
+        .map(|(number, value)| ((table.0, key(*number).to_vec()), (0, value.clone())))
+        .collect();
+    let found = scan_table(session, table.0);
+    for (key, value) in &expected {
+        assert_eq!(found.get(key), Some(value), "key {:?}", key.1);
+    }
+    assert_eq!(found.len(), expected.len(), "keys came back");
+}
+
+/// A chain of a full checkpoint and some of changes, and a log behind it.
+fn store_with_chain(setting: &Setting, rng: &SeededRng) -> (SimDisk, Model) {
+    let disk = SimDisk::new(1);
+    let (engine, _) = open(&disk, setting, false);
+    let table = engine.table("things").expect("a table");
+    let mut session = engine.session().expect("a session");
+    let mut model = Model::new();
+    for number in 0..KEYS {
+        // Some values are large, and take blocks of their own.
+        let len = if number.is_multiple_of(100) { 80 << 10 } else { 3_000 };
+        let value = vec![number as u8; len];
+        put(&mut session, table, number, &value);
+        model.insert(number, value);
+    }
+    engine.checkpoint().expect("a full one");
+    let links = if setting.scheme == "calc:partial" { 3 } else { 0 };
+    for _ in 0..links {
+        (0..120).for_each(|_| step(&mut session, table, rng, &mut model));
+        engine.checkpoint().expect("one of changes");
+    }
+    (0..200).for_each(|_| step(&mut session, table, rng, &mut model));
+    drop((session, engine));
+    (disk.crash(2), model)
+}
+
+/// The load is held after each number of reads, while a session reads and writes. Then it ends, or the
+/// machine dies. The next start, which may be served, too, has everything.
+pub(crate) fn nothing_is_lost_or_stale_wherever_the_load_stands() {
+    for (at, setting) in [CHANGES, FULL].iter().enumerate() {
+        for reads in [0, 1, 2, 3, 5] {
+            let rng = SeededRng::new(10 * at as u64 + reads as u64);
+            let (mut disk, mut model) = store_with_chain(setting, &rng);
+            for life in 0..3 {
+                let mut served = Served::open(&disk, setting);
+                served.gate.let_pass(reads);
+                for _ in 0..250 {
+                    step(&mut served.session, served.table, &rng, &mut model);
+                }
+                let table = served.table;
+                if rng.below(2) == 0 {
+                    served.cut_off();
+                } else {
+                    let (engine, mut session) = served.finish();
+                    assert_same(&mut session, table, &model);
+                    (0..50).for_each(|_| step(&mut session, table, &rng, &mut model));
+                    if rng.below(2) == 0 {
+                        engine.checkpoint().expect("the load has ended");
+                    }
+                    assert_same(&mut session, table, &model);
+                    drop((session, engine));
+                }
+                disk = disk.crash(life);
+            }
+            let (engine, _) = open(&disk, setting, false);
+            let table = engine.table("things").expect("a table");
+            let mut session = engine.session().expect("a session");
+            assert_same(&mut session, table, &model);
+        }
+    }
+}
+
+/// What a session writes while the load stands still is newer than what the load has of the key.
+pub(crate) fn a_load_overwrites_nothing_newer() {
+    let (disk, _) = store_with_chain(&FULL, &SeededRng::new(1));
+    let mut served = Served::open(&disk, &FULL);
+    let table = served.table;
+    for number in 0..KEYS {
+        put(&mut served.session, table, number, b"new");
+    }
+    let (engine, mut session) = served.finish();
+    for number in 0..KEYS {
+        assert_eq!(get(&mut session, table, number).as_deref(), Some(&b"new"[..]), "{number}");
+    }
+    drop((session, engine));
+}
+
+/// A replayed patch is applied to the record of the checkpoint, whoever finds it.
+pub(crate) fn a_replayed_patch_waits_for_its_base() {
+    let disk = SimDisk::new(1);
+    let (engine, _) = open(&disk, &CHANGES, false);
+    let table = engine.table("things").expect("a table");
+    let mut session = engine.session().expect("a session");
+    (0..20).for_each(|number| put(&mut session, table, number, b"0123456789"));
+    engine.checkpoint().expect("a full one");
+    for number in 0..20 {
+        for (offset, bytes) in [(3, b"abc"), (5, b"xyz"), (10, b"...")] {
+            let patched = session.transact(|tx| tx.patch(table, &key(number), offset, bytes));
+            patched.expect("commits");
+        }
+    }
+    drop((session, engine));
+    let mut served = Served::open(&disk.crash(1), &CHANGES);
+    for number in 0..10 {
+        let found = get(&mut served.session, table, number);
+        assert_eq!(found.as_deref(), Some(&b"012abxyz89..."[..]), "asked for");
+    }
+    let (engine, mut session) = served.finish();
+    for number in 0..20 {
+        let found = get(&mut session, table, number);
+        assert_eq!(found.as_deref(), Some(&b"012abxyz89..."[..]), "loaded");
+    }
+    // The patches are in the next checkpoint of changes.
+    assert_eq!(engine.checkpoint().expect("one of changes").records, 20);
+    drop((session, engine));
+}
+
+/// A key that is deleted while the load stands still does not come back with the load. Its deletion is in
+/// the next checkpoint.
+pub(crate) fn a_deleted_key_stays_deleted() {
+    let disk = SimDisk::new(1);
+    let (engine, _) = open(&disk, &CHANGES, false);
+    let table = engine.table("things").expect("a table");
+    let mut session = engine.session().expect("a session");
+    (0..200).for_each(|number| put(&mut session, table, number, b"old"));
+    engine.checkpoint().expect("a full one");
+    (0..10).for_each(|number| assert!(delete(&mut session, table, number)));
+    engine.checkpoint().expect("one of changes");
+    (10..20).for_each(|number| assert!(delete(&mut session, table, number)));
+    drop((session, engine));
+    let disk = disk.crash(1);
+    let mut served = Served::open(&disk, &CHANGES);
+    for number in 20..30 {
+        assert!(delete(&mut served.session, table, number), "the checkpoint has it");
+        assert!(!delete(&mut served.session, table, number), "it is gone");
+    }
+    (0..20).for_each(|number| assert_eq!(get(&mut served.session, table, number), None));
+    served.session.flush().expect("durable");
+    // Idle sessions reclaim the cells of deleted keys.
+    for _ in 0..5 {
+        served.session.idle();
+    }
+    // A key that was replayed is deleted again.
+    put(&mut served.session, table, 15, b"again");
+    assert!(delete(&mut served.session, table, 15));
+    let (engine, mut session) = served.finish();
+    let all = |session: &mut Session| {
+        (0..200).filter(|&number| get(session, table, number).is_some()).collect::<Vec<_>>()
+    };
+    assert_eq!(all(&mut session), (30..200).collect::<Vec<_>>());
+    let done = engine.checkpoint().expect("one of changes");
+    assert_eq!(done.records, 20, "the deletions of this run and of the replayed log");
+    drop((session, engine));
+    let (engine, _) = open(&disk.crash(2), &CHANGES, false);
+    let mut session = engine.session().expect("a session");
+    assert_eq!(all(&mut session), (30..200).collect::<Vec<_>>(), "after the checkpoint");
+}
+
+/// A table that is emptied while the load stands still gets nothing of what it had.
+pub(crate) fn an_emptied_table_gets_nothing_of_the_load() {
+    let (disk, _) = store_with_chain(&CHANGES, &SeededRng::new(3));
+    let mut served = Served::open(&disk, &CHANGES);
+    let table = served.table;
+    assert!(get(&mut served.session, table, 1_111).is_some());
+    served.gate.let_pass(1);
+    let mut session = served.session;
+    served.engine.flush_tables(&[table]).expect("empties");
+    assert_eq!(get(&mut session, table, 1_111), None);
+    put(&mut session, table, 7, b"new");
+    served = Served { session, ..served };
+    let (engine, mut session) = served.finish();
+    let model = Model::from([(7, b"new".to_vec())]);
+    assert_same(&mut session, table, &model);
+    drop((session, engine));
+    let (engine, _) = open(&disk.crash(1), &CHANGES, false);
+    assert_same(&mut engine.session().expect("a session"), table, &model);
+}
+
+/// A damaged block is told to whoever needs it, and no checkpoint is made without it.
+pub(crate) fn damage_that_shows_late_is_told() {
+    let (disk, model) = store_with_chain(&FULL, &SeededRng::new(4));
+    let path = crate::chains::manifest(&disk).checkpoints[0].clone();
+    let dir = stillpoint_format::names::checkpoint_dir(path.serial, path.kind);
+    let part = Path::new(&dir).join(&path.parts[0].file);
+    let file = disk.open(&part, OpenMode::ReadWrite, Caching::Buffered).expect("it is there");
+    file.write_at(&[0xA5; 100], 4096 + 2_000).expect("writes");
+    file.sync().expect("flushes");
+    let mut served = Served::open(&disk, &FULL);
+    served.gate.open();
+    assert!(!served.load.join().expect("no panic"), "a damaged checkpoint was loaded");
+    let told = served.engine.loading().failure.expect("the load has stopped");
+    assert!(told.contains("damaged"), "{told}");
+    let (mut found, mut refused) = (0, 0);
+    for number in 0..KEYS {
+        let mut value = Vec::new();
+        match served.session.read(served.table, &key(number), &mut value) {
+            Ok(read) => {
+                found += 1;
+                assert_eq!(read.map(|_| &value), model.get(&number), "key {number}");
+            }
+            Err(error) => {
+                refused += 1;
+                assert!(error.to_string().contains("damaged"), "{error}");
+                let table = served.table;
+                let put = served.session.transact(|tx| tx.put(table, &key(number), b"new"));
+                put.expect_err("it is not known what the key has");
+            }
+        }
+    }
+    assert!(refused > 0 && found > refused, "{found} found, {refused} refused");
+    let refused = served.engine.checkpoint().expect_err("a record would be missing");
+    assert!(refused.to_string().contains("not all loaded"), "{refused}");
+    assert!(served.session.len(served.table).is_err(), "nobody knows how many there are");
+}

@@ -1,0 +1,164 @@
+//! Recovery of a store that is served while its checkpoints are loaded (decision 0038).
+//!
+//! ```text
+//! indexes and key maps of all parts read ─▶ logs replayed, patches wait for their base ─▶ served
+//!   ─▶ keys are loaded when somebody asks for them, and all of them in the background
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use stillpoint_checkpoint::{Found, OpenChain, SoughtKey, Visit};
+use stillpoint_format::manifest::{CheckpointEntry, Manifest, TableGeneration};
+use stillpoint_io::{Clock, Disk, go_behind, spawn};
+use stillpoint_store::{ColdRecords, FoundRecord, Store, TableId, UnreadableRecord};
+
+use crate::error::RecoveryError;
+use crate::load::Loading;
+use crate::plan::Plan;
+use crate::progress::Progress;
+use crate::run::{
+    LOOK_EVERY, MemoryAlone, RecoverySummary, load_options, loaders, replay, reserve,
+};
+
+/// Bytes of memory that a record takes beside its entry in a block, about: its cell's header and its
+/// entry in the index.
+const RECORD_BYTES: u64 = 32;
+
+/// A store is loaded before it is served, although the settings allow more: the reason.
+pub type NotServed = &'static str;
+
+/// The checkpoints of a served store.
+#[derive(Debug)]
+struct Checkpoints {
+    chain: Arc<OpenChain>,
+    /// The tables whose records count.
+    generations: Vec<TableGeneration>,
+}
+
+impl ColdRecords for Checkpoints {
+    fn may_have(&self, table: TableId, generation: u32) -> bool {
+        self.generations.contains(&TableGeneration { table: table.0, generation })
+    }
+
+    fn find(
+        &self,
+        table: TableId,
+        generation: u32,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<FoundRecord, UnreadableRecord> {
+        match self.chain.find(&SoughtKey { table: table.0, generation, hash, key })? {
+            Found::Nothing | Found::Deletion => Ok(None),
+            Found::Value { tag, value } => Ok(Some((tag, value))),
+        }
+    }
+}
+
+/// The checkpoints that a served store has still to load.
+#[derive(Debug)]
+pub struct Remaining {
+    chain: Arc<OpenChain>,
+    manifest: Manifest,
+    threads: usize,
+    /// Bytes of memory that the records take, about.
+    record_bytes: u64,
+}
+
+/// As [`run`](crate::run), but loads no checkpoint: the store can be served at once, and
+/// [`Remaining::load`] loads the rest. The logs hold no calls. Does nothing, and says why, if the
+/// checkpoints must be loaded first.
+///
+/// # Errors
+/// As [`run`](crate::run).
+pub fn run_served(
+    disk: &Arc<dyn Disk>,
+    plan: &Plan,
+    store: &Arc<Store>,
+    threads: usize,
+    clock: &dyn Clock,
+    report: &mut (dyn FnMut(&Progress) + Send),
+) -> Result<Result<(RecoverySummary, Remaining), NotServed>, RecoveryError> {
+    let threads = threads.max(1);
+    let manifest = &plan.manifest;
+    let chain: Vec<CheckpointEntry> = manifest.newest_chain().into_iter().cloned().collect();
+    let Some(newest) = chain.last() else { return Ok(Err("there is no checkpoint")) };
+    if plan.may_undo() || chain.iter().any(|entry| entry.fuzzy) {
+        return Ok(Err("a checkpoint may hold what a crash took away"));
+    }
+    let options = load_options(manifest);
+    let generations = options.generations.clone().unwrap_or_default();
+    let links: Vec<&CheckpointEntry> = chain.iter().collect();
+    let Some(open) = OpenChain::open(disk, &links, &options)? else {
+        return Ok(Err("a checkpoint was written by an earlier release, without maps of its keys"));
+    };
+    let open = Arc::new(open);
+    let (records, bytes) = open.records_and_bytes();
+    let record_bytes = bytes + bytes / 8 + records * RECORD_BYTES;
+    let needed = record_bytes + open.held_bytes() as u64;
+    if needed + plan.replay_bytes() > store.max_memory_bytes() as u64 {
+        return Ok(Err("its records may need all memory that max_memory allows"));
+    }
+    reserve(store, manifest, &chain);
+    store.begin_load(Arc::new(Checkpoints { chain: open.clone(), generations }), needed as usize);
+    let mut summary = RecoverySummary { checkpoint: Some(newest.epoch), ..Default::default() };
+    replay(plan, store, &mut MemoryAlone, threads, clock, report, &mut summary)?;
+    let manifest = manifest.clone();
+    Ok(Ok((summary, Remaining { chain: open, manifest, threads, record_bytes })))
+}
+
+impl Remaining {
+    /// Bytes of the files.
+    pub fn file_bytes(&self) -> u64 {
+        self.chain.file_bytes()
+    }
+
+    /// Keys that somebody has asked for, and blocks that were read for them.
+    pub fn asked(&self) -> (u64, u64) {
+        let counts = self.chain.counts();
+        (counts.keys, counts.blocks)
+    }
+
+    /// Loads everything while the store is served, on threads that leave the CPU time to others.
+    /// `progress` counts the bytes and cancels the load.
+    ///
+    /// # Errors
+    /// Damage, or a disk that refuses. Some records are loaded then, and others can be found.
+    pub fn load(
+        &self,
+        store: &Arc<Store>,
+        clock: &dyn Clock,
+        progress: &Arc<stillpoint_checkpoint::Progress>,
+    ) -> Result<RecoverySummary, RecoveryError> {
+        let start_ns = clock.monotonic_ns();
+        let visitors: Vec<Box<dyn Visit>> = loaders(store, self.threads)?
+            .into_iter()
+            .map(|loader| {
+                // Checkpoints with stamps are loaded before the store is served.
+                Box::new(Loading { loader, gsn_max: Arc::default() }) as Box<dyn Visit>
+            })
+            .collect();
+        let (chain, watched) = (self.chain.clone(), progress.clone());
+        let loading = spawn("load", move || {
+            go_behind();
+            chain.load(visitors, &watched)
+        })?;
+        let total = self.file_bytes().max(1);
+        while !loading.is_finished() {
+            let done = progress.snapshot().written_bytes.min(total);
+            let left = u128::from(self.record_bytes) * u128::from(total - done) / u128::from(total);
+            store.reserve_for_load(left as usize + self.chain.held_bytes());
+            clock.sleep(LOOK_EVERY);
+        }
+        let loaded = loading.join()??;
+        store.end_load().map_err(|key| RecoveryError::PatchWithoutRecord { key })?;
+        Ok(RecoverySummary {
+            checkpoint: self.manifest.newest_chain().last().map(|newest| newest.epoch),
+            records_loaded: loaded.records,
+            stale: loaded.stale_records,
+            checkpoint_bytes: loaded.file_bytes,
+            load_time: Duration::from_nanos(clock.monotonic_ns() - start_ns),
+            ..RecoverySummary::default()
+        })
+    }
+}

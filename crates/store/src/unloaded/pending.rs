@@ -1,0 +1,239 @@
+//! Patches that were replayed before the record of their key was found.
+//!
+//! A replay adds them in gsn order, before the store is served. Afterwards nobody adds any. Who finds the
+//! record applies them to it, and the result enters the index if the key has no cell. So two threads may
+//! both apply them, and one of the results counts. The patches are forgotten after that.
+
+use std::collections::HashMap;
+
+use stillpoint_sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use stillpoint_sync::{Mutex, mutant, planted};
+use stillpoint_txn::TableId;
+
+use super::{FoundRecord, WholeValue};
+
+/// Bits of the hash that choose a shard.
+const SHARDS_LOG2: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 6 };
+/// Bytes of one key's patches. With more, a replay finds the key's record at once.
+pub(crate) const KEY_PATCH_BYTES_MAX: usize = 64 << 10;
+/// Bytes that a key takes beside its own and those of its patches, about.
+const KEY_BYTES: usize = 96;
+/// Bytes of a change's head: gsn, offset, removed bytes, length.
+const HEAD_BYTES: usize = 8 + 4 + 4 + 4;
+/// As the number of removed bytes: the change overwrites, and may make the value longer.
+const OVERWRITES: u32 = u32::MAX;
+
+/// The patches of a key do not fit its record. The log or the checkpoint is damaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the log changes a part of a value at offset {offset}, and the checkpoints have {len} bytes of it"
+)]
+pub struct PatchWithoutBase {
+    offset: usize,
+    len: usize,
+}
+
+/// A change of bytes: offset, removed bytes, and the bytes that take their place. Without a number of
+/// removed bytes the bytes overwrite what is there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ByteChange<'a> {
+    pub(crate) offset: usize,
+    pub(crate) removed: Option<usize>,
+    pub(crate) bytes: &'a [u8],
+}
+
+type Key = (TableId, u32, Box<[u8]>);
+type Shard = Mutex<HashMap<Key, Vec<u8>>>;
+
+/// The patches of all keys.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    shards: Box<[Shard]>,
+    bytes: AtomicUsize,
+}
+
+impl Default for Pending {
+    fn default() -> Self {
+        let shards = (0..1 << SHARDS_LOG2).map(|_| Mutex::new(HashMap::new())).collect();
+        Self { shards, bytes: AtomicUsize::new(0) }
+    }
+}
+
+impl Pending {
+    fn shard(&self, hash: u64) -> &Shard {
+        &self.shards[((hash >> 1) >> (63 - SHARDS_LOG2)) as usize]
+    }
+
+    /// Bytes of memory, about.
+    pub(crate) fn bytes(&self) -> usize {
+        // Relaxed: a count. A loader that must see a patch was started after the replay.
+        self.bytes.load(Relaxed)
+    }
+
+    /// Adds changes of one commit to those of a key. Returns the bytes that the key's patches take now.
+    pub(crate) fn add<'a>(
+        &self,
+        (table, generation): (TableId, u32),
+        (hash, key): (u64, &[u8]),
+        gsn: u64,
+        changes: impl Iterator<Item = ByteChange<'a>>,
+    ) -> usize {
+        let mut shard = self.shard(hash).lock();
+        let patches = shard.entry((table, generation, key.into())).or_insert_with(|| {
+            self.bytes.fetch_add(KEY_BYTES + key.len(), Relaxed);
+            Vec::new()
+        });
+        let before = patches.capacity();
+        for ByteChange { offset, removed, bytes } in changes {
+            patches.extend_from_slice(&gsn.to_le_bytes());
+            patches.extend_from_slice(&(offset as u32).to_le_bytes());
+            let removed = removed.map_or(OVERWRITES, |removed| removed as u32);
+            patches.extend_from_slice(&removed.to_le_bytes());
+            patches.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+            patches.extend_from_slice(bytes);
+        }
+        self.bytes.fetch_add(patches.capacity() - before, Relaxed);
+        patches.len()
+    }
+
+    /// Whether patches of the key wait.
+    pub(crate) fn has(&self, table: (TableId, u32), (hash, key): (u64, &[u8])) -> bool {
+        self.bytes() > 0 && self.shard(hash).lock().contains_key(&(table.0, table.1, key.into()))
+    }
+
+    /// Forgets the patches of a key.
+    pub(crate) fn forget(&self, table: (TableId, u32), (hash, key): (u64, &[u8])) {
+        if self.bytes() == 0 {
+            return;
+        }
+        let patches = self.shard(hash).lock().remove(&(table.0, table.1, key.into()));
+        if let Some(patches) = patches {
+            self.bytes.fetch_sub(KEY_BYTES + key.len() + patches.capacity(), Relaxed);
+        }
+    }
+
+    /// Forgets the patches of tables whose generation is another one now. Returns a key that is left.
+    pub(crate) fn left(&self, generation: impl Fn(TableId) -> Option<u32>) -> Option<Vec<u8>> {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            shard.retain(|key, patches| {
+                let stays = generation(key.0) == Some(key.1);
+                if !stays {
+                    self.bytes.fetch_sub(KEY_BYTES + key.2.len() + patches.capacity(), Relaxed);
+                }
+                stays
+            });
+            if let Some(key) = shard.keys().next() {
+                return Some(key.2.to_vec());
+            }
+        }
+        None
+    }
+
+    /// The value of a key whose record was found: the record with the patches that wait for it.
+    ///
+    /// # Errors
+    /// The patches do not fit the record.
+    pub(crate) fn apply(
+        &self,
+        table: (TableId, u32),
+        (hash, key): (u64, &[u8]),
+        found: FoundRecord,
+    ) -> Result<Option<WholeValue>, PatchWithoutBase> {
+        let patches = match self.bytes() {
+            0 => None,
+            _ => self.shard(hash).lock().get(&(table.0, table.1, key.into())).cloned(),
+        };
+        let (found, patches) =
+            (found.map(|(tag, value)| WholeValue { tag, value, gsn: 0 }), patches);
+        let Some(patches) = patches else { return Ok(found) };
+        let planted = || Some(WholeValue { tag: 0, value: vec![0; 1 << 10], gsn: 0 });
+        let base = mutant!(found, PatchesWithoutBase => planted());
+        let Some(mut whole) = base else {
+            let offset = Changes(&patches).next().map_or(0, |(_, change)| change.offset);
+            return Err(PatchWithoutBase { offset, len: 0 });
+        };
+        for (gsn, change) in Changes(&patches) {
+            whole.change(&change)?;
+            whole.gsn = gsn;
+        }
+        Ok(Some(whole))
+    }
+}
+
+impl WholeValue {
+    fn change(&mut self, change: &ByteChange<'_>) -> Result<(), PatchWithoutBase> {
+        let &ByteChange { offset, removed, bytes } = change;
+        let len = self.value.len();
+        let wrong = PatchWithoutBase { offset, len };
+        let end = match removed {
+            Some(removed) => offset.checked_add(removed).filter(|&end| end <= len).ok_or(wrong)?,
+            None if offset > len => return Err(wrong),
+            None => len.min(offset + bytes.len()),
+        };
+        self.value.splice(offset..end, bytes.iter().copied());
+        Ok(())
+    }
+}
+
+/// The changes of a key, each with its gsn, in the order in which they were added.
+struct Changes<'a>(&'a [u8]);
+
+impl<'a> Iterator for Changes<'a> {
+    type Item = (u64, ByteChange<'a>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (head, rest) = self.0.split_first_chunk::<HEAD_BYTES>()?;
+        let word = |at: usize| u32::from_le_bytes(*head[at..].first_chunk().expect("four bytes"));
+        let gsn = u64::from_le_bytes(*head.first_chunk().expect("eight bytes"));
+        let (bytes, rest) = rest.split_at(word(16) as usize);
+        self.0 = rest;
+        let removed = Some(word(12)).filter(|&removed| removed != OVERWRITES);
+        let removed = removed.map(|removed| removed as usize);
+        Some((gsn, ByteChange { offset: word(8) as usize, removed, bytes }))
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    const TABLE: (TableId, u32) = (TableId(3), 7);
+    const KEY: (u64, &[u8]) = (0xFEED << 48, b"key");
+
+    fn overwrite(offset: usize, bytes: &[u8]) -> ByteChange<'_> {
+        ByteChange { offset, removed: None, bytes }
+    }
+
+    #[test]
+    fn patches_are_applied_in_their_order() {
+        let pending = Pending::default();
+        let splice = ByteChange { offset: 1, removed: Some(2), bytes: b"xyz" };
+        pending.add(TABLE, KEY, 5, [overwrite(2, b"CD")].into_iter());
+        pending.add(TABLE, KEY, 9, [splice, overwrite(5, b"!!")].into_iter());
+        assert!(pending.has(TABLE, KEY) && !pending.has((TableId(3), 8), KEY));
+        let found = || Some((4, b"abcde".to_vec()));
+        // abcde, abCDe, axyzDe, axyzD!!
+        for _ in 0..2 {
+            let whole = pending.apply(TABLE, KEY, found()).expect("they fit").expect("a value");
+            assert_eq!((&*whole.value, whole.tag, whole.gsn), (&b"axyzD!!"[..], 4, 9));
+        }
+        let other = pending.apply(TABLE, (KEY.0, b"another"), found()).expect("no patches");
+        assert_eq!(other.expect("a value").gsn, 0);
+        pending.forget(TABLE, KEY);
+        assert_eq!(pending.bytes(), 0);
+        assert_eq!(pending.apply(TABLE, KEY, found()).expect("none").expect("a value").gsn, 0);
+    }
+
+    #[test]
+    fn a_patch_without_a_base_is_an_error() {
+        let pending = Pending::default();
+        pending.add(TABLE, KEY, 5, [overwrite(2, b"CD")].into_iter());
+        let wrong = |len| PatchWithoutBase { offset: 2, len };
+        assert_eq!(pending.apply(TABLE, KEY, None), Err(wrong(0)));
+        assert_eq!(pending.apply(TABLE, KEY, Some((0, b"a".to_vec()))), Err(wrong(1)));
+        assert_eq!(pending.left(|_| Some(7)), Some(KEY.1.to_vec()));
+        assert_eq!(pending.left(|_| Some(8)), None, "the table was emptied");
+        assert_eq!(pending.bytes(), 0);
+    }
+}
