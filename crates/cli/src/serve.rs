@@ -112,9 +112,13 @@ fn serve(settings: Settings, ends: &Ends) -> Result<(), CliError> {
     show_served(&engine, &server)?;
     server.join()?;
     supervisor::tell(&[NotifyState::Stopping]);
+    let load = engine.loading();
     // The event loops and their sessions have ended.
     if let Ok(engine) = Arc::try_unwrap(engine) {
         engine.close()?;
+    }
+    if let Some(failure) = load.failure {
+        return Err(stillpoint::Error::NotLoaded(failure).into());
     }
     writeln!(std::io::stdout(), "stillpoint has saved everything and ends")?;
     Ok(())

@@ -248,7 +248,13 @@ fn persistence(out: &mut String, ctx: &Context<'_>) {
     let stats = shared.keyspace.engine().stats();
     let state = &stats.checkpoints;
     field(out, "loading", 0);
-    field(out, "async_loading", 0);
+    let load = shared.keyspace.engine().loading();
+    field(out, "async_loading", u8::from(!load.is_done));
+    field(out, "load_total_bytes", load.bytes_total);
+    field(out, "load_loaded_bytes", load.bytes_done);
+    field(out, "load_keys_asked", load.keys_asked);
+    field(out, "load_blocks_read", load.blocks_read);
+    field(out, "load_last_error", load.failure.as_deref().unwrap_or(""));
     let running = state.running.as_ref();
     field(out, "current_cow_size", 0);
     field(out, "current_save_keys_processed", running.map_or(0, |p| p.records));

@@ -105,9 +105,6 @@ fn stored_places(
     table: TableId,
 ) -> Result<[u8; DATABASES as usize], stillpoint::Error> {
     let places = std::array::from_fn(|db| db as u8);
-    if engine.len(table) == 0 {
-        return Ok(places);
-    }
     let mut stored = Vec::new();
     engine.session()?.read(table, PLACES_KEY, &mut stored)?;
     let mut sorted = stored.clone();
@@ -245,9 +242,14 @@ impl Keyspace {
         Remains { place: self.place(db) as Db, nodes: self.nodes_table(db), graves: self.graves }
     }
 
+    /// Whether every record is in memory. A server that serves while it loads has some of them at first.
+    pub(crate) fn has_all(&self) -> bool {
+        self.engine().has_all()
+    }
+
     /// Whether some collections have nodes, or have had some that are not removed yet.
     pub(crate) fn has_nodes(&self) -> bool {
-        self.nodes_tables.iter().any(|&table| self.engine().len(table) > 0)
+        !self.has_all() || self.nodes_tables.iter().any(|&table| self.engine().len(table) > 0)
     }
 
     /// Whether nodes of deleted collections wait to be removed, and can be.

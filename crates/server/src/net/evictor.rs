@@ -93,6 +93,12 @@ impl Evictor {
 
     /// One look at the memory. Gives the time until the next one.
     fn turn(&mut self, is_asked: bool) -> Result<Duration, ServerError> {
+        if !self.shared.keyspace.has_all() {
+            // Memory that is kept for records to come is no sign that keys must go. And the keys in memory
+            // are those that clients have just asked for. Writers that wait are refused.
+            self.shared.keyspace.eviction.note_exhausted(true);
+            return Ok(LOOK);
+        }
         let room = self.shared.keyspace.engine().memory_room();
         let kept = kept_bytes(room.limit_bytes);
         let deleted: usize = self.deleted.iter().map(|deleted| deleted.bytes).sum();

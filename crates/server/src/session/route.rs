@@ -54,7 +54,7 @@ pub(crate) fn classify(
     if !spec.flags.has(Flags::NO_AUTH) && client.must_authenticate(&shared.auth) {
         return Route::Refuse(Some(spec), NO_AUTH);
     }
-    if is_paused(shared, spec) {
+    if is_paused(shared, spec) || waits_for_load(shared, client, spec) {
         return Route::HoldBack;
     }
     if client.multi.is_some() {
@@ -95,6 +95,15 @@ fn is_paused(shared: &Shared, spec: &Spec) -> bool {
     let all = shared.paused_all.load(Ordering::Relaxed);
     let concerned = all || spec.flags.has(Flags::WRITE) || matches!(spec.handler, Handler::Exec);
     concerned && shared.config.clock.monotonic_ns() / 1_000_000 < until_ms
+}
+
+/// Whether a command needs every record, while a server that serves already loads them. After a load that
+/// has stopped the command runs, and says why it fails.
+fn waits_for_load(shared: &Shared, client: &Client, spec: &Spec) -> bool {
+    let runs_now = client.multi.is_none();
+    let needs_all = runs_now && spec.flags.has(Flags::NEEDS_ALL)
+        || matches!(spec.handler, Handler::Exec) && must_run_alone(client);
+    needs_all && shared.keyspace.engine().is_loading()
 }
 
 /// Runs a request that is not for the batch. Gives the moment of its end in nanoseconds.

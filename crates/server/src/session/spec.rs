@@ -60,6 +60,8 @@ impl Flags {
     pub(crate) const ALONE: Self = Self(1 << 20);
     /// Writes what follows from a sine or the like. Its last bit differs between machines.
     pub(crate) const INEXACT: Self = Self(1 << 21);
+    /// Needs every record: waits while a server that serves already loads them.
+    pub(crate) const NEEDS_ALL: Self = Self(1 << 22);
 
     pub(crate) const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)

@@ -13,6 +13,8 @@ mod durability;
 mod eviction;
 mod fields;
 mod floats;
+#[path = "../../../engine/tests/crash/gate.rs"]
+mod gate;
 mod golden;
 mod groups;
 mod later;
@@ -24,5 +26,6 @@ mod older;
 mod panics;
 mod secrets;
 mod serials;
+mod serving;
 mod strict;
 mod transactions;

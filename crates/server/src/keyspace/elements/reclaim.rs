@@ -276,6 +276,10 @@ impl Reclaimer {
 
     /// Finds some graves.
     fn find(&mut self, session: &mut Session, keyspace: &Keyspace) {
+        if !keyspace.has_all() {
+            // A scan would wait for the load.
+            return;
+        }
         let mut cursor = 0;
         while keyspace.has_graves() {
             let Self { found, unreadable, .. } = self;

@@ -1,0 +1,172 @@
+//! A server that serves while its records are loaded. The load is held, so that clients meet it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stillpoint::Config as EngineConfig;
+use stillpoint_io::{Caching, Clock, Disk, OpenMode, RealClock, SimDisk};
+
+use crate::common::{Client, TestServer, Value, config, eventually, field, opened};
+use crate::gate::{GatedDisk, ReadGate};
+
+fn server_on(disk: &SimDisk, gate: &Arc<ReadGate>) -> TestServer {
+    let mut engine = EngineConfig::new("simulated");
+    engine.serve_while_loading = true;
+    engine.checkpoint_every = None;
+    let inner: Arc<dyn Disk> = Arc::new(disk.clone());
+    engine.environment.disk = Some(Arc::new(GatedDisk(inner, gate.clone())));
+    TestServer::around(config(), opened(engine), None)
+}
+
+/// A store with a checkpoint, and a log behind it.
+fn filled() -> SimDisk {
+    let disk = SimDisk::new(1);
+    let server = server_on(&disk, &Arc::default());
+    let mut client = server.client();
+    for number in 0..200 {
+        client.call(&["SET", &format!("key {number}"), &format!("value {number}")]);
+    }
+    for number in 0..2_000 {
+        client.call(&["HSET", "hash", &format!("field {number}"), &"x".repeat(100)]);
+    }
+    client.call(&["RPUSH", "list", "a", "b", "c"]);
+    client.call(&["SET", "short", "lived", "PX", "1"]);
+    client.call(&["SELECT", "1"]);
+    client.call(&["SET", "other", "database"]);
+    assert_eq!(client.call(&["SWAPDB", "1", "2"]), Value::ok());
+    assert_eq!(client.call(&["SAVE"]), Value::ok());
+    client.call(&["SELECT", "0"]);
+    client.call(&["APPEND", "key 1", " and more"]);
+    client.call(&["DEL", "key 2"]);
+    client.call(&["RPUSH", "list", "d"]);
+    drop(client);
+    server.end().expect("it ends");
+    disk
+}
+
+#[test]
+fn keys_are_served_while_commands_over_all_keys_wait() {
+    let disk = filled();
+    let gate = Arc::<ReadGate>::default();
+    let server = server_on(&disk, &gate);
+    // Whoever fails below must not leave the load waiting.
+    struct Opens(Arc<ReadGate>);
+    impl Drop for Opens {
+        fn drop(&mut self) {
+            self.0.open();
+        }
+    }
+    let _opens = Opens(gate.clone());
+    let (mut client, mut counting, mut queued) =
+        (server.client(), server.client(), server.client());
+    let info = client.call(&["INFO", "persistence"]).text();
+    assert_eq!((field(&info, "async_loading"), field(&info, "load_loaded_bytes")), (1, 0));
+    counting.send(&[b"DBSIZE"]);
+    counting.send(&[b"GET", b"key 5"]);
+    for words in [&["MULTI"][..], &["SET", "key 7", "new"], &["DBSIZE"]] {
+        queued.call(words);
+    }
+    queued.send(&[b"EXEC"]);
+    assert_eq!(client.call(&["GET", "key 0"]), Value::bulk("value 0"));
+    assert_eq!(client.call(&["GET", "key 1"]), Value::bulk("value 1 and more"));
+    assert_eq!(client.call(&["GET", "key 2"]), Value::Null);
+    assert_eq!(client.call(&["GET", "short"]), Value::Null, "it has expired");
+    assert_eq!(client.call(&["SETNX", "key 3", "new"]).int(), 0);
+    assert_eq!(client.call(&["SETNX", "key 2", "new"]).int(), 1);
+    assert_eq!(client.call(&["DEL", "key 4", "nothing"]).int(), 1);
+    assert_eq!(client.call(&["DEL", "key 4"]).int(), 0);
+    assert_eq!(client.call(&["HGET", "hash", "field 1234"]), Value::bulk(&"x".repeat(100)));
+    assert_eq!(client.call(&["HLEN", "hash"]).int(), 2_000);
+    assert_eq!(client.call(&["HDEL", "hash", "field 1"]).int(), 1);
+    let list: Vec<Value> = ["a", "b", "c", "d"].iter().map(|text| Value::bulk(text)).collect();
+    assert_eq!(client.call(&["LRANGE", "list", "0", "-1"]), Value::Array(list));
+    client.call(&["SELECT", "2"]);
+    assert_eq!(client.call(&["GET", "other"]), Value::bulk("database"), "databases stay swapped");
+    client.call(&["SELECT", "0"]);
+    let info = client.call(&["INFO", "persistence"]).text();
+    assert_eq!(field(&info, "async_loading"), 1);
+    assert!(field(&info, "load_keys_asked") >= 8 && field(&info, "load_blocks_read") >= 5);
+    assert!(!counting.has_reply() && !queued.has_reply(), "not all keys are known");
+    gate.open();
+    // 200 keys less one, hash and list; one more that expires, unless a read has deleted it.
+    let count = counting.read().int();
+    assert!((201..=202).contains(&count), "{count} keys");
+    assert_eq!(counting.read(), Value::bulk("value 5"), "replies keep their order");
+    assert_eq!(queued.read().items()[1].int(), count);
+    eventually("everything is loaded", || {
+        field(&client.call(&["INFO", "persistence"]).text(), "async_loading") == 0
+    });
+    assert_eq!(client.call(&["GET", "key 4"]), Value::Null, "the load has brought it back");
+    assert_eq!(client.call(&["GET", "key 7"]), Value::bulk("new"));
+    assert_eq!(client.call(&["HLEN", "hash"]).int(), 1_999);
+    assert_eq!(client.call(&["SAVE"]), Value::ok());
+}
+
+#[test]
+fn a_flush_cancels_what_is_still_to_load() {
+    let disk = filled();
+    let gate = Arc::<ReadGate>::default();
+    let server = server_on(&disk, &gate);
+    let mut client = server.client();
+    assert_eq!(client.call(&["GET", "key 9"]), Value::bulk("value 9"));
+    // A part of the load comes before the flush.
+    gate.let_pass(1);
+    assert_eq!(client.call(&["FLUSHALL"]), Value::ok());
+    assert_eq!(client.call(&["GET", "key 9"]), Value::Null);
+    assert_eq!(client.call(&["GET", "key 10"]), Value::Null);
+    client.call(&["SET", "key 10", "new"]);
+    gate.open();
+    assert_eq!(client.call(&["DBSIZE"]).int(), 1);
+    assert_eq!(client.call(&["GET", "key 10"]), Value::bulk("new"));
+}
+
+#[test]
+fn a_save_that_was_asked_for_comes_after_the_load() {
+    let disk = filled();
+    let gate = Arc::<ReadGate>::default();
+    let server = server_on(&disk, &gate);
+    let (mut client, mut saving) = (server.client(), server.client());
+    let saves =
+        |client: &mut Client| field(&client.call(&["INFO", "persistence"]).text(), "rdb_saves");
+    client.call(&["BGSAVE"]);
+    saving.send(&[b"SAVE"]);
+    // Longer than the thread of checkpoints waits between two looks.
+    RealClock.sleep(Duration::from_millis(200));
+    assert!(saves(&mut client) == 0 && !saving.has_reply(), "a record would be missing");
+    gate.open();
+    eventually("the checkpoint is taken", || saves(&mut client) > 0);
+    // The second wish may have met the first one under way.
+    let reply = saving.read();
+    let is_busy = reply == Value::Error("ERR Background save already in progress".to_owned());
+    assert!(reply == Value::ok() || is_busy, "{reply:?}");
+}
+
+#[test]
+fn a_load_that_stops_is_told() {
+    let disk = filled();
+    let directory = Path::new("checkpoint");
+    let newest = disk.list(directory).expect("a directory").into_iter().max().expect("one");
+    let part = directory.join(newest).join("part-000");
+    let file = disk.open(&part, OpenMode::ReadWrite, Caching::Buffered).expect("it is there");
+    file.write_at(&[0xA5; 64], 4096 + 500).expect("writes");
+    file.sync().expect("flushes");
+    let gate = Arc::<ReadGate>::default();
+    gate.open();
+    let server = server_on(&disk, &gate);
+    let mut client = server.client();
+    eventually("the damage is found", || {
+        client.call(&["INFO", "persistence"]).text().contains("is damaged")
+    });
+    for words in [&["SAVE"][..], &["BGSAVE"], &["DBSIZE"], &["KEYS", "*"]] {
+        let reply = client.call(words).text();
+        assert!(reply.contains("not all loaded"), "{words:?}: {reply}");
+    }
+    let unreadable = (0..200).filter(|number| {
+        let reply = client.call(&["GET", &format!("key {number}")]);
+        matches!(reply, Value::Error(text) if text.contains("damaged"))
+    });
+    let unreadable = unreadable.count();
+    assert!((1..200).contains(&unreadable), "{unreadable} keys cannot be read");
+    assert_eq!(client.call(&["SET", "another", "key"]), Value::ok());
+}
