@@ -256,7 +256,8 @@ fn finds(bed: &Bed, entry: &stillpoint_format::manifest::CheckpointEntry) {
     const FINDS: u64 = 10_000;
     let options = LoadOptions { store: STORE, hash_seed: HASH_SEED, generations: None };
     let start_ns = RealClock.monotonic_ns();
-    let open = OpenChain::open(&bed.disk, &[entry], &options).expect("intact").expect("key maps");
+    let open =
+        OpenChain::open(&bed.disk, &[entry], &options, 1).expect("intact").expect("key maps");
     let opened_ms = (RealClock.monotonic_ns() - start_ns) as f64 / 1e6;
     let bytes = open.held_bytes() as f64 / bed.records as f64;
     println!("open for single keys, wall        {opened_ms:>6.1} ms, {bytes:.2} bytes a record");

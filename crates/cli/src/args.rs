@@ -307,11 +307,11 @@ pub(crate) struct ServeArgs {
     /// The part of that memory which calc-stored reserves for old values [default: a fifth]
     #[arg(long, env = "STILLPOINT_STABLE_POOL", value_name = "SIZE", value_parser = size)]
     pub(crate) stable_pool: Option<u64>,
-    /// Serve before every record is loaded: a key that is not in memory yet is read from the checkpoints.
-    /// DBSIZE, SCAN, KEYS, RANDOMKEY and SAVE wait until all are loaded [default: no]
-    #[arg(long, env = "STILLPOINT_SERVE_WHILE_LOADING", num_args = 0..=1,
+    /// Load every record before the first answer. A checkpoint that proves damaged then refuses the start.
+    /// Without this option, a key that is not in memory yet is read from the checkpoints [default: no]
+    #[arg(long, env = "STILLPOINT_WAIT_FOR_LOAD", num_args = 0..=1,
         default_missing_value = "true", value_name = "BOOL")]
-    pub(crate) serve_while_loading: Option<bool>,
+    pub(crate) wait_for_load: Option<bool>,
     /// Password that clients must give with AUTH
     #[arg(long, env = "STILLPOINT_REQUIREPASS", hide_env_values = true, value_name = "PASS")]
     pub(crate) requirepass: Option<String>,

@@ -25,6 +25,8 @@ pub struct LoadStatus {
     pub bytes_done: u64,
     /// Bytes of the checkpoints' files.
     pub bytes_total: u64,
+    /// Bytes of indexes and key maps, which were read before the store was served.
+    pub index_bytes: u64,
     /// Keys that somebody asked for before they were loaded.
     pub keys_asked: u64,
     /// Blocks of checkpoints that were read for these keys.
@@ -48,6 +50,7 @@ pub(crate) struct BackgroundLoad {
     /// until then.
     remaining: Mutex<Option<Arc<Remaining>>>,
     bytes_total: u64,
+    index_bytes: u64,
     /// Keys that were asked for, and blocks that were read for them, once everything is loaded.
     asked: Mutex<(u64, u64)>,
     progress: Arc<Progress>,
@@ -62,6 +65,7 @@ impl BackgroundLoad {
         Self {
             is_done: AtomicBool::new(remaining.is_none()),
             bytes_total: remaining.as_ref().map_or(0, Remaining::file_bytes),
+            index_bytes: remaining.as_ref().map_or(0, Remaining::index_bytes),
             remaining: Mutex::new(remaining.map(Arc::new)),
             asked: Mutex::default(),
             progress: Arc::default(),
@@ -154,7 +158,8 @@ impl BackgroundLoad {
     pub(crate) fn status(&self) -> LoadStatus {
         let asked = self.remaining.lock().as_ref().map(|remaining| remaining.asked());
         let (keys_asked, blocks_read) = asked.unwrap_or_else(|| *self.asked.lock());
-        let (is_done, bytes_total) = (self.is_done(), self.bytes_total);
+        let Self { bytes_total, index_bytes, .. } = *self;
+        let is_done = self.is_done();
         let bytes_done = match is_done {
             true => bytes_total,
             false => self.progress.snapshot().written_bytes.min(bytes_total),
@@ -163,7 +168,15 @@ impl BackgroundLoad {
             State::Ended(failure) => failure.clone(),
             State::Waits | State::Runs => None,
         };
-        LoadStatus { is_done, bytes_done, bytes_total, keys_asked, blocks_read, failure }
+        LoadStatus {
+            is_done,
+            bytes_done,
+            bytes_total,
+            index_bytes,
+            keys_asked,
+            blocks_read,
+            failure,
+        }
     }
 }
 

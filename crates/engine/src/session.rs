@@ -197,6 +197,10 @@ impl Session {
     ///
     /// The batch may be asked again whether a transaction begins, and may run it again. A missing
     /// key may show only in the middle of a run, which is then rolled back.
+    ///
+    /// Keys that are not in memory are those of other kinds of tables. While a store is
+    /// [served and loaded](crate::Config::serve_while_loading), see
+    /// [`leave_unloaded`](Self::leave_unloaded).
     pub fn execute_here<B: Batch + ?Sized>(&mut self, batch: &mut B, from: usize) -> Executed {
         let inside = Inside::batch("execute_here");
         let refused = inside.and_then(|inside| self.admit().map(|()| inside));
@@ -223,6 +227,14 @@ impl Session {
             Ok(()) => Executed::All,
             Err(Absent { next, arrivals }) => Executed::Before { next, arrivals },
         }
+    }
+
+    /// Sets whether this session leaves records alone that are to be read from the disk, while a store is
+    /// [served and loaded](crate::Config::serve_while_loading): for event loops, which have other clients.
+    /// A transaction or read that needs such a record ends with [`TxError::NotLoaded`]. A session of
+    /// another thread, or this one later, runs it again.
+    pub fn leave_unloaded(&mut self, leaves: bool) {
+        self.worker.leave_unloaded(leaves);
     }
 
     /// Group commit. In strict durability, waits until all reads and writes of this session's

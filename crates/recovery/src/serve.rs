@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use stillpoint_checkpoint::{Found, OpenChain, SoughtKey, Visit};
+use stillpoint_checkpoint::{Found, LoadSummary, OpenChain, SoughtKey, Visit};
 use stillpoint_format::manifest::{CheckpointEntry, Manifest, TableGeneration};
 use stillpoint_io::{Clock, Disk, go_behind, spawn};
 use stillpoint_store::{ColdRecords, FoundRecord, Store, TableId, UnreadableRecord};
@@ -41,6 +41,10 @@ impl ColdRecords for Checkpoints {
         self.generations.contains(&TableGeneration { table: table.0, generation })
     }
 
+    fn reads_for(&self, hash: u64) -> bool {
+        self.chain.reads_for(hash)
+    }
+
     fn find(
         &self,
         table: TableId,
@@ -60,6 +64,8 @@ impl ColdRecords for Checkpoints {
 pub struct Remaining {
     chain: Arc<OpenChain>,
     manifest: Manifest,
+    /// The generations of the tables with records in one of the checkpoints.
+    filled: Vec<TableGeneration>,
     threads: usize,
     /// Bytes of memory that the records take, about.
     record_bytes: u64,
@@ -89,7 +95,7 @@ pub fn run_served(
     let options = load_options(manifest);
     let generations = options.generations.clone().unwrap_or_default();
     let links: Vec<&CheckpointEntry> = chain.iter().collect();
-    let Some(open) = OpenChain::open(disk, &links, &options)? else {
+    let Some(open) = OpenChain::open(disk, &links, &options, threads)? else {
         return Ok(Err("a checkpoint was written by an earlier release, without maps of its keys"));
     };
     let open = Arc::new(open);
@@ -103,8 +109,13 @@ pub fn run_served(
     store.begin_load(Arc::new(Checkpoints { chain: open.clone(), generations }), needed as usize);
     let mut summary = RecoverySummary { checkpoint: Some(newest.epoch), ..Default::default() };
     replay(plan, store, &mut MemoryAlone, threads, clock, report, &mut summary)?;
+    let has_records = |table: u16| {
+        chain.iter().flat_map(|entry| &entry.table_records).any(|room| room.table == table)
+    };
+    let mut filled = load_options(manifest).generations.unwrap_or_default();
+    filled.retain(|table| has_records(table.table));
     let manifest = manifest.clone();
-    Ok(Ok((summary, Remaining { chain: open, manifest, threads, record_bytes })))
+    Ok(Ok((summary, Remaining { chain: open, manifest, filled, threads, record_bytes })))
 }
 
 impl Remaining {
@@ -113,14 +124,27 @@ impl Remaining {
         self.chain.file_bytes()
     }
 
+    /// Bytes of indexes and key maps.
+    pub fn index_bytes(&self) -> u64 {
+        self.chain.held_bytes() as u64
+    }
+
     /// Keys that somebody has asked for, and blocks that were read for them.
     pub fn asked(&self) -> (u64, u64) {
         let counts = self.chain.counts();
         (counts.keys, counts.blocks)
     }
 
-    /// Loads everything while the store is served, on threads that leave the CPU time to others.
-    /// `progress` counts the bytes and cancels the load.
+    /// Whether all tables with records in the checkpoints have been emptied since the start.
+    fn is_empty(&self, store: &Store) -> bool {
+        let is_emptied = |of: &TableGeneration| {
+            store.generation(TableId(of.table)).is_some_and(|now| now != of.generation)
+        };
+        self.filled.iter().all(is_emptied)
+    }
+
+    /// Loads everything while the store is served, on threads that leave the CPU time to others. Ends as
+    /// soon as all tables with records are emptied. `progress` counts the bytes and cancels the load.
     ///
     /// # Errors
     /// Damage, or a disk that refuses. Some records are loaded then, and others can be found.
@@ -145,12 +169,19 @@ impl Remaining {
         })?;
         let total = self.file_bytes().max(1);
         while !loading.is_finished() {
+            if self.is_empty(store) {
+                progress.cancel();
+            }
             let done = progress.snapshot().written_bytes.min(total);
             let left = u128::from(self.record_bytes) * u128::from(total - done) / u128::from(total);
             store.reserve_for_load(left as usize + self.chain.held_bytes());
             clock.sleep(LOOK_EVERY);
         }
-        let loaded = loading.join()??;
+        let loaded = match loading.join()? {
+            // Nothing of the files counts any more.
+            Err(_) if self.is_empty(store) => LoadSummary::default(),
+            loaded => loaded?,
+        };
         store.end_load().map_err(|key| RecoveryError::PatchWithoutRecord { key })?;
         Ok(RecoverySummary {
             checkpoint: self.manifest.newest_chain().last().map(|newest| newest.epoch),

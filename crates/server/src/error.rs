@@ -100,6 +100,9 @@ impl CmdError {
     pub(crate) const REPLY_TOO_LONG: Self =
         Self::Store(Cow::Borrowed("ERR the reply is longer than the client may have"));
 
+    /// The transaction runs again, where it may wait for the disk.
+    const NOT_LOADED: Self = Self::Store(Cow::Borrowed("ERR a record is not loaded yet"));
+
     /// The transaction runs again, with the locks of its keys.
     const NOT_LOCKED: Self = Self::Store(Cow::Borrowed("ERR the transaction needs a lock"));
 
@@ -118,6 +121,11 @@ impl CmdError {
     /// True if there is no memory for a write.
     pub(crate) fn is_full(&self) -> bool {
         *self == Self::FULL
+    }
+
+    /// True if the transaction is to run again where it may wait for the disk.
+    pub(crate) fn is_not_loaded(&self) -> bool {
+        *self == Self::NOT_LOADED
     }
 
     /// True if the transaction is to run again, with the locks of its keys.
@@ -171,6 +179,7 @@ impl From<TxError> for CmdError {
         Self::Store(match error {
             TxError::Memory(_) => return Self::FULL,
             TxError::NotLocked => return Self::NOT_LOCKED,
+            TxError::NotLoaded => return Self::NOT_LOADED,
             TxError::Log(refused) => format!("MISCONF writes are refused: {refused}").into(),
             error => format!("ERR {error}").into(),
         })

@@ -18,7 +18,7 @@ impl Participant {
     ///
     /// # Errors
     /// [`TxError::NoSuchTable`]; [`TxError::Unreadable`] if the key's record cannot be read;
-    /// [`TxError::IndexFull`].
+    /// [`TxError::NotLoaded`] if the thread leaves it alone; [`TxError::IndexFull`].
     #[inline]
     pub(crate) fn find_or_load(
         &mut self,
@@ -45,6 +45,12 @@ impl Participant {
     ) -> Result<Option<u64>, TxError> {
         let table = self.tables.get(id).ok_or(TxError::NoSuchTable(id))?.clone();
         let store = Arc::clone(&self.store);
+        if self.leaves_unloaded && store.unloaded().reads_for((id, table.generation), hash) {
+            // Another thread may have entered the record in the meantime.
+            return self
+                .find(&table, key, hash)
+                .map_or(Err(TxError::NotLoaded), |cell| Ok(Some(cell)));
+        }
         match store.unloaded().read((id, table.generation), hash, key) {
             None | Some(Ok(None)) => {}
             Some(Ok(Some(whole))) => self.enter_loaded(&table, (hash, key), &whole)?,
@@ -55,6 +61,38 @@ impl Participant {
             }
         }
         Ok(self.find(&table, key, hash))
+    }
+
+    /// Loads the keys of a transaction that holds no lock yet, while the store is loaded. Reads from the
+    /// disk happen outside of read sections, so that no grace period waits for them. What cannot be read
+    /// is left to the lookup of the key. Do not call this inside a read section.
+    #[cold]
+    pub(crate) fn load_ahead(&mut self, id: TableId, key: &[u8], hash: u64) {
+        let store = Arc::clone(&self.store);
+        self.enter();
+        let missing = self.tables.get(id).filter(|table| self.find(table, key, hash).is_none());
+        let missing = missing.cloned();
+        self.exit();
+        let Some(table) = missing.filter(|_| self.loads_ahead()) else { return };
+        let of = (id, table.generation);
+        if !store.unloaded().reads_for(of, hash) {
+            return;
+        }
+        if let Some(Ok(Some(whole))) = store.unloaded().read(of, hash, key) {
+            self.enter();
+            let is_present = |now: &Arc<Table>| now.generation == table.generation;
+            if store.unloaded().is_loading() && self.tables.get(id).is_some_and(is_present) {
+                // The lookup meets the error again.
+                let _ = self.enter_loaded(&table, (hash, key), &whole);
+            }
+            self.exit();
+        }
+    }
+
+    /// Whether keys without a cell are to be loaded before a transaction locks them.
+    #[inline]
+    pub(crate) fn loads_ahead(&self) -> bool {
+        self.tables.has_unloaded && !self.leaves_unloaded
     }
 
     /// Enters the value of a key into the index, unless the key has a cell by now. The caller has seen

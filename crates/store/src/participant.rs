@@ -35,6 +35,8 @@ pub(crate) struct Participant {
     orders_reads: bool,
     /// How long the thread waits for other transactions.
     pub(crate) patience: Patience,
+    /// Whether the thread leaves records alone that are to be read from a disk.
+    pub(crate) leaves_unloaded: bool,
     /// The epoch in which a before-image was saved last, and the sink of its checkpoint.
     sink: Option<(u64, Arc<dyn Sink>)>,
 }
@@ -66,6 +68,7 @@ impl Participant {
             dependencies: Dependencies::new(wants_dependencies),
             orders_reads,
             patience: Patience::Endless,
+            leaves_unloaded: false,
             sink: None,
         })
     }

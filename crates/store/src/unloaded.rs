@@ -41,6 +41,9 @@ pub trait ColdRecords: Debug + Send + Sync {
     /// Whether there may be records of this generation of a table.
     fn may_have(&self, table: TableId, generation: u32) -> bool;
 
+    /// Whether [`find`](Self::find) reads from a disk for such a key of this generation.
+    fn reads_for(&self, hash: u64) -> bool;
+
     /// What the key has there. Any number of threads may ask.
     ///
     /// # Errors
@@ -128,6 +131,14 @@ impl Unloaded {
     pub(crate) fn reserve(&self, bytes: usize) {
         // Relaxed: a count.
         self.reserved.store(bytes, Relaxed);
+    }
+
+    /// Whether [`read`](Self::read) reads from a disk for a key.
+    pub(crate) fn reads_for(&self, (table, generation): (TableId, u32), hash: u64) -> bool {
+        let is_of = |records: &Arc<dyn ColdRecords>| {
+            records.may_have(table, generation) && records.reads_for(hash)
+        };
+        self.is_loading() && self.records.read().as_ref().is_some_and(is_of)
     }
 
     /// What a key has that has no cell: its record with the patches that wait for it. `None` if the load

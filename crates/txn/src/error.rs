@@ -101,6 +101,9 @@ pub enum TxError {
     /// The index of a table has no address space left.
     #[error("the index of table number {} is full: no address space is left for it", .0.0)]
     IndexFull(TableId),
+    /// The record of a key is not in memory yet, and the transaction does not read it from a disk.
+    #[error("a record is not loaded yet, and this transaction does not wait for the disk")]
+    NotLoaded,
     /// The record of a key is not in memory yet, and cannot be read.
     #[error("a record that is not loaded yet cannot be read: {0}")]
     Unreadable(Box<dyn std::error::Error + Send + Sync>),

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use stillpoint_format::hash::partition_of;
 use stillpoint_format::manifest::{CheckpointEntry, PartEntry};
 use stillpoint_format::part::{BlockEntry, BlockReader, Content, Entry, FragmentJoiner, KeyMap};
-use stillpoint_io::{AlignedBuf, Disk};
+use stillpoint_io::{AlignedBuf, Disk, in_parallel};
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::decode::inconsistent;
@@ -92,8 +92,14 @@ impl std::fmt::Debug for OpenChain {
     }
 }
 
+/// The key map of a part, which has one: see [`OpenChain::open`].
+fn map_of(keyed: &KeyedPart) -> &KeyMap {
+    keyed.keys.as_ref().expect("a chain with a part without a map is not opened")
+}
+
 impl OpenChain {
-    /// Opens a chain, given oldest first. `None` if a part has no key map: an earlier release wrote it.
+    /// Opens a chain, given oldest first, on so many threads. `None` if a part has no key map: an earlier
+    /// release wrote it.
     ///
     /// # Errors
     /// Damage, with file, offset and cure; an error of the disk.
@@ -101,20 +107,34 @@ impl OpenChain {
         disk: &Arc<dyn Disk>,
         chain: &[&CheckpointEntry],
         options: &LoadOptions,
+        threads: usize,
     ) -> Result<Option<Self>, LoadError> {
-        let mut links = Vec::new();
-        let mut opened = 0;
+        let mut all: Vec<(&CheckpointEntry, &PartEntry)> = Vec::new();
         for &entry in chain.iter().rev() {
+            all.extend(entry.parts.iter().map(|part| (entry, part)));
+        }
+        let open = |at: usize| {
+            let (entry, part) = all[at];
             let dir = dir_of(entry);
-            let mut open = |part: &PartEntry| {
-                let mut keyed = Part::open_keyed(&**disk, &dir, entry, part, options)?;
-                opened += 1;
-                if opened > OPEN_PARTS_MAX {
-                    keyed.part.read_from(disk, dir.join(&part.file));
-                }
-                Ok::<_, LoadError>(keyed)
-            };
-            let parts = entry.parts.iter().map(&mut open).collect::<Result<Vec<_>, _>>()?;
+            let mut keyed = Part::open_keyed(&**disk, &dir, entry, part, options)?;
+            if at >= OPEN_PARTS_MAX {
+                keyed.part.read_from(disk, dir.join(&part.file));
+            }
+            Ok::<_, LoadError>(keyed)
+        };
+        let threads = threads.clamp(1, all.len().max(1));
+        let (open, parts) = (&open, all.len());
+        let jobs = (0..threads).map(|first| {
+            move || (first..parts).step_by(threads).map(open).collect::<Result<Vec<_>, _>>()
+        });
+        let mut opened = Vec::new();
+        for of_thread in in_parallel("open", jobs.collect())? {
+            opened.push(of_thread?.into_iter());
+        }
+        let mut in_order = (0..parts).filter_map(|at| opened[at % threads].next());
+        let mut links = Vec::new();
+        for &entry in chain.iter().rev() {
+            let parts: Vec<KeyedPart> = in_order.by_ref().take(entry.parts.len()).collect();
             if parts.iter().any(|part| part.keys.is_none()) {
                 return Ok(None);
             }
@@ -156,6 +176,13 @@ impl OpenChain {
         FindCounts { keys: self.keys.load(Relaxed), blocks: self.blocks.load(Relaxed) }
     }
 
+    /// Whether [`find`](Self::find) reads a block for a key with this hash.
+    pub fn reads_for(&self, hash: u64) -> bool {
+        self.links.iter().any(|link| {
+            link.parts.iter().any(|keyed| map_of(keyed).blocks_of(hash).next().is_some())
+        })
+    }
+
     /// Finds what the newest checkpoint with this key has of it. Any number of threads may do so.
     ///
     /// # Errors
@@ -176,8 +203,7 @@ impl OpenChain {
             let partition = partition_of(sought.hash, link.entry.partitions_log2);
             for keyed in &link.parts {
                 let blocks = keyed.index.partition(partition);
-                let map = keyed.keys.as_ref().expect("as `open` has seen");
-                for number in map.blocks_of(sought.hash) {
+                for number in map_of(keyed).blocks_of(sought.hash) {
                     let found = self.find_in_block(finder, keyed, &blocks[number], sought)?;
                     if found != Found::Nothing {
                         return Ok(found);

@@ -52,7 +52,7 @@ struct File {
     log_limit: Written<u64>,
     journal: Option<String>,
     log_calls: Option<bool>,
-    serve_while_loading: Option<bool>,
+    wait_for_load: Option<bool>,
     durability: Option<DurabilityArg>,
     max_memory: Written<u64>,
     max_memory_policy: Option<String>,
@@ -227,8 +227,7 @@ fn engine_settings(args: &ServeArgs, file: File, threads: usize) -> Result<Confi
         config.journal = journal;
     }
     config.log_calls = args.log_calls.or(file.log_calls).unwrap_or(false);
-    config.serve_while_loading =
-        args.serve_while_loading.or(file.serve_while_loading).unwrap_or(false);
+    config.serve_while_loading = !args.wait_for_load.or(file.wait_for_load).unwrap_or(false);
     let durability = args.durability.or(file.durability);
     config.durability = match durability.unwrap_or(DurabilityArg::Relaxed) {
         DurabilityArg::Relaxed => Durability::Relaxed,

@@ -126,6 +126,15 @@ impl Drop for Serving {
     }
 }
 
+/// A command in the protocol.
+fn request(words: &[&str]) -> String {
+    let mut request = format!("*{}\r\n", words.len());
+    for word in words {
+        request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+    }
+    request
+}
+
 /// A blocking client of the protocol.
 pub(crate) struct Client {
     stream: BufReader<TcpStream>,
@@ -145,12 +154,21 @@ impl Client {
     }
 
     pub(crate) fn try_ask(&mut self, words: &[&str]) -> std::io::Result<String> {
-        let mut request = format!("*{}\r\n", words.len());
-        for word in words {
-            request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
-        }
-        self.stream.get_mut().write_all(request.as_bytes())?;
+        self.stream.get_mut().write_all(request(words).as_bytes())?;
         self.reply()
+    }
+
+    /// Sends commands at once. Returns the replies that came before the connection broke, if it did.
+    pub(crate) fn try_ask_all(&mut self, requests: &[Vec<String>]) -> Vec<String> {
+        let words = |words: &Vec<String>| {
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            request(&words)
+        };
+        let all: String = requests.iter().map(words).collect();
+        if self.stream.get_mut().write_all(all.as_bytes()).is_err() {
+            return Vec::new();
+        }
+        requests.iter().map_while(|_| self.reply().ok()).collect()
     }
 
     /// Sends a command and reads nothing.

@@ -6,5 +6,6 @@ mod forked;
 mod loading;
 mod log;
 mod look;
+mod restarts;
 mod starting;
 mod stopping;

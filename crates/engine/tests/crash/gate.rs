@@ -1,4 +1,5 @@
-//! A disk on which the reads of a load wait until they are let pass. All other reads go on.
+//! A disk on which the reads of a load wait until they are let pass. Those of other threads go on, unless
+//! they are held, too.
 
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
@@ -18,24 +19,67 @@ pub(crate) struct ReadGate {
 struct GateState {
     is_open: bool,
     permits: usize,
+    /// Reads of the load that have passed.
+    passed: usize,
+    /// How the names of other threads begin whose reads wait.
+    held: Option<&'static str>,
+    /// Reads of these threads that wait.
+    waiting: usize,
 }
 
 impl ReadGate {
     /// Waits for a permit, on a thread that reads for a load.
     fn pass(&self) {
-        if !std::thread::current().name().is_some_and(|name| name.starts_with("read-")) {
+        let is_named = |prefix: &str| {
+            std::thread::current().name().is_some_and(|name| name.starts_with(prefix))
+        };
+        let mut state = self.state.lock();
+        if state.held.is_some_and(is_named) {
+            state.waiting += 1;
+            self.changed.notify_all();
+            while state.held.is_some() {
+                self.changed.wait(&mut state);
+            }
+            state.waiting -= 1;
             return;
         }
-        let mut state = self.state.lock();
+        if !is_named("read-") {
+            return;
+        }
         while !state.is_open && state.permits == 0 {
             self.changed.wait(&mut state);
         }
         state.permits = state.permits.saturating_sub(1);
+        state.passed += 1;
     }
 
     pub(crate) fn let_pass(&self, reads: usize) {
         self.state.lock().permits += reads;
         self.changed.notify_all();
+    }
+
+    /// Has the reads of other threads wait, too, whose names begin so.
+    pub(crate) fn hold(&self, threads: &'static str) {
+        self.state.lock().held = Some(threads);
+    }
+
+    /// Waits until a read of these threads waits.
+    pub(crate) fn await_held(&self) {
+        let mut state = self.state.lock();
+        while state.waiting == 0 {
+            self.changed.wait(&mut state);
+        }
+    }
+
+    /// Lets the reads of the other threads go on.
+    pub(crate) fn release(&self) {
+        self.state.lock().held = None;
+        self.changed.notify_all();
+    }
+
+    /// Whether so many reads of the load have passed.
+    pub(crate) fn has_passed(&self, reads: usize) -> bool {
+        self.state.lock().passed >= reads
     }
 
     pub(crate) fn open(&self) {

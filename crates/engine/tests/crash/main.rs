@@ -74,6 +74,11 @@ fn a_deleted_key_stays_deleted() {
 }
 
 #[test]
+fn a_wait_for_the_disk_holds_up_nobody() {
+    served::a_wait_for_the_disk_holds_up_nobody();
+}
+
+#[test]
 fn an_emptied_table_gets_nothing_of_the_load() {
     served::an_emptied_table_gets_nothing_of_the_load();
 }

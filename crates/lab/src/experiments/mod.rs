@@ -18,6 +18,7 @@ mod peers_clients;
 mod peers_collections;
 mod peers_redis;
 mod redo_cost;
+mod restart_serving;
 mod siren_fig9;
 mod siren_tab3;
 mod snap_fig3;
@@ -123,6 +124,7 @@ pub(crate) static EXPERIMENTS: Registry<Registered> = Registry::new(
         row::<calc_fig8::CalcFig8>(),
         row::<partial_cost::PartialCost>(),
         row::<snapshot_cost::SnapshotCost>(),
+        row::<restart_serving::RestartServing>(),
         row::<redo_cost::RedoCost>(),
         row::<command_cost::CommandCost>(),
         row::<siren_tab3::SirenTab3>(),

@@ -45,6 +45,23 @@ impl Peer {
     /// # Errors
     /// When the program cannot be started, ends, or does not serve within `patience`.
     pub(crate) fn start(&self, dir: &Path, patience: Duration) -> LabResult<Server> {
+        // While a server loads its data, it answers PING and refuses DBSIZE, or lets it wait.
+        let serves = |admin: &mut Admin| admin.dbsize().is_ok();
+        self.start_until(dir, patience, Duration::from_millis(2), serves)
+    }
+
+    /// Starts the server on its data directory and waits until `serves` says so, which is asked again
+    /// after a pause.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub(crate) fn start_until(
+        &self,
+        dir: &Path,
+        patience: Duration,
+        pause: Duration,
+        mut serves: impl FnMut(&mut Admin) -> bool,
+    ) -> LabResult<Server> {
         sys::create_dir_all(dir)?;
         let port = free_port()?;
         let fill = |text: &String| {
@@ -64,7 +81,10 @@ impl Peer {
             .map_err(|e| LabError::process(&command, e))?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let mut server = Server { command, child, dir: dir.to_owned(), address, start_ns: 0 };
-        server.wait_until_serving(began_ns, patience)?;
+        while !Admin::connect(address).is_ok_and(|mut admin| serves(&mut admin)) {
+            server.go_on_waiting(began_ns, patience)?;
+            sys::sleep(pause);
+        }
         server.start_ns = sys::now_ns() - began_ns;
         Ok(server)
     }
@@ -84,20 +104,15 @@ fn free_port() -> LabResult<u16> {
 }
 
 impl Server {
-    fn wait_until_serving(&mut self, began_ns: u64, patience: Duration) -> LabResult<()> {
-        loop {
-            if let Ok(Some(status)) = self.child.try_wait() {
-                return Err(self.failure(format!("ended at start: {status}")));
-            }
-            // While a server loads its data, it answers PING and refuses DBSIZE.
-            if Admin::connect(self.address).is_ok_and(|mut admin| admin.dbsize().is_ok()) {
-                return Ok(());
-            }
-            if sys::now_ns() - began_ns > patience.as_nanos() as u64 {
-                return Err(self.failure(format!("did not serve within {patience:?}")));
-            }
-            sys::sleep(Duration::from_millis(2));
+    /// Fails if the process has ended, or if it was waited for too long.
+    fn go_on_waiting(&mut self, began_ns: u64, patience: Duration) -> LabResult<()> {
+        if let Ok(Some(status)) = self.child.try_wait() {
+            return Err(self.failure(format!("ended at start: {status}")));
         }
+        if sys::now_ns() - began_ns > patience.as_nanos() as u64 {
+            return Err(self.failure(format!("did not serve within {patience:?}")));
+        }
+        Ok(())
     }
 
     /// An error about this server, with the end of its output.

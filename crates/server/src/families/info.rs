@@ -252,9 +252,11 @@ fn persistence(out: &mut String, ctx: &Context<'_>) {
     field(out, "async_loading", u8::from(!load.is_done));
     field(out, "load_total_bytes", load.bytes_total);
     field(out, "load_loaded_bytes", load.bytes_done);
+    field(out, "load_index_bytes", load.index_bytes);
     field(out, "load_keys_asked", load.keys_asked);
     field(out, "load_blocks_read", load.blocks_read);
     field(out, "load_last_error", load.failure.as_deref().unwrap_or(""));
+    field(out, "recovered_log_bytes", stats.recovered.log_bytes);
     let running = state.running.as_ref();
     field(out, "current_cow_size", 0);
     field(out, "current_save_keys_processed", running.map_or(0, |p| p.records));

@@ -15,6 +15,8 @@
 //! freed. The write waits here for that memory, a tenth of a second at most. If the server gives up
 //! keys at full memory, the write asks for that and waits, a second at most.
 //!
+//! A command that needs a record which is not loaded yet comes here, too, and may wait for the disk.
+//!
 //! The first thread takes any command, the oldest first. The others take none that is very long, so
 //! that commands of a millisecond or two do not queue up behind one of a second.
 

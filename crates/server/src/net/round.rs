@@ -57,6 +57,8 @@ pub(crate) struct Round<'a> {
     has_error: bool,
     /// Whether the call that has run must run again, since memory is on its way back.
     runs_again: bool,
+    /// Whether the call that has run must run again where it may wait for the disk.
+    needs_disk: bool,
     /// Whether the call that has run must run again, with further keys or beside the event loop.
     comes_back: bool,
     /// Whether the call that has run waits for keys.
@@ -92,6 +94,7 @@ impl<'a> Round<'a> {
             mark: None,
             has_error: false,
             runs_again: false,
+            needs_disk: false,
             comes_back: false,
             waits: false,
             work: 0,
@@ -110,7 +113,10 @@ impl<'a> Round<'a> {
             let _stripe = self.shared.keyspace.lock.enter(self.local.worker);
             self.local.max_bulk_bytes = self.shared.max_bulk_bytes();
             self.plan.group(self.conns, &self.shared.keyspace);
+            // A call that needs the disk leaves the event loop.
+            session.leave_unloaded(self.plan.diverts);
             session.execute(self);
+            session.leave_unloaded(false);
             self.local.keys.may_leave = false;
         }
         let ended_ns = self.shared.config.clock.monotonic_ns();
@@ -235,6 +241,10 @@ impl<'a> Round<'a> {
         let is_grouped = group.len() > 1;
         if is_grouped && matches!(error, CmdError::Store(_)) {
             // By itself the call may find memory in the reserve, or wait for memory.
+            return Err(answered());
+        }
+        if error.is_not_loaded() {
+            self.needs_disk = true;
             return Err(answered());
         }
         if error.is_full() && waits_for_room(self.shared, self.plan, spec) {
@@ -370,6 +380,7 @@ impl<'a> Round<'a> {
         let Some(conn) = self.conns.get_mut(call.conn as usize) else {
             return;
         };
+        let has_run = mark.is_some();
         let mark = mark.unwrap_or_else(|| conn.reply.mark());
         if std::mem::take(&mut self.waits) {
             conn.reply.truncate(mark);
@@ -381,6 +392,16 @@ impl<'a> Round<'a> {
         if std::mem::take(&mut self.comes_back) {
             conn.reply.truncate(mark);
             self.local.stats.uncount_call(call.spec.id);
+            self.plan.postponed.push(i as u32);
+            return;
+        }
+        if std::mem::take(&mut self.needs_disk) || matches!(result, Err(TxError::NotLoaded)) {
+            // The client leaves the event loop for this command, so that no other client waits.
+            conn.reply.truncate(mark);
+            conn.leaves_with = LONG_WORK;
+            if has_run {
+                self.local.stats.uncount_call(call.spec.id);
+            }
             self.plan.postponed.push(i as u32);
             return;
         }
@@ -517,6 +538,9 @@ impl Batch for Round<'_> {
             }
             if is_exec && exec_lacks_room(self.shared, &conn.client) {
                 (conn.needs_room, conn.leaves_with) = (true, LONG_WORK);
+            } else if is_exec && !self.shared.keyspace.has_all() {
+                // Its run uses up the queue, so it cannot run again when a record proves missing.
+                conn.leaves_with = LONG_WORK;
             } else if self.plan.diverts && copies {
                 let work = large_bytes() / UNIT_BYTES;
                 conn.leaves_with = if work < LONG_WORK { 0 } else { work };
@@ -605,7 +629,7 @@ impl Batch for Round<'_> {
             && result.is_err()
             && !self.comes_back
         {
-            (self.has_error, self.runs_again) = (false, false);
+            (self.has_error, self.runs_again, self.needs_disk) = (false, false, false);
             return self.dissolve(group, mark);
         }
         self.count_group();

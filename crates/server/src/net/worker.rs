@@ -329,7 +329,10 @@ impl Worker {
         });
         self.ready.append(&mut unread);
         let executed = self.rounds(active);
+        // What needs the disk is met again later.
+        self.session.leave_unloaded(self.long.is_some());
         self.local.keys.delete_expired(&mut self.session, &self.shared.keyspace);
+        self.session.leave_unloaded(false);
         for worker in self.local.keys.take_wakes() {
             self.shared.mailboxes.wake(worker);
         }

@@ -13,6 +13,7 @@ mod durability;
 mod eviction;
 mod fields;
 mod floats;
+#[expect(dead_code, reason = "shared with the tests of the engine, which use more of it")]
 #[path = "../../../engine/tests/crash/gate.rs"]
 mod gate;
 mod golden;

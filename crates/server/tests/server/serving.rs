@@ -45,18 +45,21 @@ fn filled() -> SimDisk {
     disk
 }
 
+/// Whoever fails must not leave the load waiting.
+struct Opens(Arc<ReadGate>);
+
+impl Drop for Opens {
+    fn drop(&mut self) {
+        self.0.release();
+        self.0.open();
+    }
+}
+
 #[test]
 fn keys_are_served_while_commands_over_all_keys_wait() {
     let disk = filled();
     let gate = Arc::<ReadGate>::default();
     let server = server_on(&disk, &gate);
-    // Whoever fails below must not leave the load waiting.
-    struct Opens(Arc<ReadGate>);
-    impl Drop for Opens {
-        fn drop(&mut self) {
-            self.0.open();
-        }
-    }
     let _opens = Opens(gate.clone());
     let (mut client, mut counting, mut queued) =
         (server.client(), server.client(), server.client());
@@ -104,10 +107,60 @@ fn keys_are_served_while_commands_over_all_keys_wait() {
 }
 
 #[test]
+fn a_client_that_waits_for_the_disk_holds_up_nobody() {
+    let disk = filled();
+    let gate = Arc::<ReadGate>::default();
+    let server = server_on(&disk, &gate);
+    let _opens = Opens(gate.clone());
+    let (mut waiting, mut exec) = (server.client(), server.client());
+    // Threads for long commands read the disk, and event loops do not.
+    gate.hold("long-");
+    waiting.send(&[b"GET", b"key 5"]);
+    waiting.send(&[b"SET", b"key 5", b"new"]);
+    waiting.send(&[b"GET", b"key 5"]);
+    waiting.send(&[b"PING"]);
+    for words in [&["MULTI"][..], &["APPEND", "key 6", "!"], &["GET", "key 6"]] {
+        exec.call(words);
+    }
+    exec.send(&[b"EXEC"]);
+    gate.await_held();
+    // More clients than there are event loops, so each loop has one at least.
+    for number in 0..4 {
+        let mut client = server.client();
+        assert_eq!(client.call(&["PING"]), Value::Simple("PONG".to_owned()));
+        // It was replayed, so it is in memory.
+        assert_eq!(client.call(&["GET", "key 2"]), Value::Null);
+        let mine = format!("mine {number}");
+        assert_eq!(client.call(&["SET", &mine, "value"]), Value::ok());
+        assert_eq!(client.call(&["INCR", &format!("count {number}")]).int(), 1);
+    }
+    assert!(!waiting.has_reply() && !exec.has_reply(), "the record was read");
+    gate.release();
+    assert_eq!(waiting.read(), Value::bulk("value 5"), "replies keep their order");
+    assert_eq!(waiting.read(), Value::ok());
+    assert_eq!(waiting.read(), Value::bulk("new"));
+    assert_eq!(waiting.read(), Value::Simple("PONG".to_owned()));
+    let replies = exec.read();
+    assert_eq!(replies.items()[0].int(), "value 6!".len() as i64);
+    assert_eq!(replies.items()[1], Value::bulk("value 6!"));
+    // A group of calls that meets a node on its way.
+    for number in 0..3 {
+        let field = format!("field {}", 700 * number);
+        waiting.send(&[b"HGET", b"hash", field.as_bytes()]);
+    }
+    for _ in 0..3 {
+        assert_eq!(waiting.read(), Value::bulk(&"x".repeat(100)));
+    }
+    let stats = waiting.call(&["INFO", "commandstats"]).text();
+    assert!(stats.contains("cmdstat_hget:calls=3,"), "a call counts once: {stats}");
+}
+
+#[test]
 fn a_flush_cancels_what_is_still_to_load() {
     let disk = filled();
     let gate = Arc::<ReadGate>::default();
     let server = server_on(&disk, &gate);
+    let _opens = Opens(gate.clone());
     let mut client = server.client();
     assert_eq!(client.call(&["GET", "key 9"]), Value::bulk("value 9"));
     // A part of the load comes before the flush.

@@ -45,7 +45,8 @@ impl Loader {
         self.wait_for_base(table, (hash, key), gsn, splices.iter().map(change))
     }
 
-    /// Has changes wait for the record of their key. If many wait already, finds the record.
+    /// Has changes wait for the record of their key. If many wait already, or memory is scarce, finds the
+    /// record.
     fn wait_for_base<'a>(
         &mut self,
         table: &Table,
@@ -55,9 +56,9 @@ impl Loader {
     ) -> Result<(), TxError> {
         let store = self.local.store.clone();
         let pending = store.unloaded().pending();
-        store.memory().arena.check_room(pending.bytes(), Allowance::Reserve)?;
+        let has_room = store.memory().arena.check_room(pending.bytes(), Allowance::Limit).is_ok();
         let bytes = pending.add((table.id, table.generation), (hash, key), gsn, changes);
-        if bytes > KEY_PATCH_BYTES_MAX {
+        if bytes > KEY_PATCH_BYTES_MAX || !has_room {
             // The cell has these changes, too.
             self.local.load_key(table.id, key, hash)?;
         }

@@ -23,6 +23,9 @@ impl ColdRecords for Checkpoint {
     fn may_have(&self, _: TableId, _: u32) -> bool {
         true
     }
+    fn reads_for(&self, _: u64) -> bool {
+        true
+    }
     fn find(
         &self,
         _: TableId,

@@ -357,16 +357,20 @@ impl Transaction {
         local: &mut Participant,
         index: usize,
     ) -> Result<(), TxError> {
-        let mode = self.keys.declared()[index].mode;
+        let DeclaredKey { table, hash, mode, .. } = self.keys.declared()[index];
+        let mut version = local.tables.version;
+        if local.loads_ahead() {
+            local.load_ahead(table, self.keys.key(index), hash);
+        }
         let mut backoff = Backoff::new();
         loop {
-            let version = local.tables.version;
             if self.gives_way() {
                 local.enter_to_begin()?;
             } else {
                 local.enter();
             }
             let outcome = self.try_lock_undeclared(local, index, mode, version, &backoff);
+            version = local.tables.version;
             local.exit();
             match outcome? {
                 Some(()) => return Ok(()),

@@ -5,8 +5,12 @@
 //! both apply them, and one of the results counts. The patches are forgotten after that.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
-use stillpoint_sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use stillpoint_sync::atomic::{
+    AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use stillpoint_sync::{Mutex, mutant, planted};
 use stillpoint_txn::TableId;
 
@@ -17,7 +21,7 @@ const SHARDS_LOG2: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 6 };
 /// Bytes of one key's patches. With more, a replay finds the key's record at once.
 pub(crate) const KEY_PATCH_BYTES_MAX: usize = 64 << 10;
 /// Bytes that a key takes beside its own and those of its patches, about.
-const KEY_BYTES: usize = 96;
+const KEY_BYTES: usize = 2 * size_of::<Waiting>();
 /// Bytes of a change's head: gsn, offset, removed bytes, length.
 const HEAD_BYTES: usize = 8 + 4 + 4 + 4;
 /// As the number of removed bytes: the change overwrites, and may make the value longer.
@@ -42,8 +46,51 @@ pub(crate) struct ByteChange<'a> {
     pub(crate) bytes: &'a [u8],
 }
 
-type Key = (TableId, u32, Box<[u8]>);
-type Shard = Mutex<HashMap<Key, Vec<u8>>>;
+/// The patches of a key.
+#[derive(Debug)]
+struct Waiting {
+    table: (TableId, u32),
+    key_len: u32,
+    /// The key, and behind it the changes, each with its head.
+    bytes: Vec<u8>,
+}
+
+impl Waiting {
+    fn is_of(&self, table: (TableId, u32), key: &[u8]) -> bool {
+        self.table == table && self.key() == key
+    }
+
+    fn key(&self) -> &[u8] {
+        &self.bytes[..self.key_len as usize]
+    }
+
+    fn patches(&self) -> &[u8] {
+        &self.bytes[self.key_len as usize..]
+    }
+
+    fn memory(&self) -> usize {
+        KEY_BYTES + self.bytes.capacity()
+    }
+}
+
+/// Keys are hashed already, and the highest bits choose the shard.
+#[derive(Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("the keys of the map are numbers");
+    }
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash.rotate_left(32);
+    }
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// The patches of the keys with a hash, mostly of one key.
+type Shard = Mutex<HashMap<u64, Vec<Waiting>, BuildHasherDefault<Hashed>>>;
 
 /// The patches of all keys.
 #[derive(Debug)]
@@ -54,7 +101,7 @@ pub(crate) struct Pending {
 
 impl Default for Pending {
     fn default() -> Self {
-        let shards = (0..1 << SHARDS_LOG2).map(|_| Mutex::new(HashMap::new())).collect();
+        let shards = (0..1 << SHARDS_LOG2).map(|_| Shard::default()).collect();
         Self { shards, bytes: AtomicUsize::new(0) }
     }
 }
@@ -66,39 +113,47 @@ impl Pending {
 
     /// Bytes of memory, about.
     pub(crate) fn bytes(&self) -> usize {
-        // Relaxed: a count. A loader that must see a patch was started after the replay.
-        self.bytes.load(Relaxed)
+        // Acquire: partner of the Release in `forget`. Who finds no patches any more finds the cell that
+        // has them. A loader that must see a patch was started after the replay.
+        self.bytes.load(Acquire)
     }
 
     /// Adds changes of one commit to those of a key. Returns the bytes that the key's patches take now.
     pub(crate) fn add<'a>(
         &self,
-        (table, generation): (TableId, u32),
+        table: (TableId, u32),
         (hash, key): (u64, &[u8]),
         gsn: u64,
         changes: impl Iterator<Item = ByteChange<'a>>,
     ) -> usize {
         let mut shard = self.shard(hash).lock();
-        let patches = shard.entry((table, generation, key.into())).or_insert_with(|| {
-            self.bytes.fetch_add(KEY_BYTES + key.len(), Relaxed);
-            Vec::new()
-        });
-        let before = patches.capacity();
-        for ByteChange { offset, removed, bytes } in changes {
-            patches.extend_from_slice(&gsn.to_le_bytes());
-            patches.extend_from_slice(&(offset as u32).to_le_bytes());
+        let waiting = shard.entry(hash).or_default();
+        let (at, before) = match waiting.iter().position(|waiting| waiting.is_of(table, key)) {
+            Some(at) => (at, waiting[at].memory()),
+            None => {
+                waiting.reserve_exact(1);
+                waiting.push(Waiting { table, key_len: key.len() as u32, bytes: key.to_vec() });
+                (waiting.len() - 1, 0)
+            }
+        };
+        let bytes = &mut waiting[at].bytes;
+        for ByteChange { offset, removed, bytes: new } in changes {
+            bytes.extend_from_slice(&gsn.to_le_bytes());
+            bytes.extend_from_slice(&(offset as u32).to_le_bytes());
             let removed = removed.map_or(OVERWRITES, |removed| removed as u32);
-            patches.extend_from_slice(&removed.to_le_bytes());
-            patches.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
-            patches.extend_from_slice(bytes);
+            bytes.extend_from_slice(&removed.to_le_bytes());
+            bytes.extend_from_slice(&(new.len() as u32).to_le_bytes());
+            bytes.extend_from_slice(new);
         }
-        self.bytes.fetch_add(patches.capacity() - before, Relaxed);
-        patches.len()
+        self.bytes.fetch_add(waiting[at].memory() - before, Relaxed);
+        waiting[at].patches().len()
     }
 
     /// Whether patches of the key wait.
     pub(crate) fn has(&self, table: (TableId, u32), (hash, key): (u64, &[u8])) -> bool {
-        self.bytes() > 0 && self.shard(hash).lock().contains_key(&(table.0, table.1, key.into()))
+        let is_of = |waiting: &Waiting| waiting.is_of(table, key);
+        self.bytes() > 0
+            && self.shard(hash).lock().get(&hash).is_some_and(|of| of.iter().any(is_of))
     }
 
     /// Forgets the patches of a key.
@@ -106,26 +161,34 @@ impl Pending {
         if self.bytes() == 0 {
             return;
         }
-        let patches = self.shard(hash).lock().remove(&(table.0, table.1, key.into()));
-        if let Some(patches) = patches {
-            self.bytes.fetch_sub(KEY_BYTES + key.len() + patches.capacity(), Relaxed);
+        let mut shard = self.shard(hash).lock();
+        let Some(waiting) = shard.get_mut(&hash) else { return };
+        let Some(at) = waiting.iter().position(|waiting| waiting.is_of(table, key)) else { return };
+        let gone = waiting.swap_remove(at);
+        if waiting.is_empty() {
+            shard.remove(&hash);
         }
+        // Release: partner of the Acquire in `bytes`.
+        self.bytes.fetch_sub(gone.memory(), Release);
     }
 
     /// Forgets the patches of tables whose generation is another one now. Returns a key that is left.
     pub(crate) fn left(&self, generation: impl Fn(TableId) -> Option<u32>) -> Option<Vec<u8>> {
         for shard in &self.shards {
             let mut shard = shard.lock();
-            shard.retain(|key, patches| {
-                let stays = generation(key.0) == Some(key.1);
-                if !stays {
-                    self.bytes.fetch_sub(KEY_BYTES + key.2.len() + patches.capacity(), Relaxed);
+            for waiting in shard.values_mut() {
+                waiting.retain(|waiting| {
+                    let stays = generation(waiting.table.0) == Some(waiting.table.1);
+                    if !stays {
+                        self.bytes.fetch_sub(waiting.memory(), Release);
+                    }
+                    stays
+                });
+                if let Some(first) = waiting.first() {
+                    return Some(first.key().to_vec());
                 }
-                stays
-            });
-            if let Some(key) = shard.keys().next() {
-                return Some(key.2.to_vec());
             }
+            shard.clear();
         }
         None
     }
@@ -140,10 +203,12 @@ impl Pending {
         (hash, key): (u64, &[u8]),
         found: FoundRecord,
     ) -> Result<Option<WholeValue>, PatchWithoutBase> {
-        let patches = match self.bytes() {
-            0 => None,
-            _ => self.shard(hash).lock().get(&(table.0, table.1, key.into())).cloned(),
+        let of_key = || {
+            let shard = self.shard(hash).lock();
+            let waiting = shard.get(&hash)?.iter().find(|waiting| waiting.is_of(table, key))?;
+            Some(waiting.patches().to_vec())
         };
+        let patches = if self.bytes() == 0 { None } else { of_key() };
         let (found, patches) =
             (found.map(|(tag, value)| WholeValue { tag, value, gsn: 0 }), patches);
         let Some(patches) = patches else { return Ok(found) };

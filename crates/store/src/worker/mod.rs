@@ -137,6 +137,13 @@ impl Worker {
         self.local.patience = patience;
     }
 
+    /// Sets whether transactions leave records alone that are to be read from a disk, while the store is
+    /// served and loaded. A transaction that needs such a record ends with [`TxError::NotLoaded`].
+    #[inline]
+    pub fn leave_unloaded(&mut self, leaves: bool) {
+        self.local.leaves_unloaded = leaves;
+    }
+
     /// Runs a batch of procedures, each as a transaction of its own, one after the other. Index
     /// lines and records of several are prefetched together before the first runs. A procedure that
     /// only reads a single key takes no lock.
@@ -164,6 +171,9 @@ impl Worker {
                 return refuse_all(batch, next);
             }
             self.declare_batch(batch, next);
+            if self.local.loads_ahead() && self.load_declared().is_err() {
+                return refuse_all(batch, next);
+            }
             self.prefetch_batch();
             let mut first = 0;
             for at in 0..self.ends.len() {
@@ -196,6 +206,21 @@ impl Worker {
                 break;
             }
         }
+    }
+
+    /// Loads the declared keys that are not in memory yet. Leaves the read section for a while, in which
+    /// nothing was looked up yet.
+    ///
+    /// # Errors
+    /// [`TxError::WaitsForItself`]. Then the thread is outside of the read section.
+    #[cold]
+    fn load_declared(&mut self) -> Result<(), TxError> {
+        let Self { local, transaction, .. } = self;
+        local.exit();
+        for (index, declared) in transaction.keys.declared().iter().enumerate() {
+            local.load_ahead(declared.table, transaction.keys.key(index), declared.hash);
+        }
+        local.enter_to_begin()
     }
 
     fn prefetch_batch(&mut self) {
@@ -324,6 +349,9 @@ impl Worker {
     ) -> Result<Option<FoundValue>, TxError> {
         let hash = self.local.store.hash(table, key);
         let found = self.guarded(|worker| {
+            if worker.local.loads_ahead() {
+                worker.local.load_ahead(table, key, hash);
+            }
             worker.local.enter();
             let found = worker.local.read_optimistic(table, key, hash, 0, out);
             worker.local.exit();

@@ -196,7 +196,7 @@ fn a_hit_reads_two_blocks_at_most_and_a_miss_over_sixteen_checkpoints_hardly_one
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(1));
     let (chain, now) = chain_of_16(&disk);
     let links: Vec<&CheckpointEntry> = chain.iter().collect();
-    let open = OpenChain::open(&disk, &links, &options()).expect("sound").expect("maps");
+    let open = OpenChain::open(&disk, &links, &options(), 2).expect("sound").expect("maps");
     let (mut most, mut blocks) = (0, 0);
     for (key, value) in &now {
         let found = find(&open, key).expect("sound");
@@ -229,7 +229,7 @@ fn a_chain_with_a_part_of_an_earlier_release_is_not_opened_for_keys() {
     let records: Records = (0..100).map(|at| (key(at), Some(vec![1]))).collect();
     let full = write(&disk, (0, 2, Codec::None), &records, true);
     let changes = write(&disk, (1, 2, Codec::None), &records, false);
-    let open = |links: &[&CheckpointEntry]| OpenChain::open(&disk, links, &options());
+    let open = |links: &[&CheckpointEntry]| OpenChain::open(&disk, links, &options(), 1);
     assert!(open(&[&full]).expect("sound").is_some());
     assert!(open(&[&full, &changes]).expect("sound").is_none());
 }
@@ -241,7 +241,7 @@ fn a_large_value_comes_whole_and_damage_is_told() {
     let mut records: Records = (0..500).map(|at| (key(at), Some(key(at)))).collect();
     records.insert(b"large".to_vec(), Some(large.clone()));
     let full = write(&disk, (0, 1, Codec::None), &records, true);
-    let open = || OpenChain::open(&disk, &[&full], &options()).expect("sound").expect("maps");
+    let open = || OpenChain::open(&disk, &[&full], &options(), 3).expect("sound").expect("maps");
     let chain = open();
     let found = find(&chain, b"large").expect("sound");
     assert_eq!(found, Found::Value { tag: 5, value: large });
