@@ -40,6 +40,8 @@ fn filled() -> SimDisk {
     client.call(&["APPEND", "key 1", " and more"]);
     client.call(&["DEL", "key 2"]);
     client.call(&["RPUSH", "list", "d"]);
+    // The end of a server without a close flushes nothing.
+    client.call(&["WAITAOF", "1", "0", "0"]);
     drop(client);
     server.end().expect("it ends");
     disk
