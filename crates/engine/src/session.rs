@@ -229,10 +229,10 @@ impl Session {
         }
     }
 
-    /// Sets whether this session leaves records alone that are to be read from the disk, while a store is
-    /// [served and loaded](crate::Config::serve_while_loading): for event loops, which have other clients.
-    /// A transaction or read that needs such a record ends with [`TxError::NotLoaded`]. A session of
-    /// another thread, or this one later, runs it again.
+    /// Sets whether this session leaves records alone that are to be read from the disk. There are such
+    /// while a store is [served and loaded](crate::Config::serve_while_loading). For event loops, which
+    /// have other clients. A transaction or read that needs such a record ends with
+    /// [`TxError::NotLoaded`]. A session of another thread, or this one later, runs it again.
     pub fn leave_unloaded(&mut self, leaves: bool) {
         self.worker.leave_unloaded(leaves);
     }

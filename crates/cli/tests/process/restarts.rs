@@ -32,12 +32,12 @@ const SAMPLE: u64 = 100;
 
 /// The place of a value: a key of a database, or a field of a hash of database 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum Target {
     Key(u8, u64),
     Field(u64, u64),
 }
 
-impl Place {
+impl Target {
     fn db(self) -> u8 {
         match self {
             Self::Key(db, _) => db,
@@ -84,20 +84,20 @@ fn int(number: usize) -> String {
 }
 
 impl Act {
-    fn random(place: Place, rng: &SeededRng) -> Self {
+    fn random(place: Target, rng: &SeededRng) -> Self {
         let (word, len) = (format!("{:016x}", rng.next_u64()), 1 + rng.below(30) as usize);
         match (rng.below(10), place) {
             (0..=2, _) => Self::Get,
             (3..=4, _) => Self::Put(word.repeat(len)),
             (5, _) => Self::PutNew(word),
             (6, _) => Self::Delete,
-            (7, Place::Key(..)) => Self::Append(word),
-            (8, Place::Key(..)) => Self::Overwrite(rng.below(300) as usize, word),
+            (7, Target::Key(..)) => Self::Append(word),
+            (8, Target::Key(..)) => Self::Overwrite(rng.below(300) as usize, word),
             (_, _) => Self::Get,
         }
     }
 
-    fn words(&self, place: Place) -> Vec<String> {
+    fn words(&self, place: Target) -> Vec<String> {
         match self {
             Self::Get => place.command("GET", "HGET", &[]),
             Self::Put(value) => place.command("SET", "HSET", &[value]),
@@ -109,14 +109,14 @@ impl Act {
     }
 
     /// What a value becomes, and the reply.
-    fn apply(&self, place: Place, now: &Text) -> (Text, String) {
+    fn apply(&self, place: Target, now: &Text) -> (Text, String) {
         let is_there = usize::from(now.is_some());
         match self {
             Self::Get => (now.clone(), now.clone().unwrap_or_else(|| "(nil)".to_owned())),
             Self::Put(value) => {
                 let reply = match place {
-                    Place::Key(..) => "OK".to_owned(),
-                    Place::Field(..) => int(1 - is_there),
+                    Target::Key(..) => "OK".to_owned(),
+                    Target::Field(..) => int(1 - is_there),
                 };
                 (Some(value.clone()), reply)
             }
@@ -140,14 +140,14 @@ impl Act {
 
 /// What each place may have. A place without an entry has nothing.
 #[derive(Debug, Default)]
-struct Oracle(BTreeMap<Place, Vec<Text>>);
+struct Oracle(BTreeMap<Target, Vec<Text>>);
 
 impl Oracle {
-    fn possible(&self, place: Place) -> Vec<Text> {
+    fn possible(&self, place: Target) -> Vec<Text> {
         self.0.get(&place).cloned().unwrap_or_else(|| vec![None])
     }
 
-    fn set(&mut self, place: Place, mut possible: Vec<Text>) {
+    fn set(&mut self, place: Target, mut possible: Vec<Text>) {
         possible.sort();
         possible.dedup();
         if possible == [None] {
@@ -158,7 +158,7 @@ impl Oracle {
     }
 
     /// Notes the reply to a command.
-    fn acknowledged(&mut self, place: Place, act: &Act, reply: &str) {
+    fn acknowledged(&mut self, place: Target, act: &Act, reply: &str) {
         let before = self.possible(place);
         let after: Vec<Text> = before
             .iter()
@@ -171,7 +171,7 @@ impl Oracle {
     }
 
     /// Notes that nobody knows whether a command has happened.
-    fn unknown(&mut self, place: Place, act: &Act) {
+    fn unknown(&mut self, place: Target, act: &Act) {
         let mut possible = self.possible(place);
         let after: Vec<Text> = possible.iter().map(|now| act.apply(place, now).0).collect();
         possible.extend(after);
@@ -180,7 +180,7 @@ impl Oracle {
 
     /// Notes that a database was emptied, or may have been.
     fn flushed(&mut self, db: u8, is_known: bool) {
-        let places: Vec<Place> = self.0.keys().copied().filter(|place| place.db() == db).collect();
+        let places: Vec<Target> = self.0.keys().copied().filter(|place| place.db() == db).collect();
         for place in places {
             let mut possible = if is_known { Vec::new() } else { self.possible(place) };
             possible.push(None);
@@ -188,7 +188,7 @@ impl Oracle {
         }
     }
 
-    fn doubtful(&self) -> Vec<Place> {
+    fn doubtful(&self) -> Vec<Target> {
         self.0.iter().filter(|(_, possible)| possible.len() > 1).map(|(&place, _)| place).collect()
     }
 
@@ -220,16 +220,16 @@ struct Hunt {
 struct Gone;
 
 impl Hunt {
-    fn place(&self) -> Place {
+    fn place(&self) -> Target {
         match self.rng.below(10) {
-            0 => Place::Key(1, self.rng.below(FLUSHED_KEYS)),
-            1 => Place::Field(self.rng.below(HASHES), self.rng.below(FIELDS)),
-            _ => Place::Key(0, self.rng.below(self.keys)),
+            0 => Target::Key(1, self.rng.below(FLUSHED_KEYS)),
+            1 => Target::Field(self.rng.below(HASHES), self.rng.below(FIELDS)),
+            _ => Target::Key(0, self.rng.below(self.keys)),
         }
     }
 
     /// Sends commands on places of one database, and notes the replies.
-    fn send(&mut self, client: &mut Client, acts: &[(Place, Act)]) -> Result<(), Gone> {
+    fn send(&mut self, client: &mut Client, acts: &[(Target, Act)]) -> Result<(), Gone> {
         let db = acts.first().map_or(0, |(place, _)| place.db());
         let mut requests = vec![vec!["SELECT".to_owned(), db.to_string()]];
         requests.extend(acts.iter().map(|(place, act)| act.words(*place)));
@@ -251,10 +251,10 @@ impl Hunt {
 
     fn fill(&mut self, client: &mut Client) {
         let put = |place| (place, Act::Put(format!("{place:?}").repeat(15)));
-        let keys = (0..self.keys).map(|number| Place::Key(0, number));
+        let keys = (0..self.keys).map(|number| Target::Key(0, number));
         let fields =
-            (0..HASHES).flat_map(|hash| (0..FIELDS).map(move |field| Place::Field(hash, field)));
-        let all: Vec<(Place, Act)> = keys.chain(fields).map(put).collect();
+            (0..HASHES).flat_map(|hash| (0..FIELDS).map(move |field| Target::Field(hash, field)));
+        let all: Vec<(Target, Act)> = keys.chain(fields).map(put).collect();
         for some in all.chunks(500) {
             assert!(self.send(client, some).is_ok(), "the server lives");
         }
@@ -275,7 +275,7 @@ impl Hunt {
         }
         let more = (0..self.rng.below(TOGETHER)).map(|_| self.place());
         let places = std::iter::once(first).chain(more).filter(|place| place.db() == first.db());
-        let acts: Vec<(Place, Act)> =
+        let acts: Vec<(Target, Act)> =
             places.map(|place| (place, Act::random(place, &self.rng))).collect();
         self.send(client, &acts)
     }
@@ -288,7 +288,7 @@ impl Hunt {
             false => places.extend((0..SAMPLE).map(|_| self.place())),
         }
         for db in [0, 1] {
-            let here: Vec<(Place, Act)> = places
+            let here: Vec<(Target, Act)> = places
                 .iter()
                 .filter(|place| place.db() == db)
                 .map(|&place| (place, Act::Get))

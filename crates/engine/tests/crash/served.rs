@@ -317,8 +317,8 @@ pub(crate) fn a_deleted_key_stays_deleted() {
     assert_eq!(all(&mut session), (30..200).collect::<Vec<_>>(), "after the checkpoint");
 }
 
-/// Who reads a record from the disk holds up nobody: neither a flush of tables, which waits for read
-/// sections, nor a session that leaves such records alone.
+/// Who reads a record from the disk holds up nobody. A flush of tables waits for read sections, and goes
+/// on. So does a session that leaves such records alone.
 pub(crate) fn a_wait_for_the_disk_holds_up_nobody() {
     let (disk, model) = store_with_chain(&FULL, &SeededRng::new(5));
     let mut served = Served::open(&disk, &FULL);

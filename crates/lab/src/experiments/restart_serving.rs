@@ -4,9 +4,9 @@
 //! start ── indexes read, log replayed ──▶ first answer ── records loaded beside clients ──▶ all loaded
 //! ```
 //! A server is filled, takes a checkpoint, gets a log of patches, and is killed. Then it is started again
-//! and again. It loads first, or it serves nobody, or clients that each wait for their reply, or reads at
-//! half of its capacity, which come whether they are answered in time or not. A start counts as cold if
-//! the page cache has nothing of its files.
+//! and again. It loads first, or it serves nobody, or clients that each wait for their reply. Or it serves
+//! reads at half of its capacity, which come whether they are answered in time or not. A start counts as
+//! cold if the page cache has nothing of its files.
 
 use std::path::Path;
 use std::process::Command;
@@ -349,7 +349,7 @@ fn add(records: u64, all: &[(Start, Vec<Started>)], result: &mut ExperimentResul
         all.iter().filter(move |(kind, _)| *kind == wanted).flat_map(|(_, starts)| starts)
     };
     let mut claim = |what: &str, most: f64, measured: Vec<f64>| {
-        let claim = Claim::new(&format!("{what}, {millions}"), SOURCE, Bound::AtMost(most));
+        let claim = Claim::new(format!("{what}, {millions}"), SOURCE, Bound::AtMost(most));
         result.claims.push(claim.measured_runs(&measured));
     };
     let allowed = |started: &Started, rest_s: f64, rate: f64| rest_s + started.read_first / rate;
