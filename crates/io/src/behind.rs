@@ -3,11 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex};
-
 use crate::aligned::AlignedBuf;
 use crate::disk::{DiskError, DiskFile, DiskResult};
-use crate::thread::{JoinHandle, ThreadError, go_behind, spawn};
+use crate::thread::{ThreadError, go_behind};
+use crate::workers::{Work, Workers};
 
 /// Threads that write buffers into files, several at the same time, while their owner fills the
 /// next one. The threads [go behind](go_behind) others.
@@ -34,27 +33,16 @@ use crate::thread::{JoinHandle, ThreadError, go_behind, spawn};
 /// ```
 #[derive(Debug)]
 pub struct WriteBehind {
-    shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
+    workers: Workers<Writes>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
-    /// Signals a waiting write, or the end.
-    came: Condvar,
-    /// Signals the end of a write.
-    ended: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
+struct Writes {
     waiting: VecDeque<Job>,
     /// Number of writes that wait or are under way.
     under_way: usize,
     free: Vec<AlignedBuf>,
     failure: Option<DiskError>,
-    stops: bool,
 }
 
 #[derive(Debug)]
@@ -64,19 +52,41 @@ struct Job {
     offset: u64,
 }
 
+impl Work for Writes {
+    type Job = Job;
+    type Done = (AlignedBuf, DiskResult<()>);
+
+    fn begin() {
+        go_behind();
+    }
+
+    fn next(&mut self) -> Option<Job> {
+        self.waiting.pop_front()
+    }
+
+    fn run(_: &str, Job { file, buf, offset }: Job) -> Self::Done {
+        let written = file.write_at(&buf, offset);
+        (buf, written)
+    }
+
+    fn end(&mut self, (buf, written): Self::Done) {
+        self.free.push(buf);
+        self.under_way -= 1;
+        if let Err(error) = written {
+            self.failure.get_or_insert(error);
+            self.under_way -= self.waiting.len();
+            self.waiting.clear();
+        }
+    }
+}
+
 impl WriteBehind {
     /// Starts `threads` threads, each of which makes one write at a time.
     ///
     /// # Errors
     /// The system refuses a thread. Threads already started have ended.
     pub fn start(name: &str, threads: usize) -> Result<Self, ThreadError> {
-        let mut this = Self { shared: Arc::default(), threads: Vec::with_capacity(threads) };
-        for number in 0..threads.max(1) {
-            let shared = this.shared.clone();
-            let thread = spawn(&format!("{name}-{number}"), move || shared.run())?;
-            this.threads.push(thread);
-        }
-        Ok(this)
+        Ok(Self { workers: Workers::start(name, threads.max(1))? })
     }
 
     /// Queues a buffer to be written, and returns an empty one. Waits while all threads are
@@ -90,26 +100,26 @@ impl WriteBehind {
         buf: AlignedBuf,
         offset: u64,
     ) -> DiskResult<AlignedBuf> {
-        let mut state = self.shared.state.lock();
-        while state.under_way >= self.threads.len() && state.failure.is_none() {
-            self.shared.ended.wait(&mut state);
+        let mut writes = self.workers.lock();
+        while writes.under_way >= self.workers.count() && writes.failure.is_none() {
+            writes.wait();
         }
-        if let Some(error) = state.failure.take() {
-            while state.under_way > 0 {
-                self.shared.ended.wait(&mut state);
+        if let Some(error) = writes.failure.take() {
+            while writes.under_way > 0 {
+                writes.wait();
             }
-            state.failure = None;
+            writes.failure = None;
             return Err(error);
         }
-        state.waiting.push_back(Job { file: file.clone(), buf, offset });
-        state.under_way += 1;
-        self.shared.came.notify_one();
-        Ok(state.free.pop().unwrap_or_default())
+        writes.waiting.push_back(Job { file: file.clone(), buf, offset });
+        writes.under_way += 1;
+        writes.came(1);
+        Ok(writes.free.pop().unwrap_or_default())
     }
 
     /// Writes that are under way.
     pub fn under_way(&self) -> usize {
-        self.shared.state.lock().under_way
+        self.workers.lock().under_way
     }
 
     /// Waits until no write is under way.
@@ -117,50 +127,11 @@ impl WriteBehind {
     /// # Errors
     /// The error of the first write that failed since the last call.
     pub fn drain(&self) -> DiskResult<()> {
-        let mut state = self.shared.state.lock();
-        while state.under_way > 0 {
-            self.shared.ended.wait(&mut state);
+        let mut writes = self.workers.lock();
+        while writes.under_way > 0 {
+            writes.wait();
         }
-        state.failure.take().map_or(Ok(()), Err)
-    }
-}
-
-impl Drop for WriteBehind {
-    fn drop(&mut self) {
-        self.shared.state.lock().stops = true;
-        self.shared.came.notify_all();
-        for thread in self.threads.drain(..) {
-            // The thread's panic was printed already, and no caller is left that could get the
-            // error.
-            let _ = thread.join();
-        }
-    }
-}
-
-impl Shared {
-    fn run(&self) {
-        go_behind();
-        let mut state = self.state.lock();
-        loop {
-            let Some(Job { file, buf, offset }) = state.waiting.pop_front() else {
-                if state.stops {
-                    return;
-                }
-                self.came.wait(&mut state);
-                continue;
-            };
-            drop(state);
-            let written = file.write_at(&buf, offset);
-            state = self.state.lock();
-            state.free.push(buf);
-            state.under_way -= 1;
-            if let Err(error) = written {
-                state.failure.get_or_insert(error);
-                state.under_way -= state.waiting.len();
-                state.waiting.clear();
-            }
-            self.ended.notify_all();
-        }
+        writes.failure.take().map_or(Ok(()), Err)
     }
 }
 

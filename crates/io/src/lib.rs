@@ -38,6 +38,7 @@ mod thread;
 #[expect(unsafe_code, reason = "the call is the system's own, see the notes there")]
 mod usage;
 mod whole;
+mod workers;
 #[cfg_attr(
     target_os = "linux",
     expect(unsafe_code, reason = "the calls are the system's own, see the notes there")
