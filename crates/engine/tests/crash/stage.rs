@@ -165,6 +165,9 @@ impl Disk for StageDisk {
     fn describe(&self, path: &Path) -> PathBuf {
         self.0.describe(path)
     }
+    fn simulation_seed(&self) -> Option<u64> {
+        self.0.simulation_seed()
+    }
 }
 
 /// Copies every file of a simulated disk to a directory.
