@@ -13,6 +13,7 @@ mod command_cost;
 pub(crate) mod fc_words;
 mod game;
 pub(crate) mod instructions;
+mod paged;
 mod partial_cost;
 mod peers_clients;
 mod peers_collections;
@@ -127,6 +128,11 @@ pub(crate) static EXPERIMENTS: Registry<Registered> = Registry::new(
         row::<restart_serving::RestartServing>(),
         row::<redo_cost::RedoCost>(),
         row::<command_cost::CommandCost>(),
+        row::<paged::PagedRead>(),
+        row::<paged::PagedScan>(),
+        row::<paged::PagedYcsb>(),
+        row::<paged::PagedTpcc>(),
+        row::<paged::PagedPageSize>(),
         row::<siren_tab3::SirenTab3>(),
         row::<siren_fig9::SirenFig9>(),
         row::<fc_words::FcWords>(),

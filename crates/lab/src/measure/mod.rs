@@ -6,4 +6,5 @@ pub(crate) mod durations;
 pub(crate) mod machine;
 pub(crate) mod outcome;
 pub(crate) mod process;
+pub(crate) mod raw_pages;
 pub(crate) mod stats;

@@ -7,6 +7,7 @@ pub(crate) mod aries;
 pub(crate) mod arrays;
 pub(crate) mod counters;
 pub(crate) mod null_server;
+pub(crate) mod paged;
 pub(crate) mod records;
 pub(crate) mod resp;
 pub(crate) mod server;

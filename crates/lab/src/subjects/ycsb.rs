@@ -4,7 +4,9 @@
 use std::path::Path;
 
 use parking_lot::Mutex;
-use stillpoint::{Batch, Engine, KeySet, Kind, Mode, Session, Slot, Stamp, TableId, Tx, TxError};
+use stillpoint::{
+    Batch, Config, Engine, KeySet, Kind, Mode, Session, Slot, Stamp, TableId, Tx, TxError,
+};
 
 use crate::error::LabResult;
 use crate::subjects::adapter::{Checkpointed, Client, Status};
@@ -55,10 +57,36 @@ impl YcsbRecords {
     /// # Errors
     /// When the engine refuses.
     pub(crate) fn open(row: Row, kind: Kind, records: u64, dir: &Path) -> LabResult<Self> {
-        let opened = |e| failed(row.name, e);
-        let engine = Engine::open(measured(dir, row.scheme, row.journal)).map_err(opened)?;
+        Self::open_with(row.name, measured(dir, row.scheme, row.journal), kind, records)
+    }
+
+    /// As [`open`](Self::open), with these settings.
+    ///
+    /// # Errors
+    /// When the engine refuses.
+    pub(crate) fn open_with(
+        name: &'static str,
+        config: Config,
+        kind: Kind,
+        records: u64,
+    ) -> LabResult<Self> {
+        let opened = |e| failed(name, e);
+        let engine = Engine::open(config).map_err(opened)?;
         let table = engine.table_with("usertable", kind).map_err(opened)?;
-        Ok(YcsbRecords { name: row.name, engine, table, records, inserted: Mutex::default() })
+        Ok(YcsbRecords { name, engine, table, records, inserted: Mutex::default() })
+    }
+
+    /// The engine.
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Closes the engine.
+    ///
+    /// # Errors
+    /// When the engine refuses.
+    pub(crate) fn close(self) -> LabResult<()> {
+        self.engine.close().map_err(|e| failed(self.name, e))
     }
 
     /// Writes all records.
@@ -141,6 +169,16 @@ impl YcsbRecords {
             return Err(failed(self.name, reason));
         }
         Ok(self.engine.len(self.table))
+    }
+
+    /// Inserts of each worker over all runs so far.
+    pub(crate) fn inserted(&self) -> Vec<u64> {
+        self.inserted.lock().clone()
+    }
+
+    /// Goes on behind the inserts of an earlier opening.
+    pub(crate) fn go_on(&self, inserted: Vec<u64>) {
+        *self.inserted.lock() = inserted;
     }
 
     /// Records that were loaded and inserted.

@@ -28,12 +28,15 @@ pub(crate) struct Mix {
     pub(crate) inserts: f64,
     /// Share of ranges. The remaining operations read, modify and write.
     pub(crate) ranges: f64,
-    /// Whether reads prefer the newest records, by a Zipf law. Otherwise keys are scrambled.
+    /// Whether reads prefer the newest records, by a Zipf law.
     pub(crate) reads_latest: bool,
+    /// The law of all other keys.
+    pub(crate) law: KeyLaw,
 }
 
 const fn mix(name: &'static str, reads: f64, updates: f64, inserts: f64) -> Mix {
-    Mix { name, reads, updates, inserts, ranges: 0.0, reads_latest: inserts > 0.0 }
+    let (ranges, reads_latest, law) = (0.0, inserts > 0.0, KeyLaw::ScrambledZipf);
+    Mix { name, reads, updates, inserts, ranges, reads_latest, law }
 }
 
 /// The workloads A to D and F.
@@ -47,7 +50,7 @@ pub(crate) const MIXES: [Mix; 5] = [
 
 /// The workload E: ranges of 1 to [`RANGE_RECORDS_MAX`] records, and inserts.
 pub(crate) const RANGES: Mix =
-    Mix { name: "E", reads: 0.0, updates: 0.0, inserts: 0.05, ranges: 0.95, reads_latest: false };
+    Mix { ranges: 0.95, reads_latest: false, ..mix("E", 0.0, 0.0, 0.05) };
 
 /// Most records of a range. All lengths are equally likely.
 pub(crate) const RANGE_RECORDS_MAX: u64 = 100;
@@ -111,7 +114,7 @@ impl Operations {
             workers: workers as u64,
             worker: worker as u64,
             inserted,
-            keys: Keys::with(KeyLaw::ScrambledZipf, records),
+            keys: Keys::with(mix.law, records),
             ages: Zipf::new(records, YCSB_EXPONENT),
             random: Random::for_thread(seed, worker),
         }

@@ -7,7 +7,7 @@ use stillpoint_state::{Field, FieldValue};
 
 use crate::error::LabResult;
 use crate::subjects::stillpoint::failed;
-use crate::subjects::tpcc_records::TpccRecords;
+use crate::subjects::tpcc_records::Bed;
 use crate::subjects::tpcc_records::slots::key;
 use crate::workloads::tpcc::check::{Checked, check as check_conditions};
 use crate::workloads::tpcc::memory::Rows;
@@ -20,26 +20,26 @@ use crate::workloads::tpcc::schema::{
 ///
 /// # Errors
 /// The first condition that does not hold, or an error of the engine.
-pub(super) fn check(subject: &TpccRecords) -> LabResult<Checked> {
-    let scale = subject.tpcc.population.scale;
-    let rows = InStore::new(subject)?;
+pub(super) fn check(bed: &Bed) -> LabResult<Checked> {
+    let scale = bed.tpcc.population.scale;
+    let rows = InStore::new(bed)?;
     let checked = check_conditions(&rows, &scale);
     rows.finish()?;
-    let checked = checked.map_err(|reason| failed(subject.name, reason))?;
+    let checked = checked.map_err(|reason| failed(bed.name, reason))?;
     let waiting = scale.districts() * (scale.customers - scale.delivered_at_first());
     let taken = checked.orders - (scale.districts() * scale.customers) as u64;
     let history = (0..scale.warehouses).map(|warehouse| rows.get(warehouse, Counters::HISTORY));
     let expected: [(&str, TableId, u64); 3] = [
-        (Order::NAME, subject.tpcc.table::<Order>(), checked.orders),
-        (NewOrder::NAME, subject.tpcc.table::<NewOrder>(), waiting as u64 + taken),
-        (History::NAME, subject.tpcc.table::<History>(), history.sum()),
+        (Order::NAME, bed.tpcc.table::<Order>(), checked.orders),
+        (NewOrder::NAME, bed.tpcc.table::<NewOrder>(), waiting as u64 + taken),
+        (History::NAME, bed.tpcc.table::<History>(), history.sum()),
     ];
     rows.finish()?;
     for (name, table, expected) in expected {
-        let found = subject.engine.len(table);
+        let found = bed.engine.len(table);
         if found != expected {
             let reason = format!("{name} has {found} records, not {expected}");
-            return Err(failed(subject.name, reason));
+            return Err(failed(bed.name, reason));
         }
     }
     Ok(checked)
@@ -49,9 +49,9 @@ pub(super) fn check(subject: &TpccRecords) -> LabResult<Checked> {
 ///
 /// # Errors
 /// An error of the engine.
-pub(super) fn committed(subject: &TpccRecords) -> LabResult<u64> {
-    let scale = subject.tpcc.population.scale;
-    let rows = InStore::new(subject)?;
+pub(super) fn committed(bed: &Bed) -> LabResult<u64> {
+    let scale = bed.tpcc.population.scale;
+    let rows = InStore::new(bed)?;
     let next = |district| u64::from(rows.get(district, District::NEXT_ORDER));
     let orders: u64 = (0..scale.districts()).map(|d| next(d) - scale.customers as u64 - 1).sum();
     let history = (0..scale.warehouses).map(|warehouse| rows.get(warehouse, Counters::HISTORY));
@@ -62,7 +62,7 @@ pub(super) fn committed(subject: &TpccRecords) -> LabResult<u64> {
 
 /// The tables of an engine in which no transaction runs.
 pub(super) struct InStore<'a> {
-    subject: &'a TpccRecords,
+    bed: &'a Bed,
     reading: RefCell<Reading>,
 }
 
@@ -79,23 +79,23 @@ impl<'a> InStore<'a> {
     ///
     /// # Errors
     /// When there are too many sessions.
-    pub(super) fn new(subject: &'a TpccRecords) -> LabResult<Self> {
-        let session = subject.engine.session().map_err(|e| failed(subject.name, e))?;
+    pub(super) fn new(bed: &'a Bed) -> LabResult<Self> {
+        let session = bed.engine.session().map_err(|e| failed(bed.name, e))?;
         let reading = Reading { session, last: None, bytes: Vec::new(), failed: None };
-        Ok(InStore { subject, reading: RefCell::new(reading) })
+        Ok(InStore { bed, reading: RefCell::new(reading) })
     }
 
     /// The error of a failed read.
     fn finish(&self) -> LabResult<()> {
         let reason = self.reading.borrow_mut().failed.take();
-        reason.map_or(Ok(()), |reason| Err(failed(self.subject.name, reason)))
+        reason.map_or(Ok(()), |reason| Err(failed(self.bed.name, reason)))
     }
 
     fn read<T: TableRow>(&self, row: usize, offset: usize, out: &mut [u8]) {
         let reading = &mut *self.reading.borrow_mut();
         if reading.last != Some((T::TABLE, row)) {
             reading.bytes.clear();
-            let table = self.subject.tpcc.table::<T>();
+            let table = self.bed.tpcc.table::<T>();
             let found = reading.session.read(table, &key(row), &mut reading.bytes);
             if let Err(error) = found {
                 reading.failed.get_or_insert(error.to_string());

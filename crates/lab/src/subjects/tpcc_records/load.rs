@@ -6,7 +6,7 @@ use stillpoint::{Batch, KeySet, Mode, Session, Slot, Stamp, TableId, Tx, TxError
 
 use crate::error::LabResult;
 use crate::subjects::stillpoint::failed;
-use crate::subjects::tpcc_records::TpccRecords;
+use crate::subjects::tpcc_records::Bed;
 use crate::subjects::tpcc_records::slots::{key, name_key};
 use crate::workloads::tpcc::input::names;
 use crate::workloads::tpcc::load::First;
@@ -22,27 +22,27 @@ const RECORDS: usize = 16;
 ///
 /// # Errors
 /// When the engine refuses.
-pub(super) fn load(subject: &TpccRecords) -> LabResult<()> {
-    let warehouses = subject.tpcc.population.scale.warehouses;
+pub(super) fn load(bed: &Bed) -> LabResult<()> {
+    let warehouses = bed.tpcc.population.scale.warehouses;
     let threads = stillpoint_io::cpu_count().clamp(1, warehouses);
     let part = |n: usize| warehouses * n / threads;
     let jobs = (0..threads).map(|n| {
         move || {
-            let session = subject.engine.session().map_err(|e| failed(subject.name, e))?;
-            let mut loader = Loader { subject, session, records: Vec::new() };
+            let session = bed.engine.session().map_err(|e| failed(bed.name, e))?;
+            let mut loader = Loader { bed, session, records: Vec::new() };
             if n == 0 {
-                loader.rows::<Item>(0..subject.tpcc.population.scale.items)?;
+                loader.rows::<Item>(0..bed.tpcc.population.scale.items)?;
             }
             (part(n)..part(n + 1)).try_for_each(|warehouse| loader.warehouse(warehouse))?;
-            loader.session.flush().map_err(|e| failed(subject.name, e))
+            loader.session.flush().map_err(|e| failed(bed.name, e))
         }
     });
     let done = stillpoint_io::in_parallel("load", jobs.collect());
-    done.map_err(|e| failed(subject.name, e))?.into_iter().collect()
+    done.map_err(|e| failed(bed.name, e))?.into_iter().collect()
 }
 
 struct Loader<'a> {
-    subject: &'a TpccRecords,
+    bed: &'a Bed,
     session: Session,
     records: Vec<Record>,
 }
@@ -55,8 +55,8 @@ struct Record {
 
 impl Loader<'_> {
     fn warehouse(&mut self, warehouse: usize) -> LabResult<()> {
-        let subject = self.subject;
-        let population = &subject.tpcc.population;
+        let bed = self.bed;
+        let population = &bed.tpcc.population;
         let scale = population.scale;
         let districts = warehouse * DISTRICTS..(warehouse + 1) * DISTRICTS;
         self.rows::<Warehouse>(warehouse..warehouse + 1)?;
@@ -72,7 +72,7 @@ impl Loader<'_> {
                 let named = population.by_name(district, name);
                 let value = named.iter().flat_map(|number| number.to_le_bytes()).collect();
                 let key = name_key(district, name).to_vec();
-                self.add(Record { table: subject.tpcc.names, key, value })?;
+                self.add(Record { table: bed.tpcc.names, key, value })?;
             }
             for order in (1..=scale.customers).map(|n| scale.order_row(district, n as u32)) {
                 self.rows::<Order>(order..order + 1)?;
@@ -87,11 +87,11 @@ impl Loader<'_> {
     }
 
     fn rows<T: First>(&mut self, rows: Range<usize>) -> LabResult<()> {
-        let subject = self.subject;
+        let bed = self.bed;
         for row in rows {
             let mut value = vec![0; T::PACKED_BYTES];
-            T::first(&subject.tpcc.population, row).into_bytes(&mut value);
-            self.add(Record { table: subject.tpcc.table::<T>(), key: key(row).to_vec(), value })?;
+            T::first(&bed.tpcc.population, row).into_bytes(&mut value);
+            self.add(Record { table: bed.tpcc.table::<T>(), key: key(row).to_vec(), value })?;
         }
         Ok(())
     }
@@ -106,7 +106,7 @@ impl Loader<'_> {
         self.session.execute(&mut batch);
         let refused = batch.failed;
         self.records.clear();
-        refused.map_or(Ok(()), |reason| Err(failed(self.subject.name, reason)))
+        refused.map_or(Ok(()), |reason| Err(failed(self.bed.name, reason)))
     }
 }
 

@@ -12,6 +12,7 @@
 //! expectation does not hold, the procedure writes nothing and the terminal tries again.
 
 mod check;
+pub(crate) mod full;
 mod load;
 mod procedure;
 mod slots;
@@ -86,11 +87,16 @@ pub(crate) fn row(name: &str) -> Row {
     *found.unwrap_or_else(|| panic!("the registries have no row {name:?}"))
 }
 
-/// The engine with TPC-C's tables and procedures.
-pub(crate) struct TpccRecords {
+/// An engine with TPC-C's tables.
+struct Bed {
     name: &'static str,
     engine: Engine,
     tpcc: Tpcc,
+}
+
+/// The engine with TPC-C's tables and procedures.
+pub(crate) struct TpccRecords {
+    bed: Bed,
     is_strict: bool,
     /// Number of attempts whose expectation did not hold.
     retries: Mutex<u64>,
@@ -123,7 +129,8 @@ impl TpccRecords {
         let population = Arc::clone(population);
         let tpcc = Tpcc::new(|name| engine.table(name), population).map_err(opened)?;
         let is_strict = row.durability == Durability::Strict;
-        Ok(TpccRecords { name: row.name, engine, tpcc, is_strict, retries: Mutex::default() })
+        let bed = Bed { name: row.name, engine, tpcc };
+        Ok(TpccRecords { bed, is_strict, retries: Mutex::default() })
     }
 
     /// Writes the first value of every row that the load has.
@@ -131,7 +138,7 @@ impl TpccRecords {
     /// # Errors
     /// When the engine refuses.
     pub(crate) fn load(&self) -> LabResult<()> {
-        load::load(self)
+        load::load(&self.bed)
     }
 
     /// The client of one of `workers` workers. The client's terminals belong to the worker's own
@@ -162,7 +169,7 @@ impl TpccRecords {
     /// # Errors
     /// The first condition that does not hold.
     pub(crate) fn check(&self) -> LabResult<Checked> {
-        check::check(self)
+        check::check(&self.bed)
     }
 
     /// Orders taken and payments made since the load.
@@ -170,7 +177,7 @@ impl TpccRecords {
     /// # Errors
     /// When the engine refuses.
     pub(crate) fn committed(&self) -> LabResult<u64> {
-        check::committed(self)
+        check::committed(&self.bed)
     }
 
     /// Number of repeated attempts, made because an expectation did not hold.
@@ -181,11 +188,11 @@ impl TpccRecords {
 
 impl Checkpointed for TpccRecords {
     fn start_checkpoint(&self) -> LabResult<()> {
-        start_checkpoint(self.name, &self.engine)
+        start_checkpoint(self.bed.name, &self.bed.engine)
     }
 
     fn status(&self) -> Status {
-        status(&self.engine)
+        status(&self.bed.engine)
     }
 }
 

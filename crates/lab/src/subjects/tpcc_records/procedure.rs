@@ -251,7 +251,7 @@ impl Memory for InTransaction<'_, '_> {
 }
 
 /// The customer in the middle of a secondary record.
-fn middle_of(value: ValueRef<'_>) -> Option<u32> {
+pub(super) fn middle_of(value: ValueRef<'_>) -> Option<u32> {
     let last = (value.len() / 4).checked_sub(1)?;
     let mut number = [0; 4];
     value.read_range(last / 2 * 4, &mut number);

@@ -48,14 +48,14 @@ impl<'a> Terminal<'a> {
         worker: usize,
         seed: u64,
     ) -> LabResult<Self> {
-        let scale = subject.tpcc.population.scale;
+        let scale = subject.bed.tpcc.population.scale;
         let warehouses = scale.warehouses;
         let part = |n: usize| warehouses * n / workers;
         let homes =
             if warehouses < workers { 0..warehouses } else { part(worker)..part(worker + 1) };
         Ok(Terminal {
             subject,
-            session: subject.engine.session().map_err(|e| failed(subject.name, e))?,
+            session: subject.bed.engine.session().map_err(|e| failed(subject.bed.name, e))?,
             random: Random::for_thread(seed, worker),
             first_home: homes.start as u64,
             homes: homes.len() as u64,
@@ -76,7 +76,7 @@ impl<'a> Terminal<'a> {
     pub(super) fn draw(&mut self) -> Transaction {
         let warehouse = (self.first_home + self.random.below(self.homes)) as u32;
         self.drawn += 1;
-        let scale = &self.subject.tpcc.population.scale;
+        let scale = &self.subject.bed.tpcc.population.scale;
         loop {
             let drawn = Transaction::draw_half(scale, &mut self.random, warehouse, self.drawn);
             if !self.orders_alone || matches!(drawn, Transaction::NewOrder { .. }) {
@@ -88,7 +88,7 @@ impl<'a> Terminal<'a> {
     /// A transaction with its expectation, which assumes that all transactions before it in the
     /// batch commit.
     fn expect(&mut self, transaction: Transaction) -> LabResult<Asked> {
-        let items = self.subject.tpcc.population.scale.items;
+        let items = self.subject.bed.tpcc.population.scale.items;
         match transaction {
             Transaction::Payment { district, customer_district, who, .. } => {
                 let customer = match who {
@@ -114,7 +114,7 @@ impl<'a> Terminal<'a> {
                 self.next_orders[district] = Some(expected + u64::from(is_taken));
                 Ok(Asked { transaction, expected, customer: 0 })
             }
-            other => Err(failed(self.subject.name, format!("no terminal asks for {other:?}"))),
+            other => Err(failed(self.subject.bed.name, format!("no terminal asks for {other:?}"))),
         }
     }
 
@@ -133,13 +133,13 @@ impl<'a> Terminal<'a> {
     pub(super) fn named(&mut self, district: usize, name: u32) -> LabResult<u32> {
         self.bytes.clear();
         let key = name_key(district, name);
-        let found = self.session.read(self.subject.tpcc.names, &key, &mut self.bytes);
-        found.map_err(|e| failed(self.subject.name, e))?;
+        let found = self.session.read(self.subject.bed.tpcc.names, &key, &mut self.bytes);
+        found.map_err(|e| failed(self.subject.bed.name, e))?;
         let numbers: Vec<u32> =
             self.bytes.as_chunks::<4>().0.iter().map(|n| u32::from_le_bytes(*n)).collect();
         if numbers.is_empty() {
             let reason = format!("nobody in district {district} has last name {name}");
-            return Err(failed(self.subject.name, reason));
+            return Err(failed(self.subject.bed.name, reason));
         }
         Ok(middle(&numbers))
     }
@@ -147,15 +147,15 @@ impl<'a> Terminal<'a> {
     /// Reads the number in some bytes of a record.
     fn column<T: TableRow>(&mut self, row: usize, offset: usize, len: usize) -> LabResult<u64> {
         self.bytes.clear();
-        let table = self.subject.tpcc.table::<T>();
+        let table = self.subject.bed.tpcc.table::<T>();
         let found = self.session.read(table, &key(row), &mut self.bytes);
-        found.map_err(|e| failed(self.subject.name, e))?;
+        found.map_err(|e| failed(self.subject.bed.name, e))?;
         let mut number = [0; 8];
         match self.bytes.get(offset..offset + len) {
             Some(bytes) => number[..len].copy_from_slice(bytes),
             None => {
                 let reason = format!("row {row} of {} is not there", T::NAME);
-                return Err(failed(self.subject.name, reason));
+                return Err(failed(self.subject.bed.name, reason));
             }
         }
         Ok(u64::from_le_bytes(number))
@@ -166,7 +166,7 @@ impl<'a> Terminal<'a> {
     fn execute(&mut self) -> LabResult<usize> {
         let moved = vec![false; self.batch.len()];
         let mut running = Running {
-            tpcc: &self.subject.tpcc,
+            tpcc: &self.subject.bed.tpcc,
             batch: &self.batch,
             moved,
             committed: 0,
@@ -175,7 +175,7 @@ impl<'a> Terminal<'a> {
         self.session.execute(&mut running);
         let Running { moved, committed, failed: refused, .. } = running;
         if let Some(reason) = refused {
-            return Err(failed(self.subject.name, reason));
+            return Err(failed(self.subject.bed.name, reason));
         }
         let mut moved = moved.into_iter();
         self.batch.retain(|_| moved.next().unwrap_or(false));
@@ -205,7 +205,7 @@ impl<'a> Terminal<'a> {
         loop {
             let asked = self.expect(transaction)?;
             let answer: Option<u64> =
-                self.session.call(name, &asked).map_err(|e| failed(self.subject.name, e))?;
+                self.session.call(name, &asked).map_err(|e| failed(self.subject.bed.name, e))?;
             match answer {
                 Some(answer) => return Ok(answer),
                 None => self.forget(&transaction),
@@ -227,13 +227,13 @@ impl Client for Terminal<'_> {
             rounds += 1;
             if rounds > ROUNDS_MAX {
                 let reason = format!("{:?} never finds what it expects", self.batch[0]);
-                return Err(failed(self.subject.name, reason));
+                return Err(failed(self.subject.bed.name, reason));
             }
             self.expect_anew()?;
             committed += self.execute()?;
         }
         if self.subject.is_strict {
-            self.session.flush().map_err(|e| failed(self.subject.name, e))?;
+            self.session.flush().map_err(|e| failed(self.subject.bed.name, e))?;
         }
         Ok(committed)
     }

@@ -108,7 +108,7 @@ fn the_records_hold_what_the_arrays_would() -> LabResult<()> {
         );
         assert_eq!(terminal.call()?, done.answer, "transaction {number}: {transaction:?}");
     }
-    let records = check::InStore::new(&subject)?;
+    let records = check::InStore::new(&subject.bed)?;
     for row in 0..small.customers * 10 {
         assert_eq!(records.row::<Customer>(row), memory.row::<Customer>(row));
     }

@@ -101,6 +101,11 @@ impl Transaction {
     /// Draws the `number`-th transaction.
     pub(crate) fn draw(scale: &Scale, random: &mut Random, number: u64) -> Self {
         let warehouse = random.below(scale.warehouses as u64) as u32;
+        Self::draw_of(scale, random, warehouse, number)
+    }
+
+    /// Draws the `number`-th transaction of a terminal of this warehouse.
+    pub(crate) fn draw_of(scale: &Scale, random: &mut Random, warehouse: u32, number: u64) -> Self {
         let district = warehouse * DISTRICTS as u32 + random.below(DISTRICTS as u64) as u32;
         let date = number + 2;
         let deck = random.below(1_000);
