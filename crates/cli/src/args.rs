@@ -73,7 +73,8 @@ Examples:
 A record is {\"table\":…,\"key\":…,\"tag\":…,\"value\":…}, and \"expires_ms\" where the key expires: the
 moment in milliseconds since the Unix epoch. Bytes that are no UTF-8 are written as
 {\"base16\":\"…\"}. What recovery would serve is what is written; the directory is not changed.
-Beside a running server it is the newest checkpoint, without the log.
+Beside a running server it is the newest checkpoint, without the log. A paged table is dumped only if
+no process has the directory open. `stillpoint load` makes tables in memory of all tables of a dump.
 The first line, {\"stillpoint_dump\":1}, and the last, {\"end\":true,\"records\":…,\"tables\":[…]}, tell
 a whole dump from one that was cut off.
 
@@ -130,7 +131,12 @@ Examples:
         json: bool,
     },
     /// Make a new data directory from one checkpoint
-    #[command(after_help = "Example:\n  stillpoint restore ./data --checkpoint 7 --to ./restored")]
+    #[command(after_help = "\
+A store with paged tables is refused: their pages make a state only together with the logs. Copy the
+whole directory while no process has it open.
+
+Example:
+  stillpoint restore ./data --checkpoint 7 --to ./restored")]
     Restore {
         /// The data directory
         dir: PathBuf,
@@ -312,6 +318,14 @@ pub(crate) struct ServeArgs {
     #[arg(long, env = "STILLPOINT_WAIT_FOR_LOAD", num_args = 0..=1,
         default_missing_value = "true", value_name = "BOOL")]
     pub(crate) wait_for_load: Option<bool>,
+    /// The part of that memory which holds pages of paged tables, for a store that has some
+    /// [default: none]
+    #[arg(long, env = "STILLPOINT_POOL", value_name = "SIZE", value_parser = size)]
+    pub(crate) pool: Option<u64>,
+    /// Bytes of a page of paged tables, 4KiB to 64KiB; the first one fixes it
+    /// [default: 16KiB, or as the store has it]
+    #[arg(long, env = "STILLPOINT_PAGE_SIZE", value_name = "SIZE", value_parser = size)]
+    pub(crate) page_size: Option<u64>,
     /// Password that clients must give with AUTH
     #[arg(long, env = "STILLPOINT_REQUIREPASS", hide_env_values = true, value_name = "PASS")]
     pub(crate) requirepass: Option<String>,

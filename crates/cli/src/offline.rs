@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
-use stillpoint::offline::{self, Extent};
+use stillpoint::offline::{self, Extent, VerifiedTree};
 use stillpoint::{Config, Engine};
 use stillpoint_server::{
     CollectionCheck, StoredValue, VerifiedCollections, logged_requests, with_commands,
@@ -72,6 +72,10 @@ pub(crate) fn check(
             "extent": extent_json(checked.extent),
             "checkpoints": checkpoints,
             "log_bytes": checked.replay_bytes,
+            "pages": checked.pages.map(|of| {
+                json!({"pages": of.pages, "page_bytes": of.page_bytes, "slots": of.slots})
+            }),
+            "paged_tables": checked.trees.iter().map(tree_json).collect::<Vec<_>>(),
             "procedures": procedures,
             "collections": collections.map(|found| {
                 json!({
@@ -82,6 +86,7 @@ pub(crate) fn check(
             }),
             "damage": checked.damage,
             "damage_more": checked.damage_more,
+            "harmless": checked.harmless,
         });
         writeln!(out, "{all}")?;
     } else {
@@ -103,6 +108,23 @@ fn show_checked(
             out,
             "checkpoint {epoch}: {records} records, {size}, every checksum right, every key once"
         )?;
+    }
+    if let Some(of) = &checked.pages {
+        let (pages, size, slots) = (of.pages, show_size(of.page_bytes as u64), of.slots);
+        writeln!(
+            out,
+            "pages: {pages} of {size} in {slots} slots, every checksum right, every slot used once"
+        )?;
+    }
+    for tree in &checked.trees {
+        let VerifiedTree { name, records, pages, levels } = tree;
+        writeln!(
+            out,
+            "paged table {name}: {records} records in {pages} pages of {levels} levels, every key in order"
+        )?;
+    }
+    for harmless in &checked.harmless {
+        writeln!(out, "harmless: {harmless}")?;
     }
     for damage in &checked.damage {
         writeln!(out, "damaged: {damage}")?;
@@ -129,6 +151,11 @@ fn show_checked(
         writeln!(out, "sound")?;
     }
     Ok(())
+}
+
+fn tree_json(tree: &VerifiedTree) -> Value {
+    let VerifiedTree { name, records, pages, levels } = tree;
+    json!({"name": name, "records": records, "pages": pages, "levels": levels})
 }
 
 /// The examined part of the directory, if it is not all.
@@ -160,6 +187,7 @@ pub(crate) fn inspect(dir: &Path, as_json: bool, out: &mut dyn Write) -> Done {
             "extent": extent_json(inspection.extent),
             "log_bytes": inspection.logs.map(|logs| logs.replay_bytes),
             "gsn_max": inspection.logs.map(|logs| logs.gsn_max),
+            "pages": inspection.pages.as_ref().map(pages_json),
             "damage": inspection.damage,
         });
         writeln!(out, "{all}")?;
@@ -169,10 +197,7 @@ pub(crate) fn inspect(dir: &Path, as_json: bool, out: &mut dyn Write) -> Done {
     writeln!(out, "next epoch   {}", manifest.next_epoch)?;
     let closed = if manifest.clean_shutdown.is_some() { "in order" } else { "no, or by a crash" };
     writeln!(out, "closed       {closed}")?;
-    for table in &manifest.tables {
-        let (name, id, generation) = (&table.name, table.id, table.generation);
-        writeln!(out, "table        {name} (number {id}, generation {generation})")?;
-    }
+    show_tables(&inspection, out)?;
     for checkpoint in &manifest.checkpoints {
         let bytes = checkpoint.parts.iter().map(|part| part.bytes).sum();
         writeln!(
@@ -212,6 +237,54 @@ pub(crate) fn inspect(dir: &Path, as_json: bool, out: &mut dyn Write) -> Done {
         writeln!(out, "{said}")?;
     }
     Ok(exit_of(&inspection))
+}
+
+fn pages_json(of: &offline::InspectedPages) -> Value {
+    json!({
+        "page_bytes": of.page_bytes,
+        "map": of.map,
+        "records": of.records,
+        "pages": of.pages,
+        "slots": of.slots,
+    })
+}
+
+/// Lists the tables, with their kinds, and the pages of paged ones.
+fn show_tables(inspection: &offline::Inspection, out: &mut dyn Write) -> std::io::Result<()> {
+    for table in &inspection.manifest.tables {
+        let (name, id, generation) = (&table.name, table.id, table.generation);
+        let kind = match json!(table.kind).as_str() {
+            None | Some("memory") => String::new(),
+            Some(kind) => format!(", {kind}"),
+        };
+        writeln!(out, "table        {name} (number {id}, generation {generation}{kind})")?;
+    }
+    inspection.pages.as_ref().map_or(Ok(()), |pages| show_pages(pages, inspection, out))
+}
+
+/// Says what `inspect` found of the pages of paged tables.
+fn show_pages(
+    of: &offline::InspectedPages,
+    inspection: &offline::Inspection,
+    out: &mut dyn Write,
+) -> std::io::Result<()> {
+    let size = show_size(of.page_bytes as u64);
+    match (of.pages, of.slots) {
+        (Some(pages), Some(slots)) => {
+            let bytes = show_size(slots * of.page_bytes as u64);
+            writeln!(
+                out,
+                "pages        {pages} of {size}, in {slots} slots of {bytes}, round {} of the map",
+                of.map
+            )?;
+        }
+        _ => writeln!(out, "pages        of {size}, round {} of the map", of.map)?,
+    }
+    for (table, records) in &of.records {
+        let name = inspection.manifest.table(*table).map_or("", |table| &table.name);
+        writeln!(out, "in pages     {records} records of table {name}")?;
+    }
+    Ok(())
 }
 
 /// Writes the calls that the logs name, one JSON line each.

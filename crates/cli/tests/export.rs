@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use stillpoint::{Config, Engine};
+use stillpoint::{Config, Engine, Kind};
 
 fn export(dir: &Path, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_stillpoint"))
@@ -17,10 +17,14 @@ fn export(dir: &Path, arguments: &[&str]) -> Output {
 #[test]
 fn a_table_leaves_as_an_arrow_file() {
     let dir = tempfile::tempdir().expect("a directory");
-    let engine = Engine::open(Config::new(dir.path())).expect("an empty directory");
+    let mut config = Config::new(dir.path());
+    config.pool_bytes = Some(1 << 20);
+    let engine = Engine::open(config).expect("an empty directory");
     let table = engine.table("pets").expect("a table");
+    let paged = engine.table_with("orders", Kind::Paged).expect("a table");
     let mut session = engine.session().expect("a session");
     session.transact(|tx| tx.put(table, b"rex the dog", b"good")).expect("commits");
+    session.transact(|tx| tx.put(paged, b"a dog collar", b"red")).expect("commits");
     drop(session);
     engine.close().expect("closes");
 
@@ -28,6 +32,9 @@ fn a_table_leaves_as_an_arrow_file() {
     assert_eq!((status.code(), &*stderr), (Some(0), &b""[..]));
     assert!(stdout.starts_with(b"ARROW1") && stdout.ends_with(b"ARROW1"));
     assert!(stdout.windows(11).any(|window| window == b"rex the dog"));
+
+    let Output { status, stdout, .. } = export(dir.path(), &["--table", "orders", "--arrow"]);
+    assert!(status.success() && stdout.windows(12).any(|window| window == b"a dog collar"));
 
     let Output { status, stderr, .. } = export(dir.path(), &["--table", "cats", "--arrow"]);
     let said = String::from_utf8(stderr).expect("text");

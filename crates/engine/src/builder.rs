@@ -137,8 +137,16 @@ impl<'a> EngineBuilder<'a> {
         Engine::open_built(self)
     }
 
+    /// As [`offline::check`], on the disk of the settings. All other settings count for nothing.
+    ///
+    /// # Errors
+    /// As [`offline::check`].
+    pub fn check(self) -> Result<offline::Checked, Error> {
+        offline::check_with(&self.config)
+    }
+
     /// As [`offline::dump`], of a store whose log may hold calls of the builder's procedures. The
-    /// settings count for nothing but the data directory.
+    /// settings count for nothing but the data directory and the disk.
     ///
     /// # Errors
     /// As [`offline::dump`]. [`Error::Recovery`] if the log holds calls of other procedures.
@@ -148,7 +156,7 @@ impl<'a> EngineBuilder<'a> {
         visit: &mut offline::DumpVisit<'_>,
     ) -> Result<offline::Dumped, Error> {
         let Parts { config, procedures, .. } = self.into_parts();
-        offline::dump_with(&config.data, table, procedures, visit)
+        offline::dump_with(&config, table, procedures, visit)
     }
 
     /// As [`offline::Loader::open`], for a store whose log may hold calls of the builder's procedures.

@@ -8,6 +8,7 @@ use stillpoint_format::ident::StoreId;
 use stillpoint_format::manifest::Manifest;
 use stillpoint_format::names;
 use stillpoint_io::{Disk, Rng};
+use stillpoint_paged::KIND_NAME;
 
 use crate::error::Error;
 
@@ -25,12 +26,13 @@ pub(crate) fn read(disk: &dyn Disk) -> Result<Option<Manifest>, Error> {
     read_with_kinds(disk, &[])
 }
 
-/// As [`read`], with further kinds of tables.
+/// As [`read`], with further kinds of tables than those of the engine.
 pub(crate) fn read_with_kinds(disk: &dyn Disk, kinds: &[&str]) -> Result<Option<Manifest>, Error> {
     let path = Path::new(names::MANIFEST);
     if !disk.exists(path)? {
         let mut left = disk.list(Path::new(""))?;
-        left.retain(|name| name == names::CHECKPOINT_DIR || name == names::LOG_DIR);
+        let dirs = [names::CHECKPOINT_DIR, names::LOG_DIR, names::PAGES_DIR];
+        left.retain(|name| dirs.contains(&&**name));
         for at in (0..left.len()).rev() {
             if disk.list(Path::new(&left[at]))?.is_empty() {
                 left.remove(at);
@@ -43,7 +45,8 @@ pub(crate) fn read_with_kinds(disk: &dyn Disk, kinds: &[&str]) -> Result<Option<
         return Err(Error::ManifestMissing { directory, found: left.join(" and ") });
     }
     let bytes = stillpoint_io::read_all(disk, path)?;
-    Manifest::decode_with_kinds(&bytes, kinds)
+    let kinds: Vec<&str> = kinds.iter().copied().chain([KIND_NAME]).collect();
+    Manifest::decode_with_kinds(&bytes, &kinds)
         .map(Some)
         .map_err(|source| Error::Manifest { file: disk.describe(path), source })
 }

@@ -8,6 +8,7 @@ use stillpoint_io::{Clock, Disk, RealClock, RealDisk, RealRng, Rng};
 use stillpoint_store::AddressSpace;
 
 use crate::error::Error;
+use crate::paged::STORE_BYTES_MIN;
 
 pub use stillpoint_checkpoint::QuiesceFor;
 pub use stillpoint_journal::Durability;
@@ -84,9 +85,10 @@ pub struct Config {
     /// Bytes of the pool of [paged tables](crate::Kind::Paged), at least 16 pages. The pool counts against
     /// [`max_memory_bytes`](Self::max_memory_bytes) from the start. `None` for a store without such tables.
     pub pool_bytes: Option<usize>,
-    /// Bytes of a page of paged tables: a power of two from 4 KiB to 64 KiB. Fixed when the first
-    /// checkpoint holds a paged table.
-    pub page_bytes: usize,
+    /// Bytes of a page of paged tables: a power of two from 4 KiB to 64 KiB. The first paged table of a
+    /// store fixes the size, and a later opening with another one is refused. `None` for the size that the
+    /// store has, and for 16 KiB in a store without such tables.
+    pub page_bytes: Option<usize>,
     /// Bytes by which the file of pages grows.
     pub page_growth_bytes: u64,
     /// Most sessions at a time. Each has a worker of the store.
@@ -179,7 +181,7 @@ impl Config {
             max_memory_bytes: (stillpoint_io::total_memory_bytes() as usize / 4 * 3).max(64 << 20),
             stable_pool_bytes: None,
             pool_bytes: None,
-            page_bytes: 16 << 10,
+            page_bytes: None,
             page_growth_bytes: stillpoint_paged::GROWTH_BYTES,
             sessions: 128,
             logs: cores.clamp(1, 64),
@@ -278,7 +280,7 @@ impl Config {
             return refuse("keep_checkpoints", "at least one must be kept".to_owned());
         }
         self.checkpoint_policy().check()?;
-        if self.max_memory_bytes < 32 << 20 {
+        if self.max_memory_bytes < STORE_BYTES_MIN {
             return refuse("max_memory", "less than 32 MiB does not hold a store".to_owned());
         }
         if let Some(bytes) =
@@ -287,7 +289,7 @@ impl Config {
             let reason = format!("{bytes} bytes are more than half of max_memory, which has them");
             return refuse("stable_pool", reason);
         }
-        self.check_pool(journal.capabilities.logs_calls_alone)?;
+        self.check_pool(None)?;
         if self.stable_pool_bytes.is_some_and(|bytes| bytes < 1 << 20) {
             return refuse("stable_pool", "less than 1 MiB does not hold old values".to_owned());
         }

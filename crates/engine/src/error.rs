@@ -4,6 +4,8 @@ use stillpoint_checkpoint::{CheckpointError, MergeError};
 use stillpoint_format::manifest::ManifestError;
 use stillpoint_io::{DiskError, NotOwner};
 use stillpoint_journal::JournalError;
+use stillpoint_paged::PagesError;
+use stillpoint_recovery::RecoveryError;
 use stillpoint_store::{LogRefused, TxError};
 
 /// Errors of the engine. Each names the file or setting concerned and the cure.
@@ -31,7 +33,17 @@ pub enum Error {
     },
     /// The pages of paged tables cannot be opened.
     #[error("paged tables: {0}")]
-    Pages(String),
+    Pages(#[from] PagesError),
+    /// The store has paged tables, and the tool does not work on those.
+    #[error("{} has paged tables{}, and {reason}", dir.display(), listed(names))]
+    PagedTables {
+        /// The data directory.
+        dir: PathBuf,
+        /// Names of the tables. Empty if they are not known.
+        names: Vec<String>,
+        /// The reason and the cure.
+        reason: String,
+    },
     /// The opening was cancelled.
     #[error("the opening of the store was cancelled: nothing has changed, open it again")]
     Cancelled,
@@ -125,7 +137,7 @@ pub enum Error {
     },
     /// Recovery failed; nothing is served.
     #[error(transparent)]
-    Recovery(#[from] stillpoint_recovery::RecoveryError),
+    Recovery(#[from] RecoveryError),
     /// A file operation failed.
     #[error(transparent)]
     Disk(#[from] DiskError),
@@ -284,10 +296,47 @@ impl Error {
     pub fn is_damage(&self) -> bool {
         match self {
             Self::Manifest { .. } | Self::ManifestMissing { .. } => true,
-            Self::Recovery(error) => error.is_damage(),
-            _ => false,
+            Self::Pages(error) => error.is_damage(),
+            Self::Recovery(error) if error.is_damage() => true,
+            _ => self.abandoned().is_some_and(stillpoint_paged::is_damage),
         }
     }
+
+    /// The damaged, stale or misplaced page of a paged table that a transaction has met: file, slot, page
+    /// and table. Other transactions go on. Also the defect of the files of pages that an opening has
+    /// met.
+    ///
+    /// ```
+    /// # fn show(error: &stillpoint::Error) {
+    /// use stillpoint::PagesError;
+    /// if let Some(PagesError::Page { file, slot, page, table, .. }) = error.damaged_pages() {
+    ///     println!("{}: slot {slot} has not page {page} of table {table:?}", file.display());
+    /// }
+    /// # }
+    /// ```
+    pub fn damaged_pages(&self) -> Option<&PagesError> {
+        let found = match self {
+            Self::Pages(error) => Some(error),
+            _ => self.abandoned().and_then(stillpoint_paged::pages_error),
+        };
+        found.filter(|error| error.is_damage())
+    }
+
+    /// Why a transaction, or the replay of one, was given up.
+    fn abandoned(&self) -> Option<&(dyn std::error::Error + Send + Sync + 'static)> {
+        match self {
+            Self::Transaction(TxError::Abandoned(reason))
+            | Self::Recovery(RecoveryError::Apply { source: TxError::Abandoned(reason), .. }) => {
+                Some(&**reason)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Names in brackets, if there are any.
+fn listed(names: &[String]) -> String {
+    if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) }
 }
 
 /// The cure for a MANIFEST whose error names none.

@@ -93,7 +93,7 @@ pub use stillpoint_format::hash::KeyHasher;
 pub use stillpoint_format::registry::UnknownName;
 pub use stillpoint_io::{Cancel, NotOwner, ask_for_short_slices, go_behind};
 pub use stillpoint_journal::{Holder, JournalStats};
-pub use stillpoint_paged::PoolStats;
+pub use stillpoint_paged::{PagesError, PoolStats};
 pub use stillpoint_recovery::{Progress, RecoverySummary, Stage};
 pub use stillpoint_store::{
     AddressSpace, FoundValue, KeySet, MemoryLimit, Mode, PageSize, Phase, RecordUse, RegionError,

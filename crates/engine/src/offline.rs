@@ -4,6 +4,7 @@ mod calls;
 mod load;
 mod look;
 mod merge;
+mod paged;
 mod repair;
 mod restore;
 
@@ -21,10 +22,11 @@ use crate::error::Error;
 
 pub use calls::calls;
 pub use load::Loader;
-pub(crate) use look::dump_with;
 pub use look::{
-    Checked, DumpVisit, Dumped, Extent, InspectedLogs, Inspection, check, dump, inspect,
+    Checked, DumpVisit, Dumped, Extent, InspectedLogs, InspectedPages, Inspection, VerifiedPages,
+    VerifiedTree, check, dump, inspect,
 };
+pub(crate) use look::{check_with, dump_with};
 pub use merge::{adopt, merge};
 pub use repair::{Repair, repair};
 pub use restore::restore;

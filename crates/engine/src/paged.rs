@@ -3,56 +3,138 @@
 use std::sync::Arc;
 
 use stillpoint_format::manifest::{Manifest, TableKind as KindName};
+use stillpoint_format::pages::{PAGE_BYTES_MAX, PAGE_BYTES_MIN};
 use stillpoint_io::Disk;
 use stillpoint_paged::{
-    KIND_NAME, POOL_PAGES_MIN, PageStore, PageStoreConfig, Paged, Pool, PoolStats,
+    KIND_NAME, NamedPages, PAGE_BYTES_DEFAULT, POOL_PAGES_MIN, PageStore, PageStoreConfig, Paged,
+    Pool,
 };
-use stillpoint_txn::TableKind;
+use stillpoint_store::TableId;
+use stillpoint_txn::{KindTable, TableKind};
 
 use crate::config::Config;
-use crate::engine::Engine;
 use crate::error::Error;
 use crate::kinds::Kinds;
 
-/// Smallest and largest page, in bytes.
-const PAGE_BYTES: std::ops::RangeInclusive<usize> = 4 << 10..=64 << 10;
+/// Memory that a pool leaves for records in memory, at least.
+pub(crate) const STORE_BYTES_MIN: usize = 32 << 20;
+
+/// What a MANIFEST says about paged tables.
+#[derive(Debug, Default)]
+pub(crate) struct PagedTables<'m> {
+    /// Names of the tables.
+    pub(crate) names: Vec<&'m str>,
+    /// The tables, in the order of the names.
+    pub(crate) tables: Vec<KindTable<'m>>,
+}
+
+impl<'m> PagedTables<'m> {
+    pub(crate) fn of(manifest: &'m Manifest) -> Self {
+        let mut found = Self::default();
+        for table in &manifest.tables {
+            if matches!(&table.kind, KindName::Other(name) if name == KIND_NAME) {
+                found.names.push(&table.name);
+                let (id, generation) = (TableId(table.id), table.generation);
+                found.tables.push(KindTable { id, generation, section: table.private.as_deref() });
+            }
+        }
+        found
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// What the sections say of the pages.
+    ///
+    /// # Errors
+    /// A section cannot be read, or contradicts the others.
+    pub(crate) fn named(&self) -> Result<NamedPages, Error> {
+        Ok(NamedPages::of(&self.sections())?)
+    }
+
+    pub(crate) fn sections(&self) -> Vec<&'m str> {
+        self.tables.iter().filter_map(|table| table.section).collect()
+    }
+}
+
+/// The size of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PoolSize {
+    frames: usize,
+    page_bytes: usize,
+}
 
 impl Config {
     /// Checks the settings together with the kinds of tables of the program, before anything is touched.
-    /// Gives the names of all kinds besides those in memory.
+    /// Gives the names of these kinds.
     pub(crate) fn check_with(
         &self,
         kinds: &[Arc<dyn TableKind>],
     ) -> Result<Vec<&'static str>, Error> {
         self.check()?;
         Kinds::new(kinds.to_vec())?;
-        let paged = self.pool_bytes.map(|_| KIND_NAME);
-        let names: Vec<_> = kinds.iter().map(|kind| kind.name()).chain(paged).collect();
+        let names: Vec<_> = kinds.iter().map(|kind| kind.name()).collect();
         self.check_kinds(&names)?;
         Ok(names)
     }
 
-    /// Checks the settings of the pool.
-    pub(crate) fn check_pool(&self, logs_calls_alone: bool) -> Result<(), Error> {
+    /// Checks the settings of the pool, with all others that do not fit a pool. `tables` are those of the
+    /// store, and `None` before the store is read. Gives the size of the pool; `None` without one.
+    pub(crate) fn check_pool(
+        &self,
+        tables: Option<&PagedTables<'_>>,
+    ) -> Result<Option<PoolSize>, Error> {
         let refuse = |setting, reason: String| Err(Error::Config { setting, reason });
-        let Some(pool) = self.pool_bytes else { return Ok(()) };
-        let page = self.page_bytes;
-        if !PAGE_BYTES.contains(&page) || !page.is_power_of_two() {
+        let Some(pool) = self.pool_bytes else {
+            return match tables {
+                Some(tables) if !tables.is_empty() => {
+                    let names = tables.names.join(", ");
+                    let reason = format!(
+                        "the store has paged tables ({names}), whose pages are held by a pool: set its size"
+                    );
+                    refuse("pool", reason)
+                }
+                _ => Ok(None),
+            };
+        };
+        if let Some(page) = self.page_bytes
+            && !((PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&page) && page.is_power_of_two())
+        {
             let reason = format!("{page} bytes are no page: a power of two from 4 to 64 KiB");
             return refuse("page_size", reason);
         }
-        if pool / page < POOL_PAGES_MIN {
-            let least = POOL_PAGES_MIN * page;
+        let named = tables.map_or(Ok(NamedPages::default()), PagedTables::named)?;
+        let of_store = named.page_bytes;
+        if let (Some(asked), Some(found)) = (self.page_bytes, of_store)
+            && asked != found
+        {
             let reason = format!(
-                "{pool} bytes hold fewer than {POOL_PAGES_MIN} pages of {page} bytes: at least {least}"
+                "the paged tables of the store have pages of {found} bytes, and {asked} are asked for: \
+                 the first paged table fixes the size, so leave the setting out"
+            );
+            return refuse("page_size", reason);
+        }
+        // Before the store is read, its pages may still turn out small.
+        let default = if tables.is_some() { PAGE_BYTES_DEFAULT } else { PAGE_BYTES_MIN };
+        let page_bytes = self.page_bytes.or(of_store).unwrap_or(default);
+        let frames = pool / page_bytes;
+        if frames < POOL_PAGES_MIN {
+            let least = POOL_PAGES_MIN * page_bytes;
+            let reason = format!(
+                "{pool} bytes hold fewer than {POOL_PAGES_MIN} pages of {page_bytes} bytes: at least {least}"
             );
             return refuse("pool", reason);
         }
-        if pool > self.max_memory_bytes / 2 {
-            let reason = format!("{pool} bytes are more than half of max_memory, which has them");
+        if self.max_memory_bytes.saturating_sub(pool) < STORE_BYTES_MIN {
+            let max = self.max_memory_bytes;
+            let reason = format!(
+                "{pool} bytes leave less than 32 MiB of max_memory for the rest, which has {max}"
+            );
             return refuse("pool", reason);
         }
-        if logs_calls_alone {
+        self.check_kinds(&[KIND_NAME])?;
+        if crate::journal_row(&self.journal)?.capabilities.logs_calls_alone {
             let reason = format!(
                 "journal {} makes calls again on records in memory alone, and a pool is for paged \
                  tables: choose journal redo",
@@ -60,7 +142,7 @@ impl Config {
             );
             return refuse("journal", reason);
         }
-        Ok(())
+        Ok(Some(PoolSize { frames, page_bytes }))
     }
 
     /// Bytes of the memory limit that are left for records in memory.
@@ -88,36 +170,25 @@ pub(crate) fn add(
 /// Opens the kind of paged tables over the pages that the MANIFEST names. `None` without a pool.
 ///
 /// # Errors
-/// The pages cannot be opened, or there is no address space for the pool.
+/// The settings do not fit the tables of the store. The pages cannot be opened, or there is no address
+/// space for the pool.
 fn open(
     config: &Config,
     disk: &Arc<dyn Disk>,
     manifest: &Manifest,
 ) -> Result<Option<Arc<Paged>>, Error> {
-    let Some(pool_bytes) = config.pool_bytes else { return Ok(None) };
-    let paged = manifest
-        .tables
-        .iter()
-        .filter(|table| matches!(&table.kind, KindName::Other(name) if name == KIND_NAME));
-    let sections = paged.filter_map(|table| table.private.as_deref());
-    let counts = sections.filter_map(Paged::map_of).max();
-    let (page_bytes, frames) = (config.page_bytes, pool_bytes / config.page_bytes);
+    let tables = PagedTables::of(manifest);
+    let Some(PoolSize { frames, page_bytes }) = config.check_pool(Some(&tables))? else {
+        return Ok(None);
+    };
     let pages = PageStoreConfig {
         store: manifest.store,
         page_bytes,
         growth_bytes: config.page_growth_bytes,
         held_back: frames as u64 + 2 * 1024,
-        counts,
+        counts: tables.named()?.map,
     };
-    let failed = |error: &dyn std::error::Error| Error::Pages(error.to_string());
-    let store = PageStore::open(&**disk, pages).map_err(|error| failed(&error))?;
-    let pool = Pool::new(frames, page_bytes, Arc::new(store)).map_err(|error| failed(&error))?;
+    let store = PageStore::open(&**disk, pages)?;
+    let pool = Pool::new(frames, page_bytes, Arc::new(store))?;
     Ok(Some(Paged::new(pool, manifest.hash_seed)))
-}
-
-impl Engine {
-    /// Numbers of the pool of paged tables. `None` without a pool.
-    pub fn pool_stats(&self) -> Option<PoolStats> {
-        self.shared.paged.as_ref().map(|paged| paged.stats())
-    }
 }

@@ -1,6 +1,7 @@
 //! Statistics of the engine.
 
 use stillpoint_journal::{Holder, JournalStats};
+use stillpoint_paged::PoolStats;
 use stillpoint_recovery::RecoverySummary;
 use stillpoint_store::StablePool;
 
@@ -40,6 +41,9 @@ pub struct Stats {
     pub stable_pool: StablePool,
     /// Name of the journal.
     pub journal_scheme: String,
+    /// The pool of paged tables, if there is one. [`log_holders`](Self::log_holders) says how much of the
+    /// log these tables keep.
+    pub pool: Option<PoolStats>,
 }
 
 /// Room for records below the memory limit.
@@ -79,5 +83,6 @@ pub(crate) fn gather(shared: &Shared) -> Stats {
         checkpoint_last_child_bytes: shared.store.child_bytes().1,
         stable_pool: shared.store.stable_pool_bytes(),
         journal_scheme: shared.config.journal.clone(),
+        pool: shared.paged.as_ref().map(|paged| paged.stats()),
     }
 }

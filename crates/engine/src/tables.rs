@@ -108,7 +108,7 @@ impl Engine {
     /// # let directory = tempfile::tempdir()?;
     /// use stillpoint::{Config, Engine, Kind};
     /// let mut config = Config::new(directory.path());
-    /// config.page_bytes = 4096;
+    /// config.page_bytes = Some(4096);
     /// config.pool_bytes = Some(32 * 4096);
     /// let engine = Engine::open(config.clone())?;
     /// let orders = engine.table_with("orders", Kind::Paged)?;
@@ -199,7 +199,7 @@ impl Engine {
     pub fn table_of_kind(&self, name: &str, kind: &str) -> Result<TableId, Error> {
         check_table_name(name)?;
         let shared = &self.shared;
-        shared.kinds.number_of(kind)?;
+        let number = shared.kinds.number_of(kind)?;
         let of_kind = TableKind::Other(kind.to_owned());
         let find = |tables: &[TableEntry]| {
             let known = tables.iter().find(|table| table.name == name)?;
@@ -215,9 +215,11 @@ impl Engine {
         if let Some(found) = find(&after) {
             return found;
         }
+        shared.kinds.kinds[number].admit_table()?;
         let id = find_or_add(&mut after, &[name])?[0];
         let entry = after.iter_mut().find(|table| table.id == id.0).expect("added");
         entry.kind = of_kind.clone();
+        entry.private = shared.kinds.kinds[number].new_section();
         let entry = entry.clone();
         shared.publish(|manifest| {
             manifest.tables = after;
@@ -319,7 +321,7 @@ impl Engine {
                         }
                     } else if in_kinds.contains(&TableId(entry.id)) {
                         entry.generation += 1;
-                        entry.private = None;
+                        entry.private = shared.kinds.new_section(TableId(entry.id));
                     }
                 }
             })?;

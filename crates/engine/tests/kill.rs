@@ -85,7 +85,7 @@ fn configure(setting: Setting, directory: &Path, rng: &dyn Rng) -> Config {
     config.max_memory_bytes = 256 << 20;
     config.log_segment_bytes = 256 << 10;
     if receipts_kind(setting) == Kind::Paged {
-        config.page_bytes = 4096;
+        config.page_bytes = Some(4096);
         config.pool_bytes = Some(16 * 4096);
         config.page_growth_bytes = 1 << 20;
     }
@@ -289,6 +289,12 @@ fn check(
     rng: &SeededRng,
     promised: &BTreeMap<u64, Transfer>,
 ) -> Result<(), String> {
+    if receipts_kind(setting) == Kind::Paged && directory.join("MANIFEST").exists() {
+        let checked = stillpoint::offline::check(directory).map_err(|error| error.to_string())?;
+        if !checked.damage.is_empty() {
+            return Err(format!("check calls the store damaged: {:?}", checked.damage));
+        }
+    }
     let config = configure(setting, directory, rng);
     let engine = Engine::open(config).map_err(|error| format!("does not open: {error}"))?;
     let (accounts, receipts) = tables(&engine, setting);

@@ -1,6 +1,13 @@
 //! Tests of paged tables on the simulated disk: tables larger than their pool, restarts, crashes, and what is
 //! refused.
 
+#[path = "paged/damage.rs"]
+mod damage;
+#[path = "paged/histories.rs"]
+mod histories;
+#[path = "paged/offline.rs"]
+mod offline;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -23,7 +30,7 @@ fn configure(disk: &SimDisk, pages: usize) -> Config {
     config.logs = 2;
     config.max_memory_bytes = 256 << 20;
     config.log_segment_bytes = 64 << 10;
-    config.page_bytes = PAGE_BYTES;
+    config.page_bytes = Some(PAGE_BYTES);
     config.pool_bytes = Some(pages * PAGE_BYTES);
     config.page_growth_bytes = 1 << 20;
     config.environment = Environment {
@@ -81,7 +88,7 @@ fn a_table_larger_than_its_pool_survives_ends_and_crashes() {
     let mut session = engine.session().expect("a session");
     let mut records = fill(&mut session, table, 1);
     assert!(all(&mut session, table) == records);
-    let stats = engine.pool_stats().expect("a pool");
+    let stats = engine.stats().pool.expect("a pool");
     assert_eq!(stats.frames, 16);
     assert!(stats.evictions > 100 && stats.reads > 100 && stats.writes > 50, "{stats:?}");
     engine.checkpoint().expect("a sound disk");
@@ -144,8 +151,8 @@ fn what_does_not_fit_together_is_refused() {
     };
     refused("pool", &|config| config.pool_bytes = Some(15 * PAGE_BYTES));
     refused("pool", &|config| config.pool_bytes = Some(config.max_memory_bytes));
-    refused("page_size", &|config| config.page_bytes = 2048);
-    refused("page_size", &|config| config.page_bytes = 12 << 10);
+    refused("page_size", &|config| config.page_bytes = Some(2048));
+    refused("page_size", &|config| config.page_bytes = Some(12 << 10));
     for journal in ["none", "command", "undo-redo"] {
         refused("journal", &|config| {
             config.checkpoint = "none".to_owned();
@@ -165,17 +172,86 @@ fn what_does_not_fit_together_is_refused() {
     put(&mut engine.session().expect("a session"), table, b"key", b"value");
     engine.checkpoint().expect("a sound disk");
     engine.close().expect("closes");
-    assert!(plain(&disk).is_err());
+    let refused = plain(&disk).map(drop);
+    let is_it = matches!(&refused, Err(Error::Config { setting: "pool", reason })
+        if reason.contains("the store has paged tables (orders)"));
+    assert!(is_it, "{refused:?}");
     let mut config = configure(&disk, 16);
-    config.page_bytes = 8192;
+    config.page_bytes = Some(8192);
     config.pool_bytes = Some(16 * 8192);
     assert!(Engine::open(config).is_err());
     open(&disk);
 }
 
 #[test]
+fn histories_of_paged_tables_have_no_anomaly() {
+    (0..2).for_each(|seed| histories::no_anomaly_across_crashes(Kind::Paged, seed, 100));
+}
+
+#[test]
+fn histories_of_paged_tables_and_memory_have_no_anomaly() {
+    (0..2).for_each(|seed| histories::no_anomaly_across_crashes(Kind::Ordered, seed, 100));
+}
+
+#[test]
+fn a_sound_store_is_never_called_damaged() {
+    offline::a_sound_store_is_never_called_damaged();
+}
+
+#[test]
+fn the_store_tells_the_size_of_its_pages() {
+    offline::the_store_tells_the_size_of_its_pages();
+}
+
+#[test]
+fn what_does_not_work_offline_is_refused_with_the_reason() {
+    offline::what_does_not_work_is_refused_with_the_reason();
+}
+
+#[test]
+fn a_page_with_a_flipped_bit_is_an_error_and_others_go_on() {
+    damage::a_spoilt_page_is_an_error_and_others_go_on(damage::Spoilt::Flipped);
+}
+
+#[test]
+fn a_stale_page_is_an_error_and_others_go_on() {
+    damage::a_spoilt_page_is_an_error_and_others_go_on(damage::Spoilt::Stale);
+}
+
+#[test]
+fn a_misplaced_page_is_an_error_and_others_go_on() {
+    damage::a_spoilt_page_is_an_error_and_others_go_on(damage::Spoilt::Misplaced);
+}
+
+#[test]
+fn a_damaged_map_falls_back_or_is_refused() {
+    damage::a_damaged_map_falls_back_or_is_refused();
+}
+
+#[test]
+fn sections_that_cannot_be_read_remove_nothing() {
+    damage::sections_that_cannot_be_read_remove_nothing();
+}
+
+#[test]
+fn pages_of_another_generation_are_found() {
+    damage::pages_of_another_generation_are_found();
+}
+
+#[test]
+fn a_wrong_number_of_records_is_found() {
+    damage::a_wrong_number_of_records_is_found();
+}
+
+#[test]
+fn an_error_of_the_program_is_no_damage() {
+    damage::an_error_of_the_program_is_no_damage();
+}
+
+#[test]
 fn keys_values_and_tables_beyond_the_limits_are_typed_errors() {
-    let (engine, table) = open(&SimDisk::new(3));
+    let disk = SimDisk::new(3);
+    let (engine, table) = open(&disk);
     let mut session = engine.session().expect("a session");
     let refused = session.transact(|tx| tx.put(table, &[7; 513], b"value"));
     let is_it = matches!(
@@ -192,9 +268,12 @@ fn keys_values_and_tables_beyond_the_limits_are_typed_errors() {
     put(&mut session, table, &[7; 512], &[7; 1024]);
     assert_eq!(all(&mut session, table).len(), 1);
     // Each table has its root in a frame.
-    let made = (0..16).map(|number| engine.table_with(&format!("{number}"), Kind::Paged));
+    let made = (0..15).map(|number| engine.table_with(&format!("{number}"), Kind::Paged));
     let made: Vec<_> = made.collect();
-    assert!(made[0].is_ok() && made[15].is_err());
+    assert!(made[0].is_ok() && made[14].is_err());
+    let calls = disk.call_counts().changes();
+    assert!(engine.table_with("one more", Kind::Paged).is_err());
+    assert_eq!(disk.call_counts().changes(), calls, "the MANIFEST never names such a table");
     put(&mut session, table, b"key", b"the store goes on");
 }
 

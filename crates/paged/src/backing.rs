@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use stillpoint_format::Stamp;
 use stillpoint_mem::Target;
+use stillpoint_txn::TableId;
 
 /// Why a page cannot be read, written or had.
 pub type BackingError = Arc<dyn Error + Send + Sync>;
@@ -72,11 +73,17 @@ pub trait PendingRead: Send + Sync + fmt::Debug {
 
 /// The pages outside of the pool.
 pub trait Backing: Send + Sync + fmt::Debug {
-    /// Begins to read a page. Call [`submit`](Self::submit) afterwards.
+    /// Begins to read a page. Call [`submit`](Self::submit) afterwards. Errors name `table`, if the
+    /// reader knows it and the page does not say it itself.
     ///
     /// # Errors
     /// There is no such page.
-    fn begin_read(&self, page: u64, target: Target) -> Result<Box<dyn PendingRead>, BackingError>;
+    fn begin_read(
+        &self,
+        page: u64,
+        table: Option<TableId>,
+        target: Target,
+    ) -> Result<Box<dyn PendingRead>, BackingError>;
 
     /// Hands all begun reads to the device.
     fn submit(&self);

@@ -10,6 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use stillpoint_format::Stamp;
+use stillpoint_format::ident::StoreId;
 use stillpoint_format::page_log::PageRecord;
 use stillpoint_io::Disk;
 use stillpoint_sync::Mutex;
@@ -18,16 +19,25 @@ use stillpoint_txn::{
     TableId, TableKind, TxError,
 };
 
+use crate::check::open_to_read;
 use crate::loads::Missing;
 use crate::locks::LockTable;
 use crate::log::TableLog;
+use crate::pages::PagesError;
 use crate::part::Part;
-use crate::pool::{Pool, PoolError, PoolStats};
-use crate::tables::{Section, Table, Tables};
+use crate::pool::{POOL_PAGES_MIN, Pool, PoolError, PoolStats};
+use crate::read_only::ReadOnly;
+use crate::tables::{NamedPages, Section, Table, Tables};
 use crate::tree::{Batch, PageLog};
+
+/// Bytes of a page, if nothing else is said.
+pub const PAGE_BYTES_DEFAULT: usize = 16 << 10;
 
 /// The name of the kind in the MANIFEST.
 pub const KIND_NAME: &str = "paged";
+
+/// Bytes of the pool of pages that are only read.
+const READ_POOL_BYTES: usize = 64 << 20;
 
 /// Scans that may be under way. A scan that is older is refused.
 const CURSORS: usize = 4096;
@@ -45,14 +55,27 @@ pub(crate) enum RecordError {
 
 /// A section of the MANIFEST that cannot be used.
 #[derive(Debug, thiserror::Error)]
-enum SectionError {
-    #[error("table {} has the section {text:?}, which this build cannot read", .table.0)]
-    Unreadable { table: TableId, text: String },
-    #[error(
-        "table {} has pages of {found} bytes, and the settings say {expected}: the size of pages is \
-         fixed when the first table is made", .table.0
-    )]
-    PageBytes { table: TableId, found: usize, expected: usize },
+#[error("table {} has the section {text:?}, which this build cannot read", .table.0)]
+struct UnreadableSection {
+    table: TableId,
+    text: String,
+}
+
+/// The error of the page store that a transaction, or a replay, was given up for.
+pub fn pages_error<'e>(
+    reason: &'e (dyn std::error::Error + Send + Sync + 'static),
+) -> Option<&'e PagesError> {
+    match reason.downcast_ref::<PoolError>()? {
+        PoolError::Backing(error) => error.downcast_ref(),
+        PoolError::Full { .. } | PoolError::Tables { .. } => None,
+    }
+}
+
+/// Whether a transaction, or a replay, was given up for damage of the files.
+pub fn is_damage(reason: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {
+    reason.is::<RecordError>()
+        || reason.is::<UnreadableSection>()
+        || pages_error(reason).is_some_and(PagesError::is_damage)
 }
 
 /// A place in a scan.
@@ -93,9 +116,28 @@ impl Paged {
         })
     }
 
-    /// The number of the state of all pages that a section of the MANIFEST names.
-    pub fn map_of(section: &str) -> Option<u64> {
-        Section::read(section).map(|section| section.map)
+    /// The kind for so many tables, over the pages that their sections in the MANIFEST name, on a disk
+    /// that is only read. What a replay changes is kept in memory. Such a kind makes no pages.
+    ///
+    /// # Errors
+    /// As [`PageStore::open`](crate::PageStore::open).
+    pub fn open_to_read(
+        disk: &dyn Disk,
+        (store, seed): (StoreId, u64),
+        tables: usize,
+        sections: &[&str],
+    ) -> Result<Arc<Self>, PagesError> {
+        let page_bytes = NamedPages::of(sections)?.page_bytes.unwrap_or(PAGE_BYTES_DEFAULT);
+        let pages = open_to_read(disk, store, sections)?;
+        // Each table has its root in a frame.
+        let frames = (READ_POOL_BYTES / page_bytes).max(POOL_PAGES_MIN + 8 * tables);
+        let backing = Arc::new(ReadOnly::over(pages, page_bytes));
+        Ok(Self::new(Pool::new(frames, page_bytes, backing)?, seed))
+    }
+
+    /// Number of records in the pages that this section names.
+    pub fn records_of(section: &str) -> Option<u64> {
+        Section::read(section).map(|section| section.records.max(0) as u64)
     }
 
     /// Numbers of the pool.
@@ -221,20 +263,25 @@ impl TableKind for Paged {
         KIND_NAME
     }
 
+    fn new_section(&self) -> Option<String> {
+        let (page_bytes, counted) = (self.pool.page_bytes(), Vec::new());
+        Some(Section { map: 0, page_bytes, records: 0, counted }.write())
+    }
+
+    fn admit_table(&self) -> Result<(), TxError> {
+        self.pool.admit_table().map_err(TxError::abandon)
+    }
+
     fn add_table(&self, table: &KindTable<'_>, _: &dyn Disk) -> Result<(), TxError> {
         let KindTable { id, generation, section } = *table;
         let section = match section {
             None => None,
             Some(text) => Some(Section::read(text).ok_or_else(|| {
-                TxError::abandon(SectionError::Unreadable { table: id, text: text.to_owned() })
+                TxError::abandon(UnreadableSection { table: id, text: text.to_owned() })
             })?),
         };
-        if let Some(section) = &section
-            && section.page_bytes != self.pool.page_bytes()
-        {
-            let (found, expected) = (section.page_bytes, self.pool.page_bytes());
-            return Err(TxError::abandon(SectionError::PageBytes { table: id, found, expected }));
-        }
+        // A table that no checkpoint has held yet has no page on the disk.
+        let section = section.filter(|section| section.map > 0);
         self.pool.add_table(id, generation, section.is_some()).map_err(TxError::abandon)?;
         self.tables.add(id, generation, section.as_ref());
         Ok(())

@@ -12,7 +12,7 @@
 //! | `loads`, `provider` | pages on their way into frames; cooling, writing and evicting |
 //! | `tree` | the B+-tree: descents, points, ranges, changes, splits |
 //! | `locks`, `tables`, `log` | locks of keys and gaps; generations and numbers of records |
-//! | `check` | the check of all pages on a disk |
+//! | `check`, `read_only` | the check of all pages on a disk, and of all trees; pages that are only read |
 //! | `kind`, `part`, `redo` | the kind of table, its part in a transaction, and its replay |
 //!
 //! This crate knows neither the journal nor the memory store: `stillpoint-txn` has the traits of both
@@ -30,14 +30,16 @@ mod part;
 pub mod planted;
 mod pool;
 mod provider;
+mod read_only;
 mod redo;
 mod swip;
 mod tables;
 mod tree;
 
 pub use backing::{Backing, BackingError, Copied, DirtyFrames, NewPage, PendingRead, Purpose};
-pub use check::{CheckedPages, check_pages};
-pub use kind::{KIND_NAME, Paged};
+pub use check::{CheckedPages, CheckedTrees, TreeDamage, check_pages, count_pages};
+pub use kind::{KIND_NAME, PAGE_BYTES_DEFAULT, Paged, is_damage, pages_error};
 pub use pages::{GROWTH_BYTES, PageStore, PageStoreConfig, PageStoreStats, PagesError};
 pub use pool::{POOL_PAGES_MIN, Pool, PoolError, PoolStats};
+pub use tables::NamedPages;
 pub use tree::{TreeError, TreeSummary};

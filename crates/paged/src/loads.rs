@@ -15,12 +15,12 @@ use stillpoint_format::{LOG_NONE, Stamp};
 use stillpoint_sync::Mutex;
 use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::mutant;
-use stillpoint_txn::{Arrival, TxError};
+use stillpoint_txn::{Arrival, TableId, TxError};
 
 use crate::backing::{BackingError, PendingRead};
 use crate::frame::{FrameVersion, Latched, State};
 use crate::planted;
-use crate::pool::{Pool, PoolError};
+use crate::pool::{Pool, PoolError, table_of_root};
 use crate::swip::Swip;
 
 /// An entry of the table of loads.
@@ -173,8 +173,10 @@ impl Pool {
         Missing { page, parent }: Missing,
         frame: u32,
     ) -> Result<Option<Arc<Loading>>, PoolError> {
+        // Relaxed: who finds that the parent has not changed has read its table.
+        let table = TableId(self.node(parent.frame).owner_words()[2].load(Relaxed) as u16);
         let is_out = || mutant!(self.is_still(parent), LoadsWithoutParent => true);
-        self.insert_load(page, frame, is_out)
+        self.insert_load(page, Some(table), frame, is_out)
     }
 
     /// Begins a read into a free frame, unless the page has an entry or is not out. `None` if it has
@@ -182,6 +184,7 @@ impl Pool {
     fn insert_load(
         self: &Arc<Self>,
         page: u64,
+        table: Option<TableId>,
         frame: u32,
         is_out: impl Fn() -> bool,
     ) -> Result<Option<Arc<Loading>>, PoolError> {
@@ -197,7 +200,7 @@ impl Pool {
             self.give_free([frame]);
             return Ok(found);
         }
-        let read = match self.backing.begin_read(page, self.frames.target(frame as usize)) {
+        let read = match self.backing.begin_read(page, table, self.frames.target(frame as usize)) {
             Ok(read) => read,
             Err(error) => {
                 drop(loads);
@@ -229,7 +232,8 @@ impl Pool {
                 Some(loading) => loading,
                 None => {
                     let frame = self.free_frames(1)?[0];
-                    let Some(loading) = self.insert_load(page, frame, || true)? else { continue };
+                    let loading = self.insert_load(page, table_of_root(page), frame, || true)?;
+                    let Some(loading) = loading else { continue };
                     loading
                 }
             };

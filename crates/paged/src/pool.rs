@@ -122,6 +122,11 @@ pub(crate) fn root_page(table: TableId) -> u64 {
     1 + u64::from(table.0)
 }
 
+/// The table whose root the page is.
+pub(crate) fn table_of_root(page: u64) -> Option<TableId> {
+    page.checked_sub(1).and_then(|table| u16::try_from(table).ok()).map(TableId)
+}
+
 /// The word of a page with its table and the generation of the table.
 pub(crate) fn table_word(table: TableId, generation: u32) -> u64 {
     u64::from(table.0) | u64::from(generation) << 32
@@ -255,6 +260,19 @@ impl Pool {
         self.roots[usize::from(table.0)].store(u64::from(frame) + 1, Release);
     }
 
+    /// Whether the pool takes a further table.
+    ///
+    /// # Errors
+    /// [`PoolError::Tables`].
+    pub(crate) fn admit_table(&self) -> Result<(), PoolError> {
+        let (frames, tables) = (self.frame_count(), self.frame_count() / 4);
+        // Relaxed: tables are added one after the other.
+        match self.root_count.load(Relaxed) < tables {
+            true => Ok(()),
+            false => Err(PoolError::Tables { frames, tables }),
+        }
+    }
+
     /// Adds a table: with the root that the backing has, or with an empty one.
     ///
     /// # Errors
@@ -266,11 +284,7 @@ impl Pool {
         is_placed: bool,
     ) -> Result<(), PoolError> {
         assert!(self.root(table).is_none(), "a table is added once");
-        let (frames, tables) = (self.frame_count(), self.frame_count() / 4);
-        // Relaxed: tables are added one after the other.
-        if self.root_count.load(Relaxed) >= tables {
-            return Err(PoolError::Tables { frames, tables });
-        }
+        self.admit_table()?;
         let page = root_page(table);
         let frame = if is_placed {
             let frame = self.page(page)?;

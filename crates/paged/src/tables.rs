@@ -8,12 +8,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use stillpoint_format::Stamp;
+use stillpoint_format::pages::{PAGE_BYTES_MAX, PAGE_BYTES_MIN};
 use stillpoint_sync::RwLock;
 use stillpoint_sync::atomic::{
     AtomicBool, AtomicI64, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
 use stillpoint_txn::{LogRefused, TableId, TxError};
+
+use crate::pages::PagesError;
 
 /// Logs that a store may have.
 const LOGS: usize = 255;
@@ -62,7 +65,7 @@ impl Table {
 /// What a section of the MANIFEST says about a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Section {
-    /// Number of the state of all pages.
+    /// Number of the state of all pages. 0 before the first checkpoint with the table.
     pub(crate) map: u64,
     /// Bytes of a page.
     pub(crate) page_bytes: usize,
@@ -93,6 +96,44 @@ impl Section {
         let counted = counted.split(',').filter(|pair| !pair.is_empty()).map(pair);
         let counted = counted.collect::<Option<_>>()?;
         parts.next().is_none().then_some(Self { map, page_bytes, records, counted })
+    }
+}
+
+/// What the sections of all tables say together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NamedPages {
+    /// Bytes of a page. `None` without a section.
+    pub page_bytes: Option<usize>,
+    /// Number of the newest state of the pages. `None` before the first checkpoint.
+    pub map: Option<u64>,
+}
+
+impl NamedPages {
+    /// What these sections of the MANIFEST say. Nothing may be opened, and nothing removed, before all
+    /// sections are understood.
+    ///
+    /// # Errors
+    /// [`PagesError::Section`]: a section that this build cannot read, pages of an impossible size, or
+    /// pages of two sizes.
+    pub fn of(sections: &[&str]) -> Result<Self, PagesError> {
+        let mut named = Self::default();
+        for &text in sections {
+            let fail = |reason| Err(PagesError::Section { text: text.to_owned(), reason });
+            let Some(section) = Section::read(text) else {
+                return fail("this build cannot read it");
+            };
+            let page_bytes = section.page_bytes;
+            let is_size = (PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&page_bytes);
+            if !is_size || !page_bytes.is_power_of_two() {
+                return fail("so many bytes are no page");
+            }
+            if named.page_bytes.is_some_and(|other| other != page_bytes) {
+                return fail("another table has pages of another size");
+            }
+            named.page_bytes = Some(page_bytes);
+            named.map = named.map.max((section.map > 0).then_some(section.map));
+        }
+        Ok(named)
     }
 }
 
@@ -138,6 +179,13 @@ impl Tables {
 
     pub(crate) fn get(&self, id: TableId) -> Result<Arc<Table>, TxError> {
         self.tables.read().get(&id.0).cloned().ok_or(TxError::NoSuchTable(id))
+    }
+
+    /// The numbers of all tables, in order.
+    pub(crate) fn ids(&self) -> Vec<TableId> {
+        let mut ids: Vec<u16> = self.tables.read().keys().copied().collect();
+        ids.sort_unstable();
+        ids.into_iter().map(TableId).collect()
     }
 
     /// Appends a change that adds records, or removes them, and counts it.
@@ -215,6 +263,23 @@ mod tests {
             "map=1 page=2 records=3 counted=1:2 x",
         ] {
             assert_eq!(Section::read(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn all_sections_must_be_understood_and_agree() {
+        let [small, large] =
+            [4096, 8192].map(|page| format!("map=3 page={page} records=0 counted="));
+        let newer = format!("{small} x=1");
+        let empty = "map=0 page=4096 records=0 counted=";
+        assert_eq!(NamedPages::of(&[]).expect("nothing"), NamedPages::default());
+        let named = NamedPages { page_bytes: Some(4096), map: Some(3) };
+        assert_eq!(NamedPages::of(&[&small, empty]).expect("they agree"), named);
+        assert_eq!(NamedPages::of(&[empty]).expect("one").map, None);
+        let odd = "map=3 page=1000 records=0 counted=";
+        for sections in [&[&*small, &*newer][..], &[&*small, &*large], &[odd]] {
+            let refused = NamedPages::of(sections).expect_err("it is refused");
+            assert!(refused.is_damage() && refused.to_string().contains("map=3"), "{refused}");
         }
     }
 }

@@ -16,7 +16,7 @@ use stillpoint_store::TxError;
 use crate::error::RecoveryError;
 use crate::plan::Plan;
 use crate::replay::newer_table;
-use crate::run::{ROUND_BYTES, unknown_kind};
+use crate::run::{Operations, ROUND_BYTES, unknown_kind};
 
 /// Keys whose values the logs change in part, by table.
 type Patched = HashMap<(u16, Vec<u8>), Length>;
@@ -89,11 +89,12 @@ pub(crate) fn read_all(threads: usize) -> ReplayOptions {
 impl Plan {
     /// Reads every record that replay would apply. The record must decode, the manifest must know
     /// its tables, and changed bytes of a value must lie inside it. Takes memory for the keys whose
-    /// values the logs change in part. Before-images are not read.
+    /// values the logs change in part. Before-images are not read. Of operations on tables of other
+    /// kinds, the tables alone are looked at: [`replay_operations`](Self::replay_operations) makes them.
     ///
     /// # Errors
     /// Damage, a record of an unknown table, a change of bytes beyond the end of a value, or a disk
-    /// that refuses.
+    /// that refuses. [`RecoveryError::UnknownKind`] for an operation on a table in memory.
     pub fn verify_records(
         &self,
         disk: &Arc<dyn Disk>,
@@ -173,10 +174,37 @@ impl Plan {
     ) -> Result<(), RecoveryError> {
         let mut rounds = self.logs.replay(read_all(threads), &|_, _| 0);
         while let Some(round) = rounds.next_round()? {
-            if let Some(record) = round.operations().first() {
-                return Err(unknown_kind(record));
-            }
+            round.operations().iter().try_for_each(|record| self.verify_operation(record))?;
             round.partition(0).try_for_each(&mut visit)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the manifest knows the table of an operation.
+    fn verify_operation(&self, record: &ReplayOperation<'_>) -> Result<(), RecoveryError> {
+        let OperationRecord::Operation(operation) = &record.record else { return Ok(()) };
+        let (log, gsn) = (record.log, record.gsn);
+        let (table, generation) = (operation.table, operation.generation);
+        match self.manifest.table(table) {
+            Some(known) if known.kind.is_in_memory() => Err(unknown_kind(record)),
+            Some(known) if generation <= known.generation => Ok(()),
+            _ => Err(RecoveryError::NewerTable { log, gsn, table, generation }),
+        }
+    }
+
+    /// Gives `operations` all records on tables of other kinds that replay would give, in gsn order, and
+    /// nothing else of the logs. Needs no store.
+    ///
+    /// # Errors
+    /// Damage, a disk that refuses, or an error of `operations`.
+    pub fn replay_operations(
+        &self,
+        threads: usize,
+        operations: &mut dyn Operations,
+    ) -> Result<(), RecoveryError> {
+        let mut rounds = self.logs.replay(read_all(threads), &|_, _| 0);
+        while let Some(round) = rounds.next_round()? {
+            round.operations().iter().try_for_each(|record| operations.hear(record))?;
         }
         Ok(())
     }

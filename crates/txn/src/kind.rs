@@ -95,7 +95,8 @@ pub struct KindTable<'a> {
     pub id: TableId,
     /// Generation of the table.
     pub generation: u32,
-    /// What the kind gave the MANIFEST for this table at the last checkpoint that it took part in.
+    /// What the kind gave the MANIFEST for this table at the last checkpoint that it took part in. Before
+    /// that, what it gave when the table was made or emptied.
     pub section: Option<&'a str>,
 }
 
@@ -107,6 +108,19 @@ pub type Sections = Vec<(TableId, String)>;
 pub trait TableKind: Send + Sync + fmt::Debug {
     /// The kind's name in the MANIFEST, other than `memory`.
     fn name(&self) -> &'static str;
+
+    /// Whether the kind takes a further table. Called before the MANIFEST names it.
+    ///
+    /// # Errors
+    /// There is no room for it.
+    fn admit_table(&self) -> Result<(), TxError> {
+        Ok(())
+    }
+
+    /// The section of a table that is made, or emptied. `None` if such a table needs none.
+    fn new_section(&self) -> Option<String> {
+        None
+    }
 
     /// Adds a table: with the records that its section names, or empty without a section. Called
     /// once for each table, before anything else names the table. The kind's files are on `disk`.

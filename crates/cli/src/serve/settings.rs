@@ -58,6 +58,8 @@ struct File {
     max_memory_policy: Option<String>,
     pages: Option<PagesArg>,
     stable_pool: Written<u64>,
+    pool: Written<u64>,
+    page_size: Written<u64>,
     requirepass: Option<String>,
     enable_debug_command: Option<DebugArg>,
     log_level: Option<String>,
@@ -240,7 +242,10 @@ fn engine_settings(args: &ServeArgs, file: File, threads: usize) -> Result<Confi
         config.environment.space = Arc::new(AddressSpace::of_pages(PageSize::Small));
     }
     let pool = args.stable_pool.or(file.stable_pool.0);
-    config.stable_pool_bytes = pool.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+    let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+    config.stable_pool_bytes = pool.map(bytes);
+    config.pool_bytes = args.pool.or(file.pool.0).map(bytes);
+    config.page_bytes = args.page_size.or(file.page_size.0).map(bytes);
     config.logs = threads.clamp(1, 64);
     config.sessions = threads + 5;
     Ok(config)

@@ -6,6 +6,7 @@ mod forked;
 mod loading;
 mod log;
 mod look;
+mod paged;
 mod restarts;
 mod starting;
 mod stopping;

@@ -103,6 +103,11 @@ impl Kinds {
         Ok(())
     }
 
+    /// The section of a table of another kind that is emptied.
+    pub(crate) fn new_section(&self, table: TableId) -> Option<String> {
+        self.kind_of(table).ok()?.new_section()
+    }
+
     /// The number of the kind of that name.
     pub(crate) fn number_of(&self, name: &str) -> Result<usize, Error> {
         self.kinds.iter().position(|kind| kind.name() == name).ok_or_else(|| {

@@ -20,6 +20,7 @@ use stillpoint_journal::{Journal, OperationRecord, ReplayOperation};
 use stillpoint_recovery::{Operations as Hears, RecoveryError};
 use stillpoint_store::TableId;
 use stillpoint_sync::{mutant, planted};
+use stillpoint_txn::OperationLog;
 
 use crate::error::Error;
 use crate::kinds::Kinds;
@@ -145,6 +146,19 @@ impl KindReplay {
             if let Some(reason) = operations.take_failure() {
                 return Err(Error::Failed(reason));
             }
+        }
+        Ok(())
+    }
+}
+
+impl KindReplay {
+    /// As [`undo_losers`](Self::undo_losers), of tables on a disk that is only read.
+    ///
+    /// # Errors
+    /// A page cannot be read.
+    pub(crate) fn undo_with(self, log: &mut dyn OperationLog) -> Result<(), Error> {
+        for done in self.open.into_values().flat_map(|done| done.into_iter().rev()) {
+            self.kinds.kind_of(done.table)?.undo(done.table, &done.body, log)?;
         }
         Ok(())
     }

@@ -2,11 +2,14 @@
 
 use std::collections::HashMap;
 use std::mem;
+use std::path::Path;
 
-use stillpoint_format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use stillpoint_format::{KEY_BYTES_MAX, VALUE_BYTES_MAX, names};
 use stillpoint_store::{TableId, TxError};
 
+use super::paged;
 use crate::builder::EngineBuilder;
+use crate::catalog;
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::error::Error;
@@ -63,8 +66,8 @@ impl Loader {
     /// session is such a record: after the load the session goes on from the loaded serial.
     ///
     /// # Errors
-    /// [`Error::HoldsRecords`] if `adds` is false and there are records. Otherwise as
-    /// [`Engine::open`].
+    /// [`Error::HoldsRecords`] if `adds` is false and there are records. [`Error::PagedTables`] if the
+    /// store has paged tables, which need a log. Otherwise as [`Engine::open`].
     pub fn open(config: Config, adds: bool) -> Result<Self, Error> {
         Engine::builder(config).loader(adds)
     }
@@ -72,6 +75,14 @@ impl Loader {
     /// As [`open`](Self::open), with the settings and procedures of a builder.
     pub(crate) fn over(builder: EngineBuilder<'_>, adds: bool) -> Result<Self, Error> {
         let dir = builder.config().data.clone();
+        let disk = builder.config().disk()?;
+        if disk.exists(Path::new(names::MANIFEST))?
+            && let Some(manifest) = catalog::read(&*disk)?
+        {
+            let reason = "a load makes its records durable by a checkpoint in place of the log, while \
+                 paged tables need the log: let a program with a pool write the records";
+            paged::refuse(&dir, &manifest, reason)?;
+        }
         let builder = builder.with_config(|config| Config {
             // A store with the default settings goes on from the checkpoint at the end.
             checkpoint: crate::CHECKPOINT_SCHEME_DEFAULT.to_owned(),

@@ -6,22 +6,26 @@
 //! since the process appends to them. A newer checkpoint may supersede one that is being opened;
 //! then the newer one is examined. Once the parts are open, their removal does no harm.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use stillpoint_checkpoint::LoadError;
-use stillpoint_format::manifest::{CheckpointEntry, Manifest};
+use stillpoint_format::manifest::{CheckpointEntry, Manifest, TableEntry};
 use stillpoint_format::names;
 use stillpoint_io::{Disk, RealClock, RealDisk, SharedLock, cpu_count};
-use stillpoint_recovery::{Calls, RecoveryError, RecoverySummary};
+use stillpoint_paged::{CheckedPages, Paged, PagesError, TreeSummary};
+use stillpoint_recovery::{Calls, Operations, Plan, RecoveryError, RecoverySummary};
 use stillpoint_store::{Store, StoreConfig, TableId, ValueRef, Worker};
 
+use super::paged::{self, ReadTables};
 use super::{Directory, load_options, plan};
 use crate::builder::PendingProcedures;
 use crate::catalog;
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::paged::PagedTables;
 use crate::repeat;
 
 /// Most times that a checkpoint may be superseded while it is being opened.
@@ -49,7 +53,18 @@ pub(super) fn open(dir: &Path) -> Result<Looked, Error> {
     if !dir.is_dir() {
         return Err(Error::NoStore(dir.to_owned()));
     }
-    let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(dir)?);
+    open_on(Arc::new(RealDisk::new(dir)?), dir)
+}
+
+/// As [`open`], on the disk of the settings.
+fn open_of(config: &Config) -> Result<Looked, Error> {
+    match &config.environment.disk {
+        Some(disk) => open_on(disk.clone(), &config.data),
+        None => open(&config.data),
+    }
+}
+
+fn open_on(disk: Arc<dyn Disk>, dir: &Path) -> Result<Looked, Error> {
     let (lock, is_open): (Box<dyn Send + Sync>, bool) =
         match disk.lock_shared(Path::new(names::LOCK))? {
             SharedLock::Held(lock) => (lock, false),
@@ -70,10 +85,13 @@ impl Looked {
         newest(&self.directory.manifest).map(|checkpoint| checkpoint.epoch)
     }
 
-    /// Serials of the files that a start would load. A merge changes the serials, and not the
-    /// epoch.
-    fn serials(&self) -> Vec<u64> {
-        self.directory.manifest.newest_chain().iter().map(|entry| entry.serial).collect()
+    /// Serials of the files that a start would load, and the state of the pages. A merge changes the
+    /// serials, and not the epoch.
+    fn files(&self) -> (Vec<u64>, Option<u64>) {
+        let manifest = &self.directory.manifest;
+        let serials = manifest.newest_chain().iter().map(|entry| entry.serial).collect();
+        // An unreadable section is told by whoever reads the pages.
+        (serials, PagedTables::of(manifest).named().ok().and_then(|named| named.map))
     }
 
     fn extent(&self) -> Extent {
@@ -94,11 +112,11 @@ impl Looked {
             if !self.is_open || !is_spoilt(&found) || tries == TRIES {
                 return found;
             }
-            let before = self.serials();
+            let before = self.files();
             let manifest = catalog::read(&*self.directory.disk)?;
             let Some(manifest) = manifest else { return found };
             self.directory.manifest = manifest;
-            if self.serials() == before {
+            if self.files() == before {
                 return found;
             }
         }
@@ -114,8 +132,39 @@ pub struct Inspection {
     pub extent: Extent,
     /// The logs, if they were examined and are sound.
     pub logs: Option<InspectedLogs>,
-    /// Damage of the logs: file, offset, meaning and cure.
+    /// The pages of paged tables, if the MANIFEST names any.
+    pub pages: Option<InspectedPages>,
+    /// Damage of the logs, or of the map of pages: file, offset, meaning and cure.
     pub damage: Option<String>,
+}
+
+/// The pages of paged tables.
+#[derive(Clone, Debug)]
+pub struct InspectedPages {
+    /// Bytes of a page.
+    pub page_bytes: usize,
+    /// Number of the round of the map that the MANIFEST names.
+    pub map: u64,
+    /// Records of each table in these pages, by table. Later ones are in the logs.
+    pub records: BTreeMap<u16, u64>,
+    /// Pages that lie in slots of the data file. `None` if the map was not read.
+    pub pages: Option<u64>,
+    /// Slots of the data file. `None` if the map was not read.
+    pub slots: Option<u64>,
+}
+
+impl InspectedPages {
+    /// What the sections of the MANIFEST say. `None` if they name no pages, or cannot be read.
+    fn of(manifest: &Manifest) -> Option<Self> {
+        let tables = PagedTables::of(manifest);
+        let named = tables.named().ok()?;
+        let (page_bytes, map) = (named.page_bytes?, named.map?);
+        let paged = manifest.tables.iter().filter(|table| tables.names.contains(&&*table.name));
+        let records_of =
+            |table: &TableEntry| Some((table.id, Paged::records_of(table.private.as_deref()?)?));
+        let records = paged.filter_map(records_of).collect();
+        Some(Self { page_bytes, map, records, pages: None, slots: None })
+    }
 }
 
 /// Contents of the logs.
@@ -127,17 +176,19 @@ pub struct InspectedLogs {
     pub gsn_max: u64,
 }
 
-/// Describes the contents of a data directory. Reads the logs, not the checkpoints. If a process
-/// has the directory open, reads the MANIFEST only. Writes nothing.
+/// Describes the contents of a data directory. Reads the logs and the map of pages, not the checkpoints
+/// and the pages. If a process has the directory open, reads the MANIFEST only. Writes nothing.
 ///
 /// # Errors
 /// The directory is no store, its MANIFEST is damaged, or the disk refuses. Damage of the logs is
 /// part of the result, since its reader needs the list of checkpoints to restore.
 pub fn inspect(dir: &Path) -> Result<Inspection, Error> {
     let looked = open(dir)?;
+    let directory = &looked.directory;
     let (mut logs, mut damage) = (None, None);
+    let mut pages = InspectedPages::of(&directory.manifest);
     if !looked.is_open {
-        match plan(&looked.directory) {
+        match plan(directory) {
             Ok(plan) => {
                 let (replay_bytes, gsn_max) = (plan.replay_bytes(), plan.gsn_floor);
                 logs = Some(InspectedLogs { replay_bytes, gsn_max });
@@ -145,8 +196,22 @@ pub fn inspect(dir: &Path) -> Result<Inspection, Error> {
             Err(error) if error.is_damage() => damage = Some(error.to_string()),
             Err(error) => return Err(error),
         }
+        let tables = PagedTables::of(&directory.manifest);
+        let store = directory.manifest.store;
+        match stillpoint_paged::count_pages(&*directory.disk, store, &tables.sections()) {
+            Ok(found) => {
+                for (pages, found) in pages.iter_mut().zip(found) {
+                    (pages.pages, pages.slots) = (Some(found.pages), Some(found.slots));
+                }
+            }
+            Err(error) if error.is_damage() => {
+                damage.get_or_insert(error.to_string());
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
-    Ok(Inspection { extent: looked.extent(), logs, damage, manifest: looked.directory.manifest })
+    let extent = looked.extent();
+    Ok(Inspection { extent, logs, pages, damage, manifest: looked.directory.manifest })
 }
 
 /// Result of a verification.
@@ -156,6 +221,11 @@ pub struct Checked {
     pub extent: Extent,
     /// Checkpoints, by epoch, with their records and bytes.
     pub checkpoints: Vec<(u64, u64, u64)>,
+    /// The pages of paged tables, if there are any on the disk.
+    pub pages: Option<VerifiedPages>,
+    /// The paged tables as the next start will find them, if they are sound and were brought to the end of
+    /// the logs.
+    pub trees: Vec<VerifiedTree>,
     /// Bytes of log that the next start will read, if the logs were examined.
     pub replay_bytes: Option<u64>,
     /// The procedures whose calls the next start makes again: name and version.
@@ -165,9 +235,82 @@ pub struct Checked {
     pub damage: Vec<String>,
     /// Number of further damaged places.
     pub damage_more: u64,
+    /// What a crash may have left, and what the next checkpoint mends: file, block and meaning. The
+    /// directory is sound.
+    pub harmless: Vec<String>,
+}
+
+/// Pages that were verified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerifiedPages {
+    /// Number of pages.
+    pub pages: u64,
+    /// Bytes of a page.
+    pub page_bytes: usize,
+    /// Slots of the data file. Each page lies in one, and no slot has two pages.
+    pub slots: u64,
+}
+
+/// A paged table that was verified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VerifiedTree {
+    /// Name of the table.
+    pub name: String,
+    /// Number of records.
+    pub records: u64,
+    /// Number of pages.
+    pub pages: u64,
+    /// Number of levels.
+    pub levels: u8,
 }
 
 impl Checked {
+    /// Verifies the map and each page alone. Returns the numbers of the pages.
+    fn add_pages(&mut self, directory: &Directory) -> Result<BTreeSet<u64>, Error> {
+        let manifest = &directory.manifest;
+        let tables = PagedTables::of(manifest);
+        let checked =
+            stillpoint_paged::check_pages(&*directory.disk, manifest.store, &tables.tables)?;
+        let Some(checked) = checked else { return Ok(BTreeSet::new()) };
+        let CheckedPages { page_bytes, pages, slots, damage, damage_more, unused_copies, placed } =
+            checked;
+        if damage.is_empty() {
+            self.pages = Some(VerifiedPages { pages, page_bytes, slots });
+        }
+        self.damage.extend(damage.iter().map(|defect| with_name(manifest, defect)));
+        self.damage_more += damage_more;
+        self.harmless.extend(unused_copies.iter().map(ToString::to_string));
+        Ok(placed)
+    }
+
+    /// Brings the paged tables to the end of the logs in memory, and verifies their trees.
+    fn add_trees(
+        &mut self,
+        directory: &Directory,
+        plan: &Plan,
+        placed: &BTreeSet<u64>,
+    ) -> Result<(), Error> {
+        let manifest = &directory.manifest;
+        let Some(tables) = ReadTables::open(&*directory.disk, manifest)? else { return Ok(()) };
+        tables.bring_to_end(plan)?;
+        let checked = tables.paged.check_trees();
+        for (table, summary) in checked.tables {
+            let name = manifest.table(table.0).map_or_else(String::new, |table| table.name.clone());
+            let TreeSummary { records, levels, .. } = summary;
+            let pages = summary.pages.len() as u64;
+            self.trees.push(VerifiedTree { name, records, pages, levels });
+        }
+        let unreached = placed.difference(&checked.pages).count();
+        if unreached > 0 && checked.damage.is_empty() {
+            self.harmless.push(format!(
+                "{unreached} pages in slots belong to no table any more, as after a flush of a table: \
+                 they take room and nothing else"
+            ));
+        }
+        self.damage.extend(checked.damage.iter().map(ToString::to_string));
+        Ok(())
+    }
+
     fn add(&mut self, directory: &Directory, entry: &CheckpointEntry) -> Result<(), Error> {
         let options = load_options(&directory.manifest);
         let progress = Arc::default();
@@ -187,18 +330,36 @@ impl Checked {
 
 /// Verifies a data directory: every checksum. In checkpoints each key must also lie in its
 /// partition and occur once. Large values must be whole, and the MANIFEST must state the right
-/// number of records. Records of logs must decode, with the values that they have overwritten. If a process has the directory open, only the newest checkpoint is verified.
+/// number of records. Records of logs must decode, with the values that they have overwritten.
+///
+/// Of paged tables, the map and all pages are verified. Then the tables are brought to the end of the
+/// logs, in memory. Their keys must be in order, each page must be in one tree once, and the number of
+/// records must be the counted one.
+///
+/// If a process has the directory open, only the newest checkpoint is verified, and each page alone.
 /// Writes nothing.
 ///
 /// # Errors
 /// The directory is no store, or cannot be read. Damage is part of the result, except damage of the
 /// MANIFEST, which is an error.
 pub fn check(dir: &Path) -> Result<Checked, Error> {
-    let mut looked = open(dir)?;
+    check_looked(open(dir)?)
+}
+
+/// As [`check`], on the disk of the settings.
+pub(crate) fn check_with(config: &Config) -> Result<Checked, Error> {
+    check_looked(open_of(config)?)
+}
+
+fn check_looked(mut looked: Looked) -> Result<Checked, Error> {
     if looked.is_open {
         let verify = |directory: &Directory| {
             let mut checked = Checked::default();
             newest(&directory.manifest).map_or(Ok(()), |entry| checked.add(directory, entry))?;
+            // As of the MANIFEST that was read. A later one makes the look begin anew.
+            checked.add_pages(directory)?;
+            // The process may be writing these copies.
+            checked.harmless.clear();
             Ok(checked)
         };
         let is_spoilt = |found: &Result<Checked, Error>| {
@@ -212,23 +373,36 @@ pub fn check(dir: &Path) -> Result<Checked, Error> {
     for entry in &directory.manifest.checkpoints {
         checked.add(directory, entry)?;
     }
+    let placed = checked.add_pages(directory)?;
+    let pages_are_sound = checked.damage.is_empty();
     let planned = plan(directory).and_then(|plan| {
         plan.verify_records(&directory.disk, cpu_count())?;
         plan.verify_before_images(cpu_count())?;
         let needed = plan.procedures_needed(cpu_count())?;
-        Ok((plan.replay_bytes(), needed))
+        checked.replay_bytes = Some(plan.replay_bytes());
+        checked.procedures = needed.into_iter().map(|of| (of.name, of.version)).collect();
+        // Damaged pages are told one by one above.
+        if pages_are_sound { checked.add_trees(directory, &plan, &placed) } else { Ok(()) }
     });
     match planned {
-        Ok((bytes, needed)) => {
-            checked.replay_bytes = Some(bytes);
-            checked.procedures = needed.into_iter().map(|of| (of.name, of.version)).collect();
-        }
+        Ok(()) => {}
         // The damage was found above.
         Err(Error::Recovery(RecoveryError::Checkpoint(LoadError::Damaged(_)))) => {}
         Err(error) if error.is_damage() => checked.damage.push(error.to_string()),
         Err(error) => return Err(error),
     }
     Ok(checked)
+}
+
+/// A defect of a page, with the name of the table.
+fn with_name(manifest: &Manifest, defect: &PagesError) -> String {
+    match defect {
+        PagesError::Page { table: Some(table), .. } => match manifest.table(*table) {
+            Some(known) => format!("{defect} (table {:?})", known.name),
+            None => defect.to_string(),
+        },
+        _ => defect.to_string(),
+    }
 }
 
 /// Result of a dump.
@@ -249,31 +423,42 @@ pub type DumpVisit<'a> = dyn FnMut(&str, &[u8], ValueRef<'_>) -> std::io::Result
 /// name, key, and value. If a process has the directory open, visits the keys of the newest
 /// checkpoint.
 ///
+/// The newest checkpoint alone is no state of a [paged table](crate::Kind::Paged). So such a table is
+/// dumped only if no process has the directory open.
+///
 /// A log of calls needs their procedures, with which [`EngineBuilder::dump`](crate::EngineBuilder::dump)
 /// does the same.
 ///
 /// # Errors
 /// The directory is no store, is damaged, or cannot be read. There is no table `table`, or `visit`
-/// fails.
+/// fails. [`Error::PagedTables`] for paged tables of a directory that a process has open.
 pub fn dump(dir: &Path, table: Option<&str>, visit: &mut DumpVisit<'_>) -> Result<Dumped, Error> {
     Engine::builder(Config::new(dir)).dump(table, visit)
 }
 
 /// As [`dump`], with these procedures.
 pub(crate) fn dump_with(
-    dir: &Path,
+    config: &Config,
     table: Option<&str>,
     procedures: PendingProcedures<'_>,
     visit: &mut DumpVisit<'_>,
 ) -> Result<Dumped, Error> {
-    let mut looked = open(dir)?;
+    let mut looked = open_of(config)?;
     let known = |name: &str| looked.directory.manifest.tables.iter().any(|t| t.name == name);
     if let Some(name) = table.filter(|name| !known(name)) {
         let name = name.to_owned();
         return Err(Error::TableName { name, reason: "there is no such table" });
     }
-    let (store, recovered) = if looked.is_open {
-        looked.look(load_newest, Result::is_err)?
+    let (store, paged, recovered) = if looked.is_open {
+        let manifest = &looked.directory.manifest;
+        let is_paged = |name: &&str| table.is_none_or(|table| table == *name);
+        if PagedTables::of(manifest).names.iter().any(is_paged) {
+            let reason = "a process has the directory open: their pages make a state only together with \
+                 the logs, to which it appends; end the process, or name a table in memory";
+            paged::refuse(&config.data, manifest, reason)?;
+        }
+        let (store, recovered) = looked.look(load_newest, Result::is_err)?;
+        (store, None, recovered)
     } else {
         recover(&looked.directory, procedures)?
     };
@@ -282,7 +467,12 @@ pub(crate) fn dump_with(
     let mut tables = Vec::new();
     for entry in &looked.directory.manifest.tables {
         if table.is_none_or(|name| name == entry.name) {
-            dump_table(&mut worker, TableId(entry.id), &entry.name, visit)?;
+            match &paged {
+                Some(paged) if !entry.kind.is_in_memory() => {
+                    paged.visit(TableId(entry.id), &entry.name, visit)?;
+                }
+                _ => dump_table(&mut worker, TableId(entry.id), &entry.name, visit)?,
+            }
             tables.push(entry.name.clone());
         }
     }
@@ -296,7 +486,7 @@ pub(super) fn new_store(manifest: &Manifest) -> Result<Arc<Store>, Error> {
         ..StoreConfig::default()
     };
     let store = Arc::new(Store::new(&config, stillpoint_store::CellRules::IN_PLACE)?);
-    for entry in &manifest.tables {
+    for entry in manifest.tables.iter().filter(|entry| entry.kind.is_in_memory()) {
         store.add_table(TableId(entry.id), entry.generation)?;
     }
     Ok(store)
@@ -305,7 +495,7 @@ pub(super) fn new_store(manifest: &Manifest) -> Result<Arc<Store>, Error> {
 fn recover(
     directory: &Directory,
     procedures: PendingProcedures<'_>,
-) -> Result<(Arc<Store>, RecoverySummary), Error> {
+) -> Result<(Arc<Store>, Option<ReadTables>, RecoverySummary), Error> {
     let plan = plan(directory)?;
     let (disk, threads) = (&directory.disk, cpu_count());
     let needed = plan.procedures_needed(threads)?;
@@ -326,8 +516,15 @@ fn recover(
         None => new_store(&plan.manifest)?,
     };
     let (clock, quiet) = (&RealClock, &mut |_: &_| {});
-    let summary = stillpoint_recovery::run(disk, &plan, &store, calls, threads, clock, quiet)?;
-    Ok((store, summary))
+    let Some(paged) = ReadTables::open(&**disk, &plan.manifest)? else {
+        let summary = stillpoint_recovery::run(disk, &plan, &store, calls, threads, clock, quiet)?;
+        return Ok((store, None, summary));
+    };
+    let mut replay = paged.replay(&plan.manifest);
+    let heard = (&mut replay as &mut dyn Operations, calls);
+    let summary = stillpoint_recovery::run_with(disk, &plan, &store, heard, threads, clock, quiet)?;
+    paged::undo_losers(replay, &plan)?;
+    Ok((store, Some(paged), summary))
 }
 
 /// The state at the newest checkpoint's point of consistency. A later flush of a table is not part

@@ -7,6 +7,7 @@ use stillpoint_checkpoint::{MERGE_KEY_BYTES, Merge, Pace, WriterConfig, remove_c
 use stillpoint_format::manifest::{CheckpointEntry, Manifest};
 use stillpoint_format::names;
 use stillpoint_io::{Disk, RealClock, read_all, write_file_durably};
+use stillpoint_paged::KIND_NAME;
 
 use super::restore::{copy_checkpoint, verify_copy};
 use super::{Directory, open, plan};
@@ -119,7 +120,8 @@ fn merged_in(of: &Directory) -> Result<Option<(CheckpointEntry, Manifest)>, Erro
         let path = inputs_file(entry);
         if of.disk.exists(&path)? {
             let in_file = |source| Error::Manifest { file: of.disk.describe(&path), source };
-            let inputs = Manifest::decode(&read_all(&*of.disk, &path)?).map_err(in_file)?;
+            let inputs = read_all(&*of.disk, &path)?;
+            let inputs = Manifest::decode_with_kinds(&inputs, &[KIND_NAME]).map_err(in_file)?;
             return Ok(Some((entry.clone(), inputs)));
         }
     }

@@ -5,14 +5,17 @@ use std::sync::Arc;
 
 use stillpoint_format::manifest::{IncarnationEntry, Manifest};
 use stillpoint_format::names;
+use stillpoint_format::pages::pages_map_path;
 use stillpoint_format::part::Codec;
-use stillpoint_io::{Clock, Disk, RealClock, cpu_count};
+use stillpoint_io::{Caching, Clock, Disk, OpenMode, RealClock, cpu_count};
+use stillpoint_journal::Loss;
 use stillpoint_recovery::{NewerCheckpoint, Plan, RecoveryError};
 
 use super::look::new_store;
-use super::{LockedDisk, load_options, lock};
+use super::{LockedDisk, load_options, lock, paged};
 use crate::catalog::{self, Catalog};
 use crate::error::Error;
+use crate::paged::PagedTables;
 use crate::undone;
 
 /// Result of a repair, or of its preview.
@@ -38,13 +41,15 @@ pub struct Repair {
 ///
 /// # Errors
 /// The directory is in use, is no store, or is of another release, or the disk refuses.
+/// [`Error::PagedTables`] if something of a store with paged tables would have to be given up.
 pub fn repair(dir: &Path, accept_loss: bool) -> Result<Repair, Error> {
     let LockedDisk { disk, _lock } = lock(dir)?;
     let mut found = Repair::default();
     let (manifest, logs_are_lost) = match catalog::read(&*disk) {
         Ok(manifest) => (manifest.ok_or_else(|| Error::NoStore(dir.to_owned()))?, false),
-        Err(why) => rebuilt(&disk, why, &mut found)?,
+        Err(why) => rebuilt(dir, &disk, why, &mut found)?,
     };
+    refuse_damaged_pages(dir, &disk, &manifest)?;
     let mut left = manifest.clone();
     loop {
         let Some((epoch, why)) = first_damaged(&disk, &left)? else { break };
@@ -71,16 +76,7 @@ pub fn repair(dir: &Path, accept_loss: bool) -> Result<Repair, Error> {
         logs_are_lost,
         cpu_count(),
     )?;
-    for loss in &losses {
-        let up_to = match loss.up_to_gsn {
-            Some(gsn) => format!("gsns {} to {gsn}", loss.above_gsn + 1),
-            None => format!("all gsns above {}", loss.above_gsn),
-        };
-        let (log, incarnation) = (loss.log, loss.incarnation);
-        found
-            .gives_up
-            .push(format!("log {log}, {up_to} of incarnation {incarnation}: {}", loss.why));
-    }
+    found.gives_up.extend(losses.iter().map(said_of));
     found.gives_up.extend(plan.brings_back().filter(|_| goes_back).map(|epoch| {
         format!(
             "the undo of commits that checkpoint {epoch} holds and an earlier crash took away: a lost \
@@ -94,6 +90,7 @@ pub fn repair(dir: &Path, accept_loss: bool) -> Result<Repair, Error> {
              begun, and {next} is the first that has not"
         ));
     }
+    found.gives_up.first().map_or(Ok(()), |loss| refuse_loss(dir, &manifest, loss))?;
     let newest = plan.manifest.newest_chain();
     found.checkpoint = newest.last().map(|entry| entry.epoch);
     found.checkpoint_records = newest.iter().map(|entry| entry.records).sum();
@@ -109,9 +106,20 @@ pub fn repair(dir: &Path, accept_loss: bool) -> Result<Repair, Error> {
     Ok(found)
 }
 
+/// The records of a log that would be given up.
+fn said_of(loss: &Loss) -> String {
+    let up_to = match loss.up_to_gsn {
+        Some(gsn) => format!("gsns {} to {gsn}", loss.above_gsn + 1),
+        None => format!("all gsns above {}", loss.above_gsn),
+    };
+    let (log, incarnation) = (loss.log, loss.incarnation);
+    format!("log {log}, {up_to} of incarnation {incarnation}: {}", loss.why)
+}
+
 /// A rebuilt MANIFEST, if the present one is missing or damaged, and whether the logs do not go on
 /// from its newest checkpoint.
 fn rebuilt(
+    dir: &Path,
     disk: &Arc<dyn Disk>,
     why: Error,
     found: &mut Repair,
@@ -125,12 +133,53 @@ fn rebuilt(
         }
         _ => return Err(why),
     };
+    if has_pages(&**disk)? {
+        let names = Vec::new();
+        let reason = format!(
+            "no file but the MANIFEST says which state of their pages counts: put a copy of the data \
+             directory, or the newest MANIFEST, back; {why}"
+        );
+        return Err(Error::PagedTables { dir: dir.to_owned(), names, reason });
+    }
     let Some(rebuilt) = stillpoint_recovery::rebuild(disk, &tables, cpu_count())? else {
         return Err(why);
     };
     found.gives_up.push(format!("the MANIFEST, which is made anew from the other files: {why}"));
     found.gives_up.extend(rebuilt.gives_up);
     Ok((rebuilt.manifest, rebuilt.logs_are_lost))
+}
+
+/// Whether the directory holds a map of pages.
+fn has_pages(disk: &dyn Disk) -> Result<bool, Error> {
+    let path = pages_map_path();
+    let path = Path::new(&path);
+    if !disk.exists(path)? {
+        return Ok(false);
+    }
+    // The file of a store without paged tables is empty.
+    Ok(disk.open(path, OpenMode::Read, Caching::Buffered)?.len()? > 0)
+}
+
+/// Refuses a store whose map or pages are damaged.
+fn refuse_damaged_pages(
+    dir: &Path,
+    disk: &Arc<dyn Disk>,
+    manifest: &Manifest,
+) -> Result<(), Error> {
+    let tables = PagedTables::of(manifest).tables;
+    let checked = stillpoint_paged::check_pages(&**disk, manifest.store, &tables)?;
+    let damage = checked.as_ref().and_then(|checked| checked.damage.first());
+    damage.map_or(Ok(()), |damage| refuse_loss(dir, manifest, &damage.to_string()))
+}
+
+/// Refuses to give anything up in a store with paged tables. Their pages make a state only together with
+/// all of the logs, and they share transactions with the other tables.
+fn refuse_loss(dir: &Path, manifest: &Manifest, loss: &str) -> Result<(), Error> {
+    let reason = format!(
+        "nothing of such a store is given up, since pages, logs and checkpoints make a state only \
+         together: put a copy of the data directory back; what is lost: {loss}"
+    );
+    paged::refuse(dir, manifest, &reason)
 }
 
 /// The newest checkpoint of the chain to load that is damaged, and its first damage.

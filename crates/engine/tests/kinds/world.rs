@@ -63,7 +63,7 @@ impl World {
         absences: u64,
     ) -> Result<Self, Error> {
         let mut config = configure(disk, seed, logs);
-        config.page_bytes = PAGE_BYTES;
+        config.page_bytes = Some(PAGE_BYTES);
         config.pool_bytes = Some(POOL_PAGES * PAGE_BYTES);
         config.page_growth_bytes = 1 << 20;
         Self::open_with(config, seed, absences)

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use stillpoint_format::Stamp;
 use stillpoint_format::pages::PageId;
 use stillpoint_mem::Target;
+use stillpoint_txn::TableId;
 
 use super::error::PagesError;
 use super::read::PageRead;
@@ -29,8 +30,15 @@ impl PendingRead for PageRead {
 }
 
 impl Backing for Arc<PageStore> {
-    fn begin_read(&self, page: u64, target: Target) -> Result<Box<dyn PendingRead>, BackingError> {
-        Ok(Box::new(self.read(PageId(page), target).map_err(shared)?))
+    fn begin_read(
+        &self,
+        page: u64,
+        table: Option<TableId>,
+        target: Target,
+    ) -> Result<Box<dyn PendingRead>, BackingError> {
+        let mut read = self.read(PageId(page), target).map_err(shared)?;
+        read.table = table.map(|table| table.0);
+        Ok(Box::new(read))
     }
 
     fn submit(&self) {

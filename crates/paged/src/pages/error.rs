@@ -32,7 +32,7 @@ pub enum PagesError {
         cause: DecodeError,
     },
     /// The map has no such page.
-    #[error("{}: page {page} has no slot; run `stillpoint check`", file.display())]
+    #[error("{}: page {page} has no slot; put a copy of the data directory back", file.display())]
     NoSuchPage {
         /// The map file.
         file: PathBuf,
@@ -62,6 +62,17 @@ pub enum PagesError {
         file: PathBuf,
         /// The contradiction.
         reason: String,
+    },
+    /// A section of the MANIFEST cannot be used. A newer release may have written it.
+    #[error(
+        "the MANIFEST says {text:?} of a paged table: {reason}; open the store with the release that wrote \
+         it, or put a copy of the data directory back"
+    )]
+    Section {
+        /// The section.
+        text: String,
+        /// What is wrong with it.
+        reason: &'static str,
     },
     /// All slots are in use, and the disk has no room for further ones.
     #[error(
@@ -94,6 +105,7 @@ impl PagesError {
             | PagesError::NoSuchPage { .. }
             | PagesError::MapBlock { .. }
             | PagesError::MapCopy { .. }
+            | PagesError::Section { .. }
             | PagesError::Map { .. } => true,
             PagesError::Disk(error) => error.is_not_found(),
             PagesError::Full { .. }

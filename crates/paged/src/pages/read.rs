@@ -22,6 +22,8 @@ const PIECE_BYTES: usize = 512;
 pub struct PageRead {
     pub(super) store: Arc<PageStore>,
     page: PageId,
+    /// The table, as far as the reader knows it.
+    pub(super) table: Option<u16>,
     entry: MapEntry,
     target: Target,
     pub(super) transfer: Transfer,
@@ -35,13 +37,23 @@ impl PageStore {
     pub fn read(self: &Arc<Self>, page: PageId, target: Target) -> Result<PageRead, PagesError> {
         assert_eq!(target.bytes(), self.config.page_bytes, "a frame has the size of a page");
         let Some(entry) = self.map.entry(page) else {
-            return Err(PagesError::NoSuchPage { file: self.map_path.clone(), page });
+            return Err(self.no_such_page(page));
         };
         let offset = entry.slot * self.config.page_bytes as u64;
         let transfer = self.queue.read(&self.data, target.clone(), offset);
         // Relaxed: a count.
         self.reads.fetch_add(1, Relaxed);
-        Ok(PageRead { store: self.clone(), page, entry, target, transfer })
+        Ok(PageRead { store: self.clone(), page, table: None, entry, target, transfer })
+    }
+
+    /// Numbers of all pages that have a slot.
+    pub fn placed(&self) -> impl Iterator<Item = u64> {
+        self.map.pages().map(|(page, _)| page.0)
+    }
+
+    /// The error of a page that has no slot.
+    pub(crate) fn no_such_page(&self, page: PageId) -> PagesError {
+        PagesError::NoSuchPage { file: self.map_path.clone(), page }
     }
 
     /// Reads and checks every page that has a slot, and tells each defect, also those of map blocks
@@ -119,7 +131,7 @@ impl PageRead {
             file: self.store.data.path().to_owned(),
             slot: self.entry.slot,
             page: self.page,
-            table: (header.page == self.page).then_some(header.table),
+            table: self.table.or((header.page == self.page).then_some(header.table)),
             cause,
         }
     }

@@ -157,6 +157,11 @@ impl PageStore {
         }))
     }
 
+    /// Bytes of a page.
+    pub fn page_bytes(&self) -> usize {
+        self.config.page_bytes
+    }
+
     /// Figures.
     pub fn stats(&self) -> PageStoreStats {
         let (slots, slots_free) = {

@@ -9,6 +9,7 @@ use stillpoint_io::{Rng, SeededRng};
 use stillpoint_mem::Target;
 use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::{Backoff, Mutex};
+use stillpoint_txn::TableId;
 
 use super::{Backing, BackingError, DirtyFrames, NewPage, PendingRead, Purpose};
 
@@ -144,7 +145,12 @@ impl PendingRead for Read {
 pub(crate) struct InMemory(pub(crate) Arc<Memory>);
 
 impl Backing for InMemory {
-    fn begin_read(&self, page: u64, target: Target) -> Result<Box<dyn PendingRead>, BackingError> {
+    fn begin_read(
+        &self,
+        page: u64,
+        _: Option<TableId>,
+        target: Target,
+    ) -> Result<Box<dyn PendingRead>, BackingError> {
         let memory = self.0.clone();
         let mut state = memory.state.lock();
         let bytes = state.pages.get(&page).ok_or_else(|| failure("no such page"))?.clone();
