@@ -208,7 +208,7 @@ pub fn export_table<W: Write>(
     let mut file = TableFile::new(out, table)?;
     while let Some(batch) = snapshot.next_batch()? {
         for record in batch.records().filter(|record| record.table == wanted) {
-            file.push(record.key, record.tag, record.value, None)?;
+            file.push(record.key, record.tag, record.value, record.deadline)?;
         }
     }
     file.finish()

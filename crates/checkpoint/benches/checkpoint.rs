@@ -174,7 +174,7 @@ impl Visit for Load {
         let images = batch.iter().map(|record| KeyImage {
             hash: record.hash,
             key: record.key,
-            tag: record.tag,
+            label: record.label,
             value: record.value,
             gsn: 0,
         });

@@ -346,10 +346,13 @@ impl NewerKeys {
 
 #[cfg(test)]
 mod tests {
+    use stillpoint_format::Label;
+
     use super::*;
 
     fn record<'a>(hash: u64, generation: u32, key: &'a [u8]) -> LoadedRecord<'a> {
-        LoadedRecord { table: 1, generation, hash, key, tag: 0, value: None, gsn: 0 }
+        let label = Label::default();
+        LoadedRecord { table: 1, generation, hash, key, label, value: None, gsn: 0 }
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod verify;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use stillpoint_format::Label;
 use stillpoint_format::ident::StoreId;
 use stillpoint_format::manifest::{CheckpointEntry, TableGeneration};
 use stillpoint_format::names::checkpoint_dir;
@@ -58,8 +59,8 @@ pub struct LoadedRecord<'a> {
     pub hash: u64,
     /// Key.
     pub key: &'a [u8],
-    /// Tag kept with the value.
-    pub tag: u8,
+    /// Tag and deadline kept with the value.
+    pub label: Label,
     /// The value. `None` if the key was deleted since the checkpoint's base, or during a fuzzy
     /// checkpoint.
     pub value: Option<&'a [u8]>,

@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use stillpoint_format::Label;
 use stillpoint_format::manifest::CheckpointEntry;
 use stillpoint_format::names::{CHECKPOINT_DIR, CheckpointKind, checkpoint_dir};
 use stillpoint_format::part::PartHeader;
@@ -27,8 +28,8 @@ pub struct UndoneRecord {
     pub hash: u64,
     /// Key.
     pub key: Vec<u8>,
-    /// Tag and value that the key has now. `None` if it has no value.
-    pub value: Option<(u8, Vec<u8>)>,
+    /// Label and value that the key has now. `None` if it has no value.
+    pub value: Option<(Label, Vec<u8>)>,
     /// Commits on the key up to this gsn are in the value.
     pub gsn: u64,
 }
@@ -92,9 +93,9 @@ fn write(
     let mut out = MergedPart::new(&target, config.block_bytes, &progress);
     for record in records {
         let UndoneRecord { table, generation, hash, ref key, ref value, gsn } = *record;
-        let (tag, value) =
-            value.as_ref().map_or((0, None), |(tag, value)| (*tag, Some(&value[..])));
-        out.add(&LoadedRecord { table, generation, hash, key, tag, value, gsn })?;
+        let now = value.as_ref().map(|(label, value)| (*label, Some(&value[..])));
+        let (label, value) = now.unwrap_or_default();
+        out.add(&LoadedRecord { table, generation, hash, key, label, value, gsn })?;
     }
     let written = out.finish()?;
     disk.sync_dir(dir)?;

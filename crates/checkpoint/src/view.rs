@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+use stillpoint_format::Label;
 use stillpoint_store::{DeletedKey, Demand, KeptValue, Lane, RecordImage, Sink, Store};
 use stillpoint_sync::CachePadded;
 use stillpoint_sync::atomic::{
@@ -54,7 +55,7 @@ pub struct ViewBatch {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     table: u16,
-    tag: u8,
+    label: Label,
     generation: u32,
     at: usize,
     key: usize,
@@ -70,8 +71,8 @@ pub struct ViewRecord<'a> {
     pub generation: u32,
     /// Key.
     pub key: &'a [u8],
-    /// Tag of the value.
-    pub tag: u8,
+    /// Tag and deadline of the value.
+    pub label: Label,
     /// Value.
     pub value: &'a [u8],
 }
@@ -91,15 +92,15 @@ impl ViewBatch {
     pub fn records(&self) -> impl ExactSizeIterator<Item = ViewRecord<'_>> {
         self.entries.iter().map(|entry| {
             let (key, value) = self.bytes[entry.at..].split_at(entry.key);
-            let &Entry { table, generation, tag, .. } = entry;
-            ViewRecord { table, generation, key, tag, value: &value[..entry.value] }
+            let &Entry { table, generation, label, .. } = entry;
+            ViewRecord { table, generation, key, label, value: &value[..entry.value] }
         })
     }
 
     /// Adds a record whose value `fill` writes.
     fn push(
         &mut self,
-        (table, generation, tag): (u16, u32, u8),
+        (table, generation, label): (u16, u32, Label),
         key: &[u8],
         value_bytes: usize,
         fill: impl FnOnce(&mut [u8]),
@@ -109,7 +110,7 @@ impl ViewBatch {
         self.bytes.resize(at + key.len() + value_bytes, 0);
         fill(&mut self.bytes[at + key.len()..]);
         let (key, value) = (key.len(), value_bytes);
-        self.entries.push(Entry { table, tag, generation, at, key, value });
+        self.entries.push(Entry { table, label, generation, at, key, value });
     }
 
     /// Forgets the last record.
@@ -135,7 +136,7 @@ impl ViewBatch {
 /// A large value, by reference.
 #[derive(Debug)]
 struct LargeRecord {
-    of: (u16, u32, u8),
+    of: (u16, u32, Label),
     key: Box<[u8]>,
     value: KeptValue,
 }
@@ -456,7 +457,7 @@ impl Lane for ViewLane<'_> {
         if self.sink.has_ended() {
             return;
         }
-        let of = (record.table, record.generation, record.value.tag());
+        let of = (record.table, record.generation, record.value.label());
         let value_bytes = record.value.len();
         let bytes = record.key.len() + value_bytes;
         self.open.taken_bytes += bytes as u64;

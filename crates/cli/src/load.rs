@@ -1,6 +1,5 @@
 //! `stillpoint load`: loads a dump into a data directory.
 
-use std::borrow::Cow;
 use std::io::{BufReader, IsTerminal, Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -79,15 +78,9 @@ fn load<R: std::io::BufRead>(
 /// Puts a record, or returns the reason why it cannot.
 fn put(loader: &mut Loader, record: Record<'_>) -> Result<(), String> {
     let Record { table, key, tag, value, expires_ms } = record;
-    let (tag, value) = match expires_ms {
-        None => (tag, value.0),
-        Some(at_ms) => {
-            let (tag, bytes) = StoredValue::expiring(&table, tag, at_ms, &value.0)?;
-            (tag, Cow::Owned(bytes))
-        }
-    };
+    let label = StoredValue::label(&table, tag, expires_ms)?;
     loader
-        .put(&table, key.0.into_owned(), tag, value.into_owned())
+        .put(&table, key.0.into_owned(), label, value.0.into_owned())
         .map_err(|error| error.to_string())
 }
 

@@ -181,6 +181,7 @@ impl Engine {
                 commits,
                 wants_dependencies: shared.acknowledges_closed,
                 overwritten: shared.overwritten.clone(),
+                ahead: Vec::new(),
             })
         } else {
             Box::new(CountingLog { log: NoLog::above(shared.floor), commits })

@@ -89,6 +89,7 @@ pub use serials::DurableSerials;
 pub use session::{Executed, Session};
 pub use snapshot::{Snapshot, SnapshotBatch, SnapshotRecord};
 pub use stats::{MemoryRoom, Stats};
+pub use stillpoint_format::Label;
 pub use stillpoint_format::hash::KeyHasher;
 pub use stillpoint_format::registry::UnknownName;
 pub use stillpoint_io::{Cancel, NotOwner, ask_for_short_slices, go_behind};

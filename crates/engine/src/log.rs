@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use stillpoint_format::log::{
-    PatchRange, RECORD_BYTES_MAX, RecordKind, Splice, WritesEncoder, encode_before_images,
+    BODY_ROOM, PatchRange, RECORD_BYTES_MAX, RecordKind, Splice, WritesEncoder,
+    encode_before_images,
 };
 use stillpoint_format::{EncodeError, Stamp};
 use stillpoint_journal::{Entry, Journal, JournalError};
@@ -64,6 +65,8 @@ pub(crate) struct SessionLog {
     pub(crate) wants_dependencies: bool,
     /// Present if records have before-images.
     pub(crate) overwritten: Option<Arc<Overwritten>>,
+    /// The writes of a long commit that were encoded ahead, behind [`BODY_ROOM`] bytes. Else empty.
+    pub(crate) ahead: Vec<u8>,
 }
 
 /// Bytes of overwritten values that a commit may log without counting them.
@@ -128,6 +131,15 @@ impl CommitLog for SessionLog {
             let stamp = self.append_with_before_images(overwritten, commit)?;
             self.count();
             return Ok(stamp);
+        } else if !self.ahead.is_empty() {
+            let body = &|_: &mut Vec<u8>| Ok(());
+            let entry = Entry { kind: RecordKind::Writes, epoch, touched, body };
+            let stamp = self.journal.append_buffer(self.log, &entry, &mut self.ahead);
+            if stamp.is_ok() {
+                // The buffer that the batch has had.
+                self.ahead = Vec::new();
+            }
+            stamp
         } else if call.is_empty() {
             let body =
                 &|body: &mut Vec<u8>| encode_writes(&mut WritesEncoder::new(body), &commit.writes);
@@ -157,6 +169,22 @@ impl CommitLog for SessionLog {
         self.journal.admit(self.log).map_err(refused)
     }
 
+    fn encode_ahead(&mut self, commit: &Commit<'_>) {
+        // Before-images and calls are encoded together with the writes.
+        if self.overwritten.is_some() || !commit.call.is_empty() {
+            return;
+        }
+        self.ahead.resize(BODY_ROOM, 0);
+        if encode_writes(&mut WritesEncoder::new(&mut self.ahead), &commit.writes).is_err() {
+            // The commit itself meets the error.
+            self.forget_ahead();
+        }
+    }
+
+    fn forget_ahead(&mut self) {
+        self.ahead = Vec::new();
+    }
+
     fn is_closed(&self, stamp: Stamp) -> bool {
         self.journal.is_closed(stamp)
     }
@@ -181,6 +209,7 @@ pub(crate) fn encode_writes(
     encoder: &mut WritesEncoder<'_>,
     writes: &WriteSet<'_>,
 ) -> Result<(), EncodeError> {
+    mutant!(EvictionNotLogged => if writes.only_deletes() { return Ok(()) });
     writes.iter().try_for_each(|write| encode(encoder, write))
 }
 
@@ -191,7 +220,11 @@ fn encode(encoder: &mut WritesEncoder<'_>, write: Write<'_>) -> Result<(), Encod
         return encode_splices(encoder, (table, generation, key), splices);
     }
     match change {
-        Change::Put { tag, value } => encoder.put(table, generation, key, tag, value),
+        Change::Put { label, value } => encoder.put(table, generation, key, label, value),
+        Change::Share { label, value } => {
+            let shape = (label, value.len());
+            encoder.put_with(table, generation, key, shape, |out| value.copy_to(out))
+        }
         Change::Delete => encoder.delete(table, generation, key),
         Change::Patch(patches) => match patches.only() {
             Some((offset, bytes)) => {
@@ -204,6 +237,11 @@ fn encode(encoder: &mut WritesEncoder<'_>, write: Write<'_>) -> Result<(), Encod
                 encoder.patch(table, generation, key, &ranges)
             }
         },
+        Change::Until { deadline, ranges } => {
+            let range = |(offset, bytes): (usize, _)| PatchRange { offset: offset as u32, bytes };
+            let ranges: Vec<_> = ranges.map(range).collect();
+            encoder.patch_until((table, generation, key), deadline, &ranges)
+        }
     }
 }
 
@@ -229,13 +267,17 @@ fn encode_before(
     }
     match Before::of(&write, &before) {
         Before::Whole(_) => {
-            let shape = (before.tag(), before.len());
+            let shape = (before.label(), before.len());
             encoder.put_with(table, generation, key, shape, |out| before.copy_to(out))
         }
         Before::Ranges { patches, grown: 0, .. } => {
             let old = ranges_before(patches, &before);
             let ranges = old.iter().map(|(offset, bytes)| PatchRange { offset: *offset, bytes });
             let ranges: Vec<_> = ranges.collect();
+            if matches!(change, Change::Until { .. }) {
+                let deadline = before.label().deadline;
+                return encoder.patch_until((table, generation, key), deadline, &ranges);
+            }
             encoder.patch(table, generation, key, &ranges)
         }
         Before::Ranges { patches, grown, .. } => {
@@ -278,7 +320,7 @@ impl<'a> Before<'a> {
     /// The shortest form.
     fn of(write: &Write<'a>, before: &ValueRef<'_>) -> Self {
         let form = match (write.change, write.splices) {
-            (Change::Patch(patches), _) => {
+            (Change::Patch(patches) | Change::Until { ranges: patches, .. }, _) => {
                 let (mut end, mut bytes) = (before.len(), SPLICE_BYTES);
                 for (offset, new) in patches {
                     end = end.max(offset + new.len());
@@ -289,9 +331,12 @@ impl<'a> Before<'a> {
             (Change::Put { .. }, Some(splices)) => Self::Replaced(replaced(splices)),
             _ => return Self::Whole(before.len()),
         };
+        let is_until = matches!(write.change, Change::Until { .. });
         match form {
             // Ranges inside the value are never replaced by the whole: so a patch stays one.
             Self::Ranges { grown: 0, .. } => form,
+            // Splices keep a deadline.
+            Self::Ranges { .. } if is_until => Self::Whole(before.len()),
             _ if form.bytes() < before.len() => form,
             _ => Self::Whole(before.len()),
         }

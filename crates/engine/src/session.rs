@@ -517,7 +517,8 @@ impl Session {
                 value.copy_to(out);
                 value.tag()
             });
-            Ok(found.map(|tag| FoundValue { tag, stamp }))
+            // Tables of other kinds keep no deadlines.
+            Ok(found.map(|tag| FoundValue { tag, deadline: 0, stamp }))
         };
         Ok(kinds::transact(&mut self.worker, parts, &mut body)?)
     }

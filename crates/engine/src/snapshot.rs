@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use stillpoint_checkpoint::{ViewBatch, ViewNext, ViewSink};
+use stillpoint_checkpoint::{ViewBatch, ViewNext, ViewRecord, ViewSink};
+use stillpoint_format::Label;
 use stillpoint_io::{JoinHandle, go_behind, spawn};
 use stillpoint_store::{PointOfConsistency, TableId};
 
@@ -57,6 +58,8 @@ pub struct SnapshotRecord<'a> {
     pub key: &'a [u8],
     /// Tag of the value.
     pub tag: u8,
+    /// [Deadline](crate::Tx::put_slot_labelled) of the value, if it has one.
+    pub deadline: Option<u64>,
     /// Value.
     pub value: &'a [u8],
 }
@@ -67,8 +70,9 @@ impl SnapshotBatch<'_> {
         self.batch.records().filter_map(|record| {
             let table = TableId(record.table);
             let is_current = self.generations.get(&table) == Some(&record.generation);
-            let (key, tag, value) = (record.key, record.tag, record.value);
-            is_current.then_some(SnapshotRecord { table, key, tag, value })
+            let ViewRecord { key, label: Label { tag, deadline }, value, .. } = record;
+            let deadline = (deadline != 0).then_some(deadline);
+            is_current.then_some(SnapshotRecord { table, key, tag, deadline, value })
         })
     }
 }

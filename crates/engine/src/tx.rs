@@ -2,6 +2,7 @@
 
 use std::ops::RangeBounds;
 
+use stillpoint_format::Label;
 use stillpoint_format::log::WritesDigest;
 use stillpoint_store::{Mode, Slot, Stamp, TableId, TxError, ValueRef};
 use stillpoint_txn::KindPart;
@@ -255,6 +256,89 @@ impl<'t> Tx<'t> {
             self.note_write(slot, put.is_err(), |to, hash| to.put(hash, tag, value));
         }
         put
+    }
+
+    /// Gives the key a value with a tag and a deadline. A deadline is a number for the program's own use,
+    /// such as the time at which a record expires, 0 for none. The engine deletes nothing: whoever reads
+    /// asks [`ValueRef::deadline`]. Checkpoints, logs, dumps and restores keep the deadline. A later put
+    /// without one takes it away, and a patch keeps it.
+    ///
+    /// # Errors
+    /// As [`put_slot_tagged`](Self::put_slot_tagged). [`TxError::NoDeadlines`] for a deadline in a table
+    /// of another kind than the memory store.
+    ///
+    /// # Panics
+    /// If the transaction has no such slot.
+    pub fn put_slot_labelled(
+        &mut self,
+        slot: Slot,
+        label: Label,
+        value: &[u8],
+    ) -> Result<(), TxError> {
+        if label.deadline == 0 {
+            return self.put_slot_tagged(slot, label.tag, value);
+        }
+        let KeyLocation::Memory(in_memory) = self.place(slot) else {
+            return Err(TxError::NoDeadlines);
+        };
+        let put = self.memory.put_slot_labelled(in_memory, label, value);
+        if self.takes_digest() {
+            self.note_write(slot, put.is_err(), |to, hash| to.put(hash, label, value));
+        }
+        put
+    }
+
+    /// Whether key `to` can [share](Self::share_slot) the value of key `from`: a large one that the
+    /// transaction has not changed, of the same table in memory. The log of the transaction is none of
+    /// calls.
+    ///
+    /// # Panics
+    /// If the transaction has no such slots.
+    pub fn can_share_slot(&self, from: Slot, to: Slot) -> bool {
+        match (self.place(from), self.place(to)) {
+            (KeyLocation::Memory(from), KeyLocation::Memory(to)) => {
+                !self.takes_digest() && self.memory.can_share_slot(from, to)
+            }
+            _ => false,
+        }
+    }
+
+    /// Gives key `to` the value of key `from`, and this label. Both share the blocks of the value, which is
+    /// not copied in memory. The journal gets the value. Returns false if they
+    /// [cannot](Self::can_share_slot): then nothing has changed, and the caller puts a copy.
+    ///
+    /// # Errors
+    /// [`TxError::DeclaredForReading`] if `to` is not locked for writing.
+    ///
+    /// # Panics
+    /// If the transaction has no such slots.
+    pub fn share_slot(&mut self, from: Slot, to: Slot, label: Label) -> Result<bool, TxError> {
+        match (self.place(from), self.place(to)) {
+            (KeyLocation::Memory(source), KeyLocation::Memory(target)) if !self.takes_digest() => {
+                self.memory.share_slot(source, target, label)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Gives the key another deadline, 0 for none. The value stays, and the journal gets the deadline
+    /// alone. A large value shares its blocks with the one before.
+    ///
+    /// # Errors
+    /// [`TxError::PatchOutsideValue`] if the key has no value. [`TxError::NoDeadlines`] in a table of
+    /// another kind than the memory store. Else as [`put_slot_tagged`](Self::put_slot_tagged).
+    ///
+    /// # Panics
+    /// If the transaction has no such slot.
+    pub fn set_slot_deadline(&mut self, slot: Slot, deadline: u64) -> Result<(), TxError> {
+        let KeyLocation::Memory(in_memory) = self.place(slot) else {
+            return Err(TxError::NoDeadlines);
+        };
+        let set = self.memory.set_slot_deadline(in_memory, deadline);
+        if self.takes_digest() {
+            self.note_write(slot, set.is_err(), |to, hash| to.until(hash, deadline));
+        }
+        set
     }
 
     /// Overwrites a range of the key's value. The range must begin inside the value or at its end,
@@ -526,6 +610,67 @@ impl<'t> Tx<'t> {
     ) -> Result<(), TxError> {
         let slot = self.key(table, key, Mode::Write)?;
         self.put_slot_tagged(slot, tag, value)
+    }
+
+    /// Gives a key a value with tag 0 and a deadline; see [`put_slot_labelled`](Self::put_slot_labelled).
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let engine = stillpoint::Engine::open(stillpoint::Config::new(directory.path()))?;
+    /// # let sessions = engine.table("sessions")?;
+    /// # let mut session = engine.session()?;
+    /// session.transact(|tx| tx.put_until(sessions, b"anna", b"token", 1_800_000_000))?;
+    /// session.transact(|tx| tx.set_deadline(sessions, b"anna", 1_800_000_060))?;
+    /// session.transact(|tx| {
+    ///     let value = tx.get(sessions, b"anna")?.expect("was put");
+    ///     assert_eq!((value.to_vec(), value.deadline()), (b"token".to_vec(), Some(1_800_000_060)));
+    ///     Ok(())
+    /// })?;
+    /// # drop(session);
+    /// # engine.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`put_slot_labelled`](Self::put_slot_labelled) and [`key`](Self::key).
+    pub fn put_until(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        value: &[u8],
+        deadline: u64,
+    ) -> Result<(), TxError> {
+        self.put_labelled(table, key, Label { tag: 0, deadline }, value)
+    }
+
+    /// Gives a key a value with a tag and a deadline; see
+    /// [`put_slot_labelled`](Self::put_slot_labelled).
+    ///
+    /// # Errors
+    /// As [`put_slot_labelled`](Self::put_slot_labelled) and [`key`](Self::key).
+    pub fn put_labelled(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        label: Label,
+        value: &[u8],
+    ) -> Result<(), TxError> {
+        let slot = self.key(table, key, Mode::Write)?;
+        self.put_slot_labelled(slot, label, value)
+    }
+
+    /// Gives a key another deadline; see [`set_slot_deadline`](Self::set_slot_deadline).
+    ///
+    /// # Errors
+    /// As [`set_slot_deadline`](Self::set_slot_deadline) and [`key`](Self::key).
+    pub fn set_deadline(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        deadline: u64,
+    ) -> Result<(), TxError> {
+        let slot = self.key(table, key, Mode::Write)?;
+        self.set_slot_deadline(slot, deadline)
     }
 
     /// Overwrites a range of a key's value; see [`patch_slot`](Self::patch_slot).

@@ -58,11 +58,17 @@
 //! | `LoadOverwrites` | a record that is loaded while the store is served replaces a newer one |
 //! | `PatchesWithoutBase` | a replayed patch is applied before the record that it changes is loaded |
 //! | `LoadForgetsDeletions` | a key that is deleted while the store is loaded comes back |
+//! | `EvictionNotLogged` | a key that a full cache has given up comes back |
+//! | `DeadlineNotCaptured` | a checkpoint lacks the deadlines of records |
+//! | `DeadlineNotReplayed` | a replay leaves out a deadline that was set alone |
+//! | `DeadlineNotMoved` | a large value loses its deadline when its blocks move |
 
 #[path = "crash/chains.rs"]
 mod chains;
 #[path = "kinds/checkpoints.rs"]
 mod checkpoints;
+#[path = "crash/deadlines.rs"]
+mod deadlines;
 #[path = "crash/doubt.rs"]
 mod doubt;
 #[path = "crash/gate.rs"]
@@ -125,7 +131,22 @@ const fn scenario(name: &'static str, run: fn(), sees: &'static [Bug]) -> Scenar
 }
 
 /// Each bug shows in one of these situations. All but the last were made for one bug.
-const SCENARIOS: [Scenario; 46] = [
+const SCENARIOS: [Scenario; 49] = [
+    scenario(
+        "keys given up for memory",
+        deadlines::what_is_given_up_stays_away,
+        &[Bug::EvictionNotLogged],
+    ),
+    scenario(
+        "deadlines across a crash",
+        deadlines::deadlines_survive,
+        &[Bug::DeadlineNotCaptured, Bug::DeadlineNotReplayed],
+    ),
+    scenario(
+        "blocks that move",
+        deadlines::deadlines_stay_when_blocks_move,
+        &[Bug::DeadlineNotMoved],
+    ),
     scenario(
         "a snapshot before a checkpoint of changes",
         kept::a_snapshot_clears_no_mark,

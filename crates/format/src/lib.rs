@@ -11,6 +11,7 @@
 //! | [`hash`] | the keyed hash of a key, and the partition that it selects |
 //! | [`ident`] | store ids, file headers, seeded checksums |
 //! | [`stamp`] | who wrote a cell last |
+//! | [`Label`] | tag and deadline of a record |
 //! | [`names`] | files and directories under the data directory |
 //! | [`node`] | slotted nodes of ordered indexes: header, slots, entries |
 //! | [`pages`] | pages of paged tables, and the map of their places |
@@ -26,6 +27,7 @@ mod bytes;
 mod error;
 pub mod hash;
 pub mod ident;
+mod label;
 pub mod log;
 pub mod manifest;
 pub mod names;
@@ -39,6 +41,7 @@ pub mod stamp;
 pub mod state;
 
 pub use error::{DecodeCause, DecodeError, EncodeError};
+pub use label::Label;
 pub use stamp::Stamp;
 
 /// The version of the MANIFEST, of log segments and of checkpoint parts that this build writes,

@@ -23,7 +23,7 @@ mod segment;
 mod tail;
 mod write;
 
-pub use batch::{BATCH_ALIGN, BATCH_HEADER_BYTES, BatchBuilder, BatchPlace, RecordHead};
+pub use batch::{BATCH_ALIGN, BATCH_HEADER_BYTES, BODY_ROOM, BatchBuilder, BatchPlace, RecordHead};
 pub use before::encode_before_images;
 pub use call::{CALL_INPUTS_BYTES_MAX, CALL_NAME_BYTES_MAX, CallReader, CallToRepeat, LoggedCall};
 pub use continuation::{CONTINUATION_BYTES, Continuation};

@@ -225,6 +225,19 @@ pub trait Journal: Send + Sync + fmt::Debug {
     /// [`JournalError::Poisoned`]: the process must end.
     fn append(&self, log: u8, entry: &Entry<'_>) -> Result<Stamp, JournalError>;
 
+    /// As [`append`](Journal::append), for a long record whose body was encoded before: from byte
+    /// [`BODY_ROOM`](stillpoint_format::log::BODY_ROOM) of `body` on. The journal takes the buffer over and
+    /// copies nothing. After an error `body` is as before.
+    ///
+    /// # Errors
+    /// Those of `append`.
+    fn append_buffer(
+        &self,
+        log: u8,
+        entry: &Entry<'_>,
+        body: &mut Vec<u8>,
+    ) -> Result<Stamp, JournalError>;
+
     /// Waits, outside of any read section, until the log has room in memory and the segment that
     /// a refused [`append`](Journal::append) needs.
     ///

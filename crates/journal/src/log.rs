@@ -142,10 +142,30 @@ impl Log {
     }
 
     /// Appends a record.
+    #[inline]
     pub(crate) fn append(
         &self,
         entry: &Entry<'_>,
         background: &Background<'_>,
+    ) -> Result<Stamp, JournalError> {
+        self.append_by(background, |state| state.append(entry, &self.shared.closing))
+    }
+
+    /// As [`append`](Self::append), with a body that was encoded before.
+    pub(crate) fn append_buffer(
+        &self,
+        entry: &Entry<'_>,
+        body: &mut Vec<u8>,
+        background: &Background<'_>,
+    ) -> Result<Stamp, JournalError> {
+        self.append_by(background, |state| state.append_buffer(entry, body, &self.shared.closing))
+    }
+
+    #[inline]
+    fn append_by(
+        &self,
+        background: &Background<'_>,
+        mut append: impl FnMut(&mut Appender) -> Result<u64, Obstacle>,
     ) -> Result<Stamp, JournalError> {
         let mut state = self.append.lock();
         loop {
@@ -158,7 +178,7 @@ impl Log {
                 return Err(JournalError::NoRoom { log: self.id });
             }
             let batch = state.next_number;
-            match state.append(entry, &self.shared.closing) {
+            match append(&mut state) {
                 Ok(gsn) => {
                     let full = state.next_number != batch;
                     let first = full && state.begins_use();

@@ -31,7 +31,7 @@ impl Visit for Loading {
             let images = run.iter().map(|record| KeyImage {
                 hash: record.hash,
                 key: record.key,
-                tag: record.tag,
+                label: record.label,
                 value: record.value,
                 gsn: record.gsn,
             });

@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use stillpoint_format::log::{Write, WriteOp};
 use stillpoint_journal::{ReplayWrite, Round};
 use stillpoint_store::{Loader, Replayed, TableId};
+use stillpoint_sync::{mutant, planted};
 
 use crate::error::RecoveryError;
 
@@ -65,11 +66,16 @@ fn apply(loader: &mut Loader, write: &ReplayWrite<'_>, hash: u64) -> Result<(), 
     let refused = |source| RecoveryError::Apply { table, gsn: write.gsn, source };
     let ranges: Vec<(usize, &[u8])>;
     let change = match &write.write.op {
-        WriteOp::Put { tag, value } => Replayed::Put { tag: *tag, value },
+        WriteOp::Put { label, value } => Replayed::Put { label: *label, value },
         WriteOp::Delete => Replayed::Delete,
         WriteOp::Patch(patches) => {
             ranges = patches.clone().map(|range| (range.offset as usize, range.bytes)).collect();
             Replayed::Patch(&ranges)
+        }
+        WriteOp::Until { deadline, ranges: of } => {
+            ranges = of.clone().map(|range| (range.offset as usize, range.bytes)).collect();
+            let until = Replayed::Until { deadline: *deadline, ranges: &ranges };
+            mutant!(until, DeadlineNotReplayed => Replayed::Patch(&ranges))
         }
         WriteOp::Splice(splices) => {
             let splices = splices

@@ -54,7 +54,7 @@ impl ColdRecords for Checkpoints {
     ) -> Result<FoundRecord, UnreadableRecord> {
         match self.chain.find(&SoughtKey { table: table.0, generation, hash, key })? {
             Found::Nothing | Found::Deletion => Ok(None),
-            Found::Value { tag, value } => Ok(Some((tag, value))),
+            Found::Value { label, value } => Ok(Some((label, value))),
         }
     }
 }

@@ -69,11 +69,15 @@ fn put_back(
     let ranges: Vec<(usize, &[u8])>;
     let splices: Vec<(usize, usize, &[u8])>;
     let before = match &image.op {
-        WriteOp::Put { tag, value } => Before::Change(Replayed::Put { tag: *tag, value }),
+        WriteOp::Put { label, value } => Before::Change(Replayed::Put { label: *label, value }),
         WriteOp::Delete => Before::Change(Replayed::Delete),
         WriteOp::Patch(of) => {
             ranges = of.clone().map(|range| (range.offset as usize, range.bytes)).collect();
             Before::Change(Replayed::Patch(&ranges))
+        }
+        WriteOp::Until { deadline, ranges: of } => {
+            ranges = of.clone().map(|range| (range.offset as usize, range.bytes)).collect();
+            Before::Change(Replayed::Until { deadline: *deadline, ranges: &ranges })
         }
         WriteOp::Splice(of) => {
             let owned = of.clone().map(|of| (of.offset as usize, of.removed as usize, of.bytes));

@@ -105,7 +105,7 @@ impl Plan {
             if !is_known(&self.manifest, write) {
                 return Err(newer_table(write));
             }
-            let needs_value = matches!(write.write.op, WriteOp::Patch(_) | WriteOp::Splice(_));
+            let needs_value = !matches!(write.write.op, WriteOp::Put { .. } | WriteOp::Delete);
             if needs_value && is_current(&self.manifest, write) {
                 let gsn = write.gsn;
                 let of_checkpoint = Length::OfCheckpoint { needed: 0, reached: 0, added: 0, gsn };
@@ -222,7 +222,7 @@ impl Plan {
         *length = match &write.write.op {
             WriteOp::Put { value, .. } => Length::Known(Some(value.len())),
             WriteOp::Delete => Length::Known(None),
-            WriteOp::Patch(ranges) => {
+            WriteOp::Patch(ranges) | WriteOp::Until { ranges, .. } => {
                 let ranges = ranges.clone().map(|of| (of.offset as usize, of.bytes.len()));
                 let ranges: Vec<_> = ranges.collect();
                 let patched = length.patched(&ranges, gsn);

@@ -18,6 +18,8 @@ pub(crate) enum Bug {
     SwapForgotten,
     /// A call in the log lacks the last request of a group.
     GroupCutOff,
+    /// A renamed or copied key does not expire.
+    ExpiryNotRenamed,
 }
 
 #[cfg(test)]

@@ -130,13 +130,14 @@ impl Participant {
         let now = store.driver().now();
         let mark = if whole.gsn > 0 { store.replayed_status() } else { 0 };
         let status = store.rules().first_status(now) | store.loaded_status() | mark;
-        let (value_len, kind) = (whole.value.len(), Kind::Record);
+        let value_len = whole.value.len() + whole.label.deadline_bytes();
+        let kind = Kind::Record;
         let new = NewCell { table, hash, key, value_len, kind, locked_by: None, status };
         let allowance = std::mem::replace(&mut cache.allowance, Allowance::Load);
         let made = new.make(store.memory(), cache);
         let put = made.map(|number| {
             let change: RecordChange<'_, &[(usize, &[u8])]> =
-                RecordChange::Put { tag: whole.tag, value: &whole.value };
+                RecordChange::Put { label: whole.label, value: &whole.value };
             let place = (number, store.rules().write, now);
             let stamp = Stamp::new(whole.gsn, LOG_NONE);
             let put = record::apply(store.memory(), cache, place, change, stamp, new);

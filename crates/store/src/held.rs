@@ -12,6 +12,7 @@
 
 use std::sync::OnceLock;
 
+use stillpoint_format::Label;
 use stillpoint_io::{ForkError, ForkedMemory};
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use stillpoint_sync::mutant;
@@ -161,8 +162,14 @@ impl HeldRecords {
                                 is_large = true;
                                 // The buffer keeps the room of the largest one.
                                 copied.set(blob.len.max(copied.1));
-                                emitted = self.read_large(arena, blob, buffers);
-                                ValueRef::from_bytes(value.tag(), &buffers.value)
+                                // The table of the parent may be that of another value by now.
+                                let deadline = self.read_large(arena, blob, buffers);
+                                let label = Label {
+                                    tag: value.tag(),
+                                    deadline: *deadline.as_ref().unwrap_or(&0),
+                                };
+                                emitted = deadline.map(drop);
+                                ValueRef::from_bytes(label, &buffers.value)
                             }
                         };
                         if emitted.is_ok() {
@@ -242,17 +249,20 @@ impl HeldRecords {
         Ok(())
     }
 
-    /// Reads a large value into the buffer of values, by the child's table of its blocks.
+    /// Reads a large value into the buffer of values, by the child's table of its blocks. Gives its
+    /// deadline, 0 for none.
     fn read_large(
         &self,
         arena: &Arena,
         blob: Blob,
         buffers: &mut Buffers,
-    ) -> Result<(), ForkError> {
+    ) -> Result<u64, ForkError> {
         let Buffers { bytes, value, .. } = buffers;
-        let table = arena.span(Arena::first_word(blob.table), blob::table_words(blob.len));
+        let (first, words) = (Arena::first_word(blob.table), blob::table_words(blob.len));
+        let table = arena.span(first, words);
         bytes.resize(size_of_val(table), 0);
         self.held.read(table, bytes)?;
+        let has_deadline = blob::has_deadline(bytes.as_chunks().0);
         value.resize(blob.len.next_multiple_of(8), 0);
         let chunks = value.chunks_mut(blob::CHUNK_BYTES);
         for (number, chunk) in blob::chunks_in(bytes.as_chunks().0).zip(chunks) {
@@ -260,6 +270,10 @@ impl HeldRecords {
             self.held.read(words, chunk)?;
         }
         value.truncate(blob.len);
-        Ok(())
+        let mut deadline = [0; 8];
+        if has_deadline {
+            self.held.read(arena.span(first + words, 1), &mut deadline)?;
+        }
+        Ok(u64::from_le_bytes(deadline))
     }
 }

@@ -69,7 +69,7 @@ pub use record::RecordChange;
 pub use rules::{CellRules, DirtyRule, Reuse, StatusChanges, WriteRule};
 pub use sink::{DeletedKey, Demand, KeptValue, Lane, RecordImage, Sink};
 pub use stable::StablePool;
-pub use stillpoint_format::Stamp;
+pub use stillpoint_format::{Label, Stamp};
 pub use stillpoint_mem::{AddressSpace, PageSize, RegionError};
 pub use stillpoint_txn::{
     KeySet, LogRefused, MemoryLimit, Mode, Patience, RUNS_MAX, Slot, TableId, TxError,

@@ -7,7 +7,7 @@ mod served;
 
 use std::sync::Arc;
 
-use stillpoint_format::{LOG_NONE, Stamp};
+use stillpoint_format::{LOG_NONE, Label, Stamp};
 use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::{lock_word, mutant};
 use stillpoint_txn::{TableId, TxError};
@@ -50,8 +50,8 @@ pub struct KeyImage<'a> {
     pub hash: u64,
     /// The key.
     pub key: &'a [u8],
-    /// Tag of the value.
-    pub tag: u8,
+    /// Tag and deadline of the value.
+    pub label: Label,
     /// The value; `None` if the key has none.
     pub value: Option<&'a [u8]>,
     /// The gsn of the record's last writer; 0 if the checkpoint does not say. Then a replay of any
@@ -301,9 +301,11 @@ impl Loader {
     /// cell.
     #[inline]
     fn build_cell(&mut self, table: &Table, record: &KeyImage<'_>) -> Result<u64, TxError> {
-        let &KeyImage { hash, key, tag, value, gsn } = record;
+        let &KeyImage { hash, key, label, value, gsn } = record;
+        let behind = label.deadline_bytes();
         let has_one_copy = self.local.store.rules().copies == 1;
-        let is_usual = |value: &&[u8]| has_one_copy && value.len() <= INLINE_VALUE_BYTES_MAX;
+        let is_usual =
+            |value: &&[u8]| has_one_copy && value.len() + behind <= INLINE_VALUE_BYTES_MAX;
         let Some(value) = value.filter(is_usual) else {
             return Ok(NO_CELL);
         };
@@ -311,11 +313,11 @@ impl Loader {
         if self.meets_known && table.index.find(hash, is_key).is_some() {
             return Ok(NO_CELL);
         }
-        let mut new = self.describe(table, hash, key, value.len());
+        let mut new = self.describe(table, hash, key, value.len() + behind);
         new.status |= self.local.store.loaded_status();
         let number = self.make(&new)?;
         let cell = self.local.store.cell(number).record();
-        cell.put_inline(tag, value);
+        cell.put_inline(label, value);
         cell.end_write(Stamp::new(gsn, LOG_NONE));
         Ok(number)
     }
@@ -348,15 +350,15 @@ impl Loader {
     /// A large value, a deletion with a stamp, or a key that the table has. The record is counted here.
     #[cold]
     fn load_unusual(&mut self, table: &Table, record: &KeyImage<'_>) -> Result<bool, TxError> {
-        let &KeyImage { hash, key, tag, value, gsn } = record;
+        let &KeyImage { hash, key, label, value, gsn } = record;
         let is_key = |cell| self.local.store.cell(cell).has_key(key);
         if table.index.find(hash, is_key).is_some() {
             return Ok(false);
         }
         match value {
-            Some(value) if self.is_served => self.load_whole(table, (hash, key), (tag, value))?,
+            Some(value) if self.is_served => self.load_whole(table, (hash, key), (label, value))?,
             Some(value) => {
-                let change = Replayed::Put { tag, value };
+                let change = Replayed::Put { label, value };
                 self.loads = true;
                 let applied = self.apply_in_read_section(table.id, hash, key, gsn, change);
                 self.loads = false;
@@ -395,10 +397,10 @@ impl Loader {
         table: TableId,
         hash: u64,
         key: &[u8],
-        tag: u8,
+        label: impl Into<Label>,
         value: &[u8],
     ) -> Result<(), TxError> {
-        self.apply(table, hash, key, 0, Replayed::Put { tag, value })
+        self.apply(table, hash, key, 0, Replayed::Put { label: label.into(), value })
     }
 
     /// Applies a change with its gsn. Changes of one key must come in the order of their gsns. A
@@ -469,22 +471,22 @@ impl Loader {
             Before::Change(change) => change,
             Before::Splices(splices) => {
                 spliced = self.spliced(id, hash, key, 0, splices)?;
-                let Some((tag, value)) = &spliced else { return Ok(false) };
-                Replayed::Put { tag: *tag, value }
+                let Some((label, value)) = &spliced else { return Ok(false) };
+                Replayed::Put { label: *label, value }
             }
         };
         self.write_change(&table, number, (hash, key), gsn - 1, change)?;
         Ok(true)
     }
 
-    /// The value of a key, and its tag. `None` if the key has none.
-    pub fn value(&mut self, id: TableId, hash: u64, key: &[u8]) -> Option<(u8, Vec<u8>)> {
+    /// The value of a key, and its label. `None` if the key has none.
+    pub fn value(&mut self, id: TableId, hash: u64, key: &[u8]) -> Option<(Label, Vec<u8>)> {
         self.local.enter();
         let table = self.local.tables.get(id);
         let value = table.and_then(|table| {
             let is_key = |cell| self.local.store.cell(cell).has_key(key);
             let value = self.local.store.cell(table.index.find(hash, is_key)?).record().value()?;
-            Some((value.tag(), value.to_vec()))
+            Some((value.label(), value.to_vec()))
         });
         self.local.exit();
         value
@@ -505,8 +507,8 @@ impl Loader {
     ) -> Result<(), TxError> {
         self.local.enter();
         let applied = self.spliced(id, hash, key, gsn, splices).and_then(|spliced| match spliced {
-            Some((tag, value)) => {
-                let change = Replayed::Put { tag, value: &value };
+            Some((label, value)) => {
+                let change = Replayed::Put { label, value: &value };
                 self.apply_in_read_section(id, hash, key, gsn, change)
             }
             None => Ok(()),
@@ -516,7 +518,7 @@ impl Loader {
         applied
     }
 
-    /// The value after splices, with its tag. `None` if the key's value is newer than these.
+    /// The value after splices, with its label. `None` if the key's value is newer than these.
     fn spliced(
         &mut self,
         id: TableId,
@@ -524,7 +526,7 @@ impl Loader {
         key: &[u8],
         gsn: u64,
         splices: &[(usize, usize, &[u8])],
-    ) -> Result<Option<(u8, Vec<u8>)>, TxError> {
+    ) -> Result<Option<(Label, Vec<u8>)>, TxError> {
         let table = self.local.tables.get(id).ok_or(TxError::NoSuchTable(id))?;
         let found = table.index.find(hash, |cell| self.local.store.cell(cell).has_key(key));
         if found.is_none() && self.is_served {
@@ -540,7 +542,7 @@ impl Loader {
             return Ok(None);
         }
         let Some(value) = cell.record().value() else { return Err(missing) };
-        let (tag, mut value) = (value.tag(), value.to_vec());
+        let (label, mut value) = (value.label(), value.to_vec());
         for &(offset, removed, bytes) in splices {
             let len = value.len();
             if removed > len || offset > len - removed {
@@ -548,7 +550,7 @@ impl Loader {
             }
             value.splice(offset..offset + removed, bytes.iter().copied());
         }
-        Ok(Some((tag, value)))
+        Ok(Some((label, value)))
     }
 
     fn apply_in_read_section(
@@ -567,7 +569,10 @@ impl Loader {
         let number = match existing {
             Some(number) => number,
             None => {
-                let len = if let Replayed::Put { value, .. } = change { value.len() } else { 0 };
+                let len = match change {
+                    Replayed::Put { label, value } => value.len() + label.deadline_bytes(),
+                    _ => 0,
+                };
                 self.insert(&table, hash, key, len)?
             }
         };
@@ -587,10 +592,15 @@ impl Loader {
         change: Replayed<'_>,
     ) -> Result<(), TxError> {
         let stamp = Stamp::new(gsn, LOG_NONE);
-        if let Replayed::Patch(ranges) = change
-            && let Some((tag, whole)) = self.outgrown(number, ranges)?
-        {
-            let change = Replayed::Put { tag, value: &whole };
+        let outgrown = match change {
+            Replayed::Patch(ranges) => self.outgrown(number, None, ranges)?,
+            Replayed::Until { deadline, ranges } => {
+                self.outgrown(number, Some(deadline), ranges)?
+            }
+            _ => None,
+        };
+        if let Some((label, whole)) = outgrown {
+            let change = Replayed::Put { label, value: &whole };
             return self.write(table, number, hash, key, stamp, change);
         }
         self.write(table, number, hash, key, stamp, change)
@@ -693,15 +703,17 @@ impl Loader {
         Ok(())
     }
 
-    /// The whole value after a patch, with its tag, if the patched value does not fit its cell.
+    /// The whole value after a patch, with its label, if the patched value does not fit its cell together
+    /// with its deadline. `deadline` is another one of the key, 0 for none.
     ///
     /// # Errors
     /// A range begins outside the value, or the key has none.
     fn outgrown(
         &self,
         number: u64,
+        deadline: Option<u64>,
         ranges: &[(usize, &[u8])],
-    ) -> Result<Option<(u8, Vec<u8>)>, TxError> {
+    ) -> Result<Option<(Label, Vec<u8>)>, TxError> {
         let record = self.local.store.cell(number).record();
         let value = record.value();
         let mut len = value.map_or(0, |value| value.len());
@@ -711,7 +723,14 @@ impl Loader {
             }
             len = len.max(offset + bytes.len());
         }
-        let Some(value) = value.filter(|_| !record.can_patch_to(len)) else {
+        if deadline.is_some() && value.is_none() {
+            return Err(TxError::PatchOutsideValue { offset: 0, len: 0 });
+        }
+        let stays = || match deadline {
+            None => record.can_patch_to(len),
+            Some(deadline) => record.can_have_until(len, deadline),
+        };
+        let Some(value) = value.filter(|_| !stays()) else {
             return Ok(None);
         };
         let mut whole = value.to_vec();
@@ -719,7 +738,9 @@ impl Loader {
         for &(offset, bytes) in ranges {
             whole[offset..offset + bytes.len()].copy_from_slice(bytes);
         }
-        Ok(Some((value.tag(), whole)))
+        let label = value.label();
+        let deadline = deadline.unwrap_or(label.deadline);
+        Ok(Some((Label { deadline, ..label }, whole)))
     }
 }
 

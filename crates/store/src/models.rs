@@ -9,7 +9,7 @@ mod served;
 
 use shuttle::thread;
 use std::sync::Arc;
-use stillpoint_format::{LOG_NONE, Stamp};
+use stillpoint_format::{LOG_NONE, Label, Stamp};
 use stillpoint_sync::atomic::{AtomicU64, Ordering::SeqCst};
 use stillpoint_sync::{ReadSections, lock_word};
 
@@ -164,6 +164,11 @@ fn a_key_is_inserted_once() {
     shuttle::check_pct(work, SCHEDULES, 3);
 }
 
+/// The label of the value that `gsn` writes: the first one has no deadline.
+fn label_of(gsn: u64) -> Label {
+    Label { tag: gsn as u8, deadline: if gsn == 2 { 0 } else { 1_000 + gsn } }
+}
+
 /// Reads without a lock see whole values, and never an older value after a newer one.
 fn look_three_times(
     memory: &Memory,
@@ -180,10 +185,12 @@ fn look_three_times(
         let outcome = Cell::new(memory, number).read_optimistic(b"key", &mut out);
         read_sections.exit(slot);
         let gsn = match outcome {
-            OptimisticRead::Value(tag, stamp) => {
+            OptimisticRead::Value(label, stamp) => {
+                let tag = label.tag;
                 let expected = vec![tag; 24];
                 assert_eq!(out[1..], expected[..], "torn");
                 assert_eq!(u64::from(tag), stamp.gsn());
+                assert_eq!(label, label_of(stamp.gsn()));
                 stamp.gsn()
             }
             OptimisticRead::Absent(stamp) => {
@@ -209,7 +216,7 @@ fn a_read_without_lock_is_never_torn() {
         let reader_slot = read_sections.claim().expect("room");
         let mut cache = CellCache::default();
         let number =
-            cache.allocate(&memory.arena, 1, Kind::Record, cell_bytes(3, 24, 1)).expect("room");
+            cache.allocate(&memory.arena, 1, Kind::Record, cell_bytes(3, 32, 1)).expect("room");
         let stamp = |gsn| Stamp::new(gsn, LOG_NONE);
         Cell::new(&memory, number).initialise(b"key", 0, lock_word::free(3, 0), stamp(1));
         let newest = Arc::new(AtomicU64::new(1));
@@ -223,7 +230,8 @@ fn a_read_without_lock_is_never_torn() {
             let old = cell.blob();
             let value = [gsn as u8; 24];
             let large = (gsn % 4 == 3).then(|| {
-                let large = blob::allocate(&memory, &mut cache, 1, value.len()).expect("room");
+                let shape = (value.len(), label_of(gsn).deadline);
+                let large = blob::allocate(&memory, &mut cache, 1, shape).expect("room");
                 blob::fill(&memory, large, 0, &value);
                 large
             });
@@ -232,11 +240,11 @@ fn a_read_without_lock_is_never_torn() {
             match (gsn % 4, large) {
                 (1, _) => cell.end_delete(stamp(gsn)),
                 (_, Some(blob)) => {
-                    cell.put_large(gsn as u8, blob);
+                    cell.put_large(label_of(gsn), blob);
                     cell.end_write(stamp(gsn));
                 }
                 _ => {
-                    cell.put_inline(gsn as u8, &value);
+                    cell.put_inline(label_of(gsn), &value);
                     cell.end_write(stamp(gsn));
                 }
             }
@@ -248,7 +256,7 @@ fn a_read_without_lock_is_never_torn() {
                 if read_sections.has_passed(&mut token) {
                     blob::release(&memory, &mut cache, blob);
                     // Another value gets the blocks.
-                    let other = blob::allocate(&memory, &mut cache, 1, 24).expect("room");
+                    let other = blob::allocate(&memory, &mut cache, 1, (24, 9)).expect("room");
                     blob::fill(&memory, other, 0, &[200; 24]);
                 } else {
                     garbage = Some((token, blob));

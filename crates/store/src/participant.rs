@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use stillpoint_format::Stamp;
+use stillpoint_format::{Label, Stamp};
 use stillpoint_sync::atomic::{Ordering::SeqCst, fence};
 use stillpoint_txn::{Dependencies, Patience, TableId, TxError};
 
@@ -173,7 +173,7 @@ impl Participant {
         self.store.driver().exit(self.number);
     }
 
-    /// Reads one key without a lock. If the key has a value, appends it and returns its tag. Also
+    /// Reads one key without a lock. If the key has a value, appends it and returns its label. Also
     /// returns the stamp, and the key's cell, 0 for none. `candidate` is a cell that may be the key's, 0
     /// for none. Call this inside a read section.
     #[inline]
@@ -184,12 +184,14 @@ impl Participant {
         hash: u64,
         candidate: u64,
         out: &mut Vec<u8>,
-    ) -> Result<(Option<u8>, Stamp, u64), TxError> {
+    ) -> Result<(Option<Label>, Stamp, u64), TxError> {
         let mut number = Some(candidate).filter(|&candidate| candidate != 0);
         loop {
             if let Some(number) = number {
                 match self.store.cell(number).read_optimistic(key, out) {
-                    OptimisticRead::Value(tag, stamp) => return Ok((Some(tag), stamp, number)),
+                    OptimisticRead::Value(label, stamp) => {
+                        return Ok((Some(label), stamp, number));
+                    }
                     OptimisticRead::Absent(stamp) => return Ok((None, stamp, number)),
                     OptimisticRead::Other => {}
                 }

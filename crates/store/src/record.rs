@@ -11,8 +11,11 @@
 //! | put | the cell is too small | a larger cell, which replaces the old one in the index |
 //! | put | a value, and the cell is far too large | a smaller cell, which replaces the old one |
 //! | put | the value is too long for any cell | blocks of a large value |
+//! | share | any | none, or a table of blocks with the same chunks |
 //! | patch | the value is in the cell | none |
 //! | patch | the value is large | a table of blocks that shares the untouched chunks |
+//! | deadline | the value is in the cell | none |
+//! | deadline | the value is large | a table of blocks that shares all chunks, and has the deadline |
 //! | delete | any | none |
 //!
 //! A load has no log, so [`apply`] takes both steps at once.
@@ -21,7 +24,7 @@
 //! if the key has no value and nobody needs the copies any more. The larger cell does not get them.
 //! Where a cell must not be replaced, blocks of a large value take the value.
 
-use stillpoint_format::Stamp;
+use stillpoint_format::{Label, Stamp};
 use stillpoint_sync::Backoff;
 use stillpoint_sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
@@ -34,6 +37,7 @@ use crate::memory::Memory;
 use crate::memory::arena::{CellCache, Kind};
 use crate::memory::blob::{self, Blob};
 use crate::memory::cell::{Cell, INLINE_VALUE_BYTES_MAX, Record, live_copy};
+use crate::memory::value::ValueRef;
 use crate::phase::PhaseWord;
 use crate::rules::{Claim, WriteRule, second_copy, status};
 use crate::table::Table;
@@ -43,15 +47,29 @@ use crate::table::Table;
 pub enum RecordChange<'a, R> {
     /// The key has this value from now on.
     Put {
-        /// Tag of the value.
-        tag: u8,
+        /// Tag and deadline of the value.
+        label: Label,
         /// The value.
         value: &'a [u8],
     },
     /// The key has no value from now on.
     Delete,
+    /// The key has the large value of another key, whose blocks both share, and this label.
+    Share {
+        /// Tag and deadline of the value.
+        label: Label,
+        /// The value of the other key.
+        value: ValueRef<'a>,
+    },
     /// Ranges of the value change, in this order.
     Patch(R),
+    /// Ranges of the value change, in this order, perhaps none. The key has another deadline.
+    Until {
+        /// The deadline, 0 for none.
+        deadline: u64,
+        /// The ranges.
+        ranges: R,
+    },
 }
 
 impl<R> RecordChange<'_, R> {
@@ -78,10 +96,10 @@ impl<'a> Ranges<'a> for &'a [(usize, &'a [u8])] {
 /// Memory that a change needs beyond its cell.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Prepared {
-    /// A large value and its tag.
-    Large(Blob, u8),
-    /// Blocks for a large value, still to be filled, and the value's tag.
-    Blocks(Blob, u8),
+    /// A large value and its label.
+    Large(Blob, Label),
+    /// Blocks for a large value, still to be filled, and the value's label.
+    Blocks(Blob, Label),
     /// A cell of another size for the key. The index does not name the cell yet.
     Cell(u64),
 }
@@ -92,7 +110,7 @@ pub(crate) struct NewCell<'a> {
     pub(crate) table: &'a Table,
     pub(crate) hash: u64,
     pub(crate) key: &'a [u8],
-    /// Bytes of value that the cell has room for.
+    /// Bytes of value, deadline included, that the cell has room for.
     pub(crate) value_len: usize,
     pub(crate) kind: Kind,
     /// Priority of the transaction that holds the cell's lock; `None` for a free lock.
@@ -144,16 +162,15 @@ pub(crate) fn is_enough<R>(
 ) -> bool {
     match change {
         RecordChange::Delete => true,
-        RecordChange::Put { value, .. } => {
-            let capacity = record.inline_capacity();
+        RecordChange::Put { label, value } => {
+            let (capacity, len) = (record.inline_capacity(), value.len() + label.deadline_bytes());
             // A cell made for a lock only holds no value: its memory is beyond the limit.
             let is_lock = || record.is_absent() && memory.arena.is_of_kind(number, Kind::Lock);
-            let is_smaller = 2 * value.len() + SPARE_BYTES < capacity;
-            value.len() <= capacity
-                && !is_lock()
-                && !(is_smaller && record.has_spare_room(value.len()))
+            let is_smaller = 2 * len + SPARE_BYTES < capacity;
+            len <= capacity && !is_lock() && !(is_smaller && record.has_spare_room(len))
         }
-        RecordChange::Patch(_) => record.blob().is_none(),
+        RecordChange::Patch(_) | RecordChange::Until { .. } => record.blob().is_none(),
+        RecordChange::Share { .. } => false,
     }
 }
 
@@ -179,12 +196,13 @@ pub(crate) fn prepare<'a>(
     let owner = memory.arena.owner_of(number);
     let prepared = match change {
         RecordChange::Delete => return Ok(None),
-        RecordChange::Put { tag, value } => {
+        RecordChange::Put { label, value } => {
+            let len = value.len() + label.deadline_bytes();
             let is_absent = record.is_absent();
-            let has_room = !is_absent && value.len() <= record.inline_capacity();
+            let has_room = !is_absent && len <= record.inline_capacity();
             let was_refused = cache.was_refused;
-            let other = other.filter(|_| value.len() <= INLINE_VALUE_BYTES_MAX);
-            match other.map(|other| other(cache, value.len())) {
+            let other = other.filter(|_| len <= INLINE_VALUE_BYTES_MAX);
+            match other.map(|other| other(cache, len)) {
                 Some(Ok(number)) => Prepared::Cell(number),
                 Some(Err(full)) if is_absent => return Err(full),
                 _ if has_room => {
@@ -192,16 +210,52 @@ pub(crate) fn prepare<'a>(
                     cache.was_refused = was_refused;
                     return Ok(None);
                 }
-                _ => Prepared::Blocks(blob::allocate(memory, cache, owner, value.len())?, tag),
+                _ => {
+                    let shape = (value.len(), label.deadline);
+                    Prepared::Blocks(blob::allocate(memory, cache, owner, shape)?, label)
+                }
             }
         }
+        RecordChange::Share { label, value } => {
+            let (_, blob) = value.large_in().expect("only a large value is shared");
+            Prepared::Large(share(memory, cache, owner, (blob, label.deadline))?, label)
+        }
         RecordChange::Patch(ranges) => {
-            let old = record.blob().expect("a patch of a value in its cell needs no memory");
-            let tag = record.value().expect("a large value has a tag").tag();
-            Prepared::Large(patch_large(memory, cache, owner, old, ranges)?, tag)
+            let (old, label) = large_value(record);
+            Prepared::Large(patch_large(memory, cache, owner, old, ranges)?, label)
+        }
+        RecordChange::Until { deadline, ranges } => {
+            let (old, label) = large_value(record);
+            let patched = patch_large(memory, cache, owner, old, ranges)?;
+            let now = blob::with_deadline(memory, cache, owner, (patched, deadline));
+            if patched != old {
+                blob::release(memory, cache, patched);
+            }
+            Prepared::Large(now?, Label { deadline, ..label })
         }
     };
     Ok(Some(prepared))
+}
+
+/// Another reference to a large value, with this deadline.
+fn share(
+    memory: &Memory,
+    cache: &mut CellCache,
+    owner: u32,
+    (blob, deadline): (Blob, u64),
+) -> Result<Blob, MemoryLimit> {
+    debug_assert_eq!(memory.arena.owner_of(blob.table), owner, "blocks go with their table");
+    if blob::deadline(memory, blob) == deadline {
+        blob::retain(memory, blob);
+        return Ok(blob);
+    }
+    blob::with_deadline(memory, cache, owner, (blob, deadline))
+}
+
+/// The large value of a record, and its label.
+fn large_value(record: Record<'_>) -> (Blob, Label) {
+    let blob = record.blob().expect("a change of a value in its cell needs no memory");
+    (blob, record.value().expect("a large value has a label").label())
 }
 
 /// The large value after the patches. Untouched chunks are shared with the old value.
@@ -240,7 +294,7 @@ pub(crate) fn begin_writes<'a>(records: impl Iterator<Item = Record<'a>>) {
 pub(crate) fn install<'a>(
     record: Record<'_>,
     change: RecordChange<'a, impl Ranges<'a>>,
-    large: Option<(Blob, u8)>,
+    large: Option<(Blob, Label)>,
     stamp: Stamp,
 ) -> Option<Blob> {
     let old = record.blob();
@@ -249,16 +303,29 @@ pub(crate) fn install<'a>(
             record.end_delete(stamp);
             return old;
         }
-        (_, Some((blob, tag))) => record.put_large(tag, blob),
-        (RecordChange::Put { tag, value }, None) => record.put_inline(tag, value),
+        (_, Some((blob, label))) => record.put_large(label, blob),
+        (RecordChange::Put { label, value }, None) => record.put_inline(label, value),
         (RecordChange::Patch(ranges), None) => {
             for (offset, bytes) in ranges.ranges() {
                 record.patch_inline(offset, bytes);
             }
         }
+        (RecordChange::Until { deadline, ranges }, None) => {
+            change_inline(record, deadline, ranges);
+        }
+        (RecordChange::Share { .. }, None) => unreachable!("blocks are prepared"),
     }
     record.end_write(stamp);
     old
+}
+
+/// Changes ranges and deadline of a value in its cell.
+#[cold]
+fn change_inline<'a>(record: Record<'_>, deadline: u64, ranges: impl Ranges<'a>) {
+    for (offset, bytes) in ranges.ranges() {
+        record.patch_inline(offset, bytes);
+    }
+    record.set_deadline(deadline);
 }
 
 /// A cell of several copies that is being written, by which rule, and in which phase.
@@ -283,7 +350,7 @@ impl<'a> Writing<'a> {
     pub(crate) fn install<'c>(
         self,
         change: RecordChange<'c, impl Ranges<'c>>,
-        large: Option<(Blob, u8)>,
+        large: Option<(Blob, Label)>,
         stamp: Stamp,
         mut left: impl FnMut(Blob),
     ) {
@@ -309,15 +376,19 @@ impl<'a> Writing<'a> {
         copy.copy_blob().into_iter().for_each(&mut left);
         match (change, large) {
             (RecordChange::Delete, _) => copy.put_nothing(),
-            (_, Some((blob, tag))) => copy.put_large(tag, blob),
-            (RecordChange::Put { tag, value }, None) => copy.put_inline(tag, value),
-            (RecordChange::Patch(ranges), None) => {
+            (_, Some((blob, label))) => copy.put_large(label, blob),
+            (RecordChange::Put { label, value }, None) => copy.put_inline(label, value),
+            (RecordChange::Share { .. }, None) => unreachable!("blocks are prepared"),
+            (RecordChange::Patch(ranges) | RecordChange::Until { ranges, .. }, None) => {
                 if to != live {
                     // A patch of a part keeps the rest of the newest value.
                     copy.put_copy(cell.copy(live));
                 }
                 for (offset, bytes) in ranges.ranges() {
                     copy.patch_inline(offset, bytes);
+                }
+                if let RecordChange::Until { deadline, .. } = change {
+                    copy.set_deadline(deadline);
                 }
             }
         }
@@ -388,7 +459,7 @@ pub(crate) fn install_in_new_cell<'a>(
     change: RecordChange<'a, impl Ranges<'a>>,
     stamp: Stamp,
 ) -> Option<Blob> {
-    let RecordChange::Put { tag, value } = change else {
+    let RecordChange::Put { label, value } = change else {
         unreachable!("a cell is prepared for a whole value only");
     };
     let (memory, number) = (new.memory, new.number);
@@ -400,7 +471,7 @@ pub(crate) fn install_in_new_cell<'a>(
         new.install(change, None, stamp, |_| unreachable!("a new cell has no value"));
     } else {
         let record = new.cell().record();
-        record.put_inline(tag, value);
+        record.put_inline(label, value);
         record.end_write(stamp);
     }
     let replaced = table.index.replace(hash, (old, number), || Cell::new(memory, old).kill());
@@ -433,14 +504,14 @@ pub(crate) fn apply<'a>(
             }
             return Ok(Some(new));
         }
-        Some(Prepared::Blocks(blob, tag)) => {
+        Some(Prepared::Blocks(blob, label)) => {
             let RecordChange::Put { value, .. } = change else {
                 unreachable!("blocks are prepared for a whole value only");
             };
             blob::fill(memory, blob, 0, value);
-            Some((blob, tag))
+            Some((blob, label))
         }
-        Some(Prepared::Large(blob, tag)) => Some((blob, tag)),
+        Some(Prepared::Large(blob, label)) => Some((blob, label)),
         None => None,
     };
     begin_writes(std::iter::once(record));

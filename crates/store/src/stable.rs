@@ -24,10 +24,12 @@
 //! waits. In a spoilt checkpoint commits claim without a version: the scan must not win a claim on what
 //! they overwrite.
 
+use stillpoint_format::Label;
+
 use crate::memory::Memory;
 use crate::memory::arena::CellCache;
 use crate::memory::blob;
-use crate::memory::cell::Cell;
+use crate::memory::cell::{Cell, PooledVersion};
 use crate::memory::pool::{Pool, SlotCache};
 use crate::memory::value::ValueRef;
 use crate::rules::{Claim, status};
@@ -54,17 +56,35 @@ pub(crate) fn store_version(
         None => also = 0,
         Some((value, Some((_, blob)))) => {
             blob::retain(memory, blob);
-            stable.put_large(value.tag(), blob);
+            stable.put_large(value.label(), blob);
         }
         Some((value, None)) => {
-            let read = |at: usize, part: &mut [u8]| value.read_range(at, part);
-            let slot = pool(memory).store(slots, value.len(), read);
-            stable.put_pooled(value.len(), value.tag(), slot);
+            let read = |at: usize, part: &mut [u8]| read_stored(&value, at, part);
+            let slot = pool(memory).store(slots, stored_bytes(&value), read);
+            stable.put_pooled(value.len(), value.label(), slot);
         }
     }
     if !claim.claim_record_with(cell.lock(), value.is_some(), also) {
         // The scan was first, and has the value. Nobody has seen the version.
         erase_version(memory, (slots, cells), cell);
+    }
+}
+
+/// Bytes of a value in the pool: the value, and its deadline if it has one.
+fn stored_bytes(value: &ValueRef<'_>) -> usize {
+    value.len() + value.label().deadline_bytes()
+}
+
+/// Fills `part` with what the pool gets of a value, from byte `at` on.
+fn read_stored(value: &ValueRef<'_>, at: usize, part: &mut [u8]) {
+    let (of_value, behind) = part.split_at_mut(value.len().saturating_sub(at).min(part.len()));
+    if !of_value.is_empty() {
+        value.read_range(at, of_value);
+    }
+    let deadline = value.label().deadline.to_le_bytes();
+    let first = (at + of_value.len()) - value.len().min(at + of_value.len());
+    for (to, from) in behind.iter_mut().zip(&deadline[first..]) {
+        *to = *from;
     }
 }
 
@@ -84,7 +104,7 @@ fn erase_version(
 ) {
     let stable = cell.copy(1);
     match stable.pooled() {
-        Some((.., slot)) => pool(memory).erase(slots, slot),
+        Some(version) => pool(memory).erase(slots, version.slot),
         None => stable.copy_blob().into_iter().for_each(|blob| blob::release(memory, cells, blob)),
     }
     stable.put_nothing();
@@ -105,9 +125,16 @@ impl VersionReader {
         cell: Cell<'a>,
     ) -> Option<ValueRef<'a>> {
         let stable = cell.copy(1);
-        let Some((len, tag, slot)) = stable.pooled() else { return stable.copy_value() };
-        pool(memory).read(slot, len, &mut self.value);
-        Some(ValueRef::from_bytes(tag, &self.value))
+        let Some(PooledVersion { len, tag, has_deadline, slot }) = stable.pooled() else {
+            return stable.copy_value();
+        };
+        let mut label = Label::from(tag);
+        let behind = if has_deadline { Label::DEADLINE_BYTES } else { 0 };
+        pool(memory).read(slot, len + behind, &mut self.value);
+        if let Some(deadline) = self.value[len..].first_chunk() {
+            label.deadline = u64::from_le_bytes(*deadline);
+        }
+        Some(ValueRef::from_bytes(label, &self.value[..len]))
     }
 
     /// Erases the version. A lane has a reference of its own to the blocks of a large value.
@@ -125,7 +152,7 @@ impl VersionReader {
 pub(crate) fn slots_of(memory: &Memory, number: u64) -> usize {
     let value = Cell::new(memory, number).copy(0).value();
     let in_cell = value.filter(|value| value.large_in().is_none());
-    in_cell.map_or(0, |value| Pool::slots_for(value.len()))
+    in_cell.map_or(0, |value| Pool::slots_for(stored_bytes(&value)))
 }
 
 impl Store {

@@ -20,6 +20,7 @@ pub(crate) mod pending;
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use stillpoint_format::Label;
 use stillpoint_sync::atomic::{
     AtomicU8, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release, SeqCst},
@@ -32,9 +33,9 @@ use pending::Pending;
 /// The reason why a record cannot be read.
 pub type UnreadableRecord = Box<dyn std::error::Error + Send + Sync>;
 
-/// A record of a checkpoint: its tag and value. `None` if no checkpoint has the key, or the newest one
+/// A record of a checkpoint: its label and value. `None` if no checkpoint has the key, or the newest one
 /// that has it has its deletion.
-pub type FoundRecord = Option<(u8, Vec<u8>)>;
+pub type FoundRecord = Option<(Label, Vec<u8>)>;
 
 /// Where the records are that are not in the store yet.
 pub trait ColdRecords: Debug + Send + Sync {
@@ -64,7 +65,7 @@ const LOADED: u8 = 2;
 /// A key's value that is to enter the store.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct WholeValue {
-    pub(crate) tag: u8,
+    pub(crate) label: Label,
     pub(crate) value: Vec<u8>,
     /// The gsn of the last patch; 0 without one.
     pub(crate) gsn: u64,

@@ -190,10 +190,10 @@ fn a_larger_cell_keeps_what_the_chain_has() {
     let key = 1u64.to_be_bytes();
     let mut loader = Loader::new(Arc::clone(&store)).expect("a free slot");
     let hash = loader.hash(T, &key);
-    let loaded = KeyImage { hash, key: &key, tag: 0, value: Some(&[1; 8]), gsn: 0 };
+    let loaded = KeyImage { hash, key: &key, label: 0u8.into(), value: Some(&[1; 8]), gsn: 0 };
     loader.load(T, std::iter::once(loaded)).expect("memory");
     loader.apply(T, hash, &key, 5, Replayed::Delete).expect("memory");
-    let longer = Replayed::Put { tag: 0, value: &[2; 900] };
+    let longer = Replayed::Put { label: 0u8.into(), value: &[2; 900] };
     loader.apply(T, hash, &key, 6, longer).expect("memory");
     drop(loader);
     let log = Box::new(NoLog::default());

@@ -82,8 +82,8 @@ fn deletions_make_room(worker: &mut Worker, model: &Contents) {
         worker.idle();
     }
     for key in keys.iter().take(keys.len() / 2) {
-        let (tag, value) = &model[key];
-        let put = worker.transact(|tx| tx.put_tagged(T, &key.1, *tag, value));
+        let (label, value) = &model[key];
+        let put = worker.transact(|tx| tx.put_tagged(T, &key.1, label.tag, value));
         put.expect("room for what was there before");
     }
 }
@@ -113,7 +113,7 @@ fn beyond_the_limit_writes_fail_and_nothing_else_does() {
                 tx.put_tagged(T, &key.1, tag, &value)
             });
             match ended {
-                Ok(()) => drop(model.insert(key, (tag, value))),
+                Ok(()) => drop(model.insert(key, (tag.into(), value))),
                 Err(TxError::Memory(full)) => {
                     assert!(full.limit == 24 << 20 && full.held <= full.limit, "{full}");
                     refused += 1;
@@ -137,7 +137,7 @@ fn beyond_the_limit_writes_fail_and_nothing_else_does() {
                     tx.put_tagged(T, &key, 1, b"t")
                 });
                 if ended.is_ok() {
-                    model.insert((0, key), (1, b"t".to_vec()));
+                    model.insert((0, key), (1.into(), b"t".to_vec()));
                 }
                 ended.is_ok()
             })
@@ -252,7 +252,7 @@ fn a_declaration_is_kept() {
     let error = error.expect_err("for reading");
     assert!(matches!(error, TxError::DeclaredForReading { slot: 0 }), "{error}");
     let values: Vec<_> = contents_of(&mut worker).into_values().collect();
-    assert_eq!(values, [(0, b"1".to_vec()), (0, b"2".to_vec())]);
+    assert_eq!(values, [(0.into(), b"1".to_vec()), (0.into(), b"2".to_vec())]);
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn load(loader: &mut Loader, records: &[Record]) -> Result<(), TxError> {
     let images = records.iter().zip(hashes).map(|((key, tag, value), hash)| KeyImage {
         hash,
         key,
-        tag: *tag,
+        label: (*tag).into(),
         value: value.as_deref(),
         gsn: 0,
     });
@@ -201,7 +201,7 @@ fn what_an_image_has_of_lost_commits_is_undone() {
     let store = empty_store(64 << 20);
     let mut loader = Loader::new(store.clone()).expect("a free slot");
     let image = |loader: &mut Loader, key: &[u8], value: Option<&[u8]>, gsn: u64| {
-        let image = KeyImage { hash: loader.hash(TABLE, key), key, tag: 1, value, gsn };
+        let image = KeyImage { hash: loader.hash(TABLE, key), key, label: 1u8.into(), value, gsn };
         loader.load(TABLE, std::iter::once(image)).expect("memory");
     };
     let long = vec![9; 5_000];
@@ -215,7 +215,7 @@ fn what_an_image_has_of_lost_commits_is_undone() {
         let before = Before::Change(before);
         loader.undo(TABLE, (hash, key), gsn, before, true).expect("memory")
     };
-    let put = |value| Replayed::Put { tag: 2, value };
+    let put = |value| Replayed::Put { label: 2u8.into(), value };
     // In descending order of gsns.
     assert!(!undo(&mut loader, b"older", 30, put(b"not put back")));
     assert!(!undo(&mut loader, b"unknown", 30, put(b"not put back")));
@@ -235,7 +235,7 @@ fn what_an_image_has_of_lost_commits_is_undone() {
     replay(&mut loader, b"inserted", 29, Replayed::Delete);
     replay(&mut loader, b"older", 11, put(b"kept"));
     let hash = loader.hash(TABLE, b"grown");
-    assert_eq!(loader.value(TABLE, hash, b"grown"), Some((2, b"short".to_vec())));
+    assert_eq!(loader.value(TABLE, hash, b"grown"), Some((2.into(), b"short".to_vec())));
     let hash = loader.hash(TABLE, b"inserted");
     assert_eq!(loader.value(TABLE, hash, b"inserted"), None);
     drop(loader);
@@ -262,7 +262,7 @@ fn a_part_of_a_value_is_put_back_where_it_belongs() {
     let keys = [&b"appended"[..], b"spliced", b"foreign"];
     for (key, value) in keys.into_iter().zip([&b"value, longer"[..], b"vXYe", b"other"]) {
         let hash = loader.hash(TABLE, key);
-        let image = KeyImage { hash, key, tag: 1, value: Some(value), gsn: 30 };
+        let image = KeyImage { hash, key, label: 1u8.into(), value: Some(value), gsn: 30 };
         loader.load(TABLE, std::iter::once(image)).expect("memory");
     }
     let undo = |loader: &mut Loader, key: &[u8], gsn: u64, before: Before<'_>, has_later: bool| {
@@ -271,8 +271,8 @@ fn a_part_of_a_value_is_put_back_where_it_belongs() {
     };
     let value = |loader: &mut Loader, key: &[u8]| {
         let hash = loader.hash(TABLE, key);
-        let (tag, value) = loader.value(TABLE, hash, key).expect("a value");
-        (tag, String::from_utf8(value).expect("text"))
+        let (label, value) = loader.value(TABLE, hash, key).expect("a value");
+        (label.tag, String::from_utf8(value).expect("text"))
     };
     let cut: &[(usize, usize, &[u8])] = &[(5, 8, b"")];
     assert!(undo(&mut loader, b"appended", 30, Before::Splices(cut), false), "of this commit");
@@ -286,7 +286,7 @@ fn a_part_of_a_value_is_put_back_where_it_belongs() {
     assert!(!undo(&mut loader, b"foreign", 25, patch, false));
     assert!(!undo(&mut loader, b"foreign", 25, Before::Splices(cut), false));
     assert_eq!(value(&mut loader, b"foreign"), (1, "other".to_owned()));
-    let whole = Before::Change(Replayed::Put { tag: 2, value: b"whole" });
+    let whole = Before::Change(Replayed::Put { label: 2u8.into(), value: b"whole" });
     assert!(undo(&mut loader, b"foreign", 20, whole, false));
     assert_eq!(value(&mut loader, b"foreign"), (2, "whole".to_owned()));
 }

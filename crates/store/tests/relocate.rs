@@ -26,8 +26,14 @@ fn open(max_memory_bytes: usize, rules: CellRules) -> (Arc<Store>, Worker) {
     (store, worker)
 }
 
+/// The deadline that a key has, 0 for none.
+fn deadline(key: &[u8]) -> u64 {
+    let last = u64::from(key[key.len() - 1]);
+    if last.is_multiple_of(2) { 0 } else { last << 32 | key.len() as u64 }
+}
+
 fn put(worker: &mut Worker, key: &[u8], value: &[u8]) -> bool {
-    worker.transact(|tx| tx.put(T, key, value)).is_ok()
+    worker.transact(|tx| tx.put_until(T, key, value, deadline(key))).is_ok()
 }
 
 /// Moves what can be moved, and gives free groups back to the system.
@@ -48,7 +54,8 @@ fn check(worker: &mut Worker, model: &BTreeMap<Vec<u8>, Vec<u8>>) {
     let mut value = Vec::new();
     for (key, expected) in model {
         value.clear();
-        assert!(worker.read(T, key, &mut value).expect("the table").is_some(), "{key:?} is lost");
+        let found = worker.read(T, key, &mut value).expect("the table");
+        assert_eq!(found.map(|found| found.deadline), Some(deadline(key)), "{key:?}");
         assert_eq!(value, *expected);
     }
     let (mut seen, mut cursor) = (0, 0);
@@ -227,7 +234,13 @@ fn a_deleted_key_that_a_checkpoint_needs_is_counted_once() {
         for i in 50 * part..50 * (part + 1) {
             let key = i.to_be_bytes();
             let hash = loader.hash(T, &key);
-            let loaded = KeyImage { hash, key: &key, tag: 0, value: Some(&[1; 8]), gsn: 0 };
+            let loaded = KeyImage {
+                hash,
+                key: &key,
+                label: Default::default(),
+                value: Some(&[1; 8]),
+                gsn: 0,
+            };
             loader.load(T, std::iter::once(loaded)).expect("memory");
         }
         for i in others.by_ref().take(5_000) {

@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stillpoint_store::{
-    Batch, CellRules, Change, Commit, CommitLog, KeySet, LogRefused, Mode, NoLog, Phase, Procedure,
-    Replaced, Slot, Stamp, Store, TableId, Tx, TxError, Worker,
+    Batch, CellRules, Change, Commit, CommitLog, FoundValue, KeySet, Label, LogRefused, Mode,
+    NoLog, Phase, Procedure, Replaced, Slot, Stamp, Store, TableId, Tx, TxError, Worker,
 };
 
 /// Lengths at which something changes: in words, inline keys, codes of lengths, blocks.
@@ -40,7 +40,8 @@ fn value_len(random: &mut Random) -> usize {
 #[derive(Clone, Debug)]
 enum Op {
     Get,
-    Put(u8, Vec<u8>),
+    Put(Label, Vec<u8>),
+    Until(u64),
     Patch(usize, Vec<u8>),
     Splice(usize, usize, Vec<u8>),
     Delete,
@@ -151,6 +152,7 @@ impl Script {
 fn random_op(random: &mut Random, now: Option<&Value>) -> Op {
     match random.below(10) {
         0..=2 => Op::Get,
+        3 if random.one_in(3) => Op::Until(if random.one_in(3) { 0 } else { random.next() }),
         3 => Op::Delete,
         4..=6 if now.is_some() || random.one_in(10) => {
             let len = now.map_or(0, |value| value.1.len());
@@ -171,7 +173,9 @@ fn random_op(random: &mut Random, now: Option<&Value>) -> Op {
         }
         _ => {
             let len = value_len(random);
-            Op::Put(random.next() as u8, random.bytes(len))
+            let deadline = if random.one_in(3) { random.next() } else { 0 };
+            let label = Label { tag: random.next() as u8, deadline };
+            Op::Put(label, random.bytes(len))
         }
     }
 }
@@ -180,12 +184,18 @@ fn random_op(random: &mut Random, now: Option<&Value>) -> Op {
 fn apply(op: &Op, now: Option<Value>) -> (Option<Value>, Answer) {
     match op {
         Op::Get => (now.clone(), Answer::Value(now)),
-        Op::Put(tag, bytes) => (Some((*tag, bytes.clone())), Answer::Done),
+        Op::Put(label, bytes) => (Some((*label, bytes.clone())), Answer::Done),
+        Op::Until(deadline) => match now {
+            Some((Label { tag, .. }, value)) => {
+                (Some((Label { tag, deadline: *deadline }, value)), Answer::Done)
+            }
+            None => (None, Answer::Outside(0)),
+        },
         Op::Delete => (None, Answer::Existed(now.is_some())),
         Op::Splice(offset, removed, bytes) => match now {
-            Some((tag, mut value)) if offset + removed <= value.len() => {
+            Some((label, mut value)) if offset + removed <= value.len() => {
                 value.splice(*offset..offset + removed, bytes.iter().copied());
-                (Some((tag, value)), Answer::Done)
+                (Some((label, value)), Answer::Done)
             }
             now => {
                 let len = now.as_ref().map_or(0, |value| value.1.len());
@@ -193,11 +203,11 @@ fn apply(op: &Op, now: Option<Value>) -> (Option<Value>, Answer) {
             }
         },
         Op::Patch(offset, bytes) => match now {
-            Some((tag, mut value)) if *offset <= value.len() => {
+            Some((label, mut value)) if *offset <= value.len() => {
                 let end = offset + bytes.len();
                 value.resize(value.len().max(end), 0);
                 value[*offset..end].copy_from_slice(bytes);
-                (Some((tag, value)), Answer::Done)
+                (Some((label, value)), Answer::Done)
             }
             now => {
                 let len = now.as_ref().map_or(0, |value| value.1.len());
@@ -209,11 +219,16 @@ fn apply(op: &Op, now: Option<Value>) -> (Option<Value>, Answer) {
 
 fn answer_of(tx: &mut Tx<'_>, slot: Slot, op: &Op) -> Result<Answer, TxError> {
     Ok(match op {
-        Op::Get => Answer::Value(tx.value(slot).map(|value| (value.tag(), value.to_vec()))),
-        Op::Put(tag, bytes) => {
-            tx.put_slot_tagged(slot, *tag, bytes)?;
+        Op::Get => Answer::Value(tx.value(slot).map(|value| (value.label(), value.to_vec()))),
+        Op::Put(label, bytes) => {
+            tx.put_slot_labelled(slot, *label, bytes)?;
             Answer::Done
         }
+        Op::Until(deadline) => match tx.set_slot_deadline(slot, *deadline) {
+            Ok(()) => Answer::Done,
+            Err(TxError::PatchOutsideValue { len, .. }) => Answer::Outside(len),
+            Err(other) => return Err(other),
+        },
         Op::Delete => Answer::Existed(tx.delete_slot(slot)?),
         Op::Splice(offset, removed, bytes) => {
             match tx.splice_slot(slot, *offset, *removed, bytes) {
@@ -427,7 +442,8 @@ impl Bench {
         let mut value = vec![0xaa];
         let seen = self.worker().read(TableId(key.0), &key.1, &mut value);
         let seen = seen.expect("the table exists");
-        let found = seen.map(|seen| (seen.tag, value.split_off(1)));
+        let found = seen
+            .map(|FoundValue { tag, deadline, .. }| (Label { tag, deadline }, value.split_off(1)));
         assert_eq!(
             found.as_ref().map(brief),
             self.model.get(&key).map(brief),

@@ -181,5 +181,13 @@ crate::planted_bugs! {
         PatchesWithoutBase,
         /// A load that goes on while the store is served does not know which keys were deleted.
         LoadForgetsDeletions,
+        /// A commit that only deletes, as an eviction does, leaves no deletion in the log.
+        EvictionNotLogged,
+        /// A capture leaves deadlines out.
+        DeadlineNotCaptured,
+        /// Replay leaves another deadline of a key out.
+        DeadlineNotReplayed,
+        /// A large value whose blocks move loses its deadline.
+        DeadlineNotMoved,
     }
 }

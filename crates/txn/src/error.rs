@@ -98,6 +98,9 @@ pub enum TxError {
         /// The limit in bytes.
         limit: usize,
     },
+    /// A deadline for a record of a table of another kind than the memory store.
+    #[error("tables of this kind keep no deadlines: put the record into a table in memory")]
+    NoDeadlines,
     /// The index of a table has no address space left.
     #[error("the index of table number {} is full: no address space is left for it", .0.0)]
     IndexFull(TableId),

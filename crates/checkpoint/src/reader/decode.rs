@@ -222,7 +222,7 @@ fn record<'a>(item: &Entry<'a>, hash: u64, value: Option<&'a [u8]>) -> LoadedRec
         generation: item.key.generation,
         hash,
         key: item.key.key,
-        tag: item.tag,
+        label: item.label,
         value,
         gsn: item.gsn,
     }

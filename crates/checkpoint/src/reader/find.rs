@@ -10,6 +10,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use stillpoint_format::Label;
 use stillpoint_format::hash::partition_of;
 use stillpoint_format::manifest::{CheckpointEntry, PartEntry};
 use stillpoint_format::part::{BlockEntry, BlockReader, Content, Entry, FragmentJoiner, KeyMap};
@@ -32,8 +33,8 @@ pub enum Found {
     Deletion,
     /// The key has this value.
     Value {
-        /// Tag kept with the value.
-        tag: u8,
+        /// Tag and deadline kept with the value.
+        label: Label,
         /// The value.
         value: Vec<u8>,
     },
@@ -238,7 +239,7 @@ impl OpenChain {
             }
             match entry.content {
                 Content::Value(value) => {
-                    found = Found::Value { tag: entry.tag, value: value.to_vec() };
+                    found = Found::Value { label: entry.label, value: value.to_vec() };
                 }
                 Content::Tombstone => found = Found::Deletion,
                 Content::Fragment(..) => {
@@ -269,7 +270,7 @@ impl OpenChain {
                 let joined = joiner.push(entry);
                 let joined = joined.map_err(|cause| inconsistent(part, block.offset, cause))?;
                 if let (Found::Nothing, Some(whole)) = (&found, joined) {
-                    found = Found::Value { tag: whole.tag, value: whole.value.to_vec() };
+                    found = Found::Value { label: whole.label, value: whole.value.to_vec() };
                 }
                 Ok(())
             })?;

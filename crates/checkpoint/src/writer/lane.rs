@@ -1,13 +1,14 @@
 //! A lane: the open blocks of one worker or capture thread, one per partition.
 
 use parking_lot::Mutex;
-use stillpoint_format::EncodeError;
 use stillpoint_format::hash::partition_of;
 use stillpoint_format::manifest::TableRecords;
 use stillpoint_format::part::{BlockBuilder, BlockMark, KeyRef};
+use stillpoint_format::{EncodeError, Label};
 use stillpoint_mem::prefetch_to_write;
 use stillpoint_store::{DeletedKey, Lane, RecordImage};
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
+use stillpoint_sync::{mutant, planted};
 
 use super::queue::{Item, Large, Queue};
 
@@ -132,12 +133,14 @@ impl Blocks {
             };
             let before = block.mark();
             let (table, generation) = (record.table, record.generation);
-            let tag = record.value.tag();
-            let reserved = if record.gsn == 0 {
-                block.reserve_value(table, generation, record.key.len(), tag, len)
+            let label = record.value.label();
+            let deadline = mutant!(label.deadline, DeadlineNotCaptured => 0);
+            let label = Label { deadline, ..label };
+            let reserved = if record.gsn == 0 && label.deadline == 0 {
+                block.reserve_value(table, generation, record.key.len(), label.tag, len)
             } else {
                 let of = (table, generation);
-                block.reserve_stamped(of, record.key.len(), (tag, record.gsn), len)
+                block.reserve_record(of, record.key.len(), (label, record.gsn), len)
             };
             match reserved {
                 Ok((key, value)) => {

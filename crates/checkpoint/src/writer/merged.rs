@@ -8,7 +8,7 @@ use stillpoint_format::manifest::{PartEntry, TableRecords};
 use stillpoint_format::part::{BlockBuilder, FRAGMENT_BYTES, KeyRef};
 
 use super::lane::COPIED_BYTES_MAX;
-use super::part::{PartFile, PartTarget, push_stamped};
+use super::part::{PartFile, PartTarget, push_record};
 use crate::error::CheckpointError;
 use crate::progress::Progress;
 use crate::reader::LoadedRecord;
@@ -55,8 +55,8 @@ impl<'a> MergedPart<'a> {
             && value.len() > COPIED_BYTES_MAX.min(FRAGMENT_BYTES)
         {
             let (file, progress) = (Self::file(&mut self.file, self.target)?, self.progress);
-            let tag_and_gsn = (record.tag, record.gsn);
-            return file.add_large_value(partition, key, tag_and_gsn, value, progress);
+            let label_and_gsn = (record.label, record.gsn);
+            return file.add_large_value(partition, key, label_and_gsn, value, progress);
         }
         loop {
             let (free, target) = (&mut self.free, self.block_bytes);
@@ -68,10 +68,7 @@ impl<'a> MergedPart<'a> {
                 None => BlockBuilder::with_target(partition, target),
             });
             let pushed = match record.value {
-                Some(value) if record.gsn > 0 => {
-                    push_stamped(block, key, (record.tag, record.gsn), value)
-                }
-                Some(value) => block.push_value(key, record.tag, value),
+                Some(value) => push_record(block, key, (record.label, record.gsn), value),
                 None => block.push_stamped_tombstone(key, record.gsn),
             };
             match pushed {

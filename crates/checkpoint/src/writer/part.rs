@@ -5,7 +5,6 @@ use std::io::IoSlice;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use stillpoint_format::EncodeError;
 use stillpoint_format::hash::KeyHasher;
 use stillpoint_format::ident::Identity;
 use stillpoint_format::manifest::PartEntry;
@@ -13,6 +12,7 @@ use stillpoint_format::names::part_name;
 use stillpoint_format::part::{
     BlockBuilder, Codec, Compressor, FRAGMENT_BYTES, IndexBuilder, KeyRef, PartHeader, fragments,
 };
+use stillpoint_format::{EncodeError, Label};
 use stillpoint_io::{AlignedBuf, Caching, DIRECT_ALIGN, Disk, DiskFile, OpenMode};
 
 use super::Part;
@@ -152,7 +152,7 @@ impl PartFile {
     /// The blocks of a large value follow each other directly.
     fn add_large(&mut self, large: &Large, queue: &Queue) -> Result<(), CheckpointError> {
         let key = KeyRef { table: large.table, generation: large.generation, key: &large.key };
-        let of = (large.partition, key, (large.tag, large.gsn));
+        let of = (large.partition, key, (large.label, large.gsn));
         let read = |offset, bytes: &mut [u8]| large.value.read(queue.store(), offset, bytes);
         self.add_fragments(of, large.value.len(), read, queue.progress())
     }
@@ -162,21 +162,21 @@ impl PartFile {
         &mut self,
         partition: u32,
         key: KeyRef<'_>,
-        tag_and_gsn: (u8, u64),
+        label_and_gsn: (Label, u64),
         value: &[u8],
         progress: &Progress,
     ) -> Result<(), CheckpointError> {
         let read = |offset: usize, bytes: &mut [u8]| {
             bytes.copy_from_slice(&value[offset..offset + bytes.len()]);
         };
-        self.add_fragments((partition, key, tag_and_gsn), value.len(), read, progress)
+        self.add_fragments((partition, key, label_and_gsn), value.len(), read, progress)
     }
 
     /// Adds a value of `len` bytes in fragments. `read` fills a buffer with the bytes from an
     /// offset on.
     fn add_fragments(
         &mut self,
-        (partition, key, (tag, gsn)): (u32, KeyRef<'_>, (u8, u64)),
+        (partition, key, (label, gsn)): (u32, KeyRef<'_>, (Label, u64)),
         len: usize,
         read: impl Fn(usize, &mut [u8]),
         progress: &Progress,
@@ -187,11 +187,9 @@ impl PartFile {
             let mut block = std::mem::replace(&mut self.large, BlockBuilder::with_target(0, 1));
             block.reset(partition);
             let pushed = if len > FRAGMENT_BYTES {
-                block.push_fragment(key, (tag, gsn), fragment, &self.value)
-            } else if gsn > 0 {
-                push_stamped(&mut block, key, (tag, gsn), &self.value)
+                block.push_fragment(key, (label, gsn), fragment, &self.value)
             } else {
-                block.push_value(key, tag, &self.value)
+                push_record(&mut block, key, (label, gsn), &self.value)
             };
             let added = pushed
                 .map_err(CheckpointError::from)
@@ -242,15 +240,15 @@ impl PartFile {
     }
 }
 
-/// Appends a value with the gsn of its last writer.
-pub(super) fn push_stamped(
+/// Appends a value with its label and the gsn of its last writer, 0 for none.
+pub(super) fn push_record(
     block: &mut BlockBuilder,
     key: KeyRef<'_>,
-    (tag, gsn): (u8, u64),
+    (label, gsn): (Label, u64),
     bytes: &[u8],
 ) -> Result<(), EncodeError> {
     let of = (key.table, key.generation);
-    let (to, value) = block.reserve_stamped(of, key.key.len(), (tag, gsn), bytes.len())?;
+    let (to, value) = block.reserve_record(of, key.key.len(), (label, gsn), bytes.len())?;
     to.copy_from_slice(key.key);
     value.copy_from_slice(bytes);
     Ok(())

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
+use stillpoint_format::Label;
 use stillpoint_format::part::BlockBuilder;
 use stillpoint_io::Clock;
 use stillpoint_store::{Demand, KeptValue, RecordImage, Store};
@@ -58,7 +59,7 @@ pub(super) struct Large {
     pub(super) table: u16,
     pub(super) generation: u32,
     pub(super) partition: u32,
-    pub(super) tag: u8,
+    pub(super) label: Label,
     pub(super) gsn: u64,
     pub(super) key: Box<[u8]>,
     pub(super) value: LargeValue,
@@ -74,7 +75,7 @@ impl Large {
             table: record.table,
             generation: record.generation,
             partition,
-            tag: record.value.tag(),
+            label: record.value.label(),
             gsn: record.gsn,
             key: record.key.into(),
             value,

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use stillpoint_checkpoint::registry::REGISTRY;
 use stillpoint_checkpoint::{Captured, CheckpointError, Pace, Row, Written};
-use stillpoint_format::Stamp;
+use stillpoint_format::{Label, Stamp};
 use stillpoint_io::{Clock, JoinHandle, RealClock, Rng, SeededRng, spawn};
 use stillpoint_store::{Bug, KeySet, Mode, Procedure, Slot, Store, TableId, Tx, TxError, Worker};
 
-use crate::model::{History, Key, State, apply, assert_same};
+use crate::model::{History, Key, State, apply, assert_same, labelled};
 use crate::world::{World, entry, money};
 
 const FIXED: TableId = TableId(0);
@@ -146,7 +146,7 @@ type Version = (Key, u64, u8);
 struct Sight {
     key: Key,
     stamp: Stamp,
-    value: Option<(u8, Vec<u8>)>,
+    value: Option<(Label, Vec<u8>)>,
 }
 
 struct Client {
@@ -235,7 +235,7 @@ impl Client {
 
     fn blob(&mut self) {
         let key = account(self.pick(BLOB_KEYS));
-        let (what, len) = (self.pick(5), self.pick(150_000) as usize + 1);
+        let (what, len) = (self.pick(6), self.pick(150_000) as usize + 1);
         let fill = self.pick(256) as u8;
         let done = self.worker.transact(|tx| match what {
             0 => tx.delete(BLOBS, &key).map(|_| ()),
@@ -245,7 +245,17 @@ impl Client {
                 };
                 tx.patch(BLOBS, &key, len / 2, &vec![fill; 3000])
             }
-            _ => tx.put_tagged(BLOBS, &key, fill, &vec![fill; len]),
+            3 => {
+                let slot = tx.key(BLOBS, &key, Mode::Write)?;
+                if tx.value(slot).is_none() {
+                    return Ok(());
+                }
+                tx.set_slot_deadline(slot, u64::from(fill))
+            }
+            _ => {
+                let slot = tx.key(BLOBS, &key, Mode::Write)?;
+                tx.put_slot_labelled(slot, labelled(fill), &vec![fill; len])
+            }
         });
         done.expect("memory");
     }
@@ -303,7 +313,7 @@ impl Client {
             self.sights.push(Sight {
                 key: (table.0, key),
                 stamp: seen.stamp,
-                value: Some((seen.tag, value)),
+                value: Some((Label { tag: seen.tag, deadline: seen.deadline }, value)),
             });
         }
     }
@@ -410,7 +420,7 @@ pub(crate) fn check(world: &World, plan: Plan, outcome: &Outcome) {
 /// Checks that each read saw exactly the value of the commit that its stamp names. No client may
 /// see an older version of a key than before.
 fn check_sights(history: &History, sights: &[Vec<Sight>], seed: u64) {
-    let mut versions: HashMap<Version, Option<(u8, Vec<u8>)>> = HashMap::new();
+    let mut versions: HashMap<Version, Option<(Label, Vec<u8>)>> = HashMap::new();
     let mut state = State::new();
     for commit in history.commits() {
         for (key, op) in &commit.writes {

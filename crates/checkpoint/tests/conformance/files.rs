@@ -90,7 +90,7 @@ fn values_of_all_sizes_come_back_with_every_codec() {
             for_each_record(&*world.disk, &entry, &options(), &mut |record| {
                 let key = (record.table, record.key.to_vec());
                 let value = record.value.ok_or("a deletion")?;
-                walked.insert(key, (record.tag, value.to_vec()));
+                walked.insert(key, (record.label, value.to_vec()));
                 Ok(())
             })
             .expect("an intact checkpoint");

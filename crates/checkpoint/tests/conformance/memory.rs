@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use stillpoint_checkpoint::Wanted;
 use stillpoint_format::names::CheckpointKind;
 use stillpoint_store::{
-    Capture, Checkpointer, DeletedKey, Lane, Outcome, Phase, PointOfConsistency, RecordImage, Sink,
-    Store,
+    Capture, Checkpointer, DeletedKey, Label, Lane, Outcome, Phase, PointOfConsistency,
+    RecordImage, Sink, Store,
 };
 
 use crate::model::{Changes, Key};
@@ -77,7 +77,7 @@ impl Sink for MemorySink {
 struct Record {
     generation: u32,
     key: Key,
-    value: Option<(u8, Vec<u8>)>,
+    value: Option<(Label, Vec<u8>)>,
     gsn: u64,
 }
 
@@ -101,7 +101,7 @@ impl Lane for MemoryLane<'_> {
         self.last = Some(Record {
             generation: record.generation,
             key: (record.table, record.key.to_vec()),
-            value: Some((record.value.tag(), record.value.to_vec())),
+            value: Some((record.value.label(), record.value.to_vec())),
             gsn: record.gsn,
         });
     }

@@ -17,10 +17,10 @@ use stillpoint_format::part::Codec;
 use stillpoint_io::{
     Call, Clock, Disk, Fault, FaultPlan, Lasts, ManualClock, RealClock, Rng, SeededRng,
 };
-use stillpoint_store::{TableId, Worker};
+use stillpoint_store::{Mode, TableId, Worker};
 
 use crate::bank::Share;
-use crate::model::{Changes, State, assert_same, state_of};
+use crate::model::{Changes, State, assert_same, labelled, state_of};
 use crate::world::{HASH_SEED, STORE, TABLES, World, entry, options};
 
 const KEYS: u64 = 200;
@@ -46,7 +46,11 @@ fn change(worker: &mut Worker, rng: &SeededRng, count: u64, large: bool) {
         };
         let done = worker.transact(|tx| match rng.below(3) {
             0 => tx.delete(table, &key).map(|_| ()),
-            _ => tx.put_tagged(table, &key, number as u8, &vec![rng.below(256) as u8; len]),
+            _ => {
+                let slot = tx.key(table, &key, Mode::Write)?;
+                let value = vec![rng.below(256) as u8; len];
+                tx.put_slot_labelled(slot, labelled(number as u8), &value)
+            }
         });
         done.expect("memory");
     }
@@ -132,7 +136,7 @@ impl Visit for First {
         let mut found = self.0.lock();
         for record in batch {
             let key = (record.table, record.key.to_vec());
-            let value = record.value.map(|value| (record.tag, value.to_vec()));
+            let value = record.value.map(|value| (record.label, value.to_vec()));
             found.entry(key).or_insert(value);
         }
         Ok(())

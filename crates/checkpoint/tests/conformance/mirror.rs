@@ -12,12 +12,12 @@ use stillpoint_checkpoint::registry::REGISTRY;
 use stillpoint_checkpoint::{Cycle, Observer, Row, run_checkpoint};
 use stillpoint_io::{Rng, SeededRng};
 use stillpoint_store::{
-    Demand, Lane, Outcome, Phase, PointOfConsistency, Sink, TableId, TxError, Worker,
+    Demand, Lane, Mode, Outcome, Phase, PointOfConsistency, Sink, TableId, TxError, Worker,
 };
 
 use crate::bank::{Share, rows_that_take_checkpoints};
 use crate::memory::MemorySink;
-use crate::model::{State, assert_same};
+use crate::model::{State, assert_same, labelled};
 use crate::world::{World, may_commit};
 
 const KEYS: u64 = 300;
@@ -36,6 +36,7 @@ enum What {
     Put(u8, Vec<u8>),
     Delete,
     Patch(usize, Vec<u8>),
+    Until(u64),
 }
 
 /// The transactions of one round, by the point at which they run.
@@ -60,8 +61,9 @@ fn deed(rng: &SeededRng) -> Action {
             1 => 3_000,
             _ => rng.below(200) as usize,
         };
-        let what = match rng.below(5) {
+        let what = match rng.below(6) {
             0 => What::Delete,
+            2 => What::Until(rng.below(3)),
             1 => What::Patch(rng.below(100) as usize, vec![rng.below(256) as u8; len.min(300)]),
             _ => What::Put(rng.below(256) as u8, vec![rng.below(256) as u8; len]),
         };
@@ -91,7 +93,16 @@ fn run(worker: &mut Worker, deeds: &[Action]) {
             for (table, key, what) in &deed.writes {
                 let table = TableId(*table);
                 match what {
-                    What::Put(tag, value) => tx.put_tagged(table, key, *tag, value)?,
+                    What::Put(tag, value) => {
+                        let slot = tx.key(table, key, Mode::Write)?;
+                        tx.put_slot_labelled(slot, labelled(*tag), value)?;
+                    }
+                    What::Until(deadline) => {
+                        let slot = tx.key(table, key, Mode::Write)?;
+                        if tx.value(slot).is_some() {
+                            tx.set_slot_deadline(slot, *deadline)?;
+                        }
+                    }
                     What::Delete => drop(tx.delete(table, key)?),
                     What::Patch(offset, bytes) => {
                         let len = tx.get(table, key)?.map(|value| value.len());

@@ -5,16 +5,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use parking_lot::Mutex;
-use stillpoint_format::Stamp;
+use stillpoint_format::{Label, Stamp};
 use stillpoint_store::{Change, Commit, CommitLog, LogRefused};
 
 /// Table and key.
 pub(crate) type Key = (u16, Vec<u8>);
-/// Tag and value of every key that has one.
-pub(crate) type State = BTreeMap<Key, (u8, Vec<u8>)>;
+/// Label and value of every key that has one.
+pub(crate) type State = BTreeMap<Key, (Label, Vec<u8>)>;
 
-/// The content of a checkpoint: for each key its tag and value, or `None` for a deletion.
-pub(crate) type Changes = BTreeMap<Key, Option<(u8, Vec<u8>)>>;
+/// The content of a checkpoint: for each key its label and value, or `None` for a deletion.
+pub(crate) type Changes = BTreeMap<Key, Option<(Label, Vec<u8>)>>;
+
+/// A label with this tag, and in some cases with a deadline.
+pub(crate) fn labelled(tag: u8) -> Label {
+    let deadline = if tag.is_multiple_of(3) { u64::from(tag) << 48 | 1 } else { 0 };
+    Label { tag, deadline }
+}
 
 /// The state after a chain of checkpoints of changes, the oldest first.
 pub(crate) fn state_of<'a>(chain: impl Iterator<Item = &'a Changes>) -> State {
@@ -31,9 +37,10 @@ pub(crate) fn state_of<'a>(chain: impl Iterator<Item = &'a Changes>) -> State {
 /// A change of one key.
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
-    Put(u8, Vec<u8>),
+    Put(Label, Vec<u8>),
     Delete,
     Patch(Vec<(usize, Vec<u8>)>),
+    Until(u64, Vec<(usize, Vec<u8>)>),
 }
 
 /// A commit.
@@ -144,14 +151,17 @@ fn replay<'a>(commits: impl Iterator<Item = &'a Committed>) -> State {
 /// Applies one change.
 pub(crate) fn apply(state: &mut State, key: &Key, op: &Op) {
     match op {
-        Op::Put(tag, value) => {
-            state.insert(key.clone(), (*tag, value.clone()));
+        Op::Put(label, value) => {
+            state.insert(key.clone(), (*label, value.clone()));
         }
         Op::Delete => {
             state.remove(key);
         }
-        Op::Patch(ranges) => {
-            let (_, value) = state.get_mut(key).expect("a patch needs a value");
+        Op::Patch(ranges) | Op::Until(_, ranges) => {
+            let (label, value) = state.get_mut(key).expect("a patch needs a value");
+            if let Op::Until(deadline, _) = op {
+                label.deadline = *deadline;
+            }
             for (offset, bytes) in ranges {
                 let end = offset + bytes.len();
                 value.resize(value.len().max(end), 0);
@@ -163,11 +173,11 @@ pub(crate) fn apply(state: &mut State, key: &Key, op: &Op) {
 
 /// Fails with the first difference of two states, without printing megabytes.
 pub(crate) fn assert_same(found: &State, expected: &State, context: &str) {
-    let brief = |entry: Option<&(u8, Vec<u8>)>| match entry {
+    let brief = |entry: Option<&(Label, Vec<u8>)>| match entry {
         None => "nothing".to_owned(),
-        Some((tag, value)) => {
+        Some((label, value)) => {
             let head = &value[..value.len().min(24)];
-            format!("tag {tag}, {} bytes {head:02x?}…", value.len())
+            format!("{label:?}, {} bytes {head:02x?}…", value.len())
         }
     };
     let keys = found.keys().chain(expected.keys());
@@ -203,10 +213,15 @@ impl CommitLog for RecordingLog {
         let stamp = Stamp::new(self.gsn, self.number);
         let writes = commit.writes.iter().map(|write| {
             let op = match write.change {
-                Change::Put { tag, value } => Op::Put(tag, value.to_vec()),
+                Change::Put { label, value } => Op::Put(label, value.to_vec()),
+                Change::Share { label, value } => Op::Put(label, value.to_vec()),
                 Change::Delete => Op::Delete,
                 Change::Patch(ranges) => {
                     Op::Patch(ranges.map(|(at, bytes)| (at, bytes.to_vec())).collect())
+                }
+                Change::Until { deadline, ranges } => {
+                    let ranges = ranges.map(|(at, bytes)| (at, bytes.to_vec()));
+                    Op::Until(deadline, ranges.collect())
                 }
             };
             ((write.table, write.key.to_vec()), op)

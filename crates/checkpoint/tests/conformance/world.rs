@@ -405,7 +405,7 @@ impl World {
             loop {
                 cursor = worker
                     .scan(TableId(table), cursor, 64, &mut |key, value| {
-                        state.insert((table, key.to_vec()), (value.tag(), value.to_vec()));
+                        state.insert((table, key.to_vec()), (value.label(), value.to_vec()));
                     })
                     .expect("the table exists");
                 if cursor == 0 {
@@ -435,7 +435,7 @@ impl Visit for Collector {
         let (state, gsns) = &mut *self.0.lock();
         for record in batch {
             let key = (record.table, record.key.to_vec());
-            let value = record.value.map(|value| (record.tag, value.to_vec()));
+            let value = record.value.map(|value| (record.label, value.to_vec()));
             gsns.insert(key.clone(), record.gsn);
             if state.insert(key, value).is_some() {
                 let key = String::from_utf8_lossy(record.key);

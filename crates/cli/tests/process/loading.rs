@@ -145,7 +145,7 @@ fn what_is_no_whole_dump_is_refused_with_its_place_and_loads_nothing() {
         (wrong(&one.replace("\"1\"", "{\"base64\":\"AA==\"}")), "unknown field `base64`"),
         (wrong(&one.replace("\"1\"", "{}")), "missing field `base16`"),
         (wrong(&one.replace("db0", "")), "1 to 255 bytes"),
-        (wrong(&one.replace("db0", "t").replace("}", ",\"expires_ms\":1}")), "do not expire"),
+        (wrong(&one.replace("}", ",\"expires_ms\":0}")), "leave out expires_ms"),
         (wrong(&one.replace(":0", ":128").replace("}", ",\"expires_ms\":1}")), "below 128"),
         (wrong(&long), "a key of 70000 bytes is too long"),
     ];

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::mem;
 use std::path::Path;
 
-use stillpoint_format::{KEY_BYTES_MAX, VALUE_BYTES_MAX, names};
+use stillpoint_format::{KEY_BYTES_MAX, Label, VALUE_BYTES_MAX, names};
 use stillpoint_store::{TableId, TxError};
 
 use super::paged;
@@ -25,7 +25,7 @@ const BATCH_BYTES: usize = 1 << 20;
 struct Record {
     table: TableId,
     key: Vec<u8>,
-    tag: u8,
+    label: Label,
     value: Vec<u8>,
 }
 
@@ -120,12 +120,19 @@ impl Loader {
         Ok(())
     }
 
-    /// Puts a record into a table. Makes the table if it is missing.
+    /// Puts a record with its label, a tag or a tag and a deadline, into a table. Makes the table if it is
+    /// missing.
     ///
     /// # Errors
     /// The table's name, the key or the value cannot be used, or memory does not suffice. The
     /// transaction may be that of an earlier record: up to 256 records share a transaction.
-    pub fn put(&mut self, table: &str, key: Vec<u8>, tag: u8, value: Vec<u8>) -> Result<(), Error> {
+    pub fn put(
+        &mut self,
+        table: &str,
+        key: Vec<u8>,
+        label: impl Into<Label>,
+        value: Vec<u8>,
+    ) -> Result<(), Error> {
         // A record that can never be put is refused at once, before others share its transaction.
         if key.len() > KEY_BYTES_MAX {
             return Err(TxError::KeyTooLong { len: key.len() }.into());
@@ -142,7 +149,7 @@ impl Loader {
             self.commit()?;
         }
         self.batch_bytes += bytes;
-        self.batch.push(Record { table, key, tag, value });
+        self.batch.push(Record { table, key, label: label.into(), value });
         Ok(())
     }
 
@@ -166,7 +173,7 @@ impl Loader {
         }
         self.session.transact(|tx| {
             for record in &batch {
-                tx.put_tagged(record.table, &record.key, record.tag, &record.value)?;
+                tx.put_labelled(record.table, &record.key, record.label, &record.value)?;
             }
             Ok(())
         })?;

@@ -13,6 +13,7 @@
 //! One seed again:  `STILLPOINT_CRASH_SEED=<seed> cargo test -p stillpoint --test crash <durability>`
 
 mod chains;
+mod deadlines;
 mod doubt;
 mod emptied;
 mod faults;
@@ -86,6 +87,22 @@ fn an_emptied_table_gets_nothing_of_the_load() {
 #[test]
 fn damage_that_shows_late_is_told() {
     served::damage_that_shows_late_is_told();
+}
+
+#[test]
+fn deadlines_survive_with_every_scheme_and_journal() {
+    deadlines::deadlines_survive();
+    deadlines::deadlines_survive_with_every_scheme_and_journal();
+}
+
+#[test]
+fn what_is_given_up_stays_away() {
+    deadlines::what_is_given_up_stays_away();
+}
+
+#[test]
+fn deadlines_stay_when_blocks_move() {
+    deadlines::deadlines_stay_when_blocks_move();
 }
 
 #[test]

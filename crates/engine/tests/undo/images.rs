@@ -46,12 +46,15 @@ fn records(disk: &SimDisk) -> Vec<(RecordKind, Vec<Image>)> {
                     let write = write.expect("legal");
                     let key = write.key.to_vec();
                     match write.op {
-                        WriteOp::Put { tag, value } => Image::Value(key, tag, value.to_vec()),
+                        WriteOp::Put { label, value } => {
+                            Image::Value(key, label.tag, value.to_vec())
+                        }
                         WriteOp::Delete => Image::Absent(key),
                         WriteOp::Patch(ranges) => {
                             let owned = ranges.map(|of| (of.offset, of.bytes.to_vec()));
                             Image::Ranges(key, owned.collect())
                         }
+                        WriteOp::Until { .. } => unreachable!("no test sets a deadline"),
                         WriteOp::Splice(splices) => {
                             let owned =
                                 splices.map(|of| (of.offset, of.removed, of.bytes.to_vec()));

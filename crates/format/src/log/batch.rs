@@ -33,6 +33,9 @@ const ALIGN_MAX: usize = 4096;
 /// Longest body of a batch: records before the dependency summary and the padding.
 const BATCH_BODY_MAX: usize = BATCH_HEADER_BYTES + RECORD_BYTES_MAX;
 const SUMMARY_MAX: usize = 255 * DEP_BYTES;
+/// Bytes in front of a body that is [appended with its buffer](BatchBuilder::append_buffer): room for the
+/// heads of batch and record.
+pub const BODY_ROOM: usize = 4096;
 
 /// Byte offsets of the batch header's fields.
 pub(crate) mod at {
@@ -54,6 +57,7 @@ pub(crate) mod at {
 }
 
 const _: () = assert!(at::CLOSED_COUNT + 1 == BATCH_HEADER_BYTES);
+const _: () = assert!(BATCH_HEADER_BYTES + RECORD_HEAD_BYTES + SUMMARY_MAX <= BODY_ROOM);
 const _: () = assert!(BATCH_BODY_MAX + SUMMARY_MAX + ALIGN_MAX <= u32::MAX as usize);
 const _: () = assert!(RECORD_HEAD_BYTES == 4 + 1 + 1 + 2 + 8);
 
@@ -229,6 +233,35 @@ impl BatchBuilder {
             // The next call leaves out what it has in common with this one, which is not looked at.
             self.call_before.clear();
         }
+        self.count_record(&head, epoch_delta);
+        Ok(())
+    }
+
+    /// Appends a long record to an empty batch, without a copy: the batch takes over the buffer of its
+    /// body, which begins at byte [`BODY_ROOM`]. `body` gets the buffer that the batch has had.
+    ///
+    /// # Errors
+    /// As [`append`](Self::append).
+    ///
+    /// # Panics
+    /// If the batch has a record, or the buffer lacks the room.
+    pub fn append_buffer(
+        &mut self,
+        head: RecordHead<'_>,
+        kind: RecordKind,
+        body: &mut Vec<u8>,
+    ) -> Result<(), EncodeError> {
+        assert!(self.is_empty() && body.len() >= BODY_ROOM, "a buffer for another batch");
+        let head_len = RECORD_HEAD_BYTES + head.deps.len() * DEP_BYTES;
+        let len = head_len + body.len() - BODY_ROOM;
+        let epoch_delta = self.admit(&head, len)?;
+        let start = self.buf.len();
+        self.push_head(&head, kind, epoch_delta, len as u32);
+        put(body, BODY_ROOM - head_len, &self.buf[start..]);
+        self.buf.truncate(start);
+        std::mem::swap(&mut self.buf, body);
+        self.lead = BODY_ROOM - head_len - BATCH_HEADER_BYTES;
+        self.call_before.clear();
         self.count_record(&head, epoch_delta);
         Ok(())
     }

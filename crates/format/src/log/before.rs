@@ -62,7 +62,7 @@ pub(super) fn check(images: WriteIter<'_>, mut writes: WriteIter<'_>) -> Result<
             return Err(wrong("a before-image is of another key than its write"));
         }
         // A value that a commit has put as a whole says nothing about the one before it.
-        let is_part = |op: &WriteOp<'_>| matches!(op, WriteOp::Patch(_) | WriteOp::Splice(_));
+        let is_part = |op: &WriteOp<'_>| !matches!(op, WriteOp::Put { .. } | WriteOp::Delete);
         if is_part(&image.op) && !is_part(&write.op) {
             return Err(wrong("a before-image is a part of a value that was written as a whole"));
         }

@@ -1,7 +1,8 @@
 //! The digest of a call's writes in the record of the call.
 //!
 //! ```text
-//! word    = kind u8 · tag u8 · 0 u16 · length u32        place = offset u32 · number of replaced bytes u32
+//! word    = kind u8 · tag u8 · 0 u16 · length u32
+//! place   = offset u32 · number of replaced bytes u32, or deadline u64
 //! write   = fold(fold(word ^ A, hash ^ B) ^ bytes, place ^ D)                         of 8 bytes
 //! write   = fold(first ^ place, second ^ D) of two lanes, which begin as word ^ A and hash ^ B   of others
 //!           and fold blocks of 32 bytes; the last block is that of the last 32 bytes
@@ -10,6 +11,8 @@
 //! A fold is the 128-bit product of two words, its halves combined by exclusive or, as in wyhash (Wang
 //! Yi, "wyhash", 2019; public domain). The hash of a write does not wait for those before it, so a
 //! processor computes several at a time.
+
+use crate::Label;
 
 const A: u64 = 0xA076_1D64_78BD_642F;
 const B: u64 = 0xE703_7ED1_A0B4_28DB;
@@ -31,38 +34,39 @@ impl WritesDigest {
 
     /// Adds a new value of a key.
     #[inline]
-    pub fn put(&mut self, hash: u64, tag: u8, value: &[u8]) {
-        self.add((1, tag), hash, (0, 0), value);
+    pub fn put(&mut self, hash: u64, label: impl Into<Label>, value: &[u8]) {
+        let Label { tag, deadline } = label.into();
+        let kind = if deadline == 0 { 1 } else { 5 };
+        self.add((kind, tag), hash, deadline, value);
+    }
+
+    /// Adds another deadline of a key, 0 for none.
+    pub fn until(&mut self, hash: u64, deadline: u64) {
+        self.add((6, 0), hash, deadline, &[]);
     }
 
     /// Adds the removal of a key's value.
     #[inline]
     pub fn delete(&mut self, hash: u64) {
-        self.add((2, 0), hash, (0, 0), &[]);
+        self.add((2, 0), hash, 0, &[]);
     }
 
     /// Adds bytes that overwrite a range of a key's value.
     #[inline]
     pub fn patch(&mut self, hash: u64, offset: usize, bytes: &[u8]) {
-        self.add((3, 0), hash, (offset, 0), bytes);
+        self.add((3, 0), hash, offset as u64 & 0xFFFF_FFFF, bytes);
     }
 
     /// Adds bytes that replace others in a key's value.
     #[inline]
     pub fn splice(&mut self, hash: u64, offset: usize, removed: usize, bytes: &[u8]) {
-        self.add((4, 0), hash, (offset, removed), bytes);
+        let place = offset as u64 & 0xFFFF_FFFF | (removed as u64) << 32;
+        self.add((4, 0), hash, place, bytes);
     }
 
     #[inline]
-    fn add(
-        &mut self,
-        (kind, tag): (u8, u8),
-        hash: u64,
-        (offset, removed): (usize, usize),
-        bytes: &[u8],
-    ) {
+    fn add(&mut self, (kind, tag): (u8, u8), hash: u64, place: u64, bytes: &[u8]) {
         let word = u64::from(kind) | u64::from(tag) << 8 | (bytes.len() as u64) << 32;
-        let place = offset as u64 & 0xFFFF_FFFF | (removed as u64) << 32;
         let write = hash_of((word ^ A, hash ^ B), place, bytes);
         self.0 = fold(self.0 ^ write, C);
     }
@@ -123,6 +127,11 @@ mod tests {
             digest(&|to| to.put(7, 2, b"value")),
             digest(&|to| to.put(7, 1, b"valuE")),
             digest(&|to| to.delete(7)),
+            digest(&|to| to.put(7, Label { tag: 1, deadline: 9 }, b"value")),
+            digest(&|to| to.put(7, Label { tag: 1, deadline: 9 << 32 }, b"value")),
+            digest(&|to| to.until(7, 9)),
+            digest(&|to| to.until(7, 0)),
+            digest(&|to| to.until(8, 0)),
             digest(&|to| to.patch(7, 0, b"value")),
             digest(&|to| to.patch(7, 1, b"value")),
             digest(&|to| to.splice(7, 0, 1, b"value")),

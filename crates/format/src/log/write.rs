@@ -7,15 +7,15 @@
 //!
 //! ```text
 //! write = op u8 · [table u16 · generation u32] · key length u8|u32 · key · rest
-//! put    rest = tag u8 · value length u16|u32 · value
+//! put    rest = tag u8 · value length u16|u32 · [deadline u64] · value
 //! delete rest = (nothing)
-//! patch  rest = count u8|u32 · count × (offset u16|u32 · length u16|u32 · bytes)
+//! patch  rest = [deadline u64] · count u8|u32 · count × (offset u16|u32 · length u16|u32 · bytes)
 //! splice rest = count u8|u32 · count × (offset u16|u32 · removed u16|u32 · length u16|u32 · bytes)
 //! ```
 
 use crate::bytes::Cursor;
 use crate::error::{DecodeCause, DecodeError, EncodeError};
-use crate::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::{KEY_BYTES_MAX, Label, VALUE_BYTES_MAX};
 
 /// Low two bits of the op byte.
 const OP_PUT: u8 = 0;
@@ -29,7 +29,9 @@ const SAME_TABLE: u8 = 1 << 2;
 const WIDE_KEY: u8 = 1 << 3;
 /// Value lengths, range offsets and the range count take four bytes instead of two or one.
 const WIDE_VALUE: u8 = 1 << 4;
-const KNOWN_BITS: u8 = OP_MASK | SAME_TABLE | WIDE_KEY | WIDE_VALUE;
+/// A deadline precedes the value of a put, or the ranges of a patch.
+const DEADLINE: u8 = 1 << 5;
+const KNOWN_BITS: u8 = OP_MASK | SAME_TABLE | WIDE_KEY | WIDE_VALUE | DEADLINE;
 
 /// Stands for no table, since table and generation take 48 bits together.
 const NO_TABLE: u64 = u64::MAX;
@@ -83,7 +85,7 @@ impl<'a> WritesEncoder<'a> {
         WritesEncoder { out, table: NO_TABLE }
     }
 
-    /// Writes a value and a tag of a key.
+    /// Writes a value of a key, and its label: a tag, or a tag and a deadline.
     ///
     /// # Errors
     /// Key or value too long.
@@ -93,15 +95,15 @@ impl<'a> WritesEncoder<'a> {
         table: u16,
         generation: u32,
         key: &[u8],
-        tag: u8,
+        label: impl Into<Label>,
         value: &[u8],
     ) -> Result<(), EncodeError> {
-        self.put_with(table, generation, key, (tag, value.len()), |out| {
+        self.put_with(table, generation, key, (label.into(), value.len()), |out| {
             out.extend_from_slice(value);
         })
     }
 
-    /// As [`put`](Self::put). `append` appends the value, whose tag and length in bytes are given.
+    /// As [`put`](Self::put). `append` appends the value, whose label and length in bytes are given.
     ///
     /// # Errors
     /// Those of [`put`](Self::put).
@@ -111,18 +113,22 @@ impl<'a> WritesEncoder<'a> {
         table: u16,
         generation: u32,
         key: &[u8],
-        (tag, len): (u8, usize),
+        (Label { tag, deadline }, len): (Label, usize),
         append: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), EncodeError> {
+        let op = if deadline == 0 { OP_PUT } else { OP_PUT | DEADLINE };
         if let Ok(len) = u16::try_from(len) {
-            self.head(OP_PUT, table, generation, key)?;
+            self.head(op, table, generation, key)?;
             let [low, high] = len.to_le_bytes();
             self.out.extend_from_slice(&[tag, low, high]);
         } else {
             check_value(len)?;
-            self.head(OP_PUT | WIDE_VALUE, table, generation, key)?;
+            self.head(op | WIDE_VALUE, table, generation, key)?;
             self.out.push(tag);
             self.out.extend_from_slice(&(len as u32).to_le_bytes());
+        }
+        if deadline != 0 {
+            self.out.extend_from_slice(&deadline.to_le_bytes());
         }
         let start = self.out.len();
         append(self.out);
@@ -139,7 +145,7 @@ impl<'a> WritesEncoder<'a> {
         self.head(OP_DELETE, table, generation, key)
     }
 
-    /// Writes new bytes for ranges of the key's existing value. The tag stays. A range begins
+    /// Writes new bytes for ranges of the key's existing value. The label stays. A range begins
     /// inside the value or at its end, and may make the value longer.
     ///
     /// # Errors
@@ -157,7 +163,7 @@ impl<'a> WritesEncoder<'a> {
                 range.offset <= u32::from(u16::MAX) && range.bytes.len() <= usize::from(u16::MAX)
             });
         if !narrow {
-            return self.patch_wide(table, generation, key, ranges);
+            return self.patch_wide((table, generation, key), None, ranges);
         }
         self.head(OP_PATCH, table, generation, key)?;
         self.out.push(ranges.len() as u8);
@@ -169,7 +175,27 @@ impl<'a> WritesEncoder<'a> {
         Ok(())
     }
 
-    /// Writes splices of the key's existing value, one after the other. The tag stays. A splice
+    /// As [`patch`](Self::patch), perhaps without a range. The key has this deadline from now on, 0 for
+    /// none.
+    ///
+    /// # Errors
+    /// Those of [`patch`](Self::patch).
+    pub fn patch_until(
+        &mut self,
+        (table, generation, key): (u16, u32, &[u8]),
+        deadline: u64,
+        ranges: &[PatchRange<'_>],
+    ) -> Result<(), EncodeError> {
+        if !ranges.is_empty() {
+            return self.patch_wide((table, generation, key), Some(deadline), ranges);
+        }
+        self.head(OP_PATCH | DEADLINE, table, generation, key)?;
+        self.out.extend_from_slice(&deadline.to_le_bytes());
+        self.out.push(0);
+        Ok(())
+    }
+
+    /// Writes splices of the key's existing value, one after the other. The label stays. A splice
     /// replaces bytes inside the value, or none of them at a place inside it or at its end.
     ///
     /// # Errors
@@ -249,9 +275,8 @@ impl<'a> WritesEncoder<'a> {
     #[cold]
     fn patch_wide(
         &mut self,
-        table: u16,
-        generation: u32,
-        key: &[u8],
+        (table, generation, key): (u16, u32, &[u8]),
+        deadline: Option<u64>,
         ranges: &[PatchRange<'_>],
     ) -> Result<(), EncodeError> {
         for range in ranges {
@@ -259,7 +284,11 @@ impl<'a> WritesEncoder<'a> {
         }
         let count = u32::try_from(ranges.len())
             .map_err(|_| EncodeError::ValueTooLong { bytes: ranges.len() })?;
-        self.head(OP_PATCH | WIDE_VALUE, table, generation, key)?;
+        let op = OP_PATCH | WIDE_VALUE | deadline.map_or(0, |_| DEADLINE);
+        self.head(op, table, generation, key)?;
+        if let Some(deadline) = deadline {
+            self.out.extend_from_slice(&deadline.to_le_bytes());
+        }
         self.out.extend_from_slice(&count.to_le_bytes());
         for range in ranges {
             self.out.extend_from_slice(&range.offset.to_le_bytes());
@@ -340,10 +369,10 @@ pub struct Write<'a> {
 /// Effect of a write on its key.
 #[derive(Clone, Debug)]
 pub enum WriteOp<'a> {
-    /// New value and tag.
+    /// New value and label.
     Put {
-        /// Eight bits that the store keeps with the value.
-        tag: u8,
+        /// What the store keeps beside the value.
+        label: Label,
         /// The value.
         value: &'a [u8],
     },
@@ -351,6 +380,13 @@ pub enum WriteOp<'a> {
     Delete,
     /// New bytes in ranges of the existing value.
     Patch(RangeIter<'a>),
+    /// New bytes in ranges of the existing value, perhaps in none, and another deadline.
+    Until {
+        /// The deadline, 0 for none.
+        deadline: u64,
+        /// The ranges.
+        ranges: RangeIter<'a>,
+    },
     /// Bytes of the existing value are replaced by others.
     Splice(SpliceIter<'a>),
 }
@@ -471,34 +507,55 @@ impl<'a> WriteIter<'a> {
             return Err(out_of_range(&start, "key length", key_len as u64, KEY_BYTES_MAX));
         }
         let key = rest.take(key_len)?;
-        let wide = op & WIDE_VALUE != 0;
+        let (wide, expires) = (op & WIDE_VALUE != 0, op & DEADLINE != 0);
         let op = match op & OP_MASK {
-            OP_PUT => Self::put(rest, wide)?,
-            OP_DELETE => WriteOp::Delete,
+            OP_PUT => Self::put(rest, wide, expires)?,
+            OP_PATCH if expires => Self::until(rest, wide)?,
             OP_PATCH => Self::patch(rest, wide)?,
+            _ if expires => {
+                return Err(start.error(DecodeCause::Unknown { field: "op", value: u64::from(op) }));
+            }
+            OP_DELETE => WriteOp::Delete,
             _ => Self::splices(rest, wide)?,
         };
         Ok(Write { table, generation, key, op })
     }
 
     #[inline]
-    fn put(rest: &mut Cursor<'a>, wide: bool) -> Result<WriteOp<'a>, DecodeError> {
+    fn put(rest: &mut Cursor<'a>, wide: bool, expires: bool) -> Result<WriteOp<'a>, DecodeError> {
         let tag = rest.u8()?;
         let len = if wide { rest.u32()? as usize } else { usize::from(rest.u16()?) };
         if len > VALUE_BYTES_MAX {
             return Err(out_of_range(rest, "value length", len as u64, VALUE_BYTES_MAX));
         }
-        Ok(WriteOp::Put { tag, value: rest.take(len)? })
+        let deadline = if expires { rest.u64()? } else { 0 };
+        if expires && deadline == 0 {
+            let cause =
+                DecodeCause::Inconsistent("a put with the deadline 0, which stands for none");
+            return Err(rest.error(cause));
+        }
+        Ok(WriteOp::Put { label: Label { tag, deadline }, value: rest.take(len)? })
+    }
+
+    fn until(rest: &mut Cursor<'a>, wide: bool) -> Result<WriteOp<'a>, DecodeError> {
+        let deadline = rest.u64()?;
+        let ranges = Self::ranges(rest, wide)?;
+        Ok(WriteOp::Until { deadline, ranges })
     }
 
     #[inline]
     fn patch(rest: &mut Cursor<'a>, wide: bool) -> Result<WriteOp<'a>, DecodeError> {
+        Self::ranges(rest, wide).map(WriteOp::Patch)
+    }
+
+    #[inline]
+    fn ranges(rest: &mut Cursor<'a>, wide: bool) -> Result<RangeIter<'a>, DecodeError> {
         let count = if wide { rest.u32()? } else { u32::from(rest.u8()?) };
         let ranges = RangeIter { rest: rest.clone(), left: count, wide };
         for _ in 0..count {
             RangeIter::range(rest, wide)?;
         }
-        Ok(WriteOp::Patch(ranges))
+        Ok(ranges)
     }
 
     #[inline]

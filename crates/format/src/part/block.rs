@@ -2,14 +2,14 @@
 
 use super::codec::{Codec, Compressor};
 use super::entry::{
-    ENTRY_HEAD_BYTES, EntryIter, FLAG_FRAGMENT, FLAG_STAMP, FLAG_TOMBSTONE, FLAG_VALUE,
-    FRAGMENT_BYTES, FRAGMENT_HEAD_BYTES, Fragment, STAMP_BYTES,
+    ENTRY_HEAD_BYTES, EntryIter, FLAG_DEADLINE, FLAG_FRAGMENT, FLAG_STAMP, FLAG_TOMBSTONE,
+    FLAG_VALUE, FRAGMENT_BYTES, FRAGMENT_HEAD_BYTES, Fragment, STAMP_BYTES,
 };
 use super::index::BlockEntry;
 use crate::bytes::put;
 use crate::error::EncodeError;
 use crate::ident::Identity;
-use crate::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::{KEY_BYTES_MAX, Label, VALUE_BYTES_MAX};
 
 /// Bytes of a block header.
 pub const BLOCK_HEADER_BYTES: usize = 40;
@@ -160,11 +160,12 @@ impl BlockBuilder {
     pub fn push_value(
         &mut self,
         key: KeyRef<'_>,
-        tag: u8,
+        label: impl Into<Label>,
         value: &[u8],
     ) -> Result<(), EncodeError> {
+        let of = (key.table, key.generation);
         let (key_dst, value_dst) =
-            self.reserve_value(key.table, key.generation, key.key.len(), tag, value.len())?;
+            self.reserve_record(of, key.key.len(), (label.into(), 0), value.len())?;
         key_dst.copy_from_slice(key.key);
         value_dst.copy_from_slice(value);
         Ok(())
@@ -190,21 +191,24 @@ impl BlockBuilder {
         Ok(body.split_at_mut(key_len))
     }
 
-    /// As [`reserve_value`](Self::reserve_value), with the gsn of the value's last writer.
+    /// As [`reserve_value`](Self::reserve_value), with a deadline, and with the gsn of the value's last
+    /// writer, 0 for none.
     ///
     /// # Errors
     /// As [`push_value`](Self::push_value).
-    pub fn reserve_stamped(
+    #[inline]
+    pub fn reserve_record(
         &mut self,
         (table, generation): (u16, u32),
         key_len: usize,
-        (tag, gsn): (u8, u64),
+        (label, gsn): (Label, u64),
         value_len: usize,
     ) -> Result<(&mut [u8], &mut [u8]), EncodeError> {
-        let head = Head { table, generation, flags: FLAG_VALUE | FLAG_STAMP, tag };
-        let body = self.reserve(head, STAMP_BYTES, key_len, value_len)?;
-        put(body, 0, &gsn.to_le_bytes());
-        Ok(body[STAMP_BYTES..].split_at_mut(key_len))
+        let (flags, extra, attributes) = attributes(label.deadline, gsn);
+        let head = Head { table, generation, flags: FLAG_VALUE | flags, tag: label.tag };
+        let body = self.reserve(head, extra, key_len, value_len)?;
+        body[..extra].copy_from_slice(&attributes[..extra]);
+        Ok(body[extra..].split_at_mut(key_len))
     }
 
     /// Appends a tombstone.
@@ -222,10 +226,10 @@ impl BlockBuilder {
     /// As [`push_value`](Self::push_value).
     pub fn push_stamped_tombstone(&mut self, key: KeyRef<'_>, gsn: u64) -> Result<(), EncodeError> {
         let KeyRef { table, generation, key } = key;
-        let (flag, extra) = stamped(gsn);
+        let (flag, extra, attributes) = attributes(0, gsn);
         let head = Head { table, generation, flags: FLAG_TOMBSTONE | flag, tag: 0 };
         let body = self.reserve(head, extra, key.len(), 0)?;
-        put(body, 0, &gsn.to_le_bytes()[..extra]);
+        put(body, 0, &attributes[..extra]);
         put(body, extra, key);
         self.counts.tombstones += 1;
         Ok(())
@@ -240,7 +244,7 @@ impl BlockBuilder {
     pub fn push_fragment(
         &mut self,
         key: KeyRef<'_>,
-        (tag, gsn): (u8, u64),
+        (label, gsn): (Label, u64),
         fragment: Fragment,
         bytes: &[u8],
     ) -> Result<(), EncodeError> {
@@ -249,13 +253,13 @@ impl BlockBuilder {
             return Err(EncodeError::ValueTooLong { bytes: end });
         }
         let KeyRef { table, generation, key } = key;
-        let (flag, extra) = stamped(gsn);
-        let head = Head { table, generation, flags: FLAG_FRAGMENT | flag, tag };
+        let (flags, extra, attributes) = attributes(label.deadline, gsn);
+        let head = Head { table, generation, flags: FLAG_FRAGMENT | flags, tag: label.tag };
         let before_key = FRAGMENT_HEAD_BYTES + extra;
         let body = self.reserve(head, before_key, key.len(), bytes.len())?;
         put(body, 0, &fragment.offset.to_le_bytes());
         put(body, 4, &fragment.total.to_le_bytes());
-        put(body, FRAGMENT_HEAD_BYTES, &gsn.to_le_bytes()[..extra]);
+        put(body, FRAGMENT_HEAD_BYTES, &attributes[..extra]);
         put(body, before_key, key);
         put(body, before_key + key.len(), bytes);
         self.counts.continuations += u16::from(fragment.offset > 0);
@@ -400,10 +404,22 @@ impl BlockBuilder {
     }
 }
 
-/// The flag and the bytes of a stamp; none for gsn 0.
-fn stamped(gsn: u64) -> (u8, usize) {
-    if gsn == 0 { (0, 0) } else { (FLAG_STAMP, STAMP_BYTES) }
+/// The flags of a deadline and of a stamp, 0 for none, and their bytes before the key.
+#[inline]
+fn attributes(deadline: u64, gsn: u64) -> (u8, usize, [u8; ATTRIBUTES_BYTES]) {
+    let (mut flags, mut extra, mut bytes) = (0, 0, [0; ATTRIBUTES_BYTES]);
+    for (flag, word) in [(FLAG_DEADLINE, deadline), (FLAG_STAMP, gsn)] {
+        if word != 0 {
+            bytes[extra..extra + 8].copy_from_slice(&word.to_le_bytes());
+            flags |= flag;
+            extra += 8;
+        }
+    }
+    (flags, extra, bytes)
 }
+
+/// Bytes of a deadline and a stamp.
+const ATTRIBUTES_BYTES: usize = Label::DEADLINE_BYTES + STAMP_BYTES;
 
 /// The fields of an entry's head that are not lengths.
 #[derive(Clone, Copy)]

@@ -3,7 +3,7 @@
 use super::block::KeyRef;
 use crate::bytes::{Cursor, u32_at};
 use crate::error::{DecodeCause, DecodeError};
-use crate::{GSN_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::{GSN_MAX, KEY_BYTES_MAX, Label, VALUE_BYTES_MAX};
 
 /// Longest value that is stored whole (1 MiB). Longer values are cut into fragments of this length.
 pub const FRAGMENT_BYTES: usize = 1 << 20;
@@ -17,6 +17,8 @@ pub(super) const FRAGMENT_HEAD_BYTES: usize = 8;
 pub(super) const FLAG_VALUE: u8 = 1;
 pub(super) const FLAG_TOMBSTONE: u8 = 2;
 pub(super) const FLAG_FRAGMENT: u8 = 4;
+/// A flag beside that of a value or of a fragment: the deadline of the record precedes gsn and key.
+pub(super) const FLAG_DEADLINE: u8 = 8;
 /// A flag beside one of the others: the gsn of the record's last writer precedes the key.
 pub(super) const FLAG_STAMP: u8 = 16;
 /// Bytes of a stamp.
@@ -46,8 +48,8 @@ pub fn fragments(len: u32) -> impl Iterator<Item = (Fragment, usize)> {
 pub struct Entry<'a> {
     /// The key, its table and the table's generation.
     pub key: KeyRef<'a>,
-    /// Eight bits that the store keeps with the value; 0 for a tombstone.
-    pub tag: u8,
+    /// What the store keeps beside the value: tag and deadline; nothing for a tombstone.
+    pub label: Label,
     /// The gsn of the commit that wrote or removed the value; 0 if the checkpoint does not say.
     pub gsn: u64,
     /// The key's state in the checkpoint.
@@ -83,8 +85,8 @@ impl<'a> EntryIter<'a> {
         let start = self.rest.clone();
         let rest = &mut self.rest;
         let head = rest.array::<ENTRY_HEAD_BYTES>()?;
-        let (flags, tag) = (head[2] & !FLAG_STAMP, head[3]);
-        let is_stamped = head[2] & FLAG_STAMP != 0;
+        let (flags, tag) = (head[2] & !(FLAG_STAMP | FLAG_DEADLINE), head[3]);
+        let (is_stamped, expires) = (head[2] & FLAG_STAMP != 0, head[2] & FLAG_DEADLINE != 0);
         let (key_len, value_len) = (u32_at(&head, 8) as usize, u32_at(&head, 12) as usize);
         let range = |field, value: usize, max: usize| {
             let (value, max) = (value as u64, max as u64);
@@ -107,6 +109,10 @@ impl<'a> EntryIter<'a> {
         } else {
             None
         };
+        let deadline = if expires { rest.u64()? } else { 0 };
+        if expires && (deadline == 0 || flags == FLAG_TOMBSTONE) {
+            return Err(start.error(DecodeCause::Inconsistent("an impossible deadline")));
+        }
         let gsn = if is_stamped { rest.u64()? } else { 0 };
         if is_stamped && !(1..=GSN_MAX).contains(&gsn) {
             return Err(start.error(DecodeCause::Inconsistent("an impossible stamp")));
@@ -126,7 +132,7 @@ impl<'a> EntryIter<'a> {
                 return Err(start.error(DecodeCause::Unknown { field: "entry flags", value }));
             }
         };
-        Ok(Entry { key, tag, gsn, content })
+        Ok(Entry { key, label: Label { tag, deadline }, gsn, content })
     }
 }
 
@@ -156,8 +162,8 @@ impl<'a> Iterator for EntryIter<'a> {
 pub struct FragmentJoiner {
     key: Vec<u8>,
     value: Vec<u8>,
-    /// Table, generation, tag and total length of the value that is incomplete.
-    open: Option<(u16, u32, u8, u32)>,
+    /// Table, generation, label and total length of the value that is incomplete.
+    open: Option<(u16, u32, Label, u32)>,
 }
 
 /// A large value, whole.
@@ -165,8 +171,8 @@ pub struct FragmentJoiner {
 pub struct Joined<'a> {
     /// The key, its table and the table's generation.
     pub key: KeyRef<'a>,
-    /// Eight bits that the store keeps with the value.
-    pub tag: u8,
+    /// What the store keeps beside the value.
+    pub label: Label,
     /// The value.
     pub value: &'a [u8],
 }
@@ -183,7 +189,7 @@ impl FragmentJoiner {
             return Ok(None);
         };
         let KeyRef { table, generation, key } = entry.key;
-        let value = (table, generation, entry.tag, fragment.total);
+        let value = (table, generation, entry.label, fragment.total);
         match self.open {
             None => {
                 self.key.clear();
@@ -202,7 +208,7 @@ impl FragmentJoiner {
             return Ok(None);
         }
         let key = KeyRef { table, generation, key: &self.key };
-        Ok(Some(Joined { key, tag: entry.tag, value: &self.value }))
+        Ok(Some(Joined { key, label: entry.label, value: &self.value }))
     }
 
     /// Checks that no value is incomplete.

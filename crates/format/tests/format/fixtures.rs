@@ -40,7 +40,7 @@ fn transactions() -> [Vec<Transaction>; 3] {
         table: 0,
         generation: 4,
         key: key.into(),
-        tag: 2,
+        label: 2u8.into(),
         value: value.into(),
     };
     let patch = Op::Patch {
@@ -102,14 +102,14 @@ fn segment() -> Vec<u8> {
 }
 
 fn rows() -> Vec<(u32, KeyAndValue)> {
-    let value = |n: usize| Some((n as u8, vec![b'a' + n as u8; 40 * n]));
+    let value = |n: usize| Some(((n as u8).into(), vec![b'a' + n as u8; 40 * n]));
     let row = |n: usize| (0, 4, format!("key:{n}").into_bytes(), value(n));
     vec![
         (0, row(1)),
         (0, row(2)),
         (0, (7, 0, b"gone".into(), None)),
         (2, row(3)),
-        (2, (65_535, u32::MAX, vec![], Some((255, vec![])))),
+        (2, (65_535, u32::MAX, vec![], Some((255.into(), vec![])))),
         (15, row(9)),
     ]
 }
@@ -197,7 +197,7 @@ fn parts_with_maps_decode() {
 }
 
 fn keyed_rows() -> Vec<KeyAndValue> {
-    let value = |at: u8| (!at.is_multiple_of(5)).then(|| (at, vec![at; usize::from(at)]));
+    let value = |at: u8| (!at.is_multiple_of(5)).then(|| (at.into(), vec![at; usize::from(at)]));
     (0..100).map(|at| (9, 2, vec![b'k', at], value(at))).collect()
 }
 

@@ -19,7 +19,8 @@ fn key(number: u32) -> Vec<u8> {
 }
 
 fn rows(count: u32) -> Vec<KeyAndValue> {
-    let value = |number: u32| (!number.is_multiple_of(7)).then(|| (3, vec![number as u8; 20]));
+    let value =
+        |number: u32| (!number.is_multiple_of(7)).then(|| (3.into(), vec![number as u8; 20]));
     (0..count).map(|number| (TABLE, 1, key(number), value(number))).collect()
 }
 
@@ -89,7 +90,7 @@ fn the_map_leads_to_each_key_and_to_hardly_another_block() {
 #[test]
 fn a_large_value_is_found_where_it_begins() {
     let header = part_header(Codec::None);
-    let large = (TABLE, 1, b"large".to_vec(), Some((1, vec![7; 2 * FRAGMENT_BYTES + 1])));
+    let large = (TABLE, 1, b"large".to_vec(), Some((1.into(), vec![7; 2 * FRAGMENT_BYTES + 1])));
     let (file, _) = keyed_part_file(&header, 1_000, rows(50).into_iter().chain([large]));
     let (index, map) = map(&header, &file);
     let hash = KeyHasher::new(header.hash_seed).hash(TABLE, b"large");

@@ -4,12 +4,12 @@ use crate::common::{Op, batch, segment_header, writes_of};
 use proptest::prelude::*;
 use stillpoint_format::ident::HEADER_BYTES;
 use stillpoint_format::log::{
-    Batch, BatchBuilder, BatchPlace, BatchReader, Continuation, EndCause, PatchRange, RecordHead,
-    RecordKind, SegmentEnd, SegmentHeader, Splice, Step, Tail, WriteIter, WritesEncoder,
-    classify_tail,
+    BODY_ROOM, Batch, BatchBuilder, BatchPlace, BatchReader, Continuation, EndCause, PatchRange,
+    RecordHead, RecordKind, SegmentEnd, SegmentHeader, Splice, Step, Tail, WriteIter,
+    WritesEncoder, classify_tail,
 };
 use stillpoint_format::{
-    DecodeCause, EncodeError, GSN_MAX, KEY_BYTES_MAX, LogGsn, VALUE_BYTES_MAX,
+    DecodeCause, EncodeError, GSN_MAX, KEY_BYTES_MAX, Label, LogGsn, VALUE_BYTES_MAX,
 };
 
 /// Writes of a transaction: few tables, short and longer keys.
@@ -20,9 +20,12 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     ];
     let value = prop::collection::vec(any::<u8>(), 0..200);
     let range = (0u32..100_000, prop::collection::vec(any::<u8>(), 0..20));
-    let op = (0u16..3, 0u32..2, key, any::<u8>(), value, prop::collection::vec(range, 0..4), 0..4)
-        .prop_map(|(table, generation, key, tag, value, ranges, op)| match op {
-            0 => Op::Put { table, generation, key, tag, value },
+    let deadline = prop_oneof![Just(0), any::<u64>()];
+    let label = (any::<u8>(), deadline).prop_map(|(tag, deadline)| Label { tag, deadline });
+    let op = (0u16..3, 0u32..2, key, label, value, prop::collection::vec(range, 0..4), 0..5)
+        .prop_map(|(table, generation, key, label, value, ranges, op)| match op {
+            0 => Op::Put { table, generation, key, label, value },
+            4 => Op::Until { table, key, deadline: label.deadline, ranges },
             1 => Op::Delete { table, generation, key },
             2 => Op::Patch { table, generation, key, ranges },
             _ => {
@@ -58,7 +61,7 @@ fn segment_of(header: &SegmentHeader, count: u64, unflushed: u64, align: usize) 
             table: 1,
             generation: 2,
             key: b"key".into(),
-            tag: 3,
+            label: 3u8.into(),
             value: vec![n as u8; 40],
         };
         let records = [(header.first_gsn + n, 7, vec![], vec![body])];
@@ -164,12 +167,24 @@ fn wide_keys_values_and_ranges_round_trip() {
             table: 9,
             generation: 1,
             key: long_key.clone(),
-            tag: 1,
+            label: Label { tag: 1, deadline: u64::MAX },
             value: long_value.clone(),
         },
         Op::Delete { table: 9, generation: 1, key: long_key[..256].into() },
         Op::Patch { table: 9, generation: 2, key: b"".into(), ranges: vec![(70_000, b"x".into())] },
-        Op::Patch { table: 9, generation: 2, key: b"k".into(), ranges: vec![(0, long_value)] },
+        Op::Patch {
+            table: 9,
+            generation: 2,
+            key: b"k".into(),
+            ranges: vec![(0, long_value.clone())],
+        },
+        Op::Until {
+            table: 9,
+            key: long_key.clone(),
+            deadline: 7,
+            ranges: vec![(70_000, long_value), (0, b"x".into())],
+        },
+        Op::Until { table: 9, key: b"k".into(), deadline: 0, ranges: vec![] },
         Op::Patch { table: 0, generation: 0, key: b"k".into(), ranges: vec![(5, vec![]); 300] },
         Op::Patch { table: 0, generation: 0, key: b"k".into(), ranges: vec![] },
         Op::Splice { table: 0, generation: 0, key: b"k".into(), splices: vec![] },
@@ -189,7 +204,7 @@ fn wide_keys_values_and_ranges_round_trip() {
             table: u16::MAX,
             generation: u32::MAX,
             key: vec![1; 255],
-            tag: 255,
+            label: 255u8.into(),
             value: vec![2; 65_535],
         },
     ];
@@ -210,6 +225,61 @@ fn a_small_patch_takes_23_bytes() {
         writes.patch(1, 1, &key.to_le_bytes(), &range).expect("legal");
     }
     assert_eq!(body.len(), 10 * 23 + 6);
+}
+
+/// A batch that takes over the buffer of its record has the bytes of one that copies the record.
+#[test]
+fn a_buffer_is_appended_as_its_bytes_are() {
+    let header = segment_header();
+    let mut body = Vec::new();
+    WritesEncoder::new(&mut body).put(1, 1, b"key", 5, &[7; 70_000]).expect("legal");
+    for count in [0u8, 1, 200] {
+        let deps: Vec<_> = (0..count).map(|log| LogGsn { log, gsn: 9 }).collect();
+        let head = RecordHead { gsn: header.first_gsn, epoch: 3, deps: &deps };
+        let mut buffer = [vec![0; BODY_ROOM], body.clone()].concat();
+        let mut builders = [BatchBuilder::default(), BatchBuilder::default()];
+        builders[0].append(head, RecordKind::Writes, &body).expect("legal");
+        builders[1].append_buffer(head, RecordKind::Writes, &mut buffer).expect("legal");
+        let (segment, number, closed) = (&header, header.first_batch, &[][..]);
+        let place =
+            BatchPlace { segment, offset: 4096, number, flushed_below: 0, align: 4096, closed };
+        let sealed = builders.each_mut().map(|builder| builder.seal(&place).to_vec());
+        assert!(sealed[0] == sealed[1], "{count} dependencies");
+        builders[1].clear();
+        builders[1].append(head, RecordKind::Writes, b"again").expect("legal");
+        assert_eq!(builders[1].record_count(), 1);
+    }
+}
+
+/// A deadline is eight bytes of a put, and alone it takes no more than a header.
+#[test]
+fn deadlines_take_eight_bytes_and_no_value() {
+    let bytes = |encode: &dyn Fn(&mut WritesEncoder<'_>)| {
+        let mut body = Vec::new();
+        encode(&mut WritesEncoder::new(&mut body));
+        body
+    };
+    let plain = bytes(&|writes| writes.put(1, 1, b"key", 5, b"value").expect("legal"));
+    let until = |deadline| {
+        let label = Label { tag: 5, deadline };
+        bytes(&|writes| writes.put(1, 1, b"key", label, b"value").expect("legal"))
+    };
+    assert_eq!(until(0), plain);
+    assert_eq!(until(9).len(), plain.len() + 8);
+    let alone = bytes(&|writes| writes.patch_until((1, 1, b"key"), 9, &[]).expect("legal"));
+    assert_eq!(alone.len(), 8 + b"key".len() + 8 + 1);
+    // A put never has the deadline 0, and deletions and splices have none.
+    let decoded = |body: &[u8]| WriteIter::new(body, 0).next().expect("a write").map(drop);
+    let mut forged = until(9);
+    let at = forged.len() - 5 - 8;
+    forged[at] = 0;
+    assert!(decoded(&forged).expect_err("refused").to_string().contains("deadline 0"));
+    let deleted = bytes(&|writes| writes.delete(1, 1, b"key").expect("legal"));
+    let spliced = bytes(&|writes| writes.splice(1, 1, b"key", [].into_iter()).expect("legal"));
+    for mut body in [deleted, spliced] {
+        body[0] |= 1 << 5;
+        assert!(decoded(&body).is_err());
+    }
 }
 
 #[test]
@@ -556,7 +626,9 @@ fn forged_writes_are_refused() {
         (vec![&[3][..], &table, b"\x01k"], "truncated: 1 bytes needed, 0 there"),
         (vec![&[3][..], &table, b"\x01k", &[1, 0, 0, 0, 0, 5, 0, b'x']], "truncated: 5 bytes"),
         (vec![&[0x13][..], &table, b"\x01k", &[1, 0, 0, 0], &end, &end, &[0; 4]], "splice end"),
-        (vec![&[0x20][..], &table, b"\x01k"], "unknown op 32"),
+        (vec![&[0x40][..], &table, b"\x01k"], "unknown op 64"),
+        (vec![&[0x21][..], &table, b"\x01k"], "unknown op 33"),
+        (vec![&[0x20][..], &table, b"\x01k", &[0; 11]], "deadline 0"),
         (vec![&[0x05][..], b"\x01k"], "names no table"),
         (vec![&[0x01][..], &table, b"\x02k"], "truncated: 2 bytes needed, 1 there"),
         (vec![&[0x09][..], &table, &long], "key length is 65537, allowed is 0..=65536"),

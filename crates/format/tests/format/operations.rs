@@ -5,7 +5,7 @@ use stillpoint_format::log::{
     LoggedOperation, RecordHead, RecordKind, TransactionEnd, WriteOp, WritesEncoder,
     encode_before_images,
 };
-use stillpoint_format::{DecodeError, EncodeError, LogGsn};
+use stillpoint_format::{DecodeError, EncodeError, Label, LogGsn};
 
 use crate::common::segment_header;
 use crate::log::read_all;
@@ -72,7 +72,10 @@ fn ends_are_read_as_they_were_written() {
             (writes.len(), write.table, write.generation, write.key),
             (1, 1, 2, &b"key"[..])
         );
-        assert!(matches!(write.op, WriteOp::Put { tag: 3, value: b"value" }));
+        assert!(matches!(
+            write.op,
+            WriteOp::Put { label: Label { tag: 3, deadline: 0 }, value: b"value" }
+        ));
     });
 }
 
@@ -117,7 +120,7 @@ fn before_images_are_split_from_the_writes() {
     for is_call in [false, true] {
         let mut body = Vec::new();
         encode_before_images(&mut body, |images| {
-            images.put_with(1, 2, b"key", (3, 3), |out| out.extend_from_slice(b"old"))?;
+            images.put_with(1, 2, b"key", (3.into(), 3), |out| out.extend_from_slice(b"old"))?;
             images.delete(1, 2, b"new")
         })
         .expect("legal");
@@ -131,7 +134,10 @@ fn before_images_are_split_from_the_writes() {
             let (images, rest) = record.before_images().expect("legal").expect("images");
             let images: Vec<_> = images.map(|image| image.expect("legal")).collect();
             assert_eq!(images.iter().map(|image| image.key).collect::<Vec<_>>(), [b"key", b"new"]);
-            assert!(matches!(images[0].op, WriteOp::Put { tag: 3, value: b"old" }));
+            assert!(matches!(
+                images[0].op,
+                WriteOp::Put { label: Label { tag: 3, deadline: 0 }, value: b"old" }
+            ));
             assert!(matches!(images[1].op, WriteOp::Delete));
             let writes = if is_call {
                 assert_eq!(rest.kind, RecordKind::Command);
@@ -143,7 +149,10 @@ fn before_images_are_split_from_the_writes() {
                 rest.writes()
             };
             let writes: Vec<_> = writes.map(|write| write.expect("legal")).collect();
-            assert!(matches!(writes[0].op, WriteOp::Put { tag: 4, value: b"value" }));
+            assert!(matches!(
+                writes[0].op,
+                WriteOp::Put { label: Label { tag: 4, deadline: 0 }, value: b"value" }
+            ));
             assert_eq!(writes.len(), 1);
         });
         // The images must be there as a whole.

@@ -11,17 +11,22 @@ use stillpoint_format::part::{
     Entry, FRAGMENT_BYTES, Fragment, FragmentJoiner, IndexBuilder, KeyRef, PartHeader, PartIndex,
     TRAILER_BYTES, Trailer, fragments,
 };
-use stillpoint_format::{DecodeCause, EncodeError, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use stillpoint_format::{DecodeCause, EncodeError, KEY_BYTES_MAX, Label, VALUE_BYTES_MAX};
 
 const CODECS: [Codec; 3] = [Codec::None, Codec::Lz4, Codec::Zstd];
 const KEY: KeyRef<'static> = KeyRef { table: 3, generation: 9, key: b"key" };
 
+fn label() -> impl Strategy<Value = Label> {
+    let deadline = prop_oneof![Just(0), any::<u64>()];
+    (any::<u8>(), deadline).prop_map(|(tag, deadline)| Label { tag, deadline })
+}
+
 fn rows() -> impl Strategy<Value = Vec<(u32, KeyAndValue)>> {
     let value = prop_oneof![
         1 => Just(None),
-        4 => (any::<u8>(), prop::collection::vec(any::<u8>(), 0..300)).prop_map(Some),
-        2 => (any::<u8>(), any::<u8>(), 0usize..5000)
-            .prop_map(|(tag, byte, len)| Some((tag, vec![byte; len]))),
+        4 => (label(), prop::collection::vec(any::<u8>(), 0..300)).prop_map(Some),
+        2 => (label(), any::<u8>(), 0usize..5000)
+            .prop_map(|(label, byte, len)| Some((label, vec![byte; len]))),
     ];
     let key = prop::collection::vec(any::<u8>(), 0..40);
     let row = (0u32..16, (any::<u16>(), any::<u32>(), key, value));
@@ -82,10 +87,10 @@ fn the_longest_keys_and_values_round_trip() {
     let long_key = vec![5; KEY_BYTES_MAX];
     let text: Vec<u8> = (0..3 * FRAGMENT_BYTES + 17).map(|n| (n % 251) as u8).collect();
     let rows = vec![
-        (0, (1, 1, long_key.clone(), Some((1, text[..FRAGMENT_BYTES].to_vec())))),
-        (1, (1, 1, b"small".to_vec(), Some((0, b"v".to_vec())))),
-        (1, (1, 1, long_key, Some((2, text.clone())))),
-        (1, (1, 1, b"exact".to_vec(), Some((3, text[..2 * FRAGMENT_BYTES].to_vec())))),
+        (0, (1, 1, long_key.clone(), Some((1.into(), text[..FRAGMENT_BYTES].to_vec())))),
+        (1, (1, 1, b"small".to_vec(), Some((0.into(), b"v".to_vec())))),
+        (1, (1, 1, long_key, Some((2.into(), text.clone())))),
+        (1, (1, 1, b"exact".to_vec(), Some((3.into(), text[..2 * FRAGMENT_BYTES].to_vec())))),
         (1, (1, 1, b"after".to_vec(), None)),
     ];
     for codec in CODECS {
@@ -118,19 +123,21 @@ fn fragments_cover_a_value() {
 fn joiner_refuses_gaps_repeats_and_strangers() {
     let piece = |key, offset, bytes: &'static [u8]| Entry {
         key,
-        tag: 1,
+        label: Label { tag: 1, deadline: 5 },
         gsn: 0,
         content: Content::Fragment(Fragment { offset, total: 4 }, bytes),
     };
     let (a, b) = (piece(KEY, 0, b"ab"), piece(KEY, 2, b"cd"));
     let other = KeyRef { key: b"other", ..KEY };
     let value = Entry { content: Content::Value(b""), ..a };
+    let later = Entry { label: Label { tag: 1, deadline: 6 }, ..b };
     for bad in [
         vec![b],
         vec![a, a],
         vec![a, piece(KEY, 3, b"d")],
         vec![a, piece(other, 2, b"cd")],
         vec![a, value],
+        vec![a, later],
         vec![a, piece(KEY, 2, b"")],
     ] {
         let mut joiner = FragmentJoiner::default();
@@ -143,7 +150,7 @@ fn joiner_refuses_gaps_repeats_and_strangers() {
     assert_eq!(joiner.push(&a), Ok(None));
     assert!(joiner.finish().is_err());
     let joined = joiner.push(&b).expect("fits").expect("complete");
-    assert_eq!((joined.key, joined.tag, joined.value), (KEY, 1, &b"abcd"[..]));
+    assert_eq!((joined.key, joined.label, joined.value), (KEY, a.label, &b"abcd"[..]));
     assert_eq!(joiner.finish(), Ok(()));
 }
 
@@ -158,7 +165,7 @@ fn builder_fills_rolls_back_and_refuses() {
     let bytes = FRAGMENT_BYTES + 1;
     assert_eq!(block.push_value(KEY, 0, &big), Err(EncodeError::ValueTooLong { bytes }));
     let outside = Fragment { offset: 3, total: 4 };
-    let error = block.push_fragment(KEY, (0, 0), outside, b"xy");
+    let error = block.push_fragment(KEY, (Label::default(), 0), outside, b"xy");
     assert_eq!(error, Err(EncodeError::ValueTooLong { bytes: 5 }));
     assert!(block.is_empty());
 
@@ -187,7 +194,7 @@ fn builder_fills_rolls_back_and_refuses() {
     let read = reader.open_indexed(&entry, &bytes).expect("own block");
     let read: Vec<_> = read.entries().map(|entry| entry.expect("own entry")).collect();
     let expected = [(1, Content::Value(b"first")), (8, Content::Value(b"second"))]
-        .map(|(tag, content)| Entry { key: KEY, tag, gsn: 0, content });
+        .map(|(tag, content): (u8, _)| Entry { key: KEY, label: tag.into(), gsn: 0, content });
     assert_eq!(read, expected);
 }
 
@@ -195,7 +202,8 @@ fn builder_fills_rolls_back_and_refuses() {
 #[test]
 fn stamps_come_back_and_others_pay_nothing() {
     let mut block = BlockBuilder::new(0);
-    let (key, value) = block.reserve_stamped((3, 9), 3, (8, 41), 6).expect("room");
+    let of = (8u8.into(), 41);
+    let (key, value) = block.reserve_record((3, 9), 3, of, 6).expect("room");
     key.copy_from_slice(KEY.key);
     value.copy_from_slice(b"second");
     let with = block.bytes();
@@ -203,7 +211,9 @@ fn stamps_come_back_and_others_pay_nothing() {
     assert_eq!(with, block.bytes() - with + 8);
     block.push_stamped_tombstone(KEY, 42).expect("room");
     let fragment = Fragment { offset: 2, total: 8 };
-    block.push_fragment(KEY, (7, 43), fragment, b"middle").expect("room");
+    let until = Label { tag: 7, deadline: 99 };
+    block.push_fragment(KEY, (until, 43), fragment, b"middle").expect("room");
+    block.push_value(KEY, until, b"later").expect("room");
     let mut bytes = Vec::new();
     let mut compressor = Compressor::new(Codec::None, 0).expect("no codec");
     let identity = part_header(Codec::None).identity();
@@ -212,12 +222,13 @@ fn stamps_come_back_and_others_pay_nothing() {
     let read = reader.open_indexed(&entry, &bytes).expect("own block");
     let read: Vec<_> = read.entries().map(|entry| entry.expect("own entry")).collect();
     let expected = [
-        (8, 41, Content::Value(b"second")),
-        (8, 0, Content::Value(b"second")),
-        (0, 42, Content::Tombstone),
-        (7, 43, Content::Fragment(fragment, b"middle")),
+        (Label::from(8), 41, Content::Value(b"second")),
+        (8.into(), 0, Content::Value(b"second")),
+        (0.into(), 42, Content::Tombstone),
+        (until, 43, Content::Fragment(fragment, b"middle")),
+        (until, 0, Content::Value(b"later")),
     ];
-    assert_eq!(read, expected.map(|(tag, gsn, content)| Entry { key: KEY, tag, gsn, content }));
+    assert_eq!(read, expected.map(|(label, gsn, content)| Entry { key: KEY, label, gsn, content }));
     // The stamp of the first entry lies behind the head of 16 bytes. The gsn of a stamp is neither
     // 0 nor as great as 2^52.
     for gsn in [0, 1 << 52] {
@@ -234,7 +245,7 @@ fn stamps_come_back_and_others_pay_nothing() {
 fn sample(codec: Codec) -> Vec<u8> {
     let rows: Vec<(u32, KeyAndValue)> = (0..40u32)
         .map(|n| {
-            let value = (n % 5 != 4).then(|| (n as u8, vec![n as u8; 60]));
+            let value = (n % 5 != 4).then(|| ((n as u8).into(), vec![n as u8; 60]));
             (n / 13, (n as u16 % 3, 1, format!("key:{n}").into_bytes(), value))
         })
         .collect();
@@ -295,7 +306,7 @@ fn swapped_stale_and_misplaced_blocks_are_detected() {
 fn a_block_of_another_attempt_does_not_match_the_index() {
     let header = part_header(Codec::None);
     let make = |value: &[u8]| {
-        let row = (1, 1, b"k".to_vec(), Some((0, value.to_vec())));
+        let row = (1, 1, b"k".to_vec(), Some((0.into(), value.to_vec())));
         part_file(&header, 4096, &[(0, row)]).0
     };
     let (mut file, other) = (make(b"new"), make(b"old"));
@@ -355,7 +366,7 @@ fn forged_entries_are_refused() {
     let identity = part_header(Codec::None).identity();
     let mut block = BlockBuilder::new(0);
     let fragment = Fragment { offset: 4, total: 8 };
-    block.push_fragment(KEY, (7, 0), fragment, b"tail").expect("room");
+    block.push_fragment(KEY, (7.into(), 0), fragment, b"tail").expect("room");
     let mut bytes = Vec::new();
     let mut compressor = Compressor::new(Codec::None, 0).expect("no codec");
     block.seal(&mut compressor, identity, 4096, &mut bytes).expect("no codec");

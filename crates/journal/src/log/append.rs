@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use stillpoint_format::ident::HEADER_BYTES;
 use stillpoint_format::log::{
-    BATCH_HEADER_BYTES as EMPTY_BATCH_BYTES, BatchBuilder, CONTINUATION_BYTES, RECORD_HEAD_BYTES,
-    RecordHead, SegmentHeader,
+    BATCH_HEADER_BYTES as EMPTY_BATCH_BYTES, BODY_ROOM, BatchBuilder, CONTINUATION_BYTES,
+    RECORD_HEAD_BYTES, RecordHead, SegmentHeader,
 };
 use stillpoint_format::{EncodeError, LOG_NONE, LogGsn, Stamp};
 use stillpoint_io::{DIRECT_ALIGN, huge_zeros};
@@ -186,6 +186,42 @@ impl Appender {
         self.append_leaving(entry, closing, kept_back)
     }
 
+    /// As [`append`](Self::append), with a body that was encoded before. The record has a batch of its own,
+    /// which takes the buffer over.
+    pub(crate) fn append_buffer(
+        &mut self,
+        entry: &Entry<'_>,
+        body: &mut Vec<u8>,
+        closing: &Closing,
+    ) -> Result<u64, Obstacle> {
+        self.seal();
+        let kept_back = self.aside.kept_back();
+        let floor = self.name_dependencies(entry, closing)?;
+        let gsn = self.last_gsn.max(floor).saturating_add(1);
+        self.open_batch();
+        let summary = self.deps.len() * SUMMARY_ENTRY_BYTES;
+        let needed = EMPTY_BATCH_BYTES + RECORD_HEAD_BYTES + 2 * summary + body.len() - BODY_ROOM;
+        if needed > self.room(kept_back) {
+            let bytes = needed + HEADER_BYTES + CONTINUATION_BYTES;
+            return Err(Obstacle::Segment(bytes.next_multiple_of(DIRECT_ALIGN) as u64));
+        }
+        let head = RecordHead { gsn, epoch: entry.epoch, deps: &self.deps };
+        let Some(batch) = self.open.as_mut() else { unreachable!("a batch was opened") };
+        if let Err(source) = batch.builder.append_buffer(head, entry.kind, body) {
+            return Err(Obstacle::Error(JournalError::Encode { log: self.log, source }));
+        }
+        batch.oversized = true;
+        batch.named.extend(self.deps.iter().map(|&on| Named { gsn, on }));
+        self.appended(gsn, entry.epoch, EMPTY_BATCH_BYTES);
+        Ok(gsn)
+    }
+
+    /// Room of the present segment for the open batch, but for `kept_back` bytes.
+    fn room(&self, kept_back: usize) -> usize {
+        let room = self.segment.bytes - CONTINUATION_BYTES as u64 - self.offset;
+        usize::try_from(room).unwrap_or(usize::MAX).saturating_sub(kept_back)
+    }
+
     /// As [`append`](Self::append), but leaves `kept_back` bytes of the segment's room unused.
     #[inline]
     pub(super) fn append_leaving(
@@ -272,6 +308,7 @@ impl Appender {
         entry: &Entry<'_>,
         kept_back: usize,
     ) -> Result<(), Full> {
+        let room = self.room(kept_back);
         let Some(batch) = self.open.as_mut() else {
             return Err(Full::Batch);
         };
@@ -280,8 +317,6 @@ impl Appender {
         let around = RECORD_HEAD_BYTES
             + self.deps.len() * SUMMARY_ENTRY_BYTES
             + named.min(usize::from(LOG_NONE)) * SUMMARY_ENTRY_BYTES;
-        let room = self.segment.bytes - CONTINUATION_BYTES as u64 - self.offset;
-        let room = usize::try_from(room).unwrap_or(usize::MAX).saturating_sub(kept_back);
         let before = batch.builder.bytes();
         let (mut needed, mut body) = (0, 0);
         let done = batch.builder.append_with(head, entry.kind, |buf| {

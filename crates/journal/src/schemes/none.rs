@@ -43,6 +43,15 @@ impl Journal for NoJournal {
         Ok(())
     }
 
+    fn append_buffer(
+        &self,
+        log: u8,
+        entry: &Entry<'_>,
+        _: &mut Vec<u8>,
+    ) -> Result<Stamp, JournalError> {
+        self.append(log, entry)
+    }
+
     fn append_aside(&self, log: u8, entry: &Entry<'_>, _: u64) -> Result<Stamp, JournalError> {
         self.append(log, entry)
     }

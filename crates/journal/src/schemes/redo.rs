@@ -252,6 +252,20 @@ impl Journal for Redo {
         core.log(log)?.append(entry, &background)
     }
 
+    fn append_buffer(
+        &self,
+        log: u8,
+        entry: &Entry<'_>,
+        body: &mut Vec<u8>,
+    ) -> Result<Stamp, JournalError> {
+        let core = &*self.core;
+        let background = Background {
+            batch_full: &|| core.flusher.work(),
+            segment_taken: &|| core.preparer.work(),
+        };
+        core.log(log)?.append_buffer(entry, body, &background)
+    }
+
     fn set_aside(&self, log: u8, body_bytes: u64) -> Result<(), JournalError> {
         self.core.log(log)?.set_aside(body_bytes)
     }

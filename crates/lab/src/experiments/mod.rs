@@ -13,6 +13,7 @@ mod command_cost;
 pub(crate) mod fc_words;
 mod game;
 pub(crate) mod instructions;
+mod memory_back;
 mod paged;
 mod partial_cost;
 mod peers_clients;
@@ -148,6 +149,7 @@ pub(crate) static EXPERIMENTS: Registry<Registered> = Registry::new(
         row::<peers_redis::PeersRedis>(),
         row::<peers_clients::PeersClients>(),
         row::<peers_collections::PeersCollections>(),
+        row::<memory_back::MemoryBack>(),
     ],
 );
 

@@ -144,7 +144,7 @@ impl<'a, 'm: 'a, 'r: 'a> Batch for Taken<'a, '_, 'm, 'r> {
             InOrder::Writes(writes) => {
                 for write in writes {
                     let len = match &write.write.op {
-                        WriteOp::Put { value, .. } => value.len(),
+                        WriteOp::Put { label, value } => value.len() + label.deadline_bytes(),
                         _ => 0,
                     };
                     keys.push(TableId(write.write.table), write.write.key, Mode::Write, len);
@@ -209,11 +209,17 @@ impl<'a, 'm: 'a, 'r: 'a> Batch for Taken<'a, '_, 'm, 'r> {
 /// of another key's deletion.
 fn apply(tx: &mut Tx<'_>, slot: Slot, write: &ReplayWrite<'_>) -> Result<(), TxError> {
     match &write.write.op {
-        WriteOp::Put { tag, value } => tx.put_slot_tagged(slot, *tag, value),
+        WriteOp::Put { label, value } => tx.put_slot_labelled(slot, *label, value),
         WriteOp::Delete => tx.delete_slot(slot).map(drop),
         WriteOp::Patch(ranges) => ranges
             .clone()
             .try_for_each(|range| tx.patch_slot(slot, range.offset as usize, range.bytes)),
+        WriteOp::Until { deadline, ranges } => {
+            ranges
+                .clone()
+                .try_for_each(|range| tx.patch_slot(slot, range.offset as usize, range.bytes))?;
+            tx.set_slot_deadline(slot, *deadline)
+        }
         WriteOp::Splice(splices) => splices.clone().try_for_each(|of| {
             tx.splice_slot(slot, of.offset as usize, of.removed as usize, of.bytes)
         }),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use stillpoint::{Config, Engine};
+use stillpoint::{Config, Engine, Label};
 use stillpoint_io::{Rng, SeededRng, SimDisk, seeded_rounds};
 
 use super::alone::{Alone, Client, Server};
@@ -48,7 +48,7 @@ fn config(seed: u64) -> Config {
     config
 }
 
-type Records = BTreeMap<(String, Vec<u8>), (u8, Vec<u8>)>;
+type Records = BTreeMap<(String, Vec<u8>), (Label, Vec<u8>)>;
 
 /// The records of all tables.
 fn records(engine: &Engine) -> Records {
@@ -60,7 +60,7 @@ fn records(engine: &Engine) -> Records {
         let mut cursor = 0;
         loop {
             let visit = &mut |key: &[u8], value: stillpoint::ValueRef<'_>| {
-                records.insert((name.clone(), key.to_vec()), (value.tag(), value.to_vec()));
+                records.insert((name.clone(), key.to_vec()), (value.label(), value.to_vec()));
             };
             cursor = session.scan(table, cursor, 1000, visit).expect("memory");
             if cursor == 0 {

@@ -1,6 +1,7 @@
 use stillpoint_io::{Rng, SeededRng, seeded_rounds};
 
 use super::*;
+use crate::planted::{Bug, plant};
 
 #[test]
 fn clients_take_turns() {
@@ -59,4 +60,25 @@ fn requests_get_replies_and_harm_nobody_for_long() {
         bytes += first.len() + second.len();
     });
     assert!(bytes > 1000, "only {bytes} bytes of replies");
+}
+
+/// A renamed or copied key expires when it did before, whether its value lies in a cell or in blocks.
+#[test]
+fn a_renamed_key_keeps_its_expiry() {
+    let check = || {
+        for bytes in [1, 5_000] {
+            let value = "v".repeat(bytes);
+            let requests = format!(
+                "SET a {value} PXAT 32503680000000\nRENAME a b\nCOPY b c\nPEXPIRETIME b\nPEXPIRETIME c\n"
+            );
+            let [replies, _] = Alone::new().serve(requests.replace('\n', "\r\n").as_bytes());
+            let told = "+OK\r\n+OK\r\n:1\r\n:32503680000000\r\n:32503680000000\r\n";
+            assert_eq!(String::from_utf8_lossy(&replies), told, "{bytes}");
+        }
+    };
+    check();
+    plant(Some(Bug::ExpiryNotRenamed));
+    let seen = std::panic::catch_unwind(check);
+    plant(None);
+    assert!(seen.is_err(), "the planted bug is not seen");
 }

@@ -10,7 +10,7 @@ use super::deletions::Deletions;
 use super::elements::Remains;
 use super::eviction::KeyUse;
 use super::kinds::Kind;
-use super::value::{EXPIRY_BYTES, Entry, HAS_EXPIRY, INDEX_BYTES, has_expiry};
+use super::value::{Entry, INDEX_BYTES, has_expiry, label_of};
 use super::waiters::{WaiterId, Waiting};
 use super::watch::Watched;
 use crate::config::Db;
@@ -31,7 +31,6 @@ pub(crate) struct LoopKeys {
     /// Expired keys that commands met and that wait for their deletion.
     expired: Vec<(Db, Box<[u8]>)>,
     scratch: Vec<u8>,
-    prefixed: Vec<u8>,
     /// The incarnation of the next collection that becomes a tree.
     next_incarnation: u64,
     /// Event loops of clients that were woken.
@@ -62,7 +61,6 @@ impl LoopKeys {
             counters,
             expired: Vec::new(),
             scratch: Vec::new(),
-            prefixed: Vec::new(),
             next_incarnation: first_incarnation,
             wakes: Vec::new(),
             may_leave: false,
@@ -344,6 +342,14 @@ impl<'a> Keys<'a> {
         self.put_expiring(tx, i, kind, at, value)
     }
 
+    /// Does what comes before a write of the `i`-th key that gives it a value of that kind.
+    pub(super) fn note_put(&mut self, tx: &mut Tx<'_>, i: u32, kind: Kind, expires: bool) {
+        let slot = self.slot(i);
+        self.touch(tx, i);
+        self.tell_watchers(tx, slot, kind);
+        self.count_expiry(tx, slot, expires);
+    }
+
     fn put_expiring(
         &mut self,
         tx: &mut Tx<'_>,
@@ -357,19 +363,7 @@ impl<'a> Keys<'a> {
         }
         let slot = self.slot(i);
         self.count_expiry(tx, slot, true);
-        // The end of a long value is copied once only.
-        let (first, rest) = value.split_at(value.len().min(SCRATCH_KEEP - EXPIRY_BYTES));
-        let buffer = &mut self.local.prefixed;
-        buffer.clear();
-        buffer.extend_from_slice(&at.to_le_bytes());
-        buffer.extend_from_slice(first);
-        let put = tx.put_slot_tagged(slot, kind.tag() | HAS_EXPIRY, buffer);
-        buffer.clear();
-        if rest.is_empty() {
-            put
-        } else {
-            put.and_then(|()| tx.patch_slot(slot, SCRATCH_KEEP, rest))
-        }
+        tx.put_slot_labelled(slot, label_of(kind, Some(at)), value)
     }
 
     /// Deletes the `i`-th key, expired or not.
@@ -429,8 +423,9 @@ impl<'a> Keys<'a> {
             return self.delete(tx, i);
         }
         let entry = Entry::new(value);
-        if let (Some(at), Some(_)) = (expire_at_ms, entry.expire_at_ms) {
-            return tx.patch_slot(slot, 0, &at.to_le_bytes());
+        if entry.skip() == 0 {
+            self.count_expiry(tx, slot, expire_at_ms.is_some());
+            return tx.set_slot_deadline(slot, expire_at_ms.unwrap_or(0));
         }
         let kind = entry.kind();
         let mut bytes = self.local.take_scratch();

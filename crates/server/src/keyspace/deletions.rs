@@ -7,7 +7,7 @@ use stillpoint::{Batch, KeySet, Mode, Session, Slot, Stamp, Tx, TxError};
 use super::counts::KeyCounters;
 use super::databases::Keyspace;
 use super::elements::{Elements, Save, bury, earliest_expiry};
-use super::value::{Entry, HAS_EXPIRY};
+use super::value::{Entry, label_of};
 use crate::config::Db;
 
 /// Fields that one transaction deletes.
@@ -77,13 +77,7 @@ impl<'a> Deletions<'a> {
                 tx.delete_slot(Slot(0))?;
             }
             Save::Patch(new) => hash.patch(tx, skip, &new)?,
-            Save::Put(new) => match expire_at_ms {
-                None => tx.put_slot_tagged(Slot(0), kind.tag(), &new)?,
-                Some(at) => {
-                    let new = [&at.to_le_bytes(), &new[..]].concat();
-                    tx.put_slot_tagged(Slot(0), kind.tag() | HAS_EXPIRY, &new)?;
-                }
-            },
+            Save::Put(new) => tx.put_slot_labelled(Slot(0), label_of(kind, expire_at_ms), &new)?,
         }
         Ok(deleted)
     }

@@ -1,21 +1,24 @@
 //! How the values of keys lie in records of the store.
 //!
-//! The low 4 bits of a record's tag name the kind of the value. Bit 7 says that the value begins
-//! with 8 bytes, little-endian: the wall time in milliseconds since the Unix epoch at which the
-//! key expires.
+//! The low 4 bits of a record's tag name the kind of the value. The record's deadline is the wall time in
+//! milliseconds since the Unix epoch at which the key expires.
+//!
+//! Releases before the deadline put this time in front of the value instead: 8 bytes, little-endian,
+//! which bit 7 of the tag announces. Such values are read, and the next write of the value or of the
+//! expiry gives the record its deadline.
 
-use stillpoint::ValueRef;
+use stillpoint::{Label, ValueRef};
 
 use super::kinds::Kind;
 use crate::config::{DATABASES, Db};
 
 /// The bit of a tag that says that an expiry precedes the value.
-pub(super) const HAS_EXPIRY: u8 = 0x80;
+const EXPIRY_FIRST: u8 = 0x80;
 /// Bytes of a record beside its key and value: cell header and index entry.
 pub(super) const RECORD_OVERHEAD: usize = 24;
 /// Bytes of a record's share of the index: 14 to 28.
 pub(super) const INDEX_BYTES: usize = 20;
-/// Bytes of the expiry.
+/// Bytes of an expiry that precedes the value.
 pub(super) const EXPIRY_BYTES: usize = 8;
 
 /// Name of a database's table.
@@ -57,7 +60,15 @@ impl<'a> Entry<'a> {
     /// Looks at a stored value.
     #[inline]
     pub(super) fn new(value: ValueRef<'a>) -> Self {
-        let expire_at_ms = expiry(&value);
+        if value.tag() & EXPIRY_FIRST != 0 {
+            return Self::of_earlier_release(value);
+        }
+        Self { value, expire_at_ms: value.deadline(), skip: 0 }
+    }
+
+    #[cold]
+    fn of_earlier_release(value: ValueRef<'a>) -> Self {
+        let expire_at_ms = value.u64_at(0);
         let skip = if expire_at_ms.is_some() { EXPIRY_BYTES } else { 0 };
         Self { value, expire_at_ms, skip }
     }
@@ -100,16 +111,16 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// Whether a stored value begins with an expiry.
+/// Whether the key of a stored value expires.
 #[inline]
 pub(super) fn has_expiry(value: &ValueRef<'_>) -> bool {
-    value.tag() & HAS_EXPIRY != 0
+    value.deadline().is_some() || value.tag() & EXPIRY_FIRST != 0
 }
 
-/// The expiry of a stored value, if it has one.
+/// The label of a value of that kind.
 #[inline]
-fn expiry(value: &ValueRef<'_>) -> Option<u64> {
-    if has_expiry(value) { value.u64_at(0) } else { None }
+pub(super) fn label_of(kind: Kind, expire_at_ms: Option<u64>) -> Label {
+    Label { tag: kind.tag(), deadline: expire_at_ms.unwrap_or(0) }
 }
 
 /// A value as a tool shows it: of a database, or of any other table.
@@ -119,48 +130,43 @@ pub struct StoredValue<'a> {
 }
 
 impl<'a> StoredValue<'a> {
-    /// A value of that table. A value of a database, `db0` and on, may begin with an expiry. A
-    /// value of another table is taken as it is.
+    /// A value of that table. A value of a database, `db0` and on, may begin with an expiry, if an earlier
+    /// release has written it. A value of another table is taken as it is.
     pub fn of(table: &str, value: ValueRef<'a>) -> Self {
         let entry = if is_database(table) {
             Entry::new(value)
         } else {
-            Entry { value, expire_at_ms: None, skip: 0 }
+            Entry { value, expire_at_ms: value.deadline(), skip: 0 }
         };
         Self { entry }
     }
 
-    /// Tag and bytes of a value of that table whose key expires at `at_ms`, in milliseconds since
-    /// the Unix epoch. [`of`](Self::of) takes both apart again.
+    /// The label of a record of that table that expires at `expires_ms`, in milliseconds since the Unix
+    /// epoch, or never.
     ///
     /// # Errors
-    /// Keys of that table do not expire, or the tag has the mark of an expiry already.
-    pub fn expiring(
-        table: &str,
-        tag: u8,
-        at_ms: u64,
-        value: &[u8],
-    ) -> Result<(u8, Vec<u8>), String> {
-        if !is_database(table) {
-            return Err(format!("keys of table {table:?} do not expire: it is no database"));
-        }
-        if tag & HAS_EXPIRY != 0 {
+    /// The tag of a value in a database says that an expiry precedes the value; the expiry is 0.
+    pub fn label(table: &str, tag: u8, expires_ms: Option<u64>) -> Result<Label, String> {
+        let Some(deadline) = expires_ms else { return Ok(Label::from(tag)) };
+        if is_database(table) && tag & EXPIRY_FIRST != 0 {
             return Err(format!("tag {tag} stands for an expiry already: give one below 128"));
         }
-        let mut bytes = at_ms.to_le_bytes().to_vec();
-        bytes.extend_from_slice(value);
-        Ok((tag | HAS_EXPIRY, bytes))
+        if deadline == 0 {
+            return Err("an expiry of 0 stands for none: leave out expires_ms".to_owned());
+        }
+        Ok(Label { tag, deadline })
     }
 
-    /// When the key expires, in milliseconds since the Unix epoch.
+    /// When the key expires, in milliseconds since the Unix epoch. In a table that is no database, the
+    /// deadline of the record.
     pub fn expires_ms(&self) -> Option<u64> {
         self.entry.expire_at_ms
     }
 
-    /// The tag, without the mark of an expiry.
+    /// The tag, without the mark of an expiry in front of the value.
     pub fn tag(&self) -> u8 {
         let tag = self.entry.value.tag();
-        if self.entry.skip == 0 { tag } else { tag & !HAS_EXPIRY }
+        if self.entry.skip == 0 { tag } else { tag & !EXPIRY_FIRST }
     }
 
     /// Appends the value, without its expiry.

@@ -13,7 +13,9 @@
 //!
 //! A write that found no memory comes here, too, if the memory of a flushed database is being
 //! freed. The write waits here for that memory, a tenth of a second at most. If the server gives up
-//! keys at full memory, the write asks for that and waits, a second at most.
+//! keys at full memory, the write asks for that and waits, a second at most. Both times begin when a
+//! thread first takes it. Writes that wait are in a list of their own, and no thread waits with them. A
+//! thread tries them again every millisecond, in turn with other commands.
 //!
 //! A command that needs a record which is not loaded yet comes here, too, and may wait for the disk.
 //!
@@ -30,7 +32,7 @@ use stillpoint::Session;
 use super::conn::Conn;
 use super::connections::Connections;
 use super::evictor::asked_bytes;
-use super::plan::Plan;
+use super::plan::{Plan, Progress};
 use super::round::Round;
 use crate::error::ServerError;
 use crate::families::COMMANDS;
@@ -49,11 +51,9 @@ pub(crate) const LONG_WORK: usize = 1024;
 const VERY_LONG_WORK: usize = 16 * LONG_WORK;
 /// Longest wait of a write for memory that is being freed.
 const ROOM_PATIENCE: Duration = Duration::from_millis(100);
-/// Longest wait of a write for memory of keys that are given up, from the moment on at which it leaves its
-/// event loop.
+/// Longest wait of a write for memory of keys that are given up.
 const EVICTION_PATIENCE: Duration = Duration::from_secs(1);
-/// The same from the moment on at which a thread takes it, if that is later.
-const SERVED_PATIENCE: Duration = Duration::from_millis(100);
+/// Time between two tries of a write that waits.
 const ROOM_LOOK: Duration = Duration::from_millis(1);
 /// A write of more than the limit without this part of it is refused before any key is given up for it.
 const NEVER_PART: usize = 16;
@@ -85,8 +85,23 @@ struct Parked {
     id: usize,
     conn: Option<Box<Conn>>,
     call: LongCall,
-    /// When the client left its event loop, in monotonic nanoseconds.
-    since_ns: u64,
+    /// The wait of a write that has found no memory.
+    wait: Option<RoomWait>,
+}
+
+/// The wait of a write for memory. Times are monotonic nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct RoomWait {
+    /// Bytes of memory that the write needs, about.
+    bytes: usize,
+    /// The end of the wait for memory that is being freed.
+    returned_ns: u64,
+    /// The end of the wait for memory of keys that are given up.
+    until_ns: u64,
+    /// How often the write may ask that keys are given up.
+    asks: usize,
+    /// The time of the next try.
+    next_ns: u64,
 }
 
 impl Drop for Parked {
@@ -112,6 +127,8 @@ pub(crate) struct LongCommands {
 #[derive(Debug, Default)]
 struct Queue {
     parked: VecDeque<Parked>,
+    /// Writes that wait for memory, in the order of their next tries.
+    waiting: VecDeque<Parked>,
     over: bool,
 }
 
@@ -130,8 +147,7 @@ impl LongCommands {
         call: LongCall,
     ) {
         let desk = Arc::clone(self);
-        let since_ns = self.shared.config.clock.monotonic_ns();
-        let parked = Parked { desk, event_loop, id, conn: Some(conn), call, since_ns };
+        let parked = Parked { desk, event_loop, id, conn: Some(conn), call, wait: None };
         self.queue.lock().parked.push_back(parked);
         // Each thread decides whether it may take the command.
         self.changed.notify_all();
@@ -146,7 +162,7 @@ impl LongCommands {
     pub(crate) fn end(&self) {
         let mut queue = self.queue.lock();
         queue.over = true;
-        let left = std::mem::take(&mut queue.parked);
+        let left = (std::mem::take(&mut queue.parked), std::mem::take(&mut queue.waiting));
         drop(queue);
         self.changed.notify_all();
         drop(left);
@@ -182,6 +198,8 @@ pub(crate) struct LongThread {
     local: Local,
     plan: Plan,
     conns: Connections,
+    /// Whether the last command was a write that waits. The next one is another, if there is one.
+    tried_waiting: bool,
 }
 
 impl LongThread {
@@ -190,7 +208,7 @@ impl LongThread {
         let (desk, shared) = (Arc::clone(desk), Arc::clone(&desk.shared));
         let local = Local::new(shared.config.threads + number, &shared, &COMMANDS);
         let (plan, conns) = (Plan::default(), Connections::default());
-        Self { number, desk, shared, session, local, plan, conns }
+        Self { number, desk, shared, session, local, plan, conns, tried_waiting: false }
     }
 
     /// Runs commands until the queue is closed.
@@ -211,38 +229,62 @@ impl LongThread {
 
     /// Waits for a command that this thread may take. A thread with garbage waits for a short time
     /// only.
-    fn next(&self, has_garbage: bool) -> Next {
-        let mut queue = self.desk.queue.lock();
+    fn next(&mut self, has_garbage: bool) -> Next {
+        let number = self.number;
+        let mine = |parked: &Parked| number == 0 || parked.call.work < VERY_LONG_WORK;
+        let desk = Arc::clone(&self.desk);
+        let mut queue = desk.queue.lock();
         loop {
             if queue.over {
                 return Next::End;
             }
-            let mine = |parked: &Parked| self.number == 0 || parked.call.work < VERY_LONG_WORK;
             let oldest = queue.parked.iter().position(mine);
-            if let Some(parked) = oldest.and_then(|at| queue.parked.remove(at)) {
+            let is_turn = oldest.is_none() || !self.tried_waiting;
+            if is_turn && let Some(parked) = self.due(&mut queue) {
+                self.tried_waiting = true;
                 return Next::Run(Box::new(parked));
             }
-            if !has_garbage {
-                self.desk.changed.wait(&mut queue);
-            } else if self.desk.changed.wait_for(&mut queue, IDLE_TURN).timed_out() {
+            if let Some(parked) = oldest.and_then(|at| queue.parked.remove(at)) {
+                self.tried_waiting = false;
+                return Next::Run(Box::new(parked));
+            }
+            let has_waiting = !queue.waiting.is_empty();
+            let longest = if has_waiting { ROOM_LOOK } else { IDLE_TURN };
+            if !has_garbage && !has_waiting {
+                desk.changed.wait(&mut queue);
+            } else if desk.changed.wait_for(&mut queue, longest).timed_out() && has_garbage {
                 return Next::Idle;
             }
         }
     }
 
+    /// A write that waits for memory and is to be tried again.
+    fn due(&self, queue: &mut Queue) -> Option<Parked> {
+        let next_ns = queue.waiting.front()?.wait?.next_ns;
+        if self.shared.config.clock.monotonic_ns() < next_ns {
+            return None;
+        }
+        queue.waiting.pop_front()
+    }
+
     fn serve(&mut self, mut parked: Parked) -> Result<(), ServerError> {
         let Some(mut conn) = parked.conn.take() else { return Ok(()) };
-        // Others may have waited on this thread before.
-        let served_ns = self.shared.config.clock.monotonic_ns() + SERVED_PATIENCE.as_nanos() as u64;
-        let until_ns = served_ns.max(parked.since_ns + EVICTION_PATIENCE.as_nanos() as u64);
-        if std::mem::take(&mut conn.needs_room) || self.will_need_room(&parked.call) {
-            self.await_room(needed_bytes(&conn, &parked.call), parked.since_ns, until_ns);
+        let needs_room = std::mem::take(&mut conn.needs_room) || self.will_need_room(&parked.call);
+        if needs_room && parked.wait.is_none() {
+            parked.wait = Some(self.begin_wait(needed_bytes(&conn, &parked.call)));
+        }
+        if parked.wait.as_mut().is_some_and(|wait| self.should_wait(wait)) {
+            parked.conn = Some(conn);
+            self.wait(parked);
+            return Ok(());
         }
         self.local.keys.now_ms = self.shared.config.clock.wall_ms();
         let id = self.conns.insert_boxed(conn);
         let client = self.conns.get(id).map(|conn| &conn.client);
+        let mut lacks_room = None;
         if client.is_some_and(|client| joins_batch(parked.call.spec, client)) {
-            self.run_as_round(id, &parked.call, until_ns);
+            let wait = parked.wait.unwrap_or_else(|| self.begin_wait(parked.call.used));
+            lacks_room = self.run_as_round(id, &parked.call, wait).map(|call| (call, wait));
         } else {
             self.run_now(id, &parked.call);
         }
@@ -253,10 +295,71 @@ impl LongThread {
         for worker in self.shared.keyspace.waiters.take_passed_on() {
             self.shared.mailboxes.wake(worker);
         }
+        if let Some((call, mut wait)) = lacks_room {
+            self.ask(&mut wait);
+            // The garbage of this thread may be the memory that is missing.
+            self.session.idle();
+            (parked.conn, parked.call, parked.wait) = (self.conns.remove(id), call, Some(wait));
+            self.wait(parked);
+            return Ok(());
+        }
         self.make_durable(id)?;
         parked.conn = self.conns.remove(id);
         drop(parked);
         Ok(())
+    }
+
+    /// Puts a write into the list of those that wait for memory.
+    fn wait(&self, mut parked: Parked) {
+        if let Some(wait) = &mut parked.wait {
+            let look_ns = ROOM_LOOK.as_nanos() as u64;
+            wait.next_ns = self.shared.config.clock.monotonic_ns() + look_ns;
+        }
+        let mut queue = self.desk.queue.lock();
+        // The end of the server lets no write wait.
+        if !queue.over {
+            queue.waiting.push_back(parked);
+        }
+    }
+
+    /// The wait of a write for so much memory, from now on.
+    fn begin_wait(&self, bytes: usize) -> RoomWait {
+        let Shared { config, keyspace, .. } = &*self.shared;
+        let now_ns = config.clock.monotonic_ns();
+        let limit_bytes = keyspace.engine().memory_room().limit_bytes;
+        let never_fits = never_fits(bytes, limit_bytes);
+        let patience = if never_fits { Duration::ZERO } else { EVICTION_PATIENCE };
+        RoomWait {
+            bytes,
+            returned_ns: now_ns + ROOM_PATIENCE.as_nanos() as u64,
+            until_ns: now_ns + patience.as_nanos() as u64,
+            asks: bytes / asked_bytes(limit_bytes) * ASKS_OF_SIZE + ASKS_MIN,
+            next_ns: now_ns,
+        }
+    }
+
+    /// Whether a write should wait on before it runs. Asks that keys are given up for it.
+    fn should_wait(&self, wait: &mut RoomWait) -> bool {
+        let Shared { config, keyspace, .. } = &*self.shared;
+        let (now_ns, engine) = (config.clock.monotonic_ns(), keyspace.engine());
+        if engine.memory_returns() && now_ns < wait.returned_ns {
+            return true;
+        }
+        let lacks_room = keyspace.eviction.makes_room()
+            && now_ns < wait.until_ns
+            && engine.memory_room().spare_bytes < wait.bytes;
+        if lacks_room {
+            self.ask(wait);
+        }
+        lacks_room
+    }
+
+    /// Asks that keys are given up, unless the write has done so too often.
+    fn ask(&self, wait: &mut RoomWait) {
+        if wait.asks > 0 {
+            wait.asks -= 1;
+            self.shared.keyspace.eviction.ask();
+        }
     }
 
     /// Whether the call should wait for memory that is being freed. The call cannot run twice,
@@ -266,69 +369,30 @@ impl LongThread {
         limit > 0 && self.shared.data_bytes() + call.used as u64 > limit
     }
 
-    /// Waits for so much memory that is being freed, outside of any read section.
-    fn await_room(&self, bytes: usize, since_ns: u64, until_ns: u64) {
-        let Shared { config, keyspace, .. } = &*self.shared;
-        let (clock, engine) = (&config.clock, keyspace.engine());
-        let returned_ns = since_ns + ROOM_PATIENCE.as_nanos() as u64;
-        while engine.memory_returns() && clock.monotonic_ns() < returned_ns {
-            clock.sleep(ROOM_LOOK);
-        }
-        let limit_bytes = engine.memory_room().limit_bytes;
-        if never_fits(bytes, limit_bytes) {
-            return;
-        }
-        let lacks_room = || engine.memory_room().spare_bytes < bytes;
-        let mut asks = bytes / asked_bytes(limit_bytes) * ASKS_OF_SIZE + ASKS_MIN;
-        while keyspace.eviction.makes_room() && lacks_room() && clock.monotonic_ns() < until_ns {
-            if asks > 0 {
-                asks -= 1;
-                keyspace.eviction.ask();
-            }
-            clock.sleep(ROOM_LOOK);
-        }
-    }
-
-    /// Runs the call as an event loop runs the calls of a round. If the call finds no memory and the
-    /// server gives up keys, the call runs again.
-    fn run_as_round(&mut self, id: usize, call: &LongCall, until_ns: u64) {
+    /// Runs the call as an event loop runs the calls of a round. If the call finds no memory and may wait
+    /// for it, gives the call back.
+    fn run_as_round(&mut self, id: usize, call: &LongCall, wait: RoomWait) -> Option<LongCall> {
         let Self { plan, conns, shared, local, session, .. } = self;
-        let clock = &shared.config.clock;
-        let limit_bytes = shared.keyspace.engine().memory_room().limit_bytes;
-        let mut asks = call.used / asked_bytes(limit_bytes) * ASKS_OF_SIZE + ASKS_MIN;
-        let begin = |plan: &mut Plan| {
-            let now_ns = clock.monotonic_ns();
-            plan.begin(1, now_ns / 1_000_000, u64::MAX, usize::MAX);
-            let waits = now_ns < until_ns && !never_fits(call.used, limit_bytes);
-            plan.waits_for_room = waits && shared.keyspace.eviction.makes_room();
-        };
-        begin(plan);
+        let now_ns = shared.config.clock.monotonic_ns();
+        plan.begin(1, now_ns / 1_000_000, u64::MAX, usize::MAX);
+        plan.waits_for_room = now_ns < wait.until_ns && shared.keyspace.eviction.makes_room();
         plan.push(id, call.base, call.used, &call.spans, call.spec);
         if let Some(conn) = conns.get_mut(id) {
             conn.pending += 1;
         }
-        loop {
-            let limit_us = shared.params.slowlog_slower_us.load(RELAXED);
-            Round::new(plan, conns, shared, local, limit_us >= 0).execute(session);
-            plan.give_back(conns, &mut Vec::new());
-            // The event loop of a client that waits learns it when the client is back.
-            plan.blocked.clear();
-            let Some(conn) = conns.get_mut(id) else { return };
-            if !std::mem::take(&mut conn.needs_room) {
-                return;
-            }
-            if asks > 0 {
-                asks -= 1;
-                shared.keyspace.eviction.ask();
-            }
-            clock.sleep(ROOM_LOOK);
-            // The garbage of this thread may be the memory that is missing.
-            session.idle();
-            conn.leaves_with = 0;
-            begin(plan);
-            if plan.take_postponed(id, conn).is_some() {
-                return;
-            }
+        let limit_us = shared.params.slowlog_slower_us.load(RELAXED);
+        Round::new(plan, conns, shared, local, limit_us >= 0).execute(session);
+        plan.give_back(conns, &mut Vec::new());
+        // The event loop of a client that waits learns it when the client is back.
+        plan.blocked.clear();
+        let conn = conns.get_mut(id)?;
+        if !std::mem::take(&mut conn.needs_room) {
+            return None;
+        }
+        conn.replied = false;
+        match plan.take_postponed(id, conn)? {
+            Progress::Leaves(call) => Some(call),
+            _ => None,
         }
     }
 

@@ -30,7 +30,7 @@ use crate::resp::Args;
 pub(crate) const NAME: &str = "commands";
 /// Version of all commands: a change after which a command writes something else from the same keys and
 /// arguments makes a greater one.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 pub(crate) const QUEUE: u8 = 1;
 pub(crate) const LIMITED: u8 = 2;

@@ -423,6 +423,39 @@ fn what_was_given_up_stays_away_after_a_crash() {
     }
 }
 
+/// While a checkpoint is taken, memory of deleted keys may come back late. Nothing is given up for it twice.
+#[test]
+fn a_checkpoint_empties_no_cache() {
+    let mut met = 0;
+    for scheme in ["calc", "calc:partial"] {
+        let disk = SimDisk::new(4);
+        let mut engine = EngineConfig::new("data");
+        engine.checkpoint = scheme.to_owned();
+        engine.durability = Durability::Relaxed;
+        engine.checkpoint_pace = Some(48 << 20);
+        engine.environment.disk = Some(Arc::new(disk.clone()) as Arc<dyn Disk>);
+        let server = TestServer::around(config(), opened(engine), None);
+        let mut c = server.client();
+        full(&mut c, "allkeys-lru");
+        let errors = errors_of(&mut c, (0..70_000).map(set));
+        assert!(errors.is_empty(), "{scheme}: {} of {:?}", errors.len(), errors.first());
+        let before = c.call(&["DBSIZE"]).int();
+        assert_eq!(c.call(&["BGSAVE"]).text(), "Background saving started");
+        let (mut next, mut least) = (70_000, before);
+        let saves = |c: &mut Client| {
+            field(&c.call(&["INFO", "persistence"]).text(), "rdb_bgsave_in_progress") == 1
+        };
+        while saves(&mut c) {
+            errors_of(&mut c, (next..next + 200).map(set));
+            next += 200;
+            least = least.min(c.call(&["DBSIZE"]).int());
+        }
+        met += usize::from(next > 71_000);
+        assert!(least * 2 > before, "{scheme}: {least} of {before} keys were left");
+    }
+    assert!(met > 0, "each checkpoint was over at once");
+}
+
 fn server_on(disk: &SimDisk, durability: Durability) -> TestServer {
     let mut engine = EngineConfig::new("data");
     engine.durability = durability;

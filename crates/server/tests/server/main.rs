@@ -11,6 +11,7 @@ mod differential;
 mod dump;
 mod durability;
 mod eviction;
+mod expiry;
 mod fields;
 mod floats;
 #[expect(dead_code, reason = "shared with the tests of the engine, which use more of it")]

@@ -63,7 +63,7 @@ impl World {
                 let stamp = Stamp::new(1, LOG_NONE);
                 Cell::new(&memory, cell).initialise(KEY, 0, free, stamp);
                 let record = Cell::new(&memory, cell).record();
-                record.put_inline(0, &value(0));
+                record.put_inline(0u8.into(), &value(0));
                 record.end_write(stamp);
                 cell
             })
@@ -126,7 +126,7 @@ impl World {
             let stamp = Stamp::new(self.gsn.fetch_add(1, Relaxed) + 1, LOG_NONE);
             begin_writes(cells.iter().map(|&at| self.cell(at).record()));
             for (&at, new) in cells.iter().zip(&new) {
-                self.cell(at).record().put_inline(0, new);
+                self.cell(at).record().put_inline(0u8.into(), new);
                 self.cell(at).record().end_write(stamp);
             }
         }

@@ -3,6 +3,7 @@
 //! The logs are replayed first. A put or a deletion needs nothing older. A patch of a key without a cell
 //! waits until the key's record is found in a checkpoint. The load comes after that, beside transactions.
 
+use stillpoint_format::Label;
 use stillpoint_sync::{mutant, planted};
 use stillpoint_txn::TxError;
 
@@ -10,7 +11,7 @@ use crate::load::{KeyImage, Loader, Replayed};
 use crate::memory::arena::Allowance;
 use crate::table::Table;
 use crate::unloaded::WholeValue;
-use crate::unloaded::pending::{ByteChange, KEY_PATCH_BYTES_MAX};
+use crate::unloaded::pending::{ByteChange, KEY_PATCH_BYTES_MAX, WaitingChange};
 
 impl Loader {
     /// Whether a replayed change of a key without a cell waits for the key's record. Others take the place
@@ -22,13 +23,19 @@ impl Loader {
         gsn: u64,
         change: Replayed<'_>,
     ) -> Result<bool, TxError> {
-        let Replayed::Patch(ranges) = change else {
-            let of = (table.id, table.generation);
-            self.local.store.unloaded().pending().forget(of, (hash, key));
-            return Ok(false);
+        let (deadline, ranges) = match change {
+            Replayed::Patch(ranges) => (None, ranges),
+            Replayed::Until { deadline, ranges } => (Some(deadline), ranges),
+            Replayed::Put { .. } | Replayed::Delete | Replayed::Share { .. } => {
+                let of = (table.id, table.generation);
+                self.local.store.unloaded().pending().forget(of, (hash, key));
+                return Ok(false);
+            }
         };
         let overwrite = |&(offset, bytes)| ByteChange { offset, removed: None, bytes };
-        self.wait_for_base(table, (hash, key), gsn, ranges.iter().map(overwrite))?;
+        let ranges = ranges.iter().map(overwrite).map(WaitingChange::Bytes);
+        let deadline = deadline.map(WaitingChange::Deadline);
+        self.wait_for_base(table, (hash, key), gsn, deadline.into_iter().chain(ranges))?;
         Ok(true)
     }
 
@@ -42,7 +49,8 @@ impl Loader {
     ) -> Result<(), TxError> {
         let change =
             |&(offset, removed, bytes)| ByteChange { offset, removed: Some(removed), bytes };
-        self.wait_for_base(table, (hash, key), gsn, splices.iter().map(change))
+        let changes = splices.iter().map(change).map(WaitingChange::Bytes);
+        self.wait_for_base(table, (hash, key), gsn, changes)
     }
 
     /// Has changes wait for the record of their key. If many wait already, or memory is scarce, finds the
@@ -52,7 +60,7 @@ impl Loader {
         table: &Table,
         (hash, key): (u64, &[u8]),
         gsn: u64,
-        changes: impl Iterator<Item = ByteChange<'a>>,
+        changes: impl Iterator<Item = WaitingChange<'a>>,
     ) -> Result<(), TxError> {
         let store = self.local.store.clone();
         let pending = store.unloaded().pending();
@@ -80,12 +88,12 @@ impl Loader {
         }
         let of = (table.id, table.generation);
         for (record, hidden) in records.zip(hidden) {
-            let KeyImage { hash, key, tag, value, .. } = record;
+            let KeyImage { hash, key, label, value, .. } = record;
             if *hidden || !pending.has(of, (hash, key)) {
                 continue;
             }
             *hidden = true;
-            let found = value.map(|value| (tag, value.to_vec()));
+            let found = value.map(|value| (label, value.to_vec()));
             let whole = pending.apply(of, (hash, key), found);
             let whole = whole.map_err(|error| TxError::Unreadable(error.into()))?;
             if let Some(whole) = whole {
@@ -115,9 +123,9 @@ impl Loader {
         &mut self,
         table: &Table,
         (hash, key): (u64, &[u8]),
-        (tag, value): (u8, &[u8]),
+        (label, value): (Label, &[u8]),
     ) -> Result<(), TxError> {
-        let whole = WholeValue { tag, value: value.to_vec(), gsn: 0 };
+        let whole = WholeValue { label, value: value.to_vec(), gsn: 0 };
         self.local.enter_loaded(table, (hash, key), &whole)
     }
 }

@@ -1,7 +1,7 @@
 //! Large values: a table of reference-counted chunks.
 //!
 //! ```text
-//! table:  [ references | length | chunk number × n ]
+//! table:  [ references | length and flag | chunk number × n | deadline, if the flag is set ]
 //! chunk:  [ references | 64 KiB − 8 bytes of the value ]
 //! ```
 //! A value is never changed in place. A partial write makes a new table that shares the untouched
@@ -13,6 +13,7 @@ use stillpoint_sync::atomic::{
     AtomicU64,
     Ordering::{AcqRel, Relaxed},
 };
+use stillpoint_sync::{mutant, planted};
 use stillpoint_txn::MemoryLimit;
 
 use crate::memory::Memory;
@@ -23,6 +24,8 @@ const TABLE_HEADER_WORDS: usize = 2;
 const CHUNK_HEADER_WORDS: usize = 1;
 /// Bytes of value per chunk. A whole chunk fills 64 KiB.
 pub(crate) const CHUNK_BYTES: usize = (64 << 10) - CHUNK_HEADER_WORDS * 8;
+/// The flag of the second word of a table: the table has a deadline.
+const HAS_DEADLINE: u64 = 1 << 63;
 /// Longest value in bytes.
 pub(crate) const VALUE_BYTES_MAX: usize = 512 << 20;
 
@@ -45,12 +48,12 @@ fn chunk_words(memory: &Memory, number: u64) -> &[AtomicU64] {
     memory.arena.cell(number).get(CHUNK_HEADER_WORDS..).unwrap_or(&[])
 }
 
-/// Words of the table of a value of `len` bytes.
+/// Words of the table of a value of `len` bytes, without a deadline.
 pub(crate) const fn table_words(len: usize) -> usize {
     TABLE_HEADER_WORDS + chunk_count(len)
 }
 
-const _: () = assert!(table_words(VALUE_BYTES_MAX) * 8 <= CELL_BYTES_MAX);
+const _: () = assert!((table_words(VALUE_BYTES_MAX) + 1) * 8 <= CELL_BYTES_MAX);
 
 /// Bytes of the block of a chunk with so many bytes of value.
 fn chunk_bytes(bytes: usize) -> usize {
@@ -72,6 +75,18 @@ pub(crate) fn chunks_in(table: &[[u8; 8]]) -> impl Iterator<Item = u64> {
     table.iter().skip(TABLE_HEADER_WORDS).map(|word| u64::from_le_bytes(*word))
 }
 
+/// Whether a deadline follows the words of a table, little-endian.
+pub(crate) fn has_deadline(table: &[[u8; 8]]) -> bool {
+    table.get(1).is_some_and(|word| u64::from_le_bytes(*word) & HAS_DEADLINE != 0)
+}
+
+/// The deadline of a value, 0 for none. Torn numbers give a wrong one, never a fault.
+pub(crate) fn deadline(memory: &Memory, blob: Blob) -> u64 {
+    let table = memory.arena.cell(blob.table);
+    let word = |at: usize| table.get(at).map_or(0, |word| word.load(Relaxed));
+    if word(1) & HAS_DEADLINE == 0 { 0 } else { word(table_words(blob.len)) }
+}
+
 /// Index in the region of the first word of a chunk's bytes.
 pub(crate) fn first_word_of_chunk(number: u64) -> usize {
     Arena::first_word(number) + CHUNK_HEADER_WORDS
@@ -82,7 +97,7 @@ pub(crate) fn first_word_of_chunk(number: u64) -> usize {
 pub(crate) fn is_plausible(memory: &Memory, blob: Blob) -> bool {
     let table = memory.arena.cell(blob.table);
     table.len() >= TABLE_HEADER_WORDS + chunk_count(blob.len)
-        && table[1].load(Relaxed) == blob.len as u64
+        && table[1].load(Relaxed) & !HAS_DEADLINE == blob.len as u64
 }
 
 /// Appends a range of the value. Torn numbers give wrong bytes, never a fault.
@@ -115,15 +130,16 @@ pub(crate) fn read_into(memory: &Memory, blob: Blob, offset: usize, out: &mut [u
     }
 }
 
-/// Allocates a large value of `len` bytes. The value's chunks are not touched before [`fill`], so
-/// until then they need no pages of the system. The caller continues with `fill` or [`discard`].
+/// Allocates a large value of `len` bytes with a deadline, 0 for none. The value's chunks are not touched
+/// before [`fill`], so until then they need no pages of the system. The caller continues with `fill` or
+/// [`discard`].
 pub(crate) fn allocate(
     memory: &Memory,
     cache: &mut CellCache,
     owner: u32,
-    len: usize,
+    (len, deadline): (usize, u64),
 ) -> Result<Blob, MemoryLimit> {
-    let blob = new_table(memory, cache, owner, len)?;
+    let blob = new_table(memory, cache, owner, (len, deadline))?;
     let table = memory.arena.cell(blob.table);
     for index in 0..chunk_count(len) {
         let chunk_len = CHUNK_BYTES.min(len - index * CHUNK_BYTES);
@@ -171,7 +187,7 @@ pub(crate) fn patched(
 ) -> Result<Blob, MemoryLimit> {
     let end = offset + bytes.len();
     let len = old.len.max(end);
-    let blob = new_table(memory, cache, owner, len)?;
+    let blob = new_table(memory, cache, owner, (len, deadline(memory, old)))?;
     let old_table = memory.arena.cell(old.table);
     let table = memory.arena.cell(blob.table);
     let mut scratch = Vec::new();
@@ -209,12 +225,37 @@ pub(crate) fn patched(
     Ok(blob)
 }
 
+/// The same value with another deadline, 0 for none. All chunks are shared.
+pub(crate) fn with_deadline(
+    memory: &Memory,
+    cache: &mut CellCache,
+    owner: u32,
+    (old, deadline): (Blob, u64),
+) -> Result<Blob, MemoryLimit> {
+    let blob = new_table(memory, cache, owner, (old.len, deadline))?;
+    let (from, to) = (memory.arena.cell(old.table), memory.arena.cell(blob.table));
+    for index in 0..chunk_count(old.len) {
+        let number = chunk_of(from, index);
+        // Relaxed: the caller's own reference keeps the chunk alive.
+        memory.arena.cell(number)[0].fetch_add(1, Relaxed);
+        to[TABLE_HEADER_WORDS + index].store(number, Relaxed);
+    }
+    Ok(blob)
+}
+
 /// Whether a block of a live value is to be moved elsewhere, and may be. A chunk that other values share
 /// stays. Without the lock of the value's record, the answer is a hint.
 pub(crate) fn is_leaving(memory: &Memory, blob: Blob) -> bool {
     let table = memory.arena.cell(blob.table);
     let mut chunks = (0..chunk_count(blob.len)).map(|index| chunk_of(table, index));
-    memory.arena.is_leaving(blob.table) || chunks.any(|number| is_leaving_chunk(memory, number))
+    memory.arena.is_leaving(blob.table)
+        || !is_shared(memory, blob) && chunks.any(|number| is_leaving_chunk(memory, number))
+}
+
+/// Whether several records have the same table, and so all its chunks.
+fn is_shared(memory: &Memory, blob: Blob) -> bool {
+    // Relaxed: a count that changes meanwhile makes the choice worse, and nothing wrong.
+    memory.arena.cell(blob.table).first().is_some_and(|refs| refs.load(Relaxed) > 1)
 }
 
 fn is_leaving_chunk(memory: &Memory, number: u64) -> bool {
@@ -231,7 +272,9 @@ pub(crate) fn moved(
     owner: u32,
     old: Blob,
 ) -> Result<(Blob, usize), MemoryLimit> {
-    let blob = new_table(memory, cache, owner, old.len)?;
+    let is_shared = is_shared(memory, old);
+    let kept = mutant!(deadline(memory, old), DeadlineNotMoved => 0);
+    let blob = new_table(memory, cache, owner, (old.len, kept))?;
     let mut copied = 0;
     if memory.arena.is_leaving(old.table) {
         copied += table_words(old.len) * 8;
@@ -240,7 +283,7 @@ pub(crate) fn moved(
     for index in 0..chunk_count(old.len) {
         let number = chunk_of(from, index);
         let chunk = memory.arena.cell(number);
-        let number = if is_leaving_chunk(memory, number) {
+        let number = if !is_shared && is_leaving_chunk(memory, number) {
             let bytes = CHUNK_BYTES.min(old.len - index * CHUNK_BYTES);
             match new_chunk(memory, cache, owner, bytes) {
                 Ok(new) => {
@@ -268,15 +311,20 @@ fn new_table(
     memory: &Memory,
     cache: &mut CellCache,
     owner: u32,
-    len: usize,
+    (len, deadline): (usize, u64),
 ) -> Result<Blob, MemoryLimit> {
     let words = table_words(len);
-    let number = cache.allocate(&memory.arena, owner, Kind::Block, words * 8)?;
+    let more = usize::from(deadline != 0);
+    let number = cache.allocate(&memory.arena, owner, Kind::Block, (words + more) * 8)?;
     let table = memory.arena.cell(number);
     table[0].store(1, Relaxed);
-    table[1].store(len as u64, Relaxed);
+    let flag = if deadline == 0 { 0 } else { HAS_DEADLINE };
+    table[1].store(len as u64 | flag, Relaxed);
     for word in &table[TABLE_HEADER_WORDS..words] {
         word.store(0, Relaxed);
+    }
+    if deadline != 0 {
+        table[words].store(deadline, Relaxed);
     }
     Ok(Blob { table: number, len })
 }
@@ -331,7 +379,7 @@ mod tests {
     use stillpoint_sync::ReadSections;
 
     fn create(memory: &Memory, cache: &mut CellCache, value: &[u8]) -> Result<Blob, MemoryLimit> {
-        let blob = allocate(memory, cache, 1, value.len())?;
+        let blob = allocate(memory, cache, 1, (value.len(), 0))?;
         fill(memory, blob, 0, value);
         Ok(blob)
     }
@@ -405,6 +453,33 @@ mod tests {
         assert!(!is_leaving(&memory, moved_once) && !is_leaving(&memory, patch));
         assert_eq!(moved(&memory, &mut cache, 1, moved_once).expect("memory").1, 0);
         assert_eq!(bytes_of(&memory, moved_once), value);
+    }
+
+    /// Patches keep a deadline, and another deadline keeps the chunks.
+    #[test]
+    fn a_deadline_goes_with_the_value() {
+        let memory =
+            Memory::new(64 << 20, 1, &Arc::default(), ReadSections::new(1)).expect("address space");
+        let mut cache = CellCache::default();
+        for len in [1, CHUNK_BYTES, 300_000] {
+            let value = vec![7; len];
+            let first = create(&memory, &mut cache, &value).expect("memory");
+            assert_eq!(deadline(&memory, first), 0);
+            let second = with_deadline(&memory, &mut cache, 1, (first, 99)).expect("memory");
+            let third = patched(&memory, &mut cache, 1, second, len, &[8; 70_000]).expect("memory");
+            assert_eq!((deadline(&memory, second), deadline(&memory, third)), (99, 99));
+            let fourth = with_deadline(&memory, &mut cache, 1, (third, 0)).expect("memory");
+            assert_eq!(deadline(&memory, fourth), 0);
+            release(&memory, &mut cache, first);
+            assert_eq!(bytes_of(&memory, second), value, "{len}");
+            assert!(is_plausible(&memory, second) && is_plausible(&memory, fourth));
+            let longer = [&value[..], &[8; 70_000]].concat();
+            for blob in [third, second] {
+                release(&memory, &mut cache, blob);
+            }
+            assert_eq!(bytes_of(&memory, fourth), longer, "{len}");
+            release(&memory, &mut cache, fourth);
+        }
     }
 
     #[test]

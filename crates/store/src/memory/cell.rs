@@ -5,9 +5,10 @@
 //! word 1   stamp: gsn, log, flags BUSY | ABSENT | DEAD | SECOND
 //! word 2…  key, padded with zeros to whole words; or, for a key over 1 KiB: length, block number
 //! then     as many copies as the scheme asks for, of equal size:
-//!            bits 0..16 length, 16..24 tag, 24 large, 25 no value
-//!            bits 32..64 and on: the value's bytes
-//!            or, if large: bits 32..64 the length, next word the number of the block table
+//!            bits 0..16 length, 16..24 tag, 24 large, 25 no value, 27 deadline
+//!            bits 32..64 and on: the value's bytes; with bit 27, the last word is the deadline
+//!            or, if large: bits 32..64 the length, next word the number of the block table,
+//!            which then has the deadline
 //! or, with a pool of stable versions: one copy, and at the end two words that refer to such a version:
 //!            as a copy whose value is large; or with bit 26, next word the number of a slot
 //! ```
@@ -24,7 +25,7 @@
 //! reader: stamp (Acquire), not BUSY; words …; fence Acquire; the same stamp again
 //! ```
 
-use stillpoint_format::Stamp;
+use stillpoint_format::{Label, Stamp};
 use stillpoint_sync::Backoff;
 use stillpoint_sync::atomic::{
     AtomicU64,
@@ -54,20 +55,29 @@ const META_BYTES: usize = 4;
 const LARGE: u64 = 1 << 24;
 const NOTHING: u64 = 1 << 25;
 const POOLED: u64 = 1 << 26;
+const HAS_DEADLINE: u64 = 1 << 27;
 
-/// The first word of a copy: length and tag of the value, and whether the value is large.
+/// The first word of a copy: length and tag of the value, whether the value is large, and whether it has a
+/// deadline.
 #[derive(Clone, Copy)]
 struct Meta(u64);
 
 impl Meta {
-    fn inline(len: usize, tag: u8) -> u64 {
-        len as u64 | u64::from(tag) << 16
+    fn inline(len: usize, label: Label) -> u64 {
+        len as u64 | Self::labelled(label)
     }
-    fn pooled(len: usize, tag: u8) -> u64 {
-        POOLED | len as u64 | u64::from(tag) << 16
+    fn pooled(len: usize, label: Label) -> u64 {
+        POOLED | len as u64 | Self::labelled(label)
     }
-    fn large(len: usize, tag: u8) -> u64 {
-        LARGE | u64::from(tag) << 16 | (len as u64) << 32
+    fn large(len: usize, label: Label) -> u64 {
+        LARGE | Self::labelled(label) | (len as u64) << 32
+    }
+    fn labelled(label: Label) -> u64 {
+        let flag = if label.deadline == 0 { 0 } else { HAS_DEADLINE };
+        u64::from(label.tag) << 16 | flag
+    }
+    fn has_deadline(self) -> bool {
+        self.0 & HAS_DEADLINE != 0
     }
     fn tag(self) -> u8 {
         (self.0 >> 16) as u8
@@ -88,7 +98,8 @@ fn key_words(key_len: usize) -> usize {
     if key_len <= INLINE_KEY_BYTES_MAX { words::words_for(key_len) } else { LONG_KEY_WORDS }
 }
 
-/// Bytes of a cell for a key and a value of `value_len` bytes in each of `copies` copies.
+/// Bytes of a cell for a key and a value of `value_len` bytes, deadline included, in each of `copies`
+/// copies.
 pub(crate) fn cell_bytes(key_len: usize, value_len: usize, copies: usize) -> usize {
     let inline = if value_len <= INLINE_VALUE_BYTES_MAX { value_len } else { 0 };
     let copy = words::words_for(inline + META_BYTES).max(COPY_WORDS_MIN);
@@ -96,7 +107,7 @@ pub(crate) fn cell_bytes(key_len: usize, value_len: usize, copies: usize) -> usi
 }
 
 impl Memory {
-    /// Bytes of a cell for a key and a value of `value_len` bytes.
+    /// Bytes of a cell for a key and a value of `value_len` bytes, deadline included.
     pub(crate) fn cell_bytes(&self, key_len: usize, value_len: usize) -> usize {
         match self.pool {
             None => cell_bytes(key_len, value_len, self.copies),
@@ -114,8 +125,8 @@ pub(crate) struct Cell<'a> {
 
 /// Result of a read without a lock.
 pub(crate) enum OptimisticRead {
-    /// The key has a value with this tag and stamp, whose bytes were appended.
-    Value(u8, Stamp),
+    /// The key has a value with this label and stamp, whose bytes were appended.
+    Value(Label, Stamp),
     /// The key has no value.
     Absent(Stamp),
     /// The cell belongs to another key or to none.
@@ -376,14 +387,14 @@ impl<'a> Cell<'a> {
             if before & DEAD != 0 || !self.has_key(key) {
                 return OptimisticRead::Other;
             }
-            let tag =
+            let label =
                 if before & ABSENT == 0 { self.copy_unlocked(before, most, out) } else { None };
             fence(Acquire);
             // Relaxed: the fence orders the copy before this load.
             if self.words[1].load(Relaxed) == before {
                 let stamp = Stamp::from_bits(before);
-                return match tag {
-                    Some(tag) => OptimisticRead::Value(tag, stamp),
+                return match label {
+                    Some(label) => OptimisticRead::Value(label, stamp),
                     None => OptimisticRead::Absent(stamp),
                 };
             }
@@ -394,11 +405,15 @@ impl<'a> Cell<'a> {
     /// Appends the first `most` bytes of the newest value, which may be torn. The caller validates
     /// the stamp.
     #[inline]
-    fn copy_unlocked(self, stamp_word: u64, most: usize, out: &mut Vec<u8>) -> Option<u8> {
+    fn copy_unlocked(self, stamp_word: u64, most: usize, out: &mut Vec<u8>) -> Option<Label> {
         let first = HEADER_WORDS + self.key_area();
         let first = if stamp_word & SECOND != 0 { self.copy_words(1).start } else { first };
         let copy = &self.words[first..];
         let meta = Meta(copy[0].load(Relaxed));
+        let mut label = Label::from(meta.tag());
+        if meta.has_deadline() {
+            label.deadline = self.copy(live_copy(stamp_word)).deadline(meta);
+        }
         if meta.is_large() {
             // Acquire: a relocation puts another table there, and changes no stamp.
             let blob = Blob { table: copy[1].load(Acquire), len: meta.large_len() };
@@ -410,7 +425,7 @@ impl<'a> Cell<'a> {
             let len = meta.inline_len().min(copy.len() * 8 - META_BYTES);
             words::read(copy, META_BYTES, len.min(most), out);
         }
-        Some(meta.tag())
+        Some(label)
     }
 
     /// Marks the cell as belonging to no key any more. The caller holds the lock exclusively, or the
@@ -435,6 +450,16 @@ pub(crate) struct CellAddress {
     /// Words from the start of the cell to the end of the copy.
     len: u32,
     copy: u32,
+}
+
+/// A stable version in the pool.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PooledVersion {
+    /// Bytes of the value. If it has a deadline, that follows.
+    pub(crate) len: usize,
+    pub(crate) tag: u8,
+    pub(crate) has_deadline: bool,
+    pub(crate) slot: u32,
 }
 
 /// A cell that holds a key, and one copy inside of the cell, usually the newest.
@@ -474,7 +499,13 @@ impl<'a> Record<'a> {
     /// cell is limited by the cell's room.
     #[inline]
     pub(crate) fn can_patch_to(self, end: usize) -> bool {
-        end <= self.inline_capacity() || self.blob().is_some()
+        end <= self.patch_capacity() || self.blob().is_some()
+    }
+
+    /// Whether the value, grown to `end` bytes perhaps, can stay where it is with this deadline.
+    pub(crate) fn can_have_until(self, end: usize, deadline: u64) -> bool {
+        let bytes = Label { tag: 0, deadline }.deadline_bytes();
+        end + bytes <= self.inline_capacity() || self.blob().is_some()
     }
 
     /// Whether the key has a value, in a cell of one copy, and a value of this length has room in a
@@ -489,10 +520,35 @@ impl<'a> Record<'a> {
         bytes_of_class(bytes - copy + least) < bytes
     }
 
-    /// Longest value that stays in the cell.
+    /// Longest value that stays in the cell, deadline included.
     #[inline]
     pub(crate) fn inline_capacity(self) -> usize {
         (self.copy.len() * 8 - META_BYTES).min(INLINE_VALUE_BYTES_MAX)
+    }
+
+    /// Longest value that stays in the cell beside the deadline that the key has.
+    #[inline]
+    pub(crate) fn patch_capacity(self) -> usize {
+        let kept = Meta(self.copy[0].load(Relaxed)).has_deadline();
+        self.inline_capacity() - if kept { Label::DEADLINE_BYTES } else { 0 }
+    }
+
+    /// The deadline of this copy, whose first word is `meta`; 0 for none.
+    fn deadline(self, meta: Meta) -> u64 {
+        if !meta.has_deadline() {
+            0
+        } else if meta.is_large() {
+            let blob = Blob { table: self.copy[1].load(Relaxed), len: meta.large_len() };
+            blob::deadline(self.memory, blob)
+        } else {
+            self.copy[self.copy.len() - 1].load(Relaxed)
+        }
+    }
+
+    /// The label of this copy.
+    fn label(self, meta: Meta) -> Label {
+        let deadline = if meta.has_deadline() { self.deadline(meta) } else { 0 };
+        Label { tag: meta.tag(), deadline }
     }
 
     /// The value. The caller holds the lock, so that the value stays, or validates the value later.
@@ -514,12 +570,13 @@ impl<'a> Record<'a> {
 
     fn present_value(self) -> ValueRef<'a> {
         let meta = Meta(self.copy[0].load(Relaxed));
+        let label = self.label(meta);
         if meta.is_large() {
             // Acquire: as in `Cell::copy_unlocked`, for a reader that validates the value later.
             let table = self.copy[1].load(Acquire);
-            ValueRef::large(self.memory, Blob { table, len: meta.large_len() }, meta.tag())
+            ValueRef::large(self.memory, Blob { table, len: meta.large_len() }, label)
         } else {
-            ValueRef::inline(self.copy, META_BYTES, meta.inline_len(), meta.tag())
+            ValueRef::inline(self.copy, META_BYTES, meta.inline_len(), label)
         }
     }
 
@@ -543,17 +600,21 @@ impl<'a> Record<'a> {
         self.copy[0].load(Relaxed) & NOTHING == 0
     }
 
-    /// Length, tag and first slot of the stable version to which this place refers, if it is in the
-    /// pool.
-    pub(crate) fn pooled(self) -> Option<(usize, u8, u32)> {
-        let meta = self.copy[0].load(Relaxed);
-        let (len, tag) = (Meta(meta).inline_len(), Meta(meta).tag());
-        (meta & POOLED != 0).then(|| (len, tag, self.copy[1].load(Relaxed) as u32))
+    /// The stable version to which this place refers, if it is in the pool.
+    pub(crate) fn pooled(self) -> Option<PooledVersion> {
+        let word = self.copy[0].load(Relaxed);
+        let meta = Meta(word);
+        (word & POOLED != 0).then(|| PooledVersion {
+            len: meta.inline_len(),
+            tag: meta.tag(),
+            has_deadline: meta.has_deadline(),
+            slot: self.copy[1].load(Relaxed) as u32,
+        })
     }
 
-    /// Refers to a stable version in the pool.
-    pub(crate) fn put_pooled(self, len: usize, tag: u8, slot: u32) {
-        self.copy[0].store(Meta::pooled(len, tag), Relaxed);
+    /// Refers to a stable version in the pool, whose value has this length and label.
+    pub(crate) fn put_pooled(self, len: usize, label: Label, slot: u32) {
+        self.copy[0].store(Meta::pooled(len, label), Relaxed);
         self.copy[1].store(u64::from(slot), Relaxed);
     }
 
@@ -603,20 +664,33 @@ impl<'a> Record<'a> {
         self.words[1].store(stamp::word(stamp, ABSENT), Release);
     }
 
-    /// Writes a value that fits.
+    /// Writes a value that fits together with its deadline.
     #[inline]
-    pub(crate) fn put_inline(self, tag: u8, value: &[u8]) {
+    pub(crate) fn put_inline(self, label: Label, value: &[u8]) {
         let (head, rest) = value.split_at(value.len().min(META_BYTES));
         let mut first = [0; 4];
         first[..head.len()].copy_from_slice(head);
-        let meta = Meta::inline(value.len(), tag) | u64::from(u32::from_le_bytes(first)) << 32;
+        let meta = Meta::inline(value.len(), label) | u64::from(u32::from_le_bytes(first)) << 32;
         self.copy[0].store(meta, Relaxed);
         words::fill(&self.copy[1..], rest);
+        if label.deadline != 0 {
+            self.copy[self.copy.len() - 1].store(label.deadline, Relaxed);
+        }
     }
 
-    /// Writes a reference to a large value.
-    pub(crate) fn put_large(self, tag: u8, blob: Blob) {
-        self.copy[0].store(Meta::large(blob.len, tag), Relaxed);
+    /// Gives a value in the cell another deadline, 0 for none. There is room for the deadline.
+    pub(crate) fn set_deadline(self, deadline: u64) {
+        let meta = self.copy[0].load(Relaxed) & !HAS_DEADLINE;
+        if deadline == 0 {
+            return self.copy[0].store(meta, Relaxed);
+        }
+        self.copy[0].store(meta | HAS_DEADLINE, Relaxed);
+        self.copy[self.copy.len() - 1].store(deadline, Relaxed);
+    }
+
+    /// Writes a reference to a large value, whose table has the deadline of the label.
+    pub(crate) fn put_large(self, label: Label, blob: Blob) {
+        self.copy[0].store(Meta::large(blob.len, label), Relaxed);
         self.copy[1].store(blob.table, Relaxed);
     }
 

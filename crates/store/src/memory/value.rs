@@ -1,5 +1,6 @@
 //! A value in the view of a reader.
 
+use stillpoint_format::Label;
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::memory::Memory;
@@ -10,7 +11,7 @@ use crate::memory::words;
 /// transaction's own write.
 #[derive(Clone, Copy)]
 pub struct ValueRef<'a> {
-    tag: u8,
+    label: Label,
     len: usize,
     place: ValueSource<'a>,
 }
@@ -23,24 +24,42 @@ enum ValueSource<'a> {
 }
 
 impl<'a> ValueRef<'a> {
-    /// A value that is held elsewhere.
-    pub fn from_bytes(tag: u8, bytes: &'a [u8]) -> Self {
-        Self { tag, len: bytes.len(), place: ValueSource::Bytes(bytes) }
+    /// A value that is held elsewhere, with its label: a tag, or a tag and a deadline.
+    pub fn from_bytes(label: impl Into<Label>, bytes: &'a [u8]) -> Self {
+        Self { label: label.into(), len: bytes.len(), place: ValueSource::Bytes(bytes) }
     }
 
     #[inline]
-    pub(crate) fn inline(words: &'a [AtomicU64], at: usize, len: usize, tag: u8) -> Self {
-        Self { tag, len, place: ValueSource::Words { words, at } }
+    pub(crate) fn inline(words: &'a [AtomicU64], at: usize, len: usize, label: Label) -> Self {
+        Self { label, len, place: ValueSource::Words { words, at } }
     }
 
-    pub(crate) fn large(memory: &'a Memory, blob: Blob, tag: u8) -> Self {
-        Self { tag, len: blob.len, place: ValueSource::Large { memory, blob } }
+    pub(crate) fn large(memory: &'a Memory, blob: Blob, label: Label) -> Self {
+        Self { label, len: blob.len, place: ValueSource::Large { memory, blob } }
+    }
+
+    /// The same value with another deadline, 0 for none.
+    pub(crate) fn until(mut self, deadline: u64) -> Self {
+        self.label.deadline = deadline;
+        self
     }
 
     /// The tag stored with the value. The store does not interpret the tag.
     #[inline]
     pub fn tag(&self) -> u8 {
-        self.tag
+        self.label.tag
+    }
+
+    /// The deadline stored with the value. The store does not interpret the deadline.
+    #[inline]
+    pub fn deadline(&self) -> Option<u64> {
+        (self.label.deadline != 0).then_some(self.label.deadline)
+    }
+
+    /// Tag and deadline.
+    #[inline]
+    pub fn label(&self) -> Label {
+        self.label
     }
 
     /// Length in bytes.
@@ -129,6 +148,6 @@ impl<'a> ValueRef<'a> {
 
 impl std::fmt::Debug for ValueRef<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ValueRef").field("tag", &self.tag).field("len", &self.len).finish()
+        f.debug_struct("ValueRef").field("label", &self.label).field("len", &self.len).finish()
     }
 }

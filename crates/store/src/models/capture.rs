@@ -236,12 +236,13 @@ impl CommitLog for Recorder {
         self.gsn = self.gsn.max(touched) + 1;
         let stamp = Stamp::new(self.gsn, self.number);
         let op = |change| match change {
-            Change::Put { tag, value } => Op::Put((tag, value.to_vec())),
+            Change::Put { label, value } => Op::Put((label.tag, value.to_vec())),
             Change::Delete => Op::Delete,
             Change::Patch(ranges) => {
                 let (offset, bytes) = ranges.only().expect("one range");
                 Op::Patch(offset, bytes.to_vec())
             }
+            Change::Until { .. } | Change::Share { .. } => unreachable!("no transaction does so"),
         };
         let writes = commit.writes.iter().map(|write| (write.key.to_vec(), op(write.change)));
         self.history.0.lock().push((stamp, commit.epoch, writes.collect()));

@@ -120,7 +120,7 @@ fn load(
     let images = (0..keys.len()).map(|at| KeyImage {
         hash: hashes[at],
         key: &keys[at],
-        tag: keys[at][0],
+        label: keys[at][0].into(),
         value: Some(&values[at]).filter(|value| !value.is_empty()).map(|value| &**value),
         gsn: 0,
     });
@@ -162,7 +162,7 @@ fn loaders_of_a_store_leave_each_key_once() {
             }
             let key = [number, 7];
             let hash = loader.hash(TABLE, &key);
-            let put = Replayed::Put { tag: number, value: &value_of(number, 7) };
+            let put = Replayed::Put { label: number.into(), value: &value_of(number, 7) };
             loader.apply(TABLE, hash, &key, 5, put).expect("room");
         });
         drop(loaders);

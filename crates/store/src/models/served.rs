@@ -53,7 +53,7 @@ fn load(store: &Arc<Store>) {
         let images = keys.iter().map(|key| KeyImage {
             hash: store.hash(TABLE, key),
             key,
-            tag: 0,
+            label: Default::default(),
             value: Some(b"old"),
             gsn: 0,
         });

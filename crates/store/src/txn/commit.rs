@@ -3,7 +3,7 @@
 //! Whatever can fail is done before the log takes the commit: for instance, memory is found for
 //! values that do not fit their cells. Installing cannot fail.
 
-use stillpoint_format::{LOG_NONE, Stamp};
+use stillpoint_format::{LOG_NONE, Label, Stamp};
 use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::lock_word;
 use stillpoint_sync::mutant;
@@ -23,7 +23,7 @@ use crate::record::{self, NewCell, Prepared, Writing};
 use crate::rules::{Claim, DirtyRule, WriteRule, status};
 use crate::txn::Transaction;
 use crate::txn::commit_log::{Change, Commit, CommitLog, Locked, WriteSet};
-use crate::txn::pending::NONE;
+use crate::txn::pending::{NONE, OpKind};
 
 /// Dropped only when installing panics. The log already has the commit, and readers would see half
 /// of it, so the process ends here.
@@ -44,7 +44,13 @@ pub enum Shortage {
     Sink(u64),
     /// The pool of stable versions, which lacks so many free slots.
     Stable(usize),
+    /// The read section: the commit is long, and is to be encoded outside of it.
+    Section,
 }
+
+/// A commit with longer values than this is encoded before its read section. A core copies so much in a
+/// millisecond or two.
+const LONG_BYTES: usize = 4 << 20;
 
 /// No checkpoint begins this epoch.
 const NO_EPOCH: u64 = 0;
@@ -214,6 +220,10 @@ impl<'t> CommitSteps<'t> {
                 local.wait_for_slots(slots);
                 Ok(())
             }
+            Shortage::Section => {
+                log.encode_ahead(&transaction.entry(local, self.phase));
+                Ok(())
+            }
         };
         local.enter_to_end();
         Ok(room?)
@@ -222,11 +232,12 @@ impl<'t> CommitSteps<'t> {
     /// Takes back the announcement of the first wait.
     #[cold]
     fn end_wait(&mut self) {
-        let Self { transaction, local, .. } = self;
+        let Self { transaction, local, log, .. } = self;
         if !self.has_ended {
             transaction.roll_back(local);
         }
         local.return_surplus_slots();
+        log.forget_ahead();
         // The next transaction begins in a read section that respects a quiesce.
         if local.in_section {
             local.exit();
@@ -272,6 +283,7 @@ impl Transaction {
                 self.release(local, None);
                 return Ok(None);
             }
+            None if !self.prepared.is_empty() && self.is_long() => Shortage::Section,
             None => match log.append(&self.entry(local, phase)) {
                 Ok(stamp) => {
                     self.install(local, stamp, phase);
@@ -284,6 +296,12 @@ impl Transaction {
             Some(shortage) => shortage,
         };
         CommitSteps::new(self, local, log, false).take_all_after_waiting(shortage)
+    }
+
+    /// Whether the log gets long values of the transaction.
+    #[cold]
+    fn is_long(&self) -> bool {
+        self.pending.logged_bytes(self.written.iter().map(|&(_, first)| first)) > LONG_BYTES
     }
 
     /// Reads the phase, which decides the epoch of the commit, with all locks held.
@@ -485,7 +503,7 @@ impl Transaction {
         let memory = local.store.memory();
         let needs_memory = |&(key, first): &(usize, u32)| {
             let held = &self.held[key - self.first_key];
-            let change = Change::of(&self.pending, first);
+            let change = Change::of(memory, &self.pending, first);
             !record::is_enough(memory, held.cell, change, local.record(held.place))
         };
         match self.written.iter().position(needs_memory) {
@@ -508,7 +526,7 @@ impl Transaction {
         for &(key, first) in &written[from..] {
             let held = held[key - self.first_key];
             let record = Record::at(memory, held.place);
-            let change = Change::of(pending, first);
+            let change = Change::of(memory, pending, first);
             let other = |cache: &mut CellCache, value_len| {
                 let declared = keys.declared()[key];
                 let new = NewCell {
@@ -583,13 +601,13 @@ impl Transaction {
         &self,
         local: &mut Participant,
         at: usize,
-        large: Option<(Blob, u8)>,
+        large: Option<(Blob, Label)>,
         stamp: Stamp,
     ) {
         let (key, first) = self.written[at];
         let held = &self.held[key - self.first_key];
-        let change = Change::of(&self.pending, first);
         let memory = local.store.memory();
+        let change = Change::of(memory, &self.pending, first);
         if let Some(old) = record::install(Record::at(memory, held.place), change, large, stamp) {
             local.reclaim.retire_blob(memory.arena.owner_of(held.cell), old);
         }
@@ -620,8 +638,8 @@ impl Transaction {
             let (key, first) = self.written[at];
             let large = match prepared.next_if(|next| next.0 == key) {
                 None => None,
-                Some((_, Prepared::Large(blob, tag) | Prepared::Blocks(blob, tag))) => {
-                    Some((blob, tag))
+                Some((_, Prepared::Large(blob, label) | Prepared::Blocks(blob, label))) => {
+                    Some((blob, label))
                 }
                 Some((_, Prepared::Cell(new))) => {
                     self.install_in_new_cell(local, (key, first), new, stamp, phase);
@@ -647,7 +665,7 @@ impl Transaction {
     ) {
         let Participant { store, tables, reclaim, .. } = local;
         let held = &mut self.held[key - self.first_key];
-        let change = Change::of(&self.pending, first);
+        let change = Change::of(store.memory(), &self.pending, first);
         let declared = &self.keys.declared()[key];
         let table = tables.get(declared.table).expect("checked");
         let (memory, rule, noted) = (store.memory(), store.rules().write, store.begun_chain());
@@ -675,20 +693,21 @@ impl Transaction {
         &self,
         local: &mut Participant,
         (key, first): (usize, u32),
-        large: Option<(Blob, u8)>,
+        large: Option<(Blob, Label)>,
         stamp: Stamp,
         phase: PhaseWord,
     ) {
         let Participant { store, reclaim, .. } = local;
         let held = &self.held[key - self.first_key];
-        let change = Change::of(&self.pending, first);
+        let change = Change::of(store.memory(), &self.pending, first);
         let (memory, owner) = (store.memory(), store.memory().arena.owner_of(held.cell));
         let rule = store.rules().write;
         let rule = mutant!(in store.driver(); rule, WriteRuleForgotten => WriteRule::InPlace);
         let writing =
             Writing { memory, number: held.cell, rule, phase, noted: store.begun_chain() };
+        let added = change.added_records(held.stamp_word & ABSENT != 0);
         writing.install(change, large, stamp, |old| reclaim.retire_blob(owner, old));
-        self.count(local, key, change.added_records(held.stamp_word & ABSENT != 0), stamp);
+        self.count(local, key, added, stamp);
     }
 
     /// Makes the records busy. Returns whether a written cell lacks the dirty bit of the epoch. In a
@@ -730,7 +749,7 @@ impl Transaction {
         let (claim, driver) = (Claim::of(phase), local.store.driver());
         let is_unmarked = |&(key, first): &(usize, u32)| {
             let lock = local.record(self.held[key - self.first_key].place).lock();
-            let deletes = || matches!(Change::of(&self.pending, first), Change::Delete);
+            let deletes = || self.pending.op(first).is_some_and(|op| op.kind == OpKind::Delete);
             let is_unmarked = capture::is_unmarked(lock, claim);
             mutant!(in driver; DeleteWithoutBeforeImage => return is_unmarked && !deletes());
             is_unmarked

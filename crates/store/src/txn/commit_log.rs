@@ -43,6 +43,16 @@ pub trait CommitLog: Send {
     /// There will be no room: the transaction is rolled back.
     fn wait_for_room(&mut self) -> Result<(), LogRefused>;
 
+    /// Encodes a long commit before the read section in which the log takes it, so that the section is
+    /// short. Called outside of any read section, with all locks held. The next
+    /// [`append`](Self::append) is that of this commit, or [`forget_ahead`](Self::forget_ahead) follows.
+    fn encode_ahead(&mut self, commit: &Commit<'_>) {
+        let _ = commit;
+    }
+
+    /// Forgets a commit that was [encoded ahead](Self::encode_ahead).
+    fn forget_ahead(&mut self) {}
+
     /// Whether the commit of this stamp survives any crash. Records that the commit deleted may
     /// then be reclaimed.
     fn is_closed(&self, stamp: Stamp) -> bool;
@@ -116,12 +126,21 @@ impl<'a> Iterator for Patches<'a> {
 impl<'a> Change<'a> {
     /// The change equal to the pending operations from `first` on.
     #[inline]
-    pub(crate) fn of(pending: &'a Pending, first: u32) -> Self {
+    pub(crate) fn of(memory: &'a Memory, pending: &'a Pending, first: u32) -> Self {
         let op = pending.op(first).expect("a written key has an operation");
         match op.kind {
-            OpKind::Put | OpKind::Splice => Self::Put { tag: op.tag, value: pending.bytes(op) },
+            OpKind::Put => Self::Put { label: pending.label(op), value: pending.bytes(op) },
+            OpKind::Splice => unreachable!("a splice follows a put"),
+            OpKind::Share => {
+                let (label, blob) = (pending.label(op), pending.shared(op).expect("it is one"));
+                Self::Share { label, value: ValueRef::large(memory, blob, label) }
+            }
             OpKind::Delete => Self::Delete,
             OpKind::Patch => Self::Patch(Patches { pending, next: first }),
+            OpKind::Until => {
+                let ranges = Patches { pending, next: op.next };
+                Self::Until { deadline: pending.deadline(op), ranges }
+            }
         }
     }
 }
@@ -182,15 +201,19 @@ impl<'a> WriteSet<'a> {
         self.written.iter().map(|&(key, _)| value(key).map_or(0, |value| value.len())).sum()
     }
 
+    /// Whether the transaction only deletes.
+    pub fn only_deletes(&self) -> bool {
+        let deletes = |first| self.pending.op(first).is_some_and(|op| op.kind == OpKind::Delete);
+        self.written.iter().all(|&(_, first)| deletes(first))
+    }
+
     /// Refuses `bytes` more bytes for the commit's record if they exceed the memory limit. A transaction
     /// that only deletes may use the reserve, since it is about to free memory.
     ///
     /// # Errors
     /// They exceed it.
     pub fn check_room(&self, bytes: usize) -> Result<(), MemoryLimit> {
-        let deletes = |first| self.pending.op(first).is_some_and(|op| op.kind == OpKind::Delete);
-        let only_deletes = self.written.iter().all(|&(_, first)| deletes(first));
-        let allowance = if only_deletes { Allowance::Reserve } else { Allowance::Limit };
+        let allowance = if self.only_deletes() { Allowance::Reserve } else { Allowance::Limit };
         self.locked.memory.arena.check_room(bytes, allowance)
     }
 
@@ -230,7 +253,7 @@ impl<'a> Iterator for Writes<'a> {
                 generation
             }
         };
-        let change = Change::of(pending, first);
+        let change = Change::of(self.set.locked.memory, pending, first);
         let splices = match change {
             Change::Put { .. } => pending.op(first).and_then(|op| pending.splices(op)),
             _ => None,

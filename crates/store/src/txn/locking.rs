@@ -42,14 +42,15 @@ impl Transaction {
         local: &mut Participant,
         index: usize,
     ) -> Result<(), TxError> {
-        let Self { keys, held, scratch, .. } = self;
+        let Self { keys, held, scratch, snapshot_deadline, .. } = self;
         let DeclaredKey { table, hash, candidate, .. } = keys.declared()[index];
         scratch.clear();
         let found = local.read_optimistic(table, keys.key(index), hash, candidate, scratch);
-        let (tag, stamp, cell) = found?;
+        let (label, stamp, cell) = found?;
+        *snapshot_deadline = label.map_or(0, |label| label.deadline);
         held.push(LockedKey {
-            state: LockState::Snapshot(tag),
-            stamp_word: stamp.to_bits() | if tag.is_none() { ABSENT } else { 0 },
+            state: LockState::Snapshot(label.map(|label| label.tag)),
+            stamp_word: stamp.to_bits() | if label.is_none() { ABSENT } else { 0 },
             ..LockedKey::unlocked(cell)
         });
         local.dependencies.add(stamp);

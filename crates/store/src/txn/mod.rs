@@ -102,6 +102,8 @@ pub(crate) struct Transaction {
     prepared: Vec<(usize, Prepared)>,
     /// The value of a key that was read without a lock, or of a patched key.
     pub(crate) scratch: Vec<u8>,
+    /// The deadline of the key that was read without a lock, 0 for none.
+    pub(crate) snapshot_deadline: u64,
 }
 
 impl Transaction {
@@ -126,6 +128,7 @@ impl Transaction {
             touched: Vec::new(),
             prepared: Vec::new(),
             scratch: Vec::new(),
+            snapshot_deadline: 0,
         }
     }
 

@@ -1,6 +1,8 @@
 //! The private writes of a transaction until its commit.
 
-use crate::memory::blob::{CHUNK_BYTES, VALUE_BYTES_MAX};
+use stillpoint_format::Label;
+
+use crate::memory::blob::{Blob, CHUNK_BYTES, VALUE_BYTES_MAX};
 
 /// Kind of a pending write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,6 +11,10 @@ pub(crate) enum OpKind {
     Put,
     Delete,
     Patch,
+    /// Another deadline of a key that keeps its value. Patches of the key follow.
+    Until,
+    /// The blocks of another key's large value.
+    Share,
     /// Bytes of a value that others replace. Follows a put that has the new value.
     Splice,
 }
@@ -18,15 +24,17 @@ pub(crate) struct Op {
     pub(crate) kind: OpKind,
     /// Of a put: the tag. Of the first patch of a key: how many patches follow it, at most 255.
     pub(crate) tag: u8,
+    /// Of a put or a deadline: the number of the deadline, from 1 on, 0 for none.
     pub(crate) offset: u32,
     /// The next patch of the same key. Behind a put, the next splice. 0 for none.
     pub(crate) next: u32,
     /// For the first patch of a key, the last patch. For a put, the last splice.
     last: u32,
     /// For the first patch of a key, the farthest end of all its patches. For a put, the reserved
-    /// bytes. For a splice, the number of the replaced bytes.
+    /// bytes. For a splice, the number of the replaced bytes. For shared blocks, the length of the value.
     pub(crate) extent: u32,
     len: u32,
+    /// Begin of the bytes. For shared blocks, the number of their table.
     start: usize,
 }
 
@@ -43,6 +51,8 @@ pub(crate) struct Pending {
     data: Vec<u8>,
     /// Garbage bytes of `data`, which belong to no operation any more.
     garbage: usize,
+    /// Deadlines of keys, which have numbers from 1 on.
+    deadlines: Vec<u64>,
 }
 
 /// Replaced bytes of a value, one splice after the other: offset, number of the replaced bytes, and
@@ -75,7 +85,7 @@ impl Op {
         match self.kind {
             OpKind::Put => self.extent as usize,
             OpKind::Patch | OpKind::Splice => self.len as usize,
-            OpKind::Delete => 0,
+            OpKind::Delete | OpKind::Until | OpKind::Share => 0,
         }
     }
 }
@@ -85,6 +95,7 @@ impl Pending {
         self.garbage = 0;
         self.ops.clear();
         self.data.clear();
+        self.deadlines.clear();
         // The buffer of a large transaction is freed, not kept for small transactions.
         const KEEP_BYTES: usize = 1 << 20;
         if self.data.capacity() > KEEP_BYTES {
@@ -103,7 +114,78 @@ impl Pending {
     }
 
     pub(crate) fn len_of(&self, op: &Op) -> usize {
-        op.len as usize
+        self.shared(op).map_or(op.len as usize, |blob| blob.len)
+    }
+
+    /// The label of a put.
+    #[inline]
+    pub(crate) fn label(&self, put: &Op) -> Label {
+        Label { tag: put.tag, deadline: self.deadline(put) }
+    }
+
+    /// The deadline of a put, or the one that an operation sets. 0 for none.
+    #[inline]
+    pub(crate) fn deadline(&self, op: &Op) -> u64 {
+        if op.offset == 0 { 0 } else { self.deadlines[op.offset as usize - 1] }
+    }
+
+    /// Adds a put.
+    #[inline]
+    pub(crate) fn add_put(&mut self, label: Label, value: &[u8]) -> u32 {
+        let put = self.add(OpKind::Put, label.tag, 0, value);
+        if label.deadline != 0 {
+            self.set_deadline(put, label.deadline);
+        }
+        put
+    }
+
+    /// Adds a put of another key's large value.
+    pub(crate) fn add_share(&mut self, label: Label, blob: Blob) -> u32 {
+        let number = self.add_put(label, &[]);
+        let op = &mut self.ops[number as usize - 1];
+        (op.kind, op.start, op.extent) = (OpKind::Share, blob.table as usize, blob.len as u32);
+        number
+    }
+
+    /// The blocks that an operation shares with another key.
+    pub(crate) fn shared(&self, op: &Op) -> Option<Blob> {
+        let blob = Blob { table: op.start as u64, len: op.extent as usize };
+        (op.kind == OpKind::Share).then_some(blob)
+    }
+
+    /// Sets the deadline of a put, or that of an operation that sets one.
+    pub(crate) fn set_deadline(&mut self, number: u32, deadline: u64) {
+        let at = self.ops[number as usize - 1].offset as usize;
+        if at > 0 {
+            self.deadlines[at - 1] = deadline;
+        } else if deadline != 0 {
+            self.deadlines.push(deadline);
+            self.ops[number as usize - 1].offset = self.deadlines.len() as u32;
+        }
+    }
+
+    /// Adds an operation that sets the deadline of a key. The patches of the key from `first` on follow
+    /// it.
+    pub(crate) fn add_deadline(&mut self, deadline: u64, first: u32) -> u32 {
+        let number = self.add(OpKind::Until, 0, 0, &[]);
+        self.set_deadline(number, deadline);
+        if let Some(head) = self.op(first).copied() {
+            let op = &mut self.ops[number as usize - 1];
+            (op.next, op.last, op.extent) = (first, head.last, head.extent);
+            op.tag = head.tag.saturating_add(1);
+        }
+        number
+    }
+
+    /// From here on the log gets the value of a put, and not its splices.
+    pub(crate) fn forget_splices(&mut self, put: u32) {
+        let first = std::mem::replace(&mut self.ops[put as usize - 1].next, NONE);
+        self.discard(first);
+    }
+
+    /// Bytes of values that the log gets of these first operations of keys, about.
+    pub(crate) fn logged_bytes(&self, firsts: impl Iterator<Item = u32>) -> usize {
+        firsts.filter_map(|first| self.op(first)).map(|op| self.len_of(op)).sum()
     }
 
     /// Bytes that the pending writes take.
@@ -181,7 +263,7 @@ impl Pending {
         let (mut last, mut number) = (NONE, first);
         while let Some(op) = self.op(number) {
             let (start, end) = ends(op);
-            if start <= to && offset <= end {
+            if start <= to && offset <= end && op.kind == OpKind::Patch {
                 last = number;
             }
             number = op.next;
@@ -255,9 +337,7 @@ impl Pending {
         let splices = std::iter::successors(self.op(put.next), |op| self.op(op.next));
         let logged: usize = splices.map(|op| SPLICE_BYTES + op.len as usize).sum();
         if logged >= put.len as usize {
-            // The log gets the value.
-            let first = std::mem::replace(&mut self.ops[number as usize - 1].next, NONE);
-            self.discard(first);
+            self.forget_splices(number);
         }
     }
 
@@ -347,6 +427,10 @@ impl Pending {
     pub(crate) fn apply(&self, first: u32, value: &mut Vec<u8>) {
         let mut next = first;
         while let Some(op) = self.op(next) {
+            if op.kind == OpKind::Until {
+                next = op.next;
+                continue;
+            }
             let (from, to) = (op.offset as usize, op.offset as usize + op.len as usize);
             if value.len() < to {
                 value.resize(to, 0);

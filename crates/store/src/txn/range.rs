@@ -24,8 +24,7 @@ use crate::ordered::locks::Name;
 use crate::ordered::{Batch, OrderedIndex, planted};
 use crate::participant::Participant;
 use crate::table::Table;
-use crate::txn::commit_log::Change;
-use crate::txn::pending::NONE;
+use crate::txn::pending::{NONE, Op, OpKind};
 use crate::txn::tx::Tx;
 use crate::txn::{LockState, Transaction};
 
@@ -208,8 +207,9 @@ impl Transaction {
             if held.pending == NONE {
                 continue;
             }
-            let change = Change::of(&self.pending, held.pending);
-            let added = change.added_records(held.stamp_word & ABSENT != 0);
+            let deletes = |op: &Op| op.kind == OpKind::Delete;
+            let deletes = self.pending.op(held.pending).is_some_and(deletes);
+            let added = i64::from(held.stamp_word & ABSENT != 0) - i64::from(deletes);
             if added != 0 && is_meant(self.keys.key(index)) {
                 found.push((self.keys.key(index), added));
             }

@@ -1,10 +1,10 @@
 //! A running transaction in its body's view.
 
-use stillpoint_format::Stamp;
+use stillpoint_format::{Label, Stamp};
 use stillpoint_txn::{Discipline, Mode, SCAN_MAX, Slot, TableId, TxError};
 
 use crate::memory::arena::Allowance;
-use crate::memory::blob::VALUE_BYTES_MAX;
+use crate::memory::blob::{Blob, VALUE_BYTES_MAX};
 use crate::memory::cell::INLINE_VALUE_BYTES_MAX;
 use crate::memory::stamp::ABSENT;
 use crate::memory::value::ValueRef;
@@ -103,24 +103,39 @@ impl<'w> Tx<'w> {
         let transaction = &mut *self.transaction;
         let held = &transaction.held[at];
         if let LockState::Snapshot(tag) = held.state {
-            return tag.map(|tag| ValueRef::from_bytes(tag, &transaction.scratch));
+            let deadline = transaction.snapshot_deadline;
+            let label = |tag| Label { tag, deadline };
+            return tag.map(|tag| ValueRef::from_bytes(label(tag), &transaction.scratch));
         }
         let value = self.local.record(held.place).value();
         let Some(op) = transaction.pending.op(held.pending) else {
             return value;
         };
         match op.kind {
-            OpKind::Put | OpKind::Splice => {
-                Some(ValueRef::from_bytes(op.tag, transaction.pending.bytes(op)))
+            OpKind::Splice => unreachable!("a splice follows a put"),
+            OpKind::Put => {
+                let label = transaction.pending.label(op);
+                Some(ValueRef::from_bytes(label, transaction.pending.bytes(op)))
+            }
+            OpKind::Share => {
+                let blob = transaction.pending.shared(op)?;
+                let label = transaction.pending.label(op);
+                Some(ValueRef::large(self.local.store.memory(), blob, label))
             }
             OpKind::Delete => None,
-            OpKind::Patch => {
-                let base = value.expect("only a value is patched");
-                let tag = base.tag();
+            OpKind::Patch | OpKind::Until => {
+                let mut base = value.expect("only a value is patched");
+                if op.kind == OpKind::Until {
+                    base = base.until(transaction.pending.deadline(op));
+                    if op.next == NONE {
+                        return Some(base);
+                    }
+                }
+                let label = base.label();
                 transaction.scratch.clear();
                 base.copy_to(&mut transaction.scratch);
                 transaction.pending.apply(held.pending, &mut transaction.scratch);
-                Some(ValueRef::from_bytes(tag, &transaction.scratch))
+                Some(ValueRef::from_bytes(label, &transaction.scratch))
             }
         }
     }
@@ -190,14 +205,74 @@ impl<'w> Tx<'w> {
     /// If the transaction has no such slot.
     #[inline]
     pub fn put_slot_tagged(&mut self, slot: Slot, tag: u8, value: &[u8]) -> Result<(), TxError> {
+        self.put_slot_labelled(slot, Label::from(tag), value)
+    }
+
+    /// Gives the key a value with a tag and a deadline. A deadline is a number for the program's own use,
+    /// such as the time at which a record expires, 0 for none. It is stored with the value, and
+    /// [`ValueRef::deadline`] reads it. A later put without a deadline takes it away.
+    ///
+    /// # Errors
+    /// As [`put_slot_tagged`](Self::put_slot_tagged).
+    ///
+    /// # Panics
+    /// If the transaction has no such slot.
+    #[inline]
+    pub fn put_slot_labelled(
+        &mut self,
+        slot: Slot,
+        label: Label,
+        value: &[u8],
+    ) -> Result<(), TxError> {
         if value.len() > VALUE_BYTES_MAX {
             return Err(TxError::ValueTooLong { len: value.len() });
         }
         let at = self.writable(slot)?;
         self.check_pending(at, value.len())?;
         self.transaction.clear_pending(at);
-        let op = self.transaction.pending.add(OpKind::Put, tag, 0, value);
+        let op = self.transaction.pending.add_put(label, value);
         self.transaction.set_pending(at, op);
+        Ok(())
+    }
+
+    /// Gives the key another deadline, 0 for none. The value stays, and the journal gets the deadline
+    /// alone. A large value shares its blocks.
+    ///
+    /// # Errors
+    /// [`TxError::PatchOutsideValue`] if the key has no value; else as
+    /// [`put_slot_tagged`](Self::put_slot_tagged).
+    ///
+    /// # Panics
+    /// If the transaction has no such slot.
+    pub fn set_slot_deadline(&mut self, slot: Slot, deadline: u64) -> Result<(), TxError> {
+        let at = self.writable(slot)?;
+        let missing = TxError::PatchOutsideValue { offset: 0, len: 0 };
+        let held = self.transaction.held[at];
+        let pending = &mut self.transaction.pending;
+        let kind = pending.op(held.pending).map(|op| op.kind);
+        match kind {
+            Some(OpKind::Delete) => return Err(missing),
+            Some(OpKind::Put | OpKind::Splice | OpKind::Share) => {
+                pending.set_deadline(held.pending, deadline);
+                pending.forget_splices(held.pending);
+                return Ok(());
+            }
+            Some(OpKind::Until | OpKind::Patch) | None => {}
+        }
+        let record = self.local.record(held.place);
+        let len = pending.len_after(held.pending, record.value_len().ok_or(missing)?);
+        if !record.can_have_until(len, deadline) {
+            // A small value moves to a larger cell.
+            let value = self.value(slot).expect("it has a length");
+            let (label, whole) = (Label { deadline, ..value.label() }, value.to_vec());
+            return self.put_slot_labelled(slot, label, &whole);
+        }
+        if kind == Some(OpKind::Until) {
+            pending.set_deadline(held.pending, deadline);
+        } else {
+            let op = pending.add_deadline(deadline, held.pending);
+            self.transaction.set_pending(at, op);
+        }
         Ok(())
     }
 
@@ -219,7 +294,7 @@ impl<'w> Tx<'w> {
             let cell = self.local.record(held.place);
             let fits = bytes.len() <= INLINE_VALUE_BYTES_MAX
                 && offset <= INLINE_VALUE_BYTES_MAX
-                && offset + bytes.len() <= cell.inline_capacity();
+                && offset + bytes.len() <= cell.patch_capacity();
             if fits && cell.value_len().is_some_and(|len| offset <= len) {
                 held.pending = transaction.pending.add(OpKind::Patch, 0, offset, bytes);
                 return Ok(());
@@ -243,9 +318,9 @@ impl<'w> Tx<'w> {
         };
         let cell = self.local.record(held.place);
         let len = match kind {
-            Some(OpKind::Put | OpKind::Splice) => put_len,
+            Some(OpKind::Put | OpKind::Splice | OpKind::Share) => put_len,
             Some(OpKind::Delete) => return Err(TxError::PatchOutsideValue { offset, len: 0 }),
-            Some(OpKind::Patch) | None => {
+            Some(OpKind::Patch | OpKind::Until) | None => {
                 let len = cell.value_len().ok_or(TxError::PatchOutsideValue { offset, len: 0 })?;
                 transaction.pending.len_after(first, len)
             }
@@ -257,6 +332,9 @@ impl<'w> Tx<'w> {
         if end > VALUE_BYTES_MAX {
             return Err(TxError::ValueTooLong { len: end });
         }
+        if kind == Some(OpKind::Share) {
+            return self.put_patched(slot, offset, bytes);
+        }
         if kind == Some(OpKind::Put) {
             transaction.pending.patch_put(first, offset, bytes);
             let removed = bytes.len().min(len - offset);
@@ -267,7 +345,15 @@ impl<'w> Tx<'w> {
         if is_long {
             return self.put_patched(slot, offset, bytes);
         }
-        if !cell.can_patch_to(end) {
+        let has_room = match kind {
+            Some(OpKind::Until) => {
+                let deadline =
+                    transaction.pending.op(first).map(|op| transaction.pending.deadline(op));
+                cell.can_have_until(end, deadline.unwrap_or(0))
+            }
+            _ => cell.can_patch_to(end),
+        };
+        if !has_room {
             return self.splice_slot(slot, offset, bytes.len().min(len - offset), bytes);
         }
         if first != NONE && transaction.pending.merge(first, offset, bytes) {
@@ -300,7 +386,7 @@ impl<'w> Tx<'w> {
         let Some(value) = self.value(slot) else {
             return Err(TxError::PatchOutsideValue { offset, len: 0 });
         };
-        let (tag, len) = (value.tag(), value.len());
+        let (label, len) = (value.label(), value.len());
         let whole = if is_put { Vec::new() } else { value.to_vec() };
         if removed > len || offset > len - removed {
             return Err(TxError::PatchOutsideValue { offset: offset + removed, len });
@@ -310,7 +396,7 @@ impl<'w> Tx<'w> {
         }
         let mut is_first = false;
         if !is_put {
-            is_first = self.put_for_splices(slot, at, (tag, &whole))?;
+            is_first = self.put_for_splices(slot, at, (label, &whole))?;
         }
         if bytes.len() > removed {
             self.check_pending(at, len - removed + bytes.len())?;
@@ -323,14 +409,19 @@ impl<'w> Tx<'w> {
     }
 
     /// Puts the value that a key has in this transaction, whose patches become splices. Returns
-    /// whether there were none.
+    /// whether there were none. After a change of the deadline the log gets the whole value, as it does
+    /// if the value is that of another key.
     fn put_for_splices(
         &mut self,
         slot: Slot,
         at: usize,
-        (tag, whole): (u8, &[u8]),
+        (label, whole): (Label, &[u8]),
     ) -> Result<bool, TxError> {
         let first = self.transaction.held[at].pending;
+        let logs_value = |kind| matches!(kind, OpKind::Until | OpKind::Share);
+        if self.transaction.pending.op(first).is_some_and(|op| logs_value(op.kind)) {
+            return self.put_slot_labelled(slot, label, whole).map(|()| false);
+        }
         let mut len = self.local.record(self.transaction.held[at].place).value_len().unwrap_or(0);
         let mut patches: Vec<(usize, usize, Vec<u8>)> = Vec::new();
         let pending = &self.transaction.pending;
@@ -339,7 +430,7 @@ impl<'w> Tx<'w> {
             patches.push((offset, bytes.len().min(len - offset), bytes.to_vec()));
             len = len.max(offset + bytes.len());
         }
-        self.put_slot_tagged(slot, tag, whole)?;
+        self.put_slot_labelled(slot, label, whole)?;
         let put = self.transaction.held[at].pending;
         for (i, (offset, removed, bytes)) in patches.iter().enumerate() {
             self.transaction.pending.note_splice(put, (*offset, *removed, bytes), i == 0);
@@ -350,10 +441,50 @@ impl<'w> Tx<'w> {
     /// Writes the value as a whole, since it has many patches.
     fn put_patched(&mut self, slot: Slot, offset: usize, bytes: &[u8]) -> Result<(), TxError> {
         let value = self.value(slot).expect("patched values exist");
-        let (tag, mut whole) = (value.tag(), value.to_vec());
+        let (label, mut whole) = (value.label(), value.to_vec());
         whole.resize(whole.len().max(offset + bytes.len()), 0);
         whole[offset..offset + bytes.len()].copy_from_slice(bytes);
-        self.put_slot_tagged(slot, tag, &whole)
+        self.put_slot_labelled(slot, label, &whole)
+    }
+
+    /// Whether key `to` can [share](Self::share_slot) the value of key `from`: a large one that the
+    /// transaction has not changed, of the same table.
+    ///
+    /// # Panics
+    /// If the transaction has no such slots.
+    pub fn can_share_slot(&self, from: Slot, to: Slot) -> bool {
+        let (source, target) = (self.base(from), self.base(to));
+        source != target && self.shared_blob(source, target).is_some()
+    }
+
+    /// The blocks of the value at `source`, if the record at `target` can share them.
+    fn shared_blob(&self, source: usize, target: usize) -> Option<Blob> {
+        let (from, to) = (self.transaction.held[source], self.transaction.held[target]);
+        // The lock keeps the blocks where they are until the commit has a reference of its own.
+        if from.pending != NONE || !from.is_locked() {
+            return None;
+        }
+        let blob = self.local.record(from.place).blob()?;
+        let arena = &self.local.store.memory().arena;
+        (arena.owner_of(blob.table) == arena.owner_of(to.cell)).then_some(blob)
+    }
+
+    /// Gives key `to` the value of key `from` and this label. Both share the blocks of the value. Returns
+    /// false if they [cannot](Self::can_share_slot): then nothing has changed. The journal gets the value.
+    ///
+    /// # Errors
+    /// [`TxError::DeclaredForReading`] if `to` is not locked for writing.
+    ///
+    /// # Panics
+    /// If the transaction has no such slots.
+    pub fn share_slot(&mut self, from: Slot, to: Slot, label: Label) -> Result<bool, TxError> {
+        let (source, target) = (self.base(from), self.writable(to)?);
+        let blob = self.shared_blob(source, target).filter(|_| source != target);
+        let Some(blob) = blob else { return Ok(false) };
+        self.transaction.clear_pending(target);
+        let op = self.transaction.pending.add_share(label, blob);
+        self.transaction.set_pending(target, op);
+        Ok(true)
     }
 
     /// Removes the key's value. Returns whether the key had a value.
@@ -516,6 +647,22 @@ impl<'w> Tx<'w> {
     ) -> Result<(), TxError> {
         let slot = self.key(table, key, Mode::Write)?;
         self.put_slot_tagged(slot, tag, value)
+    }
+
+    /// Gives a key a value, with tag 0 and a deadline; see
+    /// [`put_slot_labelled`](Self::put_slot_labelled).
+    ///
+    /// # Errors
+    /// [`TxError::ValueTooLong`]; those of [`key`](Self::key).
+    pub fn put_until(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        value: &[u8],
+        deadline: u64,
+    ) -> Result<(), TxError> {
+        let slot = self.key(table, key, Mode::Write)?;
+        self.put_slot_labelled(slot, Label { tag: 0, deadline }, value)
     }
 
     /// Overwrites a range of a key's value; see [`patch_slot`](Self::patch_slot).

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
+use stillpoint_format::Label;
 use stillpoint_sync::atomic::{
     AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
@@ -26,6 +27,8 @@ const KEY_BYTES: usize = 2 * size_of::<Waiting>();
 const HEAD_BYTES: usize = 8 + 4 + 4 + 4;
 /// As the number of removed bytes: the change overwrites, and may make the value longer.
 const OVERWRITES: u32 = u32::MAX;
+/// As the number of removed bytes: the bytes are another deadline.
+const DEADLINE: u32 = u32::MAX - 1;
 
 /// The patches of a key do not fit its record. The log or the checkpoint is damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,6 +47,15 @@ pub(crate) struct ByteChange<'a> {
     pub(crate) offset: usize,
     pub(crate) removed: Option<usize>,
     pub(crate) bytes: &'a [u8],
+}
+
+/// A change that waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum WaitingChange<'a> {
+    /// Bytes change.
+    Bytes(ByteChange<'a>),
+    /// The key has another deadline, 0 for none.
+    Deadline(u64),
 }
 
 /// The patches of a key.
@@ -124,7 +136,7 @@ impl Pending {
         table: (TableId, u32),
         (hash, key): (u64, &[u8]),
         gsn: u64,
-        changes: impl Iterator<Item = ByteChange<'a>>,
+        changes: impl Iterator<Item = WaitingChange<'a>>,
     ) -> usize {
         let mut shard = self.shard(hash).lock();
         let waiting = shard.entry(hash).or_default();
@@ -137,10 +149,19 @@ impl Pending {
             }
         };
         let bytes = &mut waiting[at].bytes;
-        for ByteChange { offset, removed, bytes: new } in changes {
+        for change in changes {
+            let until;
+            let (offset, removed, new) = match change {
+                WaitingChange::Bytes(ByteChange { offset, removed, bytes }) => {
+                    (offset, removed.map_or(OVERWRITES, |removed| removed as u32), bytes)
+                }
+                WaitingChange::Deadline(deadline) => {
+                    until = deadline.to_le_bytes();
+                    (0, DEADLINE, &until[..])
+                }
+            };
             bytes.extend_from_slice(&gsn.to_le_bytes());
             bytes.extend_from_slice(&(offset as u32).to_le_bytes());
-            let removed = removed.map_or(OVERWRITES, |removed| removed as u32);
             bytes.extend_from_slice(&removed.to_le_bytes());
             bytes.extend_from_slice(&(new.len() as u32).to_le_bytes());
             bytes.extend_from_slice(new);
@@ -210,16 +231,24 @@ impl Pending {
         };
         let patches = if self.bytes() == 0 { None } else { of_key() };
         let (found, patches) =
-            (found.map(|(tag, value)| WholeValue { tag, value, gsn: 0 }), patches);
+            (found.map(|(label, value)| WholeValue { label, value, gsn: 0 }), patches);
         let Some(patches) = patches else { return Ok(found) };
-        let planted = || Some(WholeValue { tag: 0, value: vec![0; 1 << 10], gsn: 0 });
+        let planted =
+            || Some(WholeValue { label: Label::default(), value: vec![0; 1 << 10], gsn: 0 });
         let base = mutant!(found, PatchesWithoutBase => planted());
         let Some(mut whole) = base else {
-            let offset = Changes(&patches).next().map_or(0, |(_, change)| change.offset);
+            let offset = Changes(&patches).find_map(|(_, change)| match change {
+                WaitingChange::Bytes(change) => Some(change.offset),
+                WaitingChange::Deadline(_) => None,
+            });
+            let offset = offset.unwrap_or(0);
             return Err(PatchWithoutBase { offset, len: 0 });
         };
         for (gsn, change) in Changes(&patches) {
-            whole.change(&change)?;
+            match change {
+                WaitingChange::Bytes(change) => whole.change(&change)?,
+                WaitingChange::Deadline(deadline) => whole.label.deadline = deadline,
+            }
             whole.gsn = gsn;
         }
         Ok(Some(whole))
@@ -245,7 +274,7 @@ impl WholeValue {
 struct Changes<'a>(&'a [u8]);
 
 impl<'a> Iterator for Changes<'a> {
-    type Item = (u64, ByteChange<'a>);
+    type Item = (u64, WaitingChange<'a>);
 
     fn next(&mut self) -> Option<Self::Item> {
         let (head, rest) = self.0.split_first_chunk::<HEAD_BYTES>()?;
@@ -253,9 +282,14 @@ impl<'a> Iterator for Changes<'a> {
         let gsn = u64::from_le_bytes(*head.first_chunk().expect("eight bytes"));
         let (bytes, rest) = rest.split_at(word(16) as usize);
         self.0 = rest;
+        if word(12) == DEADLINE {
+            let deadline = *bytes.first_chunk().expect("eight bytes");
+            return Some((gsn, WaitingChange::Deadline(u64::from_le_bytes(deadline))));
+        }
         let removed = Some(word(12)).filter(|&removed| removed != OVERWRITES);
         let removed = removed.map(|removed| removed as usize);
-        Some((gsn, ByteChange { offset: word(8) as usize, removed, bytes }))
+        let change = ByteChange { offset: word(8) as usize, removed, bytes };
+        Some((gsn, WaitingChange::Bytes(change)))
     }
 }
 
@@ -266,22 +300,29 @@ mod tests {
     const TABLE: (TableId, u32) = (TableId(3), 7);
     const KEY: (u64, &[u8]) = (0xFEED << 48, b"key");
 
-    fn overwrite(offset: usize, bytes: &[u8]) -> ByteChange<'_> {
-        ByteChange { offset, removed: None, bytes }
+    fn overwrite(offset: usize, bytes: &[u8]) -> WaitingChange<'_> {
+        WaitingChange::Bytes(ByteChange { offset, removed: None, bytes })
     }
 
     #[test]
     fn patches_are_applied_in_their_order() {
         let pending = Pending::default();
         let splice = ByteChange { offset: 1, removed: Some(2), bytes: b"xyz" };
+        let splice = WaitingChange::Bytes(splice);
         pending.add(TABLE, KEY, 5, [overwrite(2, b"CD")].into_iter());
-        pending.add(TABLE, KEY, 9, [splice, overwrite(5, b"!!")].into_iter());
+        pending.add(
+            TABLE,
+            KEY,
+            9,
+            [splice, WaitingChange::Deadline(77), overwrite(5, b"!!")].into_iter(),
+        );
         assert!(pending.has(TABLE, KEY) && !pending.has((TableId(3), 8), KEY));
-        let found = || Some((4, b"abcde".to_vec()));
+        let found = || Some((4.into(), b"abcde".to_vec()));
         // abcde, abCDe, axyzDe, axyzD!!
         for _ in 0..2 {
             let whole = pending.apply(TABLE, KEY, found()).expect("they fit").expect("a value");
-            assert_eq!((&*whole.value, whole.tag, whole.gsn), (&b"axyzD!!"[..], 4, 9));
+            assert_eq!((&*whole.value, whole.gsn), (&b"axyzD!!"[..], 9));
+            assert_eq!(whole.label, Label { tag: 4, deadline: 77 });
         }
         let other = pending.apply(TABLE, (KEY.0, b"another"), found()).expect("no patches");
         assert_eq!(other.expect("a value").gsn, 0);
@@ -296,7 +337,7 @@ mod tests {
         pending.add(TABLE, KEY, 5, [overwrite(2, b"CD")].into_iter());
         let wrong = |len| PatchWithoutBase { offset: 2, len };
         assert_eq!(pending.apply(TABLE, KEY, None), Err(wrong(0)));
-        assert_eq!(pending.apply(TABLE, KEY, Some((0, b"a".to_vec()))), Err(wrong(1)));
+        assert_eq!(pending.apply(TABLE, KEY, Some((0.into(), b"a".to_vec()))), Err(wrong(1)));
         assert_eq!(pending.left(|_| Some(7)), Some(KEY.1.to_vec()));
         assert_eq!(pending.left(|_| Some(8)), None, "the table was emptied");
         assert_eq!(pending.bytes(), 0);

@@ -6,7 +6,7 @@ mod scan;
 
 use std::sync::Arc;
 
-use stillpoint_format::Stamp;
+use stillpoint_format::{Label, Stamp};
 use stillpoint_sync::mutant;
 use stillpoint_txn::{DeclaredKey, KeySet, Mode, Patience, TableId, TxError};
 
@@ -91,6 +91,8 @@ impl<P: Procedure> Batch for [P] {
 pub struct FoundValue {
     /// Tag of the value.
     pub tag: u8,
+    /// Deadline of the value, 0 for none.
+    pub deadline: u64,
     /// Stamp of the value's writer.
     pub stamp: Stamp,
 }
@@ -357,9 +359,9 @@ impl Worker {
             worker.local.exit();
             found
         });
-        let (tag, stamp, _) = found?;
+        let (label, stamp, _) = found?;
         self.local.dependencies.add(stamp);
-        Ok(tag.map(|tag| FoundValue { tag, stamp }))
+        Ok(label.map(|Label { tag, deadline }| FoundValue { tag, deadline, stamp }))
     }
 
     /// Notes that an answer depends on a commit, if the log wants to know.

@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use stillpoint_format::Label;
 use stillpoint_txn::{TableId, TxError};
 
 use crate::memory::cell::OptimisticRead;
@@ -29,7 +30,7 @@ pub struct RecordUse {
 /// A copied record.
 #[derive(Clone, Copy)]
 struct Found {
-    tag: u8,
+    label: Label,
     /// Ends of the key and of the value among the copied bytes.
     key_end: usize,
     end: usize,
@@ -78,8 +79,8 @@ impl Copied {
 
     fn visit(&self, visit: &mut dyn FnMut(&[u8], ValueRef<'_>, RecordUse)) {
         let mut start = 0;
-        for &Found { tag, key_end, end, used } in &self.records {
-            let value = ValueRef::from_bytes(tag, &self.bytes[key_end..end]);
+        for &Found { label, key_end, end, used } in &self.records {
+            let value = ValueRef::from_bytes(label, &self.bytes[key_end..end]);
             visit(&self.bytes[start..key_end], value, used);
             start = end;
         }
@@ -264,12 +265,12 @@ impl Worker {
         let key_end = bytes.len();
         loop {
             match self.local.store.cell(number).read_head_optimistic(key, most, bytes) {
-                OptimisticRead::Value(tag, stamp) => {
+                OptimisticRead::Value(label, stamp) => {
                     self.local.dependencies.add(stamp);
                     let cell = self.local.store.cell(number);
                     let access = self.local.store.memory().arena.access(number).unwrap_or(0);
                     let used = RecordUse { bytes: cell.taken_bytes(), access };
-                    records.push(Found { tag, key_end, end: bytes.len(), used });
+                    records.push(Found { label, key_end, end: bytes.len(), used });
                     return;
                 }
                 // The absence of the key is part of the answer.
@@ -337,7 +338,7 @@ mod tests {
             status: 0,
         };
         let new = new.make(store.memory(), &mut worker.local.cache).expect("memory");
-        store.cell(new).record().put_inline(0, b"new");
+        store.cell(new).record().put_inline(0.into(), b"new");
         store.cell(new).record().end_write(Stamp::new(9, 0));
         for cells in [vec![a, b, new], vec![b, new, a], vec![a, new, b]] {
             let positions = vec![Position { end: 3, next: 0, is_repeated: true }];

@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stillpoint_store::{
-    Capture, CellRules, Change, Commit, CommitLog, DeletedKey, Lane, LogRefused, Phase,
+    Capture, CellRules, Change, Commit, CommitLog, DeletedKey, Label, Lane, LogRefused, Phase,
     RecordImage, Sink, Splices, Stamp, Store, StoreConfig, TableId, Worker,
 };
 
 /// Table and key.
 pub(crate) type Key = (u16, Vec<u8>);
 /// Tag and value.
-pub(crate) type Value = (u8, Vec<u8>);
+pub(crate) type Value = (Label, Vec<u8>);
 /// Contents of all tables.
 pub(crate) type Contents = BTreeMap<Key, Value>;
 
@@ -110,7 +110,7 @@ pub(crate) fn contents_of(worker: &mut Worker) -> Contents {
         loop {
             cursor = worker
                 .scan(TableId(table), cursor, 100, &mut |key, value| {
-                    contents.insert((table, key.to_vec()), (value.tag(), value.to_vec()));
+                    contents.insert((table, key.to_vec()), (value.label(), value.to_vec()));
                 })
                 .expect("the table exists");
             if cursor == 0 {
@@ -145,7 +145,7 @@ pub(crate) fn assert_same(got: &Contents, expected: &Contents, what: &str) {
 }
 
 /// Tag, length and first bytes.
-pub(crate) fn brief(value: &Value) -> (u8, usize, &[u8]) {
+pub(crate) fn brief(value: &Value) -> (Label, usize, &[u8]) {
     (value.0, value.1.len(), &value.1[..value.1.len().min(16)])
 }
 
@@ -231,12 +231,18 @@ fn spliced(value: &[u8], splices: Splices<'_>) -> Vec<u8> {
 /// Applies one logged change.
 pub(crate) fn replay(contents: &mut Contents, key: Key, change: Change<'_>) {
     match change {
-        Change::Put { tag, value } => {
-            contents.insert(key, (tag, value.to_vec()));
+        Change::Put { label, value } => {
+            contents.insert(key, (label, value.to_vec()));
+        }
+        Change::Share { label, value } => {
+            contents.insert(key, (label, value.to_vec()));
         }
         Change::Delete => assert!(contents.remove(&key).is_some(), "deleted what was not there"),
-        Change::Patch(patches) => {
-            let (_, value) = contents.get_mut(&key).expect("patched what is not there");
+        Change::Patch(patches) | Change::Until { ranges: patches, .. } => {
+            let (label, value) = contents.get_mut(&key).expect("patched what is not there");
+            if let Change::Until { deadline, .. } = change {
+                label.deadline = deadline;
+            }
             for (offset, bytes) in patches {
                 assert!(offset <= value.len(), "a gap");
                 let end = offset + bytes.len();
@@ -315,7 +321,7 @@ impl Lane for GatheredLane<'_> {
             self.to.saved.fetch_add(1, Ordering::Relaxed);
         }
         let key = (record.table, record.key.to_vec());
-        let value = (record.value.tag(), record.value.to_vec());
+        let value = (record.value.label(), record.value.to_vec());
         self.last = Some(((record.generation, key), value));
     }
     fn emit_deletion(&mut self, _: &DeletedKey<'_>) {

@@ -63,7 +63,7 @@ impl Attempt {
 
     fn step(&mut self, tx: &mut Tx<'_>, slot: Slot, at: usize) -> Result<(), TxError> {
         let (key, step) = self.steps[at].clone();
-        let value = tx.value(slot).map(|value| (value.tag(), value.to_vec()));
+        let value = tx.value(slot).map(|value| (value.label(), value.to_vec()));
         let len = value.as_ref().map(|value| value.1.len());
         let locked = self.steps.len() > 1 || step != Step::Read;
         self.reads.push(Read { key, stamp: tx.stamp(slot), value, locked });

@@ -11,12 +11,12 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use stillpoint_store::{Change, Commit, CommitLog, LogRefused, Stamp};
+use stillpoint_store::{Change, Commit, CommitLog, Label, LogRefused, Stamp};
 
 /// A logged change.
 #[derive(Clone, Debug)]
 pub(crate) enum Logged {
-    Put(u8, Vec<u8>),
+    Put(Label, Vec<u8>),
     Delete,
     Patch(Vec<(usize, Vec<u8>)>),
 }
@@ -45,11 +45,12 @@ impl CommitLog for RecordingLog {
         self.gsn = self.gsn.max(touched.unwrap_or(0)) + 1;
         let stamp = Stamp::new(self.gsn, self.number);
         let logged = |change| match change {
-            Change::Put { tag, value } => Logged::Put(tag, value.to_vec()),
+            Change::Put { label, value } => Logged::Put(label, value.to_vec()),
             Change::Delete => Logged::Delete,
             Change::Patch(patches) => {
                 Logged::Patch(patches.map(|(at, bytes)| (at, bytes.to_vec())).collect())
             }
+            Change::Until { .. } | Change::Share { .. } => unreachable!("no session does so"),
         };
         let writes = commit
             .writes
@@ -288,19 +289,19 @@ impl History {
 
 fn applied(before: Option<Value>, change: Logged) -> Option<Value> {
     match change {
-        Logged::Put(tag, value) => Some((tag, value)),
+        Logged::Put(label, value) => Some((label, value)),
         Logged::Delete => {
             assert!(before.is_some(), "deleted what was not there");
             None
         }
         Logged::Patch(patches) => {
-            let (tag, mut value) = before.expect("patched what was not there");
+            let (label, mut value) = before.expect("patched what was not there");
             for (offset, bytes) in patches {
                 let end = offset + bytes.len();
                 value.resize(value.len().max(end), 0);
                 value[offset..end].copy_from_slice(&bytes);
             }
-            Some((tag, value))
+            Some((label, value))
         }
     }
 }
@@ -312,12 +313,12 @@ fn the_checker_sees_a_write_skew_a_stale_read_and_a_lost_update() {
         stamp: Stamp::new(gsn, log),
         epoch: 1,
         touched: Vec::new(),
-        writes: vec![(key(name), Logged::Put(0, vec![value]))],
+        writes: vec![(key(name), Logged::Put(Label::default(), vec![value]))],
     };
     let read = |name: &str, stamp: Stamp, value: Option<u8>| Read {
         key: key(name),
         stamp,
-        value: value.map(|value| (0, vec![value])),
+        value: value.map(|value| (Label::default(), vec![value])),
         locked: true,
     };
     let ran = |began, ended, stamp: Option<Stamp>, reads: Vec<Read>| Observed {

@@ -117,7 +117,7 @@ impl Run {
             let read = Read {
                 key: key.clone(),
                 stamp: seen.stamp,
-                value: Some((seen.tag, value)),
+                value: Some((seen.tag.into(), value)),
                 locked: false,
             };
             self.observed.lock().push(Observed { began, ended, stamp: None, reads: vec![read] });

@@ -150,7 +150,7 @@ pub(crate) fn what_was_loaded_and_replayed_is_in_order() {
                 .iter()
                 .map(|key| {
                     let (hash, value) = (loader.hash(T, key), Some(&b"loaded"[..]));
-                    KeyImage { hash, key, tag: 0, value, gsn: 0 }
+                    KeyImage { hash, key, label: 0u8.into(), value, gsn: 0 }
                 })
                 .collect();
             loader.load(T, images.iter().copied()).expect("memory");
@@ -169,7 +169,7 @@ pub(crate) fn what_was_loaded_and_replayed_is_in_order() {
                 }
                 false => {
                     expected.insert(key.to_vec(), value.clone());
-                    Replayed::Put { tag: 0, value: &value }
+                    Replayed::Put { label: 0u8.into(), value: &value }
                 }
             };
             loader.apply(T, hash, &key, gsn, change).expect("memory");

@@ -132,7 +132,7 @@ impl File {
         for (fragment, len) in fragments(value.len() as u32) {
             let mut block = BlockBuilder::with_target(partition, 1);
             let at = fragment.offset as usize;
-            let pushed = block.push_fragment(key, (5, 0), fragment, &value[at..at + len]);
+            let pushed = block.push_fragment(key, (5.into(), 0), fragment, &value[at..at + len]);
             pushed.expect("an empty block takes any entry");
             self.seal(&block);
         }
@@ -201,7 +201,7 @@ fn a_hit_reads_two_blocks_at_most_and_a_miss_over_sixteen_checkpoints_hardly_one
     for (key, value) in &now {
         let found = find(&open, key).expect("sound");
         let expected = match value.clone() {
-            Some(value) => Found::Value { tag: 5, value },
+            Some(value) => Found::Value { label: 5.into(), value },
             None => Found::Deletion,
         };
         assert_eq!(found, expected, "{}", key.escape_ascii());
@@ -244,7 +244,7 @@ fn a_large_value_comes_whole_and_damage_is_told() {
     let open = || OpenChain::open(&disk, &[&full], &options(), 3).expect("sound").expect("maps");
     let chain = open();
     let found = find(&chain, b"large").expect("sound");
-    assert_eq!(found, Found::Value { tag: 5, value: large });
+    assert_eq!(found, Found::Value { label: 5.into(), value: large });
     assert_eq!(chain.counts(), FindCounts { keys: 1, blocks: 3 });
     // A byte of the block of one key.
     let sought = key(77);

@@ -62,9 +62,12 @@ fn push(block: &mut BlockBuilder, put: &Put) {
     let pushed = match *item {
         Item::Value => block.push_value(key, 7, b"value"),
         Item::Tombstone => block.push_tombstone(key),
-        Item::Piece(offset, bytes, total) => {
-            block.push_fragment(key, (7, 0), Fragment { offset, total }, &vec![1; bytes as usize])
-        }
+        Item::Piece(offset, bytes, total) => block.push_fragment(
+            key,
+            (7.into(), 0),
+            Fragment { offset, total },
+            &vec![1; bytes as usize],
+        ),
     };
     pushed.expect("it fits");
 }

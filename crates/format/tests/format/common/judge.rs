@@ -34,7 +34,7 @@ pub(crate) fn read_segment(header: &SegmentHeader, segment: &[u8]) -> usize {
                     let bodies = [called, ended, images, undone].into_iter().flatten();
                     for write in bodies.flatten().chain(record.writes()) {
                         let Ok(write) = write else { break };
-                        if let WriteOp::Patch(ranges) = &write.op {
+                        if let WriteOp::Patch(ranges) | WriteOp::Until { ranges, .. } = &write.op {
                             assert_eq!(ranges.clone().count(), ranges.len());
                         }
                         if let WriteOp::Splice(splices) = &write.op {

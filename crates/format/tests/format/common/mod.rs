@@ -8,12 +8,12 @@ pub(crate) mod mutate;
 pub(crate) mod part;
 pub(crate) mod sample;
 
-use stillpoint_format::LogGsn;
 use stillpoint_format::ident::StoreId;
 use stillpoint_format::log::{
     BatchBuilder, BatchPlace, PatchRange, Record, RecordHead, RecordKind, SegmentHeader, Splice,
     WriteOp, WritesEncoder,
 };
+use stillpoint_format::{Label, LogGsn};
 
 /// The store of all tests.
 pub(crate) const STORE: StoreId = StoreId(*b"\x00\x11stillpoint\xfe\xff!\n");
@@ -21,9 +21,10 @@ pub(crate) const STORE: StoreId = StoreId(*b"\x00\x11stillpoint\xfe\xff!\n");
 /// A write that owns its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
-    Put { table: u16, generation: u32, key: Vec<u8>, tag: u8, value: Vec<u8> },
+    Put { table: u16, generation: u32, key: Vec<u8>, label: Label, value: Vec<u8> },
     Delete { table: u16, generation: u32, key: Vec<u8> },
     Patch { table: u16, generation: u32, key: Vec<u8>, ranges: Vec<(u32, Vec<u8>)> },
+    Until { table: u16, key: Vec<u8>, deadline: u64, ranges: Vec<(u32, Vec<u8>)> },
     Splice { table: u16, generation: u32, key: Vec<u8>, splices: Vec<(u32, u32, Vec<u8>)> },
 }
 
@@ -48,8 +49,15 @@ pub(crate) fn encode_ops(body: &mut Vec<u8>, ops: &[Op]) {
     let mut writes = WritesEncoder::new(body);
     for op in ops {
         match op {
-            Op::Put { table, generation, key, tag, value } => {
-                writes.put(*table, *generation, key, *tag, value)
+            Op::Put { table, generation, key, label, value } => {
+                writes.put(*table, *generation, key, *label, value)
+            }
+            Op::Until { table, key, deadline, ranges } => {
+                let ranges: Vec<_> = ranges
+                    .iter()
+                    .map(|(offset, bytes)| PatchRange { offset: *offset, bytes })
+                    .collect();
+                writes.patch_until((*table, 1, key), *deadline, &ranges)
             }
             Op::Delete { table, generation, key } => writes.delete(*table, *generation, key),
             Op::Patch { table, generation, key, ranges } => {
@@ -110,9 +118,15 @@ pub(crate) fn writes_of(record: &Record<'_>) -> Vec<Op> {
             let write = write.expect("valid write");
             let (table, generation, key) = (write.table, write.generation, write.key.to_vec());
             match write.op {
-                WriteOp::Put { tag, value } => {
-                    Op::Put { table, generation, key, tag, value: value.to_vec() }
+                WriteOp::Put { label, value } => {
+                    Op::Put { table, generation, key, label, value: value.to_vec() }
                 }
+                WriteOp::Until { deadline, ranges } => Op::Until {
+                    table,
+                    key,
+                    deadline,
+                    ranges: ranges.map(|range| (range.offset, range.bytes.to_vec())).collect(),
+                },
                 WriteOp::Delete => Op::Delete { table, generation, key },
                 WriteOp::Patch(ranges) => Op::Patch {
                     table,

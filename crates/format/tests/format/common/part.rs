@@ -1,5 +1,6 @@
 //! A sample checkpoint part.
 
+use stillpoint_format::Label;
 use stillpoint_format::hash::{KeyHasher, partition_of};
 use stillpoint_format::names::CheckpointKind;
 use stillpoint_format::part::{
@@ -10,7 +11,7 @@ use stillpoint_format::part::{
 use super::STORE;
 
 /// What a checkpoint says about a key; `None` is a tombstone.
-pub(crate) type KeyAndValue = (u16, u32, Vec<u8>, Option<(u8, Vec<u8>)>);
+pub(crate) type KeyAndValue = (u16, u32, Vec<u8>, Option<(Label, Vec<u8>)>);
 
 /// The header of the sample part.
 pub(crate) fn part_header(codec: Codec) -> PartHeader {
@@ -70,16 +71,16 @@ fn write_part(
         }
         let key = KeyRef { table: *table, generation: *generation, key };
         let push = |block: &mut BlockBuilder| match value {
-            Some((tag, value)) => block.push_value(key, *tag, value),
+            Some((label, value)) => block.push_value(key, *label, value),
             None => block.push_tombstone(key),
         };
         match value {
-            Some((tag, value)) if value.len() > stillpoint_format::part::FRAGMENT_BYTES => {
+            Some((label, value)) if value.len() > stillpoint_format::part::FRAGMENT_BYTES => {
                 let mut at = 0;
                 for (fragment, len) in fragments(value.len() as u32) {
                     writer.flush(&mut block, *partition);
                     let bytes = &value[at..at + len];
-                    block.push_fragment(key, (*tag, 0), fragment, bytes).expect("empty block");
+                    block.push_fragment(key, (*label, 0), fragment, bytes).expect("empty block");
                     at += len;
                 }
                 assert_eq!(at, value.len());
@@ -138,10 +139,10 @@ pub(crate) fn read_part(
             let record = record?;
             let joined = joiner.push(&record).map_err(|cause| fail(entry.offset, cause))?;
             if let Some(joined) = joined {
-                let value = Some((joined.tag, joined.value.to_vec()));
+                let value = Some((joined.label, joined.value.to_vec()));
                 rows.push((entry.partition, row(&Entry { key: joined.key, ..record }, value)));
             } else if let Content::Value(value) = record.content {
-                rows.push((entry.partition, row(&record, Some((record.tag, value.to_vec())))));
+                rows.push((entry.partition, row(&record, Some((record.label, value.to_vec())))));
             } else if record.content == Content::Tombstone {
                 rows.push((entry.partition, row(&record, None)));
             }
@@ -151,6 +152,6 @@ pub(crate) fn read_part(
     Ok(rows)
 }
 
-fn row(entry: &Entry<'_>, value: Option<(u8, Vec<u8>)>) -> KeyAndValue {
+fn row(entry: &Entry<'_>, value: Option<(Label, Vec<u8>)>) -> KeyAndValue {
     (entry.key.table, entry.key.generation, entry.key.key.to_vec(), value)
 }

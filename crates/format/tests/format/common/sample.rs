@@ -1,5 +1,6 @@
 //! Small correct files, each from one seed.
 
+use stillpoint_format::Label;
 use stillpoint_format::log::{
     BatchBuilder, BatchPlace, Continuation, LoggedCall, RecordHead, RecordKind, SegmentHeader,
 };
@@ -74,8 +75,15 @@ fn sample_ops(stream: &mut Stream) -> Vec<Op> {
     (0..stream.below(4))
         .map(|_| {
             let key = vec![stream.next() as u8; [3, 8, 300][stream.below(3)]];
-            match stream.below(4) {
-                0 => Op::Put { table, generation, key, tag: 1, value: vec![7; stream.below(40)] },
+            match stream.below(5) {
+                0 => {
+                    let label = Label { tag: 1, deadline: stream.below(3) as u64 };
+                    Op::Put { table, generation, key, label, value: vec![7; stream.below(40)] }
+                }
+                4 => {
+                    let ranges = vec![(4, vec![9; 8]); stream.below(2)];
+                    Op::Until { table, key, deadline: stream.below(3) as u64, ranges }
+                }
                 1 => Op::Delete { table, generation, key },
                 2 => {
                     let offset = [4, 100_000][stream.below(2)];
@@ -97,7 +105,8 @@ pub(crate) fn sample_part(stream: &mut Stream) -> Vec<u8> {
     let codec = [Codec::None, Codec::Lz4, Codec::Zstd][stream.below(3)];
     let rows: Vec<_> = (0..stream.below(20) as u32)
         .map(|n| {
-            let value = (stream.below(4) > 0).then(|| (1, vec![n as u8; stream.below(200)]));
+            let label = Label { tag: 1, deadline: stream.below(3) as u64 };
+            let value = (stream.below(4) > 0).then(|| (label, vec![n as u8; stream.below(200)]));
             (n / 4, (n as u16, 1, vec![n as u8; stream.below(12)], value))
         })
         .collect();

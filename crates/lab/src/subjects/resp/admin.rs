@@ -122,6 +122,26 @@ impl Admin {
         }
     }
 
+    /// Sends several commands at once. Returns how many the server has taken before it refused one for
+    /// want of memory.
+    ///
+    /// # Errors
+    /// When the connection breaks, or a command is refused for another reason.
+    pub(crate) fn count_taken(&mut self, requests: &[Vec<&[u8]>]) -> LabResult<u64> {
+        let borrowed: Vec<&[&[u8]]> = requests.iter().map(Vec::as_slice).collect();
+        self.send(&borrowed)?;
+        let (mut taken, mut is_full) = (0, false);
+        for request in requests {
+            match self.reply(request) {
+                Ok(_) if is_full => {}
+                Ok(_) => taken += 1,
+                Err(LabError::Server { reason, .. }) if reason.contains("OOM") => is_full = true,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(taken)
+    }
+
     /// Number of keys of the selected database.
     ///
     /// # Errors
