@@ -265,6 +265,11 @@ impl ViewSink {
         batch
     }
 
+    /// Bytes of the large values that are kept in the store's memory.
+    pub fn large_bytes(&self) -> usize {
+        self.large_bytes.load(Relaxed) // a figure
+    }
+
     /// Frees a large value that was queued.
     fn release(&self, value: KeptValue) {
         self.large_bytes.fetch_sub(value.len(), Relaxed); // a figure

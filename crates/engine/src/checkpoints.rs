@@ -157,6 +157,9 @@ const FREES_EVERY: Duration = Duration::from_secs(1);
 const WAITING_CELL_BYTES: usize = 64;
 /// Such a checkpoint is taken only if deleted keys hold this fraction of the memory.
 const WAITING_PART: usize = 256;
+/// If they hold this fraction, there is no time for the usual pause between two such checkpoints. A cache that
+/// gives up keys stops at twice as much.
+const PRESSING_PART: usize = 16;
 /// Periods without a checkpoint, after which one is overdue.
 const OVERDUE_PERIODS: u32 = 3;
 
@@ -475,7 +478,7 @@ impl Checkpoints {
             }
             let waited = Duration::from_nanos(now_ns.saturating_sub(state.last_ns));
             let is_urgent = state.frees_memory(shared, commits, waited)
-                || state.has_many_notes && waited >= state.frees_every()
+                || state.has_many_notes && waited >= state.frees_every(false)
                 || state.chain_is_damaged;
             if commits == state.last_commits && state.earlier_log_bytes == 0 && !is_urgent {
                 return false;
@@ -588,18 +591,17 @@ impl State {
     fn frees_memory(&self, shared: &Shared, commits: u64, waited: Duration) -> bool {
         let last = self.last.as_ref();
         let (held, most) = (shared.store.held_bytes(), shared.store.max_memory_bytes());
-        let waiting_bytes = shared.store.waiting_cells() * WAITING_CELL_BYTES;
         shared.keeps_deleted_keys
-            && waiting_bytes >= most / WAITING_PART
+            && waiting_bytes(shared) >= most / WAITING_PART
             && held >= most - most / 16
-            && waited >= self.frees_every()
+            && waited >= self.frees_every(is_pressing(shared))
             && (commits != self.last_commits || last.is_some_and(|done| done.changed > 0))
     }
 
     /// Shortest time from one checkpoint to another that frees something.
-    fn frees_every(&self) -> Duration {
+    fn frees_every(&self, is_pressing: bool) -> Duration {
         let last_took = self.last.as_ref().map_or(Duration::ZERO, |done| done.duration);
-        FREES_EVERY.max(last_took * 4)
+        pause_after(last_took, is_pressing)
     }
 
     /// Whether the newest checkpoint has all commits, of which there were so many since the opening.
@@ -617,6 +619,22 @@ impl State {
         let most = self.policy.every.map(|every| every.saturating_mul(OVERDUE_PERIODS));
         most.is_some_and(|most| waited > most)
     }
+}
+
+/// Shortest time from a checkpoint that took so long to another that frees memory.
+fn pause_after(last_took: Duration, is_pressing: bool) -> Duration {
+    if is_pressing { FREES_EVERY } else { FREES_EVERY.max(last_took * 4) }
+}
+
+/// Bytes that deleted keys hold while they wait for a checkpoint.
+fn waiting_bytes(shared: &Shared) -> usize {
+    let least = shared.store.waiting_cells() * WAITING_CELL_BYTES;
+    least.max(shared.store.returning_bytes().1)
+}
+
+/// Whether deleted keys that wait for a checkpoint hold so much that others may soon find no memory.
+fn is_pressing(shared: &Shared) -> bool {
+    waiting_bytes(shared) >= shared.store.max_memory_bytes() / PRESSING_PART
 }
 
 fn pace_of(policy: &CheckpointPolicy) -> Pace {

@@ -6,7 +6,9 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use stillpoint_format::Stamp;
-use stillpoint_store::{FoundValue, KeySet, Mode, RecordUse, TableId, TxError, ValueRef, Worker};
+use stillpoint_store::{
+    FoundValue, KeySet, Mode, Patience, RecordUse, TableId, TxError, ValueRef, Worker,
+};
 use stillpoint_sync::{mutant, planted};
 use stillpoint_txn::Arrival;
 
@@ -178,15 +180,30 @@ impl Session {
     pub fn execute<B: Batch + ?Sized>(&mut self, batch: &mut B) {
         let inside = Inside::batch("execute");
         match inside.and_then(|inside| self.admit().map(|()| inside)) {
+            Ok(_inside) => self.run_admitted(batch),
+            Err(refused) => refuse_all(batch, 0, &refused),
+        }
+    }
+
+    /// As [`execute`](Self::execute), but a transaction waits for others for a moment only. Then it ends with
+    /// [`TxError::WaitsForItself`]. For upkeep that may leave out keys that somebody works on.
+    pub fn execute_if_free<B: Batch + ?Sized>(&mut self, batch: &mut B) {
+        let inside = Inside::batch("execute_if_free");
+        match inside.and_then(|inside| self.admit().map(|()| inside)) {
             Ok(_inside) => {
-                let runner =
-                    runner_of(&mut self.call, &mut self.inputs, &mut self.serials, &self.shared);
-                run_batch(&mut self.worker, &mut self.parts, runner, batch);
-                self.note_failure();
-                self.cut_if_due();
+                self.worker.set_patience(Patience::Brief);
+                self.run_admitted(batch);
             }
             Err(refused) => refuse_all(batch, 0, &refused),
         }
+    }
+
+    #[inline]
+    fn run_admitted<B: Batch + ?Sized>(&mut self, batch: &mut B) {
+        let runner = runner_of(&mut self.call, &mut self.inputs, &mut self.serials, &self.shared);
+        run_batch(&mut self.worker, &mut self.parts, runner, batch);
+        self.note_failure();
+        self.cut_if_due();
     }
 
     /// As [`execute`](Self::execute) from transaction `from` on, but never waits for keys that are

@@ -421,6 +421,60 @@ fn an_open_transaction_goes_on_while_others_wait_for_it() {
     assert_eq!(engine.len(table), 52);
 }
 
+/// Deletes a key.
+struct Deletes {
+    table: TableId,
+    key: &'static [u8],
+    ended: Option<Result<(), TxError>>,
+}
+
+impl Procedure for Deletes {
+    fn declare(&mut self, keys: &mut KeySet) {
+        keys.push(self.table, self.key, Mode::Write, 0);
+    }
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        tx.delete_slot(Slot(0)).map(drop)
+    }
+    fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
+        self.ended = Some(result.map(drop));
+    }
+}
+
+#[test]
+fn upkeep_leaves_out_a_key_that_somebody_has_locked() {
+    let engine = open(&SimDisk::new(1), 8);
+    let table = engine.table("table").expect("a table");
+    let mut session = engine.session().expect("a session");
+    for key in [b"held", b"free"] {
+        session.transact(|tx| tx.put(table, key, b"value")).expect("commits");
+    }
+    let mut holding = engine.session().expect("a session");
+    let (begun, has_begun) = std::sync::mpsc::channel();
+    let (over, is_over) = std::sync::mpsc::channel::<()>();
+    let holder = spawn("holder", move || {
+        let mut transaction = holding.begin().expect("begins");
+        transaction.tx().expect("not in a batch").put(table, b"held", b"1").expect("no conflict");
+        begun.send(()).expect("the test waits");
+        // A transaction that waits for the lock goes on after this.
+        let _ = is_over.recv_timeout(Duration::from_secs(5));
+        transaction.commit().expect("commits");
+    });
+    has_begun.recv().expect("it has begun");
+    let deletes = |key| Deletes { table, key, ended: None };
+    let mut upkeep = [deletes(b"held"), deletes(b"free")];
+    session.execute_if_free(&mut upkeep[..]);
+    over.send(()).expect("the holder waits");
+    let [held, free] = upkeep.map(|one| one.ended.expect("it has ended"));
+    assert!(matches!(held, Err(TxError::WaitsForItself)), "{held:?}");
+    assert!(free.is_ok(), "{free:?}");
+    holder.expect("a thread").join().expect("no panic");
+    // Other batches wait as before.
+    let mut last = [deletes(b"held")];
+    session.execute(&mut last[..]);
+    assert!(matches!(last[0].ended, Some(Ok(()))));
+    assert_eq!(engine.len(table), 0);
+}
+
 /// A table that is emptied meanwhile conflicts with the transaction that has read it.
 #[test]
 fn an_open_transaction_does_not_outlive_its_table() {

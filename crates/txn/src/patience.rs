@@ -12,16 +12,25 @@ pub enum Patience {
     Endless,
     /// About a sixth of a second.
     Short,
+    /// Some microseconds. For work that may as well be done on other records.
+    Brief,
 }
 
 /// Turns of a short wait: those that spin and yield, and 1,500 that sleep a tenth of a millisecond.
 const SHORT_TURNS: u32 = 128 + 1500;
+
+/// Turns of a brief wait: those that spin.
+const BRIEF_TURNS: u32 = 64;
 
 impl Patience {
     /// Whether a wait of this number of turns has been long enough, so that the transaction gives
     /// up. A turn is one call of [`Backoff::wait`](stillpoint_sync::Backoff::wait).
     #[inline]
     pub fn is_over(self, turns: u32) -> bool {
-        self == Patience::Short && turns > SHORT_TURNS
+        match self {
+            Self::Endless => false,
+            Self::Short => turns > SHORT_TURNS,
+            Self::Brief => turns >= BRIEF_TURNS,
+        }
     }
 }

@@ -21,7 +21,7 @@ use stillpoint_journal::Shortage;
 use stillpoint_store::{Outcome, Phase, Sink, TableId};
 use stillpoint_sync::{mutant, planted};
 
-use super::{Checkpoints, Running, TICK, Wish};
+use super::{Checkpoints, Running, TICK, Wish, is_pressing};
 use crate::error::{Error, SnapshotEnd};
 use crate::named::OWN_TABLES;
 use crate::shared::Shared;
@@ -32,8 +32,8 @@ pub(crate) struct OpenView {
     sink: Arc<ViewSink>,
     progress: Arc<Progress>,
     since_ns: u64,
-    /// Bytes of the store above which the snapshot ends: half of what was free at its begin.
-    store_bytes_max: usize,
+    /// Spare bytes of the store below which the snapshot ends: half of those at its begin.
+    spare_bytes_min: usize,
     end: OnceLock<SnapshotEnd>,
 }
 
@@ -118,7 +118,7 @@ impl Checkpoints {
             sink: sink.clone(),
             progress: progress.clone(),
             since_ns: shared.config.environment.clock.monotonic_ns(),
-            store_bytes_max: half_of_free(shared),
+            spare_bytes_min: shared.store.spare_bytes() / 2,
             end: OnceLock::new(),
         });
         (state.running, state.view) = (Some(progress.clone()), Some(view.clone()));
@@ -141,11 +141,12 @@ impl Checkpoints {
         }
     }
 
-    /// Ends the open snapshot if the store has little memory left for commits: what the snapshot keeps may
-    /// be the reason.
+    /// Ends the open snapshot if the store has little memory left for commits, and the snapshot may be the
+    /// reason. It keeps large values, or cells of deleted keys that no capture spares.
     pub(crate) fn end_view_for_memory(&self, shared: &Shared) {
-        let view = self.state.lock().view.clone();
-        if let Some(view) = view.filter(|it| shared.store.held_bytes() > it.store_bytes_max) {
+        let Some(view) = self.state.lock().view.clone() else { return };
+        let keeps = view.sink.large_bytes() > 0 || shared.store.captures_keep_deleted_keys();
+        if keeps && shared.store.spare_bytes() < view.spare_bytes_min {
             view.end(SnapshotEnd::StoreMemory);
         }
     }
@@ -158,7 +159,8 @@ impl Checkpoints {
             let state = self.state.lock();
             let Some(view) = state.view.clone() else { return };
             let waited = Duration::from_nanos(now_ns.saturating_sub(state.last_ns));
-            let frees_memory = state.frees_memory(shared, commits, waited);
+            // A cache is full all the time, and some of its deleted keys always wait for a checkpoint.
+            let frees_memory = is_pressing(shared) && state.frees_memory(shared, commits, waited);
             let (positions, limit) = (state.positions.clone(), state.policy.log_limit_bytes);
             (view, frees_memory, positions, state.earlier_log_bytes, limit)
         };
@@ -173,12 +175,6 @@ impl Checkpoints {
             view.end(SnapshotEnd::StoreMemory);
         }
     }
-}
-
-/// What the store may hold before half of its free memory is used.
-fn half_of_free(shared: &Shared) -> usize {
-    let (held, most) = (shared.store.held_bytes(), shared.store.max_memory_bytes());
-    held + most.saturating_sub(held) / 2
 }
 
 /// Captures a snapshot into `sink`, and tells once the point of consistency has passed. Returns when all

@@ -369,6 +369,38 @@ fn a_store_that_gets_full_ends_the_snapshot_first() {
     }
 }
 
+/// A full store, such as a cache, holds all of its memory, and has spare bytes in it. A snapshot that keeps
+/// nothing of it is read to the end.
+#[test]
+fn a_full_store_has_complete_snapshots() {
+    let disk = Arc::new(SimDisk::new(1));
+    let mut config = config_on(&disk, "calc:partial", "none");
+    config.max_memory_bytes = 64 << 20;
+    let engine = Engine::open(config).expect("an empty directory");
+    let table = engine.table("things").expect("a table");
+    let mut session = engine.session().expect("a session");
+    let key = |number: u32| number.to_be_bytes();
+    let is_full =
+        |number: &u32| session.transact(|tx| tx.put(table, &key(*number), &[1; 100])).is_err();
+    let full = (0u32..).find(is_full).expect("the limit is reached");
+    for number in (0..full).step_by(10) {
+        session.transact(|tx| tx.delete(table, &key(number))).expect("a deletion");
+    }
+    while session.idle() {}
+    // The background counts what others hold.
+    RealClock.sleep(Duration::from_millis(20));
+    let spare = engine.memory_room().spare_bytes;
+    assert!(spare > 2 << 20 && engine.stats().memory_bytes > 62 << 20, "{spare}");
+    let mut snapshot = engine.snapshot().expect("a snapshot");
+    for number in (1..10_000).step_by(10) {
+        let written = session.transact(|tx| tx.put(table, &key(number), &[2; 100]));
+        written.expect("a value of the same size");
+    }
+    RealClock.sleep(Duration::from_millis(50));
+    let found = all_of(&mut snapshot, table).expect("it is complete");
+    assert_eq!(found.len() as u32, full - full.div_ceil(10));
+}
+
 #[test]
 fn a_snapshot_is_neither_read_in_a_batch_nor_waits_there() {
     struct Reads(Option<Snapshot>, bool);

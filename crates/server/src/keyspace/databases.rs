@@ -11,10 +11,11 @@ use stillpoint_io::Rng;
 
 use super::access::LoopKeys;
 use super::counts::Counts;
-use super::elements::{HEAD_BYTES_MAX, Remains};
+use super::elements::{HEAD_BYTES_MAX, NODES_AT_ONCE, Remains};
 use super::eviction::Eviction;
 use super::lock::KeyspaceLock;
 use super::value::{EXPIRY_BYTES, Entry, nodes_table_name, table_name};
+use super::victims::NODE_BYTES;
 use super::waiters::Waiters;
 use super::watch::MissingKeys;
 use crate::config::{DATABASES, Db};
@@ -256,6 +257,14 @@ impl Keyspace {
     pub(crate) fn has_graves(&self) -> bool {
         // Relaxed: a count, which the event loop that reads graves alone writes.
         self.engine().len(self.graves) > self.unreadable_graves.load(Relaxed)
+    }
+
+    /// Bytes of the nodes of deleted collections that wait to be removed, at least.
+    pub(crate) fn buried_bytes(&self) -> usize {
+        // Relaxed: as in `has_graves`.
+        let unreadable = self.unreadable_graves.load(Relaxed);
+        let graves = self.engine().len(self.graves).saturating_sub(unreadable);
+        graves as usize * NODES_AT_ONCE * NODE_BYTES
     }
 
     /// Notes how many graves cannot be read, so that nobody waits for memory of their nodes.

@@ -155,6 +155,8 @@ pub(crate) struct Eviction {
     samples: AtomicUsize,
     /// Whether the policy has found no key to give up, although it was to.
     is_exhausted: AtomicBool,
+    /// Whether nodes of deleted collections are to be removed at once.
+    buries: AtomicBool,
     /// When the marks of the present policy began, in milliseconds since the Unix epoch.
     since_ms: AtomicU64,
     wishes: Mutex<Wishes>,
@@ -188,6 +190,7 @@ impl Eviction {
             needs_marks: AtomicBool::new(false),
             samples: AtomicUsize::new(5),
             is_exhausted: AtomicBool::new(false),
+            buries: AtomicBool::new(false),
             since_ms: AtomicU64::new(0),
             wishes: Mutex::default(),
             changed: Condvar::new(),
@@ -262,6 +265,17 @@ impl Eviction {
     pub(crate) fn ask(&self) {
         self.wishes.lock().room = true;
         self.changed.notify_all();
+    }
+
+    /// Asks for the removal of nodes of deleted collections. Whoever asks wakes the first event loop.
+    pub(crate) fn ask_to_bury(&self) {
+        // Relaxed: the event loop looks at its next tick in any case.
+        self.buries.store(true, Relaxed);
+    }
+
+    /// Whether somebody has asked for that since the last call.
+    pub(crate) fn takes_burial(&self) -> bool {
+        self.buries.load(Relaxed) && self.buries.swap(false, Relaxed)
     }
 
     /// Ends the evicting thread.

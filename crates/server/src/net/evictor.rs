@@ -36,9 +36,55 @@ const IDLE_LOOK: Duration = Duration::from_millis(100);
 const TURNS_TO_FREE: u32 = 3;
 /// The part of the spare memory that is given up for a writer that finds none.
 const ASKED_PART: usize = 8;
-/// While deleted keys that wait for a checkpoint take this part of the limit, and more than so many bytes, no key is given up.
+/// While deleted keys that wait for a checkpoint take this part of the limit, and more than so many bytes, no
+/// key is given up.
 const WAITING_PART: usize = 8;
+/// The same while writers press for memory.
+const PRESSED_PART: usize = 4;
 const WAITING_BYTES_MIN: usize = 32 << 20;
+/// After writers have asked for so long, keys are given up for them whatever else may free memory.
+const ASKS_PATIENCE: Duration = Duration::from_millis(50);
+/// Writers that ask again after a longer time have found room meanwhile.
+const ASKS_APART: Duration = Duration::from_millis(20);
+
+/// Since when writers ask for room, one after the other.
+#[derive(Clone, Copy, Debug, Default)]
+struct Asks {
+    since_ns: u64,
+    last_ns: u64,
+}
+
+impl Asks {
+    /// Notes that a writer asks. Whether writers have asked for long.
+    fn note(&mut self, now_ns: u64) -> bool {
+        if now_ns.saturating_sub(self.last_ns) > ASKS_APART.as_nanos() as u64 {
+            self.since_ns = now_ns;
+        }
+        self.last_ns = now_ns;
+        now_ns - self.since_ns >= ASKS_PATIENCE.as_nanos() as u64
+    }
+}
+
+/// Bytes that are on their way: of keys that were given up, and of nodes of deleted collections, at least.
+#[derive(Clone, Copy, Debug, Default)]
+struct Coming {
+    deleted: usize,
+    buried: usize,
+}
+
+impl Coming {
+    /// Bytes to give up for a writer that asks. `moves` says that records move closer together, which is
+    /// better than to give records up. `presses` says that writers have asked for long: perhaps nothing of
+    /// all this frees memory of their size.
+    fn asked(self, limit_bytes: usize, moves: bool, presses: bool) -> usize {
+        let asked = asked_bytes(limit_bytes).saturating_sub(self.deleted);
+        match (presses, moves) {
+            (true, _) => asked,
+            (false, true) => 0,
+            (false, false) => asked.saturating_sub(self.buried),
+        }
+    }
+}
 
 /// Deletions whose memory is not free yet.
 #[derive(Debug)]
@@ -57,6 +103,7 @@ pub(crate) struct Evictor {
     session: Session,
     victims: Victims,
     deleted: VecDeque<Deleted>,
+    asks: Asks,
 }
 
 impl Evictor {
@@ -64,7 +111,8 @@ impl Evictor {
     pub(crate) fn new(number: usize, shared: Arc<Shared>, session: Session) -> Self {
         let seed = shared.config.rng.next_u64();
         let victims = Victims::new(seed, shared.keyspace.eviction.policy());
-        Self { number, shared, session, victims, deleted: VecDeque::new() }
+        let (deleted, asks) = (VecDeque::new(), Asks::default());
+        Self { number, shared, session, victims, deleted, asks }
     }
 
     /// Runs until the server ends.
@@ -99,23 +147,25 @@ impl Evictor {
             self.shared.keyspace.eviction.note_exhausted(true);
             return Ok(LOOK);
         }
-        let room = self.shared.keyspace.engine().memory_room();
+        let keyspace = &self.shared.keyspace;
+        let room = keyspace.engine().memory_room();
         let kept = kept_bytes(room.limit_bytes);
         let deleted: usize = self.deleted.iter().map(|deleted| deleted.bytes).sum();
+        let coming = Coming { deleted, buried: keyspace.buried_bytes() };
+        if coming.buried > 0 && (is_asked || room.spare_bytes < kept) {
+            keyspace.eviction.ask_to_bury();
+            self.shared.mailboxes.wake(0);
+        }
         // Memory that a checkpoint holds comes back with its end. Further deletions would not free it.
-        let coming = deleted.max(room.returning_bytes) + room.child_bytes;
-        let missing = kept.saturating_sub(room.spare_bytes + coming);
-        // A writer may need memory of a size of which there is none, whatever else is spare. Records that
-        // move closer together are better than records that are given up.
-        let asked = match is_asked && !(missing == 0 && self.session.relocate()) {
-            true => asked_bytes(room.limit_bytes).saturating_sub(deleted),
-            false => 0,
-        };
+        let returning = deleted.max(room.returning_bytes) + room.child_bytes + coming.buried;
+        let missing = kept.saturating_sub(room.spare_bytes + returning);
+        // A writer may need memory of a size of which there is none, whatever else is spare.
+        let presses = is_asked && self.asks.note(self.shared.config.clock.monotonic_ns());
+        let moves = is_asked && missing == 0 && self.session.relocate();
+        let asked = if is_asked { coming.asked(room.limit_bytes, moves, presses) } else { 0 };
         let wanted = missing.max(asked);
         let mut found = true;
-        // Nodes of deleted collections are on their way, nobody knows how many.
-        let comes_by_itself = self.shared.keyspace.has_graves();
-        if wanted > 0 && !waits_for_checkpoint(room) && !comes_by_itself {
+        if wanted > 0 && !waits_for_checkpoint(room, presses) {
             found = self.give_up(wanted);
             self.shared.keyspace.eviction.note_exhausted(!found);
         }
@@ -188,7 +238,59 @@ pub(super) fn asked_bytes(limit_bytes: usize) -> usize {
 }
 
 /// Whether so many deleted keys wait for a checkpoint that further deletions might free nothing. The
-/// engine takes checkpoints for them.
-fn waits_for_checkpoint(room: MemoryRoom) -> bool {
-    room.waiting_bytes > (room.limit_bytes / WAITING_PART).max(WAITING_BYTES_MIN)
+/// engine takes checkpoints for them. A key whose deletion has to wait frees its value at least, so more may wait
+/// if a writer `presses`.
+fn waits_for_checkpoint(room: MemoryRoom, presses: bool) -> bool {
+    let part = if presses { PRESSED_PART } else { WAITING_PART };
+    room.waiting_bytes > (room.limit_bytes / part).max(WAITING_BYTES_MIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    const LIMIT: usize = 1 << 30;
+
+    #[test]
+    fn writers_that_ask_again_and_again_press_in_the_end() {
+        let mut asks = Asks::default();
+        for round in 1..4u64 {
+            let begin = round * 10_000 * MS;
+            assert!((0..50).all(|ms| !asks.note(begin + ms * MS)), "moves may still make room");
+            assert!((50..900).all(|ms| asks.note(begin + ms * MS)));
+        }
+        // Each of these has found room soon.
+        assert!((0..100).all(|turn| !asks.note(100_000 * MS + turn * 30 * MS)));
+    }
+
+    #[test]
+    fn neither_moves_nor_graves_hold_up_who_presses() {
+        let bytes = asked_bytes(LIMIT);
+        let none = Coming::default();
+        assert_eq!(none.asked(LIMIT, false, false), bytes);
+        assert_eq!(none.asked(LIMIT, true, false), 0);
+        assert_eq!(none.asked(LIMIT, true, true), bytes);
+        let graves = Coming { buried: LIMIT, ..none };
+        assert_eq!(graves.asked(LIMIT, false, false), 0);
+        assert_eq!(graves.asked(LIMIT, false, true), bytes);
+        assert_eq!(Coming { buried: 1, ..none }.asked(LIMIT, false, false), bytes - 1);
+        // What was given up before is free soon.
+        assert_eq!(Coming { deleted: bytes, ..none }.asked(LIMIT, true, true), 0);
+    }
+
+    #[test]
+    fn more_may_wait_for_a_checkpoint_if_writers_press() {
+        let room = |waiting_bytes| MemoryRoom {
+            limit_bytes: LIMIT,
+            spare_bytes: 0,
+            returning_bytes: 0,
+            waiting_bytes,
+            child_bytes: 0,
+        };
+        assert!(!waits_for_checkpoint(room(LIMIT / 8), false));
+        assert!(waits_for_checkpoint(room(LIMIT / 8 + 1), false));
+        assert!(!waits_for_checkpoint(room(LIMIT / 4), true));
+        assert!(waits_for_checkpoint(room(LIMIT / 4 + 1), true));
+    }
 }

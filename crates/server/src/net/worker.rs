@@ -172,6 +172,8 @@ impl Worker {
         self.pass()?;
         if self.now_ms >= self.next_tick_ms {
             self.tick()?;
+        } else if self.number == 0 && self.shared.keyspace.eviction.takes_burial() {
+            self.reclaim(RECLAIM_NS);
         }
         for worker in self.shared.keyspace.waiters.take_passed_on() {
             self.shared.mailboxes.wake(worker);
@@ -583,8 +585,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Removes nodes of deleted collections, for a moment.
-    fn reclaim(&mut self) {
+    /// Removes nodes of deleted collections, for a moment, or for `full_ns` while memory is nearly full.
+    fn reclaim(&mut self, full_ns: u64) {
         let Self { shared, session, reclaimer, number, .. } = self;
         let (keyspace, clock) = (&shared.keyspace, &*shared.config.clock);
         if *number > 0 {
@@ -596,9 +598,11 @@ impl Worker {
         let mut budget_ns = None;
         while reclaimer.step(session, keyspace)
             && clock.monotonic_ns() - start_ns
-                < *budget_ns.get_or_insert_with(|| {
-                    if is_nearly_full() { FULL_RECLAIM_NS } else { RECLAIM_NS }
-                })
+                < *budget_ns.get_or_insert_with(
+                    || {
+                        if is_nearly_full() { full_ns } else { RECLAIM_NS }
+                    },
+                )
         {}
     }
 
@@ -611,7 +615,7 @@ impl Worker {
         }
         self.look_after_clients();
         self.expire()?;
-        self.reclaim();
+        self.reclaim(FULL_RECLAIM_NS);
         self.session.idle();
         self.check_health()?;
         if self.number == 0 {

@@ -142,7 +142,7 @@ impl Worker {
         next: Run,
         run: &mut impl FnMut(&mut OpenTransaction<'_>) -> Result<R, TxError>,
     ) -> Result<R, TxError> {
-        if self.local.patience == Patience::Short {
+        if self.local.patience != Patience::Endless {
             return Err(TxError::WaitsForItself);
         }
         let store = self.local.store.clone();

@@ -26,7 +26,7 @@ use crate::planted::mutant;
 /// Nodes that one transaction removes.
 const STEP: usize = 64;
 /// Most nodes that a command removes when it deletes a collection.
-const NODES_AT_ONCE: usize = 32;
+pub(in crate::keyspace) const NODES_AT_ONCE: usize = 32;
 /// Bytes of a grave before the header: the number of the database's table, and the kind.
 pub(super) const GRAVE_HEAD: usize = 3;
 /// Graves that one step of a scan looks at.
