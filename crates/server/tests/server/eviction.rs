@@ -142,7 +142,9 @@ fn a_full_cache_keeps_what_is_used_and_refuses_nothing() {
         let hot = existing(&mut c, 0..100);
         assert!(hot.len() > 90, "{policy}: of the hottest 100 keys {} are there", hot.len());
         let old = existing(&mut c, HOT..HOT + 10_000);
-        assert!(old.len() < 5_000, "{policy}: {} of 10,000 old keys are there", old.len());
+        // Of the keys that were used once, LFU gives up any, whatever their age.
+        let most = if policy == "allkeys-lru" { 5_000 } else { 7_500 };
+        assert!(old.len() < most, "{policy}: {} of 10,000 old keys are there", old.len());
         let used = field(&c.call(&["INFO", "memory"]).text(), "used_memory");
         assert!(used < 48 << 20, "{policy}: {used} bytes");
     }
