@@ -100,7 +100,14 @@ fn open(
         .iter()
         .filter(|table| matches!(&table.kind, KindName::Other(name) if name == KIND_NAME));
     let sections = paged.filter_map(|table| table.private.as_deref());
-    let counts = sections.filter_map(Paged::map_of).max();
+    // Without a state that counts, the store of pages begins anew. So each section must be understood.
+    let counts = sections
+        .map(|section| {
+            Paged::map_of(section).ok_or_else(|| {
+                Error::Pages(format!("this build cannot read {section:?} of the MANIFEST"))
+            })
+        })
+        .try_fold(None, |greatest, map| map.map(|map| greatest.max(Some(map))))?;
     let (page_bytes, frames) = (config.page_bytes, pool_bytes / config.page_bytes);
     let pages = PageStoreConfig {
         store: manifest.store,

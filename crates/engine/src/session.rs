@@ -8,7 +8,7 @@ use std::sync::Arc;
 use stillpoint_format::Stamp;
 use stillpoint_store::{FoundValue, KeySet, Mode, RecordUse, TableId, TxError, ValueRef, Worker};
 use stillpoint_sync::{mutant, planted};
-use stillpoint_txn::Arrival;
+use stillpoint_txn::{Arrival, Presence, UnlockedRead};
 
 use crate::batch::{Batch, InMemory, Procedure};
 use crate::call::Call;
@@ -497,9 +497,30 @@ impl Session {
         self.parts.is_some() && self.shared.kinds.of(table).is_some()
     }
 
+    /// Reads one key of a table of another kind: without a lock, or in a transaction of its own.
+    fn read_in_part(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<FoundValue>, Error> {
+        let kind = self.shared.kinds.kind_of(table)?;
+        let read = loop {
+            match kind.read(table, key, out)? {
+                Presence::Here(read) => break read,
+                Presence::NotHere(arrival) => arrival.wait()?,
+            }
+        };
+        let Some(UnlockedRead { tag, stamp }) = read else {
+            return self.read_in_transaction(table, key, out);
+        };
+        self.worker.depend_on(stamp);
+        Ok(tag.map(|tag| FoundValue { tag, stamp }))
+    }
+
     /// Reads one key of a table of another kind, in a transaction of its own.
     #[cold]
-    fn read_in_part(
+    fn read_in_transaction(
         &mut self,
         table: TableId,
         key: &[u8],

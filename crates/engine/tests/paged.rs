@@ -2,13 +2,15 @@
 //! refused.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use stillpoint::{
     Config, Durability, Engine, Environment, Error, Executed, KeySet, Kind, Mode, Procedure,
     Session, Slot, Stamp, TableId, Tx, TxError,
 };
-use stillpoint_io::{ManualClock, Rng, SeededRng, SimDisk};
+use stillpoint_format::manifest::Manifest;
+use stillpoint_io::{ManualClock, Rng, SeededRng, SimDisk, read_all, write_file_durably};
 
 const PAGE_BYTES: usize = 4096;
 
@@ -263,4 +265,58 @@ fn a_batch_that_may_not_wait_ends_when_its_pages_have_come() {
         }
     }
     assert!(returns > 0, "the table is larger than its pool");
+}
+
+/// A commit is acknowledged upon a leaf that an open transaction of another log has split. The leaf was
+/// evicted and read again in between.
+#[test]
+fn a_commit_depends_on_the_split_before_it_whichever_log_has_it() {
+    for seed in 1..=4 {
+        let disk = SimDisk::new(seed);
+        let (engine, table) = open(&disk);
+        let [mut first, mut second] = [(); 2].map(|()| engine.session().expect("a session"));
+        for number in 0..200u8 {
+            put(&mut second, table, &[200, number], &[1; 900]);
+        }
+        let mut splits = first.begin().expect("begins");
+        for number in 0..8u8 {
+            let mut tx = splits.tx().expect("no declared transaction");
+            tx.put(table, &[1, number], &[2; 900]).expect("room");
+        }
+        let mut out = Vec::new();
+        for number in 0..200u8 {
+            // A key may share the word of one that the open transaction has locked.
+            let _ = second.read(table, &[200, number], &mut out);
+        }
+        let key = (0..=u8::MAX)
+            .map(|number| [1, 7, number])
+            .find(|key| second.transact(|tx| tx.put(table, key, b"acknowledged")).is_ok());
+        let key = key.expect("a key with a word of its own");
+        let crashed = disk.crash_image(seed);
+        let (engine, table) = open(&crashed);
+        let found = all(&mut engine.session().expect("a session"), table);
+        assert_eq!(found.get(&key[..]).map(Vec::as_slice), Some(&b"acknowledged"[..]));
+        assert_eq!(found.len(), 201, "seed {seed}: the open transaction is undone");
+        drop(splits);
+    }
+}
+
+#[test]
+fn a_section_that_cannot_be_read_leaves_the_pages_alone() {
+    let disk = SimDisk::new(3);
+    let (engine, table) = open(&disk);
+    let records = fill(&mut engine.session().expect("a session"), table, 1);
+    engine.checkpoint().expect("a sound disk");
+    engine.close().expect("closes");
+    let path = Path::new("MANIFEST");
+    let bytes = read_all(&disk, path).expect("a MANIFEST");
+    let mut manifest = Manifest::decode_with_kinds(&bytes, &["paged"]).expect("sound");
+    let private = manifest.tables.iter_mut().find_map(|table| table.private.as_mut());
+    private.expect("a section").push_str(" later=1");
+    write_file_durably(&disk, path, &manifest.encode().expect("encodes")).expect("writes");
+    let refused = Engine::open(configure(&disk, 16)).map(drop);
+    assert!(matches!(&refused, Err(Error::Pages(why)) if why.contains("later=1")), "{refused:?}");
+    write_file_durably(&disk, path, &bytes).expect("writes");
+    let (engine, table) = open(&disk);
+    assert!(all(&mut engine.session().expect("a session"), table) == records);
 }

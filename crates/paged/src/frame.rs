@@ -175,7 +175,7 @@ impl<'p> Latched<'p> {
     pub(crate) fn set_stamp(&self, stamp: Stamp) {
         self.header().set_stamp(stamp);
         // Relaxed: the latch orders all stores.
-        self.node().owner_words()[1].store(stamp.gsn(), Relaxed);
+        self.node().owner_words()[1].store(stamp.to_bits(), Relaxed);
     }
 }
 
