@@ -314,6 +314,7 @@ impl TableKind for Paged {
                 },
             };
             let Some(stamp) = self.locks.stamp_if_free(name) else { break };
+            mutant!(UnlockedReadUnchecked => std::thread::yield_now());
             let tag = self.pool.copy_value(place, out);
             if mutant!(self.pool.is_still(place.leaf), UnlockedReadUnchecked => true) {
                 return Ok(Presence::Here(Some(UnlockedRead { tag, stamp })));

@@ -168,7 +168,8 @@ impl Part {
                 None => pool.latch_leaf(id, key)?,
             };
             let mut claims = Claims { table: &kind.locks, held: &mut *locks };
-            if after.is_none() && leaf.is_worth_a_purge() {
+            let purges = after.is_none() && leaf.is_worth_a_purge();
+            if purges {
                 pool.purge(&leaf.latched, id, &mut log, &mut claims)?;
                 leaf.slot = leaf.latched.node().search(key);
             }
@@ -196,7 +197,7 @@ impl Part {
                     Err(blocked) => Wait::Blocked(blocked),
                 }
             };
-            drop(leaf);
+            leaf.release(purges);
             let mut claims = Claims { table: &kind.locks, held: &mut *locks };
             let blocked = match waits {
                 Wait::Blocked(blocked) => blocked,

@@ -48,6 +48,13 @@ impl<'p> Leaf<'p> {
         (!has_room).then_some(needed)
     }
 
+    /// Gives the latch back. Who waits for a reader must not disturb its reading by a new version.
+    pub(crate) fn release(self, is_changed: bool) {
+        if !is_changed {
+            self.latched.release_unchanged();
+        }
+    }
+
     /// Whether more than half of the records are deleted ones. True now and then alone, since the
     /// transactions that have deleted them may be open.
     pub(crate) fn is_worth_a_purge(&self) -> bool {

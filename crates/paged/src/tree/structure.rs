@@ -15,7 +15,8 @@ use super::change::{Leaf, Value};
 use super::{PageLog, Pause};
 use crate::backing::NewPage;
 use crate::frame::{Latched, State};
-use crate::held::Claims;
+use crate::held::{Claimed, Claims};
+use crate::locks::Blocked;
 use crate::planted;
 use crate::pool::Pool;
 use crate::swip::Swip;
@@ -110,18 +111,22 @@ impl Pool {
                 if has_room(&parent, key, room) {
                     return Ok(Attempt::Ended);
                 }
+                // A part of the leaf's stretch moves to the new page.
+                let page = parent.header().page();
+                let claimed = claim_leaf(level, page, &reserved, claims);
+                let _claimed = match claimed {
+                    Ok(claimed) => claimed,
+                    Err(blocked) => {
+                        parent.release_unchanged();
+                        return Err(blocked.into());
+                    }
+                };
                 if level == 0 {
                     self.purge(&parent, table, log, claims)?;
                     if has_room(&parent, key, room) {
                         return Ok(Attempt::Ended);
                     }
                 }
-                // A part of the leaf's stretch moves to the new page.
-                let page = parent.header().page();
-                let _claimed = match level {
-                    0 => Some(claims.claim(page, Some(reserved.page.page))?),
-                    _ => None,
-                };
                 self.raise_root(&parent, &mut reserved, log)?;
                 return Ok(Attempt::Again);
             }
@@ -134,17 +139,20 @@ impl Pool {
         if has_room(&child, key, room) {
             return Ok(Attempt::Ended);
         }
+        let _claimed = match claim_leaf(level, child.header().page(), &reserved, claims) {
+            Ok(claimed) => claimed,
+            Err(blocked) => {
+                child.release_unchanged();
+                parent.release_unchanged();
+                return Err(blocked.into());
+            }
+        };
         if level == 0 {
             self.purge(&child, table, log, claims)?;
             if has_room(&child, key, room) {
                 return Ok(Attempt::Ended);
             }
         }
-        let page = child.header().page();
-        let _claimed = match level {
-            0 => Some(claims.claim(page, Some(reserved.page.page))?),
-            _ => None,
-        };
         self.split(&parent, &child, key, &mut reserved, log)
     }
 
@@ -317,6 +325,19 @@ fn append(
 
 fn image_of<'b>(head: &'b [u8], heap: &'b [u8], page_bytes: usize) -> PageImage<'b> {
     PageImage { head, heap_start: ((page_bytes - heap.len()) / 8) as u16, heap }
+}
+
+/// Claims the stretch of a leaf that is about to be split. Nothing for an inner node.
+fn claim_leaf<'t>(
+    level: u8,
+    page: u64,
+    reserved: &Reserved<'_>,
+    claims: &mut Claims<'t, '_>,
+) -> Result<Option<Claimed<'t>>, Blocked> {
+    match level {
+        0 => claims.claim(page, Some(reserved.page.page)).map(Some),
+        _ => Ok(None),
+    }
 }
 
 /// Whether a latched node has the room.

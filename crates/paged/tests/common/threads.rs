@@ -154,6 +154,15 @@ pub(crate) fn a_checkpoint_waits_for_a_page_that_is_being_changed() {
     }
 }
 
+/// Ends the threads of a test, also after a panic.
+struct Ends(Arc<AtomicBool>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
 /// Writers give few keys values of one repeated byte that tells the key, and add and remove keys between
 /// them. Or they give up an odd value. Readers without locks see whole even values of their keys.
 pub(crate) fn unlocked_reads_see_whole_committed_values() {
@@ -169,6 +178,7 @@ pub(crate) fn unlocked_reads_see_whole_committed_values() {
             put.expect("commits");
         }
         let is_over = Arc::new(AtomicBool::new(false));
+        let ends = Ends(is_over.clone());
         let threads: Vec<_> = (1..=2)
             .map(|thread| {
                 let (world, is_over) = (world.clone(), is_over.clone());
@@ -206,7 +216,7 @@ pub(crate) fn unlocked_reads_see_whole_committed_values() {
                 seen += 1;
             }
         }
-        is_over.store(true, SeqCst);
+        drop(ends);
         threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
         assert!(seen > 1000 && world.kind.is_unlocked());
     }
