@@ -120,6 +120,12 @@ impl Engine {
         if self.shared.load.is_due() {
             threads.push(watched(&self.shared, "loading", |shared| shared.load.run(shared))?);
         }
+        if let Some(paged) = &self.shared.paged {
+            let pool = paged.pool().clone();
+            threads.push(watched(&self.shared, "pages", move |shared| {
+                pool.provide(|| shared.stopping.load(Acquire));
+            })?);
+        }
         threads.push(watched(&self.shared, "checkpoint", |shared| {
             // A checkpoint gets the CPU time that transactions leave, and a little more.
             stillpoint_io::go_behind();

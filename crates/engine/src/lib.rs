@@ -101,8 +101,8 @@ pub use stillpoint_store::{
     Slot, StablePool, Stamp, TableId, TxError, ValueRef,
 };
 pub use stillpoint_txn::{
-    Arrival, Discipline, KindKey, KindPart, KindRange, KindTable, LockedTables, LogRefused,
-    Operation, OperationLog, Presence, RangeBatch, Sections, TableKind,
+    Arrival, Discipline, KeyList, KindKey, KindPart, KindRange, KindTable, LockedTables,
+    LogRefused, Operation, OperationLog, Presence, RangeBatch, Sections, TableKind, UnlockedRead,
 };
 pub use tables::Kind;
 pub use transaction::Transaction;

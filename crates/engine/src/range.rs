@@ -28,6 +28,7 @@ struct PartRange<'t> {
     table: TableId,
     /// The part of the range that is still to be read.
     bounds: (Bound<Vec<u8>>, Bound<Vec<u8>>),
+    is_descending: bool,
     batch: RangeBatch,
     /// The next record of `batch`.
     next: usize,
@@ -48,14 +49,25 @@ impl<'t> Range<'t> {
     pub(crate) fn in_part<'k>(
         parts: &'t mut Parts,
         (kind, table): (usize, TableId),
-        bounds: &impl RangeBounds<&'k [u8]>,
+        range: &impl RangeBounds<&'k [u8]>,
+        is_descending: bool,
     ) -> Self {
         let bounds = (
-            bounds.start_bound().map(|key| key.to_vec()),
-            bounds.end_bound().map(|key| key.to_vec()),
+            range.start_bound().map(|key| key.to_vec()),
+            range.end_bound().map(|key| key.to_vec()),
         );
         let batch = RangeBatch::default();
-        Self(Of::Part(PartRange { parts, kind, table, bounds, batch, next: 0, has_begun: false }))
+        let (next, has_begun) = (0, false);
+        Self(Of::Part(PartRange {
+            parts,
+            kind,
+            table,
+            bounds,
+            is_descending,
+            batch,
+            next,
+            has_begun,
+        }))
     }
 
     /// The next record: its key, and its value as the transaction sees it. `None` at the end.
@@ -74,24 +86,29 @@ impl<'t> Range<'t> {
 
 impl PartRange<'_> {
     fn next_record(&mut self) -> Result<Option<(&[u8], ValueRef<'_>)>, TxError> {
-        while self.next == self.batch.records.len() {
+        while self.next == self.batch.len() {
             if self.has_begun && self.batch.is_end {
                 return Ok(None);
             }
             if self.has_begun {
-                self.bounds.0 = Bound::Excluded(std::mem::take(&mut self.batch.last));
+                let next = std::mem::take(&mut self.batch.next);
+                match self.is_descending {
+                    true => self.bounds.1 = Bound::Excluded(next),
+                    false => self.bounds.0 = Bound::Included(next),
+                }
             }
-            let Self { parts, kind, table, bounds, batch, .. } = self;
+            let Self { parts, kind, table, bounds, is_descending, batch, .. } = self;
             let range = KindRange {
                 table: *table,
                 lower: bounds.0.as_ref().map(|key| &key[..]),
                 upper: bounds.1.as_ref().map(|key| &key[..]),
+                is_descending: *is_descending,
             };
             parts.range(*kind, &range, batch)?;
             (self.has_begun, self.next) = (true, 0);
         }
         self.next += 1;
-        let (key, tag, value) = &self.batch.records[self.next - 1];
-        Ok(Some((key, ValueRef::from_bytes(*tag, value))))
+        let (key, tag, value) = self.batch.record(self.next - 1);
+        Ok(Some((key, ValueRef::from_bytes(tag, value))))
     }
 }

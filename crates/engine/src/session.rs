@@ -10,7 +10,7 @@ use stillpoint_store::{
     FoundValue, KeySet, Mode, Patience, RecordUse, TableId, TxError, ValueRef, Worker,
 };
 use stillpoint_sync::{mutant, planted};
-use stillpoint_txn::Arrival;
+use stillpoint_txn::{Arrival, Presence, UnlockedRead};
 
 use crate::batch::{Batch, InMemory, Procedure};
 use crate::call::Call;
@@ -514,9 +514,30 @@ impl Session {
         self.parts.is_some() && self.shared.kinds.of(table).is_some()
     }
 
+    /// Reads one key of a table of another kind: without a lock, or in a transaction of its own.
+    fn read_in_part(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<FoundValue>, Error> {
+        let kind = self.shared.kinds.kind_of(table)?;
+        let read = loop {
+            match kind.read(table, key, out)? {
+                Presence::Here(read) => break read,
+                Presence::NotHere(arrival) => arrival.wait()?,
+            }
+        };
+        let Some(UnlockedRead { tag, stamp }) = read else {
+            return self.read_in_transaction(table, key, out);
+        };
+        self.worker.depend_on(stamp);
+        Ok(tag.map(|tag| FoundValue { tag, deadline: 0, stamp }))
+    }
+
     /// Reads one key of a table of another kind, in a transaction of its own.
     #[cold]
-    fn read_in_part(
+    fn read_in_transaction(
         &mut self,
         table: TableId,
         key: &[u8],

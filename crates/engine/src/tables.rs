@@ -298,7 +298,7 @@ impl Engine {
             .collect::<Result<Vec<NewTable>, _>>()?;
         // Like a declared transaction, this takes the locks of the kinds in their order, and no
         // lock of the store.
-        let mut locked = shared.kinds.lock_tables(tables)?;
+        let mut locked = shared.kinds.lock_tables(tables, &shared.store)?;
         let in_kinds: BTreeSet<TableId> = locked.iter().flat_map(|of| of.ids.clone()).collect();
         let _no_point_of_consistency = hold_point_of_consistency(shared, &next);
         let quiesced = shared.store.driver().quiesce();

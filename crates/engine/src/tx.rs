@@ -511,13 +511,13 @@ impl<'t> Tx<'t> {
         bounds: impl RangeBounds<&'k [u8]>,
     ) -> Result<Range<'_>, TxError> {
         if let Some(kind) = self.parts.as_ref().and_then(|parts| parts.kinds.of(table)) {
-            return Ok(Range::in_part(self.in_parts(), (kind, table), &bounds));
+            return Ok(Range::in_part(self.in_parts(), (kind, table), &bounds, false));
         }
         self.refuse_parts(table)?;
         self.memory.range(table, bounds).map(Range::in_memory)
     }
 
-    /// As [`range`](Self::range), from the greatest key down. Not for paged tables, so far.
+    /// As [`range`](Self::range), from the greatest key down.
     ///
     /// # Errors
     /// As [`range`](Self::range).
@@ -526,6 +526,9 @@ impl<'t> Tx<'t> {
         table: TableId,
         bounds: impl RangeBounds<&'k [u8]>,
     ) -> Result<Range<'_>, TxError> {
+        if let Some(kind) = self.parts.as_ref().and_then(|parts| parts.kinds.of(table)) {
+            return Ok(Range::in_part(self.in_parts(), (kind, table), &bounds, true));
+        }
         self.refuse_parts(table)?;
         self.memory.range_descending(table, bounds).map(Range::in_memory)
     }

@@ -343,3 +343,37 @@ fn a_batch_that_may_not_wait_ends_when_its_pages_have_come() {
     }
     assert!(returns > 0, "the table is larger than its pool");
 }
+
+/// A commit is acknowledged upon a leaf that an open transaction of another log has split. The leaf was
+/// evicted and read again in between.
+#[test]
+fn a_commit_depends_on_the_split_before_it_whichever_log_has_it() {
+    for seed in 1..=4 {
+        let disk = SimDisk::new(seed);
+        let (engine, table) = open(&disk);
+        let [mut first, mut second] = [(); 2].map(|()| engine.session().expect("a session"));
+        for number in 0..200u8 {
+            put(&mut second, table, &[200, number], &[1; 900]);
+        }
+        let mut splits = first.begin().expect("begins");
+        for number in 0..8u8 {
+            let mut tx = splits.tx().expect("no declared transaction");
+            tx.put(table, &[1, number], &[2; 900]).expect("room");
+        }
+        let mut out = Vec::new();
+        for number in 0..200u8 {
+            // A key may share the word of one that the open transaction has locked.
+            let _ = second.read(table, &[200, number], &mut out);
+        }
+        let key = (0..=u8::MAX)
+            .map(|number| [1, 7, number])
+            .find(|key| second.transact(|tx| tx.put(table, key, b"acknowledged")).is_ok());
+        let key = key.expect("a key with a word of its own");
+        let crashed = disk.crash_image(seed);
+        let (engine, table) = open(&crashed);
+        let found = all(&mut engine.session().expect("a session"), table);
+        assert_eq!(found.get(&key[..]).map(Vec::as_slice), Some(&b"acknowledged"[..]));
+        assert_eq!(found.len(), 201, "seed {seed}: the open transaction is undone");
+        drop(splits);
+    }
+}

@@ -7,6 +7,7 @@
 //! 3 split:  left 8, right 8, parent 8, separator, image of the right page
 //! 4 raise:  root 8, child 8, image of the child
 //! 5 kept:   nothing
+//! 6 purge:  page 8, slots 2 each, ascending
 //!
 //! key, separator: length 2, bytes     value: 0, or 1, tag 1, length 4, bytes
 //! image: words at the begin 2, first word of the heap 2, both parts as words of 8 bytes
@@ -25,6 +26,7 @@ const UNDO: u8 = 2;
 const SPLIT: u8 = 3;
 const RAISE: u8 = 4;
 const KEPT: u8 = 5;
+const PURGE: u8 = 6;
 
 /// Tag and bytes of a value. `None` for a key without one.
 pub type LoggedValue<'a> = Option<(u8, &'a [u8])>;
@@ -78,6 +80,13 @@ pub enum PageRecord<'a> {
     },
     /// A change of structure stays, although its transaction has aborted.
     Kept,
+    /// Deleted records have lost their places in a leaf.
+    Purge {
+        /// The leaf.
+        page: u64,
+        /// Their slots before the purge, in ascending order, each as a little-endian number.
+        slots: &'a [u8],
+    },
 }
 
 /// The words of a page, without the unused ones between slots and heap.
@@ -143,6 +152,10 @@ impl<'a> PageRecord<'a> {
                 image.encode(out);
             }
             Self::Kept => out.push(KEPT),
+            Self::Purge { page, slots } => {
+                put_pages(out, PURGE, &[*page]);
+                out.extend_from_slice(slots);
+            }
         }
     }
 
@@ -176,6 +189,7 @@ impl<'a> PageRecord<'a> {
                 Self::Raise { root: rest.u64()?, child: rest.u64()?, image: image(&mut rest)? }
             }
             KEPT => Self::Kept,
+            PURGE => Self::Purge { page: rest.u64()?, slots: slots(&mut rest)? },
             code => {
                 let value = u64::from(code);
                 return Err(rest.error(DecodeCause::Unknown { field: "code", value }));
@@ -213,6 +227,17 @@ fn value<'a>(rest: &mut Cursor<'a>) -> Result<LoggedValue<'a>, DecodeError> {
     Ok(Some((tag, rest.take(bytes as usize)?)))
 }
 
+/// Slots in ascending order, which end the record.
+fn slots<'a>(rest: &mut Cursor<'a>) -> Result<&'a [u8], DecodeError> {
+    let slots = rest.take(rest.rest().len())?;
+    let (numbers, odd) = slots.as_chunks::<2>();
+    let ascend = numbers.iter().map(|slot| u16::from_le_bytes(*slot)).is_sorted_by(|a, b| a < b);
+    if numbers.is_empty() || !odd.is_empty() || !ascend {
+        return Err(rest.error(DecodeCause::Inconsistent("slots that do not ascend")));
+    }
+    Ok(slots)
+}
+
 /// An image, which ends the record.
 fn image<'a>(rest: &mut Cursor<'a>) -> Result<PageImage<'a>, DecodeError> {
     let (head_words, heap_start) = (rest.u16()?, rest.u16()?);
@@ -241,6 +266,7 @@ mod tests {
             PageRecord::Split { left: 1, right: 2, parent: 3, separator: b"s", image },
             PageRecord::Raise { root: 1, child: 2, image },
             PageRecord::Kept,
+            PageRecord::Purge { page: 7, slots: &[1, 0, 0, 1] },
         ]
     }
 

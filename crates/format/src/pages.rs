@@ -11,7 +11,7 @@ use crate::bytes::{put, u32_at, u64_at};
 use crate::error::{DecodeCause, DecodeError};
 use crate::ident::{FileKind, Identity, StoreId};
 use crate::node::{NODE_HEADER_BYTES, WORD_OWNER};
-use crate::{GSN_MAX, names};
+use crate::{Stamp, names};
 
 pub use map::{
     MAP_BLOCK_BYTES, MAP_BLOCK_ENTRIES, MAP_HEADER_PLACES, MAP_PLACES, MapBlock, MapEntry,
@@ -61,6 +61,8 @@ pub struct PageHeader {
     pub page: PageId,
     /// The gsn of the last change.
     pub gsn: u64,
+    /// The log of the last change.
+    pub log: u8,
     /// Number of the table.
     pub table: u16,
     /// Generation of the table.
@@ -73,15 +75,17 @@ impl PageHeader {
         Self {
             checksum: words[0] as u32,
             page: PageId(words[WORD_OWNER]),
-            gsn: words[WORD_OWNER + 1],
+            gsn: Stamp::from_bits(words[WORD_OWNER + 1]).gsn(),
+            log: Stamp::from_bits(words[WORD_OWNER + 1]).log(),
             table: words[WORD_OWNER + 2] as u16,
             generation: (words[WORD_OWNER + 2] >> 32) as u32,
         }
     }
 
-    /// The three words that belong to the owner of a node: page, gsn, table and generation.
+    /// The three words that belong to the owner of a node: page, stamp, table and generation.
     pub const fn owner_words(&self) -> [u64; 3] {
-        [self.page.0, self.gsn, self.table as u64 | (self.generation as u64) << 32]
+        let stamp = Stamp::new(self.gsn, self.log);
+        [self.page.0, stamp.to_bits(), self.table as u64 | (self.generation as u64) << 32]
     }
 
     /// The fields of a page's bytes.
@@ -112,10 +116,6 @@ impl PageHeader {
         if self.page != page {
             let (found, expected) = (self.page.0, page.0);
             return Err(fault(DecodeCause::WrongFile { field: "page", found, expected }));
-        }
-        if self.gsn > GSN_MAX {
-            let (value, max) = (self.gsn, GSN_MAX);
-            return Err(fault(DecodeCause::OutOfRange { field: "gsn", value, min: 0, max }));
         }
         if !entry.has_gsn(self.gsn) {
             let (found, expected) = (self.gsn, u64::from(entry.gsn_low));

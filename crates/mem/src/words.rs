@@ -66,18 +66,9 @@ pub fn read(words: &[AtomicU64], at: usize, count: usize, out: &mut Vec<u8>) {
     if count == 0 {
         return;
     }
-    let (first, shift) = (at / 8, at % 8);
-    let span = &words[first..words_for(at + count)];
     let start = out.len();
-    out.reserve(span.len() * 8);
-    let (head, rest) = span.split_first().expect("count is not zero");
-    out.extend_from_slice(&head.load(Relaxed).to_le_bytes()[shift..]);
-    let body = out.len();
-    out.resize(body + rest.len() * 8, 0);
-    for (chunk, word) in out[body..].chunks_exact_mut(8).zip(rest) {
-        chunk.copy_from_slice(&word.load(Relaxed).to_le_bytes());
-    }
-    out.truncate(start + count);
+    out.resize(start + count, 0);
+    read_into(words, at, &mut out[start..]);
 }
 
 /// Fills `out` with the bytes from byte offset `at` on.

@@ -56,6 +56,12 @@ impl Node<'_> {
         Child { at: self.word(start), records: if counts { self.word(start + 1) } else { 0 } }
     }
 
+    /// The number of the child at a position.
+    #[inline]
+    pub fn child_number(&self, position: usize) -> u64 {
+        self.word(self.child_start(position))
+    }
+
     /// Changes the child at a position.
     ///
     /// # Panics
@@ -171,7 +177,7 @@ impl Node<'_> {
 
     /// Where the words of a child begin.
     #[inline]
-    fn child_start(&self, position: usize) -> usize {
+    pub(crate) fn child_start(&self, position: usize) -> usize {
         match self.slots().get(position) {
             // Relaxed: see `Node::word`.
             Some(slot) => value_start(stillpoint_format::node::Slot::unpack(slot.load(Relaxed))),

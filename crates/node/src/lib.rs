@@ -40,6 +40,7 @@ mod error;
 mod inner;
 mod move_entries;
 mod node;
+mod record;
 mod search;
 mod split;
 mod write;
@@ -47,6 +48,8 @@ mod write;
 pub use error::NodeError;
 pub use inner::Child;
 pub use node::Node;
+pub use record::Record;
+pub use search::Near;
 pub use split::Split;
 pub use stillpoint_format::node::{
     NODE_BYTES_MAX, NODE_BYTES_MIN, NodeKind, node_key_bytes_max, node_value_bytes_max,

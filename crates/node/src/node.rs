@@ -162,10 +162,15 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Appends the key of a slot.
-    pub fn read_key(&self, slot: usize, out: &mut Vec<u8>) {
+    /// Appends the prefix that all keys of the node have.
+    pub fn read_prefix(&self, out: &mut Vec<u8>) {
         let fence = self.fences().lower;
         self.read_bytes(usize::from(fence.start), self.prefix_bytes(), out);
+    }
+
+    /// Appends the key of a slot.
+    pub fn read_key(&self, slot: usize, out: &mut Vec<u8>) {
+        self.read_prefix(out);
         self.read_rest(self.slot(slot), out);
     }
 

@@ -42,10 +42,25 @@ impl Node<'_> {
     /// [`NodeError::Exists`], [`NodeError::Full`], [`NodeError::KeyTooLong`],
     /// [`NodeError::ValueTooLong`].
     pub fn insert(&self, key: &[u8], value: &[u8], tag: u8) -> Result<usize, NodeError> {
+        self.insert_at(self.search(key), key, value, tag)
+    }
+
+    /// As [`insert`](Self::insert), where a [search](Self::search) for the key has ended.
+    ///
+    /// # Errors
+    /// As [`insert`](Self::insert).
+    pub fn insert_at(
+        &self,
+        place: Result<usize, usize>,
+        key: &[u8],
+        value: &[u8],
+        tag: u8,
+    ) -> Result<usize, NodeError> {
         debug_assert_eq!(self.kind(), Some(NodeKind::Leaf), "records lie in leaves");
         debug_assert!(self.covers(key), "the key belongs into another node");
+        debug_assert_eq!(place, self.search(key), "the place is not the key's");
         self.check_value(value)?;
-        match self.search(key) {
+        match place {
             Ok(slot) if self.is_ghost(slot) => {
                 self.restore(slot);
                 let put = self.put_value(slot, Content::record(value, tag));

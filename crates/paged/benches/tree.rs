@@ -1,19 +1,22 @@
 //! Point reads, declared batches of reads, insertions and scans of a paged table that fits its pool.
 //!
 //! `cargo bench -p stillpoint-paged -- [RECORDS] [KEYS OF A BATCH]`: one thread, values of 100 bytes, keys
-//! of 8 bytes in random order, pages of 16 KiB. Each read is a transaction with its lock. The backing is in
-//! memory, and nothing is evicted. Prints operations per second.
+//! of 8 bytes in random order, pages of 16 KiB. Reads are without a lock, or each is a transaction with
+//! its lock. The backing is in memory, and nothing is evicted. Prints operations per second.
 
 #[path = "../tests/common/mod.rs"]
 #[expect(dead_code, reason = "the tests use the rest")]
 mod common;
 
+use std::ops::Bound;
 use std::sync::Arc;
 
 use common::{TABLE, World};
 use stillpoint_io::{Clock, RealClock, Rng, SeededRng};
 use stillpoint_sync::lock_word::Priority;
-use stillpoint_txn::{Discipline, KindKey, KindPart, Mode, Presence};
+use stillpoint_txn::{
+    Discipline, KeyList, KindKey, KindPart, KindRange, Mode, Presence, RangeBatch, TableKind,
+};
 
 const PAGE_BYTES: usize = 16 << 10;
 
@@ -47,15 +50,22 @@ fn main() {
     let frames = records as usize * 260 / PAGE_BYTES + 64;
     let world = World::new(frames, PAGE_BYTES, 1);
     let mut session = world.session(0);
+    session.log.is_checked = false;
     measure("insertions", records, || {
         for number in 0..records {
             session.transact(|tx| tx.put(&key(number), Some(&[7; 100]))).expect("commits");
         }
-        world.logs.lock().records = Vec::new();
     });
     let (rng, mut out) = (SeededRng::new(2), Vec::new());
-    let mut part = stillpoint_txn::TableKind::new_part(Arc::clone(&world.kind));
-    measure("point reads, one at a time", records, || {
+    let mut part = Arc::clone(&world.kind).new_part();
+    measure("point reads without a lock", records, || {
+        for _ in 0..records {
+            out.clear();
+            let read = world.kind.read(TABLE, &key(rng.below(records)), &mut out);
+            assert!(matches!(read, Ok(Presence::Here(Some(_)))) && out.len() == 100);
+        }
+    });
+    measure("point reads, each a transaction", records, || {
         for _ in 0..records {
             part.begin(Priority::undeclared(1), Discipline::WaitDie);
             let slot = lock(&mut *part, &key(rng.below(records)));
@@ -64,14 +74,15 @@ fn main() {
             part.release(None);
         }
     });
+    let (mut keys, mut slots) = (KeyList::default(), Vec::new());
     measure(&format!("point reads, {batch} declared together"), records, || {
         for _ in 0..records / batch as u64 {
-            let keys: Vec<[u8; 8]> = (0..batch).map(|_| key(rng.below(records))).collect();
-            let asked: Vec<KindKey<'_>> = keys.iter().map(|key| asked(key)).collect();
+            keys.clear();
+            (0..batch).for_each(|_| keys.push(asked(&key(rng.below(records)))));
             part.begin(Priority::DECLARED, Discipline::Declared);
-            assert!(matches!(part.lock_all(&asked, &|| true), Ok(Presence::Here(()))));
-            for key in &keys {
-                let slot = lock(&mut *part, key);
+            let locked = part.lock_all(&keys, &|| true, &mut slots);
+            assert!(matches!(locked, Ok(Presence::Here(()))));
+            for &slot in &slots {
                 out.clear();
                 assert!(part.value(slot, &mut out).is_some());
             }
@@ -79,7 +90,20 @@ fn main() {
         }
     });
     measure("records scanned", records, || {
-        let found = session.transact(|tx| tx.range(.., usize::MAX)).expect("reads");
-        assert_eq!(found.len() as u64, records);
+        part.begin(Priority::undeclared(1), Discipline::WaitDie);
+        let (mut batch, mut lower, mut found) = (RangeBatch::default(), Vec::new(), 0);
+        while !batch.is_end {
+            let bounds = (Bound::Included(&lower[..]), Bound::Unbounded);
+            let (lower_end, upper) = bounds;
+            let range = KindRange { table: TABLE, lower: lower_end, upper, is_descending: false };
+            let read = part.range(&range, &|| true, &mut batch);
+            assert!(matches!(read, Ok(Presence::Here(()))));
+            for number in 0..batch.len() {
+                found += u64::from(batch.record(number).2[0] == 7);
+            }
+            lower.clone_from(&batch.next);
+        }
+        assert_eq!(found, records);
+        part.release(None);
     });
 }

@@ -171,11 +171,17 @@ impl<'p> Latched<'p> {
         self.pool.header(self.frame)
     }
 
+    /// Gives the latch back of a frame that was not changed. Readers do not notice.
+    pub(crate) fn release_unchanged(self) {
+        latch::release_unchanged(self.header().latch());
+        std::mem::forget(self);
+    }
+
     /// Notes the record of the change that was just made.
     pub(crate) fn set_stamp(&self, stamp: Stamp) {
         self.header().set_stamp(stamp);
         // Relaxed: the latch orders all stores.
-        self.node().owner_words()[1].store(stamp.gsn(), Relaxed);
+        self.node().owner_words()[1].store(stamp.to_bits(), Relaxed);
     }
 }
 

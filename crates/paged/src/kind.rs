@@ -13,22 +13,24 @@ use stillpoint_format::Stamp;
 use stillpoint_format::ident::StoreId;
 use stillpoint_format::page_log::PageRecord;
 use stillpoint_io::Disk;
-use stillpoint_sync::Mutex;
+use stillpoint_sync::{Mutex, mutant};
 use stillpoint_txn::{
-    Arrival, KindPart, KindTable, LockedTables, LogRefused, OperationLog, Presence, Sections,
-    TableId, TableKind, TxError,
+    Arrival, KindPart, KindTable, LockedTables, LogRefused, OperationLog, Presence, RangeBatch,
+    Sections, TableId, TableKind, TxError, UnlockedRead,
 };
 
 use crate::check::open_to_read;
 use crate::loads::Missing;
 use crate::locks::LockTable;
 use crate::log::TableLog;
+use crate::open::OpenChanges;
 use crate::pages::PagesError;
 use crate::part::Part;
+use crate::planted;
 use crate::pool::{POOL_PAGES_MIN, Pool, PoolError, PoolStats};
 use crate::read_only::ReadOnly;
 use crate::tables::{NamedPages, Section, Table, Tables};
-use crate::tree::{Batch, PageLog};
+use crate::tree::{LeafRange, PageLog, Wanted};
 
 /// Bytes of a page, if nothing else is said.
 pub const PAGE_BYTES_DEFAULT: usize = 16 << 10;
@@ -38,6 +40,8 @@ pub const KIND_NAME: &str = "paged";
 
 /// Bytes of the pool of pages that are only read.
 const READ_POOL_BYTES: usize = 64 << 20;
+/// Attempts to read a key without a lock.
+const UNLOCKED_READS: usize = 8;
 
 /// Scans that may be under way. A scan that is older is refused.
 const CURSORS: usize = 4096;
@@ -83,8 +87,8 @@ pub fn is_damage(reason: &(dyn std::error::Error + Send + Sync + 'static)) -> bo
 struct Cursor {
     number: u64,
     table: TableId,
-    /// The last key that was given.
-    after: Vec<u8>,
+    /// The scan goes on with this key.
+    next: Vec<u8>,
 }
 
 /// The kind of paged tables.
@@ -92,6 +96,7 @@ pub struct Paged {
     pub(crate) pool: Arc<Pool>,
     pub(crate) locks: LockTable,
     pub(crate) tables: Tables,
+    pub(crate) open: OpenChanges,
     cursors: Mutex<(u64, VecDeque<Cursor>)>,
     /// The state of all pages that a checkpoint under way has written.
     map: Mutex<Option<u64>>,
@@ -111,6 +116,7 @@ impl Paged {
             pool,
             locks,
             tables: Tables::new(),
+            open: OpenChanges::new(),
             cursors: Mutex::default(),
             map: Mutex::default(),
         })
@@ -155,23 +161,6 @@ impl Paged {
         self.locks.is_free()
     }
 
-    /// Takes a step in a tree. A page that is not in a frame is on its way afterwards.
-    pub(crate) fn here<T>(
-        &self,
-        mut step: impl FnMut(&Pool) -> Result<T, Missing>,
-    ) -> Result<Presence<T>, TxError> {
-        loop {
-            match step(&self.pool) {
-                Ok(found) => return Ok(Presence::Here(found)),
-                Err(missing) => {
-                    if let Some(arrival) = self.arrival(missing)? {
-                        return Ok(Presence::NotHere(arrival));
-                    }
-                }
-            }
-        }
-    }
-
     /// Begins to load a page. `None` if the step should be taken again at once.
     pub(crate) fn arrival(&self, missing: Missing) -> Result<Option<Arc<dyn Arrival>>, TxError> {
         let loading = self.pool.load(missing).map_err(TxError::abandon)?;
@@ -181,7 +170,7 @@ impl Paged {
     /// Asks for the leaf of a key ahead of its use, as far as frames are free.
     pub(crate) fn ask(&self, table: TableId, key: &[u8]) -> Presence<()> {
         loop {
-            let Err(missing) = self.pool.leaf(table, key) else {
+            let Err(missing) = self.pool.descend(table, key, 0) else {
                 return Presence::Here(());
             };
             match self.pool.load_if_free(missing) {
@@ -235,22 +224,32 @@ impl Paged {
         }
     }
 
-    /// A cursor behind a key.
-    fn note_cursor(&self, table: TableId, after: &[u8]) -> u64 {
+    /// Refuses a key that is too long.
+    #[inline]
+    pub(crate) fn check_key(&self, key: &[u8]) -> Result<(), TxError> {
+        let (len, limit) = (key.len(), self.pool.key_bytes_max());
+        match len <= limit {
+            true => Ok(()),
+            false => Err(TxError::OrderedKeyTooLong { len, limit }),
+        }
+    }
+
+    /// A cursor at a key.
+    fn note_cursor(&self, table: TableId, next: &[u8]) -> u64 {
         let (last, cursors) = &mut *self.cursors.lock();
         *last += 1;
         if cursors.len() == CURSORS {
             cursors.pop_front();
         }
-        cursors.push_back(Cursor { number: *last, table, after: after.to_vec() });
+        cursors.push_back(Cursor { number: *last, table, next: next.to_vec() });
         *last
     }
 
-    /// The last key before a cursor.
+    /// The key of a cursor.
     fn cursor(&self, table: TableId, number: u64) -> Result<Vec<u8>, TxError> {
         let (_, cursors) = &*self.cursors.lock();
         let found = cursors.iter().find(|cursor| cursor.number == number && cursor.table == table);
-        found.map(|cursor| cursor.after.clone()).ok_or_else(|| {
+        found.map(|cursor| cursor.next.clone()).ok_or_else(|| {
             TxError::abandon(format!(
                 "cursor {number} of a paged table is unknown or too old: begin the scan again"
             ))
@@ -292,9 +291,15 @@ impl TableKind for Paged {
         Box::new(Part::new(self))
     }
 
-    fn lock_tables(&self, tables: &[TableId]) -> Result<Box<dyn LockedTables + '_>, TxError> {
+    fn lock_tables(
+        &self,
+        tables: &[TableId],
+        may_wait: &dyn Fn() -> bool,
+    ) -> Result<Box<dyn LockedTables + '_>, TxError> {
         let tables = tables.iter().map(|&id| self.tables.get(id)).collect::<Result<_, _>>()?;
-        self.locks.lock_all();
+        if !self.locks.lock_all(may_wait) {
+            return Err(TxError::Conflict);
+        }
         Ok(Box::new(AllLocked { kind: self, tables }))
     }
 
@@ -305,21 +310,64 @@ impl TableKind for Paged {
         count: usize,
         out: &mut Vec<Vec<u8>>,
     ) -> Result<Presence<u64>, TxError> {
-        use std::ops::Bound::{Excluded, Unbounded};
+        use std::ops::Bound::{Included, Unbounded};
         self.tables.get(table)?;
-        let after = if cursor == 0 { None } else { Some(self.cursor(table, cursor)?) };
-        let lower = after.as_deref().map_or(Unbounded, Excluded);
-        let (mut batch, count) = (Batch::default(), count.max(1));
-        let read = |pool: &Pool| pool.read_range(table, (lower, Unbounded), count, &mut batch);
-        if let Presence::NotHere(arrival) = self.here(read)? {
-            return Ok(Presence::NotHere(arrival));
+        let from = if cursor == 0 { Vec::new() } else { self.cursor(table, cursor)? };
+        let mut batch = RangeBatch::default();
+        batch.most = count.max(1);
+        loop {
+            let place = match self.pool.place(table, &from) {
+                Ok(place) => place,
+                Err(missing) => match self.arrival(missing)? {
+                    Some(arrival) => return Ok(Presence::NotHere(arrival)),
+                    None => continue,
+                },
+            };
+            batch.clear();
+            let (lower, upper, is_descending) = (Included(&from[..]), Unbounded, false);
+            let range = LeafRange { place, lower, upper, is_descending };
+            self.pool.read_leaf(&range, Wanted::Keys, &mut batch, &mut Vec::new());
+            if self.pool.is_still(place.leaf) {
+                break;
+            }
         }
-        out.extend((0..batch.len()).map(|at| batch.key(at).to_vec()));
-        let next = match batch.len().checked_sub(1) {
-            Some(last) if !batch.is_end => self.note_cursor(table, batch.key(last)),
-            _ => 0,
-        };
+        out.extend((0..batch.len()).map(|at| batch.record(at).0.to_vec()));
+        let next = if batch.is_end { 0 } else { self.note_cursor(table, &batch.next) };
         Ok(Presence::Here(next))
+    }
+
+    /// No lock is taken, and the word of the key is looked at once, after the version of the leaf was
+    /// taken. If the leaf holds an uncommitted value of the key in that version, the value's transaction
+    /// had the word before. Then it still has the word, or it has ended. If it has committed, the value
+    /// counts. If it has aborted, the leaf has another version by now.
+    fn read(
+        &self,
+        table: TableId,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Presence<Option<UnlockedRead>>, TxError> {
+        self.pool.root(table).ok_or(TxError::NoSuchTable(table))?;
+        self.check_key(key)?;
+        let name = self.locks.key(self.locks.hash(table, key));
+        self.locks.prefetch(name);
+        let start = out.len();
+        for _ in 0..UNLOCKED_READS {
+            let place = match self.pool.place(table, key) {
+                Ok(place) => place,
+                Err(missing) => match self.arrival(missing)? {
+                    Some(arrival) => return Ok(Presence::NotHere(arrival)),
+                    None => continue,
+                },
+            };
+            let Some(stamp) = self.locks.stamp_if_free(name) else { break };
+            mutant!(UnlockedReadUnchecked => std::thread::yield_now());
+            let tag = self.pool.copy_value(place, out);
+            if mutant!(self.pool.is_still(place.leaf), UnlockedReadUnchecked => true) {
+                return Ok(Presence::Here(Some(UnlockedRead { tag, stamp })));
+            }
+            out.truncate(start);
+        }
+        Ok(Presence::Here(None))
     }
 
     fn record_count(&self, table: TableId) -> u64 {
@@ -338,7 +386,7 @@ impl TableKind for Paged {
         let table = self.tables.get(table)?;
         match record {
             PageRecord::Change { .. } => self.undo_change(&table, &record, log),
-            PageRecord::Split { .. } | PageRecord::Raise { .. } => {
+            PageRecord::Split { .. } | PageRecord::Raise { .. } | PageRecord::Purge { .. } => {
                 let (mut body, generation) = (Vec::new(), table.generation());
                 PageRecord::Kept.encode(&mut body);
                 loop {

@@ -118,10 +118,12 @@ impl Pool {
     fn begin_loaded(&self, frame: u32, page: u64) {
         let node = self.node(frame);
         // Relaxed: nobody else knows the frame.
-        let gsn = node.owner_words()[1].load(Relaxed);
+        let stamp = Stamp::from_bits(node.owner_words()[1].load(Relaxed));
+        // Records of other logs may depend on the page's last one, so its log matters.
+        let stamp = mutant!(stamp, LogForgotten => Stamp::new(stamp.gsn(), LOG_NONE));
         node.clear_checksum();
         let header = self.header(frame);
-        header.begin(page, Stamp::new(gsn, LOG_NONE), gsn);
+        header.begin(page, stamp, stamp.gsn());
         header.set_state(State::Loaded);
         self.reads.fetch_add(1, Relaxed);
     }

@@ -1,258 +1,149 @@
 //! The part of paged tables in the transactions of one session.
 //!
 //! Strict two-phase locking with the words of [`LockTable`](crate::locks::LockTable). A change is made in
-//! place, under the latch of its leaf: append, change, stamp, unlatch. The values of locked keys are kept
-//! here, since their pages may be evicted.
+//! place, under the latch of its leaf: claim the stretch, append, change, stamp, unlatch. The values of
+//! locked keys are kept here, since their pages may be evicted. No transaction of a usual size allocates
+//! memory: all buffers are used again.
 
-use std::collections::HashMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
 use stillpoint_format::Stamp;
 use stillpoint_format::page_log::PageRecord;
-use stillpoint_sync::lock_word::{self, Contended, Priority};
+use stillpoint_sync::lock_word::Priority;
 use stillpoint_sync::{Backoff, mutant};
 use stillpoint_txn::{
-    Discipline, KindKey, KindPart, KindRange, LogRefused, Mode, OperationLog, Presence, RangeBatch,
-    TableId, TxError,
+    Arrival, Discipline, KeyList, KindKey, KindPart, KindRange, Mode, OperationLog, Presence,
+    RangeBatch, TableId, TxError,
 };
 
+use crate::ahead::Ahead;
+use crate::held::{Claims, HeldLocks};
 use crate::kind::Paged;
-use crate::locks::{END, Name};
+use crate::locks::{Blocked, Name};
 use crate::log::TableLog;
+use crate::open::Seat;
 use crate::planted;
+use crate::slots::Slots;
 use crate::tables::Table;
-use crate::tree::{Batch, Beyond, Leaf, PageLog, Pause, Value};
+use crate::tree::{KeyPlace, LeafRange, PageLog, Pause, Value, Wanted};
 
-/// Records of a range that are read and locked together.
-const BATCH: usize = if cfg!(any(loom, shuttle)) { 2 } else { 32 };
+/// Fewest keys of a transaction whose descents are made together.
+const TOGETHER_MIN: usize = 2;
 
+/// A table that the session has used.
 #[derive(Debug)]
-struct HeldLock {
-    name: Name,
-    is_exclusive: bool,
-    /// The stamp of the word when it was taken.
-    stamp: Stamp,
-    has_changed: bool,
-}
-
-#[derive(Debug)]
-struct Slot {
+struct UsedTable {
     table: Arc<Table>,
-    key: Vec<u8>,
-    mode: Mode,
-    held: usize,
-    existed: bool,
-    /// Tag and value, as the transaction sees them.
-    value: Option<(u8, Vec<u8>)>,
+    /// The records that the transaction has added, minus those that it has removed.
+    added: i64,
 }
 
 /// What a change waits for, with no latch held.
 enum Wait {
     Room,
-    Gap(Name, Priority),
-    Log,
-    Beyond,
+    Blocked(Blocked),
+}
+
+/// A key that a declared transaction locks.
+#[derive(Clone, Copy, Debug)]
+struct Ordered {
+    name: Name,
+    mode: Mode,
+    /// Number of the key in the list.
+    number: u32,
+    hash: u64,
 }
 
 /// The part of the kind in one session's transactions.
 pub(crate) struct Part {
     kind: Arc<Paged>,
-    priority: Priority,
-    discipline: Discipline,
-    held: Vec<HeldLock>,
-    held_at: HashMap<Name, usize>,
-    slots: Vec<Slot>,
-    slot_at: HashMap<u16, HashMap<Vec<u8>, u32>>,
-    tables: HashMap<u16, Arc<Table>>,
-    /// For each table, the records that the transaction has added, minus those that it has removed.
-    added: HashMap<u16, i64>,
-    batch: Batch,
+    seat: Seat,
+    locks: HeldLocks,
+    slots: Slots,
+    /// Tables in the order of their numbers.
+    tables: Vec<UsedTable>,
+    ahead: Ahead,
+    /// Whether the transaction has changed a page.
+    has_changed: bool,
+    /// Whether the transaction has read a range.
+    has_ranged: bool,
+    // Buffers.
+    order: Vec<Ordered>,
+    body: Vec<u8>,
+    key: Vec<u8>,
+    names: Vec<Name>,
 }
 
 impl Part {
     pub(crate) fn new(kind: Arc<Paged>) -> Self {
+        let seat = kind.open.sit();
         Self {
             kind,
-            priority: Priority::DECLARED,
-            discipline: Discipline::Declared,
-            held: Vec::new(),
-            held_at: HashMap::new(),
-            slots: Vec::new(),
-            slot_at: HashMap::new(),
-            tables: HashMap::new(),
-            added: HashMap::new(),
-            batch: Batch::default(),
+            seat,
+            locks: HeldLocks::new(),
+            slots: Slots::default(),
+            tables: Vec::new(),
+            ahead: Ahead::default(),
+            has_changed: false,
+            has_ranged: false,
+            order: Vec::new(),
+            body: Vec::new(),
+            key: Vec::new(),
+            names: Vec::new(),
         }
     }
 
-    fn table(&mut self, id: TableId) -> Result<Arc<Table>, TxError> {
-        if let Some(known) = self.tables.get(&id.0) {
-            return Ok(known.clone());
+    /// Notes that the session uses a table. Gives its number among the used ones.
+    #[inline]
+    fn use_table(&mut self, id: TableId) -> Result<usize, TxError> {
+        match self.tables.binary_search_by_key(&id.0, |used| used.table.id.0) {
+            Ok(at) => Ok(at),
+            Err(at) => {
+                let table = self.kind.tables.get(id)?;
+                self.tables.insert(at, UsedTable { table, added: 0 });
+                Ok(at)
+            }
         }
-        let table = self.kind.tables.get(id)?;
-        self.tables.insert(id.0, table.clone());
-        Ok(table)
     }
 
-    fn check_key(&self, key: &[u8]) -> Result<(), TxError> {
-        let (len, limit) = (key.len(), self.kind.pool.key_bytes_max());
-        if len > limit {
-            return Err(TxError::OrderedKeyTooLong { len, limit });
-        }
-        Ok(())
+    /// Refuses a key of a table that is not there, and a key that is too long.
+    #[inline]
+    fn check(&mut self, table: TableId, key: &[u8]) -> Result<(), TxError> {
+        self.use_table(table)?;
+        self.kind.check_key(key)
     }
 
-    /// Takes a word, or makes it exclusive. Returns its number among the held ones.
-    fn take(
+    /// Reads the value of a key whose word is held, and makes a slot.
+    fn add_slot(
         &mut self,
-        name: Name,
-        mode: Mode,
-        discipline: Discipline,
-        may_wait: &dyn Fn() -> bool,
-    ) -> Result<usize, TxError> {
-        let mut backoff = Backoff::new();
+        KindKey { table, key, mode }: KindKey<'_>,
+        (hash, held): (u64, usize),
+        mut hint: Option<KeyPlace>,
+    ) -> Result<Presence<u32>, TxError> {
+        let Self { kind, slots, .. } = self;
+        let start = slots.values().len();
         loop {
-            let Err(Contended(by)) = self.try_take(name, mode) else {
-                return Ok(self.held_at[&name]);
+            let place = match hint.take() {
+                Some(place) => place,
+                None => match kind.pool.place(table, key) {
+                    Ok(place) => place,
+                    Err(missing) => match kind.arrival(missing)? {
+                        Some(arrival) => return Ok(Presence::NotHere(arrival)),
+                        None => continue,
+                    },
+                },
             };
-            let (own, is_spinning) = (self.priority, backoff.is_spinning());
-            if !discipline.may_wait_for(own, by, is_spinning) || !may_wait() {
-                return Err(TxError::Conflict);
+            let tag = kind.pool.copy_value(place, slots.values());
+            if kind.pool.is_still(place.leaf) {
+                let slot = slots.push((hash, table, key), (mode, held), (place, tag, start));
+                return Ok(Presence::Here(slot));
             }
-            if mode == Mode::Write {
-                lock_word::await_sharers(self.kind.locks.word(name), own);
-            }
-            backoff.wait();
+            slots.values().truncate(start);
         }
     }
 
-    fn try_take(&mut self, name: Name, mode: Mode) -> Result<(), Contended> {
-        let word = self.kind.locks.word(name);
-        if let Some(&known) = self.held_at.get(&name) {
-            if mode == Mode::Write && !self.held[known].is_exclusive {
-                lock_word::try_upgrade(word, self.priority)?;
-                self.held[known].is_exclusive = true;
-            }
-            return Ok(());
-        }
-        match mode {
-            Mode::Read => lock_word::try_shared(word, self.priority)?,
-            Mode::Write => lock_word::try_exclusive(word, self.priority)?,
-        }
-        let (stamp, is_exclusive) = (self.kind.locks.stamp(name), mode == Mode::Write);
-        self.held_at.insert(name, self.held.len());
-        self.held.push(HeldLock { name, is_exclusive, stamp, has_changed: false });
-        Ok(())
-    }
-
-    /// Claims the gap that a new key falls into, for the moment of the change. The leaf is latched, so
-    /// this does not wait. Returns the word to give back.
-    ///
-    /// # Errors
-    /// Another transaction holds the gap.
-    fn claim_gap(
-        &mut self,
-        table: TableId,
-        key: &[u8],
-        next: &[u8],
-    ) -> Result<Option<Name>, (Name, Priority)> {
-        let name = self.kind.locks.gap(table, next);
-        if !self.held_at.contains_key(&name) {
-            let word = self.kind.locks.word(name);
-            let taken = lock_word::try_exclusive(word, self.priority);
-            return taken.map(|()| Some(name)).map_err(|Contended(by)| (name, by));
-        }
-        // The transaction has read the gap, so it has read both gaps that the key makes of it.
-        self.try_take(name, Mode::Write).map_err(|Contended(by)| (name, by))?;
-        let own = self.kind.locks.gap(table, key);
-        self.try_take(own, Mode::Read).map_err(|Contended(by)| (own, by))?;
-        Ok(None)
-    }
-
-    /// The next key behind a key that a leaf does not have. `None` if the leaves behind must be read
-    /// first.
-    fn next_key(&self, leaf: &Leaf<'_>, beyond: Option<&Beyond>, out: &mut Vec<u8>) -> Option<()> {
-        if leaf.next_key(out) {
-            return Some(());
-        }
-        if mutant!(false, GapAtLeafEndUnchecked => true) {
-            return Some(());
-        }
-        let beyond = beyond.filter(|beyond| self.kind.pool.is_beyond_still(leaf, beyond))?;
-        out.extend_from_slice(if beyond.is_some { &beyond.key } else { END });
-        Some(())
-    }
-
-    /// Changes the key of a slot, whose leaf is latched.
-    fn change(
-        &mut self,
-        slot: usize,
-        leaf: &Leaf<'_>,
-        after: Value<'_>,
-        (beyond, log): (Option<&Beyond>, &mut dyn OperationLog),
-    ) -> Result<Result<(), Wait>, TxError> {
-        let (table, key) = (self.slots[slot].table.clone(), self.slots[slot].key.clone());
-        let mut bytes = Vec::new();
-        let before = leaf.value(&mut bytes).map(|tag| (tag, &bytes[..]));
-        if before.is_none() && after.is_none() {
-            return Ok(Ok(()));
-        }
-        if leaf.needs(&key, after).is_some() {
-            return Ok(Err(Wait::Room));
-        }
-        let mut claimed = None;
-        if leaf.slot.is_err() {
-            let mut next = Vec::new();
-            if self.next_key(leaf, beyond, &mut next).is_none() {
-                return Ok(Err(Wait::Beyond));
-            }
-            match self.claim_gap(table.id, &key, &next) {
-                Ok(name) => claimed = name,
-                Err((name, by)) => return Ok(Err(Wait::Gap(name, by))),
-            }
-        }
-        let page = leaf.latched.header().page();
-        let mut body = Vec::new();
-        PageRecord::Change { page, key: &key, before, after }.encode(&mut body);
-        let held = self.slots[slot].held;
-        let touched = [self.held[held].stamp, leaf.latched.header().stamp()];
-        let added = i64::from(after.is_some()) - i64::from(before.is_some());
-        let mut log = TableLog { log, table: table.id, generation: table.generation() };
-        let appended =
-            self.kind.tables.append_counted(&table, added, || log.append(&touched, &body));
-        if let Ok(stamp) = &appended {
-            leaf.set(&key, after, *stamp).expect("its room was measured");
-            self.held[held].has_changed = true;
-            *self.added.entry(table.id.0).or_default() += added;
-        }
-        if let Some(name) = claimed {
-            lock_word::release_exclusive(self.kind.locks.word(name));
-        }
-        match appended {
-            Ok(_) => Ok(Ok(())),
-            Err(LogRefused::NoRoom) => Ok(Err(Wait::Log)),
-            Err(refused) => Err(refused.into()),
-        }
-    }
-
-    /// Waits for a gap that another transaction holds, as the discipline allows.
-    fn wait_for_gap(
-        &self,
-        (name, by): (Name, Priority),
-        backoff: &mut Backoff,
-        may_wait: &dyn Fn() -> bool,
-    ) -> Result<(), TxError> {
-        let own = self.priority;
-        if !self.discipline.may_wait_for(own, by, backoff.is_spinning()) || !may_wait() {
-            return Err(TxError::Conflict);
-        }
-        lock_word::await_sharers(self.kind.locks.word(name), own);
-        backoff.wait();
-        Ok(())
-    }
-
-    /// Makes the change of a put. Waits for nothing but room, gaps and the log.
+    /// Makes the change of a put. Waits for nothing but room and stretches.
     fn try_put(
         &mut self,
         slot: usize,
@@ -260,67 +151,143 @@ impl Part {
         log: &mut dyn OperationLog,
         may_wait: &dyn Fn() -> bool,
     ) -> Result<(), Pause> {
-        let pool = self.kind.pool.clone();
-        let (table, key) = (self.slots[slot].table.clone(), self.slots[slot].key.clone());
-        let (mut backoff, mut beyond) = (Backoff::new(), None);
+        let id = self.slots.get(slot).table;
+        let at = self.use_table(id).map_err(Pause::Refused)?;
+        let Self { kind, seat, locks, slots, tables, has_changed, body, .. } = self;
+        let (mut place, held) = (slots.get_mut(slot).place.take(), slots.get(slot).held);
+        let (key, before) = (slots.key(slot), slots.value(slot));
+        if before.is_none() && after.is_none() {
+            return Ok(());
+        }
+        let UsedTable { table, added } = &mut tables[at];
+        let mut log = TableLog { log, table: id, generation: table.generation() };
+        let (pool, mut backoff) = (&kind.pool, Backoff::new());
         loop {
-            let leaf = pool.latch_leaf(table.id, &key)?;
-            let changed = self.change(slot, &leaf, after, (beyond.as_ref(), &mut *log));
-            drop(leaf);
-            match changed.map_err(Pause::Refused)? {
-                Ok(()) => return Ok(()),
-                Err(Wait::Room) => {
-                    let generation = table.generation();
-                    let mut log = TableLog { log: &mut *log, table: table.id, generation };
-                    pool.make_room(table.id, &key, after, &mut log)?;
-                }
-                Err(Wait::Gap(name, by)) => {
-                    self.wait_for_gap((name, by), &mut backoff, may_wait)
-                        .map_err(Pause::Refused)?;
-                }
-                Err(Wait::Log) => return Err(Pause::LogFull),
-                Err(Wait::Beyond) => {
-                    let found = beyond.get_or_insert_with(Beyond::default);
-                    pool.key_beyond_leaf(table.id, &key, found)?;
-                }
+            let mut leaf = match place.take().and_then(|place| pool.latch_place(place)) {
+                Some(leaf) => leaf,
+                None => pool.latch_leaf(id, key)?,
+            };
+            let mut claims = Claims { table: &kind.locks, held: &mut *locks };
+            let purges = after.is_none() && leaf.is_worth_a_purge();
+            if purges {
+                pool.purge(&leaf.latched, id, &mut log, &mut claims)?;
+                leaf.slot = leaf.latched.node().search(key);
             }
+            let waits = if leaf.needs(key, after).is_some() {
+                Wait::Room
+            } else {
+                match claims.claim(leaf.latched.header().page(), None) {
+                    Ok(_claimed) => {
+                        let page = leaf.latched.header().page();
+                        body.clear();
+                        PageRecord::Change { page, key, before, after }.encode(body);
+                        let touched = [locks.stamp(held), leaf.latched.header().stamp()];
+                        let more = i64::from(after.is_some()) - i64::from(before.is_some());
+                        let stamp = kind
+                            .tables
+                            .append_counted(table, more, || log.append(&touched, body))?;
+                        if !std::mem::replace(has_changed, true) {
+                            kind.open.begin(*seat, stamp.gsn());
+                        }
+                        leaf.set(key, after, stamp).expect("its room was measured");
+                        locks.note_change(held);
+                        *added += more;
+                        return Ok(());
+                    }
+                    Err(blocked) => Wait::Blocked(blocked),
+                }
+            };
+            leaf.release(purges);
+            let mut claims = Claims { table: &kind.locks, held: &mut *locks };
+            let blocked = match waits {
+                Wait::Blocked(blocked) => blocked,
+                Wait::Room => match pool.make_room(id, key, after, (&mut log, &mut claims)) {
+                    Err(Pause::Blocked(blocked)) => blocked,
+                    made => {
+                        made?;
+                        continue;
+                    }
+                },
+            };
+            let waited = (Mode::Write, &mut backoff);
+            locks.wait(&kind.locks, blocked, waited, may_wait).map_err(Pause::Refused)?;
         }
     }
 
-    /// Locks what a batch of a range has read, and the gaps between.
-    fn lock_batch(
+    /// Shares the stretch of a leaf, and reads the next records of a range from it. `Some` if another
+    /// transaction has locked one of the keys, or if the leaf has changed.
+    fn try_range(
         &mut self,
+        range: &LeafRange<'_>,
         table: TableId,
-        batch: &Batch,
         may_wait: &dyn Fn() -> bool,
-    ) -> Result<(), TxError> {
-        let discipline = self.discipline;
-        for at in 0..batch.len() {
-            let locks = &self.kind.locks;
-            let names = [locks.key(table, batch.key(at)), locks.gap(table, batch.key(at))];
-            for name in names {
-                self.take(name, Mode::Read, discipline, may_wait)?;
+        out: &mut RangeBatch,
+    ) -> Result<Option<Again>, TxError> {
+        let Self { kind, seat, locks, key, names, has_ranged, .. } = self;
+        let (pool, leaf) = (&kind.pool, range.place.leaf);
+        let header = pool.header(leaf.frame);
+        let (page, gsn) = (header.page(), header.stamp().gsn());
+        if !pool.is_still(leaf) {
+            return Ok(Some(Again::AtOnce));
+        }
+        *has_ranged = true;
+        locks.take(&kind.locks, kind.locks.stretch(page), Mode::Read, may_wait)?;
+        let slots = pool.read_leaf(range, Wanted::Records, out, key);
+        let mut blocked = None;
+        let is_committed = !kind.open.has_older_than(gsn, *seat);
+        if !mutant!(is_committed, RangeOverOpenChanges => true) {
+            names.clear();
+            for slot in slots {
+                key.clear();
+                pool.read_key(range.place, slot, key);
+                let name = kind.locks.key(kind.locks.hash(table, key));
+                kind.locks.prefetch(name);
+                names.push(name);
             }
+            // Nobody else changes a key whose word is held here.
+            let others = names.iter().filter(|&&name| locks.find(name).is_none());
+            blocked =
+                others.filter_map(|&name| Some((name, kind.locks.exclusive_holder(name)?))).next();
         }
-        if batch.is_end {
-            let name = self.kind.locks.gap(table, batch.beyond().unwrap_or(END));
-            self.take(name, Mode::Read, discipline, may_wait)?;
+        // The check comes last. A change before it that was undone meanwhile has made a new version.
+        if !mutant!(pool.is_still(leaf), RangeNotReadAgain => true) {
+            return Ok(Some(Again::AtOnce));
         }
-        Ok(())
+        Ok(blocked.map(Again::After))
+    }
+}
+
+/// When the reading of a leaf is tried again.
+enum Again {
+    AtOnce,
+    After(Blocked),
+}
+
+/// Whether no key can be in a range.
+fn is_empty(range: &KindRange<'_>) -> bool {
+    match (range.lower, range.upper) {
+        (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
+        (
+            Bound::Included(lower) | Bound::Excluded(lower),
+            Bound::Included(upper) | Bound::Excluded(upper),
+        ) => lower > upper,
     }
 }
 
 impl KindPart for Part {
     fn begin(&mut self, priority: Priority, discipline: Discipline) {
-        assert!(self.held.is_empty() && self.slots.is_empty(), "a run was not ended");
-        (self.priority, self.discipline) = (priority, discipline);
+        assert!(self.locks.is_empty() && self.slots.is_empty(), "a run was not ended");
+        (self.locks.priority, self.locks.discipline) = (priority, discipline);
     }
 
-    fn ask(&mut self, table: TableId, key: &[u8]) -> Presence<()> {
-        if self.check_key(key).is_err() || self.table(table).is_err() {
-            return Presence::Here(());
-        }
-        self.kind.ask(table, key)
+    fn ask(&mut self, keys: &KeyList, missing: &mut dyn FnMut(usize, Arc<dyn Arrival>)) {
+        let Self { kind, ahead, .. } = self;
+        ahead.find_all(kind, keys, |number| {
+            let KindKey { table, key, .. } = keys.get(number);
+            if let Presence::NotHere(arrival) = kind.ask(table, key) {
+                missing(number, arrival);
+            }
+        });
     }
 
     fn lock(
@@ -328,65 +295,88 @@ impl KindPart for Part {
         asked: KindKey<'_>,
         may_wait: &dyn Fn() -> bool,
     ) -> Result<Presence<u32>, TxError> {
-        let KindKey { table: id, key, mode } = asked;
-        let table = self.table(id)?;
-        self.check_key(key)?;
-        let known = self.slot_at.get(&id.0).and_then(|slots| slots.get(key)).copied();
+        let KindKey { table, key, mode } = asked;
+        self.check(table, key)?;
+        let hash = self.kind.locks.hash(table, key);
+        let known = self.slots.find(hash, table, key);
         if let Some(known) = known
-            && self.slots[known as usize].mode >= mode
+            && self.slots.get(known).mode >= mode
         {
-            return Ok(Presence::Here(known));
+            return Ok(Presence::Here(known as u32));
         }
-        let name = self.kind.locks.key(id, key);
-        let held = self.take(name, mode, self.discipline, may_wait)?;
+        let name = self.kind.locks.key(hash);
+        self.kind.locks.prefetch(name);
+        let held = self.locks.take(&self.kind.locks, name, mode, may_wait)?;
         if let Some(known) = known {
-            self.slots[known as usize].mode = mode;
-            return Ok(Presence::Here(known));
+            self.slots.get_mut(known).mode = mode;
+            return Ok(Presence::Here(known as u32));
         }
-        let mut value = Vec::new();
-        let tag = match self.kind.here(|pool| pool.read(id, key, &mut value))? {
-            Presence::Here(tag) => tag,
-            Presence::NotHere(arrival) => return Ok(Presence::NotHere(arrival)),
-        };
-        let value = tag.map(|tag| (tag, value));
-        let existed = value.is_some();
-        let slot = self.slots.len() as u32;
-        self.slots.push(Slot { table, key: key.to_vec(), mode, held, existed, value });
-        self.slot_at.entry(id.0).or_default().insert(key.to_vec(), slot);
-        Ok(Presence::Here(slot))
+        self.add_slot(asked, (hash, held), None)
     }
 
     fn lock_all(
         &mut self,
-        keys: &[KindKey<'_>],
+        keys: &KeyList,
         may_wait: &dyn Fn() -> bool,
+        slots: &mut Vec<u32>,
     ) -> Result<Presence<()>, TxError> {
-        let mut order = Vec::with_capacity(keys.len());
-        for key in keys {
-            self.table(key.table)?;
-            self.check_key(key.key)?;
-            order.push((self.kind.locks.key(key.table, key.key), key.mode));
+        slots.clear();
+        self.order.clear();
+        for (number, KindKey { table, key, mode }) in keys.iter().enumerate() {
+            self.check(table, key)?;
+            let hash = self.kind.locks.hash(table, key);
+            let name = self.kind.locks.key(hash);
+            self.order.push(Ordered { name, mode, number: number as u32, hash });
+        }
+        let Some(first) = self.order.first() else { return Ok(Presence::Here(())) };
+        let is_asked = self.ahead.is_next(first.hash, keys.get(0).table);
+        if !is_asked && keys.len() >= TOGETHER_MIN {
+            self.ahead.find_all(&self.kind, keys, |_| {});
         }
         // Of two accesses by one word, the exclusive one comes first.
-        order.sort_unstable_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
-        for (name, mode) in order {
-            self.take(name, mode, Discipline::Declared, may_wait)?;
+        self.order.sort_unstable_by(|a, b| a.name.cmp(&b.name).then(b.mode.cmp(&a.mode)));
+        slots.resize(keys.len(), 0);
+        let discipline = std::mem::replace(&mut self.locks.discipline, Discipline::Declared);
+        let taken: Result<(), TxError> =
+            self.order.iter().try_for_each(|&Ordered { name, mode, number, .. }| {
+                let held = self.locks.take_next(&self.kind.locks, name, mode, may_wait)?;
+                slots[number as usize] = held as u32;
+                Ok(())
+            });
+        self.locks.discipline = discipline;
+        taken?;
+        for (number, place) in slots.iter_mut().enumerate() {
+            let asked = keys.get(number);
+            let hash = self.kind.locks.hash(asked.table, asked.key);
+            let hint = self.ahead.take(hash, asked.table, asked.key);
+            let slot = match self.slots.find(hash, asked.table, asked.key) {
+                Some(known) => {
+                    let slot = self.slots.get_mut(known);
+                    slot.mode = slot.mode.max(asked.mode);
+                    known as u32
+                }
+                None => match self.add_slot(asked, (hash, *place as usize), hint)? {
+                    Presence::Here(slot) => slot,
+                    Presence::NotHere(arrival) => return Ok(Presence::NotHere(arrival)),
+                },
+            };
+            *place = slot;
         }
         Ok(Presence::Here(()))
     }
 
     fn value(&mut self, slot: u32, out: &mut Vec<u8>) -> Option<u8> {
-        let (tag, bytes) = self.slots[slot as usize].value.as_ref()?;
+        let (tag, bytes) = self.slots.value(slot as usize)?;
         out.extend_from_slice(bytes);
-        Some(*tag)
+        Some(tag)
     }
 
     fn stamp(&self, slot: u32) -> Stamp {
-        self.held[self.slots[slot as usize].held].stamp
+        self.locks.stamp(self.slots.get(slot as usize).held)
     }
 
     fn existed(&self, slot: u32) -> bool {
-        self.slots[slot as usize].existed
+        self.slots.get(slot as usize).existed
     }
 
     fn put(
@@ -396,7 +386,7 @@ impl KindPart for Part {
         log: &mut dyn OperationLog,
         may_wait: &dyn Fn() -> bool,
     ) -> Result<Presence<()>, TxError> {
-        if self.slots[slot as usize].mode == Mode::Read {
+        if self.slots.get(slot as usize).mode == Mode::Read {
             return Err(TxError::DeclaredForReading { slot });
         }
         let (len, limit) =
@@ -409,6 +399,7 @@ impl KindPart for Part {
                 Ok(()) => break,
                 Err(Pause::LogFull) => log.wait_for_room()?,
                 Err(Pause::Refused(error)) => return Err(error),
+                Err(Pause::Blocked(_)) => {}
                 Err(Pause::Missing(missing)) => {
                     if let Some(arrival) = self.kind.arrival(missing)? {
                         return Ok(Presence::NotHere(arrival));
@@ -416,7 +407,7 @@ impl KindPart for Part {
                 }
             }
         }
-        self.slots[slot as usize].value = value.map(|(tag, bytes)| (tag, bytes.to_vec()));
+        self.slots.set(slot as usize, value);
         Ok(Presence::Here(()))
     }
 
@@ -426,41 +417,42 @@ impl KindPart for Part {
         may_wait: &dyn Fn() -> bool,
         out: &mut RangeBatch,
     ) -> Result<Presence<()>, TxError> {
-        let KindRange { table, lower, upper } = *range;
-        self.table(table)?;
-        let mut batch = std::mem::take(&mut self.batch);
-        let locked = loop {
-            let bounds: (Bound<&[u8]>, Bound<&[u8]>) = (lower, upper);
-            match self.kind.here(|pool| pool.read_range(table, bounds, BATCH, &mut batch)) {
-                Ok(Presence::Here(())) => {}
-                other => break other,
+        let KindRange { table, lower, upper, is_descending } = *range;
+        self.use_table(table)?;
+        let mut backoff = Backoff::new();
+        loop {
+            out.clear();
+            if is_empty(range) {
+                out.is_end = true;
+                break;
             }
-            if let Err(error) = self.lock_batch(table, &batch, may_wait) {
-                break Err(error);
-            }
-            if mutant!(self.kind.pool.is_unchanged(&batch), RangeNotReadAgain => true) {
-                break Ok(Presence::Here(()));
-            }
-        };
-        if let Ok(Presence::Here(())) = locked {
-            out.records.clear();
-            for at in 0..batch.len() {
-                if let Some((tag, value)) = batch.value(at) {
-                    out.records.push((batch.key(at).to_vec(), tag, value.to_vec()));
+            let place = match self.kind.pool.begin_of(range) {
+                Ok(place) => place,
+                Err(missing) => match self.kind.arrival(missing)? {
+                    Some(arrival) => return Ok(Presence::NotHere(arrival)),
+                    None => continue,
+                },
+            };
+            let range = LeafRange { place, lower, upper, is_descending };
+            match self.try_range(&range, table, may_wait, out)? {
+                None => break,
+                Some(Again::AtOnce) => {}
+                Some(Again::After(blocked)) => {
+                    let waited = (Mode::Read, &mut backoff);
+                    self.locks.wait(&self.kind.locks, blocked, waited, may_wait)?;
                 }
             }
-            out.last.clear();
-            if let Some(last) = batch.len().checked_sub(1) {
-                out.last.extend_from_slice(batch.key(last));
-            }
-            out.is_end = batch.is_end;
         }
-        self.batch = batch;
-        locked
+        out.most = out.most.saturating_mul(2);
+        Ok(Presence::Here(()))
     }
 
     fn touched(&self, out: &mut Vec<Stamp>) {
-        out.extend(self.held.iter().map(|held| held.stamp));
+        self.locks.touched(out);
+        if self.has_ranged {
+            // A range depends on each change of its leaves, whoever has made it.
+            self.kind.open.ends(out);
+        }
     }
 
     fn prepare(&mut self) -> Result<(), TxError> {
@@ -468,27 +460,29 @@ impl KindPart for Part {
     }
 
     fn install(&mut self, _: Stamp) {
-        for (table, added) in self.added.drain() {
-            self.tables[&table].commit(added);
+        if self.has_changed {
+            for used in &mut self.tables {
+                used.table.commit(std::mem::take(&mut used.added));
+            }
         }
     }
 
     fn release(&mut self, end: Option<Stamp>) {
         self.slots.clear();
-        self.slot_at.clear();
-        self.added.clear();
-        self.held_at.clear();
-        for held in self.held.drain(..) {
-            if held.has_changed
-                && let Some(end) = end
-            {
-                self.kind.locks.set_stamp(held.name, end);
-            }
-            let word = self.kind.locks.word(held.name);
-            match held.is_exclusive {
-                true => lock_word::release_exclusive(word),
-                false => lock_word::release_shared(word),
-            }
+        self.has_ranged = false;
+        if std::mem::take(&mut self.has_changed) {
+            self.kind.open.end(self.seat, end);
+            self.tables.iter_mut().for_each(|used| used.added = 0);
+        }
+        self.locks.release(&self.kind.locks, end);
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // Who never ends a transaction keeps its place.
+        if !self.has_changed {
+            self.kind.open.leave(self.seat);
         }
     }
 }

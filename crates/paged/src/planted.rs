@@ -13,10 +13,24 @@ stillpoint_sync::planted_bugs! {
         ParentLeftOut,
         /// A replay repeats a change whose gsn is that of the page.
         RedoneAtSameGsn,
-        /// The gap at the end of a leaf is not looked at.
-        GapAtLeafEndUnchecked,
-        /// A range is not read again after its locks were taken.
+        /// A record is changed although another transaction has read a range of its leaf.
+        StretchUnclaimed,
+        /// Who splits a leaf that it has read a range of does not keep the part on the new page.
+        NewStretchNotShared,
+        /// A range is taken as read although its leaf has changed meanwhile.
         RangeNotReadAgain,
+        /// A range is read over the changes of open transactions.
+        RangeOverOpenChanges,
+        /// A read without a lock does not look at the key's word.
+        UnlockedReadIgnoresWord,
+        /// A read without a lock is not checked after its copy.
+        UnlockedReadUnchecked,
+        /// A deleted record is purged although the transaction that has deleted it is open.
+        PurgesOpenGhosts,
+        /// A page that is read again has no log, so nothing depends on its last record.
+        LogForgotten,
+        /// A table is emptied while its root is written back.
+        EmptiesWhileWritten,
         /// A checkpoint does not wait for a page that somebody is changing.
         SkipsLatched,
         /// The persisted gsn becomes the present one, and not the copied one.

@@ -15,8 +15,8 @@
 //! 2. Latches are taken from parent to child. Anything else is a try, and begins again.
 //! 3. With a latch held nobody waits for a lock of a transaction, for I/O, for a free frame, or for room
 //!    in a log.
-//! 4. A swip changes only under the latch of its parent. An inner page cools only when no child is in
-//!    a frame. An eviction makes a new version.
+//! 4. A swip changes only under the latch of its parent, which is hot or a root. An inner page cools only
+//!    when no child is in a frame, and is evicted only then. An eviction makes a new version.
 //! 5. Versions only grow, and frames are never unmapped.
 //! 6. A page is dirty if the gsn of its last change is not that of its newest copy.
 
@@ -29,7 +29,7 @@ use stillpoint_mem::{Frames, RegionError};
 use stillpoint_node::{Node, NodeKind};
 use stillpoint_sync::Mutex;
 use stillpoint_sync::atomic::{
-    AtomicU64, AtomicUsize,
+    AtomicBool, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
 use stillpoint_sync::version_latch as latch;
@@ -104,6 +104,9 @@ pub struct Pool {
     root_count: AtomicUsize,
     /// The frame at which the provider goes on.
     pub(crate) hand: AtomicUsize,
+    /// The thread that frees frames ahead of need, and whether it waits for a call.
+    pub(crate) provider: Mutex<Option<std::thread::Thread>>,
+    pub(crate) provider_waits: AtomicBool,
     /// Page ids that were allocated and not used.
     spare: Mutex<Vec<NewPage>>,
     pub(crate) reads: AtomicU64,
@@ -153,6 +156,8 @@ impl Pool {
             roots: (0..TABLES).map(|_| AtomicU64::new(0)).collect(),
             root_count: AtomicUsize::new(0),
             hand: AtomicUsize::new(0),
+            provider: Mutex::default(),
+            provider_waits: AtomicBool::new(false),
             spare: Mutex::default(),
             reads: AtomicU64::new(0),
             writes: AtomicU64::new(0),
@@ -289,6 +294,13 @@ impl Pool {
         let frame = if is_placed {
             let frame = self.page(page)?;
             self.loads.lock().remove(&page);
+            // Relaxed: nobody else knows the frame.
+            let owner = self.node(frame).owner_words()[2].load(Relaxed);
+            if owner != table_word(table, generation) {
+                // The page is of a generation that is gone.
+                self.begin_page(frame, page, table, generation);
+                self.node(frame).init(NodeKind::Leaf, 0, b"", None);
+            }
             frame
         } else {
             let frame = self.free_frames(1)?[0];
@@ -307,7 +319,7 @@ impl Pool {
         let words = self.node(frame).owner_words();
         // Relaxed: published with the frame.
         words[0].store(page, Relaxed);
-        words[1].store(0, Relaxed);
+        words[1].store(Stamp::NONE.to_bits(), Relaxed);
         words[2].store(table_word(table, generation), Relaxed);
         self.header(frame).begin(page, Stamp::NONE, NEVER);
     }
@@ -318,7 +330,12 @@ impl Pool {
     pub(crate) fn take_free(&self, count: usize) -> Option<Vec<u32>> {
         let mut free = self.free.lock();
         let left = free.len().checked_sub(count)?;
-        Some(free.split_off(left))
+        let taken = free.split_off(left);
+        drop(free);
+        if left < self.low_water() {
+            self.call_provider();
+        }
+        Some(taken)
     }
 
     /// Number of frames in the free list.

@@ -2,7 +2,8 @@
 //!
 //! Haubenschild, Sauer, Neumann, Leis: *Rethinking Logging, Checkpoints, and Recovery* (SIGMOD 2020,
 //! §3.5). A round cools some hot pages, writes the dirty ones among those that were cooled first, and
-//! evicts the clean ones. A worker that finds no free frame makes rounds itself.
+//! evicts the clean ones. A thread of the engine makes rounds while few frames are free. A worker that finds
+//! no free frame makes rounds itself.
 //!
 //! Deviation: pages are cooled in the order of their frames, and not at random. A page that is read
 //! while it is cool becomes hot again, so this is a second chance.
@@ -10,7 +11,7 @@
 use std::sync::Arc;
 
 use stillpoint_node::{Node, NodeKind};
-use stillpoint_sync::atomic::Ordering::Relaxed;
+use stillpoint_sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use stillpoint_sync::{Backoff, mutant};
 
 use crate::backing::{BackingError, Copied, DirtyFrames, Purpose};
@@ -23,6 +24,10 @@ use crate::tree::copy_of;
 
 /// Pages that one round evicts at most.
 const BUNCH: usize = 64;
+/// Fewest frames of a pool for which a thread frees frames ahead of need.
+const FRAMES_MIN: usize = 1024;
+/// Longest wait of that thread for a call.
+const IDLE: std::time::Duration = std::time::Duration::from_millis(50);
 /// Rounds without a free frame after which the pool counts as full.
 const ROUNDS: u32 = 20_000;
 
@@ -33,19 +38,61 @@ impl Pool {
     /// [`PoolError::Full`], or an error of the backing.
     pub(crate) fn free_frames(self: &Arc<Self>, count: usize) -> Result<Vec<u32>, PoolError> {
         let mut backoff = Backoff::new();
+        // A small pool frees few frames at a time, or it would evict what was just read.
+        let goal = BUNCH.min(self.frame_count() / 16).max(count);
+        // Pages that cannot be written go to the end of the queue. Clean ones may come behind them.
+        let mut refusals_left = 2 + 2 * self.frame_count() / goal;
         for _ in 0..ROUNDS {
             if let Some(frames) = self.take_free(count) {
                 return Ok(frames);
             }
-            // A small pool frees few frames at a time, or it would evict what was just read.
-            if self.round(BUNCH.min(self.frame_count() / 16).max(count))? == 0 {
-                backoff.wait();
+            match self.round(goal) {
+                Ok(0) => backoff.wait(),
+                Ok(_) => {}
+                Err(error) if refusals_left == 0 => return Err(error),
+                Err(_) => refusals_left -= 1,
             }
         }
         Err(PoolError::Full { frames: self.frame_count() })
     }
 
+    /// Fewest free frames that the thread of [`provide`](Self::provide) leaves: a hundredth.
+    pub(crate) fn low_water(&self) -> usize {
+        if self.frame_count() < FRAMES_MIN { 0 } else { self.frame_count() / 100 }
+    }
+
+    /// Calls the thread that frees frames, if it waits.
+    pub(crate) fn call_provider(&self) {
+        // Relaxed: a first look. AcqRel: partner of the Release in `provide`.
+        if self.provider_waits.load(Relaxed)
+            && self.provider_waits.swap(false, AcqRel)
+            && let Some(thread) = &*self.provider.lock()
+        {
+            thread.unpark();
+        }
+    }
+
+    /// Frees frames ahead of need, until `stops` says so. So who reads a page seldom writes others first.
+    /// A pool of fewer than 1,024 frames has no such need: each page is wanted at once.
+    pub fn provide(self: &Arc<Self>, stops: impl Fn() -> bool) {
+        *self.provider.lock() = Some(std::thread::current());
+        while !stops() {
+            let is_low = || self.free_count() < self.low_water();
+            // An error is that of whoever needs a frame and gets none.
+            if is_low() && self.round(4 * BUNCH).is_ok_and(|freed| freed > 0) {
+                continue;
+            }
+            // Release: partner of the AcqRel in `call_provider`.
+            self.provider_waits.store(true, Release);
+            std::thread::park_timeout(IDLE);
+        }
+        *self.provider.lock() = None;
+    }
+
     /// One round. Returns the number of frames that became free.
+    ///
+    /// # Errors
+    /// Pages could not be written, and no frame became free.
     fn round(self: &Arc<Self>, goal: usize) -> Result<usize, PoolError> {
         self.end_reads();
         let cool_wanted = (self.frame_count() / 10).max(goal);
@@ -69,7 +116,9 @@ impl Pool {
         if !dirty.is_empty() {
             let written = self.backing.write_back(&**self, &dirty, Purpose::Eviction);
             freed += dirty.iter().filter(|&&frame| self.try_evict(frame)).count();
-            written?;
+            if freed == 0 {
+                written?;
+            }
         }
         // A replay leaves pages that nobody may ever ask for.
         if freed == 0 || self.loads.lock().len() > self.frame_count() / 4 {
@@ -136,6 +185,11 @@ impl Pool {
         let header = child.header();
         let is_cool = parent.node().child(position).at == Swip::Cool(frame).pack();
         if !is_cool || header.is_dirty() || header.is_written() {
+            return false;
+        }
+        if has_children_in_frames(&child.node()) {
+            self.set_swip(&parent, position, Swip::Hot(frame));
+            header.set_state(State::Hot);
             return false;
         }
         self.set_swip(&parent, position, Swip::Out(header.page()));

@@ -73,6 +73,9 @@ impl Paged {
                 })
             }
             PageRecord::Kept => Ok(()),
+            PageRecord::Purge { page, slots } => {
+                self.redo_on(&on(page), |page| purge(&page.node(), slots))
+            }
         }
     }
 
@@ -164,6 +167,20 @@ fn set(page: &Latched<'_>, key: &[u8], after: Value<'_>) -> Result<(), String> {
         return Err("the page is no leaf of the key".to_owned());
     }
     set_value(&node, node.search(key), key, after).map_err(|error| error.to_string())
+}
+
+/// Removes deleted records.
+fn purge(node: &Node<'_>, slots: &[u8]) -> Result<(), String> {
+    let (slots, _) = slots.as_chunks::<2>();
+    let is_ghost = |slot: &[u8; 2]| {
+        let slot = usize::from(u16::from_le_bytes(*slot));
+        slot < node.slot_count() && node.is_ghost(slot)
+    };
+    if node.kind() != Some(NodeKind::Leaf) || !slots.iter().all(is_ghost) {
+        return Err("the page has no such deleted records".to_owned());
+    }
+    slots.iter().rev().for_each(|slot| node.remove(u16::from_le_bytes(*slot).into()));
+    Ok(())
 }
 
 /// Removes the entries from a separator on, which are on another page.

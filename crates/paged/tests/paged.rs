@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{random, threads};
+use common::{protocols, random, threads};
 
 #[test]
 fn a_table_is_like_a_map_across_evictions_and_crashes() {
@@ -38,4 +38,49 @@ fn a_range_that_was_found_empty_stays_empty() {
 #[test]
 fn a_checkpoint_waits_for_a_page_that_is_being_changed() {
     threads::a_checkpoint_waits_for_a_page_that_is_being_changed();
+}
+
+#[test]
+fn unlocked_reads_see_whole_committed_values() {
+    threads::unlocked_reads_see_whole_committed_values();
+}
+
+#[test]
+fn a_range_waits_for_open_changes() {
+    protocols::a_range_waits_for_open_changes();
+}
+
+#[test]
+fn a_stretch_that_was_read_does_not_change() {
+    protocols::a_stretch_that_was_read_does_not_change();
+}
+
+#[test]
+fn who_splits_a_stretch_keeps_both_parts() {
+    protocols::who_splits_a_stretch_keeps_both_parts();
+}
+
+#[test]
+fn a_range_that_had_to_wait_is_found_anew() {
+    protocols::a_range_that_had_to_wait_is_found_anew();
+}
+
+#[test]
+fn a_table_that_is_emptied_during_a_checkpoint_stays_empty() {
+    protocols::a_table_that_is_emptied_during_a_checkpoint_stays_empty();
+}
+
+#[test]
+fn declared_keys_are_found_together() {
+    protocols::declared_keys_are_found_together();
+}
+
+#[test]
+fn a_deleted_record_stays_until_its_deletion_has_ended() {
+    protocols::a_deleted_record_stays_until_its_deletion_has_ended();
+}
+
+#[test]
+fn deleted_records_make_room_for_others() {
+    protocols::deleted_records_make_room_for_others();
 }

@@ -7,17 +7,28 @@
 #[expect(dead_code, reason = "the other tests use the rest")]
 mod common;
 
-use common::{random, threads};
+use common::{protocols, random, threads};
 use stillpoint_paged::planted::{Bug, plant};
 
 /// The test that sees a bug.
 fn seen_by(bug: Bug) -> fn() {
     match bug {
-        Bug::FrameOnDisk | Bug::SplitWithoutEntries | Bug::ParentLeftOut | Bug::RedoneAtSameGsn => {
+        Bug::FrameOnDisk
+        | Bug::SplitWithoutEntries
+        | Bug::ParentLeftOut
+        | Bug::RedoneAtSameGsn
+        | Bug::LogForgotten
+        | Bug::UnlockedReadIgnoresWord => {
             random::a_table_is_like_a_map_across_evictions_and_crashes
         }
-        Bug::GapAtLeafEndUnchecked | Bug::RangeNotReadAgain => {
-            threads::a_range_that_was_found_empty_stays_empty
+        Bug::StretchUnclaimed => protocols::a_stretch_that_was_read_does_not_change,
+        Bug::NewStretchNotShared => protocols::who_splits_a_stretch_keeps_both_parts,
+        Bug::RangeOverOpenChanges => protocols::a_range_waits_for_open_changes,
+        Bug::RangeNotReadAgain => protocols::a_range_that_had_to_wait_is_found_anew,
+        Bug::UnlockedReadUnchecked => threads::unlocked_reads_see_whole_committed_values,
+        Bug::PurgesOpenGhosts => protocols::a_deleted_record_stays_until_its_deletion_has_ended,
+        Bug::EmptiesWhileWritten => {
+            protocols::a_table_that_is_emptied_during_a_checkpoint_stays_empty
         }
         Bug::SkipsLatched => threads::a_checkpoint_waits_for_a_page_that_is_being_changed,
         Bug::LoadsWithoutParent | Bug::PresentGsnPersisted => {

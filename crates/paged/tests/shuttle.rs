@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use common::{TABLE, World};
 use shuttle::thread;
+use stillpoint_txn::TxError;
 
 const SCHEDULES: usize = 60;
 
@@ -77,4 +78,59 @@ fn two_misses_are_one_read() {
         assert_eq!(begun(), before + 1, "one read of the one leaf");
     };
     shuttle::check_random(work, SCHEDULES * 4);
+}
+
+/// Two threads move a byte from one key to another, and give up now and then. Their values differ in
+/// length, so nodes split, and the pool is smaller than the tree. A third thread reads ranges and single keys.
+#[test]
+fn readers_see_committed_values_while_nodes_split_and_pages_leave() {
+    const KEYS: u64 = 20;
+    let value = |count: u8| vec![count; 60 + usize::from(count % 3) * 20];
+    let work = move || {
+        let world = Arc::new(World::new(8, 512, 1));
+        let mut session = world.session(0);
+        for number in 0..KEYS {
+            session.transact(|tx| tx.put(&key(number), Some(&value(100)))).expect("commits");
+        }
+        let threads: Vec<_> = [1u64, 2]
+            .map(|own| {
+                let world = world.clone();
+                thread::spawn(move || {
+                    let mut session = world.session(own as u8);
+                    for round in 0..3 {
+                        let (from, to) = (key(own * 3 + round), key(KEYS - 1 - own - round));
+                        let fails = round == 1;
+                        let moved = session.transact(|tx| {
+                            let count = tx.get(&from)?.expect("a value")[0];
+                            tx.put(&from, Some(&value(count - 1)))?;
+                            let count = tx.get(&to)?.expect("a value")[0];
+                            tx.put(&to, Some(&value(count + 1)))?;
+                            if fails {
+                                Err(TxError::abandon("as the test wants it"))
+                            } else {
+                                Ok(())
+                            }
+                        });
+                        assert_eq!(moved.is_err(), fails);
+                    }
+                })
+            })
+            .into();
+        for round in 0..3 {
+            let all = session.transact(|tx| tx.range(.., usize::MAX)).expect("reads");
+            assert_eq!(all.len() as u64, KEYS);
+            let sum: u64 = all.values().map(|value| u64::from(value[0])).sum();
+            assert_eq!(sum, KEYS * 100, "a transfer was seen in part");
+            if let Some(found) = world.read(&key(3 + round)) {
+                let found = found.expect("a value");
+                assert_eq!(found, value(found[0]), "a value that was not written so");
+            }
+        }
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        let summary = world.kind.pool().check_table(TABLE).expect("a sound tree");
+        assert_eq!(summary.records, KEYS);
+        assert!(world.kind.is_unlocked());
+    };
+    shuttle::check_random(work, SCHEDULES);
+    shuttle::check_pct(work, SCHEDULES, 3);
 }

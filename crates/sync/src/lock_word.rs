@@ -111,6 +111,12 @@ pub fn status(word: u64) -> u8 {
     ((word & STATUS_MASK) >> STATUS_SHIFT) as u8
 }
 
+/// The priority of the transaction that holds the lock exclusively in this value of the word.
+#[inline]
+pub fn exclusive_holder(seen: u64) -> Option<Priority> {
+    (seen & EXCLUSIVE != 0).then(|| Priority::of(seen))
+}
+
 /// Takes the exclusive lock if no transaction holds the lock.
 ///
 /// # Errors

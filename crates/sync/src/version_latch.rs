@@ -124,6 +124,17 @@ pub fn release_exclusive(word: &AtomicU64) {
     word.store((seen & !EXCLUSIVE).wrapping_add(VERSION_ONE), Ordering::Release);
 }
 
+/// Releases the exclusive latch of a holder that has changed nothing, with the old version. So the holder
+/// does not disturb optimistic readers.
+#[inline]
+pub fn release_unchanged(word: &AtomicU64) {
+    // Relaxed load: the holder alone changes the word.
+    let seen = word.load(Ordering::Relaxed);
+    debug_assert!(seen & EXCLUSIVE != 0, "released a latch that was not held");
+    // Release: as in `release_exclusive`.
+    word.store(seen & !EXCLUSIVE, Ordering::Release);
+}
+
 /// Takes a share of the latch if nobody holds it exclusively and fewer than 65,535 share it.
 #[must_use]
 pub fn try_shared(word: &AtomicU64) -> bool {
@@ -176,7 +187,14 @@ mod tests {
         assert!(read(&word).is_none() && !is_still(&word, first));
         assert!(!try_exclusive(&word) && !try_shared(&word) && !try_upgrade(&word, first));
         release_exclusive(&word);
-        let second = await_version(&word);
+        assert!(try_exclusive(&word) && read(&word).is_none());
+        let second = {
+            release_unchanged(&word);
+            await_version(&word)
+        };
+        assert!(try_exclusive(&word));
+        release_unchanged(&word);
+        assert!(is_still(&word, second), "nothing was changed");
         assert!(second != first && !is_still(&word, first) && !try_upgrade(&word, first));
         exclusive(&word);
         release_exclusive(&word);

@@ -33,7 +33,9 @@ use stillpoint_sync::lock_word::Priority;
 
 use crate::discipline::Discipline;
 use crate::error::{LogRefused, TxError};
+use crate::key_list::KeyList;
 use crate::keys::Mode;
+use crate::range_batch::RangeBatch;
 use crate::table::TableId;
 
 /// The requested value, or an arrival to wait for.
@@ -134,12 +136,18 @@ pub trait TableKind: Send + Sync + fmt::Debug {
     fn new_part(self: Arc<Self>) -> Box<dyn KindPart>;
 
     /// Locks whole tables, in order to empty them. Waits for all holders of locks in the tables, as
-    /// a declared transaction does. Keeps others out until the returned guard is dropped. Once the
-    /// tables are emptied, each of their keys counts as one that never had a value.
+    /// a declared transaction does, as long as `may_wait` allows. Keeps others out until the returned
+    /// guard is dropped. Once the tables are emptied, each of their keys counts as one that never had a
+    /// value.
     ///
     /// # Errors
-    /// [`TxError::NoSuchTable`]; the kind's own.
-    fn lock_tables(&self, tables: &[TableId]) -> Result<Box<dyn LockedTables + '_>, TxError>;
+    /// [`TxError::Conflict`] if it may not wait: nothing is locked. [`TxError::NoSuchTable`]; the kind's
+    /// own.
+    fn lock_tables(
+        &self,
+        tables: &[TableId],
+        may_wait: &dyn Fn() -> bool,
+    ) -> Result<Box<dyn LockedTables + '_>, TxError>;
 
     /// Appends to `out` about `count` keys of a table, from a cursor on (0 at first). Returns the
     /// next cursor, 0 at the end. A key that has a value during the whole scan is found exactly
@@ -155,6 +163,21 @@ pub trait TableKind: Send + Sync + fmt::Debug {
         count: usize,
         out: &mut Vec<Vec<u8>>,
     ) -> Result<Presence<u64>, TxError>;
+
+    /// Reads a committed value without a lock, and appends it to `out`. `Here(None)` if the kind has no
+    /// such reads, or if a transaction may be changing the key: then a transaction has to read it.
+    ///
+    /// # Errors
+    /// [`TxError::NoSuchTable`]; the kind's own.
+    fn read(
+        &self,
+        table: TableId,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Presence<Option<UnlockedRead>>, TxError> {
+        let _ = (table, key, out);
+        Ok(Presence::Here(None))
+    }
 
     /// Number of keys of a table with a committed value. 0 without the table.
     fn record_count(&self, table: TableId) -> u64;
@@ -222,17 +245,17 @@ pub struct KindRange<'a> {
     pub lower: Bound<&'a [u8]>,
     /// Upper end.
     pub upper: Bound<&'a [u8]>,
+    /// Whether the range is read from its upper end down.
+    pub is_descending: bool,
 }
 
-/// Some records of a range, in the order of their keys.
-#[derive(Debug, Default)]
-pub struct RangeBatch {
-    /// Key, tag and value of each record.
-    pub records: Vec<(Vec<u8>, u8, Vec<u8>)>,
-    /// The last key that was looked at, which may have no value. The next batch begins behind it.
-    pub last: Vec<u8>,
-    /// Whether the range has no more records.
-    pub is_end: bool,
+/// A committed value that was read without a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnlockedRead {
+    /// The value's tag. `None` if the key has no value.
+    pub tag: Option<u8>,
+    /// Stamp of the end of the last transaction that changed the key.
+    pub stamp: Stamp,
 }
 
 /// The part of one kind in one session's transactions. One transaction runs at a time.
@@ -243,8 +266,9 @@ pub trait KindPart: Send {
     /// Begins a run of a transaction.
     fn begin(&mut self, priority: Priority, discipline: Discipline);
 
-    /// Asks for a key ahead of its use. A batch asks for all keys before it waits for one.
-    fn ask(&mut self, table: TableId, key: &[u8]) -> Presence<()>;
+    /// Asks for keys ahead of their use, before the caller waits for one of them. Calls `missing` with
+    /// the number of each key that is not in memory, and its arrival.
+    fn ask(&mut self, keys: &KeyList, missing: &mut dyn FnMut(usize, Arc<dyn Arrival>));
 
     /// Locks a key and returns its slot. Waits for the lock as long as the discipline and
     /// `may_wait` allow. A locked key keeps its slot, and its lock becomes exclusive for
@@ -258,17 +282,18 @@ pub trait KindPart: Send {
         may_wait: &dyn Fn() -> bool,
     ) -> Result<Presence<u32>, TxError>;
 
-    /// Locks several keys in the global order of this kind. Waits for any holder as long as
-    /// `may_wait` allows, since all waits follow one order. Called before any [`lock`](Self::lock)
-    /// of the run, which then returns the slots. After [`Presence::NotHere`] this is called again
-    /// with the same keys.
+    /// Locks several keys in the global order of this kind, and puts their slots into `slots`, in the
+    /// order of `keys`. Waits for any holder as long as `may_wait` allows, since all waits follow one
+    /// order. Called before any [`lock`](Self::lock) of the run. After [`Presence::NotHere`] this is
+    /// called again with the same keys.
     ///
     /// # Errors
     /// As [`lock`](Self::lock).
     fn lock_all(
         &mut self,
-        keys: &[KindKey<'_>],
+        keys: &KeyList,
         may_wait: &dyn Fn() -> bool,
+        slots: &mut Vec<u32>,
     ) -> Result<Presence<()>, TxError>;
 
     /// Appends the value of a slot to `out` and returns its tag. `None` if the key has no value.
@@ -294,8 +319,9 @@ pub trait KindPart: Send {
         may_wait: &dyn Fn() -> bool,
     ) -> Result<Presence<()>, TxError>;
 
-    /// Reads the next records of a range, in the ascending order of their keys. Locks the records and
-    /// the gaps between them. Records of the transaction itself are among them.
+    /// Reads the next records of a range, in the order of their keys or against it. Locks the records and
+    /// the gaps between them. Records of the transaction itself are among them. The batch has no
+    /// record if all keys of a stretch have no value, and the range may go on behind them.
     /// For transactions without declared keys.
     ///
     /// # Errors

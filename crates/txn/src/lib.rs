@@ -4,10 +4,12 @@
 mod dependencies;
 mod discipline;
 mod error;
+mod key_list;
 mod keys;
 mod kind;
 mod lookup;
 mod patience;
+mod range_batch;
 mod remembered;
 mod retry;
 mod table;
@@ -15,13 +17,15 @@ mod table;
 pub use dependencies::Dependencies;
 pub use discipline::Discipline;
 pub use error::{LogRefused, MemoryLimit, TxError};
+pub use key_list::KeyList;
 pub use keys::{DeclaredKey, KeySet, Mode, Slot};
 pub use kind::{
     Arrival, KindKey, KindPart, KindRange, KindTable, LockedTables, Operation, OperationLog,
-    Presence, RangeBatch, Sections, TableKind,
+    Presence, Sections, TableKind, UnlockedRead,
 };
 pub use lookup::{Lookup, SCAN_MAX};
 pub use patience::Patience;
+pub use range_batch::RangeBatch;
 pub use remembered::Remembered;
 pub use retry::{RUNS_MAX, Run, Runs};
 pub use table::TableId;

@@ -20,9 +20,8 @@ use crate::shared::Shared;
 #[derive(Debug, Default)]
 pub(crate) struct OfKinds {
     entries: Vec<KindEntry>,
-    sections: HashMap<TableId, String>,
-    /// The generations of all tables, from before any kind was asked.
-    generations: HashMap<TableId, u32>,
+    /// The sections, each for a generation of its table.
+    sections: HashMap<TableId, (String, u32)>,
     /// The numbers of the kinds that have given anything.
     asked: Vec<usize>,
 }
@@ -35,14 +34,20 @@ pub(crate) fn begin(shared: &Shared) -> Result<OfKinds, Error> {
     if shared.kinds.is_empty() {
         return Ok(OfKinds::default());
     }
-    let mut given = OfKinds { generations: generations(shared), ..OfKinds::default() };
+    let mut given = OfKinds::default();
     for (number, kind) in shared.kinds.kinds.iter().enumerate() {
         let before = shared.open.positions();
+        // A table that is emptied or made between both counts as it is then, and the logs have all its
+        // commits behind the positions. The other way round, it would get no section, and lose those
+        // before the positions.
+        let generations = generations(shared);
         let sections = kind.checkpoint(&*shared.disk).inspect_err(|_| given.end(shared, false))?;
         let positions = mutant!(before, KindPositionTooLate => shared.open.positions());
         let Some(sections) = sections else { continue };
         given.asked.push(number);
-        given.sections.extend(sections);
+        given.sections.extend(sections.into_iter().filter_map(|(id, section)| {
+            generations.get(&id).map(|&generation| (id, (section, generation)))
+        }));
         let (name, gsn_floor) = (kind.name().to_owned(), shared.floor);
         given.entries.push(KindEntry { name, gsn_floor, positions });
     }
@@ -60,8 +65,9 @@ impl OfKinds {
             let id = TableId(table.id);
             // If a table was emptied meanwhile, its files hold records of its old generation, which
             // do not count.
-            let is_current = self.generations.get(&id) == Some(&table.generation);
-            if let Some(section) = self.sections.get(&id).filter(|_| is_current) {
+            if let Some((section, generation)) = self.sections.get(&id)
+                && *generation == table.generation
+            {
                 table.private = Some(section.clone());
             }
         }

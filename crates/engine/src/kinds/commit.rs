@@ -138,7 +138,10 @@ impl Parts {
                     .kinds
                     .kind_of(done.table)
                     .and_then(|kind| kind.undo(done.table, &done.body, &mut self.operations));
-                undone.expect("a kind undoes what it has logged");
+                if let Err(error) = undone {
+                    // The store fails, and recovery undoes the rest.
+                    self.operations.fail_undo(&error);
+                }
             }
             end = Some(self.operations.append_abort());
         }

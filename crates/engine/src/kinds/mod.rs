@@ -25,7 +25,8 @@ use std::sync::Arc;
 
 use stillpoint_format::manifest::{TableEntry, TableKind as KindName};
 use stillpoint_io::Disk;
-use stillpoint_store::{TableId, Worker};
+use stillpoint_store::{Store, TableId, Worker};
+use stillpoint_sync::Backoff;
 use stillpoint_sync::atomic::{
     AtomicU8,
     Ordering::{Acquire, Release},
@@ -117,14 +118,33 @@ impl Kinds {
         })
     }
 
-    /// Locks tables as wholes, in the order of kinds. Leaves out the tables in memory.
-    pub(crate) fn lock_tables(&self, tables: &[TableId]) -> Result<Vec<Locked<'_>>, TxError> {
+    /// Locks tables as wholes, in the order of kinds. Leaves out the tables in memory. While another
+    /// transaction has the permit of the store, which may wait for these locks, none of them is kept.
+    pub(crate) fn lock_tables(
+        &self,
+        tables: &[TableId],
+        store: &Store,
+    ) -> Result<Vec<Locked<'_>>, TxError> {
+        let mut backoff = Backoff::new();
+        loop {
+            match self.try_lock_tables(tables, &|| !store.driver().now().is_permitted()) {
+                Err(TxError::Conflict) => backoff.wait(),
+                ended => return ended,
+            }
+        }
+    }
+
+    fn try_lock_tables(
+        &self,
+        tables: &[TableId],
+        may_wait: &dyn Fn() -> bool,
+    ) -> Result<Vec<Locked<'_>>, TxError> {
         let mut locked = Vec::new();
         for (number, kind) in self.kinds.iter().enumerate() {
             let mine = tables.iter().copied().filter(|&table| self.of(table) == Some(number));
             let mine: Vec<TableId> = BTreeSet::from_iter(mine).into_iter().collect();
             if !mine.is_empty() {
-                locked.push(Locked { tables: kind.lock_tables(&mine)?, ids: mine });
+                locked.push(Locked { tables: kind.lock_tables(&mine, may_wait)?, ids: mine });
             }
         }
         Ok(locked)

@@ -8,7 +8,7 @@ use stillpoint_format::log::{
 use stillpoint_format::{LogGsn, Stamp};
 use stillpoint_io::DiskError;
 use stillpoint_journal::{Entry, Journal, JournalError};
-use stillpoint_store::{Commit, LogRefused, TableId};
+use stillpoint_store::{Commit, LogRefused, TableId, TxError};
 use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::{mutant, planted};
 use stillpoint_txn::{Operation, OperationLog};
@@ -237,7 +237,17 @@ impl Operations {
     /// undo later commits on the same keys too, so the journal refuses further commits.
     #[cold]
     fn go_on_unlogged(&mut self, error: &JournalError) {
-        let reason = format!("the undo of a transaction cannot be logged: {error}");
+        self.refuse(format!("the undo of a transaction cannot be logged: {error}"));
+    }
+
+    /// Goes on after an undo that its kind could not make. The change stays until recovery undoes it, so
+    /// the journal refuses further commits.
+    #[cold]
+    pub(crate) fn fail_undo(&mut self, error: &TxError) {
+        self.refuse(format!("a change of a transaction cannot be undone: {error}"));
+    }
+
+    fn refuse(&mut self, reason: String) {
         let source = std::io::Error::other(reason.clone());
         self.journal.refuse(Arc::new(DiskError::new("undo in", "log", source)));
         self.unlogged = Some(reason);

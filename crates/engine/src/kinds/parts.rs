@@ -1,14 +1,15 @@
 //! The parts that the kinds of tables have in one session's transactions.
 
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use stillpoint_format::Stamp;
 use stillpoint_store::{
     KeySet, Mode, OpenTransaction, Patience, Slot, Store, TableId, TxError, ValueRef, Worker,
 };
-use stillpoint_txn::{Arrival, Discipline, KindKey, KindPart, KindRange, Presence, RangeBatch};
+use stillpoint_txn::{
+    Arrival, Discipline, KeyList, KindKey, KindPart, KindRange, Lookup, Presence, RangeBatch,
+};
 
 use crate::kinds::Kinds;
 use crate::kinds::operations::Operations;
@@ -22,50 +23,53 @@ pub(crate) enum KeyLocation {
     Part(usize, u32),
 }
 
-/// A key of another kind than the memory store.
-#[derive(Clone, Debug)]
-struct Key {
-    kind: usize,
-    table: TableId,
-    key: Vec<u8>,
-    mode: Mode,
-}
-
 /// Keys up to which a search looks at each of them.
 const SEARCHED: usize = 16;
 
-/// The keys of a run in the parts, with their slots.
+/// Keys of other kinds than the memory store, each with its slot in the transaction, in buffers that
+/// are used again.
 #[derive(Debug, Default)]
 struct Met {
-    keys: Vec<(Key, Slot)>,
-    /// The number of the first entry of each key, by table. Made for more than [`SEARCHED`] keys.
-    at: HashMap<TableId, HashMap<Vec<u8>, usize>>,
+    keys: KeyList,
+    /// Of each key: its kind, and its slot.
+    places: Vec<(usize, Slot)>,
+    /// Numbers of keys by hash. Used for more than [`SEARCHED`].
+    at: Lookup,
 }
 
 impl Met {
     fn clear(&mut self) {
         self.keys.clear();
-        self.at.clear();
-    }
-
-    fn find(&self, table: TableId, key: &[u8]) -> Option<usize> {
-        if self.keys.len() <= SEARCHED {
-            return self.keys.iter().position(|(met, _)| met.table == table && met.key == key);
+        self.places.clear();
+        if !self.at.is_empty() {
+            self.at.clear();
         }
-        self.at.get(&table)?.get(key).copied()
     }
 
-    fn push(&mut self, key: Key, slot: Slot) {
-        self.keys.push((key, slot));
-        let first = match self.keys.len() {
-            ..=SEARCHED => return,
-            count if count == SEARCHED + 1 => 0,
-            count => count - 1,
+    /// The number of a key.
+    fn find(&mut self, store: &Store, table: TableId, key: &[u8]) -> Option<usize> {
+        let Self { keys, at, .. } = self;
+        let is_it = |known: KindKey<'_>| known.table == table && known.key == key;
+        if keys.len() <= SEARCHED {
+            return keys.iter().position(is_it);
+        }
+        let hash_of = |number: usize| {
+            let known = keys.get(number);
+            store.hash(known.table, known.key)
         };
-        for number in first..self.keys.len() {
-            let key = &self.keys[number].0;
-            self.at.entry(key.table).or_default().entry(key.key.clone()).or_insert(number);
+        while at.covered() < keys.len() {
+            at.cover(Some(hash_of(at.covered())), hash_of);
         }
+        at.find(store.hash(table, key), |number| is_it(keys.get(number)))
+    }
+
+    fn push(&mut self, kind: usize, key: KindKey<'_>, slot: Slot) {
+        self.keys.push(key);
+        self.places.push((kind, slot));
+    }
+
+    fn len(&self) -> usize {
+        self.places.len()
     }
 }
 
@@ -79,8 +83,11 @@ pub(crate) struct Parts {
     places: Vec<KeyLocation>,
     /// The keys of the run in the parts, with their slots.
     met: Met,
-    /// Keys that earlier runs of the transaction have met.
-    remembered: Vec<Key>,
+    /// Keys that earlier runs of the transaction have met. Their slots mean nothing.
+    remembered: Met,
+    /// Keys that are asked for or locked together, and then their slots in their part.
+    asked: KeyList,
+    slots: Vec<u32>,
     discipline: Discipline,
     pub(crate) has_conflicted: bool,
     /// Whether the run may hold locks of the parts.
@@ -110,7 +117,9 @@ impl Parts {
             operations,
             places: Vec::new(),
             met: Met::default(),
-            remembered: Vec::new(),
+            remembered: Met::default(),
+            asked: KeyList::default(),
+            slots: Vec::new(),
             discipline: Discipline::Declared,
             has_conflicted: false,
             holds_locks: false,
@@ -171,13 +180,13 @@ impl Parts {
     /// # Errors
     /// [`TxError::Conflict`] while another transaction has the permit of the store.
     pub(crate) fn lock_remembered(&mut self) -> Result<(), TxError> {
-        if self.discipline != Discipline::Remembered || self.remembered.is_empty() {
+        if self.discipline != Discipline::Remembered || self.remembered.len() == 0 {
             return Ok(());
         }
-        let keys = std::mem::take(&mut self.remembered);
-        let locked = self.lock_all(&keys);
-        self.remembered = keys;
-        locked.map(|_| ())
+        let remembered = std::mem::take(&mut self.remembered);
+        let locked = self.lock_all(&remembered, |_, _, _| {});
+        self.remembered = remembered;
+        locked
     }
 
     /// Locks the keys of a declared transaction that are of other kinds, and gives all slots.
@@ -189,7 +198,6 @@ impl Parts {
         keys: &KeySet,
         range: std::ops::Range<usize>,
     ) -> Result<(), TxError> {
-        let mut others = Vec::new();
         let mut in_memory = 0;
         for index in range {
             let declared = keys.declared()[index];
@@ -201,49 +209,51 @@ impl Parts {
                 Some(kind) => {
                     let slot = Slot(self.places.len() as u32);
                     let (table, mode) = (declared.table, declared.mode);
-                    let key = Key { kind, table, key: keys.key(index).to_vec(), mode };
-                    self.met.push(key.clone(), slot);
-                    others.push(key);
+                    self.met.push(kind, KindKey { table, key: keys.key(index), mode }, slot);
                     // The slot of the key in its part is known once the key is locked.
                     self.places.push(KeyLocation::Part(kind, 0));
                 }
             }
         }
-        let slots = self.lock_all(&others)?;
-        let theirs = self.places.iter_mut().filter(|place| matches!(place, KeyLocation::Part(..)));
-        for (place, (key, slot)) in theirs.zip(others.iter().zip(slots)) {
-            *place = KeyLocation::Part(key.kind, slot);
-        }
-        Ok(())
+        let met = std::mem::take(&mut self.met);
+        let locked = self.lock_all(&met, |places, (kind, slot), of_part| {
+            places[slot.0 as usize] = KeyLocation::Part(kind, of_part);
+        });
+        self.met = met;
+        locked
     }
 
-    /// Locks keys, those of each kind together and in the order of the kind. Returns the keys'
-    /// slots.
-    fn lock_all(&mut self, keys: &[Key]) -> Result<Vec<u32>, TxError> {
-        let mut slots = vec![0; keys.len()];
+    /// Locks keys, those of each kind together and in the order of the kind. Calls `locked` with the
+    /// places of all keys, the place of each locked key, and its slot in its part.
+    fn lock_all(
+        &mut self,
+        keys: &Met,
+        locked: impl Fn(&mut [KeyLocation], (usize, Slot), u32),
+    ) -> Result<(), TxError> {
         for kind in 0..self.parts.len() {
-            let mine: Vec<usize> = (0..keys.len()).filter(|&at| keys[at].kind == kind).collect();
-            if mine.is_empty() {
+            self.asked.clear();
+            let mine = keys.places.iter().zip(keys.keys.iter());
+            mine.filter(|((of, _), _)| *of == kind).for_each(|(_, key)| self.asked.push(key));
+            if self.asked.is_empty() {
                 continue;
             }
-            let asked: Vec<KindKey<'_>> = mine.iter().map(|&at| keys[at].as_asked()).collect();
             self.holds_locks = true;
             let Self { store, parts, absent, must_not_wait, has_conflicted, patience, .. } = self;
+            let (asked, slots) = (&self.asked, &mut self.slots);
             let wait = KindWait::new(*patience);
             let part = &mut parts[kind];
             let mut here = Here { must_not_wait: *must_not_wait, absent };
             // The holder of the store's permit may wait for locks of this transaction.
             let may_wait = || !store.driver().now().is_permitted() && wait.may_go_on();
-            here.until(|| part.lock_all(&asked, &may_wait))
+            here.until(|| part.lock_all(asked, &may_wait, slots))
                 .inspect_err(|error| *has_conflicted |= is_conflict(error))
                 .map_err(|error| wait.reason(error))?;
-            for &at in &mine {
-                slots[at] = here
-                    .until(|| part.lock(keys[at].as_asked(), &|| false))
-                    .inspect_err(|error| *has_conflicted |= is_conflict(error))?;
+            let mine = keys.places.iter().filter(|(of, _)| *of == kind);
+            for (place, &slot) in mine.zip(&*slots) {
+                locked(&mut self.places, *place, slot);
             }
         }
-        Ok(slots)
+        Ok(())
     }
 
     /// Locks a key of a part and gives its slot in the transaction.
@@ -254,49 +264,50 @@ impl Parts {
         key: &[u8],
         mode: Mode,
     ) -> Result<Slot, TxError> {
-        let known = self.met.find(table, key);
+        let known = self.met.find(&self.store, table, key);
+        let known = known.map(|number| (number, self.met.keys.get(number).mode));
         if self.discipline == Discipline::Declared {
-            let Some(known) = known else { return Err(TxError::NotDeclared) };
-            let (met, slot) = &self.met.keys[known];
-            return match (met.mode, mode) {
+            let Some((known, has)) = known else { return Err(TxError::NotDeclared) };
+            let slot = self.met.places[known].1;
+            return match (has, mode) {
                 (Mode::Read, Mode::Write) => Err(TxError::DeclaredForReading { slot: slot.0 }),
-                _ => Ok(*slot),
+                _ => Ok(slot),
             };
         }
-        if let Some(known) = known
-            && self.met.keys[known].0.mode >= mode
+        if let Some((known, has)) = known
+            && has >= mode
         {
-            return Ok(self.met.keys[known].1);
+            return Ok(self.met.places[known].1);
         }
-        let asked = Key { kind, table, key: key.to_vec(), mode };
+        let asked = KindKey { table, key, mode };
         self.holds_locks = true;
         let Self { parts, absent, must_not_wait, patience, .. } = self;
         let wait = KindWait::new(*patience);
         let mut here = Here { must_not_wait: *must_not_wait, absent };
         let may_wait = || wait.may_go_on();
-        let slot = match here.until(|| parts[kind].lock(asked.as_asked(), &may_wait)) {
+        let slot = match here.until(|| parts[kind].lock(asked, &may_wait)) {
             Ok(slot) => slot,
             Err(error) => {
                 if is_conflict(&error) {
                     self.has_conflicted = true;
-                    self.remember(asked);
+                    remember(&mut self.remembered, &self.store, kind, asked);
                 }
                 return Err(wait.reason(error));
             }
         };
-        if let Some(known) = known {
-            self.met.keys[known].0.mode = mode;
-            return Ok(self.met.keys[known].1);
+        if let Some((known, _)) = known {
+            self.met.keys.set_mode(known, mode);
+            return Ok(self.met.places[known].1);
         }
         let public = Slot(self.places.len() as u32);
         self.places.push(KeyLocation::Part(kind, slot));
-        self.met.push(asked, public);
+        self.met.push(kind, asked, public);
         Ok(public)
     }
 
     /// Whether the run may have written to a table of another kind.
     pub(crate) fn may_have_written(&self) -> bool {
-        self.met.keys.iter().any(|(key, _)| key.mode == Mode::Write)
+        self.met.keys.iter().any(|key| key.mode == Mode::Write)
     }
 
     /// The slot of a key that the memory store has locked under `slot`.
@@ -319,9 +330,9 @@ impl Parts {
 
     /// The hash of the key of a slot in a part.
     pub(crate) fn key_hash(&self, slot: Slot) -> u64 {
-        let found = self.met.keys.iter().find(|(_, of)| *of == slot);
-        let (key, _) = found.expect("a slot in a part has its key");
-        self.store.hash(key.table, &key.key)
+        let found = self.met.places.iter().position(|(_, of)| *of == slot);
+        let key = self.met.keys.get(found.expect("a slot in a part has its key"));
+        self.store.hash(key.table, key.key)
     }
 
     /// The value of a slot in a part.
@@ -407,17 +418,11 @@ impl Parts {
 
     /// Keeps the keys of a run that has conflicted for the next one.
     pub(crate) fn remember_run(&mut self) {
-        for (key, _) in std::mem::take(&mut self.met).keys {
-            self.remember(key);
+        let Self { met, remembered, store, .. } = self;
+        for (&(kind, _), key) in met.places.iter().zip(met.keys.iter()) {
+            remember(remembered, store, kind, key);
         }
-    }
-
-    fn remember(&mut self, key: Key) {
-        let is_it = |known: &&mut Key| known.table == key.table && known.key == key.key;
-        match self.remembered.iter_mut().find(is_it) {
-            Some(known) => known.mode = known.mode.max(key.mode),
-            None => self.remembered.push(key),
-        }
+        met.clear();
     }
 
     /// Asks for all keys of other kinds, and only then waits for those that are not in memory.
@@ -425,15 +430,26 @@ impl Parts {
     /// transaction that locks it. If the session must not wait, returns the number of the first
     /// missing key and all arrivals.
     pub(crate) fn ask_for_all(&mut self, keys: &KeySet) -> (Option<usize>, Vec<Arc<dyn Arrival>>) {
-        let (mut first, mut awaited) = (None, Vec::new());
-        for index in 0..keys.declared().len() {
-            let table = keys.declared()[index].table;
-            if let Some(kind) = self.kinds.of(table)
-                && let Presence::NotHere(arrival) = self.parts[kind].ask(table, keys.key(index))
-            {
-                first.get_or_insert(index);
-                awaited.push(arrival);
+        let (mut first, mut awaited) = (None::<usize>, Vec::new());
+        for kind in 0..self.parts.len() {
+            let Self { kinds, parts, asked, slots, .. } = self;
+            asked.clear();
+            slots.clear();
+            for (index, declared) in keys.declared().iter().enumerate() {
+                let (table, mode) = (declared.table, declared.mode);
+                if kinds.of(table) == Some(kind) {
+                    asked.push(KindKey { table, key: keys.key(index), mode });
+                    slots.push(index as u32);
+                }
             }
+            if asked.is_empty() {
+                continue;
+            }
+            parts[kind].ask(asked, &mut |number, arrival| {
+                let index = slots[number] as usize;
+                first = Some(first.map_or(index, |first| first.min(index)));
+                awaited.push(arrival);
+            });
         }
         if self.must_not_wait {
             return (first, awaited);
@@ -446,9 +462,14 @@ impl Parts {
     }
 }
 
-impl Key {
-    fn as_asked(&self) -> KindKey<'_> {
-        KindKey { table: self.table, key: &self.key, mode: self.mode }
+/// Adds a key, or strengthens the access to a known one.
+fn remember(remembered: &mut Met, store: &Store, kind: usize, key: KindKey<'_>) {
+    match remembered.find(store, key.table, key.key) {
+        Some(known) => {
+            let mode = remembered.keys.get(known).mode.max(key.mode);
+            remembered.keys.set_mode(known, mode);
+        }
+        None => remembered.push(kind, key, Slot(0)),
     }
 }
 

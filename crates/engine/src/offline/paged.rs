@@ -73,10 +73,10 @@ impl ReadTables {
         visit: &mut DumpVisit<'_>,
     ) -> Result<(), Error> {
         let mut part = self.paged.clone().new_part();
-        let (mut batch, mut after) = (RangeBatch::default(), None::<Vec<u8>>);
+        let (mut batch, mut next) = (RangeBatch::default(), None::<Vec<u8>>);
         loop {
-            let lower = after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-            let range = KindRange { table, lower, upper: Bound::Unbounded };
+            let lower = next.as_deref().map_or(Bound::Unbounded, Bound::Included);
+            let range = KindRange { table, lower, upper: Bound::Unbounded, is_descending: false };
             part.begin(Priority::undeclared(1), Discipline::WaitDie);
             loop {
                 match part.range(&range, &|| true, &mut batch)? {
@@ -85,13 +85,14 @@ impl ReadTables {
                 }
             }
             part.release(None);
-            for (key, tag, value) in batch.records.drain(..) {
-                visit(name, &key, ValueRef::from_bytes(tag, &value)).map_err(Error::Output)?;
+            for number in 0..batch.len() {
+                let (key, tag, value) = batch.record(number);
+                visit(name, key, ValueRef::from_bytes(tag, value)).map_err(Error::Output)?;
             }
             if batch.is_end {
                 return Ok(());
             }
-            after = Some(batch.last.clone());
+            next = Some(std::mem::take(&mut batch.next));
         }
     }
 }

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 use stillpoint::{
-    Arrival, Discipline, KindKey, KindPart, KindTable, LockedTables, LogRefused, Mode, Operation,
-    OperationLog, Presence, Sections, Stamp, TableId, TableKind, TxError,
+    Arrival, Discipline, KeyList, KindKey, KindPart, KindTable, LockedTables, LogRefused, Mode,
+    Operation, OperationLog, Presence, Sections, Stamp, TableId, TableKind, TxError,
 };
 use stillpoint_io::{Disk, DiskError, Rng, SeededRng, read_all, write_file_durably};
 use stillpoint_sync::Backoff;
@@ -303,11 +303,20 @@ impl TableKind for InPlace {
         Ok(())
     }
 
-    fn lock_tables(&self, tables: &[TableId]) -> Result<Box<dyn LockedTables + '_>, TxError> {
+    fn lock_tables(
+        &self,
+        tables: &[TableId],
+        may_wait: &dyn Fn() -> bool,
+    ) -> Result<Box<dyn LockedTables + '_>, TxError> {
         tables.iter().try_for_each(|&table| self.check_table(table).map(drop))?;
-        for lock in &self.locks {
+        for (at, lock) in self.locks.iter().enumerate() {
             let mut backoff = Backoff::new();
             while lock_word::try_exclusive(&lock.word, Priority::DECLARED).is_err() {
+                if !may_wait() {
+                    let taken = self.locks[..at].iter();
+                    taken.for_each(|lock| lock_word::release_exclusive(&lock.word));
+                    return Err(TxError::Conflict);
+                }
                 lock_word::await_sharers(&lock.word, Priority::DECLARED);
                 backoff.wait();
             }
@@ -538,8 +547,12 @@ impl KindPart for Part {
         (self.priority, self.discipline) = (priority, discipline);
     }
 
-    fn ask(&mut self, _: TableId, _: &[u8]) -> Presence<()> {
-        self.kind.absence().map_or(Presence::Here(()), Presence::NotHere)
+    fn ask(&mut self, keys: &KeyList, missing: &mut dyn FnMut(usize, Arc<dyn Arrival>)) {
+        for number in 0..keys.len() {
+            if let Some(arrival) = self.kind.absence() {
+                missing(number, arrival);
+            }
+        }
     }
 
     fn lock(
@@ -568,11 +581,12 @@ impl KindPart for Part {
 
     fn lock_all(
         &mut self,
-        keys: &[KindKey<'_>],
+        keys: &KeyList,
         may_wait: &dyn Fn() -> bool,
+        slots: &mut Vec<u32>,
     ) -> Result<Presence<()>, TxError> {
         let mut order: BTreeMap<usize, Mode> = BTreeMap::new();
-        for key in keys {
+        for key in keys.iter() {
             self.kind.check_table(key.table)?;
             let mode = order.entry(InPlace::lock_of(key.table, key.key)).or_insert(key.mode);
             *mode = (*mode).max(key.mode);
@@ -582,6 +596,13 @@ impl KindPart for Part {
                 return Ok(Presence::NotHere(arrival));
             }
             self.take(lock, mode, Discipline::Declared, may_wait)?;
+        }
+        slots.clear();
+        for key in keys.iter() {
+            match self.lock(key, &|| false)? {
+                Presence::Here(slot) => slots.push(slot),
+                Presence::NotHere(arrival) => return Ok(Presence::NotHere(arrival)),
+            }
         }
         Ok(Presence::Here(()))
     }

@@ -5,7 +5,8 @@ use stillpoint_format::node::entry_words;
 use stillpoint_node::{Node, NodeError, node_key_bytes_max, node_value_bytes_max};
 use stillpoint_txn::TableId;
 
-use crate::frame::{FrameVersion, Latched};
+use super::descent::KeyPlace;
+use crate::frame::Latched;
 use crate::loads::Missing;
 use crate::pool::Pool;
 
@@ -21,14 +22,6 @@ pub(crate) struct Leaf<'p> {
 }
 
 impl<'p> Leaf<'p> {
-    /// Tag and value of the key before the change.
-    pub(crate) fn value(&self, out: &mut Vec<u8>) -> Option<u8> {
-        let node = self.latched.node();
-        let slot = self.slot.ok().filter(|&slot| !node.is_ghost(slot))?;
-        node.read_value(slot, out);
-        Some(node.tag(slot))
-    }
-
     /// The bytes that the leaf needs for a value of the key. `None` if it has the room.
     pub(crate) fn needs(&self, key: &[u8], value: Value<'_>) -> Option<usize> {
         Self::needs_in(&self.latched.node(), self.slot, key, value)
@@ -55,22 +48,26 @@ impl<'p> Leaf<'p> {
         (!has_room).then_some(needed)
     }
 
+    /// Gives the latch back. Who waits for a reader must not disturb its reading by a new version.
+    pub(crate) fn release(self, is_changed: bool) {
+        if !is_changed {
+            self.latched.release_unchanged();
+        }
+    }
+
+    /// Whether more than half of the records are deleted ones. True now and then alone, since the
+    /// transactions that have deleted them may be open.
+    pub(crate) fn is_worth_a_purge(&self) -> bool {
+        let node = self.latched.node();
+        let ghosts = node.ghost_count();
+        ghosts > 0 && ghosts.is_multiple_of(16) && 2 * ghosts > node.slot_count()
+    }
+
     /// Gives the key its new value. The leaf has the room.
     pub(crate) fn set(&self, key: &[u8], value: Value<'_>, stamp: Stamp) -> Result<(), NodeError> {
         set_value(&self.latched.node(), self.slot, key, value)?;
         self.latched.set_stamp(stamp);
         Ok(())
-    }
-
-    /// The first key of the leaf behind the slot that a missing key would get.
-    pub(crate) fn next_key(&self, out: &mut Vec<u8>) -> bool {
-        let node = self.latched.node();
-        let (Ok(slot) | Err(slot)) = self.slot;
-        let has_next = slot < node.slot_count();
-        if has_next {
-            node.read_key(slot, out);
-        }
-        has_next
     }
 }
 
@@ -83,21 +80,11 @@ pub(crate) fn set_value(
 ) -> Result<(), NodeError> {
     match (slot, value) {
         (Ok(slot), Some((tag, bytes))) if !node.is_ghost(slot) => node.update(slot, bytes, tag)?,
-        (_, Some((tag, bytes))) => drop(node.insert(key, bytes, tag)?),
+        (_, Some((tag, bytes))) => drop(node.insert_at(slot, key, bytes, tag)?),
         (Ok(slot), None) if !node.is_ghost(slot) => node.delete(slot),
         (_, None) => {}
     }
     Ok(())
-}
-
-/// The key behind the end of a leaf, and the leaves that it was looked for in.
-#[derive(Debug, Default)]
-pub(crate) struct Beyond {
-    pub(crate) key: Vec<u8>,
-    pub(crate) is_some: bool,
-    /// The upper fence of the leaf, if it has one.
-    fence: Option<Vec<u8>>,
-    passed: Vec<FrameVersion>,
 }
 
 impl Pool {
@@ -108,64 +95,18 @@ impl Pool {
     pub(crate) fn latch_leaf(&self, table: TableId, key: &[u8]) -> Result<Leaf<'_>, Missing> {
         let mut backoff = stillpoint_sync::Backoff::new();
         loop {
-            let seen = self.leaf(table, key)?;
-            if let Some(latched) = self.try_latch_seen(seen) {
-                let slot = latched.node().search(key);
-                return Ok(Leaf { latched, slot });
+            if let Some(leaf) = self.latch_place(self.place(table, key)?) {
+                return Ok(leaf);
             }
             backoff.wait();
         }
     }
 
-    /// The first key behind the leaf of `key`. The leaf itself is not among those that are checked
-    /// afterwards.
-    ///
-    /// # Errors
-    /// A page on the way is not in a frame.
-    pub(crate) fn key_beyond_leaf(
-        &self,
-        table: TableId,
-        key: &[u8],
-        beyond: &mut Beyond,
-    ) -> Result<(), Missing> {
-        'again: loop {
-            beyond.key.clear();
-            beyond.is_some = false;
-            beyond.passed.clear();
-            let (mut to, mut fence) = (key.to_vec(), Vec::new());
-            let mut is_own = true;
-            loop {
-                let seen = self.leaf(table, &to)?;
-                let node = self.node(seen.frame);
-                if !is_own && node.slot_count() > 0 {
-                    node.read_key(0, &mut beyond.key);
-                    beyond.is_some = true;
-                }
-                fence.clear();
-                let is_bounded = node.read_upper_fence(&mut fence);
-                if !self.is_still(seen) {
-                    continue 'again;
-                }
-                if is_own {
-                    beyond.fence = is_bounded.then(|| fence.clone());
-                } else {
-                    beyond.passed.push(seen);
-                }
-                if beyond.is_some || !is_bounded {
-                    return Ok(());
-                }
-                std::mem::swap(&mut to, &mut fence);
-                is_own = false;
-            }
-        }
-    }
-
-    /// Whether the key beyond is still the first one behind a latched leaf.
-    pub(crate) fn is_beyond_still(&self, leaf: &Leaf<'_>, beyond: &Beyond) -> bool {
-        let mut fence = Vec::new();
-        let is_bounded = leaf.latched.node().read_upper_fence(&mut fence);
-        is_bounded.then_some(&fence) == beyond.fence.as_ref()
-            && beyond.passed.iter().all(|&seen| self.is_still(seen))
+    /// Latches the leaf of a place exclusively, if it has not changed since.
+    #[inline]
+    pub(crate) fn latch_place(&self, place: KeyPlace) -> Option<Leaf<'_>> {
+        let latched = self.try_latch_seen(place.leaf)?;
+        Some(Leaf { latched, slot: place.slot })
     }
 
     /// Longest key of a table, in bytes.

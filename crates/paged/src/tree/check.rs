@@ -7,6 +7,7 @@ use stillpoint_node::{Node, NodeKind};
 use stillpoint_txn::TableId;
 
 use super::copy_of;
+use crate::frame::State;
 use crate::pool::{Pool, PoolError};
 
 /// What a check of a tree has found.
@@ -53,7 +54,21 @@ impl Pool {
         let level = self.root(table).map_or(0, |root| self.node(root).level());
         summary.levels = level + 1;
         self.check_below(table, level, (Vec::new(), None), &mut summary)?;
+        self.check_frames(table)?;
         Ok(summary)
+    }
+
+    /// Checks that no page is in two frames.
+    fn check_frames(&self, table: TableId) -> Result<(), TreeError> {
+        let mut seen = BTreeSet::new();
+        for frame in 0..self.frame_count() as u32 {
+            let (state, page) = (self.header(frame).state(), self.header(frame).page());
+            if state != State::Free && !seen.insert(page) {
+                let why = "it is in two frames".to_owned();
+                return Err(TreeError::Defect { table, page, why });
+            }
+        }
+        Ok(())
     }
 
     fn check_below(

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use stillpoint_format::Stamp;
 use stillpoint_node::{Node, NodeKind};
-use stillpoint_sync::Backoff;
 use stillpoint_sync::atomic::Ordering::Relaxed;
+use stillpoint_sync::{Backoff, mutant};
 use stillpoint_txn::TableId;
 
-use crate::frame::{NEVER, State};
+use crate::frame::{Latched, NEVER, State};
 use crate::loads::Load;
+use crate::planted;
 use crate::pool::{Pool, table_word};
 use crate::swip::Swip;
 
@@ -20,7 +21,8 @@ impl Pool {
     /// An inner page that cannot be read leaves the pages below it unused for ever.
     pub(crate) fn empty_table(self: &Arc<Self>, table: TableId, generation: u32) {
         let frame = self.root(table).expect("the caller has looked for the table");
-        let root = self.latch(frame);
+        // The copy of a write-back under way would count as the newest one.
+        let root = self.latch_unwritten(frame);
         let (level, children) = (root.node().level(), children_of(&root.node()));
         // Relaxed: the latch orders the store.
         root.node().owner_words()[2].store(table_word(table, generation), Relaxed);
@@ -50,17 +52,27 @@ impl Pool {
         }
     }
 
-    /// Gives the page of a frame back that nothing leads to. Returns its children.
-    fn free_frame(&self, frame: u32, level: u8) -> Vec<Swip> {
-        let latched = self.latch(frame);
-        let (page, stamp) = (latched.header().page(), latched.header().stamp());
-        let children = if level == 0 { Vec::new() } else { children_of(&latched.node()) };
-        latched.header().set_state(State::Loaded);
-        drop(latched);
+    /// Latches a frame exclusively that no thread writes back. No write-back begins while it is latched.
+    fn latch_unwritten(&self, frame: u32) -> Latched<'_> {
         let mut backoff = Backoff::new();
-        while self.header(frame).is_written() {
+        loop {
+            let latched = self.latch(frame);
+            if !mutant!(latched.header().is_written(), EmptiesWhileWritten => false) {
+                return latched;
+            }
+            drop(latched);
             backoff.wait();
         }
+    }
+
+    /// Gives the page of a frame back that nothing leads to. Returns its children.
+    fn free_frame(&self, frame: u32, level: u8) -> Vec<Swip> {
+        let latched = self.latch_unwritten(frame);
+        let (page, stamp) = (latched.header().page(), latched.header().stamp());
+        let children = if level == 0 { Vec::new() } else { children_of(&latched.node()) };
+        // From here on no write-back claims the frame.
+        latched.header().set_state(State::Free);
+        drop(latched);
         self.give_free([frame]);
         self.backing.free(page, stamp);
         children

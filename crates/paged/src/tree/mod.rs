@@ -2,7 +2,8 @@
 //!
 //! Optimistic lock coupling after Leis, Haubenschild, Neumann (2019), over the slotted nodes of
 //! `stillpoint-node`. A reader reads a child's version before it checks the parent's. A writer latches
-//! one leaf. A change of structure latches parent, child, and new pages that nobody knows.
+//! one leaf. A change of structure latches parent, child, and new pages that nobody knows. Descents of
+//! several keys go on step by step in turn, each with a prefetch of what its next step reads.
 //!
 //! | file | what |
 //! |---|---|
@@ -25,11 +26,13 @@ use stillpoint_txn::{LogRefused, TxError};
 
 use crate::backing::BackingError;
 use crate::loads::Missing;
+use crate::locks::Blocked;
 use crate::pool::PoolError;
 
-pub(crate) use change::{Beyond, Leaf, Value, set_value};
+pub(crate) use change::{Value, set_value};
 pub use check::{TreeError, TreeSummary};
-pub(crate) use read::Batch;
+pub(crate) use descent::{Descent, DescentEnd, KeyPlace};
+pub(crate) use read::{LeafRange, Wanted};
 pub(crate) use structure::{copy_of, copy_words, raise};
 
 /// Appends the records of changes of pages. Called with latches held, so it must not wait.
@@ -48,6 +51,8 @@ pub(crate) enum Pause {
     Missing(Missing),
     /// The log has no room: wait for room, and take the step again.
     LogFull,
+    /// Another transaction reads the range of a leaf, or changes it: wait, and take the step again.
+    Blocked(Blocked),
     /// The step is refused for good.
     Refused(TxError),
 }
@@ -55,6 +60,12 @@ pub(crate) enum Pause {
 impl From<Missing> for Pause {
     fn from(missing: Missing) -> Self {
         Self::Missing(missing)
+    }
+}
+
+impl From<Blocked> for Pause {
+    fn from(blocked: Blocked) -> Self {
+        Self::Blocked(blocked)
     }
 }
 

@@ -1,183 +1,172 @@
-//! Reads of points and ranges, without latches.
+//! Reads of leaves, without latches.
 
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 
-use stillpoint_txn::TableId;
+use stillpoint_node::{Node, Record};
+use stillpoint_txn::{KindRange, RangeBatch};
 
-use crate::frame::FrameVersion;
+use super::descent::KeyPlace;
 use crate::loads::Missing;
 use crate::pool::Pool;
 
-/// Records of a range in the order of their keys, ghosts included, as they were at one moment for each
-/// leaf.
-#[derive(Debug, Default)]
-pub(crate) struct Batch {
-    bytes: Vec<u8>,
-    /// Of each entry: end of the key, end of the value, and the tag. `None` for a ghost.
-    entries: Vec<(usize, usize, Option<u8>)>,
-    /// The leaves that were read.
-    leaves: Vec<FrameVersion>,
-    /// Whether the range ends here.
-    pub(crate) is_end: bool,
-    /// The first key beyond the range, if the range ends here and there is one.
-    beyond: Vec<u8>,
-    has_beyond: bool,
-    fence: Vec<u8>,
+/// What is wanted of the slots of a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// Keys and values.
+    Records,
+    /// Keys alone, those of deleted records among them.
+    Keys,
 }
 
-impl Batch {
-    fn clear(&mut self) {
-        self.bytes.clear();
-        self.entries.clear();
-        self.leaves.clear();
-        self.is_end = false;
-        self.has_beyond = false;
-    }
-
-    /// Number of entries.
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// The key of an entry.
-    pub(crate) fn key(&self, at: usize) -> &[u8] {
-        let start = at.checked_sub(1).map_or(0, |before| self.entries[before].1);
-        &self.bytes[start..self.entries[at].0]
-    }
-
-    /// Tag and value of an entry. `None` for a ghost.
-    pub(crate) fn value(&self, at: usize) -> Option<(u8, &[u8])> {
-        let (key_end, end, tag) = self.entries[at];
-        tag.map(|tag| (tag, &self.bytes[key_end..end]))
-    }
-
-    /// The first key beyond the range, at its end. `None` if there is none.
-    pub(crate) fn beyond(&self) -> Option<&[u8]> {
-        self.has_beyond.then_some(&self.beyond[..])
-    }
-
-    /// Forgets the entries from this number on.
-    fn truncate(&mut self, len: usize) {
-        self.entries.truncate(len);
-        self.bytes.truncate(self.entries.last().map_or(0, |entry| entry.1));
-        self.is_end = false;
-        self.has_beyond = false;
-    }
-}
-
-/// Whether a key is above the upper end of a range.
-pub(crate) fn is_above(key: &[u8], upper: Bound<&[u8]>) -> bool {
-    match upper {
-        Bound::Included(upper) => key > upper,
-        Bound::Excluded(upper) => key >= upper,
-        Bound::Unbounded => false,
-    }
+/// The part of a range that lies in one leaf, and of which a batch has been read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeafRange<'k> {
+    pub(crate) place: KeyPlace,
+    pub(crate) lower: Bound<&'k [u8]>,
+    pub(crate) upper: Bound<&'k [u8]>,
+    pub(crate) is_descending: bool,
 }
 
 impl Pool {
-    /// Appends the value of a key to `out` and gives its tag. `None` if the key has no value.
+    /// The place at which the reading of a range begins.
     ///
     /// # Errors
     /// A page on the way is not in a frame.
-    #[inline]
-    pub(crate) fn read(
-        &self,
-        table: TableId,
-        key: &[u8],
-        out: &mut Vec<u8>,
-    ) -> Result<Option<u8>, Missing> {
-        let start = out.len();
-        loop {
-            let leaf = self.leaf(table, key)?;
-            let node = self.node(leaf.frame);
-            let tag = match node.search(key) {
-                Ok(slot) if !node.is_ghost(slot) => {
-                    node.read_value(slot, out);
-                    Some(node.tag(slot))
-                }
-                _ => None,
-            };
-            if self.is_still(leaf) {
-                return Ok(tag);
-            }
-            out.truncate(start);
+    pub(crate) fn begin_of(&self, range: &KindRange<'_>) -> Result<KeyPlace, Missing> {
+        let table = range.table;
+        match (range.is_descending, range.lower, range.upper) {
+            (false, Bound::Included(key) | Bound::Excluded(key), _) => self.place(table, key),
+            (false, Bound::Unbounded, _) => self.place(table, b""),
+            (true, _, Bound::Included(key)) => self.place(table, key),
+            (true, _, Bound::Excluded(key)) => self.place_below(table, Some(key)),
+            (true, _, Bound::Unbounded) => self.place_below(table, None),
         }
     }
 
-    /// Whether no leaf that a batch was read from has changed since.
-    pub(crate) fn is_unchanged(&self, batch: &Batch) -> bool {
-        batch.leaves.iter().all(|&seen| self.is_still(seen))
+    /// The value of a place, appended to `out`, and its tag. `None` if the key has no value. Means nothing
+    /// before the version of the leaf was checked.
+    #[inline]
+    pub(crate) fn copy_value(&self, place: KeyPlace, out: &mut Vec<u8>) -> Option<u8> {
+        let record = self.node(place.leaf.frame).record(place.slot.ok()?);
+        if record.is_ghost() {
+            return None;
+        }
+        record.read_value(out);
+        Some(record.tag())
     }
 
-    /// Reads up to `most` entries of a range, from its lower end on, of one leaf. At the end of the range
-    /// also the first key beyond.
-    ///
-    /// # Errors
-    /// A page on the way is not in a frame.
-    pub(crate) fn read_range(
+    /// Reads up to `out.most` slots of the part of a range that lies in a leaf. Returns the slots that
+    /// were looked at. `prefix` is a buffer. All this means nothing before the leaf's version was checked.
+    pub(crate) fn read_leaf(
         &self,
-        table: TableId,
-        (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
-        most: usize,
-        batch: &mut Batch,
-    ) -> Result<(), Missing> {
-        batch.clear();
-        let (mut start, mut skips) = match lower {
-            Bound::Included(key) => (key.to_vec(), false),
-            Bound::Excluded(key) => (key.to_vec(), true),
-            Bound::Unbounded => (Vec::new(), false),
+        range: &LeafRange<'_>,
+        wanted: Wanted,
+        out: &mut RangeBatch,
+        prefix: &mut Vec<u8>,
+    ) -> Range<usize> {
+        let node = self.node(range.place.leaf.frame);
+        let is_descending = range.is_descending;
+        // The fence behind which the range goes on, if there is one.
+        let (slots, is_bounded) = match is_descending {
+            false => ascending(&node, range, &mut out.next),
+            true => descending(&node, range, &mut out.next),
         };
-        loop {
-            let (before, leaf) = (batch.len(), self.leaf(table, &start)?);
-            let node = self.node(leaf.frame);
-            let first = match node.search(&start) {
-                Ok(slot) => slot + usize::from(skips),
-                Err(slot) => slot,
-            };
-            for slot in first..node.slot_count() {
-                if batch.len() == most {
-                    break;
-                }
-                self.read_entry(leaf, slot, upper, batch);
-                if batch.is_end {
-                    break;
-                }
+        prefix.clear();
+        node.read_prefix(prefix);
+        // Words of two states may name more bytes than a page has.
+        let mut left = self.page_bytes();
+        let Range { start: mut first, mut end } = slots;
+        while first < end && out.len() < out.most {
+            let slot = if is_descending { end - 1 } else { first };
+            let record = node.record(slot);
+            if is_descending {
+                end = slot;
+            } else {
+                first = slot + 1;
             }
-            batch.fence.clear();
-            let is_bounded = node.read_upper_fence(&mut batch.fence);
-            if !self.is_still(leaf) {
-                batch.truncate(before);
+            if record.is_ghost() && wanted == Wanted::Records {
                 continue;
             }
-            batch.leaves.push(leaf);
-            batch.is_end |= !is_bounded && batch.len() < most;
-            // A batch ends with its leaf. All its leaves must be in frames at one time, and a pool may be
-            // small.
-            if batch.is_end || batch.len() > 0 {
-                return Ok(());
-            }
-            std::mem::swap(&mut start, &mut batch.fence);
-            skips = false;
+            let value_bytes = if wanted == Wanted::Keys { 0 } else { record.value_bytes() };
+            let Some(rest) = left.checked_sub(record.rest_bytes() + value_bytes) else { break };
+            left = rest;
+            push(out, prefix, &record, value_bytes);
+        }
+        if first < end {
+            // A descending range goes on below the slot that was read last.
+            let next = if is_descending { end } else { first };
+            out.next.clear();
+            out.next.extend_from_slice(prefix);
+            node.record(next).read_rest(&mut out.next);
+        } else {
+            out.is_end = !is_bounded;
+        }
+        match is_descending {
+            false => slots.start..first,
+            true => end..slots.end,
         }
     }
 
-    /// Appends an entry of a leaf to a batch, or notes that it lies beyond the range.
-    fn read_entry(&self, leaf: FrameVersion, slot: usize, upper: Bound<&[u8]>, batch: &mut Batch) {
-        let node = self.node(leaf.frame);
-        let start = batch.bytes.len();
-        node.read_key(slot, &mut batch.bytes);
-        if is_above(&batch.bytes[start..], upper) {
-            batch.beyond.clear();
-            batch.beyond.extend_from_slice(&batch.bytes[start..]);
-            batch.bytes.truncate(start);
-            (batch.is_end, batch.has_beyond) = (true, true);
-            return;
+    /// The key of a slot, appended to `out`.
+    pub(crate) fn read_key(&self, place: KeyPlace, slot: usize, out: &mut Vec<u8>) {
+        self.node(place.leaf.frame).read_key(slot, out);
+    }
+}
+
+#[inline]
+fn push(out: &mut RangeBatch, prefix: &[u8], record: &Record<'_>, value_bytes: usize) {
+    let key_bytes = prefix.len() + record.rest_bytes();
+    let (key, value) = out.push(record.tag(), key_bytes, value_bytes);
+    let (begin, rest) = key.split_at_mut(prefix.len());
+    begin.copy_from_slice(prefix);
+    record.copy_rest(rest);
+    if value_bytes > 0 {
+        record.copy_value(value);
+    }
+}
+
+/// The slots of an ascending range in a leaf. Puts the upper fence into `fence`. True if the range goes on
+/// there.
+fn ascending(node: &Node<'_>, range: &LeafRange<'_>, fence: &mut Vec<u8>) -> (Range<usize>, bool) {
+    let is_bounded = node.read_upper_fence(fence);
+    let first = match (range.place.slot, range.lower) {
+        (Ok(slot), Bound::Excluded(_)) => slot + 1,
+        (Ok(slot) | Err(slot), _) => slot,
+    };
+    let slots = node.slot_count();
+    let last = match range.upper {
+        Bound::Included(key) if !is_bounded || key < fence.as_slice() => {
+            Some(end_of(node, key, true))
         }
-        let key_end = batch.bytes.len();
-        let tag = (!node.is_ghost(slot)).then(|| node.tag(slot));
-        if tag.is_some() {
-            node.read_value(slot, &mut batch.bytes);
+        Bound::Excluded(key) if !is_bounded || key <= fence.as_slice() => {
+            Some(end_of(node, key, false))
         }
-        batch.entries.push((key_end, batch.bytes.len(), tag));
+        _ => None,
+    };
+    (first..last.unwrap_or(slots).min(slots), is_bounded && last.is_none())
+}
+
+/// The slots of a descending range in a leaf. Puts the lower fence into `fence`. True if the range goes on
+/// there.
+fn descending(node: &Node<'_>, range: &LeafRange<'_>, fence: &mut Vec<u8>) -> (Range<usize>, bool) {
+    node.read_lower_fence(fence);
+    let end = match (range.place.slot, range.upper) {
+        (Ok(slot), Bound::Included(_)) => slot + 1,
+        (Ok(slot) | Err(slot), _) => slot,
+    };
+    let first = match range.lower {
+        Bound::Included(key) if key >= fence.as_slice() => Some(end_of(node, key, false)),
+        Bound::Excluded(key) if key >= fence.as_slice() => Some(end_of(node, key, true)),
+        _ => None,
+    };
+    let is_bounded = first.is_none() && !fence.is_empty();
+    (first.unwrap_or(0)..end.min(node.slot_count()), is_bounded)
+}
+
+/// The slot behind all keys below a key, or behind the key itself, too.
+fn end_of(node: &Node<'_>, key: &[u8], is_included: bool) -> usize {
+    match node.search(key) {
+        Ok(slot) => slot + usize::from(is_included),
+        Err(slot) => slot,
     }
 }

@@ -15,6 +15,8 @@ use super::change::{Leaf, Value};
 use super::{PageLog, Pause};
 use crate::backing::NewPage;
 use crate::frame::{Latched, State};
+use crate::held::{Claimed, Claims};
+use crate::locks::Blocked;
 use crate::planted;
 use crate::pool::Pool;
 use crate::swip::Swip;
@@ -65,9 +67,9 @@ impl Pool {
         table: TableId,
         key: &[u8],
         value: Value<'_>,
-        log: &mut dyn PageLog,
+        (log, claims): (&mut dyn PageLog, &mut Claims<'_, '_>),
     ) -> Result<(), Pause> {
-        self.make_room_at(table, key, (0, Room::Value(value)), log)
+        self.make_room_at(table, key, (0, Room::Value(value)), (log, claims))
     }
 
     fn make_room_at(
@@ -75,16 +77,16 @@ impl Pool {
         table: TableId,
         key: &[u8],
         (level, room): (u8, Room<'_>),
-        log: &mut dyn PageLog,
+        (log, claims): (&mut dyn PageLog, &mut Claims<'_, '_>),
     ) -> Result<(), Pause> {
         let mut backoff = Backoff::new();
         loop {
-            match self.try_make_room(table, key, (level, room), log)? {
+            match self.try_make_room(table, key, (level, room), (&mut *log, &mut *claims))? {
                 Attempt::Ended => return Ok(()),
                 Attempt::Again => backoff.wait(),
                 Attempt::ParentFull(bytes) => {
                     let room = Room::Separator(bytes);
-                    self.make_room_at(table, key, (level + 1, room), log)?;
+                    self.make_room_at(table, key, (level + 1, room), (&mut *log, &mut *claims))?;
                 }
             }
         }
@@ -95,7 +97,7 @@ impl Pool {
         table: TableId,
         key: &[u8],
         (level, room): (u8, Room<'_>),
-        log: &mut dyn PageLog,
+        (log, claims): (&mut dyn PageLog, &mut Claims<'_, '_>),
     ) -> Result<Attempt, Pause> {
         // What may wait comes first: a page id, a frame, and the child itself.
         let mut reserved = self.reserve()?;
@@ -109,6 +111,22 @@ impl Pool {
                 if has_room(&parent, key, room) {
                     return Ok(Attempt::Ended);
                 }
+                // A part of the leaf's stretch moves to the new page.
+                let page = parent.header().page();
+                let claimed = claim_leaf(level, page, &reserved, claims);
+                let _claimed = match claimed {
+                    Ok(claimed) => claimed,
+                    Err(blocked) => {
+                        parent.release_unchanged();
+                        return Err(blocked.into());
+                    }
+                };
+                if level == 0 {
+                    self.purge(&parent, table, log, claims)?;
+                    if has_room(&parent, key, room) {
+                        return Ok(Attempt::Ended);
+                    }
+                }
                 self.raise_root(&parent, &mut reserved, log)?;
                 return Ok(Attempt::Again);
             }
@@ -121,7 +139,57 @@ impl Pool {
         if has_room(&child, key, room) {
             return Ok(Attempt::Ended);
         }
+        let _claimed = match claim_leaf(level, child.header().page(), &reserved, claims) {
+            Ok(claimed) => claimed,
+            Err(blocked) => {
+                child.release_unchanged();
+                parent.release_unchanged();
+                return Err(blocked.into());
+            }
+        };
+        if level == 0 {
+            self.purge(&child, table, log, claims)?;
+            if has_room(&child, key, room) {
+                return Ok(Attempt::Ended);
+            }
+        }
         self.split(&parent, &child, key, &mut reserved, log)
+    }
+
+    /// Removes deleted records from a latched leaf, if no open transaction has deleted them.
+    ///
+    /// The record of the purge depends on the ends of the deletions. So a crash does not take these away
+    /// and leave the purge.
+    pub(crate) fn purge(
+        &self,
+        leaf: &Latched<'_>,
+        table: TableId,
+        log: &mut dyn PageLog,
+        claims: &mut Claims<'_, '_>,
+    ) -> Result<(), Pause> {
+        let node = leaf.node();
+        if node.ghost_count() == 0 {
+            return Ok(());
+        }
+        let (mut slots, mut bytes, mut ghost) = (Vec::new(), Vec::new(), Vec::new());
+        let mut touched = vec![leaf.header().stamp()];
+        for slot in (0..node.slot_count()).filter(|&slot| node.is_ghost(slot)) {
+            ghost.clear();
+            node.read_key(slot, &mut ghost);
+            if let Some(end) = claims.end_of(table, &ghost) {
+                slots.push(slot);
+                bytes.extend_from_slice(&(slot as u16).to_le_bytes());
+                touched.push(end);
+            }
+        }
+        if slots.is_empty() {
+            return Ok(());
+        }
+        let record = PageRecord::Purge { page: leaf.header().page(), slots: &bytes };
+        let stamp = append(log, &touched, &record)?;
+        slots.iter().rev().for_each(|&slot| node.remove(slot));
+        leaf.set_stamp(stamp);
+        Ok(())
     }
 
     /// Splits a node whose latch and whose parent's latch the caller holds.
@@ -257,6 +325,19 @@ fn append(
 
 fn image_of<'b>(head: &'b [u8], heap: &'b [u8], page_bytes: usize) -> PageImage<'b> {
     PageImage { head, heap_start: ((page_bytes - heap.len()) / 8) as u16, heap }
+}
+
+/// Claims the stretch of a leaf that is about to be split. Nothing for an inner node.
+fn claim_leaf<'t>(
+    level: u8,
+    page: u64,
+    reserved: &Reserved<'_>,
+    claims: &mut Claims<'t, '_>,
+) -> Result<Option<Claimed<'t>>, Blocked> {
+    match level {
+        0 => claims.claim(page, Some(reserved.page.page)).map(Some),
+        _ => Ok(None),
+    }
 }
 
 /// Whether a latched node has the room.

@@ -38,6 +38,17 @@ pub(crate) struct Memory {
     /// Reads and writes fail while this is set.
     pub(crate) fails: AtomicBool,
     pub(crate) begun: AtomicU64,
+    /// Called once, by a write-back that has copied its pages and has not placed them.
+    pub(crate) on_copies: Mutex<Option<OnCopies>>,
+}
+
+/// What a test does in the middle of a write-back.
+pub(crate) struct OnCopies(pub(crate) Box<dyn FnOnce() + Send>);
+
+impl std::fmt::Debug for OnCopies {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnCopies")
+    }
 }
 
 #[derive(Debug)]
@@ -66,6 +77,7 @@ impl Memory {
             state: Mutex::new(State { next: FIRST, ..State::default() }),
             fails: AtomicBool::new(false),
             begun: AtomicU64::new(0),
+            on_copies: Mutex::default(),
         })
     }
 
@@ -205,6 +217,10 @@ impl Backing for InMemory {
                 assert_swips(&bytes);
                 // The page may change before the copy counts.
                 std::thread::yield_now();
+                let on_copies = self.0.on_copies.lock().take();
+                if let Some(OnCopies(run)) = on_copies {
+                    run();
+                }
                 self.0.state.lock().pages.insert(copied.page, Arc::new(bytes));
                 frames.placed(frame, copied.stamp.gsn());
             }

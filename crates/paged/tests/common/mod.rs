@@ -2,6 +2,8 @@
 
 pub(crate) mod memory;
 #[cfg(not(any(loom, shuttle)))]
+pub(crate) mod protocols;
+#[cfg(not(any(loom, shuttle)))]
 pub(crate) mod random;
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) mod threads;
@@ -10,6 +12,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use stillpoint_format::page_log::PageRecord;
 use stillpoint_format::{LOG_NONE, Stamp};
 pub(crate) use stillpoint_paged::{
     Backing, BackingError, DirtyFrames, NewPage, Paged, PendingRead, Pool, Purpose,
@@ -41,6 +44,32 @@ pub(crate) struct Logged {
 pub(crate) struct Logs {
     pub(crate) records: Vec<Logged>,
     pub(crate) last: BTreeMap<u8, u64>,
+    /// The last record of each page.
+    pub(crate) of_pages: BTreeMap<u64, Stamp>,
+}
+
+impl Logs {
+    /// Checks that a record depends on the last one of each page that it changes, whichever log has it. A
+    /// crash that takes that one away takes this one away, too.
+    fn check_order(&mut self, logged: &Logged, touched: &[Stamp]) {
+        let record = PageRecord::decode(&logged.body).expect("a record");
+        let (changed, new) = match record {
+            PageRecord::Change { page, .. }
+            | PageRecord::Undo { page, .. }
+            | PageRecord::Purge { page, .. } => (vec![page], None),
+            PageRecord::Split { left, right, parent, .. } => (vec![left, parent], Some(right)),
+            PageRecord::Raise { root, child, .. } => (vec![root], Some(child)),
+            PageRecord::Kept => return,
+        };
+        for page in &changed {
+            if let Some(last) = self.of_pages.get(page) {
+                assert!(touched.contains(last), "{record:?} does not name {last:?} of page {page}");
+            }
+        }
+        for page in changed.into_iter().chain(new) {
+            self.of_pages.insert(page, logged.stamp);
+        }
+    }
 }
 
 /// The log of one session.
@@ -50,6 +79,8 @@ pub(crate) struct Log {
     /// The operations of the open transaction.
     pub(crate) done: Vec<Logged>,
     pub(crate) is_undoing: bool,
+    /// Whether records are kept and checked. A benchmark does neither.
+    pub(crate) is_checked: bool,
     pub(crate) last: Stamp,
     /// Appends that are refused for want of room.
     pub(crate) refusals: u64,
@@ -70,7 +101,10 @@ impl OperationLog for Log {
         let stamp = Stamp::new(gsn, self.number);
         logs.last.insert(self.number, gsn);
         let logged = Logged { stamp, table: operation.table, body: operation.body.to_vec() };
-        logs.records.push(logged.clone());
+        if self.is_checked {
+            logs.check_order(&logged, operation.touched);
+            logs.records.push(logged.clone());
+        }
         self.last = stamp;
         drop(logs);
         if !self.is_undoing {
@@ -101,20 +135,20 @@ fn disk() -> stillpoint_io::SimDisk {
 impl World {
     pub(crate) fn new(frames: usize, page_bytes: usize, seed: u64) -> Self {
         let memory = Memory::new(page_bytes, seed);
-        Self::over(memory, frames, page_bytes, None, Arc::default())
+        Self::over(memory, (frames, page_bytes), (1, None), Arc::default())
     }
 
+    /// A kind with a table of this generation and with this section.
     pub(crate) fn over(
         memory: Arc<Memory>,
-        frames: usize,
-        page_bytes: usize,
-        section: Option<&str>,
+        (frames, page_bytes): (usize, usize),
+        (generation, section): (u32, Option<&str>),
         logs: Arc<Mutex<Logs>>,
     ) -> Self {
         let backing = Arc::new(InMemory(memory.clone()));
         let pool = Pool::new(frames, page_bytes, backing).expect("a small pool");
         let kind = Paged::new(pool, 7);
-        let table = KindTable { id: TABLE, generation: 1, section };
+        let table = KindTable { id: TABLE, generation, section };
         kind.add_table(&table, &disk()).expect("a table");
         Self { kind, memory, logs }
     }
@@ -125,6 +159,7 @@ impl World {
             number,
             done: Vec::new(),
             is_undoing: false,
+            is_checked: true,
             last: Stamp::NONE,
             refusals: 0,
             on_append: None,
@@ -150,8 +185,8 @@ impl World {
         seed: u64,
     ) -> Self {
         let text = section.map(|(text, _)| &**text);
-        let after =
-            Self::over(self.memory.crash(seed), frames, page_bytes, text, self.logs.clone());
+        let (memory, logs) = (self.memory.crash(seed), self.logs.clone());
+        let after = Self::over(memory, (frames, page_bytes), (1, text), logs);
         let mut records = self.logs.lock().records.clone();
         if let Some((_, positions)) = section {
             records.retain(|record| {
@@ -163,6 +198,13 @@ impl World {
             after.kind.redo(record.table, record.stamp, &record.body).expect("it fits");
         }
         after
+    }
+
+    /// The committed value of a key, read without a lock. `None` if a transaction may be changing it.
+    pub(crate) fn read(&self, key: &[u8]) -> Option<Option<Vec<u8>>> {
+        let mut out = Vec::new();
+        let read = until(|| self.kind.read(TABLE, key, &mut out)).expect("a key of a table");
+        read.map(|read| read.tag.map(|_| out))
     }
 
     /// All records, read by ranges, and a check of the tree.
@@ -221,21 +263,36 @@ impl Tx<'_> {
         bounds: impl std::ops::RangeBounds<&'k [u8]>,
         most: usize,
     ) -> Result<Map, TxError> {
+        self.range_in(bounds, most, false)
+    }
+
+    /// The records of a range, up to `most`, from its lower end on or from its upper end down.
+    pub(crate) fn range_in<'k>(
+        &mut self,
+        bounds: impl std::ops::RangeBounds<&'k [u8]>,
+        most: usize,
+        is_descending: bool,
+    ) -> Result<Map, TxError> {
         let (mut map, mut batch) = (Map::new(), RangeBatch::default());
-        let mut after: Option<Vec<u8>> = None;
+        let mut next: Option<Vec<u8>> = None;
         loop {
-            let lower = match &after {
-                Some(key) => Bound::Excluded(&key[..]),
-                None => bounds.start_bound().map(|key| *key),
-            };
-            let upper = bounds.end_bound().map(|key| *key);
-            let range = KindRange { table: TABLE, lower, upper };
+            let mut lower = bounds.start_bound().map(|key| *key);
+            let mut upper = bounds.end_bound().map(|key| *key);
+            match &next {
+                Some(key) if is_descending => upper = Bound::Excluded(&key[..]),
+                Some(key) => lower = Bound::Included(&key[..]),
+                None => {}
+            }
+            let range = KindRange { table: TABLE, lower, upper, is_descending };
             until(|| self.session.part.range(&range, &|| true, &mut batch))?;
-            map.extend(batch.records.drain(..).map(|(key, _, value)| (key, value)));
+            let records = (0..batch.len()).map(|number| batch.record(number));
+            let ordered = records.clone().map(|(key, ..)| key);
+            assert!(if is_descending { ordered.rev().is_sorted() } else { ordered.is_sorted() });
+            map.extend(records.map(|(key, _, value)| (key.to_vec(), value.to_vec())));
             if batch.is_end || map.len() >= most {
                 return Ok(map);
             }
-            after = Some(batch.last.clone());
+            next = Some(batch.next.clone());
         }
     }
 }
@@ -271,6 +328,24 @@ impl Session {
         }
     }
 
+    /// Begins a transaction that the caller ends.
+    pub(crate) fn begin(&mut self, age: u64) {
+        self.log.last = Stamp::NONE;
+        self.log.done.clear();
+        self.part.begin(Priority::undeclared(age), Discipline::WaitDie);
+    }
+
+    /// The open transaction.
+    pub(crate) fn tx(&mut self) -> Tx<'_> {
+        Tx { session: self }
+    }
+
+    /// Rolls the open transaction back.
+    pub(crate) fn roll_back(&mut self) {
+        self.undo();
+        self.end(false);
+    }
+
     fn undo(&mut self) {
         self.log.is_undoing = true;
         while let Some(done) = self.log.done.pop() {
@@ -279,7 +354,7 @@ impl Session {
         self.log.is_undoing = false;
     }
 
-    fn end(&mut self, commits: bool) {
+    pub(crate) fn end(&mut self, commits: bool) {
         let mut touched = Vec::new();
         self.part.touched(&mut touched);
         let end = (self.log.last != Stamp::NONE).then(|| {

@@ -38,6 +38,7 @@ fn transaction(world: &World, rng: &SeededRng, keys: u64, map: &mut Map) {
                 _ => {
                     let value = value(rng, longest);
                     tx.put(&key, Some(&value))?;
+                    assert_eq!(world.read(&key), None, "an uncommitted value is shown");
                     after.insert(key, value);
                 }
             }
@@ -45,6 +46,9 @@ fn transaction(world: &World, rng: &SeededRng, keys: u64, map: &mut Map) {
         if gives_up { Err(TxError::abandon("as the test wants it")) } else { Ok(()) }
     });
     assert_eq!(ended.is_err(), gives_up);
+    let key = key(rng, keys);
+    let committed = if gives_up { map.get(&key) } else { after.get(&key) };
+    assert_eq!(world.read(&key).expect("nobody writes").as_ref(), committed);
     if !gives_up {
         *map = after;
     }
@@ -58,9 +62,11 @@ fn range(tx: &mut Tx<'_>, rng: &SeededRng, from: &[u8], map: &Map) -> Result<(),
         upper[rng.below(3) as usize],
     );
     let most = 1 + rng.below(60) as usize;
-    let found = tx.range(bounds, most)?;
-    let expected = map.range::<[u8], _>(bounds).take(found.len());
-    assert!(found.iter().eq(expected), "a range differs");
+    let is_descending = rng.below(2) == 0;
+    let found = tx.range_in(bounds, most, is_descending)?;
+    let all = map.range::<[u8], _>(bounds);
+    let skipped = if is_descending { all.clone().count() - found.len() } else { 0 };
+    assert!(found.iter().eq(all.skip(skipped).take(found.len())), "a range differs");
     if found.len() < most {
         assert_eq!(found.len(), map.range::<[u8], _>(bounds).count(), "the range ends early");
     }
@@ -132,7 +138,7 @@ pub(crate) fn a_flush_gives_all_pages_back() {
         transaction(&world, &rng, 200, &mut map);
     }
     assert!(world.content().len() > 20);
-    let mut locked = world.kind.lock_tables(&[TABLE]).expect("a table");
+    let mut locked = world.kind.lock_tables(&[TABLE], &|| true).expect("a table");
     locked.empty(&[2]);
     drop(locked);
     assert!(world.content().is_empty());

@@ -2,7 +2,7 @@
 //! sees a phantom.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use super::{Session, TABLE, World};
 use stillpoint_io::{Rng, SeededRng};
@@ -151,5 +151,73 @@ pub(crate) fn a_checkpoint_waits_for_a_page_that_is_being_changed() {
         let expected = world.content();
         let after = world.restart(16, 512, Some(&section), seed);
         assert!(after.content() == expected, "seed {seed}: the checkpoint lacks the change");
+    }
+}
+
+/// Ends the threads of a test, also after a panic.
+struct Ends(Arc<AtomicBool>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+/// Writers give few keys values of one repeated byte that tells the key, and add and remove keys between
+/// them. Or they give up an odd value. Readers without locks see whole even values of their keys.
+pub(crate) fn unlocked_reads_see_whole_committed_values() {
+    const HOT: u64 = 4;
+    for seed in 1..=6 {
+        let world = Arc::new(World::new(16, 1024, seed));
+        let mut session = world.session(0);
+        let even = |number: u64, turn: u64| {
+            vec![2 * (number % HOT + HOT * (turn % 30)) as u8; 100 + (turn % 50) as usize]
+        };
+        for number in 0..ACCOUNTS {
+            let put = session.transact(|tx| tx.put(&account(number), Some(&even(number, 0))));
+            put.expect("commits");
+        }
+        let is_over = Arc::new(AtomicBool::new(false));
+        let ends = Ends(is_over.clone());
+        let threads: Vec<_> = (1..=2)
+            .map(|thread| {
+                let (world, is_over) = (world.clone(), is_over.clone());
+                let run = move || {
+                    let (mut session, rng) =
+                        (world.session(thread), SeededRng::new(seed * 10 + u64::from(thread)));
+                    while !is_over.load(SeqCst) {
+                        let (number, fails) = (rng.below(HOT), rng.below(4) == 0);
+                        let value = if fails { vec![1; 40] } else { even(number, rng.below(30)) };
+                        let between = [account(number), vec![thread]].concat();
+                        let put = session.transact(|tx| {
+                            tx.put(&account(number), Some(&value))?;
+                            tx.put(&between, (!fails).then_some(&value))?;
+                            if fails {
+                                Err(TxError::abandon("as the test wants it"))
+                            } else {
+                                Ok(())
+                            }
+                        });
+                        assert_eq!(put.is_err(), fails);
+                    }
+                };
+                stillpoint_io::spawn("writes", run).expect("a thread")
+            })
+            .collect();
+        let (rng, mut seen) = (SeededRng::new(seed), 0);
+        for _ in 0..40_000 {
+            // Some reads evict the pages of others.
+            let number = if rng.below(64) == 0 { rng.below(ACCOUNTS) } else { rng.below(HOT) };
+            if let Some(value) = world.read(&account(number)) {
+                let value = value.expect("an account");
+                assert!(value.iter().all(|byte| *byte == value[0]), "a torn value: {value:?}");
+                assert_eq!(value[0] % 2, 0, "a value that no transaction has committed");
+                assert_eq!(u64::from(value[0] / 2) % HOT, number % HOT, "a value of another key");
+                seen += 1;
+            }
+        }
+        drop(ends);
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        assert!(seen > 1000 && world.kind.is_unlocked());
     }
 }

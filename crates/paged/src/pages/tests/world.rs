@@ -26,7 +26,8 @@ pub(super) fn bytes_of(page: u64, gsn: u64) -> Vec<u8> {
     let rng = SeededRng::new(page << 32 ^ gsn);
     let mut bytes: Vec<u8> =
         (0..PAGE_BYTES / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
-    let header = PageHeader { checksum: 0, page: PageId(page), gsn, table: 7, generation: 1 };
+    let header =
+        PageHeader { checksum: 0, page: PageId(page), gsn, log: 0, table: 7, generation: 1 };
     bytes[..4].fill(0);
     for (at, word) in header.owner_words().iter().enumerate() {
         bytes[8 + at * 8..][..8].copy_from_slice(&word.to_le_bytes());

@@ -1,0 +1,253 @@
+//! Protocols step by step: two sessions in one thread, in an order that the test chooses.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use stillpoint_io::{Rng, SeededRng};
+use stillpoint_sync::Mutex;
+use stillpoint_sync::lock_word::Priority;
+use stillpoint_txn::{
+    Discipline, KeyList, KindKey, KindRange, Mode, Presence, RangeBatch, TableKind, TxError,
+};
+
+use super::memory::OnCopies;
+use super::{Session, TABLE, World};
+
+fn key(number: u64) -> Vec<u8> {
+    format!("key {number:04}").into_bytes()
+}
+
+/// A table of one leaf, or of more.
+fn world(records: u64) -> World {
+    let world = World::new(64, 1024, 1);
+    let mut session = world.session(0);
+    for number in 0..records {
+        session.transact(|tx| tx.put(&key(number * 10), Some(&[7; 20]))).expect("commits");
+    }
+    world
+}
+
+fn is_conflict<T>(result: Result<T, TxError>) -> bool {
+    matches!(result, Err(TxError::Conflict))
+}
+
+/// A younger transaction must not read a range over what an older one has changed, deletions among it.
+pub(crate) fn a_range_waits_for_open_changes() {
+    for change in [Some(&b"new"[..]), None] {
+        for number in [50, 55] {
+            let world = world(10);
+            let (mut older, mut younger) = (world.session(1), world.session(2));
+            older.begin(1);
+            older.tx().put(&key(number), change).expect("nobody has locked it");
+            younger.begin(2);
+            let absent = change.is_none() && number == 55;
+            assert_eq!(is_conflict(younger.tx().range(.., usize::MAX)), !absent);
+            younger.roll_back();
+            // Another leaf would not matter, and neither does the own change.
+            assert_eq!(older.tx().range(.., usize::MAX).expect("its own").len(), {
+                match (change, number) {
+                    (Some(_), 55) => 11,
+                    (None, 50) => 9,
+                    _ => 10,
+                }
+            });
+            older.roll_back();
+            assert!(world.kind.is_unlocked());
+            assert_eq!(world.content().len(), 10);
+        }
+    }
+}
+
+/// Insertions, changes and deletions wait for who has read the range, or give up.
+pub(crate) fn a_stretch_that_was_read_does_not_change() {
+    for (number, value) in [(55, Some(&b"new"[..])), (50, Some(&b"other"[..])), (50, None)] {
+        let world = world(10);
+        let (mut older, mut younger) = (world.session(1), world.session(2));
+        older.begin(1);
+        let before = older.tx().range(.., usize::MAX).expect("nobody writes");
+        younger.begin(2);
+        assert!(is_conflict(younger.tx().put(&key(number), value)), "a change of {number}");
+        younger.roll_back();
+        assert_eq!(older.tx().range(.., usize::MAX).expect("its own locks"), before);
+        older.end(true);
+        assert!(world.kind.is_unlocked());
+        // Nobody reads the range any more.
+        younger.transact(|tx| tx.put(&key(number), value)).expect("commits");
+    }
+}
+
+/// A transaction reads a range and then splits its leaf. It keeps what moved to the new page.
+pub(crate) fn who_splits_a_stretch_keeps_both_parts() {
+    let world = world(10);
+    let (mut older, mut younger) = (world.session(1), world.session(2));
+    older.begin(1);
+    older.tx().range(.., usize::MAX).expect("nobody writes");
+    for number in 0..60 {
+        older.tx().put(&key(number * 10 + 1), Some(&[1; 30])).expect("its own range");
+    }
+    let levels = |world: &World| world.kind.pool().check_table(TABLE).expect("sound").levels;
+    assert!(levels(&world) > 1, "the leaf was split");
+    for number in 0..90 {
+        younger.begin(2);
+        let put = younger.tx().put(&key(number * 10 + 5), Some(b"phantom"));
+        assert!(is_conflict(put), "{number} lies in a range that was read");
+        younger.roll_back();
+    }
+    older.end(true);
+    assert!(world.kind.is_unlocked());
+}
+
+/// While a range waits for a stretch, its holder splits the leaf and commits.
+pub(crate) fn a_range_that_had_to_wait_is_found_anew() {
+    let world = world(10);
+    let (writer, mut reader) = (RefCell::new(world.session(1)), world.session(2));
+    {
+        let mut writer = writer.borrow_mut();
+        writer.begin(2);
+        writer.tx().range(.., usize::MAX).expect("nobody writes");
+        writer.tx().put(&key(1), Some(&[1; 30])).expect("its own range");
+    }
+    let is_done = Cell::new(false);
+    let may_wait = || {
+        if !is_done.replace(true) {
+            let mut writer = writer.borrow_mut();
+            for number in 0..60 {
+                writer.tx().put(&key(number * 10 + 1), Some(&[1; 30])).expect("its own range");
+            }
+            writer.end(true);
+        }
+        true
+    };
+    reader.begin(1);
+    let (mut batch, mut found) = (RangeBatch::default(), Vec::new());
+    let mut lower = key(45);
+    loop {
+        let bounds = (Bound::Included(&lower[..]), Bound::Unbounded);
+        let (from, upper) = bounds;
+        let range = KindRange { table: TABLE, lower: from, upper, is_descending: false };
+        let read = reader.part.range(&range, &may_wait, &mut batch).expect("it waits");
+        assert!(matches!(read, Presence::Here(())), "all pages are in frames");
+        found.extend((0..batch.len()).map(|number| batch.record(number).0.to_vec()));
+        if batch.is_end {
+            break;
+        }
+        lower = batch.next.clone();
+    }
+    assert!(is_done.get(), "the reader had to wait");
+    reader.end(true);
+    let expected: Vec<Vec<u8>> =
+        world.content().into_keys().filter(|found| *found >= key(45)).collect();
+    assert_eq!(found, expected);
+}
+
+/// A checkpoint has copied the root of a table and has not placed the copy. The table is emptied meanwhile.
+pub(crate) fn a_table_that_is_emptied_during_a_checkpoint_stays_empty() {
+    let world = Arc::new(world(10));
+    let (emptied, thread) = (world.clone(), Arc::new(Mutex::new(None)));
+    let begun = thread.clone();
+    *world.memory.on_copies.lock() = Some(OnCopies(Box::new(move || {
+        let empty = move || {
+            emptied.kind.lock_tables(&[TABLE], &|| true).expect("a table").empty(&[2]);
+        };
+        *begun.lock() = Some(stillpoint_io::spawn("empties", empty).expect("a thread"));
+        let time = std::time::Duration::from_millis(20);
+        stillpoint_io::Clock::sleep(&stillpoint_io::RealClock, time);
+    })));
+    world.checkpoint(false);
+    let thread = thread.lock().take().expect("the write-back has copied a page");
+    thread.join().expect("no panic");
+    assert!(world.content().is_empty());
+    let (section, _) = world.checkpoint(true);
+    let memory = world.memory.crash(1);
+    let root = memory.pages()[&(1 + u64::from(TABLE.0))].clone();
+    let word = u64::from_le_bytes(root[24..32].try_into().expect("eight bytes"));
+    assert_eq!(word >> 32, 2, "the copy of the root is of the old generation");
+    let after = World::over(memory, (64, 1024), (2, Some(&section)), Arc::default());
+    assert!(after.content().is_empty(), "what was emptied is back");
+}
+
+/// While a deletion is open, others need the room of its record.
+pub(crate) fn a_deleted_record_stays_until_its_deletion_has_ended() {
+    let world = world(10);
+    let (mut older, mut younger) = (world.session(1), world.session(2));
+    older.begin(1);
+    (0..5).for_each(|number| older.tx().put(&key(number * 10), None).expect("nobody else"));
+    for number in 0..40 {
+        let own = key(number + 201);
+        younger.transact(|tx| tx.put(&own, Some(&[1; 30]))).expect("no common key");
+    }
+    younger.begin(2);
+    assert!(is_conflict(younger.tx().range(.., usize::MAX)), "a deletion that may be undone");
+    younger.roll_back();
+    older.roll_back();
+    assert_eq!(world.content().len(), 50);
+    assert!(world.kind.is_unlocked());
+}
+
+/// Keys come and go within one small range.
+pub(crate) fn deleted_records_make_room_for_others() {
+    let world = world(10);
+    let (mut session, rng) = (world.session(1), SeededRng::new(5));
+    for number in 0..3000 {
+        let key = [key(rng.below(10) * 10), rng.below(1 << 20).to_be_bytes().to_vec()].concat();
+        session.transact(|tx| tx.put(&key, Some(&[1; 30]))).expect("commits");
+        session.transact(|tx| tx.put(&key, None)).expect("commits");
+        if number % 500 == 0 {
+            assert_eq!(world.content().len(), 10);
+        }
+    }
+    let summary = world.kind.pool().check_table(TABLE).expect("sound");
+    assert!(summary.pages.len() < 10, "{} pages for ten records", summary.pages.len());
+    assert_eq!(world.restart(64, 1024, None, 1).content(), world.content());
+}
+
+fn declared(session: &mut Session, keys: &KeyList) -> Result<Vec<u32>, TxError> {
+    session.part.begin(Priority::DECLARED, Discipline::Declared);
+    let mut slots = Vec::new();
+    super::until(|| session.part.lock_all(keys, &|| true, &mut slots))?;
+    Ok(slots)
+}
+
+/// Declared keys have the values that single reads find. Some are declared twice, have no value, or lie on
+/// pages that are not in frames.
+pub(crate) fn declared_keys_are_found_together() {
+    let rng = SeededRng::new(3);
+    for frames in [16, 200] {
+        let world = World::new(frames, 512, 3);
+        let mut session = world.session(0);
+        for number in 0..600u64 {
+            let value = number.to_le_bytes();
+            session.transact(|tx| tx.put(&key(number * 3), Some(&value))).expect("commits");
+        }
+        for round in 0..60 {
+            let mut keys = KeyList::default();
+            for _ in 0..1 + rng.below(70) {
+                let key = key(rng.below(2000));
+                let mode = if rng.below(4) == 0 { Mode::Write } else { Mode::Read };
+                keys.push(KindKey { table: TABLE, key: &key, mode });
+            }
+            if round % 2 == 0 {
+                let mut awaited = Vec::new();
+                session.part.ask(&keys, &mut |_, arrival| awaited.push(arrival));
+                awaited.iter().for_each(|arrival| arrival.wait().expect("it arrives"));
+            }
+            let slots = declared(&mut session, &keys).expect("nobody else");
+            assert_eq!(slots.len(), keys.len());
+            for (asked, &slot) in keys.iter().zip(&slots) {
+                let (mut out, text) = (Vec::new(), std::str::from_utf8(&asked.key[4..]));
+                let number: u64 = text.expect("digits").parse().expect("digits");
+                let tag = session.part.value(slot, &mut out);
+                let expected = (number.is_multiple_of(3) && number < 1800).then_some(number / 3);
+                assert_eq!(tag.is_some(), expected.is_some(), "{number}");
+                if let Some(expected) = expected {
+                    assert_eq!(out, expected.to_le_bytes());
+                }
+            }
+            session.part.release(None);
+            assert!(world.kind.is_unlocked());
+        }
+        let evictions = world.kind.stats().evictions;
+        assert_eq!(evictions > 0, frames == 16, "{evictions}");
+    }
+}
