@@ -12,7 +12,7 @@ use std::sync::Arc;
 use stillpoint_format::Stamp;
 use stillpoint_format::page_log::PageRecord;
 use stillpoint_io::Disk;
-use stillpoint_sync::{Mutex, mutant};
+use stillpoint_sync::Mutex;
 use stillpoint_txn::{
     Arrival, KindPart, KindTable, LockedTables, LogRefused, OperationLog, Presence, RangeBatch,
     Sections, TableId, TableKind, TxError, UnlockedRead,
@@ -23,7 +23,6 @@ use crate::locks::LockTable;
 use crate::log::TableLog;
 use crate::open::OpenChanges;
 use crate::part::Part;
-use crate::planted;
 use crate::pool::{Pool, PoolError, PoolStats};
 use crate::tables::{Section, Table, Tables};
 use crate::tree::{LeafRange, PageLog, Wanted};
@@ -314,9 +313,8 @@ impl TableKind for Paged {
                 },
             };
             let Some(stamp) = self.locks.stamp_if_free(name) else { break };
-            mutant!(UnlockedReadUnchecked => std::thread::yield_now());
             let tag = self.pool.copy_value(place, out);
-            if mutant!(self.pool.is_still(place.leaf), UnlockedReadUnchecked => true) {
+            if self.pool.is_still(place.leaf) {
                 return Ok(Presence::Here(Some(UnlockedRead { tag, stamp })));
             }
             out.truncate(start);
