@@ -13,7 +13,7 @@ use stillpoint_format::Stamp;
 use stillpoint_format::ident::StoreId;
 use stillpoint_format::page_log::PageRecord;
 use stillpoint_io::Disk;
-use stillpoint_sync::{Mutex, mutant};
+use stillpoint_sync::Mutex;
 use stillpoint_txn::{
     Arrival, KindPart, KindTable, LockedTables, LogRefused, OperationLog, Presence, RangeBatch,
     Sections, TableId, TableKind, TxError, UnlockedRead,
@@ -26,7 +26,6 @@ use crate::log::TableLog;
 use crate::open::OpenChanges;
 use crate::pages::PagesError;
 use crate::part::Part;
-use crate::planted;
 use crate::pool::{POOL_PAGES_MIN, Pool, PoolError, PoolStats};
 use crate::read_only::ReadOnly;
 use crate::tables::{NamedPages, Section, Table, Tables};
@@ -360,9 +359,8 @@ impl TableKind for Paged {
                 },
             };
             let Some(stamp) = self.locks.stamp_if_free(name) else { break };
-            mutant!(UnlockedReadUnchecked => std::thread::yield_now());
             let tag = self.pool.copy_value(place, out);
-            if mutant!(self.pool.is_still(place.leaf), UnlockedReadUnchecked => true) {
+            if self.pool.is_still(place.leaf) {
                 return Ok(Presence::Here(Some(UnlockedRead { tag, stamp })));
             }
             out.truncate(start);

@@ -23,8 +23,6 @@ stillpoint_sync::planted_bugs! {
         RangeOverOpenChanges,
         /// A read without a lock does not look at the key's word.
         UnlockedReadIgnoresWord,
-        /// A read without a lock is not checked after its copy.
-        UnlockedReadUnchecked,
         /// A deleted record is purged although the transaction that has deleted it is open.
         PurgesOpenGhosts,
         /// A page that is read again has no log, so nothing depends on its last record.

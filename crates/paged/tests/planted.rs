@@ -25,7 +25,6 @@ fn seen_by(bug: Bug) -> fn() {
         Bug::NewStretchNotShared => protocols::who_splits_a_stretch_keeps_both_parts,
         Bug::RangeOverOpenChanges => protocols::a_range_waits_for_open_changes,
         Bug::RangeNotReadAgain => protocols::a_range_that_had_to_wait_is_found_anew,
-        Bug::UnlockedReadUnchecked => threads::unlocked_reads_see_whole_committed_values,
         Bug::PurgesOpenGhosts => protocols::a_deleted_record_stays_until_its_deletion_has_ended,
         Bug::EmptiesWhileWritten => {
             protocols::a_table_that_is_emptied_during_a_checkpoint_stays_empty
