@@ -210,21 +210,27 @@ pub fn run_checkpoint(cycle: &Cycle, sink: &Arc<dyn Sink>) -> Result<Captured, C
 ///
 /// # Errors
 /// Another checkpoint is under way, there is no slot, it was cancelled, or a thread panicked. The
-/// next checkpoint finishes the work.
+/// next checkpoint does the work before it begins.
 pub fn work_after_capture(cycle: &Cycle) -> Result<(), CheckpointError> {
-    if !cycle.scheme.works_after_capture() {
+    let driver = cycle.store.driver();
+    if !cycle.scheme.has_work_left(driver.now().epoch()) {
         return Ok(());
     }
-    let driver = cycle.store.driver();
     let _permit = driver.try_permit().ok_or(CheckpointError::Busy)?;
-    let slots = Slots::claim(&cycle.store, cycle.threads)?;
-    let epoch = driver.now().epoch();
+    do_work_left(cycle, &Slots::claim(&cycle.store, cycle.threads)?)
+}
+
+/// The work that the scheme has left. The caller has the permit, in REST.
+fn do_work_left(cycle: &Cycle, slots: &Slots) -> Result<(), CheckpointError> {
+    let epoch = cycle.store.driver().now().epoch();
+    if !cycle.scheme.has_work_left(epoch) {
+        return Ok(());
+    }
     let nothing: Arc<dyn Sink> = Arc::new(DiscardSink);
     let scan =
         CaptureScan::new(cycle, epoch, &nothing, cycle.clock.monotonic_ns(), Work::AfterCapture);
-    Arc::new(scan).run(&slots)?;
-    cycle.scheme.after_capture_ended(epoch);
-    Ok(())
+    Arc::new(scan).run(slots)?;
+    ran(|| cycle.scheme.after_capture_ended(epoch))
 }
 
 /// Makes the sink of a checkpoint of the given kind.
@@ -242,6 +248,7 @@ fn run_phases(
         return Err(CheckpointError::Cancelled);
     }
     let slots = Slots::claim(&cycle.store, cycle.threads)?;
+    do_work_left(cycle, &slots)?;
     let passage = Passage { cycle, epoch, make_sink };
     let taken = caught(|| passage.take(&slots));
     let taken = match passage.come_to_rest(&slots) {
@@ -384,7 +391,7 @@ impl Passage<'_> {
     /// Settles the marks of the checkpoint before, and counts the keys that have changed since.
     fn settle(&self, slots: &Slots) -> u64 {
         let Cycle { store, scheme, .. } = self.cycle;
-        if !scheme.takes_changes() && !scheme.works_after_capture() {
+        if !scheme.takes_changes() {
             return 0;
         }
         let dirty =

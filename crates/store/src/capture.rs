@@ -283,7 +283,6 @@ impl Store {
     pub fn capture_or_stable(&self, group: usize, to: &mut dyn Capture) {
         let now = self.driver().now();
         let by = self.claim_in(now);
-        let mut reader = VersionReader::default();
         self.scan_some((group, self.wanted_cells(now)), to, &mut |scanned| {
             let cell = scanned.cell;
             capture(cell, by, false, scanned);
@@ -292,15 +291,17 @@ impl Store {
             mutant!(in self.driver(); ShadowLost => return);
             if cell.is_record() && status & SHADOW != 0 {
                 let memory = self.memory();
+                // Taken out meanwhile, since the image borrows from the reader and needs the cell.
+                let mut reader = std::mem::take(&mut *scanned.versions);
                 match reader.version(memory, cell) {
                     Some(value) => Captured::emit(scanned, cell, value),
                     None => Captured::emit_deletion(scanned, cell),
                 }
                 reader.erase(memory, scanned.cache, cell);
+                *scanned.versions = reader;
                 lock_word::claim(cell.lock(), SHADOW, 0);
             }
         });
-        reader.end(self.memory());
     }
 
     /// As [`capture_unmarked`](Self::capture_unmarked), for [`WriteRule::KeepShadow`]: if a commit
@@ -433,19 +434,20 @@ impl Store {
         to: &mut dyn Capture,
         visit: &mut dyn FnMut(&mut ScannedCell<'_>),
     ) {
-        let (mut key, mut cache) = (Vec::new(), CellCache::default());
+        let mut hold = Hold::default();
         let (group, cells) = cells;
         for slab in self.slabs_to_visit(group, cells) {
-            self.scan_slab((slab, cells), to, (&mut key, &mut cache), visit);
+            self.scan_slab((slab, cells), to, &mut hold, visit);
         }
-        cache.drain(&self.memory().arena);
+        hold.cache.drain(&self.memory().arena);
+        hold.versions.give_back(self.memory());
     }
 
     fn scan_slab(
         &self,
         cells: (usize, Cells),
         to: &mut dyn Capture,
-        (key, cache): (&mut Vec<u8>, &mut CellCache),
+        hold: &mut Hold,
         visit: &mut dyn FnMut(&mut ScannedCell<'_>),
     ) {
         let mut next = Some(0);
@@ -454,15 +456,26 @@ impl Store {
             let mut moved = 0;
             to.with_lane(&mut |lane| {
                 next = self.visit_cells(cells, from, Memory::prefetch, &mut |table, number| {
-                    let cell = self.cell(number);
-                    let (key, cache, moved) = (&mut *key, &mut *cache, &mut moved);
-                    let store = self;
-                    visit(&mut ScannedCell { store, table, number, cell, key, lane, cache, moved });
+                    let (store, cell, moved) = (self, self.cell(number), &mut moved);
+                    let Hold { key, cache, versions } = &mut *hold;
+                    visit(&mut ScannedCell {
+                        store,
+                        table,
+                        number,
+                        cell,
+                        key,
+                        lane,
+                        cache,
+                        versions,
+                        moved,
+                    });
                 });
             });
             drop(read_section);
             to.moved(moved);
             if next.is_some() {
+                // A commit may wait for these slots.
+                hold.versions.give_back(self.memory());
                 to.pause();
             }
         }
@@ -505,6 +518,15 @@ impl Store {
     }
 }
 
+/// What a scan keeps from cell to cell.
+#[derive(Default)]
+struct Hold {
+    key: Vec<u8>,
+    /// Cells of blocks that the scan has freed.
+    cache: CellCache,
+    versions: VersionReader,
+}
+
 /// A scan while no checkpoint is taken, with the read section slot that the scan owns.
 struct AtRest(usize);
 
@@ -530,6 +552,7 @@ pub struct ScannedCell<'a> {
     key: &'a mut Vec<u8>,
     lane: &'a mut dyn Lane,
     cache: &'a mut CellCache,
+    versions: &'a mut VersionReader,
     /// Bytes of values that were moved in memory.
     moved: &'a mut u64,
 }

@@ -19,11 +19,14 @@ use stillpoint_sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
-use stillpoint_sync::{CachePadded, Mutex, RwLock};
+use stillpoint_sync::{CachePadded, Mutex, RwLock, lock_word};
 use stillpoint_txn::TableId;
 
 use crate::memory::Memory;
+use crate::memory::arena::Arena;
+use crate::memory::cell::Cell;
 use crate::phase::{Phase, PhaseDriver};
+use crate::rules::status;
 use crate::table::Table;
 
 /// A table with its address space that is not in a store yet. From
@@ -124,6 +127,8 @@ struct Retired {
     /// The catalog version that replaced this generation.
     version: u64,
     replaced: Replaced,
+    /// The number of resets of the pool of stable versions by then.
+    resets: u64,
 }
 
 /// The tables, by number and by owner of slabs.
@@ -192,12 +197,13 @@ impl Catalog {
     }
 
     /// Replaces tables, or adds those whose numbers are new. The store is quiesced.
-    pub(crate) fn replace(&self, new: Vec<NewTable>, replaced: Replaced) {
+    /// `resets` counts those of the pool of stable versions.
+    pub(crate) fn replace(&self, new: Vec<NewTable>, replaced: Replaced, resets: u64) {
         let _changing = self.changing.lock();
         self.own(&new);
         let (old, version) = self.put(new);
         let mut retired = self.retired.lock();
-        retired.extend(old.into_iter().map(|table| Retired { table, version, replaced }));
+        retired.extend(old.into_iter().map(|table| Retired { table, version, replaced, resets }));
     }
 
     fn own(&self, new: &[NewTable]) {
@@ -353,11 +359,34 @@ impl Catalog {
         self.owners.lock().retain(|(owner, _)| !goes(owner));
         driver.read_sections().wait_grace_period();
         // A pin from before the grace period is visible after it, and nobody pins more.
-        let free: Vec<u32> =
-            unreachable.into_iter().filter(|&owner| !memory.is_pinned(owner)).collect();
-        retired.retain(|old| !free.contains(&old.table.owner));
-        for owner in free {
-            memory.arena.drop_owner(owner);
+        let is_free = |old: &Retired| {
+            unreachable.contains(&old.table.owner) && !memory.is_pinned(old.table.owner)
+        };
+        for Retired { table, resets, .. } in retired.extract_if(.., |old| is_free(old)) {
+            free_versions(memory, table.owner, resets);
+            memory.arena.drop_owner(table.owner);
         }
+    }
+}
+
+/// Gives back the slots of all stable versions in the slabs of an owner. Nobody else can reach the slabs.
+/// `resets` is the number of resets of the pool when the last version was stored.
+fn free_versions(memory: &Memory, owner: u32, resets: u64) {
+    let Some(pool) = &memory.pool else { return };
+    let mut stored = Vec::new();
+    for index in (0..memory.arena.group_count()).flat_map(Arena::slabs_of) {
+        let slab = memory.arena.slab(index);
+        let Some(slab) = slab.filter(|it| it.owner == owner && it.is_of_records()) else {
+            continue;
+        };
+        let versions = slab.numbers(0..slab.cells()).filter_map(|number| {
+            let cell = Cell::new(memory, number);
+            // Relaxed: the grace period before this call orders.
+            let bits = lock_word::status(cell.lock().load(Relaxed));
+            let has_version = cell.is_record() && bits & status::SHADOW != 0;
+            cell.copy(1).pooled().filter(|_| has_version).map(|(.., slot)| slot)
+        });
+        stored.extend(versions);
+        pool.erase_all(&mut stored, resets);
     }
 }

@@ -65,10 +65,8 @@ pub trait Checkpointer: Send + Sync {
     }
 
     /// Called in PREPARE, once for each unit, which is a group of slabs of the store. Only for a scheme that
-    /// [takes changes](Self::takes_changes) or [works after the
-    /// capture](Self::works_after_capture). Settles the marks of the checkpoint before, or finishes
-    /// the work after its capture. Commits go on. `slot` is a read section slot that the caller
-    /// owns. If a checkpoint fails, its calls may end at any unit, and the next checkpoint calls
+    /// [takes changes](Self::takes_changes). Settles the marks of the checkpoint before. Commits go
+    /// on. `slot` is a read section slot that the caller owns. If a checkpoint fails, its calls may end at any unit, and the next checkpoint calls
     /// this for all units again. Returns how many keys of the unit have changed since the last
     /// published checkpoint, deleted ones included.
     fn settle(&self, store: &Store, unit: usize, slot: usize) -> u64 {
@@ -107,14 +105,16 @@ pub trait Checkpointer: Send + Sync {
         Vec::new()
     }
 
-    /// Whether the scheme works on each unit after the capture.
-    fn works_after_capture(&self) -> bool {
+    /// Whether the scheme has work on each unit left to do in this epoch, the present one. The next
+    /// checkpoint begins after it.
+    fn has_work_left(&self, epoch: u64) -> bool {
+        let _ = epoch;
         false
     }
 
     /// Works on one unit after the capture, in REST, while commits go on. Like a capture, this work
-    /// keeps the pace, and several threads share it. Nothing is emitted. The next checkpoint begins
-    /// after the last unit. [`settle`](Self::settle) makes up for work that was cut off.
+    /// keeps the pace, and several threads share it. Nothing is emitted. If the work was cut off, it is
+    /// [left](Self::has_work_left), and begins again.
     fn after_capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
         let _ = (store, unit, to);
     }

@@ -61,11 +61,13 @@ pub enum Bug {
     RelocatedNotReplaced = 24,
     /// A cell is relocated during a capture that has not claimed its record.
     RelocatedUnclaimed = 25,
+    /// A commit beyond the pool of stable versions overwrites without a claim.
+    ExceededUnclaimed = 26,
 }
 
 impl Bug {
     /// Every bug.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::PhaseReadBeforeLocks,
         Self::InsertWithoutMark,
         Self::DeleteWithoutBeforeImage,
@@ -91,6 +93,7 @@ impl Bug {
         Self::RelocatedWithoutMark,
         Self::RelocatedNotReplaced,
         Self::RelocatedUnclaimed,
+        Self::ExceededUnclaimed,
     ];
 }
 

@@ -20,9 +20,12 @@
 //!
 //! **No free slot.** The commit waits outside of its read section, with its locks, until the scan has
 //! erased enough versions. The scan waits for no lock, so the wait ends. A commit that needs more than
-//! the whole pool spoils the checkpoint under way, and goes on. So does one for which a flush of tables
-//! waits. In a spoilt checkpoint commits claim without a version: the scan must not win a claim on what
-//! they overwrite.
+//! the whole pool spoils the checkpoint under way once the log has taken it, and goes on. So does one for
+//! which a flush of tables waits. In a spoilt checkpoint commits claim without a version: the scan must not
+//! win a claim on what they overwrite.
+//!
+//! **Dropped tables.** No scan meets the versions of a table that was emptied, if its checkpoint does not
+//! want them. Their slots go back with the table's slabs.
 
 use stillpoint_format::Label;
 
@@ -143,8 +146,10 @@ impl VersionReader {
     }
 
     /// Gives all slots back.
-    pub(crate) fn end(mut self, memory: &Memory) {
-        pool(memory).drain(&mut self.slots);
+    pub(crate) fn give_back(&mut self, memory: &Memory) {
+        if let Some(pool) = &memory.pool {
+            pool.drain(&mut self.slots);
+        }
     }
 }
 

@@ -470,7 +470,7 @@ impl Store {
         if sink.is_none()
             && let Some(pool) = &self.memory.pool
         {
-            // In REST no record has a stable version, but those of tables that were dropped meanwhile.
+            // In REST no record has a stable version, but those of tables that were emptied meanwhile.
             pool.reset();
         }
         *self.sink.lock() = sink;
@@ -707,7 +707,8 @@ impl Store {
     /// If another store was quiesced.
     pub fn replace_tables(&self, quiesced: &Quiesced<'_>, new: Vec<NewTable>, replaced: Replaced) {
         assert!(quiesced.is_of(self.driver()), "the quiesce of another store");
-        self.catalog.replace(new, replaced);
+        let resets = self.memory.pool.as_ref().map_or(0, |pool| pool.resets());
+        self.catalog.replace(new, replaced, resets);
         // Release: partner of the Acquire loads in `memory_returns` and in `maintain`.
         self.replacements.fetch_add(1, Release);
     }

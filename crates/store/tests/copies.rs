@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU64;
 use stillpoint_store::rules::{alternate_copy, second_copy, status};
 use stillpoint_store::{
     Capture, CellRules, DeletedKey, DirtyRule, Lane, NoLog, Phase, RecordImage, Reuse,
-    StatusChanges, Store, TableId, Worker, WriteRule,
+    StatusChanges, Store, TableId, Tx, Worker, WriteRule,
 };
 
 const T: TableId = TableId(0);
@@ -215,6 +215,60 @@ fn shadows_of_large_values_are_given_back() {
     let after = settled(&mut worker);
     // The blocks may lie in two groups more.
     assert!(after <= before + (4 << 20), "{before} bytes before the capture, {after} after it");
+}
+
+/// A capture that looks at the pool of stable versions whenever it pauses.
+struct Watching<'a> {
+    found: Found,
+    store: &'a Store,
+    pauses: usize,
+}
+
+impl Capture for Watching<'_> {
+    fn slot(&self) -> usize {
+        self.found.slot
+    }
+    fn with_lane(&mut self, with: &mut dyn FnMut(&mut dyn Lane)) {
+        with(&mut self.found);
+    }
+    fn pause(&mut self) {
+        self.pauses += 1;
+        let left = 300 - self.found.records.len();
+        assert_eq!(self.store.stable_pool_bytes().used_bytes, left * 128);
+    }
+    fn is_abandoned(&self) -> bool {
+        false
+    }
+}
+
+/// A commit may wait for slots while the scan pauses. So they go back before.
+#[test]
+fn a_scan_that_pauses_keeps_no_slots() {
+    let store = store_with(LIMIT_BYTES, 4, 1, STORED);
+    let write = |byte: u8| {
+        let log = Box::new(NoLog::default());
+        let mut worker = Worker::new(Arc::clone(&store), log).expect("a free slot");
+        for key in 0..300u64 {
+            let put = |tx: &mut Tx<'_>| tx.put(T, &key.to_be_bytes(), &[byte; 100]);
+            worker.transact(put).expect("memory");
+        }
+    };
+    write(1);
+    let driver = store.driver();
+    driver.advance(Phase::Prepare);
+    driver.advance(Phase::Resolve);
+    driver.advance(Phase::Capture);
+    write(2);
+    let slot = driver.read_sections().claim().expect("a free slot");
+    let found = Found { slot, records: Vec::new() };
+    let mut watching = Watching { found, store: &store, pauses: 0 };
+    for group in 0..store.group_count() {
+        store.capture_or_stable(group, &mut watching);
+    }
+    assert!(watching.found.records.len() == 300 && watching.pauses >= 4, "{}", watching.pauses);
+    driver.advance(Phase::Complete);
+    driver.advance(Phase::Rest);
+    driver.read_sections().unclaim(slot);
 }
 
 /// Keys that are inserted and deleted leave no cells behind, once captures have seen their

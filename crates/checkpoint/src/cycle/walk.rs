@@ -284,9 +284,11 @@ struct CaptureThread<'a> {
 impl CaptureThread<'_> {
     fn should_stop(&self) -> bool {
         let walk = self.walk;
-        let stop = walk.progress.is_cancelled()
-            || walk.sink.demand() == Demand::GiveUp
-            || walk.store.driver().is_spoilt(walk.epoch);
+        // What is left to do after a capture is not lost with the checkpoint.
+        let is_lost =
+            || walk.work != Work::AfterCapture && walk.store.driver().is_spoilt(walk.epoch);
+        let stop =
+            walk.progress.is_cancelled() || walk.sink.demand() == Demand::GiveUp || is_lost();
         if stop {
             self.walk.abandoned.store(true, Release);
         }

@@ -17,8 +17,8 @@
 //!    this copy, or the copier has brought the value over.
 //! 2. The thread that claims a record in an epoch writes the copy: the first commit, or the copier.
 //!    A commit that comes second waits for the copier, for the length of one copy.
-//! 3. The copier is done before the next point of consistency: `settle` finishes work that was cut
-//!    off, and does nothing otherwise.
+//! 3. The copier is done before the next checkpoint enters PREPARE. Work that was cut off begins again,
+//!    at the pace, with all capture threads.
 //!
 //! Deviations: the paper has one mutator and a physical point of consistency. Here the point of
 //! consistency is a place in commit order, since the epoch of a commit tells which copy it writes.
@@ -26,9 +26,8 @@
 use std::sync::Arc;
 
 use stillpoint_store::rules::alternate_copy;
-use stillpoint_store::{Capture, Checkpointer, PointOfConsistency, Store, planted};
+use stillpoint_store::{Capture, Checkpointer, PointOfConsistency, Store};
 use stillpoint_sync::atomic::{AtomicU64, Ordering::SeqCst};
-use stillpoint_sync::mutant;
 
 use crate::changes::bring_all_over;
 
@@ -51,17 +50,6 @@ impl Checkpointer for Piggyback {
         PointOfConsistency::Physical
     }
 
-    fn settle(&self, store: &Store, unit: usize, slot: usize) -> u64 {
-        // SeqCst: another thread may have done the work after the capture. Cells that were made later
-        // have their value in the copy of the epoch from the start.
-        if self.copied_in.load(SeqCst) == store.driver().now().epoch() {
-            return 0;
-        }
-        mutant!(in store.driver(); NotBroughtOver => return 0);
-        store.visit_records(unit, slot, &mut |cell| cell.bring_over());
-        0
-    }
-
     fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
         if !to.is_abandoned() {
             let stable = alternate_copy(store.driver().now().epoch() + 1);
@@ -69,8 +57,10 @@ impl Checkpointer for Piggyback {
         }
     }
 
-    fn works_after_capture(&self) -> bool {
-        true
+    fn has_work_left(&self, epoch: u64) -> bool {
+        // SeqCst: another thread may have done the work. Cells that were made later have their value in
+        // the copy of the epoch from the start.
+        self.copied_in.load(SeqCst) != epoch
     }
 
     fn after_capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
@@ -78,7 +68,7 @@ impl Checkpointer for Piggyback {
     }
 
     fn after_capture_ended(&self, epoch: u64) {
-        // SeqCst: as in `settle`.
+        // SeqCst: as in `has_work_left`.
         self.copied_in.store(epoch, SeqCst);
     }
 }

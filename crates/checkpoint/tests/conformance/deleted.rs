@@ -73,8 +73,8 @@ impl Checkpointer for Interrupted {
     fn release(&self, store: &Store) -> Result<(), CaptureError> {
         self.scheme.release(store)
     }
-    fn works_after_capture(&self) -> bool {
-        self.scheme.works_after_capture()
+    fn has_work_left(&self, epoch: u64) -> bool {
+        self.scheme.has_work_left(epoch)
     }
     fn after_capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
         self.scheme.after_capture(store, unit, to);

@@ -181,6 +181,7 @@ impl<'w> Steps<'w> {
             match next {
                 Step::Rest => unreachable!("it is the first"),
                 Step::Prepare => {
+                    self.do_work_left();
                     let driver = self.world.store.driver();
                     driver.choose_changes(self.kind == CheckpointKind::Partial);
                     self.world.store.set_sink(Some(self.as_sink.clone()));
@@ -188,7 +189,7 @@ impl<'w> Steps<'w> {
                     let scheme = self.world.scheme();
                     let begun = scheme.begin(self.epoch, &*self.world.log());
                     begun.expect("a log without limits");
-                    if scheme.takes_changes() || scheme.works_after_capture() {
+                    if scheme.takes_changes() {
                         self.pass(|scheme, store, unit, slot| {
                             scheme.settle(store, unit, slot);
                         });
@@ -217,6 +218,17 @@ impl<'w> Steps<'w> {
                 }
             }
             self.at = next;
+        }
+    }
+
+    /// What the checkpoint before has left to do.
+    fn do_work_left(&self) {
+        let (scheme, epoch) = (self.world.scheme(), self.epoch - 1);
+        if scheme.has_work_left(epoch) {
+            self.visit(0..self.units(), |scheme, store, unit, to| {
+                scheme.after_capture(store, unit, to);
+            });
+            scheme.after_capture_ended(epoch);
         }
     }
 

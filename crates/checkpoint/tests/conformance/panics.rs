@@ -94,8 +94,8 @@ impl Checkpointer for FusedScheme {
         self.1.burn();
         self.0.begin(epoch, log)
     }
-    fn works_after_capture(&self) -> bool {
-        self.0.works_after_capture()
+    fn has_work_left(&self, epoch: u64) -> bool {
+        self.0.has_work_left(epoch)
     }
     fn after_capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
         self.1.burn();
@@ -385,14 +385,17 @@ impl Checkpointer for PanicsOnce {
     fn begin(&self, epoch: u64, log: &dyn SchemeLog) -> Result<(), LogRefused> {
         self.scheme.begin(epoch, log)
     }
-    fn works_after_capture(&self) -> bool {
-        self.scheme.works_after_capture()
+    fn has_work_left(&self, epoch: u64) -> bool {
+        self.scheme.has_work_left(epoch)
     }
     fn settle(&self, store: &Store, unit: usize, slot: usize) -> u64 {
         self.scheme.settle(store, unit, slot)
     }
     fn after_capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
         self.scheme.after_capture(store, unit, to);
+    }
+    fn after_capture_ended(&self, epoch: u64) {
+        self.scheme.after_capture_ended(epoch);
     }
     fn capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
         if unit == self.unit && !self.panicked.swap(true, SeqCst) {

@@ -53,6 +53,8 @@ fn schemes_with(bug: Bug) -> &'static [&'static str] {
         Bug::MarksNotSeen => &["calc", "calc:partial"],
         // A race of a few instructions. The models of the store see these.
         Bug::StatusLost | Bug::CopyNotAwaited => &[],
+        // The pool of these worlds is large. The models of the store have a small one.
+        Bug::ExceededUnclaimed => &[],
         // Nothing is relocated in so small a store. The models of the store do it all the time.
         Bug::RelocatedWithoutStatus
         | Bug::RelocatedWithoutMark

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use stillpoint_checkpoint::{CheckpointError, Progress, QuiesceFor, Row, Wanted, run_checkpoint};
+use stillpoint_checkpoint::{
+    CheckpointError, Cycle, Pace, Progress, QuiesceFor, Row, Wanted, run_checkpoint,
+};
 use stillpoint_io::{Clock, JoinHandle, RealClock, spawn};
 use stillpoint_store::{Outcome, Phase, PointOfConsistency, Sink, TableId};
 
@@ -200,4 +202,34 @@ fn long_work_comes_before_the_announcement_of_the_point() {
             row.name
         );
     }
+}
+
+/// What a checkpoint has left to copy is copied before the next one enters PREPARE. It goes at the pace, and
+/// can be cancelled. Nothing has changed then.
+#[test]
+fn copying_that_is_left_can_be_cancelled() {
+    let row = rows_that_take_checkpoints().find(|row| row.name == "piggyback").expect("a row");
+    let world = world(row, QuiesceFor::Commits);
+    let mut worker = world.worker(1);
+    for key in 0..100u8 {
+        worker.transact(|tx| tx.put(T, &[key], &[key; 1_000])).expect("memory");
+    }
+    drop(worker);
+    let sink: Arc<dyn Sink> = Arc::new(MemorySink::default());
+    let cycle = world.cycle();
+    let captured = run_checkpoint(&cycle, &sink).expect("no fault was injected");
+    cycle.ended(captured.epoch, Outcome::Abandoned);
+    let progress = Arc::new(Progress::default());
+    let slow = Cycle { pace: Pace::BytesPerSecond(1), progress: progress.clone(), ..world.cycle() };
+    let cancelling = spawn("cancel", move || {
+        RealClock.sleep(OPEN_FOR);
+        progress.cancel();
+    });
+    let before = world.store.driver().now();
+    let cut_off = run_checkpoint(&slow, &sink).expect_err("it was cancelled");
+    assert!(matches!(cut_off, CheckpointError::Cancelled), "{cut_off}");
+    assert_eq!(world.store.driver().now().epoch(), before.epoch());
+    cancelling.expect("a thread").join().expect("no panic");
+    let (epoch, found) = world.take_and_load();
+    assert_same(&found, &world.expected(epoch), row.name);
 }

@@ -7,7 +7,9 @@ use parking_lot::Mutex;
 use stillpoint_checkpoint::CheckpointError;
 use stillpoint_checkpoint::registry::REGISTRY;
 use stillpoint_io::{Clock, JoinHandle, RealClock, spawn};
-use stillpoint_store::{Phase, TableId, Worker, WriteRule};
+use stillpoint_store::{
+    Commit, CommitLog, LogRefused, Phase, Replaced, Stamp, TableId, TxError, Worker, WriteRule,
+};
 
 use crate::model::assert_same;
 use crate::world::{World, entry};
@@ -140,5 +142,77 @@ fn a_stop_of_all_commits_does_not_wait_for_the_scan() {
         let (epoch, found) = world.take_and_load();
         assert_same(&found, &world.expected(epoch), name);
         assert_same(&world.live(), &world.history.state(), name);
+    }
+}
+
+/// A log that refuses every commit.
+struct Refusing;
+
+impl CommitLog for Refusing {
+    fn append(&mut self, _: &Commit<'_>) -> Result<Stamp, LogRefused> {
+        Err(LogRefused::Refused("this log takes nothing".into()))
+    }
+
+    fn wait_for_room(&mut self) -> Result<(), LogRefused> {
+        Ok(())
+    }
+
+    fn is_closed(&self, _: Stamp) -> bool {
+        true
+    }
+}
+
+/// A commit beyond the pool that the log refuses costs no checkpoint.
+#[test]
+fn a_transaction_beyond_the_pool_that_the_log_refuses_costs_nothing() {
+    for (name, world) in worlds() {
+        let observed = world.clone();
+        let mut cycle = world.cycle();
+        cycle.observer = Some(Arc::new(move |phase, _| {
+            if phase == Phase::Capture {
+                let log = Box::new(Refusing);
+                let mut worker = Worker::new(observed.store.clone(), log).expect("a free slot");
+                let refused = worker.transact(|tx| {
+                    (0..KEYS).try_for_each(|key| tx.put(T, &key.to_be_bytes(), &[3; 60]))
+                });
+                assert!(matches!(refused, Err(TxError::Log(_))), "{refused:?}");
+            }
+        }));
+        let (written, captured) = world.take_with(&cycle).expect("it goes on");
+        assert_same(&world.load(&entry(written)), &world.expected(captured.epoch), name);
+    }
+}
+
+/// No scan meets the stable versions of a table that was emptied. Their slots are free once nobody can reach
+/// the table, and not only at the end of the checkpoint.
+#[test]
+fn slots_of_an_emptied_table_go_back() {
+    for (name, world) in worlds() {
+        // The second checkpoint: the pool has been reset by then. It may be one of changes.
+        world.take().expect("no fault was injected");
+        (0..10).for_each(|key| put(&mut world.worker(1), key, 2));
+        let observed = world.clone();
+        let mut cycle = world.cycle();
+        cycle.observer = Some(Arc::new(move |phase, _| {
+            if phase != Phase::Capture {
+                return;
+            }
+            let store = &observed.store;
+            let mut worker = observed.worker(1);
+            (0..10).for_each(|key| put(&mut worker, key, 3));
+            let used = || store.stable_pool_bytes().used_bytes;
+            assert!(used() >= 10 * 128, "{}", used());
+            let new = store.new_table(T, 1).expect("address space");
+            let quiesced = store.driver().quiesce();
+            store.replace_tables(&quiesced, vec![new], Replaced::Forgotten);
+            drop(quiesced);
+            while store.memory_returns() {
+                store.maintain();
+            }
+            assert!(used() <= 2 * 128, "{} bytes are not given back", used());
+            drop(worker);
+            assert_eq!(used(), 0, "each slot was given back once");
+        }));
+        world.take_with(&cycle).expect(name);
     }
 }

@@ -254,6 +254,28 @@ fn a_pool_that_is_used_up_ends_the_snapshot_and_holds_up_no_commit() {
     }
 }
 
+/// A forked child's large values are copied. The scan asks for room after each, so that the reader has a
+/// chance before the limit.
+#[cfg(target_os = "linux")]
+#[test]
+fn large_values_side_by_side_do_not_end_a_snapshot_under_fork() {
+    let disk = Arc::new(SimDisk::new(1));
+    let mut config = config_on(&disk, "fork", "none");
+    config.snapshot_memory_bytes = 20 << 20;
+    let engine = Engine::open(config).expect("an empty directory");
+    let table = engine.table("things").expect("a table");
+    let mut session = engine.session().expect("a session");
+    for key in 0..40u8 {
+        session.transact(|tx| tx.put(table, &[key], &vec![key; 1 << 20])).expect("commits");
+    }
+    let mut snapshot = engine.snapshot().expect("a snapshot");
+    let found = all_of(&mut snapshot, table).expect("a whole view");
+    assert!(
+        found.len() == 40
+            && found.iter().all(|(key, value)| value.len() == 1 << 20 && value[7] == key[0])
+    );
+}
+
 #[test]
 fn a_checkpoint_that_is_due_waits_for_a_time() {
     let disk = Arc::new(SimDisk::new(1));

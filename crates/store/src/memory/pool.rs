@@ -244,8 +244,36 @@ impl Pool {
         }
     }
 
-    /// Makes all slots free. No record has a stable version any more. The versions of records in dropped
-    /// tables are freed here and by nothing else. Slots in caches are not valid any more.
+    /// How often all slots were made free. Slots from before the last time are not valid any more.
+    pub(crate) fn resets(&self) -> u64 {
+        // Acquire: as in `fill`.
+        self.resets.load(Acquire)
+    }
+
+    /// Makes the slots of stored values free, and empties the list. Does nothing else if all slots were
+    /// made free since the values were stored, with `resets` as it was. Nobody reads the values any more.
+    pub(crate) fn erase_all(&self, stored: &mut Vec<u32>, resets: u64) {
+        let mut free = self.free.lock();
+        // Relaxed: the mutex orders.
+        if self.resets.load(Relaxed) != resets {
+            return stored.clear();
+        }
+        for first in stored.drain(..) {
+            let mut slot = first;
+            while slot != 0 {
+                let word = &self.words(slot)[0];
+                let next = word.load(Relaxed) as u32;
+                word.store(u64::from(free.first), Relaxed);
+                free.first = slot;
+                free.returned += 1;
+                free.used -= 1;
+                slot = next;
+            }
+        }
+    }
+
+    /// Makes all slots free. No record has a stable version any more, but those of dropped tables whose
+    /// slabs are not free yet. Slots in caches are not valid any more.
     pub(crate) fn reset(&self) {
         let mut free = self.free.lock();
         *free = Free::new();
@@ -365,6 +393,26 @@ mod tests {
         assert_eq!(pool.used_bytes().0, 0, "a cache that was never filled gives slots back");
         pool.exceed(5);
         assert!(pool.was_exceeded(5) && !pool.was_exceeded(6));
+    }
+
+    /// Slots of a dropped table go back at once, unless a reset has made them free before.
+    #[test]
+    fn values_that_nobody_reaches_are_erased_once() {
+        let pool = Pool::new(16 * SLOT_BYTES, &Arc::default()).expect("address space");
+        let mut cache = SlotCache::default();
+        let mut stored = vec![put(&pool, &mut cache, &[1; 700]), put(&pool, &mut cache, &[2; 100])];
+        pool.drain(&mut cache);
+        assert_eq!(pool.used_bytes().0, 7 * SLOT_BYTES);
+        let resets = pool.resets();
+        pool.erase_all(&mut stored, resets);
+        assert_eq!((pool.used_bytes().0, stored.len()), (0, 0));
+        let all = put(&pool, &mut cache, &[3; 15 * SLOT_VALUE_BYTES]);
+        let mut out = Vec::new();
+        pool.read(all, 15 * SLOT_VALUE_BYTES, &mut out);
+        assert!(out.iter().all(|&byte| byte == 3), "each slot is there once");
+        pool.reset();
+        pool.erase_all(&mut vec![all], resets);
+        assert_eq!(pool.used_bytes().0, 0, "the reset has made them free");
     }
 
     #[test]

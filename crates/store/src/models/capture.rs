@@ -700,8 +700,9 @@ fn a_replay_completes_a_fuzzy_checkpoint() {
     explore(PctScheduler::new(4, SCHEDULES), FUZZY, None);
 }
 
-/// A bug of another rule, which no store of this model has, and one of a scan that no model makes.
-const OF_OTHERS: [Bug; 2] = [Bug::NextCopyKept, Bug::ParentRead];
+/// A bug of another rule, which no store of this model has, and one of a scan that no model makes. And
+/// one that takes a small pool.
+const OF_OTHERS: [Bug; 3] = [Bug::NextCopyKept, Bug::ParentRead, Bug::ExceededUnclaimed];
 
 /// Bugs in the code of cells of several copies.
 const OF_COPIES: [Bug; 4] =
@@ -747,11 +748,19 @@ fn every_planted_bug_is_seen() {
     ] {
         assert!(is_seen(bug, rules), "{bug:?} was not seen where versions are stored: {rules:?}");
     }
+    for rules in [STORED, STORED_OF_CHANGES] {
+        let small = (rules, SMALL_POOL_BYTES);
+        assert!(is_seen_in(Bug::ExceededUnclaimed, small), "not seen beyond the pool: {rules:?}");
+    }
 }
 
 fn is_seen(bug: Bug, rules: CellRules) -> bool {
+    is_seen_in(bug, (rules, STABLE_POOL_BYTES))
+}
+
+fn is_seen_in(bug: Bug, rules: (CellRules, usize)) -> bool {
     let explored = catch_unwind(AssertUnwindSafe(|| {
-        explore(RandomScheduler::new(SCHEDULES_PLANTED), rules, Some(bug));
+        explore_with(RandomScheduler::new(SCHEDULES_PLANTED), rules, Some(bug));
     }));
     explored.is_err()
 }

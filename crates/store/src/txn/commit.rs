@@ -262,6 +262,12 @@ impl Drop for CommitSteps<'_> {
     }
 }
 
+/// Whether the commits of a phase store the stable versions of what they overwrite.
+#[inline]
+fn stores_versions(local: &Participant, phase: PhaseWord) -> bool {
+    phase.is_capturing() && local.store.rules().write == WriteRule::StoreStable
+}
+
 /// Whether the commits of a phase save the before-images of what they overwrite.
 #[inline]
 fn saves_before_images(local: &Participant, phase: PhaseWord) -> bool {
@@ -349,8 +355,7 @@ impl Transaction {
     /// Stores stable versions, where the store has them. Returns what has no room.
     #[inline]
     fn store_versions_in(&self, local: &mut Participant, phase: PhaseWord) -> Option<Shortage> {
-        let stores = phase.is_capturing() && local.store.rules().write == WriteRule::StoreStable;
-        if stores { self.store_versions(local, phase) } else { None }
+        if stores_versions(local, phase) { self.store_versions(local, phase) } else { None }
     }
 
     /// The cells of the written records.
@@ -372,6 +377,9 @@ impl Transaction {
     #[inline]
     fn install(&mut self, local: &mut Participant, stamp: Stamp, phase: PhaseWord) {
         step(Step::Appended);
+        if stores_versions(local, phase) {
+            self.claim_without_versions(local, phase);
+        }
         self.install_all(local, stamp, phase);
         step(Step::Installed);
         mutant!(in local.store.driver(); BeforeImageAfterInstall => self.save_late(local, phase));

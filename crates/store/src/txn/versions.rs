@@ -1,7 +1,10 @@
 //! The stable versions that a commit stores, where the store has a pool of them ([`crate::stable`]).
 
+use stillpoint_sync::mutant;
+
 use crate::participant::Participant;
 use crate::phase::PhaseWord;
+use crate::planted;
 use crate::stable::{self, pool, slots_of};
 use crate::txn::Transaction;
 use crate::txn::commit::Shortage;
@@ -9,6 +12,7 @@ use crate::txn::commit::Shortage;
 impl Transaction {
     /// Stores the stable versions of the records that this commit is the first to change after the
     /// point of consistency. Returns the shortage if the pool lacks the slots; nothing has changed then.
+    /// Stores nothing if the pool is too small, or if the checkpoint is given up.
     #[inline(never)]
     pub(super) fn store_versions(
         &self,
@@ -20,14 +24,7 @@ impl Transaction {
         let unmarked = || self.written_cells().filter(|&cell| store.is_unmarked(cell, claim));
         let wanted = unmarked().map(|cell| slots_of(memory, cell)).sum();
         let (pool, driver) = (pool(memory), store.driver());
-        if !pool.can_have(wanted) {
-            pool.exceed(phase.epoch());
-            driver.spoil(phase.epoch());
-        }
-        if driver.is_spoilt(phase.epoch()) {
-            // The checkpoint is given up, but its scan may still be under way. A scan that wins a claim
-            // relies on what it has read.
-            unmarked().for_each(|cell| stable::claim_alone(memory, cell, claim));
+        if !pool.can_have(wanted) || driver.is_spoilt(phase.epoch()) {
             return None;
         }
         if !pool.fill(slots, wanted) {
@@ -36,6 +33,22 @@ impl Transaction {
         unmarked().for_each(|cell| stable::store_version(memory, (slots, cache), cell, claim));
         pool.return_surplus(slots);
         None
+    }
+
+    /// Claims the records whose stable versions were not stored. The log has taken the commit, so the
+    /// checkpoint is given up. Its scan may still be under way, and a scan that wins a claim relies on what
+    /// it has read.
+    #[inline(never)]
+    pub(super) fn claim_without_versions(&self, local: &Participant, phase: PhaseWord) {
+        let store = &local.store;
+        let (memory, driver, claim) = (store.memory(), store.driver(), store.claim_in(phase));
+        for cell in self.written_cells().filter(|&cell| store.is_unmarked(cell, claim)) {
+            if !driver.is_spoilt(phase.epoch()) {
+                pool(memory).exceed(phase.epoch());
+                driver.spoil(phase.epoch());
+            }
+            mutant!(in driver; stable::claim_alone(memory, cell, claim), ExceededUnclaimed => ());
+        }
     }
 }
 
