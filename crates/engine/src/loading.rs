@@ -4,10 +4,11 @@
 //! checkpoints, merges, snapshots, scans and counts.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use stillpoint_checkpoint::Progress;
-use stillpoint_recovery::Remaining;
+use stillpoint_recovery::{RecoveryError, Remaining};
 use stillpoint_sync::atomic::{
     AtomicBool,
     Ordering::{Acquire, Release},
@@ -15,6 +16,10 @@ use stillpoint_sync::atomic::{
 
 use crate::error::Error;
 use crate::shared::Shared;
+
+/// Time after an error of the disk, or of the system, until the load begins anew. It doubles each time.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
 /// The load of a store that is served meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,7 +139,21 @@ impl BackgroundLoad {
         let mut end = End { load: self, failure: Some("a thread panicked".to_owned()) };
         let Some(remaining) = self.remaining.lock().clone() else { return };
         let clock = &*shared.config.environment.clock;
-        match remaining.load(&shared.store, clock, &self.progress) {
+        let mut pause = RETRY_AFTER;
+        let loaded = loop {
+            match remaining.load(&shared.store, clock, &self.progress) {
+                Err(error) if self.is_tried_again(shared, &error) => {
+                    tracing::error!(%error, "the load could not go on, and begins anew");
+                    let until_ns = clock.monotonic_ns() + pause.as_nanos() as u64;
+                    while clock.monotonic_ns() < until_ns && !shared.stopping.load(Acquire) {
+                        clock.sleep(RETRY_AFTER / 10);
+                    }
+                    pause = (2 * pause).min(RETRY_AFTER_MAX);
+                }
+                loaded => break loaded,
+            }
+        };
+        match loaded {
             Ok(loaded) => {
                 let (records, ms) = (loaded.records_loaded, loaded.load_time.as_millis() as u64);
                 let (keys, blocks) = remaining.asked();
@@ -153,6 +172,15 @@ impl BackgroundLoad {
                 end.failure = Some(error.to_string());
             }
         }
+    }
+
+    /// Whether a load that has met this error begins anew. What is loaded stays. Damage stays damage, and a
+    /// caller without a background thread has to know at once.
+    fn is_tried_again(&self, shared: &Shared, error: &RecoveryError) -> bool {
+        shared.config.environment.background
+            && !error.is_damage()
+            && !self.progress.is_cancelled()
+            && !shared.stopping.load(Acquire)
     }
 
     pub(crate) fn status(&self) -> LoadStatus {

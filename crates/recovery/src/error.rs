@@ -150,7 +150,9 @@ impl RecoveryError {
         match self {
             Self::Checkpoint(error) => matches!(error, LoadError::Damaged(_)),
             Self::Log(error) => error.is_damage(),
-            Self::Apply { source, .. } => matches!(source, TxError::PatchOutsideValue { .. }),
+            Self::Apply { source, .. } => {
+                matches!(source, TxError::PatchOutsideValue { .. } | TxError::Unreadable(_))
+            }
             Self::NewerTable { .. }
             | Self::NewerCheckpoint { .. }
             | Self::PatchWithoutRecord { .. }

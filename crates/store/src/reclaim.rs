@@ -376,9 +376,7 @@ impl Participant {
             return Looked::Done;
         }
         let is_closed = |stamp: Stamp| mutant!(is_closed(stamp), ReclaimsBeforeClosed => true);
-        if word & ABSENT != 0
-            && (!is_closed(Stamp::from_bits(word)) || self.store.unloaded().keeps_deleted())
-        {
+        if word & ABSENT != 0 && !is_closed(Stamp::from_bits(word)) {
             return Looked::Later;
         }
         if lock_word::try_exclusive(cell.lock(), Priority::DECLARED).is_err() {
@@ -393,7 +391,6 @@ impl Participant {
 
     /// Looks at a cell whose lock this worker holds. So key and stamp stay.
     fn look_locked(&mut self, absent: Absent, is_closed: impl Fn(Stamp) -> bool) -> Looked {
-        let table = self.tables.get(absent.table).expect("found before");
         let cell = self.store.cell(absent.cell);
         let (word, noted) = (cell.stamp_word(), self.store.rules().waits());
         let stamp = Stamp::from_bits(word);
@@ -407,15 +404,18 @@ impl Participant {
         if is_absent && !is_closed(stamp) {
             return Looked::Later;
         }
-        if is_absent && !self.store.may_reuse(cell) {
+        let is_kept = is_absent && self.must_keep(absent);
+        let table = self.tables.get(absent.table).expect("found before");
+        let cell = self.store.cell(absent.cell);
+        if is_absent && (is_kept || !self.store.may_reuse(cell)) {
             if waits && !absent.is_noted {
                 return Looked::Done;
             }
-            let mut since = self.store.waits_since(status);
+            let mut since = self.store.waits_since(if is_kept { u8::MAX } else { status });
             if self.is_too_large(absent) {
                 match self.make_smaller(absent) {
                     Ok(smaller) => {
-                        return Looked::Needed(self.store.waits_since(status), smaller);
+                        return Looked::Needed(since, smaller);
                     }
                     Err(Unmoved::AreSettled) if !waits => return Looked::Later,
                     // The cell can be made smaller then, though no checkpoint has the deletion yet.
@@ -444,6 +444,18 @@ impl Participant {
             lock_word::update_status(cell.lock(), |status| status & !noted);
         }
         Looked::Done
+    }
+
+    /// Whether a checkpoint that is still to be loaded may have the key. This worker holds the cell's lock.
+    fn must_keep(&mut self, absent: Absent) -> bool {
+        let Self { store, reclaim, tables, .. } = self;
+        if !store.unloaded().keeps_deleted() {
+            return false;
+        }
+        store.cell(absent.cell).read_key(&mut reclaim.key);
+        let hash = store.hash(absent.table, &reclaim.key);
+        let generation = tables.get(absent.table).map_or(0, |table| table.generation);
+        store.unloaded().must_keep((absent.table, generation), hash)
     }
 
     /// Whether a smaller cell has room for the key alone. Reads the key.

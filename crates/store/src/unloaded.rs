@@ -9,7 +9,7 @@
 //! replay, the load, a transaction. Who finds a record in a checkpoint holds the lock of the index
 //! bucket, and enters the record only if the key has no cell.
 //!
-//! **No cell of a known key goes before SETTLED.** The cell of a deleted key stays, so that no older
+//! **No cell goes before SETTLED whose key a checkpoint may have.** The cell of a deleted key stays, so that no older
 //! record takes its place. Who enters a record has seen LOADING inside its read section. The grace
 //! period ends after that section, and so after the entry.
 //!
@@ -105,6 +105,16 @@ impl Unloaded {
         mutant!(keeps, LoadForgetsDeletions => false)
     }
 
+    /// Whether the cell of a deleted key must stay, since a checkpoint may have an older record of the key.
+    pub(crate) fn must_keep(&self, (table, generation): (TableId, u32), hash: u64) -> bool {
+        let may_come = |records: &Arc<dyn ColdRecords>| {
+            records.may_have(table, generation) && records.reads_for(hash)
+        };
+        // Between the end and the grace period nothing new is found, and what was found may still come.
+        self.keeps_deleted()
+            && (!self.is_loading() || self.records.read().as_ref().is_none_or(may_come))
+    }
+
     /// Every record is loaded.
     pub(crate) fn end(&self) {
         // SeqCst: as a change of the phase, before the grace period that comes next.
@@ -154,7 +164,8 @@ impl Unloaded {
             return None;
         }
         let records = self.records.read().clone()?;
-        if !records.may_have(table, generation) {
+        let has_none = !records.reads_for(hash) && self.pending.bytes() == 0;
+        if has_none || !records.may_have(table, generation) {
             return Some(Ok(None));
         }
         Some(records.find(table, generation, hash, key).and_then(|found| {

@@ -80,6 +80,11 @@ fn a_wait_for_the_disk_holds_up_nobody() {
 }
 
 #[test]
+fn keys_that_come_and_go_take_no_memory() {
+    served::keys_that_come_and_go_take_no_memory();
+}
+
+#[test]
 fn an_emptied_table_gets_nothing_of_the_load() {
     served::an_emptied_table_gets_nothing_of_the_load();
 }

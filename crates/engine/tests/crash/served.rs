@@ -357,6 +357,35 @@ pub(crate) fn a_wait_for_the_disk_holds_up_nobody() {
     drop((session, engine));
 }
 
+/// Keys that no checkpoint has come and go, and their memory comes back, although the load stands still.
+pub(crate) fn keys_that_come_and_go_take_no_memory() {
+    let (disk, mut model) = store_with_chain(&CHANGES, &SeededRng::new(6));
+    let mut served = Served::open(&disk, &CHANGES);
+    let table = served.table;
+    let memory = |served: &Served| served.engine.stats().memory_bytes;
+    let before = memory(&served);
+    for number in 10_000..14_000 {
+        put(&mut served.session, table, number, &[1; 3_000]);
+        assert!(delete(&mut served.session, table, number));
+        // A lock of a key without a value, which a checkpoint has, leaves its cell once.
+        delete(&mut served.session, table, 5);
+        model.remove(&5);
+        if number.is_multiple_of(50) {
+            served.session.flush().expect("durable");
+            for _ in 0..4 {
+                served.session.idle();
+            }
+        }
+    }
+    let grown = memory(&served).saturating_sub(before);
+    assert!(grown < 3 << 20, "{grown} bytes more for 12,000,000 that came and went");
+    let (engine, mut session) = served.finish();
+    assert_same(&mut session, table, &model);
+    engine.checkpoint().expect("the load has ended");
+    assert_same(&mut session, table, &model);
+    drop((session, engine));
+}
+
 /// A table that is emptied while the load stands still gets nothing of what it had. With all tables
 /// emptied, the load ends before it has read everything.
 pub(crate) fn an_emptied_table_gets_nothing_of_the_load() {

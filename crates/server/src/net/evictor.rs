@@ -104,6 +104,8 @@ pub(crate) struct Evictor {
     victims: Victims,
     deleted: VecDeque<Deleted>,
     asks: Asks,
+    /// Whether records were still to be loaded at the last look.
+    was_loading: bool,
 }
 
 impl Evictor {
@@ -112,7 +114,7 @@ impl Evictor {
         let seed = shared.config.rng.next_u64();
         let victims = Victims::new(seed, shared.keyspace.eviction.policy());
         let (deleted, asks) = (VecDeque::new(), Asks::default());
-        Self { number, shared, session, victims, deleted, asks }
+        Self { number, shared, session, victims, deleted, asks, was_loading: false }
     }
 
     /// Runs until the server ends.
@@ -145,9 +147,13 @@ impl Evictor {
             // Memory that is kept for records to come is no sign that keys must go. And the keys in memory
             // are those that clients have just asked for. Writers that wait are refused.
             self.shared.keyspace.eviction.note_exhausted(true);
+            self.was_loading = true;
             return Ok(LOOK);
         }
         let keyspace = &self.shared.keyspace;
+        if std::mem::take(&mut self.was_loading) {
+            keyspace.eviction.note_exhausted(false);
+        }
         let room = keyspace.engine().memory_room();
         let kept = kept_bytes(room.limit_bytes);
         let deleted: usize = self.deleted.iter().map(|deleted| deleted.bytes).sum();

@@ -48,7 +48,7 @@ pub(crate) const LONG_THREADS: usize = 2;
 /// A command of this work, in units of about a microsecond, leaves its event loop.
 pub(crate) const LONG_WORK: usize = 1024;
 /// A command of this work is left to the first thread.
-const VERY_LONG_WORK: usize = 16 * LONG_WORK;
+pub(super) const VERY_LONG_WORK: usize = 16 * LONG_WORK;
 /// Longest wait of a write for memory that is being freed.
 const ROOM_PATIENCE: Duration = Duration::from_millis(100);
 /// Longest wait of a write for memory of keys that are given up.

@@ -15,7 +15,7 @@ use stillpoint::{Batch, KeySet, Mode, Session, Stamp, Tx, TxError};
 use super::conn::Conn;
 use super::connections::Connections;
 use super::evictor::asked_bytes;
-use super::long::LONG_WORK;
+use super::long::{LONG_WORK, VERY_LONG_WORK};
 use super::plan::{Call, Plan, ROUND_WORK, UNIT_BYTES};
 use crate::error::CmdError;
 use crate::repeat;
@@ -291,7 +291,7 @@ impl<'a> Round<'a> {
         // goes first.
         let base = call.base as usize;
         let is_long = conn.start.saturating_sub(base) >= LONG_REQUEST_BYTES;
-        let may_run_again = self.plan.waits_for_room;
+        let may_run_again = self.plan.waits_for_room || self.needs_disk || self.runs_again;
         if is_long && !is_grouped && !may_run_again && is_last(self.plan, i, conn) {
             conn.drop_request(base);
         }
@@ -398,7 +398,8 @@ impl<'a> Round<'a> {
         if std::mem::take(&mut self.needs_disk) || matches!(result, Err(TxError::NotLoaded)) {
             // The client leaves the event loop for this command, so that no other client waits.
             conn.reply.truncate(mark);
-            conn.leaves_with = LONG_WORK;
+            // A command that finds records on its way may need many of them.
+            conn.leaves_with = if has_run { VERY_LONG_WORK } else { LONG_WORK };
             if has_run {
                 self.local.stats.uncount_call(call.spec.id);
             }

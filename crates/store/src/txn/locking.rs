@@ -629,10 +629,7 @@ impl Transaction {
     fn remove_released(&self, local: &mut Participant, slot: usize, word: u64) -> bool {
         let held = self.held[slot];
         let stamp = Stamp::from_bits(word);
-        if !stamp.is_none()
-            || !local.store.may_reuse(local.store.cell(held.cell))
-            || local.store.unloaded().keeps_deleted()
-        {
+        if !stamp.is_none() || !local.store.may_reuse(local.store.cell(held.cell)) {
             return false;
         }
         let declared = self.keys.declared()[self.first_key + slot];
@@ -642,6 +639,9 @@ impl Transaction {
             // The cell is of a replaced generation, and goes with it.
             return false;
         };
+        if local.store.unloaded().must_keep((declared.table, table.generation), declared.hash) {
+            return false;
+        }
         let lock = local.store.cell(held.cell).lock();
         if held.state == LockState::Shared {
             // Relaxed: a waiting transaction that this load misses finds the cell dead, and makes

@@ -80,7 +80,7 @@ pub(crate) struct Transaction {
     pub(crate) discipline: Discipline,
     /// Whether the run has met a lock that it may not wait for. Such a run must not commit.
     pub(crate) has_conflicted: bool,
-    /// Whether a key or a range of an ordered table was refused. Such a run must not commit either, and
+    /// Whether a key or a range was refused. Such a run must not commit either, and
     /// another run would not help.
     pub(crate) is_unfit: bool,
     /// Whether the transaction holds locks outside of the store.

@@ -558,6 +558,8 @@ impl<'w> Tx<'w> {
                 transaction.has_conflicted = true;
                 transaction.remembered.add(table, key, mode);
             }
+            // The record may be there when the body asks again.
+            transaction.is_unfit |= matches!(error, TxError::NotLoaded | TxError::Unreadable(_));
             return Err(error);
         }
         if mode == Mode::Write
@@ -739,7 +741,7 @@ impl Transaction {
         }
         if self.is_unfit {
             return Err(TxError::abandon(
-                "a key or a range of an ordered table was refused: return that error from the body",
+                "a key or a range was refused: return that error from the body",
             ));
         }
         Ok(())
