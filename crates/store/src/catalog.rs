@@ -384,7 +384,7 @@ fn free_versions(memory: &Memory, owner: u32, resets: u64) {
             // Relaxed: the grace period before this call orders.
             let bits = lock_word::status(cell.lock().load(Relaxed));
             let has_version = cell.is_record() && bits & status::SHADOW != 0;
-            cell.copy(1).pooled().filter(|_| has_version).map(|(.., slot)| slot)
+            cell.copy(1).pooled().filter(|_| has_version).map(|version| version.slot)
         });
         stored.extend(versions);
         pool.erase_all(&mut stored, resets);
