@@ -14,6 +14,7 @@ mod held;
 mod merge;
 mod publication;
 pub(crate) mod view;
+mod waiting;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +34,7 @@ use crate::config::CheckpointPolicy;
 use crate::error::{Error, SnapshotEnd};
 use crate::shared::Shared;
 use backoff::Backoff;
+use waiting::{is_pressing, is_worth_it, pause_after};
 
 pub(crate) use attempt::remove_strays;
 pub(crate) use chain::{marks_replayed, replace_run, whole_run};
@@ -150,16 +152,6 @@ pub struct CheckpointStatus {
     pub merging: MergeStatus,
 }
 
-/// Shortest time between two checkpoints that are taken for the memory of deleted keys, or for the notes
-/// of emptied tables.
-const FREES_EVERY: Duration = Duration::from_secs(1);
-/// Least bytes that a deleted key holds while its cell waits for a checkpoint.
-const WAITING_CELL_BYTES: usize = 64;
-/// Such a checkpoint is taken only if deleted keys hold this fraction of the memory.
-const WAITING_PART: usize = 256;
-/// If they hold this fraction, there is no time for the usual pause between two such checkpoints. A cache that
-/// gives up keys stops at twice as much.
-const PRESSING_PART: usize = 16;
 /// Periods without a checkpoint, after which one is overdue.
 const OVERDUE_PERIODS: u32 = 3;
 
@@ -592,7 +584,7 @@ impl State {
         let last = self.last.as_ref();
         let (held, most) = (shared.store.held_bytes(), shared.store.max_memory_bytes());
         shared.keeps_deleted_keys
-            && waiting_bytes(shared) >= most / WAITING_PART
+            && is_worth_it(shared)
             && held >= most - most / 16
             && waited >= self.frees_every(is_pressing(shared))
             && (commits != self.last_commits || last.is_some_and(|done| done.changed > 0))
@@ -619,22 +611,6 @@ impl State {
         let most = self.policy.every.map(|every| every.saturating_mul(OVERDUE_PERIODS));
         most.is_some_and(|most| waited > most)
     }
-}
-
-/// Shortest time from a checkpoint that took so long to another that frees memory.
-fn pause_after(last_took: Duration, is_pressing: bool) -> Duration {
-    if is_pressing { FREES_EVERY } else { FREES_EVERY.max(last_took * 4) }
-}
-
-/// Bytes that deleted keys hold while they wait for a checkpoint.
-fn waiting_bytes(shared: &Shared) -> usize {
-    let least = shared.store.waiting_cells() * WAITING_CELL_BYTES;
-    least.max(shared.store.returning_bytes().1)
-}
-
-/// Whether deleted keys that wait for a checkpoint hold so much that others may soon find no memory.
-fn is_pressing(shared: &Shared) -> bool {
-    waiting_bytes(shared) >= shared.store.max_memory_bytes() / PRESSING_PART
 }
 
 fn pace_of(policy: &CheckpointPolicy) -> Pace {

@@ -21,7 +21,8 @@ use stillpoint_journal::Shortage;
 use stillpoint_store::{Outcome, Phase, Sink, TableId};
 use stillpoint_sync::{mutant, planted};
 
-use super::{Checkpoints, Running, TICK, Wish, is_pressing};
+use super::waiting::is_pressing;
+use super::{Checkpoints, Running, TICK, Wish};
 use crate::error::{Error, SnapshotEnd};
 use crate::named::OWN_TABLES;
 use crate::shared::Shared;
