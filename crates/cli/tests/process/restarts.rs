@@ -7,6 +7,7 @@
 //! The lives from a seed: `STILLPOINT_RESTART_SEED=<seed>` before the command.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -382,11 +383,16 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
 }
 
+/// Shows a line to whoever runs the test.
+fn say(line: &str) {
+    writeln!(std::io::stdout(), "{line}").expect("somebody reads it");
+}
+
 #[test]
 fn restarts_at_any_instant_lose_nothing_and_bring_nothing_back() {
     let seconds = number("STILLPOINT_RESTART_SECONDS").unwrap_or(SECONDS);
     let seed = number("STILLPOINT_RESTART_SEED").unwrap_or_else(|| RealRng.next_u64());
-    println!("STILLPOINT_RESTART_SEED={seed}");
+    say(&format!("STILLPOINT_RESTART_SEED={seed}"));
     let dir = tempfile::tempdir().expect("a directory");
     let keys = if seconds > 60 { LONG_KEYS } else { KEYS };
     let mut hunt = Hunt {
@@ -406,5 +412,5 @@ fn restarts_at_any_instant_lose_nothing_and_bring_nothing_back() {
     }
     let serving = Serving::start(dir.path(), &["--durability", "strict"]);
     assert!(hunt.verify(&mut serving.client(), true).is_ok(), "the server lives");
-    println!("{:?}", hunt.counts);
+    say(&format!("{:?}", hunt.counts));
 }
