@@ -79,15 +79,28 @@ pub struct Config {
     /// Bytes that records, large values and indexes may hold. Beyond this limit writes get a typed
     /// error.
     pub max_memory_bytes: usize,
+    /// Longest wait for a lock of a key in a table of another kind than the memory store. Then the
+    /// transaction ends with [`TxError::LockTimeout`](crate::TxError::LockTimeout). `None` for no limit.
+    pub lock_timeout: Option<Duration>,
+    /// Greatest age of a [transaction that stays open](crate::Session::begin). Then each use of it ends with
+    /// [`TxError::TooOld`](crate::TxError::TooOld). `None` for no limit.
+    pub transaction_age_max: Option<Duration>,
+    /// Most bytes of writes that a transaction which stays open remembers, to undo them. They are those to
+    /// tables of other kinds than the memory store. `None` for no limit.
+    pub transaction_bytes_max: Option<usize>,
     /// Bytes of the pool of stable versions, for checkpoint schemes that have one. The pool counts against
     /// [`max_memory_bytes`](Self::max_memory_bytes) from the start. `None` for a fifth of that.
     pub stable_pool_bytes: Option<usize>,
     /// Bytes of the pool of [paged tables](crate::Kind::Paged), at least 16 pages. The pool counts against
     /// [`max_memory_bytes`](Self::max_memory_bytes) from the start. `None` for a store without such tables.
     pub pool_bytes: Option<usize>,
+    /// Bytes of memory of the tuples in [SIREN tables](crate::Kind::Siren). They count against
+    /// [`max_memory_bytes`](Self::max_memory_bytes) from the start. `None` for a store without such tables.
+    pub siren_bytes: Option<usize>,
     /// Bytes of a page of paged tables: a power of two from 4 KiB to 64 KiB. The first paged table of a
     /// store fixes the size, and a later opening with another one is refused. `None` for the size that the
-    /// store has, and for 16 KiB in a store without such tables.
+    /// store has, and for 16 KiB in a store without such tables. New files of SIREN tables have pages of as
+    /// many bytes.
     pub page_bytes: Option<usize>,
     /// Bytes by which the file of pages grows.
     pub page_growth_bytes: u64,
@@ -179,8 +192,12 @@ impl Config {
             run_calls_twice: false,
             flush_interval: Duration::from_secs(1),
             max_memory_bytes: (stillpoint_io::total_memory_bytes() as usize / 4 * 3).max(64 << 20),
+            lock_timeout: None,
+            transaction_age_max: None,
+            transaction_bytes_max: None,
             stable_pool_bytes: None,
             pool_bytes: None,
+            siren_bytes: None,
             page_bytes: None,
             page_growth_bytes: stillpoint_paged::GROWTH_BYTES,
             sessions: 128,
@@ -290,6 +307,7 @@ impl Config {
             return refuse("stable_pool", reason);
         }
         self.check_pool(None)?;
+        self.check_siren(journal.capabilities.logs_calls_alone)?;
         if self.stable_pool_bytes.is_some_and(|bytes| bytes < 1 << 20) {
             return refuse("stable_pool", "less than 1 MiB does not hold old values".to_owned());
         }

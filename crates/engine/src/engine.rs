@@ -15,7 +15,7 @@ use crate::checkpoints::{CheckpointCounts, Wish};
 use crate::config::{CheckpointPolicy, Config};
 use crate::error::Error;
 use crate::guards::Inside;
-use crate::kinds::{Operations, Parts};
+use crate::kinds::{Operations, Parts, WaitLimits};
 use crate::log::{CommitCounter, SessionLog};
 use crate::named;
 use crate::session::Session;
@@ -120,7 +120,7 @@ impl Engine {
         if self.shared.load.is_due() {
             threads.push(watched(&self.shared, "loading", |shared| shared.load.run(shared))?);
         }
-        if let Some(paged) = &self.shared.paged {
+        if let Some(paged) = &self.shared.of_engine.paged {
             let pool = paged.pool().clone();
             threads.push(watched(&self.shared, "pages", move |shared| {
                 pool.provide(|| shared.stopping.load(Acquire));
@@ -178,7 +178,11 @@ impl Engine {
         let parts = (!shared.kinds.is_empty()).then(|| {
             let (journal, open) = (shared.journal.clone(), shared.open.clone());
             let operations = Operations::new(journal, log, commits.clone(), open);
-            Parts::new(shared.kinds.clone(), shared.store.clone(), operations)
+            let limits = WaitLimits {
+                clock: shared.config.environment.clock.clone(),
+                timeout: shared.config.lock_timeout,
+            };
+            Parts::new(shared.kinds.clone(), shared.store.clone(), operations, limits)
         });
         let commit_log: Box<dyn CommitLog> = if shared.records_commits {
             Box::new(SessionLog {

@@ -34,6 +34,9 @@ pub enum Error {
     /// The pages of paged tables cannot be opened.
     #[error("paged tables: {0}")]
     Pages(#[from] PagesError),
+    /// The pages of SIREN's tables cannot be opened.
+    #[error("tables of kind siren: {0}")]
+    Siren(#[from] stillpoint_siren::SirenError),
     /// The store has paged tables, and the tool does not work on those.
     #[error("{} has paged tables{}, and {reason}", dir.display(), listed(names))]
     PagedTables {
@@ -344,6 +347,6 @@ fn cure_of(source: &ManifestError) -> &'static str {
     if source.is_damage() {
         "; put a copy back, or make one from the other files with `stillpoint repair --accept-loss`"
     } else {
-        ""
+        "; a kind of table is known once the settings give it memory"
     }
 }

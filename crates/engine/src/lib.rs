@@ -62,6 +62,7 @@ mod repeat;
 mod serials;
 mod session;
 mod shared;
+mod siren;
 mod snapshot;
 mod stats;
 mod tables;
@@ -82,6 +83,7 @@ pub use config::{CheckpointPolicy, Codec, Config, Durability, Environment, Quies
 pub use durable::Durable;
 pub use engine::Engine;
 pub use error::{Error, SnapshotEnd};
+pub use kinds::Savepoint;
 pub use loading::LoadStatus;
 pub use procedure::{Arguments, StoredProcedure};
 pub use range::Range;
@@ -96,6 +98,7 @@ pub use stillpoint_io::{Cancel, NotOwner, ask_for_short_slices, go_behind};
 pub use stillpoint_journal::{Holder, JournalStats};
 pub use stillpoint_paged::{PagesError, PoolStats};
 pub use stillpoint_recovery::{Progress, RecoverySummary, Stage};
+pub use stillpoint_siren::SirenStats;
 pub use stillpoint_store::{
     AddressSpace, FoundValue, KeySet, MemoryLimit, Mode, PageSize, Phase, RecordUse, RegionError,
     Slot, StablePool, Stamp, TableId, TxError, ValueRef,

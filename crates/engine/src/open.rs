@@ -19,7 +19,7 @@ use crate::checkpoints::{Checkpoints, LOG_HOLDER, marks_replayed};
 use crate::config::Config;
 use crate::error::Error;
 use crate::guards::Seats;
-use crate::kinds::{self, KindReplay, Kinds, OpenTransactions};
+use crate::kinds::{self, KindReplay, Kinds, OfEngine, OpenTransactions};
 use crate::life::Life;
 use crate::loading::BackgroundLoad;
 use crate::procedure::Procedures;
@@ -41,7 +41,7 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     let scheme_row = config.checkpoint_row()?;
     let scheme = scheme_row.build();
     let mut plan = plan(&config, &read, &names, &mut *progress)?;
-    let (kinds, paged) = crate::paged::add(kinds, &config, &disk, &plan.manifest)?;
+    let (kinds, of_engine) = open_kinds(kinds, &config, &disk, &plan.manifest)?;
     let mut tables = plan.manifest.tables.clone();
     let procedures = procedures.make(&mut tables)?;
     let Capabilities { records_commits, logs_calls_alone, logs_before_images } =
@@ -65,7 +65,7 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     kind_replay.undo_losers(&journal, &open, store.driver().now().epoch())?;
     let shared = Shared {
         kinds,
-        paged,
+        of_engine,
         open,
         records_commits,
         logs_calls_alone,
@@ -101,6 +101,19 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
         config,
     };
     Ok(Arc::new(shared))
+}
+
+/// Opens the kinds that the settings have, over the files that the MANIFEST names. Returns all kinds, those
+/// of the program among them.
+fn open_kinds(
+    kinds: Vec<Arc<dyn stillpoint_txn::TableKind>>,
+    config: &Config,
+    disk: &Arc<dyn Disk>,
+    manifest: &Manifest,
+) -> Result<(Arc<Kinds>, OfEngine), Error> {
+    let paged = crate::paged::open(config, disk, manifest)?;
+    let of_engine = OfEngine { paged, siren: crate::siren::open(config, disk, manifest)? };
+    Ok((Kinds::with_those_of_engine(kinds, &of_engine)?, of_engine))
 }
 
 /// A checkpoint without a point of consistency may have later commits than a log that a repair has cut.

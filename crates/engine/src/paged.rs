@@ -74,7 +74,8 @@ impl Config {
     ) -> Result<Vec<&'static str>, Error> {
         self.check()?;
         Kinds::new(kinds.to_vec())?;
-        let names: Vec<_> = kinds.iter().map(|kind| kind.name()).collect();
+        let siren = self.siren_kind();
+        let names: Vec<_> = kinds.iter().map(|kind| kind.name()).chain(siren).collect();
         self.check_kinds(&names)?;
         Ok(names)
     }
@@ -147,24 +148,8 @@ impl Config {
 
     /// Bytes of the memory limit that are left for records in memory.
     pub(crate) fn store_memory_bytes(&self) -> usize {
-        self.max_memory_bytes - self.pool_bytes.unwrap_or(0)
+        self.max_memory_bytes - self.pool_bytes.unwrap_or(0) - self.siren_bytes.unwrap_or(0)
     }
-}
-
-/// All kinds of tables: those of the program, and that of paged tables if there is a pool.
-///
-/// # Errors
-/// As [`open`].
-pub(crate) fn add(
-    kinds: Vec<Arc<dyn TableKind>>,
-    config: &Config,
-    disk: &Arc<dyn Disk>,
-    manifest: &Manifest,
-) -> Result<(Arc<Kinds>, Option<Arc<Paged>>), Error> {
-    let paged = open(config, disk, manifest)?;
-    let of_engine = paged.iter().map(|paged| paged.clone() as Arc<dyn TableKind>);
-    let kinds = Kinds::new(kinds.into_iter().chain(of_engine).collect())?;
-    Ok((Arc::new(kinds), paged))
 }
 
 /// Opens the kind of paged tables over the pages that the MANIFEST names. `None` without a pool.
@@ -172,7 +157,7 @@ pub(crate) fn add(
 /// # Errors
 /// The settings do not fit the tables of the store. The pages cannot be opened, or there is no address
 /// space for the pool.
-fn open(
+pub(crate) fn open(
     config: &Config,
     disk: &Arc<dyn Disk>,
     manifest: &Manifest,

@@ -8,7 +8,6 @@ use stillpoint_format::Stamp;
 use stillpoint_format::manifest::Manifest;
 use stillpoint_io::{Disk, DiskError, OwnedDisk, ThreadError};
 use stillpoint_journal::{Journal, JournalError};
-use stillpoint_paged::Paged;
 use stillpoint_recovery::RecoverySummary;
 use stillpoint_store::{Checkpointer, Store};
 use stillpoint_sync::atomic::{AtomicBool, AtomicUsize};
@@ -19,7 +18,7 @@ use crate::checkpoints::Checkpoints;
 use crate::config::Config;
 use crate::error::Error;
 use crate::guards::Seats;
-use crate::kinds::{Kinds, OpenTransactions};
+use crate::kinds::{Kinds, OfEngine, OpenTransactions};
 use crate::life::Life;
 use crate::loading::BackgroundLoad;
 use crate::log::CommitCounters;
@@ -53,8 +52,7 @@ pub(crate) struct Shared {
     pub(crate) floor: u64,
     pub(crate) procedures: Procedures,
     pub(crate) kinds: Arc<Kinds>,
-    /// The kind of paged tables, if there is a pool.
-    pub(crate) paged: Option<Arc<Paged>>,
+    pub(crate) of_engine: OfEngine,
     pub(crate) open: Arc<OpenTransactions>,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) commits: Mutex<CommitCounters>,

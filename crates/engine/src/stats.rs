@@ -3,6 +3,7 @@
 use stillpoint_journal::{Holder, JournalStats};
 use stillpoint_paged::PoolStats;
 use stillpoint_recovery::RecoverySummary;
+use stillpoint_siren::SirenStats;
 use stillpoint_store::StablePool;
 
 use crate::checkpoints::CheckpointStatus;
@@ -44,6 +45,8 @@ pub struct Stats {
     /// The pool of paged tables, if there is one. [`log_holders`](Self::log_holders) says how much of the
     /// log these tables keep.
     pub pool: Option<PoolStats>,
+    /// Numbers of SIREN tables. `None` if the settings do not have them.
+    pub siren: Option<SirenStats>,
 }
 
 /// Room for records below the memory limit.
@@ -83,6 +86,7 @@ pub(crate) fn gather(shared: &Shared) -> Stats {
         checkpoint_last_child_bytes: shared.store.child_bytes().1,
         stable_pool: shared.store.stable_pool_bytes(),
         journal_scheme: shared.config.journal.clone(),
-        pool: shared.paged.as_ref().map(|paged| paged.stats()),
+        pool: shared.of_engine.paged.as_ref().map(|paged| paged.stats()),
+        siren: shared.of_engine.siren.as_ref().map(|siren| siren.stats()),
     }
 }

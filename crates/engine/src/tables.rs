@@ -138,11 +138,14 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::TableName`] if the name cannot be used, or belongs to a table of another kind.
-    /// [`Error::Config`] for a paged table without a pool. Else as [`tables_named`](Self::tables_named).
+    /// [`Error::Config`] for a paged table without a pool, or for a SIREN table without memory. Else as
+    /// [`tables_named`](Self::tables_named).
     pub fn table_with(&self, name: &str, kind: Kind) -> Result<TableId, Error> {
         check_table_name(name)?;
-        if kind == Kind::Paged {
-            return self.paged_table(name);
+        match kind {
+            Kind::Memory | Kind::Ordered => {}
+            Kind::Paged => return self.paged_table(name),
+            Kind::Siren => return self.siren_table(name),
         }
         let shared = &self.shared;
         let find = |tables: &[TableEntry]| {
@@ -181,12 +184,22 @@ impl Engine {
 
     /// The paged table of that name. Makes the table if there is none.
     fn paged_table(&self, name: &str) -> Result<TableId, Error> {
-        if self.shared.paged.is_none() {
+        if self.shared.of_engine.paged.is_none() {
             let reason =
                 format!("table {name:?} is to be paged, and there is no pool: set its size");
             return Err(Error::Config { setting: "pool", reason });
         }
         self.table_of_kind(name, KIND_NAME)
+    }
+
+    /// The table of that name in SIREN's pages. Makes the table if there is none.
+    fn siren_table(&self, name: &str) -> Result<TableId, Error> {
+        if self.shared.of_engine.siren.is_none() {
+            let reason =
+                format!("table {name:?} is to be of kind siren, and has no memory: set its size");
+            return Err(Error::Config { setting: "siren_memory", reason });
+        }
+        self.table_of_kind(name, stillpoint_siren::KIND_NAME)
     }
 
     /// The table of that name, of a [kind](crate::EngineBuilder::table_kind) that the engine was
@@ -373,6 +386,11 @@ pub enum Kind {
     /// Keys have at most an eighth of a page, and values a quarter. What transactions write is in place at
     /// once, and an abort undoes it.
     Paged,
+    /// In memory, in logical pages in the order of keys, after SIREN (ICDE 2006). A checkpoint holds
+    /// consistent pages, those that have changed alone, open transactions included, and takes almost no
+    /// memory. [`Config::siren_bytes`](crate::Config::siren_bytes) is the memory of all such tables. The log
+    /// of a write has no value from before. [`Tx::range`](crate::Tx::range) reads such a table.
+    Siren,
 }
 
 impl Kind {
@@ -382,6 +400,7 @@ impl Kind {
             Kind::Memory => TableKind::Memory,
             Kind::Ordered => TableKind::Ordered,
             Kind::Paged => TableKind::Other(KIND_NAME.to_owned()),
+            Kind::Siren => TableKind::Other(stillpoint_siren::KIND_NAME.to_owned()),
         }
     }
 }

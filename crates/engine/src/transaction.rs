@@ -1,10 +1,13 @@
 //! A transaction as an object that stays open across calls.
 
+use std::time::Duration;
+
 use stillpoint_format::LogGsn;
+use stillpoint_store::TxError;
 
 use crate::error::Error;
 use crate::guards::{Inside, OpenOnThread, SessionWorker};
-use crate::kinds::{self, Parts};
+use crate::kinds::{self, Parts, Savepoint};
 use crate::session::Session;
 use crate::tx::Tx;
 
@@ -52,6 +55,7 @@ pub struct Transaction<'s> {
     /// The parts of other kinds of tables, if there are such kinds.
     parts: Option<Parts>,
     thread: OpenOnThread,
+    begun_ns: u64,
 }
 
 impl std::fmt::Debug for Transaction<'_> {
@@ -66,9 +70,12 @@ impl<'s> Transaction<'s> {
     pub(crate) fn begin(session: &'s mut Session) -> Result<Self, Error> {
         let (mut worker, parts) = session.lend_worker();
         worker.begin();
-        let mut begun = Self { session, worker, parts, thread: OpenOnThread::new() };
+        let begun_ns = session.shared.config.environment.clock.monotonic_ns();
+        let bytes_max = session.shared.config.transaction_bytes_max;
+        let mut begun = Self { session, worker, parts, thread: OpenOnThread::new(), begun_ns };
         if let Some(parts) = &mut begun.parts {
             parts.forget_keys();
+            parts.bytes_max = bytes_max;
             // The drop gives the worker back.
             parts.begin(&begun.worker.open())?;
         }
@@ -81,11 +88,83 @@ impl<'s> Transaction<'s> {
     /// # Errors
     /// [`Error::InsideTransaction`] from inside a transaction with declared keys. A flush of
     /// tables might wait for that transaction, and the open transaction for the flush.
+    /// [`TooOld`](stillpoint_store::TxError::TooOld) beyond the age that the settings allow.
     pub fn tx(&mut self) -> Result<Tx<'_>, Error> {
+        self.admit_use()?;
+        Ok(view(&mut self.worker, &mut self.parts))
+    }
+
+    fn admit_use(&mut self) -> Result<(), Error> {
         Inside::refuse_in_batch("the use of an open transaction")?;
+        self.check_age()?;
         self.thread.note_use();
         self.worker.set_patience(self.thread.patience());
-        Ok(view(&mut self.worker, &mut self.parts))
+        Ok(())
+    }
+
+    /// Time since the transaction began.
+    pub fn age(&self) -> Duration {
+        let now_ns = self.session.shared.config.environment.clock.monotonic_ns();
+        Duration::from_nanos(now_ns - self.begun_ns)
+    }
+
+    fn check_age(&self) -> Result<(), Error> {
+        let Some(limit) = self.session.shared.config.transaction_age_max else { return Ok(()) };
+        let age = self.age();
+        if age <= limit {
+            return Ok(());
+        }
+        let (age_ms, limit_ms) = (age.as_millis() as u64, limit.as_millis() as u64);
+        Err(TxError::TooOld { age_ms, limit_ms }.into())
+    }
+
+    /// Begins a statement, and returns the savepoint before it.
+    ///
+    /// # Errors
+    /// As [`tx`](Self::tx). [`NoSavepoints`](stillpoint_store::TxError::NoSavepoints) if the engine has
+    /// tables in memory alone.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// use stillpoint::{Config, Engine, Kind};
+    /// let mut config = Config::new(directory.path());
+    /// config.siren_bytes = Some(16 << 20);
+    /// let engine = Engine::open(config)?;
+    /// let pets = engine.table_with("pets", Kind::Siren)?;
+    /// let mut session = engine.session()?;
+    ///
+    /// let mut transaction = session.begin()?;
+    /// transaction.tx()?.put(pets, b"rex", b"dog")?;
+    /// let savepoint = transaction.savepoint()?;
+    /// transaction.tx()?.put(pets, b"rex", b"cat")?;
+    /// transaction.tx()?.put(pets, b"tom", b"cat")?;
+    /// transaction.roll_back_to(savepoint)?;
+    /// transaction.commit()?;
+    ///
+    /// let found = session.transact(|tx| Ok(tx.get(pets, b"rex")?.map(|pet| pet.to_vec())))?;
+    /// assert_eq!(found.as_deref(), Some(&b"dog"[..]));
+    /// assert_eq!(engine.len(pets), 1);
+    /// # drop(session);
+    /// # engine.close()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn savepoint(&mut self) -> Result<Savepoint, Error> {
+        self.admit_use()?;
+        let parts = self.parts.as_mut().ok_or(TxError::NoSavepoints("memory"))?;
+        Ok(parts.savepoint())
+    }
+
+    /// Takes back what the transaction has written since a savepoint. Its locks stay, and later savepoints
+    /// are void. The savepoint itself may be used again.
+    ///
+    /// # Errors
+    /// As [`tx`](Self::tx). [`UnknownSavepoint`](stillpoint_store::TxError::UnknownSavepoint).
+    /// [`NoSavepoints`](stillpoint_store::TxError::NoSavepoints) if a write since then was to a table of
+    /// another kind than [`Siren`](crate::Kind::Siren): then nothing is taken back.
+    pub fn roll_back_to(&mut self, savepoint: Savepoint) -> Result<(), Error> {
+        self.admit_use()?;
+        let parts = self.parts.as_mut().ok_or(TxError::UnknownSavepoint)?;
+        Ok(parts.roll_back_to(savepoint)?)
     }
 
     /// Log and gsn of the transaction's first record, by which the log and the table of open
@@ -107,6 +186,7 @@ impl<'s> Transaction<'s> {
     pub fn commit(mut self) -> Result<(), Error> {
         // The drop rolls back.
         Inside::refuse_in_batch("the commit of an open transaction")?;
+        self.check_age()?;
         self.session.refuse_commits()?;
         let signed = self.session.serials.sign(&mut view(&mut self.worker, &mut self.parts));
         let committed = match (signed, &mut self.parts) {
@@ -131,6 +211,9 @@ impl<'s> Transaction<'s> {
 
     /// Gives the worker back to the session. The transaction has ended.
     fn give_back(&mut self) -> &mut Session {
+        if let Some(parts) = &mut self.parts {
+            parts.bytes_max = None;
+        }
         let worker = std::mem::replace(&mut self.worker, SessionWorker::lent());
         self.session.take_back(worker, self.parts.take());
         self.session

@@ -281,6 +281,7 @@ impl<'t> Tx<'t> {
         let KeyLocation::Memory(in_memory) = self.place(slot) else {
             return Err(TxError::NoDeadlines);
         };
+        self.note_memory_write();
         let put = self.memory.put_slot_labelled(in_memory, label, value);
         if self.takes_digest() {
             self.note_write(slot, put.is_err(), |to, hash| to.put(hash, label, value));
@@ -315,6 +316,7 @@ impl<'t> Tx<'t> {
     pub fn share_slot(&mut self, from: Slot, to: Slot, label: Label) -> Result<bool, TxError> {
         match (self.place(from), self.place(to)) {
             (KeyLocation::Memory(source), KeyLocation::Memory(target)) if !self.takes_digest() => {
+                self.note_memory_write();
                 self.memory.share_slot(source, target, label)
             }
             _ => Ok(false),
@@ -334,6 +336,7 @@ impl<'t> Tx<'t> {
         let KeyLocation::Memory(in_memory) = self.place(slot) else {
             return Err(TxError::NoDeadlines);
         };
+        self.note_memory_write();
         let set = self.memory.set_slot_deadline(in_memory, deadline);
         if self.takes_digest() {
             self.note_write(slot, set.is_err(), |to, hash| to.until(hash, deadline));
@@ -381,6 +384,7 @@ impl<'t> Tx<'t> {
     ) -> Result<(), TxError> {
         if let KeyLocation::Memory(in_memory) = self.place(slot) {
             let spliced = self.memory.splice_slot(in_memory, offset, removed, bytes);
+            self.note_memory_write();
             if self.takes_digest() {
                 let add = |to: &mut WritesDigest, hash| to.splice(hash, offset, removed, bytes);
                 self.note_write(slot, spliced.is_err(), add);
@@ -409,7 +413,10 @@ impl<'t> Tx<'t> {
     #[inline]
     pub fn delete_slot(&mut self, slot: Slot) -> Result<bool, TxError> {
         let deleted = match self.place(slot) {
-            KeyLocation::Memory(slot) => self.memory.delete_slot(slot),
+            KeyLocation::Memory(slot) => {
+                self.note_memory_write();
+                self.memory.delete_slot(slot)
+            }
             KeyLocation::Part(part, slot) => self.in_parts().delete(part, slot),
         };
         if self.takes_digest() {
@@ -713,6 +720,14 @@ impl Tx<'_> {
         }
     }
 
+    /// Notes a write to a table in memory, which no savepoint takes back.
+    #[inline]
+    fn note_memory_write(&mut self) {
+        if let Some(parts) = &mut self.parts {
+            parts.note_memory_write();
+        }
+    }
+
     fn part(&self, part: usize) -> &dyn KindPart {
         let parts = self.parts.as_deref();
         &*parts.expect("a place in a part is of a transaction with parts").parts[part]
@@ -733,7 +748,10 @@ impl Tx<'_> {
     #[cold]
     fn put_on_all(&mut self, slot: Slot, tag: u8, value: &[u8]) -> Result<(), TxError> {
         match self.place(slot) {
-            KeyLocation::Memory(slot) => self.memory.put_slot_tagged(slot, tag, value),
+            KeyLocation::Memory(slot) => {
+                self.note_memory_write();
+                self.memory.put_slot_tagged(slot, tag, value)
+            }
             KeyLocation::Part(part, slot) => self.in_parts().put(part, slot, Some((tag, value))),
         }
     }
@@ -741,7 +759,10 @@ impl Tx<'_> {
     #[cold]
     fn patch_on_all(&mut self, slot: Slot, offset: usize, bytes: &[u8]) -> Result<(), TxError> {
         match self.place(slot) {
-            KeyLocation::Memory(slot) => self.memory.patch_slot(slot, offset, bytes),
+            KeyLocation::Memory(slot) => {
+                self.note_memory_write();
+                self.memory.patch_slot(slot, offset, bytes)
+            }
             KeyLocation::Part(part, slot) => self.in_parts().patch(part, slot, offset, bytes),
         }
     }

@@ -4,8 +4,8 @@
 //! A child (this binary again) runs bank transfers and takes checkpoints. The parent kills the
 //! child with SIGKILL at a random moment, also during recovery. Then the parent itself opens and
 //! checks the store. Each transfer leaves a receipt in the same transaction, so the balances must
-//! follow exactly from the recovered receipts. With journal redo the receipts lie in a paged table, which
-//! outgrows its pool, and else in an ordered table in memory.
+//! follow exactly from the recovered receipts. The receipts lie in an ordered table in memory. With journal
+//! redo they lie in a paged table, which outgrows its pool, or in a SIREN table.
 //!
 //! 200 kills over all schemes and journals:  `cargo test -p stillpoint --test kill`
 //! More:  `STILLPOINT_KILLS=10000 cargo test -p stillpoint --test kill`
@@ -84,17 +84,23 @@ fn configure(setting: Setting, directory: &Path, rng: &dyn Rng) -> Config {
     config.recovery_threads = 1 + rng.below(2) as usize;
     config.max_memory_bytes = 256 << 20;
     config.log_segment_bytes = 256 << 10;
-    if receipts_kind(setting) == Kind::Paged {
-        config.page_bytes = Some(4096);
-        config.pool_bytes = Some(16 * 4096);
-        config.page_growth_bytes = 1 << 20;
+    config.page_bytes = Some(4096);
+    config.page_growth_bytes = 1 << 20;
+    match receipts_kind(setting) {
+        Kind::Paged => config.pool_bytes = Some(16 * 4096),
+        Kind::Siren => config.siren_bytes = Some(64 << 20),
+        Kind::Memory | Kind::Ordered => {}
     }
     config
 }
 
 /// The kind of the table of receipts.
 fn receipts_kind(setting: Setting) -> Kind {
-    if setting.journal == "redo" { Kind::Paged } else { Kind::Ordered }
+    match (setting.journal, setting.scheme.len() % 2) {
+        ("redo", 0) => Kind::Siren,
+        ("redo", _) => Kind::Paged,
+        _ => Kind::Ordered,
+    }
 }
 
 // ── the child ──

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use stillpoint_format::ident::{HEADER_BYTES, StoreId};
 use stillpoint_format::names;
 use stillpoint_format::siren::{
-    CHECKPOINT_HEADER_BYTES, CHECKPOINT_HEADERS, CheckpointHeader, Directory, Extent, PagesHeader,
-    StoredExtent, StoredPage,
+    CHECKPOINT_HEADER_BYTES, CHECKPOINT_HEADERS, CheckpointHeader, Directory, Extent, ExtentKind,
+    PagesHeader, StoredExtent, StoredPage,
 };
 use stillpoint_io::{Caching, Disk, DiskFile, DiskResult, OpenMode, write_file_durably};
 
@@ -17,7 +17,8 @@ use crate::error::{SirenError, SirenResult};
 /// The file of pages.
 #[derive(Debug)]
 pub(crate) struct DiskPages {
-    pub(crate) file: Arc<dyn DiskFile>,
+    /// `None` until the first checkpoint of a kind of table makes the file.
+    file: Option<Arc<dyn DiskFile>>,
     pub(crate) header: PagesHeader,
     free: FreePages,
 }
@@ -79,6 +80,76 @@ impl DiskPages {
         Path::new(names::SIREN_PAGES)
     }
 
+    /// The file.
+    ///
+    /// # Panics
+    /// If it was not made yet.
+    pub(crate) fn file(&self) -> &Arc<dyn DiskFile> {
+        self.file.as_ref().expect("a checkpoint makes the file before it uses it")
+    }
+
+    /// Pages of a file that is made by the first checkpoint, in a store of the engine.
+    pub(crate) fn absent(store: StoreId, created_ms: u64, page_bytes: u32) -> Self {
+        let header = PagesHeader { store, created_ms, page_bytes };
+        let free = FreePages { runs: BTreeMap::new(), end: header.first_page() };
+        Self { file: None, header, free }
+    }
+
+    /// Makes the file if there is none. A file that is there was never named by a MANIFEST.
+    pub(crate) fn make(&mut self, disk: &dyn Disk) -> SirenResult<()> {
+        if self.file.is_some() {
+            return Ok(());
+        }
+        disk.create_dir_all(names::SIREN_DIR.as_ref())?;
+        disk.sync_dir(Path::new(""))?;
+        let mut bytes = self.header.encode().to_vec();
+        bytes.resize(self.header.page_at(self.header.first_page()) as usize, 0);
+        write_file_durably(disk, Self::path(), &bytes)?;
+        self.file = Some(disk.open(Self::path(), OpenMode::ReadWrite, Caching::Buffered)?);
+        Ok(())
+    }
+
+    /// Opens the file of a store of the engine, with the directory that its MANIFEST names. Pages of
+    /// tables that do not count are free.
+    pub(crate) fn open_named(
+        disk: &dyn Disk,
+        store: StoreId,
+        mode: OpenMode,
+        (directory, bytes, level): (Extent, u64, u64),
+        counts: impl Fn(u16) -> bool,
+    ) -> SirenResult<(Self, Directory)> {
+        let file = disk.open(Self::path(), mode, Caching::Buffered)?;
+        let path = file.path().to_owned();
+        let mut block = vec![0; HEADER_BYTES];
+        let read = file.read_at(&mut block, 0)?;
+        let header = PagesHeader::decode(&block[..read])
+            .map_err(|cause| SirenError::damaged(path.clone(), cause))?;
+        if header.store != store {
+            return Err(SirenError::inconsistent(path, "the file belongs to another store"));
+        }
+        let free = FreePages { runs: BTreeMap::new(), end: header.first_page() };
+        let mut pages = Self { file: Some(file), header, free };
+        let mut named = pages.read_directory(directory, bytes)?;
+        if named.level != level {
+            let what = format!("level {level} in the MANIFEST, directory of {}", named.level);
+            return Err(SirenError::inconsistent(path, what));
+        }
+        named.extents.retain(|it| it.kind == ExtentKind::Removes || counts(it.table));
+        pages.find_free(&named, directory)?;
+        Ok((pages, named))
+    }
+
+    fn read_directory(&self, extent: Extent, bytes: u64) -> SirenResult<Directory> {
+        let file = self.file();
+        let offset = self.header.page_at(extent.first);
+        let len = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let file_len = usize::try_from(file.len()?).unwrap_or(usize::MAX);
+        let mut bytes = vec![0; len.min(file_len)];
+        let read = file.read_at(&mut bytes, offset)?;
+        Directory::decode(self.header.identity(), &bytes[..read], offset)
+            .map_err(|cause| SirenError::damaged(file.path().to_owned(), cause))
+    }
+
     /// Opens the file of pages. Makes it, with an empty checkpoint of level 0, if there is none.
     pub(crate) fn open(
         disk: &dyn Disk,
@@ -98,9 +169,9 @@ impl DiskPages {
         let read = file.read_at(&mut block, 0)?;
         let header = PagesHeader::decode(&block[..read]).map_err(damaged)?;
         let free = FreePages { runs: BTreeMap::new(), end: header.first_page() };
-        let mut pages = Self { file, header, free };
+        let mut pages = Self { file: Some(file), header, free };
         let newest = pages.newest()?;
-        pages.find_free(&newest)?;
+        pages.find_free(&newest.directory, newest.header.directory)?;
         Ok((pages, newest))
     }
 
@@ -130,13 +201,14 @@ impl DiskPages {
     /// half-written.
     fn newest(&self) -> SirenResult<Newest> {
         let identity = self.header.identity();
-        let damaged = |cause| SirenError::damaged(self.file.path().to_owned(), cause);
+        let file = self.file();
+        let damaged = |cause| SirenError::damaged(file.path().to_owned(), cause);
         let mut headers = Vec::new();
         let mut last_cause = None;
         for number in 0..CHECKPOINT_HEADERS {
             let mut block = vec![0; CHECKPOINT_HEADER_BYTES];
             let offset = PagesHeader::checkpoint_header_at(number);
-            let read = self.file.read_at(&mut block, offset)?;
+            let read = file.read_at(&mut block, offset)?;
             match CheckpointHeader::decode(identity, &block[..read], number) {
                 Ok(header) => headers.push((header, number)),
                 Err(cause) => last_cause = Some(cause),
@@ -146,29 +218,24 @@ impl DiskPages {
         let Some((header, number)) = newest else {
             return Err(damaged(last_cause.expect("there are two headers")));
         };
-        let offset = self.header.page_at(header.directory.first);
-        let len = usize::try_from(header.directory_bytes).unwrap_or(usize::MAX);
-        let file_len = usize::try_from(self.file.len()?).unwrap_or(usize::MAX);
-        let mut bytes = vec![0; len.min(file_len)];
-        let read = self.file.read_at(&mut bytes, offset)?;
-        let directory = Directory::decode(identity, &bytes[..read], offset).map_err(damaged)?;
+        let directory = self.read_directory(header.directory, header.directory_bytes)?;
         if directory.level != header.level {
             let what =
                 format!("header of level {}, directory of {}", header.level, directory.level);
-            return Err(SirenError::inconsistent(self.file.path().to_owned(), what));
+            return Err(SirenError::inconsistent(file.path().to_owned(), what));
         }
         Ok(Newest { header, number, directory })
     }
 
     /// Finds the free pages between those of a checkpoint.
-    fn find_free(&mut self, newest: &Newest) -> SirenResult<()> {
-        let stored = newest.directory.extents.iter().map(|stored| stored.extent);
-        let mut used: Vec<Extent> = stored.chain([newest.header.directory]).collect();
+    fn find_free(&mut self, directory: &Directory, at: Extent) -> SirenResult<()> {
+        let stored = directory.extents.iter().map(|stored| stored.extent);
+        let mut used: Vec<Extent> = stored.chain([at]).collect();
         used.sort_unstable();
         for extent in used {
             if extent.first < self.free.end {
                 let what = format!("disk page {} is used twice", extent.first);
-                return Err(SirenError::inconsistent(self.file.path().to_owned(), what));
+                return Err(SirenError::inconsistent(self.path_of_file(), what));
             }
             if extent.first > self.free.end {
                 self.free.runs.insert(self.free.end, extent.first - self.free.end);
@@ -185,7 +252,7 @@ impl DiskPages {
     pub(crate) fn take(&mut self, bytes: usize) -> SirenResult<Extent> {
         let pages = self.header.pages_for(bytes);
         self.free.take(pages).ok_or_else(|| {
-            let path = self.file.path().to_owned();
+            let path = self.path_of_file();
             SirenError::inconsistent(path, "it has 2^32 pages; use larger ones")
         })
     }
@@ -207,20 +274,20 @@ impl DiskPages {
     ) -> SirenResult<R> {
         let page_bytes = self.header.page_bytes;
         let mut bytes = vec![0; stored.extent.pages as usize * page_bytes as usize];
-        let read = self.file.read_at(&mut bytes, self.header.page_at(stored.extent.first))?;
+        let read = self.file().read_at(&mut bytes, self.header.page_at(stored.extent.first))?;
         let page = StoredPage::decode(self.header.identity(), &bytes[..read], stored, page_bytes);
         with(page.map_err(|cause| SirenError::damaged(self.path_of_file(), cause))?)
     }
 
     pub(crate) fn path_of_file(&self) -> PathBuf {
-        self.file.path().to_owned()
+        self.file().path().to_owned()
     }
 
     /// Writes the header of a checkpoint whose pages and directory are durable.
     pub(crate) fn write_header(&self, header: &CheckpointHeader, number: u64) -> DiskResult<()> {
         let block = header.encode(self.header.identity(), number);
-        self.file.write_at(&block, PagesHeader::checkpoint_header_at(number))?;
-        self.file.sync()
+        self.file().write_at(&block, PagesHeader::checkpoint_header_at(number))?;
+        self.file().sync()
     }
 }
 

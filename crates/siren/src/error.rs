@@ -40,6 +40,24 @@ pub enum SirenError {
         /// The file.
         path: PathBuf,
     },
+    /// A section of the MANIFEST that cannot be used.
+    #[error(
+        "table {table} has the section {text:?}, which this build cannot use; restore the store from a copy"
+    )]
+    Section {
+        /// Number of the table.
+        table: u16,
+        /// The section.
+        text: String,
+    },
+    /// A scan goes on from a place that is not known any more.
+    #[error("cursor {cursor} of table {table} is unknown or too old: begin the scan again")]
+    UnknownCursor {
+        /// Number of the table.
+        table: u16,
+        /// The cursor.
+        cursor: u64,
+    },
     /// A setting is outside its range.
     #[error("{setting} is {value}: {allowed}")]
     Setting {
@@ -138,6 +156,11 @@ impl SirenError {
 
     pub(crate) fn inconsistent(path: PathBuf, what: impl Into<String>) -> Self {
         Self::Inconsistent { path, what: what.into() }
+    }
+
+    /// Whether a file is damaged, or contradicts another.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, Self::Damaged { .. } | Self::Inconsistent { .. } | Self::Section { .. })
     }
 
     /// Whether the transaction may succeed when it is aborted and run again.

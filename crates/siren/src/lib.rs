@@ -6,31 +6,45 @@
 //! |---|---|
 //! | proxies, versions, indexes (§2) | `proxy`, `table` |
 //! | logical pages, pending operations (§2.1 to §3.3) | `pages` |
-//! | the checkpointer (§3.2), one tuple at a time (§3.5) | `checkpoint`, `latch` |
-//! | shadow paging on the disk | `disk_pages` |
-//! | recovery (§3.4), the redo log | `recovery`, `log` |
+//! | the checkpointer (§3.2), one tuple at a time (§3.5) | `copier`, `latch` |
+//! | shadow paging on the disk | `disk_pages`, `checkpoint` |
+//! | recovery (§3.4), the redo log | `load`, `recovery`, `log` |
+//! | a kind of table of the engine: locks of keys and gaps, the journal's records | `kind`, `part`, `gates`, `section` |
+//!
+//! The pages serve two owners. [`Store`] is the paper's system, with a log and a header of its own. As a
+//! kind of table, [`Siren`], the engine's journal and MANIFEST take their place.
 //!
 //! A [`Transaction`] may stay open for minutes and across checkpoints. A checkpoint holds the tuples
 //! of open transactions, marked as such.
 
+mod base;
 mod checkpoint;
 mod config;
+mod copier;
+mod cursors;
 mod disk_pages;
 mod error;
+mod gates;
+mod kind;
 mod latch;
+mod load;
 mod log;
 mod pages;
+mod part;
 pub mod planted;
 mod proxy;
 mod recovery;
+mod section;
 mod slab;
 mod store;
 mod table;
 mod transaction;
 
-pub use checkpoint::{Checkpoint, CheckpointDone, Progress};
+pub use checkpoint::Checkpoint;
 pub use config::{Config, Logging, ROWS, Removes, Row};
+pub use copier::{CheckpointDone, Progress};
 pub use error::{SirenError, SirenResult};
+pub use kind::{KIND_NAME, KindConfig, Siren, SirenStats};
 pub use pages::Occupancy;
 pub use recovery::Recovered;
 pub use store::{Store, TableId};

@@ -23,9 +23,10 @@ mod lists;
 use std::sync::Arc;
 
 use stillpoint_format::siren::{OPEN_TUPLE_BYTES, TUPLE_HEAD_BYTES};
-use stillpoint_sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use stillpoint_sync::atomic::Ordering::{Relaxed, SeqCst};
 use stillpoint_sync::mutant;
 
+use crate::base::HeldBytes;
 use crate::config::Removes;
 use crate::planted;
 use crate::proxy::{Proxy, Value};
@@ -70,7 +71,19 @@ impl Tuple {
         let value = self.value.as_ref().map_or(0, |value| value.len());
         TUPLE_HEAD_BYTES + open + self.proxy.key.len() + value
     }
+
+    /// Bytes of memory: the tuple, its value, and its key with all that belongs to it.
+    fn held_bytes(&self) -> usize {
+        let value = self.value.as_ref().map_or(0, |value| value.len() + ARC_BYTES);
+        TUPLE_HELD_BYTES + self.proxy.key.len() + value
+    }
 }
+
+/// Bytes of the counts of an `Arc`.
+const ARC_BYTES: usize = 2 * size_of::<usize>();
+/// Bytes of a tuple, its proxy with one version, and their places in lists and in the index.
+const TUPLE_HELD_BYTES: usize =
+    size_of::<Option<Tuple>>() + size_of::<Proxy>() + ARC_BYTES + 2 * size_of::<usize>();
 
 /// A logical page.
 #[derive(Debug)]
@@ -137,19 +150,28 @@ pub(crate) struct Pages {
     gone: [Vec<u64>; 2],
     /// Tuples removed from frozen pages that were not copied.
     removed: Vec<Removed>,
-    /// Bytes of all such tuples of the store that are not written.
-    removed_bytes: Arc<AtomicUsize>,
+    /// What all tables hold.
+    held: Arc<HeldBytes>,
+    /// Bytes of the tuples, with what belongs to them in memory.
+    held_bytes: usize,
     occupancy: Occupancy,
 }
 
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // Relaxed: a count, see `new_tuple`.
+        self.held.tuples.fetch_sub(self.held_bytes, Relaxed);
+    }
+}
+
 impl Pages {
+    /// Empty pages of a table. Their numbers begin above `numbers`, and operations at this level.
     pub(crate) fn new(
-        table: u16,
+        (table, level, numbers): (u16, u64, u64),
         capacity: usize,
-        removes: (Removes, Arc<AtomicUsize>),
-        level: u64,
+        removes: Removes,
+        held: Arc<HeldBytes>,
     ) -> Self {
-        let (removes, removed_bytes) = removes;
         Self {
             table,
             capacity,
@@ -158,12 +180,13 @@ impl Pages {
             pages: Slab::default(),
             first: Slot::NONE,
             last: Slot::NONE,
-            numbers: 0,
+            numbers,
             settled: level,
             dirty: [Vec::new(), Vec::new()],
             gone: [Vec::new(), Vec::new()],
             removed: Vec::new(),
-            removed_bytes,
+            held,
+            held_bytes: 0,
             occupancy: Occupancy::default(),
         }
     }
@@ -197,7 +220,7 @@ impl Pages {
     }
 
     fn new_tuple(&mut self, proxy: Arc<Proxy>, value: Value, open: (u64, u32)) -> Slot {
-        self.tuples.insert(Tuple {
+        let tuple = Tuple {
             proxy,
             value,
             open,
@@ -208,7 +231,38 @@ impl Pages {
             page: Slot::NONE,
             before: Slot::NONE,
             after: Slot::NONE,
-        })
+        };
+        let bytes = tuple.held_bytes();
+        self.held_bytes += bytes;
+        // Relaxed: a count; whoever adds to it looks at it without an order.
+        self.held.tuples.fetch_add(bytes, Relaxed);
+        self.tuples.insert(tuple)
+    }
+
+    /// Takes a tuple out of memory, which stands in no list any more.
+    fn take_tuple(&mut self, tuple: Slot) -> Tuple {
+        let tuple = self.tuples.remove(tuple);
+        let bytes = tuple.held_bytes();
+        self.held_bytes -= bytes;
+        // Relaxed: a count, see `new_tuple`.
+        self.held.tuples.fetch_sub(bytes, Relaxed);
+        tuple
+    }
+
+    /// The transaction of a tuple, if it was open when the tuple was added and the tuple is not committed.
+    pub(crate) fn author(&self, tuple: Slot) -> Option<u64> {
+        let tuple = &self.tuples[tuple];
+        (!tuple.is_committed).then_some(tuple.open.0)
+    }
+
+    /// The seed of the hashes of keys.
+    pub(crate) fn hash_seed(&self) -> u64 {
+        self.held.hash_seed
+    }
+
+    /// The greatest number that a page has had.
+    pub(crate) fn numbers(&self) -> u64 {
+        self.numbers
     }
 
     /// The page for a tuple behind `previous`: a new one where the last page is full.
@@ -234,7 +288,7 @@ impl Pages {
             debug_assert_eq!(self.tuples[tuple].pending, Pending::Nothing);
             self.count_out(page, tuple);
             self.unlink(tuple);
-            self.tuples.remove(tuple);
+            self.take_tuple(tuple);
             self.mark_dirty(page, level);
             self.join(page, level);
             return;
@@ -244,17 +298,17 @@ impl Pages {
         self.drop_pending(tuple);
         if before == Pending::Add {
             self.unlink(tuple);
-            self.tuples.remove(tuple);
+            self.take_tuple(tuple);
         } else if self.removes == Removes::ToPages {
             self.count_out(page, tuple);
             self.unlink(tuple);
             self.pages[page].is_changed = true;
             self.touch(page);
-            let tuple = self.tuples.remove(tuple);
+            let tuple = self.take_tuple(tuple);
             let is_copied = mutant!(tuple.copied == level - 1, RemovedTupleTwice => false);
             if !is_copied {
                 let removed = Removed::new(self.table, tuple);
-                self.removed_bytes.fetch_add(removed.image().bytes(), SeqCst);
+                self.held.removes.fetch_add(removed.image().bytes(), SeqCst);
                 self.removed.push(removed);
                 self.count_removed(1);
             }

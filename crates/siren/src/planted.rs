@@ -26,5 +26,17 @@ stillpoint_sync::planted_bugs! {
         RemovedTupleTwice,
         /// Recovery goes on in a new segment with the transactions that the earlier opening aborted.
         LosersKept,
+        /// After a replay, committed versions stay open.
+        CommittedLeftOpen,
+        /// A start that undoes a transaction does not note the undo at its keys.
+        UndoWithoutStamp,
+        /// A replay repeats operations that the checkpoint holds.
+        RepeatedTwice,
+        /// A new key claims no gap.
+        GapUnclaimed,
+        /// A range is not read again once its gaps are locked.
+        RangeNotReadAgain,
+        /// A key without versions is purged while its gap is locked.
+        PurgedUnderGapLock,
     }
 }

@@ -10,29 +10,25 @@
 //! 3. What was read is durable before anything new is written. The torn end of the last segment is cut
 //!    off, so it can never be read as whole.
 
-use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use stillpoint_format::ident::StoreId;
 use stillpoint_format::names;
-use stillpoint_format::siren::{
-    BatchReader, CheckpointHeader, ExtentKind, LogRecord, Logged, SegmentHeader, StoredExtent,
-    StoredPage,
-};
-use stillpoint_io::{Caching, Clock, Disk, OpenMode, in_parallel, read_all};
-use stillpoint_sync::atomic::{AtomicU64, AtomicUsize};
-use stillpoint_sync::{Mutex, ReadSections, RwLock, mutant};
+use stillpoint_format::siren::{BatchReader, CheckpointHeader, LogRecord, Logged, SegmentHeader};
+use stillpoint_io::{Caching, Clock, Disk, OpenMode, read_all};
+use stillpoint_sync::atomic::AtomicU64;
+use stillpoint_sync::{Mutex, mutant};
 
-use crate::checkpoint::OnDisk;
+use crate::checkpoint::Published;
 use crate::config::{Config, Removes};
+use crate::copier::OnDisk;
 use crate::disk_pages::{DiskPages, Newest};
 use crate::error::{SirenError, SirenResult};
+use crate::load::Loaded;
 use crate::log::{RedoLog, segment_path};
 use crate::planted;
-use crate::proxy::Proxy;
-use crate::slab::Slot;
-use crate::store::{Store, capacity};
-use crate::table::{Author, Table};
+use crate::store::Store;
+use crate::table::Author;
 
 /// What an opening has found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,42 +45,9 @@ pub struct Recovered {
     pub aborted: u64,
 }
 
-/// A tuple of a checkpoint.
-struct LoadedTuple {
-    table: u16,
-    key: Vec<u8>,
-    value: Option<Arc<[u8]>>,
-    open: Option<(u64, u32)>,
-}
-
-/// An extent of a checkpoint, with its tuples.
-struct LoadedPage {
-    stored: StoredExtent,
-    tuples: Vec<LoadedTuple>,
-}
-
-impl LoadedPage {
-    /// Table, first and last key.
-    fn place(&self) -> (u16, Option<&[u8]>, Option<&[u8]>) {
-        let first = self.tuples.first().map(|tuple| &tuple.key[..]);
-        (self.stored.table, first, self.tuples.last().map(|tuple| &tuple.key[..]))
-    }
-}
-
-/// A key that a transaction has written.
-type WrittenKey = (Arc<Table>, Arc<Proxy>);
-
 /// The tables and open transactions while they are recovered.
 struct Recovery {
-    config: Config,
-    removes_bytes: Arc<AtomicUsize>,
-    tables: Vec<Arc<Table>>,
-    /// The keys that each open transaction has written.
-    open: BTreeMap<u64, Vec<WrittenKey>>,
-    /// The level at which operations are repeated: that of the checkpoint, plus one.
-    level: u64,
-    next_transaction: u64,
-    extents: HashMap<(u16, u64), StoredExtent>,
+    state: Loaded,
     recovered: Recovered,
 }
 
@@ -108,16 +71,10 @@ pub(crate) fn open(disk: Arc<dyn Disk>, mut config: Config) -> SirenResult<Store
         return Err(SirenError::Fuzzy { path: pages.path_of_file() });
     }
     config.page_bytes = pages.header.page_bytes;
-    let mut recovery = Recovery {
-        removes_bytes: Arc::default(),
-        tables: Vec::new(),
-        open: BTreeMap::new(),
-        level: newest.header.level + 1,
-        next_transaction: newest.header.next_transaction,
-        extents: HashMap::new(),
-        recovered: Recovered { level: newest.header.level, ..Recovered::default() },
-        config,
-    };
+    let header = &newest.header;
+    let state = Loaded::new(pages.header.store, config, (header.level, header.next_transaction));
+    let recovered = Recovered { level: header.level, ..Recovered::default() };
+    let mut recovery = Recovery { state, recovered };
     recovery.load(&pages, &newest)?;
     let end = recovery.roll_forward(&*disk, &pages, &newest.header)?;
     recovery.abort_open();
@@ -125,93 +82,14 @@ pub(crate) fn open(disk: Arc<dyn Disk>, mut config: Config) -> SirenResult<Store
 }
 
 impl Recovery {
-    fn table(&mut self, id: u16, name: &str) {
-        if self.tables.iter().any(|table| table.id == id) {
-            return;
-        }
-        let removes = (self.config.removes, self.removes_bytes.clone());
-        // Nobody works at a lower level, so the level is settled.
-        self.tables.push(Table::new(id, name, capacity(&self.config), removes, self.level));
-    }
-
-    fn find(&self, id: u16) -> Option<Arc<Table>> {
-        self.tables.iter().find(|table| table.id == id).cloned()
-    }
-
     /// Loads the pages of the checkpoint.
     fn load(&mut self, pages: &DiskPages, newest: &Newest) -> SirenResult<()> {
         for table in &newest.directory.tables {
-            self.table(table.id, &table.name);
+            self.state.table(table.id, &table.name, 0);
         }
-        let mut loaded = read_pages(pages, newest, self.config.recovery_threads)?;
-        // The directory lists pages by their place on the disk. Their order is that of their keys.
-        // Versions of one key may begin several pages.
-        loaded.sort_by(|a, b| a.place().cmp(&b.place()));
-        let (apart, ordinary): (Vec<_>, Vec<_>) =
-            loaded.into_iter().partition(|page| page.stored.kind == ExtentKind::Removes);
-        for page in ordinary {
-            self.load_page(pages, page)?;
-        }
-        for tuple in apart.into_iter().flat_map(|page| page.tuples) {
-            let table = self.table_of_tuple(pages, &tuple)?;
-            let proxy = table.index.find_or_insert(&tuple.key);
-            let statement = tuple.open.map(|(_, statement)| statement);
-            let previous = proxy.versions.lock().before(statement);
-            let previous = previous.or_else(|| table.index.predecessor(&tuple.key));
-            let slot = table.pages.lock().load_apart(
-                self.level,
-                previous.unwrap_or(Slot::NONE),
-                proxy.clone(),
-                tuple.value.clone(),
-                tuple.open,
-            );
-            self.add_version(pages, &table, &proxy, slot, tuple)?;
-        }
-        self.recovered.reopened = self.open.len() as u64;
-        Ok(())
-    }
-
-    fn load_page(&mut self, pages: &DiskPages, page: LoadedPage) -> SirenResult<()> {
-        let Some(table) = self.find(page.stored.table) else {
-            let what = format!("a page of table {}, which it has not", page.stored.table);
-            return Err(SirenError::inconsistent(pages.path_of_file(), what));
-        };
-        let (slot, number) = table.pages.lock().load_page();
-        self.extents.insert((table.id, number), page.stored);
-        for tuple in page.tuples {
-            let proxy = table.index.find_or_insert(&tuple.key);
-            let (value, open) = (tuple.value.clone(), tuple.open);
-            let at = table.pages.lock().load_tuple(slot, proxy.clone(), value, open);
-            self.add_version(pages, &table, &proxy, at, tuple)?;
-        }
-        Ok(())
-    }
-
-    fn table_of_tuple(&self, pages: &DiskPages, tuple: &LoadedTuple) -> SirenResult<Arc<Table>> {
-        self.find(tuple.table).ok_or_else(|| {
-            let what = format!("a tuple of table {}, which it has not", tuple.table);
-            SirenError::inconsistent(pages.path_of_file(), what)
-        })
-    }
-
-    fn add_version(
-        &mut self,
-        pages: &DiskPages,
-        table: &Arc<Table>,
-        proxy: &Arc<Proxy>,
-        slot: Slot,
-        tuple: LoadedTuple,
-    ) -> SirenResult<()> {
-        let statement = tuple.open.map(|(_, statement)| statement);
-        if !table.load_version(proxy, slot, tuple.value, statement) {
-            let what = format!("table {} has two tuples of one version of a key", table.id);
-            return Err(SirenError::inconsistent(pages.path_of_file(), what));
-        }
-        if let Some((transaction, _)) = tuple.open {
-            self.next_transaction = self.next_transaction.max(transaction + 1);
-            self.open.entry(transaction).or_default().push((table.clone(), proxy.clone()));
-        }
-        self.recovered.tuples += 1;
+        self.state.load(pages, &newest.directory, false)?;
+        self.recovered.tuples = self.state.tuples;
+        self.recovered.reopened = self.state.open.len() as u64;
         Ok(())
     }
 
@@ -299,15 +177,15 @@ impl Recovery {
 
     /// Repeats an operation, unless the checkpoint holds it.
     fn repeat(&mut self, level: u64, transaction: u64, record: &LogRecord<'_>) {
-        self.next_transaction = self.next_transaction.max(transaction + 1);
+        self.state.next_transaction = self.state.next_transaction.max(transaction + 1);
         let is_rollback = matches!(record, LogRecord::Rollback { .. });
-        let is_held = level < self.level;
+        let is_held = level < self.state.level;
         if is_held && mutant!(true, StatementRolledBackTwice => !is_rollback) {
             return;
         }
         self.recovered.records += 1;
         match *record {
-            LogRecord::Table { table, name } => self.table(table, name),
+            LogRecord::Table { table, name } => self.state.table(table, name, 0),
             LogRecord::Put { statement, table, key, value } => {
                 let author = Author { transaction, statement };
                 self.write(author, table, key, Some(Arc::from(value)));
@@ -319,13 +197,13 @@ impl Recovery {
                 self.write(Author { transaction, statement }, table, key, after.map(Arc::from));
             }
             LogRecord::Rollback { statement } => {
-                for (table, proxy) in self.open.get(&transaction).into_iter().flatten() {
-                    table.roll_back(self.level, proxy, statement);
+                for (table, proxy) in self.state.open.get(&transaction).into_iter().flatten() {
+                    table.roll_back(self.state.level, proxy, statement);
                 }
             }
             LogRecord::Commit => {
-                for (table, proxy) in self.open.remove(&transaction).into_iter().flatten() {
-                    table.commit(self.level, &proxy);
+                for (table, proxy) in self.state.open.remove(&transaction).into_iter().flatten() {
+                    table.commit(self.state.level, &proxy);
                     table.index.forget(&proxy);
                 }
             }
@@ -335,24 +213,24 @@ impl Recovery {
 
     fn write(&mut self, author: Author, table: u16, key: &[u8], value: Option<Arc<[u8]>>) {
         // A table that is not there was never acknowledged, and its record was lost before this one.
-        let Some(table) = self.find(table) else {
+        let Some(table) = self.state.find(table) else {
             return;
         };
         let proxy = table.index.find_or_insert(key);
-        table.write(self.level, &proxy, value, author);
-        self.open.entry(author.transaction).or_default().push((table, proxy));
+        table.write(self.state.level, &proxy, value, author);
+        self.state.open.entry(author.transaction).or_default().push((table, proxy));
     }
 
     fn abort(&mut self, transaction: u64) {
-        for (table, proxy) in self.open.remove(&transaction).into_iter().flatten() {
-            table.roll_back(self.level, &proxy, 0);
+        for (table, proxy) in self.state.open.remove(&transaction).into_iter().flatten() {
+            table.roll_back(self.state.level, &proxy, 0);
             table.index.forget(&proxy);
         }
     }
 
     /// Aborts the transactions that are left open.
     fn abort_open(&mut self) {
-        let open: Vec<u64> = self.open.keys().copied().collect();
+        let open: Vec<u64> = self.state.open.keys().copied().collect();
         self.recovered.aborted += open.len() as u64;
         open.into_iter().for_each(|transaction| self.abort(transaction));
     }
@@ -364,80 +242,25 @@ impl Recovery {
         newest: Newest,
         end: &LogEnd,
     ) -> SirenResult<Store> {
-        // What was repeated at a level must stay in the dirty list of that level.
-        let level = self.level;
-        let clock: Arc<dyn Clock> = self.config.clock.clone();
+        let clock: Arc<dyn Clock> = self.state.config.clock.clone();
         let incarnation = end.incarnation + 1;
         let store = pages.header.store;
         let log = RedoLog::open(
-            (self.config.logging, disk, clock),
+            (self.state.config.logging, disk, clock),
             store,
             incarnation,
             end.next_segment,
         )?;
-        let directory = StoredExtent {
-            extent: newest.header.directory,
-            kind: ExtentKind::Removes,
-            table: 0,
-            level: newest.header.level,
-        };
-        let others = newest.directory.extents.iter().filter(|it| it.kind == ExtentKind::Removes);
-        let on_disk = OnDisk {
-            others: others.copied().collect(),
-            pages,
-            extents: self.extents,
-            directory: Some(directory),
-            header_number: newest.number,
-            first_segment: newest.header.first_segment,
-            in_doubt: None,
-        };
-        Ok(Store {
-            log,
-            level: AtomicU64::new(level),
-            sections: ReadSections::new(self.config.sessions + 1),
-            tables: RwLock::new(self.tables),
-            next_transaction: AtomicU64::new(self.next_transaction),
-            on_disk: Mutex::new(on_disk),
-            removes_bytes: self.removes_bytes,
-            slowed: AtomicU64::new(0),
-            recovered: self.recovered,
-            config: self.config,
-        })
+        let published =
+            Published { header_number: newest.number, first_segment: newest.header.first_segment };
+        let Self { mut state, recovered } = self;
+        let next_transaction = AtomicU64::new(state.next_transaction);
+        let tables = std::mem::take(&mut state.tables);
+        let threads = state.config.sessions + 1;
+        let at = newest.header.directory;
+        let base = state.into_base(OnDisk::of(pages, &newest.directory, at), threads);
+        *base.tables.write() = tables;
+        let published = Mutex::new(published);
+        Ok(Store { base, log, next_transaction, published, recovered })
     }
-}
-
-/// Reads the extents of a checkpoint, in several threads.
-fn read_pages(pages: &DiskPages, newest: &Newest, threads: usize) -> SirenResult<Vec<LoadedPage>> {
-    let extents = &newest.directory.extents;
-    let share = extents.len().div_ceil(threads.max(1)).max(1);
-    let jobs: Vec<_> = extents
-        .chunks(share)
-        .map(|chunk| {
-            move || {
-                let read = chunk.iter().map(|stored| {
-                    pages
-                        .read(stored, |page| load_tuples(pages, &page))
-                        .map(|tuples| LoadedPage { stored: *stored, tuples })
-                });
-                read.collect::<SirenResult<Vec<_>>>()
-            }
-        })
-        .collect();
-    let mut loaded = Vec::with_capacity(extents.len());
-    for result in in_parallel("siren-load", jobs)? {
-        loaded.extend(result?);
-    }
-    Ok(loaded)
-}
-
-fn load_tuples(pages: &DiskPages, page: &StoredPage<'_>) -> SirenResult<Vec<LoadedTuple>> {
-    let tuples = page.tuples();
-    let tuples = tuples.map_err(|cause| SirenError::damaged(pages.path_of_file(), cause))?;
-    let load = |tuple: &stillpoint_format::siren::TupleImage<'_>| LoadedTuple {
-        table: tuple.table,
-        key: tuple.key.to_vec(),
-        value: (!tuple.is_delete_mark).then(|| Arc::from(tuple.value)),
-        open: tuple.open,
-    };
-    Ok(tuples.iter().map(load).collect())
 }

@@ -1,24 +1,22 @@
-//! The store: tables, the checkpoint level, sessions, and what the checkpointer knows of the disk.
+//! The store: tables and their log, sessions, checkpoints.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use stillpoint_format::siren::{LogRecord, PAGE_HEADER_BYTES};
+use stillpoint_format::siren::LogRecord;
 use stillpoint_io::Disk;
-use stillpoint_sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
-use stillpoint_sync::{Backoff, Mutex, ReadSections, RwLock};
+use stillpoint_sync::Mutex;
+use stillpoint_sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use crate::checkpoint::{Checkpoint, CheckpointDone, OnDisk};
-use crate::config::{Config, Removes};
+use crate::base::Base;
+use crate::checkpoint::{Checkpoint, Published};
+use crate::config::Config;
+use crate::copier::CheckpointDone;
 use crate::error::{SirenError, SirenResult};
 use crate::log::RedoLog;
 use crate::pages::Occupancy;
 use crate::recovery::{self, Recovered};
 use crate::table::Table;
 use crate::transaction::Session;
-
-/// A pause of a thread that waits for another.
-const PAUSE: Duration = Duration::from_micros(50);
 
 /// The number of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,18 +50,10 @@ pub struct TableId(pub u16);
 /// ```
 #[derive(Debug)]
 pub struct Store {
-    pub(crate) config: Config,
+    pub(crate) base: Base,
     pub(crate) log: RedoLog,
-    /// The present checkpoint level.
-    pub(crate) level: AtomicU64,
-    pub(crate) sections: ReadSections,
-    pub(crate) tables: RwLock<Vec<Arc<Table>>>,
     pub(crate) next_transaction: AtomicU64,
-    /// One checkpoint at a time holds this.
-    pub(crate) on_disk: Mutex<OnDisk>,
-    /// Bytes of pending removes that are not written.
-    pub(crate) removes_bytes: Arc<AtomicUsize>,
-    pub(crate) slowed: AtomicU64,
+    pub(crate) published: Mutex<Published>,
     pub(crate) recovered: Recovered,
 }
 
@@ -90,40 +80,40 @@ impl Store {
     /// All numbers of tables are taken; the log.
     pub fn table(&self, name: &str) -> SirenResult<TableId> {
         let find = |tables: &[Arc<Table>]| tables.iter().find(|it| it.name == name).map(|it| it.id);
-        if let Some(id) = find(&self.tables.read()) {
+        let base = &self.base;
+        if let Some(id) = find(&base.tables.read()) {
             return Ok(TableId(id));
         }
         let slot = self.claim_section()?;
-        let section = self.sections.read_section(slot);
-        let mut tables = self.tables.write();
+        let section = base.sections.read_section(slot);
+        let mut tables = base.tables.write();
         let made: SirenResult<u16> = find(&tables).map_or_else(
             || {
                 let id = tables.iter().map(|it| it.id).max().unwrap_or(0);
                 let id = id.checked_add(1).ok_or(SirenError::TooManyTables)?;
-                let level = self.level.load(SeqCst);
+                let level = base.level.load(SeqCst);
                 self.log.append(level, 0, &LogRecord::Table { table: id, name })?;
                 // Operations of the level before may be under way in other tables, and none in this.
-                let removes = (self.config.removes, self.removes_bytes.clone());
-                tables.push(Table::new(id, name, capacity(&self.config), removes, level));
+                tables.push(Table::new(id, name, 0, base.new_pages(id, level, 0)));
                 Ok(id)
             },
             Ok,
         );
         drop(tables);
         drop(section);
-        self.sections.unclaim(slot);
+        base.sections.unclaim(slot);
         let id = made?;
         self.log.settle(self.log.end())?;
         Ok(TableId(id))
     }
 
     fn claim_section(&self) -> SirenResult<usize> {
-        let limit = self.config.sessions;
-        self.sections.claim().ok_or(SirenError::NoSession { limit })
+        let limit = self.base.config.sessions;
+        self.base.sections.claim().ok_or(SirenError::NoSession { limit })
     }
 
     pub(crate) fn table_of(&self, id: TableId) -> Option<Arc<Table>> {
-        self.tables.read().iter().find(|table| table.id == id.0).cloned()
+        self.base.table(id.0)
     }
 
     /// A session: the place of one thread.
@@ -152,7 +142,7 @@ impl Store {
 
     /// Whether enough log has gathered for the next checkpoint.
     pub fn is_checkpoint_due(&self) -> bool {
-        self.log.bytes_since_checkpoint() >= self.config.checkpoint_log_bytes
+        self.log.bytes_since_checkpoint() >= self.base.config.checkpoint_log_bytes
     }
 
     /// Makes all commits so far durable, if they are logged.
@@ -188,43 +178,13 @@ impl Store {
 
     /// The most turns of the checkpointer, of one tuple each, that a writer has waited for.
     pub fn waited_turns_max(&self) -> u64 {
-        let tables = self.tables.read();
+        let tables = self.base.tables.read();
         tables.iter().map(|table| table.pages.waited_turns_max()).max().unwrap_or(0)
     }
 
     /// Writes that waited for the pages of pending removes.
     pub fn slowed_writes(&self) -> u64 {
-        self.slowed.load(SeqCst)
-    }
-
-    /// Runs an operation at the present level, in the read section of a session.
-    pub(crate) fn operate<R>(&self, slot: usize, act: impl FnOnce(u64) -> R) -> R {
-        let _section = self.sections.read_section(slot);
-        // SeqCst: behind the fence of the section; pairs with the change in `Checkpoint::begin`.
-        act(self.level.load(SeqCst))
-    }
-
-    /// A write waits while more pending removes wait for the disk than the limit allows.
-    pub(crate) fn slow_down(&self) {
-        let is_full = || self.removes_bytes.load(SeqCst) > self.config.removes_bytes_max;
-        if self.config.removes != Removes::ToPages || !is_full() {
-            return;
-        }
-        self.slowed.fetch_add(1, SeqCst);
-        let begin_ns = self.config.clock.monotonic_ns();
-        let limit_ns = self.config.slow_down_max.as_nanos() as u64;
-        let mut backoff = Backoff::new();
-        while is_full() && self.config.clock.monotonic_ns() - begin_ns < limit_ns {
-            self.pause(&mut backoff);
-        }
-    }
-
-    /// Waits a little for another thread, longer each time. The time of the store's clock passes.
-    pub(crate) fn pause(&self, backoff: &mut Backoff) {
-        backoff.wait();
-        if !backoff.is_spinning() {
-            self.config.clock.sleep(PAUSE);
-        }
+        self.base.slowed.load(SeqCst)
     }
 
     /// Checks the links, counts and versions of all tables, while nothing else runs.
@@ -232,16 +192,12 @@ impl Store {
     /// # Errors
     /// What contradicts what.
     pub fn check(&self) -> Result<(), String> {
-        self.tables.read().iter().try_for_each(|table| table.check())
+        self.base.check()
     }
 }
 
-/// Bytes of tuples above which a page is split.
-pub(crate) fn capacity(config: &Config) -> usize {
-    config.page_bytes as usize * config.fill_percent as usize / 100 - PAGE_HEADER_BYTES
-}
-
-fn check(config: &Config) -> SirenResult<()> {
+/// Checks the settings.
+pub(crate) fn check(config: &Config) -> SirenResult<()> {
     use stillpoint_format::siren::{PAGE_BYTES_MAX, PAGE_BYTES_MIN};
     let page_bytes = config.page_bytes;
     let wrong = |setting, value, allowed| Err(SirenError::Setting { setting, value, allowed });

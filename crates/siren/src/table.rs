@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use stillpoint_sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::config::Removes;
+use crate::gates::Gates;
 use crate::latch::Latch;
 use crate::pages::Pages;
 use crate::proxy::{Index, Proxy, Value, Version, Versions};
@@ -15,8 +15,14 @@ use crate::slab::Slot;
 pub(crate) struct Table {
     pub(crate) id: u16,
     pub(crate) name: String,
+    /// The generation of a table of the engine, which counts how often it was emptied.
+    pub(crate) generation: u32,
+    /// Pages up to this number belong to earlier generations.
+    pub(crate) numbers_before: u64,
     pub(crate) index: Index,
     pub(crate) pages: Latch<Pages>,
+    /// Locks of the whole table and of the gap above all keys.
+    pub(crate) gates: Gates,
     /// Keys with a committed value.
     records: AtomicU64,
 }
@@ -29,18 +35,15 @@ pub(crate) struct Author {
 }
 
 impl Table {
-    pub(crate) fn new(
-        id: u16,
-        name: &str,
-        capacity: usize,
-        removes: (Removes, Arc<AtomicUsize>),
-        level: u64,
-    ) -> Arc<Self> {
+    pub(crate) fn new(id: u16, name: &str, generation: u32, pages: Pages) -> Arc<Self> {
         Arc::new(Self {
             id,
             name: name.to_owned(),
-            index: Index::new(),
-            pages: Latch::new(Pages::new(id, capacity, removes, level)),
+            generation,
+            numbers_before: pages.numbers(),
+            index: Index::new(pages.hash_seed()),
+            pages: Latch::new(pages),
+            gates: Gates::new(),
             records: AtomicU64::new(0),
         })
     }
@@ -53,6 +56,7 @@ impl Table {
     /// Gives a key a new open version, in place of an earlier one of the same statement.
     pub(crate) fn write(&self, level: u64, proxy: &Arc<Proxy>, value: Value, author: Author) {
         let Author { transaction, statement } = author;
+        proxy.set_delimits();
         let mut pages = self.pages.lock();
         let mut versions = proxy.versions.lock();
         let previous = match versions.last() {
@@ -81,7 +85,7 @@ impl Table {
         };
         let before = committed.take();
         let had_value = before.is_some();
-        for version in before.into_iter().chain(open.drain(..)) {
+        for version in before.into_iter().chain(open.take()) {
             pages.remove(level, version.tuple);
         }
         if newest.value.is_none() {
@@ -96,6 +100,13 @@ impl Table {
             (true, false) => drop(self.records.fetch_sub(1, Relaxed)),
             _ => {}
         }
+    }
+
+    /// The transaction that has written a key and that is not known to have ended.
+    pub(crate) fn author(&self, proxy: &Proxy) -> Option<u64> {
+        let pages = self.pages.lock();
+        let versions = proxy.versions.lock();
+        versions.open.last().and_then(|last| pages.author(last.tuple))
     }
 
     /// Removes the open versions of a key from a statement on.
@@ -116,6 +127,7 @@ impl Table {
         value: Value,
         statement: Option<u32>,
     ) -> bool {
+        proxy.set_delimits();
         let mut versions = proxy.versions.lock();
         let version = Version { tuple, statement: statement.unwrap_or(0), value };
         match statement {
@@ -125,12 +137,10 @@ impl Table {
                 // Relaxed: a count, see `records`.
                 self.records.fetch_add(1, Relaxed);
             }
-            Some(statement) => {
-                let at = versions.open.partition_point(|other| other.statement < statement);
-                if versions.open.get(at).is_some_and(|other| other.statement == statement) {
+            Some(_) => {
+                if !versions.open.insert(version) {
                     return false;
                 }
-                versions.open.insert(at, version);
             }
         }
         true

@@ -49,7 +49,7 @@ impl<'s> Session<'s> {
             session: self,
             number,
             priority: Priority::undeclared(number),
-            begin_ns: store.config.clock.monotonic_ns(),
+            begin_ns: store.base.config.clock.monotonic_ns(),
             statement: 1,
             locks: Vec::new(),
             by_proxy: BTreeMap::new(),
@@ -62,7 +62,7 @@ impl<'s> Session<'s> {
 
 impl Drop for Session<'_> {
     fn drop(&mut self) {
-        self.store.sections.unclaim(self.slot);
+        self.store.base.sections.unclaim(self.slot);
     }
 }
 
@@ -161,11 +161,12 @@ impl Transaction<'_> {
     fn write(&mut self, table: TableId, key: &[u8], value: Option<&[u8]>) -> SirenResult<bool> {
         self.check()?;
         let more = key.len() + value.map_or(0, <[u8]>::len);
-        let (bytes, limit) = (self.written_bytes + more, self.store.config.transaction_bytes_max);
+        let (bytes, limit) =
+            (self.written_bytes + more, self.store.base.config.transaction_bytes_max);
         if bytes > limit {
             return Err(SirenError::TooLarge { bytes, limit });
         }
-        self.store.slow_down();
+        self.store.base.slow_down();
         let at = self.lock(table, key, true)?;
         let locked = &self.locks[at];
         let before = locked.proxy.value(locked.is_written);
@@ -176,14 +177,14 @@ impl Transaction<'_> {
         let value_owned: Value = value.map(Arc::from);
         let (statement, table) = (self.statement, locked.table.id);
         let record = match value {
-            after if self.store.config.removes == Removes::AtOnce => {
+            after if self.store.base.config.removes == Removes::AtOnce => {
                 LogRecord::Change { statement, table, key, before: before.as_deref(), after }
             }
             Some(value) => LogRecord::Put { statement, table, key, value },
             None => LogRecord::Delete { statement, table, key },
         };
         let author = Author { transaction: self.number, statement };
-        self.store.operate(self.session.slot, |level| {
+        self.store.base.operate(self.session.slot, |level| {
             self.store.log.append(level, self.number, &record)?;
             locked.table.write(level, &locked.proxy, value_owned, author);
             Ok::<(), SirenError>(())
@@ -206,12 +207,13 @@ impl Transaction<'_> {
         }
         if self.has_logged {
             let record = LogRecord::Rollback { statement };
-            let rolled_back: SirenResult<()> = self.store.operate(self.session.slot, |level| {
-                self.store.log.append(level, self.number, &record)?;
-                let written = self.locks.iter().filter(|locked| locked.is_written);
-                written.for_each(|it| it.table.roll_back(level, &it.proxy, statement));
-                Ok(())
-            });
+            let rolled_back: SirenResult<()> =
+                self.store.base.operate(self.session.slot, |level| {
+                    self.store.log.append(level, self.number, &record)?;
+                    let written = self.locks.iter().filter(|locked| locked.is_written);
+                    written.for_each(|it| it.table.roll_back(level, &it.proxy, statement));
+                    Ok(())
+                });
             if rolled_back.is_err() {
                 self.state = State::Failed;
             }
@@ -231,7 +233,7 @@ impl Transaction<'_> {
             return Err(SirenError::Failed);
         }
         let has_logged = self.has_logged;
-        let committed = self.store.operate(self.session.slot, |level| {
+        let committed = self.store.base.operate(self.session.slot, |level| {
             if has_logged {
                 self.store.log.append(level, self.number, &LogRecord::Commit)?;
             }
@@ -256,7 +258,7 @@ impl Transaction<'_> {
         if self.state == State::Ended {
             return;
         }
-        self.store.operate(self.session.slot, |level| {
+        self.store.base.operate(self.session.slot, |level| {
             if self.has_logged {
                 // Without this record the next opening aborts the transaction as well.
                 let _ = self.store.log.append(level, self.number, &LogRecord::Abort);
@@ -272,8 +274,8 @@ impl Transaction<'_> {
         if self.state == State::Failed {
             return Err(SirenError::Failed);
         }
-        let age_ns = self.store.config.clock.monotonic_ns() - self.begin_ns;
-        let limit = self.store.config.transaction_age_max;
+        let age_ns = self.store.base.config.clock.monotonic_ns() - self.begin_ns;
+        let limit = self.store.base.config.transaction_age_max;
         if u128::from(age_ns) > limit.as_nanos() {
             let (age_ms, limit_ms) = (age_ns / 1_000_000, limit.as_millis() as u64);
             return Err(SirenError::TooOld { age_ms, limit_ms });
@@ -324,7 +326,7 @@ impl Transaction<'_> {
         table: &Table,
         mut attempt: impl FnMut() -> Result<(), Contended>,
     ) -> SirenResult<()> {
-        let clock = &self.store.config.clock;
+        let clock = &self.store.base.config.clock;
         let mut begin_ns = None;
         let mut backoff = Backoff::new();
         loop {
@@ -336,11 +338,11 @@ impl Transaction<'_> {
             }
             let now_ns = clock.monotonic_ns();
             let waited_ns = now_ns - *begin_ns.get_or_insert(now_ns);
-            if u128::from(waited_ns) >= self.store.config.lock_timeout.as_nanos() {
+            if u128::from(waited_ns) >= self.store.base.config.lock_timeout.as_nanos() {
                 let waited_ms = waited_ns / 1_000_000;
                 return Err(SirenError::LockTimeout { table: table.id, waited_ms });
             }
-            self.store.pause(&mut backoff);
+            self.store.base.pause(&mut backoff);
         }
     }
 

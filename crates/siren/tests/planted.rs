@@ -4,6 +4,9 @@
 //! threads are caught by the model (`shuttle_pages`).
 
 mod common;
+#[path = "common/kind.rs"]
+#[expect(dead_code, reason = "the other tests use the rest")]
+mod of_kind;
 #[path = "common/scenarios.rs"]
 mod scenarios;
 
@@ -43,6 +46,17 @@ fn catcher(bug: Bug) -> Option<(&'static str, fn())> {
             scenarios::a_tuple_removed_behind_the_copy_is_stored_once,
         ),
         Bug::LosersKept => ("an_opening_aborts_for_good", scenarios::an_opening_aborts_for_good),
+        Bug::CommittedLeftOpen | Bug::RepeatedTwice | Bug::UndoWithoutStamp => {
+            ("a_table_is_like_a_map_across_crashes", of_kind::a_table_is_like_a_map_across_crashes)
+        }
+        Bug::GapUnclaimed => {
+            ("who_has_read_a_gap_keeps_both_parts", of_kind::who_has_read_a_gap_keeps_both_parts)
+        }
+        Bug::RangeNotReadAgain => (
+            "a_reader_that_has_waited_for_a_gap_looks_again",
+            of_kind::a_reader_that_has_waited_for_a_gap_looks_again,
+        ),
+        Bug::PurgedUnderGapLock => ("a_gap_outlives_its_key", of_kind::a_gap_outlives_its_key),
         Bug::TakenBeforeSettled | Bug::TurnPassesWriters => return None,
     })
 }

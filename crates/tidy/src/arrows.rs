@@ -15,6 +15,7 @@ const PARTS: &[&str] = &[
     "stillpoint-io",
     "stillpoint-txn",
     "stillpoint-paged",
+    "stillpoint-siren",
     "stillpoint-store",
     "stillpoint-checkpoint",
     "stillpoint-journal",
@@ -30,7 +31,10 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("stillpoint-io", &["stillpoint-mem"]),
     ("stillpoint-txn", &["stillpoint-sync", "stillpoint-format", "stillpoint-io"]),
     ("stillpoint-node", &["stillpoint-format", "stillpoint-mem", "stillpoint-sync"]),
-    ("stillpoint-siren", &["stillpoint-format", "stillpoint-io", "stillpoint-sync"]),
+    (
+        "stillpoint-siren",
+        &["stillpoint-txn", "stillpoint-format", "stillpoint-io", "stillpoint-sync"],
+    ),
     (
         "stillpoint-paged",
         &[

@@ -73,6 +73,40 @@ pub enum TxError {
         "the transaction would wait for another open one of this thread; end that one and run this one again"
     )]
     WaitsForItself,
+    /// A lock did not become free within the time that the settings allow. Its holder may be an open
+    /// transaction that waits for a person. The transaction is rolled back.
+    #[error("a lock did not become free within {waited_ms} ms: run the transaction again later")]
+    LockTimeout {
+        /// The wait in milliseconds.
+        waited_ms: u64,
+    },
+    /// An open transaction is older than the settings allow.
+    #[error("the transaction is {age_ms} ms old and the limit is {limit_ms}: drop it")]
+    TooOld {
+        /// Age in milliseconds.
+        age_ms: u64,
+        /// The limit in milliseconds.
+        limit_ms: u64,
+    },
+    /// An open transaction has written more in place than the settings allow.
+    #[error(
+        "the transaction would remember {bytes} bytes of writes and the limit is {limit}: commit in parts"
+    )]
+    TooLarge {
+        /// Bytes that the transaction would remember.
+        bytes: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// Writes to a table of a kind that takes nothing back to a savepoint. Nothing was taken back, and the
+    /// transaction goes on.
+    #[error(
+        "writes to tables of kind {0} are not taken back to a savepoint: commit or drop the transaction"
+    )]
+    NoSavepoints(&'static str),
+    /// The savepoint belongs to another transaction, or was taken back itself.
+    #[error("the savepoint is none of this transaction, or was taken back: take a new one")]
+    UnknownSavepoint,
     /// There is no such table.
     #[error("there is no table number {}", .0.0)]
     NoSuchTable(TableId),

@@ -336,6 +336,12 @@ pub trait KindPart: Send {
         Err(TxError::NotOrdered(range.table))
     }
 
+    /// Begins a statement. Later, the engine may undo all operations from here on, and the transaction goes
+    /// on with what was before. `false`: the kind cannot do that.
+    fn begin_statement(&mut self) -> bool {
+        false
+    }
+
     /// Appends the stamps of all locked keys.
     fn touched(&self, out: &mut Vec<Stamp>);
 

@@ -25,6 +25,8 @@ use std::sync::Arc;
 
 use stillpoint_format::manifest::{TableEntry, TableKind as KindName};
 use stillpoint_io::Disk;
+use stillpoint_paged::Paged;
+use stillpoint_siren::Siren;
 use stillpoint_store::{Store, TableId, Worker};
 use stillpoint_sync::Backoff;
 use stillpoint_sync::atomic::{
@@ -40,7 +42,8 @@ pub(crate) use commit::commit_or_roll_back;
 pub(crate) use mixed::{Absent, execute};
 pub(crate) use open::OpenTransactions;
 pub(crate) use operations::Operations;
-pub(crate) use parts::{KeyLocation, Parts};
+pub use parts::Savepoint;
+pub(crate) use parts::{KeyLocation, Parts, WaitLimits};
 pub(crate) use replay::KindReplay;
 
 /// The kinds of tables that an engine knows besides the memory store, and the tables of each kind.
@@ -50,6 +53,15 @@ pub(crate) struct Kinds {
     /// For each table number, 1 + the number of the table's kind. 0 for the memory store. Empty
     /// without other kinds.
     of_table: Box<[AtomicU8]>,
+}
+
+/// The kinds that an engine has by its settings.
+#[derive(Debug, Default)]
+pub(crate) struct OfEngine {
+    /// The kind of paged tables, if there is a pool.
+    pub(crate) paged: Option<Arc<Paged>>,
+    /// The kind of SIREN tables, if they have memory.
+    pub(crate) siren: Option<Arc<Siren>>,
 }
 
 impl Kinds {
@@ -74,6 +86,20 @@ impl Kinds {
         }
         let tables = if kinds.is_empty() { 0 } else { usize::from(u16::MAX) + 1 };
         Ok(Self { kinds, of_table: (0..tables).map(|_| AtomicU8::new(0)).collect() })
+    }
+
+    /// The kinds of a program, and those of the engine.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub(crate) fn with_those_of_engine(
+        mut kinds: Vec<Arc<dyn TableKind>>,
+        of_engine: &OfEngine,
+    ) -> Result<Arc<Self>, Error> {
+        let OfEngine { paged, siren } = of_engine;
+        kinds.extend(paged.iter().map(|kind| kind.clone() as Arc<dyn TableKind>));
+        kinds.extend(siren.iter().map(|kind| kind.clone() as Arc<dyn TableKind>));
+        Ok(Arc::new(Self::new(kinds)?))
     }
 
     pub(crate) fn is_empty(&self) -> bool {

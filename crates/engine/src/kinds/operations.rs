@@ -47,6 +47,8 @@ pub(crate) struct Operations {
     /// The last record of the transaction. The next record depends on the last one.
     last: Stamp,
     done: Vec<Done>,
+    /// Bytes of the bodies of `done`.
+    done_bytes: usize,
     /// Bytes of the room that was set aside for the undo under way.
     undoing_bytes: u64,
     /// Whether room was set aside for the undo of each operation. False while a start undoes
@@ -74,6 +76,7 @@ impl Operations {
             first: None,
             last: Stamp::NONE,
             done: Vec::new(),
+            done_bytes: 0,
             undoing_bytes: 0,
             has_aside: true,
             touched: Vec::new(),
@@ -88,6 +91,7 @@ impl Operations {
         self.first = None;
         self.last = Stamp::NONE;
         self.done.clear();
+        self.done_bytes = 0;
     }
 
     /// Goes on with a transaction that a crash has cut off.
@@ -113,9 +117,25 @@ impl Operations {
     pub(crate) fn undo_next(&mut self) -> Option<Done> {
         mutant!(UndoesOldestFirst => self.done.reverse());
         let done = self.done.pop()?;
+        self.done_bytes -= done.body.len().min(self.done_bytes);
         self.undoing_bytes = undo_bytes(&done.body);
         self.mode = Mode::Undoing(done.gsn, self.done.last().map(|next| next.gsn));
         Some(done)
+    }
+
+    /// The operations that an abort would undo, oldest first.
+    pub(crate) fn done(&self) -> &[Done] {
+        &self.done
+    }
+
+    /// Bytes of these operations.
+    pub(crate) fn done_bytes(&self) -> usize {
+        self.done_bytes
+    }
+
+    /// Goes on with the transaction after an undo of its last operations.
+    pub(crate) fn go_on(&mut self) {
+        self.mode = Mode::Doing;
     }
 
     /// Appends the record of the commit, which holds the writes to records in memory, too.
@@ -293,6 +313,7 @@ impl OperationLog for Operations {
         self.last = stamp;
         if undoes.is_none() {
             self.first.get_or_insert(LogGsn { log: stamp.log(), gsn: stamp.gsn() });
+            self.done_bytes += body.len();
             self.done.push(Done { gsn: stamp.gsn(), table, body: body.to_vec() });
         }
         Ok(stamp)

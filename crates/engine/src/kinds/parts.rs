@@ -2,11 +2,14 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Duration;
 
 use stillpoint_format::Stamp;
+use stillpoint_io::Clock;
 use stillpoint_store::{
     KeySet, Mode, OpenTransaction, Patience, Slot, Store, TableId, TxError, ValueRef, Worker,
 };
+use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use stillpoint_txn::{
     Arrival, Discipline, KeyList, KindKey, KindPart, KindRange, Lookup, Presence, RangeBatch,
 };
@@ -73,6 +76,36 @@ impl Met {
     }
 }
 
+/// The longest wait for a lock, and the clock for it.
+#[derive(Clone, Debug)]
+pub(crate) struct WaitLimits {
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) timeout: Option<Duration>,
+}
+
+/// A savepoint of an open transaction: [`Transaction::savepoint`](crate::Transaction::savepoint) takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Savepoint {
+    run: u64,
+    number: u64,
+}
+
+/// What a run had done at a savepoint.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    number: u64,
+    /// Number of operations.
+    done: usize,
+    memory_writes: u64,
+}
+
+/// Numbers of runs and of savepoints.
+fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    // Relaxed: numbers are unique, and order nothing.
+    NEXT.fetch_add(1, Relaxed)
+}
+
 /// The parts of all kinds in the transactions of one session, and the place of each key.
 pub(crate) struct Parts {
     pub(crate) kinds: Arc<Kinds>,
@@ -100,6 +133,16 @@ pub(crate) struct Parts {
     pub(crate) absent: Option<Arc<dyn Arrival>>,
     /// How long the run waits for other transactions.
     pub(crate) patience: Patience,
+    /// How long a transaction waits for a lock, by which clock.
+    limits: WaitLimits,
+    /// Most bytes of operations that the transaction remembers.
+    pub(crate) bytes_max: Option<usize>,
+    /// Number of the run, of all runs of all sessions.
+    run: u64,
+    /// The savepoints of the run.
+    savepoints: Vec<Mark>,
+    /// Writes of the run to tables in memory.
+    memory_writes: u64,
     /// The value that was read last.
     pub(crate) scratch: Vec<u8>,
     pub(crate) touched: Vec<Stamp>,
@@ -108,7 +151,12 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    pub(crate) fn new(kinds: Arc<Kinds>, store: Arc<Store>, operations: Operations) -> Self {
+    pub(crate) fn new(
+        kinds: Arc<Kinds>,
+        store: Arc<Store>,
+        operations: Operations,
+        limits: WaitLimits,
+    ) -> Self {
         let parts = kinds.kinds.iter().map(|kind| Arc::clone(kind).new_part()).collect();
         Self {
             kinds,
@@ -127,6 +175,11 @@ impl Parts {
             must_not_wait: false,
             absent: None,
             patience: Patience::Endless,
+            limits,
+            bytes_max: None,
+            run: 0,
+            savepoints: Vec::new(),
+            memory_writes: 0,
             scratch: Vec::new(),
             touched: Vec::new(),
             dependencies: Vec::new(),
@@ -162,6 +215,9 @@ impl Parts {
         self.has_conflicted = false;
         self.holds_locks = false;
         self.absent = None;
+        self.run = 0;
+        self.savepoints.clear();
+        self.memory_writes = 0;
         if self.discipline == Discipline::WaitDie {
             // Other runs wait where they enter the read section that locks their keys of the store.
             open.wait_for_permit()?;
@@ -238,9 +294,11 @@ impl Parts {
                 continue;
             }
             self.holds_locks = true;
-            let Self { store, parts, absent, must_not_wait, has_conflicted, patience, .. } = self;
+            let Self {
+                store, parts, absent, must_not_wait, has_conflicted, patience, limits, ..
+            } = self;
             let (asked, slots) = (&self.asked, &mut self.slots);
-            let wait = KindWait::new(*patience);
+            let wait = KindWait::new(*patience, limits);
             let part = &mut parts[kind];
             let mut here = Here { must_not_wait: *must_not_wait, absent };
             // The holder of the store's permit may wait for locks of this transaction.
@@ -281,18 +339,19 @@ impl Parts {
         }
         let asked = KindKey { table, key, mode };
         self.holds_locks = true;
-        let Self { parts, absent, must_not_wait, patience, .. } = self;
-        let wait = KindWait::new(*patience);
+        let Self { parts, absent, must_not_wait, patience, limits, .. } = self;
+        let wait = KindWait::new(*patience, limits);
         let mut here = Here { must_not_wait: *must_not_wait, absent };
         let may_wait = || wait.may_go_on();
         let slot = match here.until(|| parts[kind].lock(asked, &may_wait)) {
             Ok(slot) => slot,
             Err(error) => {
-                if is_conflict(&error) {
+                let (has_conflicted, error) = (is_conflict(&error), wait.reason(error));
+                if has_conflicted {
                     self.has_conflicted = true;
                     remember(&mut self.remembered, &self.store, kind, asked);
                 }
-                return Err(wait.reason(error));
+                return Err(error);
             }
         };
         if let Some((known, _)) = known {
@@ -303,6 +362,57 @@ impl Parts {
         self.places.push(KeyLocation::Part(kind, slot));
         self.met.push(kind, asked, public);
         Ok(public)
+    }
+
+    /// Notes a write of the run to a table in memory.
+    pub(crate) fn note_memory_write(&mut self) {
+        self.memory_writes += 1;
+    }
+
+    /// Takes a savepoint, and begins a statement.
+    pub(crate) fn savepoint(&mut self) -> Savepoint {
+        if self.run == 0 {
+            self.run = next_number();
+        }
+        let (number, done) = (next_number(), self.operations.done().len());
+        let memory_writes = self.memory_writes;
+        self.savepoints.push(Mark { number, done, memory_writes });
+        for part in &mut self.parts {
+            part.begin_statement();
+        }
+        Savepoint { run: self.run, number }
+    }
+
+    /// Undoes what the run has done since a savepoint. The locks stay.
+    ///
+    /// # Errors
+    /// [`TxError::UnknownSavepoint`]; [`TxError::NoSavepoints`] if a write since then was to a table whose
+    /// kind takes nothing back. Nothing was undone.
+    pub(crate) fn roll_back_to(&mut self, savepoint: Savepoint) -> Result<(), TxError> {
+        let known = self.savepoints.iter().position(|mark| mark.number == savepoint.number);
+        let at = known.filter(|_| savepoint.run == self.run).ok_or(TxError::UnknownSavepoint)?;
+        let mark = self.savepoints[at];
+        if self.memory_writes != mark.memory_writes {
+            return Err(TxError::NoSavepoints("memory"));
+        }
+        // A new statement also divides what comes from what was undone.
+        let takes_back: Vec<bool> =
+            self.parts.iter_mut().map(|part| part.begin_statement()).collect();
+        for done in &self.operations.done()[mark.done..] {
+            let kind = self.kinds.of(done.table).ok_or(TxError::NoSuchTable(done.table))?;
+            if !takes_back[kind] {
+                return Err(TxError::NoSavepoints(self.kinds.kinds[kind].name()));
+            }
+        }
+        while self.operations.done().len() > mark.done {
+            let done = self.operations.undo_next().expect("they were counted");
+            let kind = self.kinds.kind_of(done.table)?;
+            let undone = kind.undo(done.table, &done.body, &mut self.operations);
+            undone.expect("a kind undoes what it has logged");
+        }
+        self.operations.go_on();
+        self.savepoints.truncate(at + 1);
+        Ok(())
     }
 
     /// Whether the run may have written to a table of another kind.
@@ -378,8 +488,15 @@ impl Parts {
         slot: u32,
         value: Option<(u8, &[u8])>,
     ) -> Result<(), TxError> {
-        let Self { store, parts, operations, absent, must_not_wait, patience, .. } = self;
-        let wait = KindWait::new(*patience);
+        if let Some(limit) = self.bytes_max {
+            let more = value.map_or(0, |(_, value)| value.len());
+            let bytes = self.operations.done_bytes().saturating_add(more);
+            if bytes > limit {
+                return Err(TxError::TooLarge { bytes, limit });
+            }
+        }
+        let Self { store, parts, operations, absent, must_not_wait, patience, limits, .. } = self;
+        let wait = KindWait::new(*patience, limits);
         let mut here = Here { must_not_wait: *must_not_wait, absent };
         let gives_way = self.discipline == Discipline::Declared;
         // The holder of the store's permit may have the gap, and wait for locks of this transaction.
@@ -405,8 +522,8 @@ impl Parts {
             return Err(TxError::RangeDeclared);
         }
         self.holds_locks = true;
-        let Self { parts, absent, must_not_wait, patience, .. } = self;
-        let wait = KindWait::new(*patience);
+        let Self { parts, absent, must_not_wait, patience, limits, .. } = self;
+        let wait = KindWait::new(*patience, limits);
         let mut here = Here { must_not_wait: *must_not_wait, absent };
         let may_wait = || wait.may_go_on();
         let read = here.until(|| parts[kind].range(range, &may_wait, out));
@@ -474,19 +591,35 @@ fn remember(remembered: &mut Met, store: &Store, kind: usize, key: KindKey<'_>) 
 }
 
 /// The wait of a transaction for the locks of a kind. The kind asks before each turn.
-struct KindWait {
+struct KindWait<'l> {
     patience: Patience,
     turns: Cell<u32>,
+    limits: &'l WaitLimits,
+    /// When the wait began, if it has a limit.
+    begun_ns: Cell<Option<u64>>,
+    /// How long the wait was when it ended by its limit.
+    ended_ns: Cell<Option<u64>>,
 }
 
-impl KindWait {
-    fn new(patience: Patience) -> Self {
-        Self { patience, turns: Cell::new(0) }
+impl<'l> KindWait<'l> {
+    fn new(patience: Patience, limits: &'l WaitLimits) -> Self {
+        let (turns, begun_ns, ended_ns) = (Cell::new(0), Cell::new(None), Cell::new(None));
+        Self { patience, turns, limits, begun_ns, ended_ns }
     }
 
     /// Whether the kind may wait for another turn.
     fn may_go_on(&self) -> bool {
         self.turns.set(self.turns.get().saturating_add(1));
+        if let Some(timeout) = self.limits.timeout {
+            let now_ns = self.limits.clock.monotonic_ns();
+            let begun_ns = self.begun_ns.get().unwrap_or(now_ns);
+            self.begun_ns.set(Some(begun_ns));
+            let waited_ns = now_ns - begun_ns;
+            if u128::from(waited_ns) >= timeout.as_nanos() && waited_ns > 0 {
+                self.ended_ns.set(Some(waited_ns));
+                return false;
+            }
+        }
         !self.is_over()
     }
 
@@ -496,7 +629,13 @@ impl KindWait {
 
     /// The error of a transaction whose locks the kind has refused.
     fn reason(&self, error: TxError) -> TxError {
-        if is_conflict(&error) && self.is_over() { TxError::WaitsForItself } else { error }
+        match self.ended_ns.get() {
+            Some(waited_ns) if is_conflict(&error) => {
+                TxError::LockTimeout { waited_ms: waited_ns / 1_000_000 }
+            }
+            _ if is_conflict(&error) && self.is_over() => TxError::WaitsForItself,
+            _ => error,
+        }
     }
 }
 

@@ -95,7 +95,7 @@ impl Life {
     ) -> Result<Self, String> {
         let opened = match kind {
             1 => World::open(&disk, seed, logs, absences),
-            _ => World::open_paged(&disk, seed, logs, absences),
+            _ => World::open_all(&disk, seed, logs, absences),
         };
         let world = Arc::new(opened.map_err(|e| format!("opens: {e}"))?);
         let tables = [world.table_of(0), world.table_of(kind)];
@@ -339,6 +339,13 @@ pub(crate) fn transactions_on_two_kinds() {
 pub(crate) fn transactions_on_memory_and_pages() {
     let mut shown = Shown::default();
     seeds(30).for_each(|seed| run_seed(seed, 2, &mut shown));
+    assert!(shown.judged > 0 && shown.freed > 0, "{shown:?}");
+}
+
+/// The same with a SIREN table.
+pub(crate) fn transactions_on_memory_and_siren() {
+    let mut shown = Shown::default();
+    seeds(12).for_each(|seed| run_seed(seed, 3, &mut shown));
     assert!(shown.judged > 0 && shown.freed > 0, "{shown:?}");
 }
 

@@ -2,8 +2,8 @@
 //! store in one transaction. Crashes of a simulated machine come in the middle of such
 //! transactions.
 //!
-//! The second kind is `in_place`, and the third one the engine's paged tables. A further kind gets its
-//! row in `suite::KINDS`.
+//! The second kind is `in_place`. The third and the fourth one are the engine's paged tables and its
+//! SIREN tables. A further kind gets its row in `suite::KINDS`.
 //!
 //! One seed of the crashes again: `STILLPOINT_KINDS_SEED=<seed> cargo test -p stillpoint --test
 //! kinds` More seeds: `STILLPOINT_KINDS_SEEDS=1000`
@@ -24,6 +24,11 @@ fn transactions_on_two_kinds_survive_crashes() {
 #[test]
 fn transactions_on_memory_and_pages_survive_crashes() {
     crash::transactions_on_memory_and_pages();
+}
+
+#[test]
+fn transactions_on_memory_and_siren_survive_crashes() {
+    crash::transactions_on_memory_and_siren();
 }
 
 #[test]

@@ -14,10 +14,23 @@ use crate::world::{World, configure};
 
 /// Each kind alone, and two kinds together: a transaction alternates between their tables. The numbers
 /// are those of [`World::table_of`].
-const KINDS: [[usize; 2]; 8] = [[0, 0], [1, 1], [0, 1], [1, 0], [2, 2], [0, 2], [2, 0], [2, 1]];
+const KINDS: [[usize; 2]; 12] = [
+    [0, 0],
+    [1, 1],
+    [0, 1],
+    [1, 0],
+    [2, 2],
+    [0, 2],
+    [2, 0],
+    [2, 1],
+    [3, 3],
+    [0, 3],
+    [3, 0],
+    [3, 2],
+];
 
 fn world(absences: u64) -> World {
-    World::open_paged(&SimDisk::new(1), 1, 2, absences).expect("opens")
+    World::open_all(&SimDisk::new(1), 1, 2, absences).expect("opens")
 }
 
 fn get(session: &mut Session, table: TableId, key: &[u8]) -> Option<(u8, Vec<u8>)> {
@@ -479,7 +492,7 @@ fn a_transaction_lives_across_calls() {
 fn what_was_open_at_the_end_has_not_happened() {
     for (kinds, closes) in KINDS.iter().flat_map(|kinds| [(kinds, false), (kinds, true)]) {
         let disk = SimDisk::new(1);
-        let world = World::open_paged(&disk, 1, 2, 0).expect("opens");
+        let world = World::open_all(&disk, 1, 2, 0).expect("opens");
         let [a, b] = kinds.map(|kind| world.table_of(kind));
         let mut session = world.engine.session().expect("a session");
         session.transact(|tx| tx.put(a, b"one", b"before")).expect("commits");
@@ -502,7 +515,7 @@ fn what_was_open_at_the_end_has_not_happened() {
         } else {
             disk.crash(7)
         };
-        let world = World::open_paged(&after, 1, 2, 0).expect("opens again");
+        let world = World::open_all(&after, 1, 2, 0).expect("opens again");
         let [a, b] = kinds.map(|kind| world.table_of(kind));
         let mut session = world.engine.session().expect("a session");
         assert_eq!(get(&mut session, a, b"one"), Some((0, b"before".to_vec())), "{kinds:?}");
@@ -531,7 +544,7 @@ impl Procedure for Puts {
 fn a_named_session_commits_to_each_kind_with_its_serial() {
     for kinds in KINDS {
         let disk = SimDisk::new(1);
-        let open = |disk: &SimDisk| World::open_paged(disk, 1, 2, 0).expect("opens");
+        let open = |disk: &SimDisk| World::open_all(disk, 1, 2, 0).expect("opens");
         let world = open(&disk);
         let tables = kinds.map(|kind| world.table_of(kind));
         let mut session = world.engine.session_named("one").expect("a name");

@@ -12,13 +12,14 @@ pub(crate) struct World {
     pub(crate) kind: Arc<InPlace>,
     /// Numbers of the table in memory and of the table in place.
     pub(crate) tables: [TableId; 2],
-    /// Number of the paged table, if there is a pool.
-    paged: Option<TableId>,
+    /// Numbers of the paged table and of the SIREN table, if the settings have these kinds.
+    of_engine: Option<[TableId; 2]>,
 }
 
 /// Pages of the pool: few, so that tables are larger than the pool.
 const POOL_PAGES: usize = 16;
 const PAGE_BYTES: usize = 4096;
+const SIREN_BYTES: usize = 16 << 20;
 
 pub(crate) fn configure(disk: &SimDisk, seed: u64, logs: usize) -> Config {
     // With huge pages, small stores would spend most of their time on clearing pages.
@@ -46,17 +47,16 @@ pub(crate) fn configure(disk: &SimDisk, seed: u64, logs: usize) -> Config {
 }
 
 impl World {
-    /// The table of a kind: 0 in memory, 1 in place, 2 paged. A further kind gets a field and a number
-    /// here.
+    /// The table of a kind: 0 in memory, 1 in place, 2 paged, 3 SIREN. A further kind gets a number here.
     pub(crate) fn table_of(&self, kind: usize) -> TableId {
-        match kind {
-            2 => self.paged.expect("a world with a pool"),
-            kind => self.tables[kind],
+        match kind.checked_sub(2) {
+            Some(of_engine) => self.of_engine.expect("a world with all kinds")[of_engine],
+            None => self.tables[kind],
         }
     }
 
-    /// As [`open`](Self::open), with a pool and a paged table.
-    pub(crate) fn open_paged(
+    /// As [`open`](Self::open), with the engine's own kinds, too.
+    pub(crate) fn open_all(
         disk: &SimDisk,
         seed: u64,
         logs: usize,
@@ -66,6 +66,7 @@ impl World {
         config.page_bytes = Some(PAGE_BYTES);
         config.pool_bytes = Some(POOL_PAGES * PAGE_BYTES);
         config.page_growth_bytes = 1 << 20;
+        config.siren_bytes = Some(SIREN_BYTES);
         Self::open_with(config, seed, absences)
     }
 
@@ -81,10 +82,16 @@ impl World {
 
     pub(crate) fn open_with(config: Config, seed: u64, absences: u64) -> Result<Self, Error> {
         let kind = InPlace::new(seed, absences);
-        let has_pool = config.pool_bytes.is_some();
+        let has_all = config.pool_bytes.is_some();
         let engine = Engine::builder(config).table_kind(kind.clone()).open()?;
-        let paged = has_pool.then(|| engine.table_with("paged", Kind::Paged)).transpose()?;
+        let of_engine = match has_all {
+            true => Some([
+                engine.table_with("paged", Kind::Paged)?,
+                engine.table_with("siren", Kind::Siren)?,
+            ]),
+            false => None,
+        };
         let tables = [engine.table("in memory")?, engine.table_of_kind("in place", NAME)?];
-        Ok(Self { engine, kind, tables, paged })
+        Ok(Self { engine, kind, tables, of_engine })
     }
 }

@@ -75,6 +75,20 @@ impl Pages {
         Frozen { dirty, gone: std::mem::take(&mut self.gone[before]) }
     }
 
+    /// Before anything is served: operations go on at this level, and not at the one of the recovery.
+    pub(crate) fn raise_level(&mut self, level: u64) {
+        let before = std::mem::replace(&mut self.settled, level);
+        let dirty = std::mem::take(&mut self.dirty[(before & 1) as usize]);
+        for (page, number) in &dirty {
+            if self.is_same(*page, *number) && self.pages[*page].dirty == before {
+                self.pages[*page].dirty = level;
+            }
+        }
+        let gone = std::mem::take(&mut self.gone[(before & 1) as usize]);
+        self.dirty[(level & 1) as usize] = dirty;
+        self.gone[(level & 1) as usize] = gone;
+    }
+
     fn is_same(&self, page: Slot, number: u64) -> bool {
         self.pages.get(page).is_some_and(|page| page.number == number)
     }
@@ -130,7 +144,7 @@ impl Pages {
             Pending::Remove => {
                 self.count_out(page, tuple);
                 self.unlink(tuple);
-                self.tuples.remove(tuple);
+                self.take_tuple(tuple);
                 self.occupancy.removed -= 1;
             }
             Pending::Commit => {

@@ -1,0 +1,228 @@
+//! Loads the pages of a checkpoint: tables, versions, and the transactions that were open.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use stillpoint_format::ident::StoreId;
+use stillpoint_format::siren::{Directory, ExtentKind, StoredExtent, StoredPage, TupleImage};
+use stillpoint_io::in_parallel;
+use stillpoint_sync::atomic::AtomicU64;
+use stillpoint_sync::{Mutex, ReadSections, RwLock};
+
+use crate::base::{Base, HeldBytes, new_pages};
+use crate::config::Config;
+use crate::copier::OnDisk;
+use crate::disk_pages::DiskPages;
+use crate::error::{SirenError, SirenResult};
+use crate::proxy::Proxy;
+use crate::slab::Slot;
+use crate::table::Table;
+
+/// A tuple of a checkpoint.
+struct LoadedTuple {
+    table: u16,
+    key: Vec<u8>,
+    value: Option<Arc<[u8]>>,
+    open: Option<(u64, u32)>,
+}
+
+/// An extent of a checkpoint, with its tuples.
+struct LoadedPage {
+    stored: StoredExtent,
+    tuples: Vec<LoadedTuple>,
+}
+
+impl LoadedPage {
+    /// Table, first and last key.
+    fn place(&self) -> (u16, Option<&[u8]>, Option<&[u8]>) {
+        let first = self.tuples.first().map(|tuple| &tuple.key[..]);
+        (self.stored.table, first, self.tuples.last().map(|tuple| &tuple.key[..]))
+    }
+}
+
+/// A key that a transaction has written.
+pub(crate) type WrittenKey = (Arc<Table>, Arc<Proxy>);
+
+/// The tables and open transactions while they are recovered.
+pub(crate) struct Loaded {
+    pub(crate) config: Config,
+    pub(crate) held: Arc<HeldBytes>,
+    pub(crate) tables: Vec<Arc<Table>>,
+    /// The keys that each open transaction has written.
+    pub(crate) open: BTreeMap<u64, Vec<WrittenKey>>,
+    /// The level at which operations are repeated: that of the checkpoint, plus one.
+    pub(crate) level: u64,
+    pub(crate) next_transaction: u64,
+    pub(crate) extents: HashMap<(u16, u64), StoredExtent>,
+    /// Tuples of the checkpoint.
+    pub(crate) tuples: u64,
+}
+
+impl Loaded {
+    /// Nothing, on top of a checkpoint of this level.
+    pub(crate) fn new(
+        store: StoreId,
+        config: Config,
+        (level, next_transaction): (u64, u64),
+    ) -> Self {
+        Self {
+            config,
+            held: HeldBytes::of(store),
+            tables: Vec::new(),
+            open: BTreeMap::new(),
+            level: level + 1,
+            next_transaction,
+            extents: HashMap::new(),
+            tuples: 0,
+        }
+    }
+
+    /// Adds an empty table, unless it is there.
+    pub(crate) fn table(&mut self, id: u16, name: &str, generation: u32) {
+        if self.tables.iter().any(|table| table.id == id) {
+            return;
+        }
+        // Nobody works at a lower level, so the level is settled.
+        let pages = new_pages(&self.config, &self.held, (id, self.level, 0));
+        self.tables.push(Table::new(id, name, generation, pages));
+    }
+
+    pub(crate) fn find(&self, id: u16) -> Option<Arc<Table>> {
+        self.tables.iter().find(|table| table.id == id).cloned()
+    }
+
+    /// Loads the extents of a checkpoint. `may_lack` says that pending removes of tables that are not
+    /// there are left out, since a MANIFEST has emptied them.
+    pub(crate) fn load(
+        &mut self,
+        pages: &DiskPages,
+        directory: &Directory,
+        may_lack: bool,
+    ) -> SirenResult<()> {
+        let mut loaded = read_pages(pages, directory, self.config.recovery_threads)?;
+        // The directory lists pages by their place on the disk. Their order is that of their keys.
+        // Versions of one key may begin several pages.
+        loaded.sort_by(|a, b| a.place().cmp(&b.place()));
+        let (apart, ordinary): (Vec<_>, Vec<_>) =
+            loaded.into_iter().partition(|page| page.stored.kind == ExtentKind::Removes);
+        for page in ordinary {
+            self.load_page(pages, page)?;
+        }
+        for tuple in apart.into_iter().flat_map(|page| page.tuples) {
+            if may_lack && self.find(tuple.table).is_none() {
+                continue;
+            }
+            let table = self.table_of_page(pages, tuple.table)?;
+            let proxy = table.index.find_or_insert(&tuple.key);
+            let statement = tuple.open.map(|(_, statement)| statement);
+            let previous = proxy.versions.lock().before(statement);
+            let previous = previous.or_else(|| table.index.predecessor(&tuple.key));
+            let slot = table.pages.lock().load_apart(
+                self.level,
+                previous.unwrap_or(Slot::NONE),
+                proxy.clone(),
+                tuple.value.clone(),
+                tuple.open,
+            );
+            self.add_version(pages, &table, &proxy, slot, tuple)?;
+        }
+        Ok(())
+    }
+
+    fn load_page(&mut self, pages: &DiskPages, page: LoadedPage) -> SirenResult<()> {
+        let table = self.table_of_page(pages, page.stored.table)?;
+        let (slot, number) = table.pages.lock().load_page();
+        self.extents.insert((table.id, number), page.stored);
+        for tuple in page.tuples {
+            let proxy = table.index.find_or_insert(&tuple.key);
+            let (value, open) = (tuple.value.clone(), tuple.open);
+            let at = table.pages.lock().load_tuple(slot, proxy.clone(), value, open);
+            self.add_version(pages, &table, &proxy, at, tuple)?;
+        }
+        Ok(())
+    }
+
+    fn table_of_page(&self, pages: &DiskPages, id: u16) -> SirenResult<Arc<Table>> {
+        self.find(id).ok_or_else(|| {
+            let what = format!("a page has tuples of table {id}, which is not there");
+            SirenError::inconsistent(pages.path_of_file(), what)
+        })
+    }
+
+    fn add_version(
+        &mut self,
+        pages: &DiskPages,
+        table: &Arc<Table>,
+        proxy: &Arc<Proxy>,
+        slot: Slot,
+        tuple: LoadedTuple,
+    ) -> SirenResult<()> {
+        let statement = tuple.open.map(|(_, statement)| statement);
+        if !table.load_version(proxy, slot, tuple.value, statement) {
+            let what = format!("table {} has two tuples of one version of a key", table.id);
+            return Err(SirenError::inconsistent(pages.path_of_file(), what));
+        }
+        if let Some((transaction, _)) = tuple.open {
+            self.next_transaction = self.next_transaction.max(transaction + 1);
+            self.open.entry(transaction).or_default().push((table.clone(), proxy.clone()));
+        }
+        self.tuples += 1;
+        Ok(())
+    }
+}
+
+impl Loaded {
+    /// What was loaded, to work on, for so many threads. The tables are left to the caller.
+    pub(crate) fn into_base(self, on_disk: OnDisk, threads: usize) -> Base {
+        Base {
+            // What was repeated at a level must stay in the dirty list of that level.
+            level: AtomicU64::new(self.level),
+            sections: ReadSections::new(threads),
+            tables: RwLock::new(Vec::new()),
+            on_disk: Mutex::new(OnDisk { extents: self.extents, ..on_disk }),
+            held: self.held,
+            slowed: AtomicU64::new(0),
+            config: self.config,
+        }
+    }
+}
+
+/// Reads the extents of a checkpoint, in several threads.
+fn read_pages(
+    pages: &DiskPages,
+    directory: &Directory,
+    threads: usize,
+) -> SirenResult<Vec<LoadedPage>> {
+    let extents = &directory.extents;
+    let share = extents.len().div_ceil(threads.max(1)).max(1);
+    let jobs: Vec<_> = extents
+        .chunks(share)
+        .map(|chunk| {
+            move || {
+                let read = chunk.iter().map(|stored| {
+                    pages
+                        .read(stored, |page| load_tuples(pages, &page))
+                        .map(|tuples| LoadedPage { stored: *stored, tuples })
+                });
+                read.collect::<SirenResult<Vec<_>>>()
+            }
+        })
+        .collect();
+    let mut loaded = Vec::with_capacity(extents.len());
+    for result in in_parallel("siren-load", jobs)? {
+        loaded.extend(result?);
+    }
+    Ok(loaded)
+}
+
+fn load_tuples(pages: &DiskPages, page: &StoredPage<'_>) -> SirenResult<Vec<LoadedTuple>> {
+    let tuples = page.tuples();
+    let tuples = tuples.map_err(|cause| SirenError::damaged(pages.path_of_file(), cause))?;
+    let load = |tuple: &TupleImage<'_>| LoadedTuple {
+        table: tuple.table,
+        key: tuple.key.to_vec(),
+        value: (!tuple.is_delete_mark).then(|| Arc::from(tuple.value)),
+        open: tuple.open,
+    };
+    Ok(tuples.iter().map(load).collect())
+}

@@ -1,0 +1,662 @@
+//! The part of the kind in the transactions of one session.
+//!
+//! Strict two-phase locks in the proxies. A key has a lock, and the gap below it has another one. The gap
+//! ends at the next key that *delimits* gaps. Such a key has a version, or is still in the index after its
+//! last one.
+//!
+//! 1. A new key claims the gap that it divides, for the moment in which it becomes a delimiter. So nobody
+//!    holds the gap then. Whoever reads a range locks a delimiter and its gap, and then looks whether a new
+//!    delimiter lies between.
+//! 2. A transaction that holds the gap itself gets both parts of it.
+//! 3. A key without versions leaves the index only while nobody has its lock or the lock of its gap. The gap
+//!    joins the one above. Whoever holds that one holds more than it has read.
+//! 4. What a purged key was last changed by is kept in its table, and whoever finds no such key depends on
+//!    it.
+//! 5. All locks follow the priorities of `stillpoint-txn`, so no cycle of waits closes.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use stillpoint_format::siren::{TupleChange, TupleOperation};
+use stillpoint_format::{KEY_BYTES_MAX, Stamp, VALUE_BYTES_MAX};
+use stillpoint_sync::atomic::AtomicU64;
+use stillpoint_sync::lock_word::{self, Contended, Priority};
+use stillpoint_sync::{Backoff, mutant};
+use stillpoint_txn::{
+    Arrival, Discipline, KeyList, KindKey, KindPart, KindRange, LogRefused, Mode, Operation,
+    OperationLog, Presence, RangeBatch, TableId, TxError,
+};
+
+use crate::kind::Siren;
+use crate::planted;
+use crate::proxy::{Proxy, untagged};
+use crate::table::{Author, Table};
+
+/// Keys up to which a search looks at each of them.
+const SEARCHED: usize = 16;
+
+/// A table that the transaction uses.
+struct UsedTable {
+    table: Arc<Table>,
+    /// Whether the transaction has found no record somewhere, so that it depends on purged keys.
+    needs_purged: bool,
+}
+
+/// A locked key.
+struct HeldKey {
+    /// Number of its table among the used ones.
+    table: usize,
+    proxy: Arc<Proxy>,
+    is_exclusive: bool,
+    is_written: bool,
+    existed: bool,
+    /// The stamp of the key when it was locked.
+    stamp: Stamp,
+}
+
+/// A locked gap: below a key, or above all keys of a table.
+struct HeldGap {
+    table: Arc<Table>,
+    proxy: Option<Arc<Proxy>>,
+    is_exclusive: bool,
+}
+
+impl HeldGap {
+    fn word(&self) -> &AtomicU64 {
+        gap_of(&self.table, self.proxy.as_ref())
+    }
+}
+
+fn gap_of<'w>(table: &'w Table, below: Option<&'w Arc<Proxy>>) -> &'w AtomicU64 {
+    below.map_or(&table.gates.end_gap, |proxy| &proxy.gap)
+}
+
+/// A way to take a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Take {
+    Share,
+    Exclusive,
+    Upgrade,
+}
+
+/// Where the reading of a range begins.
+struct Begin {
+    /// The key that ends the gap in which the range begins.
+    ends_gap: Option<Arc<Proxy>>,
+    /// The first key of the range.
+    first: Option<Arc<Proxy>>,
+}
+
+impl Begin {
+    fn find(table: &Table, range: &KindRange<'_>) -> Self {
+        let index = &table.index;
+        if !range.is_descending {
+            let next = index.next_delimiter(range.lower);
+            let first = next.clone().filter(|proxy| match range.upper {
+                Bound::Unbounded => true,
+                Bound::Included(key) => &*proxy.key <= key,
+                Bound::Excluded(key) => &*proxy.key < key,
+            });
+            return Self { ends_gap: next, first };
+        }
+        let ends_gap = match range.upper {
+            Bound::Unbounded => None,
+            Bound::Included(key) => index.next_delimiter(Bound::Excluded(key)),
+            Bound::Excluded(key) => index.next_delimiter(Bound::Included(key)),
+        };
+        let first = index.last_delimiter(range.upper).filter(|proxy| match range.lower {
+            Bound::Unbounded => true,
+            Bound::Included(key) => &*proxy.key >= key,
+            Bound::Excluded(key) => &*proxy.key > key,
+        });
+        Self { ends_gap, first }
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        let keys = |begin: &Self| {
+            let Self { ends_gap, first } = begin;
+            (ends_gap.as_ref().map(Arc::as_ptr), first.as_ref().map(Arc::as_ptr))
+        };
+        keys(self) == keys(other)
+    }
+}
+
+/// How a transaction waits for others.
+#[derive(Clone, Copy)]
+struct Waits<'w> {
+    priority: Priority,
+    discipline: Discipline,
+    may_wait: &'w dyn Fn() -> bool,
+}
+
+impl Waits<'_> {
+    fn attempt(&self, word: &AtomicU64, take: Take) -> Result<(), Contended> {
+        match take {
+            Take::Share => lock_word::try_shared(word, self.priority),
+            Take::Exclusive => lock_word::try_exclusive(word, self.priority),
+            Take::Upgrade => lock_word::try_upgrade(word, self.priority),
+        }
+    }
+
+    /// Takes a lock. Waits for it as the discipline allows.
+    fn take(&self, word: &AtomicU64, take: Take) -> Result<(), TxError> {
+        let mut backoff = Backoff::new();
+        while let Err(Contended(by)) = self.attempt(word, take) {
+            self.wait(word, take, by, &mut backoff)?;
+        }
+        Ok(())
+    }
+
+    /// Waits a little for the holder of a lock.
+    fn wait(
+        &self,
+        word: &AtomicU64,
+        take: Take,
+        by: Priority,
+        backoff: &mut Backoff,
+    ) -> Result<(), TxError> {
+        let may_wait = self.discipline.may_wait_for(self.priority, by, backoff.is_spinning());
+        if !may_wait || !(self.may_wait)() {
+            return Err(TxError::Conflict);
+        }
+        if take != Take::Share {
+            lock_word::await_sharers(word, self.priority);
+        }
+        backoff.wait();
+        Ok(())
+    }
+}
+
+/// The part of the kind in one session's transactions.
+pub(crate) struct Part {
+    kind: Arc<Siren>,
+    /// The read section of the session.
+    section: usize,
+    priority: Priority,
+    discipline: Discipline,
+    /// Number of the transaction; 0 before its first write.
+    transaction: u64,
+    statement: u32,
+    tables: Vec<UsedTable>,
+    keys: Vec<HeldKey>,
+    /// Number of a key, by the address of its proxy. Made for more than [`SEARCHED`] keys.
+    by_proxy: BTreeMap<usize, u32>,
+    gaps: Vec<HeldGap>,
+    /// Number of a gap, by the address of its word.
+    by_gap: BTreeMap<usize, usize>,
+    /// Room for a record and its stamps, and for a value.
+    room: Room,
+}
+
+/// Memory that is used again.
+#[derive(Default)]
+struct Room {
+    body: Vec<u8>,
+    touched: Vec<Stamp>,
+    value: Vec<u8>,
+}
+
+impl Part {
+    pub(crate) fn new(kind: Arc<Siren>) -> Self {
+        Self {
+            section: kind.claim_section(),
+            kind,
+            priority: Priority::DECLARED,
+            discipline: Discipline::Declared,
+            transaction: 0,
+            statement: 1,
+            tables: Vec::new(),
+            keys: Vec::new(),
+            by_proxy: BTreeMap::new(),
+            gaps: Vec::new(),
+            by_gap: BTreeMap::new(),
+            room: Room::default(),
+        }
+    }
+
+    fn waits<'w>(&self, may_wait: &'w dyn Fn() -> bool) -> Waits<'w> {
+        Waits { priority: self.priority, discipline: self.discipline, may_wait }
+    }
+
+    /// Number of a table among the used ones, with its gate held.
+    fn table(&mut self, id: TableId, waits: Waits<'_>) -> Result<usize, TxError> {
+        if let Some(known) = self.tables.iter().position(|used| used.table.id == id.0) {
+            return Ok(known);
+        }
+        loop {
+            let table = self.kind.table(id)?;
+            let gate = table.gates.gate(self.section);
+            waits.take(gate, Take::Share)?;
+            if !table.gates.is_emptied() {
+                self.tables.push(UsedTable { table, needs_purged: false });
+                return Ok(self.tables.len() - 1);
+            }
+            lock_word::release_shared(gate);
+        }
+    }
+
+    fn find(&self, proxy: &Arc<Proxy>) -> Option<u32> {
+        if self.keys.len() <= SEARCHED {
+            let found = self.keys.iter().position(|held| Arc::ptr_eq(&held.proxy, proxy));
+            return found.map(|at| at as u32);
+        }
+        self.by_proxy.get(&Arc::as_ptr(proxy).addr()).copied()
+    }
+
+    fn push(&mut self, held: HeldKey) -> u32 {
+        self.keys.push(held);
+        let first = match self.keys.len() {
+            ..=SEARCHED => self.keys.len(),
+            count if count == SEARCHED + 1 => 0,
+            count => count - 1,
+        };
+        for (at, held) in self.keys.iter().enumerate().skip(first) {
+            self.by_proxy.insert(Arc::as_ptr(&held.proxy).addr(), at as u32);
+        }
+        self.keys.len() as u32 - 1
+    }
+
+    /// Locks the key of a proxy; its number. `None` if the proxy has left the index.
+    fn lock_proxy(
+        &mut self,
+        table: usize,
+        proxy: Arc<Proxy>,
+        mode: Mode,
+        waits: Waits<'_>,
+    ) -> Result<Option<u32>, TxError> {
+        let is_exclusive = mode == Mode::Write;
+        if let Some(known) = self.find(&proxy) {
+            if is_exclusive && !self.keys[known as usize].is_exclusive {
+                waits.take(&proxy.lock, Take::Upgrade)?;
+                self.keys[known as usize].is_exclusive = true;
+            }
+            return Ok(Some(known));
+        }
+        waits.take(&proxy.lock, if is_exclusive { Take::Exclusive } else { Take::Share })?;
+        let versions = proxy.versions.lock();
+        let (is_dead, existed) = (versions.is_dead, versions.committed.is_some());
+        drop(versions);
+        if is_dead {
+            release(&proxy.lock, is_exclusive);
+            return Ok(None);
+        }
+        let stamp = proxy.stamp();
+        self.tables[table].needs_purged |= stamp.is_none() && !existed;
+        let is_written = false;
+        Ok(Some(self.push(HeldKey { table, proxy, is_exclusive, is_written, existed, stamp })))
+    }
+
+    fn lock_key(&mut self, asked: KindKey<'_>, waits: Waits<'_>) -> Result<u32, TxError> {
+        let KindKey { table, key, mode } = asked;
+        let len = key.len();
+        if len > KEY_BYTES_MAX {
+            return Err(TxError::KeyTooLong { len });
+        }
+        let table = self.table(table, waits)?;
+        loop {
+            let proxy = self.tables[table].table.index.find_or_insert(key);
+            if let Some(slot) = self.lock_proxy(table, proxy, mode, waits)? {
+                return Ok(slot);
+            }
+        }
+    }
+
+    fn gap(&self, word: &AtomicU64) -> Option<usize> {
+        self.by_gap.get(&std::ptr::from_ref(word).addr()).copied()
+    }
+
+    /// Notes a gap whose lock was taken shared.
+    fn push_gap(&mut self, table: &Arc<Table>, proxy: Option<&Arc<Proxy>>) {
+        let held = HeldGap { table: table.clone(), proxy: proxy.cloned(), is_exclusive: false };
+        self.by_gap.insert(std::ptr::from_ref(held.word()).addr(), self.gaps.len());
+        self.gaps.push(held);
+    }
+
+    /// Lets a key without a version delimit gaps, before it gets one.
+    fn claim_gap(
+        &mut self,
+        table: &Arc<Table>,
+        proxy: &Arc<Proxy>,
+        waits: Waits<'_>,
+    ) -> Result<(), TxError> {
+        let mut backoff = Backoff::new();
+        while !proxy.delimits() && mutant!(true, GapUnclaimed => false) {
+            let above = || table.index.next_delimiter(Bound::Excluded(&proxy.key));
+            let next = above();
+            let word = gap_of(table, next.as_ref());
+            let is_next = || {
+                let now = above();
+                now.as_ref().map(Arc::as_ptr) == next.as_ref().map(Arc::as_ptr)
+            };
+            if let Some(held) = self.gap(word) {
+                if !self.gaps[held].is_exclusive {
+                    waits.take(word, Take::Upgrade)?;
+                    self.gaps[held].is_exclusive = true;
+                }
+                if is_next() {
+                    // Nobody but this transaction knows the gap of a key that delimits none.
+                    waits.take(&proxy.gap, Take::Share)?;
+                    self.push_gap(table, Some(proxy));
+                    break;
+                }
+            } else if let Err(Contended(by)) = waits.attempt(word, Take::Exclusive) {
+                waits.wait(word, Take::Exclusive, by, &mut backoff)?;
+            } else {
+                let is_next = is_next();
+                if is_next {
+                    proxy.set_delimits();
+                }
+                lock_word::release_exclusive(word);
+                if is_next {
+                    break;
+                }
+            }
+        }
+        proxy.set_delimits();
+        Ok(())
+    }
+
+    /// Locks the gap at which a range begins, and the first key of the range. Returns the number of the
+    /// key, `None` if no key is in the range.
+    fn lock_next(
+        &mut self,
+        table: usize,
+        range: &KindRange<'_>,
+        waits: Waits<'_>,
+    ) -> Result<Option<u32>, TxError> {
+        let of_table = self.tables[table].table.clone();
+        self.tables[table].needs_purged = true;
+        loop {
+            let begin = Begin::find(&of_table, range);
+            let Begin { ends_gap, first } = &begin;
+            let word = gap_of(&of_table, ends_gap.as_ref());
+            if self.gap(word).is_none() {
+                waits.take(word, Take::Share)?;
+                self.push_gap(&of_table, ends_gap.as_ref());
+            }
+            let mut slot = None;
+            if let Some(proxy) = first {
+                slot = self.lock_proxy(table, proxy.clone(), Mode::Read, waits)?;
+                if slot.is_none() {
+                    continue;
+                }
+            }
+            let is_it = begin.is(&Begin::find(&of_table, range));
+            if mutant!(is_it, RangeNotReadAgain => true) {
+                return Ok(slot);
+            }
+        }
+    }
+
+    /// Writes the operation of a put: its record, and then its version.
+    fn operate(
+        &mut self,
+        slot: usize,
+        value: Option<(u8, &[u8])>,
+        log: &mut dyn OperationLog,
+    ) -> Result<(), LogRefused> {
+        let Self { keys, tables, room, kind, section, .. } = self;
+        let held = &keys[slot];
+        let used = &tables[held.table];
+        let (table, proxy) = (&used.table, &held.proxy);
+        let (transaction, statement) = (self.transaction, self.statement);
+        let replaces = {
+            let versions = proxy.versions.lock();
+            versions.open.last().is_some_and(|last| last.statement == statement)
+        };
+        let change = value.map_or(TupleChange::Delete, |(tag, value)| TupleChange::Put(tag, value));
+        let Room { body, touched, value: tagged } = room;
+        touched.clear();
+        touched.push(held.stamp);
+        if used.needs_purged {
+            table.gates.add_purged(touched);
+        }
+        let owned = value.map(|(tag, value)| {
+            tagged.clear();
+            tagged.push(tag);
+            tagged.extend_from_slice(value);
+            Arc::from(&tagged[..])
+        });
+        kind.base.operate(*section, |level| {
+            body.clear();
+            let key = &proxy.key;
+            TupleOperation { level, transaction, statement, replaces, key, change }.encode(body);
+            let (id, generation) = (TableId(table.id), table.generation);
+            log.append(&Operation { table: id, generation, touched, body })?;
+            table.write(level, proxy, owned, Author { transaction, statement });
+            Ok(())
+        })
+    }
+}
+
+impl KindPart for Part {
+    fn begin(&mut self, priority: Priority, discipline: Discipline) {
+        assert!(self.keys.is_empty() && self.tables.is_empty(), "a run was not ended");
+        (self.priority, self.discipline) = (priority, discipline);
+        (self.transaction, self.statement) = (0, 1);
+    }
+
+    fn ask(&mut self, _: &KeyList, _: &mut dyn FnMut(usize, Arc<dyn Arrival>)) {}
+
+    fn lock(
+        &mut self,
+        asked: KindKey<'_>,
+        may_wait: &dyn Fn() -> bool,
+    ) -> Result<Presence<u32>, TxError> {
+        self.lock_key(asked, self.waits(may_wait)).map(Presence::Here)
+    }
+
+    fn lock_all(
+        &mut self,
+        keys: &KeyList,
+        may_wait: &dyn Fn() -> bool,
+        slots: &mut Vec<u32>,
+    ) -> Result<Presence<()>, TxError> {
+        let waits = Waits { discipline: Discipline::Declared, ..self.waits(may_wait) };
+        slots.clear();
+        slots.resize(keys.len(), 0);
+        let mut order: Vec<usize> = (0..keys.len()).collect();
+        // Of two accesses to one key, the exclusive one comes first.
+        order.sort_unstable_by(|&a, &b| {
+            let (a, b) = (keys.get(a), keys.get(b));
+            (a.table, a.key).cmp(&(b.table, b.key)).then(b.mode.cmp(&a.mode))
+        });
+        // Who empties tables waits for gates, and is waited for at gates alone.
+        for &number in &order {
+            self.table(keys.get(number).table, waits)?;
+        }
+        for number in order {
+            slots[number] = self.lock_key(keys.get(number), waits)?;
+        }
+        Ok(Presence::Here(()))
+    }
+
+    fn value(&mut self, slot: u32, out: &mut Vec<u8>) -> Option<u8> {
+        let held = &self.keys[slot as usize];
+        held.proxy.with_value(held.is_written, |value| {
+            let (tag, bytes) = untagged(value?);
+            out.extend_from_slice(bytes);
+            Some(tag)
+        })
+    }
+
+    fn stamp(&self, slot: u32) -> Stamp {
+        self.keys[slot as usize].stamp
+    }
+
+    fn existed(&self, slot: u32) -> bool {
+        self.keys[slot as usize].existed
+    }
+
+    fn put(
+        &mut self,
+        slot: u32,
+        value: Option<(u8, &[u8])>,
+        log: &mut dyn OperationLog,
+        may_wait: &dyn Fn() -> bool,
+    ) -> Result<Presence<()>, TxError> {
+        let at = slot as usize;
+        let held = &self.keys[at];
+        if !held.is_exclusive {
+            return Err(TxError::DeclaredForReading { slot });
+        }
+        let len = value.map_or(0, |(_, value)| value.len());
+        if len >= VALUE_BYTES_MAX {
+            return Err(TxError::ValueTooLong { len });
+        }
+        if value.is_none() && held.proxy.with_value(held.is_written, |value| value.is_none()) {
+            return Ok(Presence::Here(()));
+        }
+        if value.is_some() {
+            self.kind.check_room(held.proxy.key.len() + len)?;
+        }
+        let (table, proxy) = (self.tables[held.table].table.clone(), held.proxy.clone());
+        self.kind.base.slow_down();
+        self.claim_gap(&table, &proxy, self.waits(may_wait))?;
+        if self.transaction == 0 {
+            self.transaction = self.kind.new_transaction();
+        }
+        loop {
+            match self.operate(at, value, log) {
+                Ok(()) => break,
+                Err(LogRefused::NoRoom) => log.wait_for_room()?,
+                Err(refused) => return Err(refused.into()),
+            }
+        }
+        self.keys[at].is_written = true;
+        Ok(Presence::Here(()))
+    }
+
+    fn range(
+        &mut self,
+        range: &KindRange<'_>,
+        may_wait: &dyn Fn() -> bool,
+        out: &mut RangeBatch,
+    ) -> Result<Presence<()>, TxError> {
+        let waits = self.waits(may_wait);
+        let table = self.table(range.table, waits)?;
+        out.clear();
+        let mut last: Option<Arc<Proxy>> = None;
+        for _ in 0..out.most {
+            let mut rest = *range;
+            if let Some(last) = &last {
+                let behind = Bound::Excluded(&last.key[..]);
+                match range.is_descending {
+                    true => rest.upper = behind,
+                    false => rest.lower = behind,
+                }
+            }
+            let Some(slot) = self.lock_next(table, &rest, waits)? else {
+                out.is_end = true;
+                break;
+            };
+            let HeldKey { proxy, is_written, .. } = &self.keys[slot as usize];
+            proxy.with_value(*is_written, |value| {
+                let Some(value) = value else { return };
+                let (tag, bytes) = untagged(value);
+                let (key_room, value_room) = out.push(tag, proxy.key.len(), bytes.len());
+                key_room.copy_from_slice(&proxy.key);
+                value_room.copy_from_slice(bytes);
+            });
+            last = Some(proxy.clone());
+        }
+        if let Some(last) = last {
+            out.next.extend_from_slice(&last.key);
+            if !range.is_descending {
+                // The least key above the last one.
+                out.next.push(0);
+            }
+        }
+        out.most = out.most.saturating_mul(2);
+        Ok(Presence::Here(()))
+    }
+
+    fn begin_statement(&mut self) -> bool {
+        self.statement += 1;
+        true
+    }
+
+    fn touched(&self, out: &mut Vec<Stamp>) {
+        out.extend(self.keys.iter().map(|held| held.stamp));
+        let needing = self.tables.iter().filter(|used| used.needs_purged);
+        needing.for_each(|used| used.table.gates.add_purged(out));
+    }
+
+    fn prepare(&mut self) -> Result<(), TxError> {
+        Ok(())
+    }
+
+    fn install(&mut self, _: Stamp) {
+        if self.transaction == 0 {
+            return;
+        }
+        self.kind.base.operate(self.section, |level| {
+            for held in self.keys.iter().filter(|held| held.is_written) {
+                self.tables[held.table].table.commit(level, &held.proxy);
+            }
+        });
+    }
+
+    fn release(&mut self, end: Option<Stamp>) {
+        self.by_proxy.clear();
+        self.by_gap.clear();
+        let mut unused = Vec::new();
+        for held in self.keys.drain(..) {
+            let HeldKey { table, proxy, is_exclusive, is_written, .. } = held;
+            if is_written && let Some(end) = end {
+                proxy.set_stamp(end);
+            }
+            let is_empty = proxy.versions.lock().is_empty();
+            release(&proxy.lock, is_exclusive);
+            if is_empty {
+                unused.push((self.tables[table].table.clone(), proxy));
+            }
+        }
+        for held in self.gaps.drain(..) {
+            release(held.word(), held.is_exclusive);
+            if let HeldGap { table, proxy: Some(proxy), .. } = held
+                && proxy.versions.lock().is_empty()
+            {
+                unused.push((table, proxy));
+            }
+        }
+        for (table, proxy) in unused {
+            purge(&table, &proxy, self.priority);
+        }
+        for used in self.tables.drain(..) {
+            lock_word::release_shared(used.table.gates.gate(self.section));
+        }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        self.kind.base.sections.unclaim(self.section);
+    }
+}
+
+fn release(word: &AtomicU64, is_exclusive: bool) {
+    match is_exclusive {
+        true => lock_word::release_exclusive(word),
+        false => lock_word::release_shared(word),
+    }
+}
+
+/// Takes a key without versions out of the index, unless somebody has its lock or that of its gap. Whoever
+/// has one of them does so later.
+fn purge(table: &Table, proxy: &Proxy, priority: Priority) {
+    if lock_word::try_exclusive(&proxy.lock, priority).is_err() {
+        return;
+    }
+    let is_alone = lock_word::try_exclusive(&proxy.gap, priority).is_ok();
+    let may_purge = is_alone || mutant!(false, PurgedUnderGapLock => true);
+    if may_purge && proxy.versions.lock().is_empty() {
+        table.gates.purge(proxy.stamp());
+        table.index.forget(proxy);
+    }
+    if is_alone {
+        lock_word::release_exclusive(&proxy.gap);
+    }
+    lock_word::release_exclusive(&proxy.lock);
+}
