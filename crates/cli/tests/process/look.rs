@@ -233,7 +233,7 @@ fn commands_of_a_killed_server_run_again() {
     assert!(requests.contains(&serde_json::json!(["INCRBY", "a", "41"])), "{said}");
     let (code, said) = run("check", dir.path(), &[]);
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("a start needs procedure \"commands\" version 1"), "{said}");
+    assert!(said.contains("a start needs procedure \"commands\" version 2"), "{said}");
     let (code, said) = run("dump", dir.path(), &["--table", "db0"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("\"value\":\"42\""), "{said}");
