@@ -74,14 +74,14 @@ impl Experiment for PagedRead {
             workers: vec![1],
             batch: 16,
             runs: 1,
-            run_s: 0.03,
+            run_s: 0.3,
             pool: PoolSize { pool_bytes: 8 << 20, page_bytes: 16 << 10 },
         }
     }
 
     fn adjust(plan: &mut Plan, asked: &Context) {
         plan.runs = asked.runs.unwrap_or(plan.runs).max(1);
-        plan.run_s = asked.seconds.unwrap_or(plan.run_s).max(0.01);
+        plan.run_s = asked.seconds.unwrap_or(plan.run_s).max(0.2);
     }
 
     fn run(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {

@@ -87,7 +87,7 @@ impl Experiment for PagedTpcc {
             scale: Scale { items: 300, customers: 20, ..Scale::small(1) },
             workers: vec![1],
             runs: 1,
-            run_s: 0.05,
+            run_s: 0.3,
             raw_s: 0.02,
             pool: PoolSize { pool_bytes: 8 << 20, page_bytes: 4 << 10 },
             times: vec![2.5],
@@ -96,7 +96,7 @@ impl Experiment for PagedTpcc {
 
     fn adjust(plan: &mut Plan, asked: &Context) {
         plan.runs = asked.runs.unwrap_or(plan.runs).max(1);
-        plan.run_s = asked.seconds.unwrap_or(plan.run_s).max(0.02);
+        plan.run_s = asked.seconds.unwrap_or(plan.run_s).max(0.2);
     }
 
     fn run(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
