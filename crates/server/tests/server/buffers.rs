@@ -185,7 +185,12 @@ fn a_command_whose_reply_does_not_fit_changes_nothing() {
             c.send_raw(&encode(&words.iter().map(|word| word.as_bytes()).collect::<Vec<_>>()));
         }
         let queued = requests.len() - 1;
-        (0..queued).for_each(|_| assert!(matches!(c.read(), Value::Simple(_))));
+        for _ in 0..queued {
+            let reply = c.read();
+            // The end of the connection may take replies with it.
+            let is_one = matches!(reply, Value::Simple(_) | Value::Closed);
+            assert!(is_one, "{requests:?}: {reply:?}");
+        }
         assert!(c.is_closed(), "{:?}", requests[queued]);
     };
     let (one, two) = (format!("1{half}"), format!("2{half}"));

@@ -16,7 +16,7 @@ use crate::common::{Client, TestServer, Value, config, encode, opened};
 
 /// One file: its name and its bytes.
 const FILE: &str = "file";
-/// One record: table, key, tag, value.
+/// One record: table, key, tag, deadline, value.
 const RECORD: &str = "record";
 
 /// Commands of every family that writes.
@@ -127,8 +127,9 @@ fn records(engine: &Engine) -> Vec<String> {
         let mut cursor = 0;
         loop {
             let visit = &mut |key: &[u8], value: stillpoint::ValueRef<'_>| {
-                let (key, tag, value) = (to_base16(key), value.tag(), to_base16(&value.to_vec()));
-                lines.push(format!("{RECORD} {name} {key} {tag} {value}"));
+                let (tag, deadline) = (value.tag(), value.deadline().unwrap_or(0));
+                let (key, value) = (to_base16(key), to_base16(&value.to_vec()));
+                lines.push(format!("{RECORD} {name} {key} {tag} {deadline} {value}"));
             };
             cursor = session.scan(table, cursor, 1000, visit).expect("a scan");
             if cursor == 0 {

@@ -202,7 +202,10 @@ fn a_load_that_stops_is_told() {
     let disk = filled();
     let directory = Path::new("checkpoint");
     let newest = disk.list(directory).expect("a directory").into_iter().max().expect("one");
-    let part = directory.join(newest).join("part-000");
+    let directory = directory.join(newest);
+    let files = disk.list(&directory).expect("a checkpoint");
+    let part = files.into_iter().find(|file| file.starts_with("part-")).expect("a part");
+    let part = directory.join(part);
     let file = disk.open(&part, OpenMode::ReadWrite, Caching::Buffered).expect("it is there");
     file.write_at(&[0xA5; 64], 4096 + 500).expect("writes");
     file.sync().expect("flushes");
