@@ -131,7 +131,7 @@ const fn scenario(name: &'static str, run: fn(), sees: &'static [Bug]) -> Scenar
 }
 
 /// Each bug shows in one of these situations. All but the last were made for one bug.
-const SCENARIOS: [Scenario; 49] = [
+const SCENARIOS: [Scenario; 50] = [
     scenario(
         "keys given up for memory",
         deadlines::what_is_given_up_stays_away,
@@ -330,9 +330,10 @@ const SCENARIOS: [Scenario; 49] = [
         served::a_replayed_patch_waits_for_its_base,
         &[Bug::PatchesWithoutBase],
     ),
+    scenario("deletions during a load", served::a_deleted_key_stays_deleted, &[]),
     scenario(
-        "deletions during a load",
-        served::a_deleted_key_stays_deleted,
+        "deletions during a load, without tombstones",
+        served::a_deleted_key_stays_deleted_without_tombstones,
         &[Bug::LoadForgetsDeletions],
     ),
     scenario(

@@ -75,6 +75,11 @@ fn a_deleted_key_stays_deleted() {
 }
 
 #[test]
+fn a_deleted_key_stays_deleted_without_tombstones() {
+    served::a_deleted_key_stays_deleted_without_tombstones();
+}
+
+#[test]
 fn a_wait_for_the_disk_holds_up_nobody() {
     served::a_wait_for_the_disk_holds_up_nobody();
 }

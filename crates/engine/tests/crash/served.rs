@@ -317,6 +317,30 @@ pub(crate) fn a_deleted_key_stays_deleted() {
     assert_eq!(all(&mut session), (30..200).collect::<Vec<_>>(), "after the checkpoint");
 }
 
+/// As [`a_deleted_key_stays_deleted`], with full checkpoints: nothing else keeps the cell of a deleted key.
+pub(crate) fn a_deleted_key_stays_deleted_without_tombstones() {
+    let disk = SimDisk::new(1);
+    let (engine, _) = open(&disk, &FULL, false);
+    let table = engine.table("things").expect("a table");
+    let mut session = engine.session().expect("a session");
+    (0..200).for_each(|number| put(&mut session, table, number, b"old"));
+    engine.checkpoint().expect("a full one");
+    drop((session, engine));
+    let disk = disk.crash(1);
+    let mut served = Served::open(&disk, &FULL);
+    (20..30).for_each(|number| assert!(delete(&mut served.session, table, number)));
+    served.session.flush().expect("durable");
+    // Idle sessions reclaim the cells of deleted keys.
+    for _ in 0..20 {
+        served.session.idle();
+    }
+    (20..30).for_each(|number| assert_eq!(get(&mut served.session, table, number), None));
+    let (engine, mut session) = served.finish();
+    let left = (0..200).filter(|&number| get(&mut session, table, number).is_some()).count();
+    assert_eq!(left, 190, "deleted keys came back with the load");
+    drop((session, engine));
+}
+
 /// Who reads a record from the disk holds up nobody. A flush of tables waits for read sections, and goes
 /// on. So does a session that leaves such records alone.
 pub(crate) fn a_wait_for_the_disk_holds_up_nobody() {
