@@ -147,6 +147,14 @@ impl Paper {
         }
         (state, gsns)
     }
+
+    /// What the scan has taken for an unpublished checkpoint is of its point of consistency, too: no commit
+    /// overwrites a record that the scan may still read.
+    fn assert_part_of(&self, state: &State) {
+        for (key, value, _) in self.0.lock().drain(..) {
+            assert_eq!(state.get(&key), value.as_ref(), "key {key:?} of an unpublished checkpoint");
+        }
+    }
 }
 
 /// A commit: stamp, epoch, and what it wrote.
@@ -574,6 +582,8 @@ fn checkpoint(world: &World, gives_up: Option<usize>) {
         let (state, _) = paper.state_after(base.unwrap_or_default());
         assert_eq!(state, world.history.state_before(epoch), "checkpoint {epoch}");
         *world.published.lock() = Some(state);
+    } else if world.store.rules().write == WriteRule::StoreStable {
+        paper.assert_part_of(&world.history.state_before(epoch));
     }
 }
 

@@ -34,7 +34,7 @@ impl ColdRecords for Checkpoint {
         key: &[u8],
     ) -> Result<FoundRecord, UnreadableRecord> {
         thread::yield_now();
-        Ok(KEYS.contains(&key).then(|| (0, b"old".to_vec())))
+        Ok(KEYS.contains(&key).then(|| (Default::default(), b"old".to_vec())))
     }
 }
 
