@@ -17,7 +17,9 @@ use stillpoint_format::names::CheckpointKind;
 use stillpoint_io::{Clock, Disk, Pace, catch_panic};
 use stillpoint_store::{
     Checkpointer, LogRefused, Outcome, Phase, PointOfConsistency, SchemeLog, Sink, Stamp, Store,
+    planted,
 };
+use stillpoint_sync::mutant;
 
 use crate::error::CheckpointError;
 use crate::progress::Progress;
@@ -210,23 +212,24 @@ pub fn run_checkpoint(cycle: &Cycle, sink: &Arc<dyn Sink>) -> Result<Captured, C
 ///
 /// # Errors
 /// Another checkpoint is under way, there is no slot, it was cancelled, or a thread panicked. The
-/// next checkpoint does the work before it begins.
+/// next checkpoint does the work before it begins, without a pace.
 pub fn work_after_capture(cycle: &Cycle) -> Result<(), CheckpointError> {
     let driver = cycle.store.driver();
     if !cycle.scheme.has_work_left(driver.now().epoch()) {
         return Ok(());
     }
     let _permit = driver.try_permit().ok_or(CheckpointError::Busy)?;
-    do_work_left(cycle, &Slots::claim(&cycle.store, cycle.threads)?)
+    do_work_left(cycle, cycle.pace, &Slots::claim(&cycle.store, cycle.threads)?)
 }
 
 /// The work that the scheme has left. The caller has the permit, in REST.
-fn do_work_left(cycle: &Cycle, slots: &Slots) -> Result<(), CheckpointError> {
+fn do_work_left(cycle: &Cycle, pace: Pace, slots: &Slots) -> Result<(), CheckpointError> {
     let epoch = cycle.store.driver().now().epoch();
     if !cycle.scheme.has_work_left(epoch) {
         return Ok(());
     }
     let nothing: Arc<dyn Sink> = Arc::new(DiscardSink);
+    let cycle = &Cycle { pace, ..cycle.clone() };
     let scan =
         CaptureScan::new(cycle, epoch, &nothing, cycle.clock.monotonic_ns(), Work::AfterCapture);
     Arc::new(scan).run(slots)?;
@@ -248,7 +251,8 @@ fn run_phases(
         return Err(CheckpointError::Cancelled);
     }
     let slots = Slots::claim(&cycle.store, cycle.threads)?;
-    do_work_left(cycle, &slots)?;
+    // The log or the memory may wait for this checkpoint, so what has to come before it has no pace.
+    do_work_left(cycle, Pace::Unpaced, &slots)?;
     let passage = Passage { cycle, epoch, make_sink };
     let taken = caught(|| passage.take(&slots));
     let taken = match passage.come_to_rest(&slots) {
@@ -383,7 +387,9 @@ impl Passage<'_> {
     /// Enters RESOLVE. If the point of consistency is a moment, commits go on.
     fn pass_point(&self, point: PointOfConsistency, stop: &mut Stop<'_>) {
         self.enter(Phase::Resolve);
-        if point == PointOfConsistency::Physical {
+        let is_moment = point == PointOfConsistency::Physical;
+        let driver = self.cycle.store.driver();
+        if mutant!(in driver; is_moment, StopEndsEarly => point.stops_commits()) {
             stop.end();
         }
     }

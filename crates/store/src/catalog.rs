@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use stillpoint_mem::{AddressSpace, RegionError};
 use stillpoint_sync::atomic::{
-    AtomicBool, AtomicU32, AtomicU64,
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
 use stillpoint_sync::{CachePadded, Mutex, RwLock, lock_word};
@@ -127,8 +127,18 @@ struct Retired {
     /// The catalog version that replaced this generation.
     version: u64,
     replaced: Replaced,
-    /// The number of resets of the pool of stable versions by then.
-    resets: u64,
+    /// The number of resets of the pool of stable versions by then, if commits stored versions then.
+    resets: Option<u64>,
+}
+
+impl Retired {
+    /// Whether slots of the pool may belong to stable versions of the table: commits stored them, and the
+    /// pool was not reset since. After a [checkpoint that lost its marks](PhaseDriver::spoil) records refer
+    /// to slots that are free.
+    fn has_versions(&self, memory: &Memory, driver: &PhaseDriver) -> bool {
+        let resets = memory.pool.as_ref().map(|pool| pool.resets());
+        self.resets.is_some() && self.resets == resets && !driver.is_spoilt(u64::MAX)
+    }
 }
 
 /// The tables, by number and by owner of slabs.
@@ -147,6 +157,8 @@ pub(crate) struct Catalog {
     owners: Mutex<Vec<(u32, Arc<Table>)>>,
     next_owner: AtomicU32,
     retired: Mutex<Vec<Retired>>,
+    /// Replaced tables that are not in `retired` any more, and whose slabs are being freed.
+    being_freed: AtomicUsize,
     /// Per worker, 1 + the catalog version at the begin of its open transaction. 0 without an open
     /// transaction.
     transactions: Box<[CachePadded<AtomicU64>]>,
@@ -165,6 +177,7 @@ impl Catalog {
             owners: Mutex::default(),
             next_owner: AtomicU32::new(1),
             retired: Mutex::default(),
+            being_freed: AtomicUsize::new(0),
             transactions: (0..workers).map(|_| CachePadded::new(AtomicU64::new(0))).collect(),
             unreclaimed: Mutex::default(),
         }
@@ -197,8 +210,8 @@ impl Catalog {
     }
 
     /// Replaces tables, or adds those whose numbers are new. The store is quiesced.
-    /// `resets` counts those of the pool of stable versions.
-    pub(crate) fn replace(&self, new: Vec<NewTable>, replaced: Replaced, resets: u64) {
+    /// `resets` counts those of the pool of stable versions, if commits store versions now.
+    pub(crate) fn replace(&self, new: Vec<NewTable>, replaced: Replaced, resets: Option<u64>) {
         let _changing = self.changing.lock();
         self.own(&new);
         let (old, version) = self.put(new);
@@ -277,12 +290,16 @@ impl Catalog {
     /// Present tables, and replaced ones whose slabs are not freed yet.
     pub(crate) fn generations_held(&self) -> usize {
         let present = self.tables.read().iter().flatten().count();
-        present + self.retired.lock().len()
+        let retired = self.retired.lock();
+        // Relaxed: the mutex orders.
+        present + retired.len() + self.being_freed.load(Relaxed)
     }
 
     /// Whether the slabs of a replaced table are not freed yet. Call this outside of read sections.
     pub(crate) fn has_retired(&self) -> bool {
-        !self.retired.lock().is_empty()
+        let retired = self.retired.lock();
+        // Acquire: partner of the Release in `free`, after which the memory is free.
+        !retired.is_empty() || self.being_freed.load(Acquire) > 0
     }
 
     /// Announces a worker's transaction, which began with the tables of `version` and may keep
@@ -329,17 +346,38 @@ impl Catalog {
 
     /// Drops the replaced tables that nobody can reach any more.
     ///
+    /// Their memory is freed with no lock held. It takes time that grows with the tables, and
+    /// [`replace`](Self::replace) wants the lock of `retired` while all commits wait.
+    pub(crate) fn drop_retired(&self, memory: &Memory, driver: &PhaseDriver) {
+        let unreachable = self.take_unreachable(memory, driver);
+        self.free(unreachable, memory, driver);
+    }
+
+    /// Frees the memory of tables that [`take_unreachable`](Self::take_unreachable) has given.
+    fn free(&self, unreachable: Vec<Retired>, memory: &Memory, driver: &PhaseDriver) {
+        for old in &unreachable {
+            if let Some(resets) = old.resets.filter(|_| old.has_versions(memory, driver)) {
+                free_versions(memory, old.table.owner, resets);
+            }
+            memory.arena.drop_owner(old.table.owner);
+        }
+        // Release: partner of the Acquire in `has_retired`.
+        self.being_freed.fetch_sub(unreachable.len(), Release);
+    }
+
+    /// Takes the replaced tables that nobody can reach any more out of `retired`.
+    ///
     /// The grace periods pass with `retired` locked. No thread takes that lock inside a read
     /// section, or while it holds a lock that is taken inside read sections. (`replace` has
     /// released `tables` before.) So no read section that this call waits for can wait for this
     /// lock.
-    pub(crate) fn drop_retired(&self, memory: &Memory, driver: &PhaseDriver) {
+    fn take_unreachable(&self, memory: &Memory, driver: &PhaseDriver) -> Vec<Retired> {
         let mut retired = self.retired.lock();
         // A checkpoint may still have to capture an old generation.
         let at_rest = driver.now().phase() == Phase::Rest;
         let may_go = |old: &Retired| at_rest || old.replaced == Replaced::Forgotten;
         if !retired.iter().any(may_go) {
-            return;
+            return Vec::new();
         }
         driver.read_sections().wait_grace_period();
         let is_open = |old: &Retired| {
@@ -362,10 +400,10 @@ impl Catalog {
         let is_free = |old: &Retired| {
             unreachable.contains(&old.table.owner) && !memory.is_pinned(old.table.owner)
         };
-        for Retired { table, resets, .. } in retired.extract_if(.., |old| is_free(old)) {
-            free_versions(memory, table.owner, resets);
-            memory.arena.drop_owner(table.owner);
-        }
+        let free: Vec<Retired> = retired.extract_if(.., |old| is_free(old)).collect();
+        // Relaxed: the mutex orders.
+        self.being_freed.fetch_add(free.len(), Relaxed);
+        free
     }
 }
 
@@ -383,10 +421,87 @@ fn free_versions(memory: &Memory, owner: u32, resets: u64) {
             let cell = Cell::new(memory, number);
             // Relaxed: the grace period before this call orders.
             let bits = lock_word::status(cell.lock().load(Relaxed));
-            let has_version = cell.is_record() && bits & status::SHADOW != 0;
-            cell.copy(1).pooled().filter(|_| has_version).map(|version| version.slot)
+            if bits & status::SHADOW == 0 || !cell.is_record() {
+                return None;
+            }
+            // The reference lies at the end of the cell, on another cache line.
+            cell.copy(1).pooled().map(|version| version.slot)
         });
         stored.extend(versions);
         pool.erase_all(&mut stored, resets);
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::rules::{CellRules, Reuse, WriteRule};
+    use crate::store::{Store, StoreConfig};
+
+    const T: TableId = TableId(0);
+
+    fn store() -> Store {
+        let rules = CellRules {
+            write: WriteRule::StoreStable,
+            reuse: Reuse::OutsideOfCaptures,
+            ..CellRules::BEFORE_IMAGES
+        };
+        let config = StoreConfig { stable_pool_bytes: Some(1 << 20), ..StoreConfig::default() };
+        let store = Store::new(&config, rules).expect("address space");
+        store.add_table(T, 1).expect("address space");
+        store
+    }
+
+    /// Puts an empty table in the place of the present one.
+    fn empty(store: &Store) {
+        let new = store.new_table(T, 2).expect("address space");
+        let quiesced = store.driver().quiesce();
+        store.replace_tables(&quiesced, vec![new], Replaced::Forgotten);
+    }
+
+    /// Whether the table that was emptied last is searched for stable versions.
+    fn is_searched(store: &Store) -> bool {
+        let retired = store.catalog().retired.lock();
+        let last = retired.last().expect("a table was emptied");
+        last.has_versions(store.memory(), store.driver())
+    }
+
+    /// A search visits every record. So it is made only where commits may have stored versions.
+    #[test]
+    fn emptied_tables_are_searched_for_versions_only_where_some_may_be() {
+        let store = store();
+        let driver = store.driver();
+        empty(&store);
+        assert!(!is_searched(&store), "at rest");
+        driver.advance(Phase::Prepare);
+        empty(&store);
+        assert!(!is_searched(&store), "before the point of consistency");
+        driver.advance(Phase::Resolve);
+        driver.advance(Phase::Capture);
+        empty(&store);
+        assert!(is_searched(&store), "commits store versions");
+        store.memory().pool.as_ref().expect("a pool").reset();
+        assert!(!is_searched(&store), "all slots are free");
+        empty(&store);
+        assert!(is_searched(&store));
+        driver.spoil(u64::MAX);
+        assert!(!is_searched(&store), "marks of an earlier checkpoint may be left");
+    }
+
+    /// Who empties a table holds up all commits, and does not wait until the memory of another is free.
+    #[test]
+    fn a_table_is_emptied_while_the_memory_of_another_is_freed() {
+        let store = store();
+        empty(&store);
+        let (catalog, memory, driver) = (store.catalog(), store.memory(), store.driver());
+        let unreachable = catalog.take_unreachable(memory, driver);
+        assert_eq!((unreachable.len(), catalog.generations_held()), (1, 2));
+        assert!(catalog.has_retired() && store.memory_returns());
+        assert!(catalog.retired.try_lock().is_some(), "the next one is not held up");
+        empty(&store);
+        catalog.free(unreachable, memory, driver);
+        assert!(catalog.has_retired() && catalog.generations_held() == 2);
+        catalog.drop_retired(memory, driver);
+        assert!(!catalog.has_retired() && catalog.generations_held() == 1);
     }
 }

@@ -63,11 +63,17 @@ pub enum Bug {
     RelocatedUnclaimed = 25,
     /// A commit beyond the pool of stable versions overwrites without a claim.
     ExceededUnclaimed = 26,
+    /// Commits go on before the end of a capture for which they are stopped.
+    StopEndsEarly = 27,
+    /// A commit that changes nothing but a deadline sets no dirty mark.
+    DeadlineUnmarked = 28,
+    /// A commit that changes nothing but a deadline leaves it out, where cells have copies.
+    DeadlineNotCopied = 29,
 }
 
 impl Bug {
     /// Every bug.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 29] = [
         Self::PhaseReadBeforeLocks,
         Self::InsertWithoutMark,
         Self::DeleteWithoutBeforeImage,
@@ -94,6 +100,9 @@ impl Bug {
         Self::RelocatedNotReplaced,
         Self::RelocatedUnclaimed,
         Self::ExceededUnclaimed,
+        Self::StopEndsEarly,
+        Self::DeadlineUnmarked,
+        Self::DeadlineNotCopied,
     ];
 }
 

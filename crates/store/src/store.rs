@@ -707,7 +707,8 @@ impl Store {
     /// If another store was quiesced.
     pub fn replace_tables(&self, quiesced: &Quiesced<'_>, new: Vec<NewTable>, replaced: Replaced) {
         assert!(quiesced.is_of(self.driver()), "the quiesce of another store");
-        let resets = self.memory.pool.as_ref().map_or(0, |pool| pool.resets());
+        let pool = self.memory.pool.as_ref().filter(|_| self.driver().now().is_capturing());
+        let resets = pool.map(|pool| pool.resets());
         self.catalog.replace(new, replaced, resets);
         // Release: partner of the Acquire loads in `memory_returns` and in `maintain`.
         self.replacements.fetch_add(1, Release);

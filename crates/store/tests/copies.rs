@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use stillpoint_store::rules::{alternate_copy, second_copy, status};
 use stillpoint_store::{
-    Capture, CellRules, DeletedKey, DirtyRule, Lane, NoLog, Phase, RecordImage, Reuse,
+    Capture, CellRules, DeletedKey, DirtyRule, Lane, Mode, NoLog, Phase, RecordImage, Reuse,
     StatusChanges, Store, TableId, Tx, Worker, WriteRule,
 };
 
@@ -56,8 +56,11 @@ const RULES: [CellRules; 6] = [ZIGZAG, SHADOW, PING_PONG, PIGGYBACK, ALONGSIDE, 
 /// Keeps the keys that a capture emits, with the lengths of their values.
 struct Found {
     slot: usize,
-    records: Vec<(Vec<u8>, usize)>,
+    records: Vec<(Vec<u8>, Shape)>,
 }
+
+/// Length and deadline of a value.
+type Shape = (usize, u64);
 
 impl Capture for Found {
     fn slot(&self) -> usize {
@@ -74,7 +77,8 @@ impl Capture for Found {
 
 impl Lane for Found {
     fn emit(&mut self, record: &RecordImage<'_>) {
-        self.records.push((record.key.to_vec(), record.value.len()));
+        let shape = (record.value.len(), record.value.label().deadline);
+        self.records.push((record.key.to_vec(), shape));
     }
     fn emit_deletion(&mut self, _: &DeletedKey<'_>) {
         unreachable!("a checkpoint of everything");
@@ -85,7 +89,7 @@ impl Lane for Found {
 }
 
 /// A checkpoint; `meanwhile` runs between the point of consistency and the capture.
-fn checkpoint(store: &Store, rule: WriteRule, meanwhile: impl FnOnce()) -> Vec<(Vec<u8>, usize)> {
+fn checkpoint(store: &Store, rule: WriteRule, meanwhile: impl FnOnce()) -> Vec<(Vec<u8>, Shape)> {
     let driver = store.driver();
     let slot = driver.read_sections().claim().expect("a free slot");
     driver.advance(Phase::Prepare);
@@ -132,34 +136,73 @@ fn checkpoint(store: &Store, rule: WriteRule, meanwhile: impl FnOnce()) -> Vec<(
     found.records
 }
 
-/// Some keys get large values, some a patch of one, some a small value, some are deleted.
-fn change(worker: &mut Worker, random: &mut Random, lens: &mut [Option<usize>]) {
+/// Some keys get large values, some a patch of one, some a small value, some are deleted. Some get another
+/// deadline, and some give their value to another key, with which they share its blocks.
+fn change(worker: &mut Worker, random: &mut Random, shapes: &mut [Option<Shape>]) {
     for key in 0..KEYS {
-        let (name, len) = (key.to_be_bytes(), lens[key as usize]);
-        let new = match (random.below(5), len) {
-            (0, _) => None,
-            (1, Some(len)) => {
-                let patched = worker.transact(|tx| tx.patch(T, &name, len / 2, &[7; 9]));
-                patched.expect("memory");
-                Some(len.max(len / 2 + 9))
+        let (name, at) = (key.to_be_bytes(), key as usize);
+        let (what, deadline) = (random.below(7), random.below(3) as u64);
+        let long = 300_000 + random.below(700_000);
+        let other = random.below(KEYS as usize);
+        let done = match (what, shapes[at]) {
+            (0, _) => {
+                shapes[at] = None;
+                worker.transact(|tx| tx.delete(T, &name).map(drop))
             }
-            (2, _) => Some(random.below(300)),
-            _ => Some(300_000 + random.below(700_000)),
+            (1, Some((len, deadline))) => {
+                shapes[at] = Some((len.max(len / 2 + 9), deadline));
+                worker.transact(|tx| tx.patch(T, &name, len / 2, &[7; 9]))
+            }
+            (2, _) => {
+                shapes[at] = Some((long / 3_000, 0));
+                worker.transact(|tx| tx.put(T, &name, &vec![key as u8; long / 3_000]))
+            }
+            (3, Some((len, _))) => {
+                shapes[at] = Some((len, deadline));
+                worker.transact(|tx| {
+                    let slot = tx.key(T, &name, Mode::Write)?;
+                    tx.set_slot_deadline(slot, deadline)
+                })
+            }
+            (4, Some(shape)) if other != at => {
+                // In every second case both keys keep the value, and share its blocks.
+                let moves = deadline == 0;
+                shapes[other] = Some(shape);
+                if moves {
+                    shapes[at] = None;
+                }
+                let to = (other as u64).to_be_bytes();
+                worker.transact(|tx| share(tx, (&name, &to), moves))
+            }
+            _ => {
+                shapes[at] = Some((long, deadline));
+                worker.transact(|tx| tx.put_until(T, &name, &vec![key as u8; long], deadline))
+            }
         };
-        let is_patched = len.is_some() && new.is_some_and(|new| Some(new) == len);
-        let done = worker.transact(|tx| match new {
-            None => tx.delete(T, &name).map(|_| ()),
-            Some(_) if is_patched => Ok(()),
-            Some(len) => tx.put(T, &name, &vec![key as u8; len]),
-        });
         done.expect("a value that is lost takes memory");
-        lens[key as usize] = new;
     }
 }
 
-fn expected(lens: &[Option<usize>]) -> Vec<(Vec<u8>, usize)> {
-    let named = (0..KEYS).zip(lens);
-    named.filter_map(|(key, len)| Some((key.to_be_bytes().to_vec(), (*len)?))).collect()
+/// Gives key `to` the value of key `from`, which is then deleted if the value `moves`.
+fn share(
+    tx: &mut Tx<'_>,
+    (from, to): (&[u8], &[u8]),
+    moves: bool,
+) -> Result<(), stillpoint_store::TxError> {
+    let (source, target) = (tx.key(T, from, Mode::Write)?, tx.key(T, to, Mode::Write)?);
+    let label = tx.value(source).expect("it is there").label();
+    let is_large = tx.can_share_slot(source, target);
+    if !tx.share_slot(source, target, label)? {
+        let value = tx.value(source).expect("it is there").to_vec();
+        assert!(!is_large && value.len() < 300_000, "blocks of {} bytes are shared", value.len());
+        tx.put_slot_labelled(target, label, &value)?;
+    }
+    if moves { tx.delete_slot(source).map(drop) } else { Ok(()) }
+}
+
+fn expected(shapes: &[Option<Shape>]) -> Vec<(Vec<u8>, Shape)> {
+    let named = (0..KEYS).zip(shapes);
+    named.filter_map(|(key, shape)| Some((key.to_be_bytes().to_vec(), (*shape)?))).collect()
 }
 
 #[test]
@@ -170,12 +213,12 @@ fn blocks_of_several_copies_are_freed() {
             let store = store_with(LIMIT_BYTES, 4, seed, rules);
             let log = Box::new(NoLog::default());
             let mut worker = Worker::new(Arc::clone(&store), log).expect("a free slot");
-            let mut lens = vec![None; KEYS as usize];
+            let mut shapes = vec![None; KEYS as usize];
             for round in 0..env_or("STORE_TEST_COPY_ROUNDS", ROUNDS) {
-                change(&mut worker, &mut random, &mut lens);
+                change(&mut worker, &mut random, &mut shapes);
                 if round % 3 == 0 {
-                    let at_point = expected(&lens);
-                    let meanwhile = || change(&mut worker, &mut random, &mut lens);
+                    let at_point = expected(&shapes);
+                    let meanwhile = || change(&mut worker, &mut random, &mut shapes);
                     let found = checkpoint(&store, rules.write, meanwhile);
                     assert_eq!(found, at_point, "{rules:?}, seed {seed}, round {round}");
                     let used = store.stable_pool_bytes().used_bytes;
@@ -326,5 +369,44 @@ fn a_capture_does_not_hold_up_cells_that_it_does_not_need() {
             assert!((50..300).contains(&cells), "{rules:?}: {cells} cells");
         });
         assert_eq!(found.len(), 50, "{rules:?}");
+    }
+}
+
+/// The first patch after a point of consistency copies the part of a large value that it changes. The other
+/// copies share the rest, so the values need hardly more memory than they have bytes.
+#[test]
+fn a_first_patch_of_a_period_copies_one_part() {
+    const LARGE: u64 = 60;
+    const BYTES: usize = 1 << 20;
+    for rules in RULES {
+        let store = store_with(LIMIT_BYTES, 4, 1, rules);
+        let log = Box::new(NoLog::default());
+        let mut worker = Worker::new(Arc::clone(&store), log).expect("a free slot");
+        let mut values = vec![vec![1; BYTES]; LARGE as usize];
+        for (key, value) in (0..LARGE).zip(&values) {
+            worker.transact(|tx| tx.put(T, &key.to_be_bytes(), value)).expect("memory");
+        }
+        for period in 0..5u8 {
+            let found = checkpoint(&store, rules.write, || {
+                for (key, value) in (0..LARGE).zip(&mut values) {
+                    let at = (usize::from(period) * 200_000 + key as usize * 9_000) % (BYTES - 8);
+                    value[at..at + 8].copy_from_slice(&[period; 8]);
+                    let patch = |tx: &mut Tx<'_>| tx.patch(T, &key.to_be_bytes(), at, &[period; 8]);
+                    worker.transact(patch).unwrap_or_else(|error| {
+                        panic!("{rules:?}, period {period}: {error}");
+                    });
+                }
+            });
+            assert_eq!(found.len() as u64, LARGE, "{rules:?}");
+            for _ in 0..100 {
+                worker.idle();
+                store.maintain();
+            }
+        }
+        for (key, value) in (0..LARGE).zip(&values) {
+            let get = |tx: &mut Tx<'_>| Ok(tx.get(T, &key.to_be_bytes())?.map(|it| it.to_vec()));
+            let found = worker.transact(get).expect("reads");
+            assert!(found.as_ref() == Some(value), "{rules:?}: key {key}");
+        }
     }
 }

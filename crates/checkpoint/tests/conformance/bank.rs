@@ -14,6 +14,7 @@ use stillpoint_format::{Label, Stamp};
 use stillpoint_io::{Clock, JoinHandle, RealClock, Rng, SeededRng, spawn};
 use stillpoint_store::{Bug, KeySet, Mode, Procedure, Slot, Store, TableId, Tx, TxError, Worker};
 
+use crate::mirror::rename;
 use crate::model::{History, Key, State, apply, assert_same, labelled};
 use crate::world::{World, entry, money};
 
@@ -235,7 +236,8 @@ impl Client {
 
     fn blob(&mut self) {
         let key = account(self.pick(BLOB_KEYS));
-        let (what, len) = (self.pick(6), self.pick(150_000) as usize + 1);
+        let other = account(self.pick(BLOB_KEYS));
+        let (what, len) = (self.pick(7), self.pick(150_000) as usize + 1);
         let fill = self.pick(256) as u8;
         let done = self.worker.transact(|tx| match what {
             0 => tx.delete(BLOBS, &key).map(|_| ()),
@@ -252,6 +254,7 @@ impl Client {
                 }
                 tx.set_slot_deadline(slot, u64::from(fill))
             }
+            6 if other != key => rename(tx, BLOBS, &key, &other),
             _ => {
                 let slot = tx.key(BLOBS, &key, Mode::Write)?;
                 tx.put_slot_labelled(slot, labelled(fill), &vec![fill; len])

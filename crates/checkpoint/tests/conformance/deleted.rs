@@ -77,6 +77,7 @@ impl Checkpointer for Interrupted {
         self.scheme.has_work_left(epoch)
     }
     fn after_capture(&self, store: &Store, unit: usize, to: &mut dyn Capture) {
+        self.work_in(Phase::Rest);
         self.scheme.after_capture(store, unit, to);
     }
     fn after_capture_ended(&self, epoch: u64) {

@@ -9,6 +9,7 @@ use stillpoint_store::{Bug, PointOfConsistency};
 
 use crate::bank::{self, Plan, Share, rows_that_take_checkpoints};
 use crate::faults::cancel_everywhere;
+use crate::mirror;
 use crate::traps::{commits_under_way, every_span};
 use crate::world::World;
 
@@ -16,6 +17,7 @@ const BUG: &str = "STILLPOINT_TEST_BUG";
 const CHECK: &str = "STILLPOINT_TEST_CHECK";
 const SCHEME: &str = "STILLPOINT_TEST_SCHEME";
 const PATIENCE: Duration = Duration::from_secs(60);
+const CHECKS: u64 = 5;
 
 /// The schemes whose code contains the bug, and which are in the share of this run: at least one.
 fn schemes_of_run(bug: Bug) -> impl Iterator<Item = &'static str> {
@@ -45,6 +47,9 @@ fn schemes_with(bug: Bug) -> &'static [&'static str] {
         | Bug::ChainForgotten
         | Bug::MovedWithoutStatus => &OF_CHANGES_AND_FUZZY[1..],
         Bug::TombstoneDropped => OF_CHANGES_AND_FUZZY,
+        Bug::DeadlineUnmarked => &OF_CHANGES_AND_FUZZY[1..],
+        Bug::DeadlineNotCopied => OF_COPIES,
+        Bug::StopEndsEarly => &["naive", "naive:partial"],
         Bug::NotBroughtOver => &["hourglass", "piggyback", "ping-pong:partial"],
         Bug::WriteRuleForgotten => OF_COPIES,
         Bug::ParentRead => &["fork"],
@@ -115,6 +120,7 @@ fn check(number: usize, scheme: &str, bug: Option<Bug>) -> bool {
                 bank::check(&world, plan, &outcome);
             }
         }
+        4 => mirror::compare(row, 1, &plant),
         _ => return false,
     }
     true
@@ -163,7 +169,7 @@ fn every_planted_bug_is_caught() {
     let share = Share::of_run();
     for (at, scheme) in rows_that_take_checkpoints().map(|row| row.name).enumerate() {
         // Without a bug these checks are tests of their own.
-        for number in (0..4).filter(|number| share.has(4 * at as u64 + number)) {
+        for number in (0..CHECKS).filter(|number| share.has(CHECKS * at as u64 + number)) {
             let number = number as usize;
             let context = format!("check {number} of {scheme} fails without a bug");
             assert!(passes(number, scheme, "none"), "{context}");
@@ -172,7 +178,7 @@ fn every_planted_bug_is_caught() {
     let mut missed = Vec::new();
     for bug in Bug::ALL {
         for scheme in schemes_of_run(bug) {
-            if (0..4).all(|number| passes(number, scheme, &format!("{bug:?}"))) {
+            if (0..CHECKS as usize).all(|number| passes(number, scheme, &format!("{bug:?}"))) {
                 missed.push(format!("{bug:?} in {scheme}"));
             }
         }

@@ -1,16 +1,19 @@
 //! The two forms of a physical point of consistency: one waits for commits under way, and one, as
 //! published, for open transactions.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use stillpoint_checkpoint::{
     CheckpointError, Cycle, Pace, Progress, QuiesceFor, Row, Wanted, run_checkpoint,
+    work_after_capture,
 };
-use stillpoint_io::{Clock, JoinHandle, RealClock, spawn};
-use stillpoint_store::{Outcome, Phase, PointOfConsistency, Sink, TableId};
+use stillpoint_io::{Clock, JoinHandle, ManualClock, RealClock, spawn};
+use stillpoint_store::{Checkpointer, Outcome, Phase, PointOfConsistency, Sink, TableId};
 
 use crate::bank::{self, Plan, rows_that_take_checkpoints};
 use crate::deleted::Interrupted;
@@ -204,32 +207,101 @@ fn long_work_comes_before_the_announcement_of_the_point() {
     }
 }
 
-/// What a checkpoint has left to copy is copied before the next one enters PREPARE. It goes at the pace, and
-/// can be cancelled. Nothing has changed then.
-#[test]
-fn copying_that_is_left_can_be_cancelled() {
+/// A world under piggyback with so many values of 1,000 bytes, whose last checkpoint has copied nothing.
+fn with_work_left(values: u32) -> (Arc<World>, Arc<dyn Sink>) {
     let row = rows_that_take_checkpoints().find(|row| row.name == "piggyback").expect("a row");
     let world = world(row, QuiesceFor::Commits);
     let mut worker = world.worker(1);
-    for key in 0..100u8 {
-        worker.transact(|tx| tx.put(T, &[key], &[key; 1_000])).expect("memory");
+    for key in 0..values {
+        worker.transact(|tx| tx.put(T, &key.to_be_bytes(), &[1; 1_000])).expect("memory");
     }
     drop(worker);
     let sink: Arc<dyn Sink> = Arc::new(MemorySink::default());
     let cycle = world.cycle();
     let captured = run_checkpoint(&cycle, &sink).expect("no fault was injected");
     cycle.ended(captured.epoch, Outcome::Abandoned);
+    (world, sink)
+}
+
+/// What a checkpoint has left to copy is copied before the next one enters PREPARE. That can be cancelled.
+/// Nothing has changed then.
+#[test]
+fn copying_that_is_left_can_be_cancelled() {
+    let (world, sink) = with_work_left(100);
     let progress = Arc::new(Progress::default());
-    let slow = Cycle { pace: Pace::BytesPerSecond(1), progress: progress.clone(), ..world.cycle() };
-    let cancelling = spawn("cancel", move || {
-        RealClock.sleep(OPEN_FOR);
-        progress.cancel();
+    let cancelling = progress.clone();
+    let scheme: Arc<dyn Checkpointer> = Arc::new(Interrupted {
+        scheme: world.scheme().clone(),
+        work: Box::new(move || cancelling.cancel()),
     });
+    let cycle = Cycle { scheme, progress, threads: 1, ..world.cycle() };
     let before = world.store.driver().now();
-    let cut_off = run_checkpoint(&slow, &sink).expect_err("it was cancelled");
+    let cut_off = run_checkpoint(&cycle, &sink).expect_err("it was cancelled");
     assert!(matches!(cut_off, CheckpointError::Cancelled), "{cut_off}");
-    assert_eq!(world.store.driver().now().epoch(), before.epoch());
-    cancelling.expect("a thread").join().expect("no panic");
+    assert_eq!(world.store.driver().now(), before, "it has not begun");
+    assert!(world.scheme().has_work_left(before.epoch()));
     let (epoch, found) = world.take_and_load();
-    assert_same(&found, &world.expected(epoch), row.name);
+    assert_same(&found, &world.expected(epoch), "piggyback");
+}
+
+/// The log or the memory may wait for the checkpoint. So what has to be copied before has no pace.
+#[test]
+fn copying_that_is_left_has_no_pace() {
+    let (world, sink) = with_work_left(100);
+    let progress = Arc::new(Progress::default());
+    let (begun, late) = (progress.clone(), progress.clone());
+    let mut cycle = Cycle { pace: Pace::BytesPerSecond(1), progress, ..world.cycle() };
+    cycle.observer = Some(Arc::new(move |phase, _| {
+        if phase == Phase::Prepare {
+            begun.change_pace(Pace::Unpaced);
+        }
+    }));
+    let is_over = Arc::new(AtomicBool::new(false));
+    let over = is_over.clone();
+    let watch = spawn("watch", move || {
+        // At the pace the copying takes a day.
+        for _ in 0..1_000 {
+            if over.load(SeqCst) {
+                return;
+            }
+            RealClock.sleep(OPEN_FOR);
+        }
+        late.cancel();
+    });
+    let taken = run_checkpoint(&cycle, &sink);
+    is_over.store(true, SeqCst);
+    let captured = taken.expect("it went ahead at once");
+    cycle.ended(captured.epoch, Outcome::Abandoned);
+    watch.expect("a thread").join().expect("no panic");
+}
+
+/// The copier after a capture keeps the pace, and several threads share its work.
+#[test]
+fn a_copier_keeps_the_pace_with_several_threads() {
+    // More than two groups of slabs.
+    const VALUES: u32 = 6_000;
+    let (world, _) = with_work_left(VALUES);
+    let threads = Arc::<Mutex<HashSet<ThreadId>>>::default();
+    let seen = threads.clone();
+    let note = move || {
+        seen.lock().insert(std::thread::current().id());
+        // The first thread leaves a unit to another one.
+        for _ in 0..5_000 {
+            if seen.lock().len() > 1 {
+                break;
+            }
+            RealClock.sleep(Duration::from_millis(1));
+        }
+    };
+    let scheme = Arc::new(Interrupted { scheme: world.scheme().clone(), work: Box::new(note) });
+    let clock = Arc::new(ManualClock::self_advancing(0));
+    let pace = Pace::BytesPerSecond(1_000_000);
+    let cycle = Cycle { scheme, threads: 3, pace, clock: clock.clone(), ..world.cycle() };
+    let before_ns = clock.monotonic_ns();
+    work_after_capture(&cycle).expect("no fault was injected");
+    let seconds = (clock.monotonic_ns() - before_ns) as f64 / 1e9;
+    // Each sleeper moves the clock, so three of them may sleep thrice the time.
+    assert!((4.5..30.0).contains(&seconds), "{seconds} s for 6 MB at 1 MB/s");
+    assert!(threads.lock().len() > 1, "one thread has copied everything");
+    assert!(!world.scheme().has_work_left(world.store.driver().now().epoch()));
 }

@@ -4,13 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use parking_lot::Mutex;
-use stillpoint_checkpoint::CheckpointError;
 use stillpoint_checkpoint::registry::REGISTRY;
+use stillpoint_checkpoint::{CheckpointError, Cycle, run_checkpoint};
 use stillpoint_io::{Clock, JoinHandle, RealClock, spawn};
 use stillpoint_store::{
-    Commit, CommitLog, LogRefused, Phase, Replaced, Stamp, TableId, TxError, Worker, WriteRule,
+    Commit, CommitLog, LogRefused, Phase, Replaced, Sink, Stamp, TableId, TxError, Worker,
+    WriteRule,
 };
 
+use crate::deleted::Interrupted;
+use crate::memory::MemorySink;
 use crate::model::assert_same;
 use crate::world::{World, entry};
 
@@ -214,5 +217,39 @@ fn slots_of_an_emptied_table_go_back() {
             assert_eq!(used(), 0, "each slot was given back once");
         }));
         world.take_with(&cycle).expect(name);
+    }
+}
+
+/// After a scan that panics twice, records still refer to slots, which the end of the checkpoint has made
+/// free. A flush of the table gives none of them back once more.
+#[test]
+fn slots_are_given_back_once_after_a_scan_that_always_panics() {
+    for (name, world) in worlds() {
+        let (observed, store) = (world.clone(), world.store.clone());
+        let panics = move || {
+            if store.driver().now().phase() == Phase::Capture {
+                // Unwinds like a panic, and prints no message.
+                std::panic::resume_unwind(Box::new("injected panic"));
+            }
+        };
+        let scheme = Interrupted { scheme: world.scheme().clone(), work: Box::new(panics) };
+        let mut cycle = Cycle { scheme: Arc::new(scheme), threads: 1, ..world.cycle() };
+        cycle.observer = Some(Arc::new(move |phase, _| {
+            if phase == Phase::Capture {
+                (0..5).for_each(|key| put(&mut observed.worker(1), key, 9));
+            }
+        }));
+        let sink: Arc<dyn Sink> = Arc::new(MemorySink::default());
+        let error = run_checkpoint(&cycle, &sink).expect_err("the scan panics");
+        assert!(matches!(error, CheckpointError::MarksLost(_)), "{name}: {error}");
+        let store = &world.store;
+        let new = store.new_table(T, 1).expect("address space");
+        let quiesced = store.driver().quiesce();
+        store.replace_tables(&quiesced, vec![new], Replaced::Forgotten);
+        drop(quiesced);
+        while store.memory_returns() {
+            store.maintain();
+        }
+        assert_eq!(store.stable_pool_bytes().used_bytes, 0, "{name}");
     }
 }

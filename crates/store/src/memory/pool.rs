@@ -225,7 +225,10 @@ impl Pool {
 
     /// Returns all slots of the cache.
     pub(crate) fn drain(&self, cache: &mut SlotCache) {
-        self.return_beyond(cache, 0);
+        // Each scan comes here every few dozen cells, also at rest.
+        if !cache.slots.is_empty() {
+            self.return_beyond(cache, 0);
+        }
     }
 
     fn return_beyond(&self, cache: &mut SlotCache, kept: usize) {

@@ -2,14 +2,17 @@
 //! checkpoint holds exactly the commits of the epochs before its own, and each record once. The
 //! capture leaves the marks of all cells equal, even if it is given up midway. A checkpoint of
 //! changes holds these commits together with the checkpoints that it goes on from. The same holds
-//! where commits write the copy of their epoch, beside a copier. A checkpoint without a point of
-//! consistency gives the state of all commits, once a replay has completed it.
+//! where commits write the copy of their epoch, beside a copier. So it does where a stop of all commits is
+//! the point of consistency. A checkpoint without a point of consistency gives the state of all commits, once
+//! a replay has completed it.
 //!
 //! ```text
 //! two committers:  insert, overwrite, patch, grow, delete, reinsert, abort; wait-die; reclaiming, relocation
 //! driver:          REST … REST twice, the first time perhaps given up midway; or three times, of changes
 //! two walkers:     one unit each at a time, in read sections of their own
 //! ```
+
+mod history;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,17 +22,17 @@ use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::thread;
 use shuttle::{FailurePersistence, Runner};
-use stillpoint_format::Stamp;
 use stillpoint_sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use stillpoint_sync::{Mutex, lock_word};
 
 use crate::memory::arena::Kind;
-use crate::rules::status::CAPTURED;
+use crate::rules::status::{CAPTURED, NEXT_COPY};
 use crate::rules::{DirtyRule, Reuse, StatusChanges, WriteRule, alternate_copy, second_copy};
 use crate::{
-    Bug, Capture, CellRules, Change, Commit, CommitLog, DeletedKey, Lane, LogRefused, Mode, Phase,
-    RecordImage, Sink, Store, StoreConfig, TableId, Tx, TxError, Worker,
+    Bug, Capture, CellRules, Lane, Mode, Phase, Sink, Store, StoreConfig, TableId, Tx, TxError,
+    Worker,
 };
+use history::{History, Paper, Recorder, State};
 
 const TABLE: TableId = TableId(0);
 const KEYS: u8 = 3;
@@ -63,6 +66,32 @@ const COPIES_OF_CHANGES: CellRules = CellRules {
 const COPIES_ALONGSIDE: CellRules =
     CellRules { copies: 3, write: WriteRule::WriteAlongside, ..COPIES_OF_CHANGES };
 
+/// The rules of a store whose commits write the copy that the last stop has chosen.
+const SWITCHED: CellRules = CellRules {
+    copies: 2,
+    write: WriteRule::SwitchCopies,
+    status_changes: StatusChanges::WhileQuiesced,
+    reuse: Reuse::OutsideOfCaptures,
+    ..CellRules::IN_PLACE
+};
+
+/// As [`SWITCHED`], for checkpoints of changes.
+const SWITCHED_OF_CHANGES: CellRules = CellRules {
+    dirty: DirtyRule::ByEpoch,
+    status_changes: StatusChanges::InPrepareAndCapture,
+    reuse: Reuse::WhenCleanOutsideOfCaptures,
+    ..SWITCHED
+};
+
+/// The rules of a store whose commits write a second copy, which the scan merges into an image.
+const MERGED: CellRules = CellRules {
+    copies: 4,
+    write: WriteRule::WriteBoth,
+    status_changes: StatusChanges::InCapture,
+    reuse: Reuse::WhenMerged,
+    ..CellRules::IN_PLACE
+};
+
 /// The rules of a store whose commits keep the old value in copy 1.
 const SHADOWS: CellRules = CellRules {
     copies: 2,
@@ -93,181 +122,6 @@ const CHANGES: CellRules = CellRules {
     reuse: Reuse::WhenClean,
     ..CellRules::BEFORE_IMAGES
 };
-
-type Value = (u8, Vec<u8>);
-type State = BTreeMap<Vec<u8>, Value>;
-/// The keys of a checkpoint, each with its value, or `None` for a deletion, and with a gsn.
-type Changes = Vec<(Vec<u8>, Option<Value>, u64)>;
-
-/// A sink that keeps its records, in the order in which they come.
-#[derive(Default)]
-struct Paper(Mutex<Changes>);
-
-impl Sink for Paper {
-    fn with_lane(&self, _: usize, with: &mut dyn FnMut(&mut dyn Lane)) {
-        let mut lines = Lines(Vec::new());
-        with(&mut lines);
-        self.0.lock().append(&mut lines.0);
-    }
-    fn has_room(&self) -> bool {
-        thread_rng().gen_range(0..4) != 0
-    }
-    fn wait_for_room(&self, _: usize) {
-        thread::yield_now();
-    }
-}
-
-/// The records that one lane takes in one call.
-struct Lines(Changes);
-
-impl Lane for Lines {
-    fn emit(&mut self, record: &RecordImage<'_>) {
-        // The value is read word by word, so that other threads may write between two words.
-        let value = (record.value.tag(), record.value.to_vec());
-        self.0.push((record.key.to_vec(), Some(value), record.gsn));
-    }
-    fn emit_deletion(&mut self, deleted: &DeletedKey<'_>) {
-        self.0.push((deleted.key.to_vec(), None, deleted.gsn));
-    }
-    fn take_back(&mut self) {
-        assert!(self.0.pop().is_some(), "nothing to take back");
-    }
-}
-
-impl Paper {
-    /// The state `state` after these changes, and the gsns of the changes.
-    fn state_after(&self, mut state: State) -> (State, BTreeMap<Vec<u8>, u64>) {
-        let mut gsns = BTreeMap::new();
-        for (key, value, gsn) in self.0.lock().drain(..) {
-            assert!(gsns.insert(key.clone(), gsn).is_none(), "key {key:?} was emitted twice");
-            match value {
-                Some(value) => drop(state.insert(key, value)),
-                None => drop(state.remove(&key)),
-            }
-        }
-        (state, gsns)
-    }
-
-    /// What the scan has taken for an unpublished checkpoint is of its point of consistency, too: no commit
-    /// overwrites a record that the scan may still read.
-    fn assert_part_of(&self, state: &State) {
-        for (key, value, _) in self.0.lock().drain(..) {
-            assert_eq!(state.get(&key), value.as_ref(), "key {key:?} of an unpublished checkpoint");
-        }
-    }
-}
-
-/// A commit: stamp, epoch, and what it wrote.
-type Committed = (Stamp, u64, Vec<(Vec<u8>, Op)>);
-
-enum Op {
-    Put(Value),
-    Delete,
-    Patch(usize, Vec<u8>),
-}
-
-/// All commits, in no order.
-#[derive(Default)]
-struct History(Mutex<Vec<Committed>>);
-
-impl History {
-    /// The state after the commits of epochs below `epoch`.
-    fn state_before(&self, epoch: u64) -> State {
-        let mut commits = self.0.lock();
-        Self::replay(&mut commits, State::new(), &|of, _| of.1 < epoch)
-    }
-
-    /// The last gsn of each log.
-    fn positions(&self) -> BTreeMap<u8, u64> {
-        let commits = self.0.lock();
-        let mut positions = BTreeMap::new();
-        for (stamp, _, _) in commits.iter() {
-            let last: &mut u64 = positions.entry(stamp.log()).or_default();
-            *last = stamp.gsn().max(*last);
-        }
-        positions
-    }
-
-    /// The state after all commits so far, and the state that a checkpoint and a replay from these
-    /// positions give.
-    fn replayed(&self, paper: &Paper, positions: &BTreeMap<u8, u64>) -> (State, State) {
-        let mut commits = self.0.lock();
-        let (state, gsns) = paper.state_after(State::new());
-        let is_newer = |of: &Committed, key: &Vec<u8>| {
-            let position = positions.get(&of.0.log()).copied().unwrap_or(0);
-            of.0.gsn() > position.max(gsns.get(key).copied().unwrap_or(0))
-        };
-        let all = Self::replay(&mut commits, State::new(), &|_, _| true);
-        (all, Self::replay(&mut commits, state, &is_newer))
-    }
-
-    /// Applies the wanted changes of commits to a state, by gsn.
-    fn replay(
-        commits: &mut [Committed],
-        mut state: State,
-        is_wanted: &dyn Fn(&Committed, &Vec<u8>) -> bool,
-    ) -> State {
-        commits.sort_by_key(|(stamp, _, _)| (stamp.gsn(), stamp.log()));
-        let all = commits.iter().flat_map(|of| of.2.iter().map(move |change| (of, change)));
-        for (_, (key, op)) in all.filter(|(of, (key, _))| is_wanted(of, key)) {
-            match op {
-                Op::Put(value) => {
-                    state.insert(key.clone(), value.clone());
-                }
-                Op::Delete => {
-                    state.remove(key);
-                }
-                Op::Patch(offset, bytes) => {
-                    let (_, value) = state.get_mut(key).expect("a patch needs a value");
-                    value[*offset..offset + bytes.len()].copy_from_slice(bytes);
-                }
-            }
-        }
-        state
-    }
-}
-
-/// A log that records its commits in the history.
-struct Recorder {
-    number: u8,
-    gsn: u64,
-    history: Arc<History>,
-}
-
-impl CommitLog for Recorder {
-    fn append(&mut self, commit: &Commit<'_>) -> Result<Stamp, LogRefused> {
-        // The commit waits outside of its read section, and phases pass meanwhile.
-        if thread_rng().gen_range(0..4) == 0 {
-            return Err(LogRefused::NoRoom);
-        }
-        let touched = commit.touched.iter().map(|stamp| stamp.gsn()).max().unwrap_or(0);
-        self.gsn = self.gsn.max(touched) + 1;
-        let stamp = Stamp::new(self.gsn, self.number);
-        let op = |change| match change {
-            Change::Put { label, value } => Op::Put((label.tag, value.to_vec())),
-            Change::Delete => Op::Delete,
-            Change::Patch(ranges) => {
-                let (offset, bytes) = ranges.only().expect("one range");
-                Op::Patch(offset, bytes.to_vec())
-            }
-            Change::Until { .. } | Change::Share { .. } => unreachable!("no transaction does so"),
-        };
-        let writes = commit.writes.iter().map(|write| (write.key.to_vec(), op(write.change)));
-        self.history.0.lock().push((stamp, commit.epoch, writes.collect()));
-        Ok(stamp)
-    }
-
-    fn wait_for_room(&mut self) -> Result<(), LogRefused> {
-        thread::yield_now();
-        Ok(())
-    }
-
-    /// True for every stamp, so that absent cells are reclaimed and used again as early as
-    /// possible.
-    fn is_closed(&self, _: Stamp) -> bool {
-        true
-    }
-}
 
 #[derive(Clone)]
 struct World {
@@ -380,6 +234,8 @@ enum Action {
     PutRoomy,
     PutLarge,
     Patch,
+    /// Another deadline alone. The first one finds no room in the cell.
+    Until,
     Delete,
     DeleteAndPut,
     Read,
@@ -388,12 +244,13 @@ enum Action {
     LockOnly,
 }
 
-const DEEDS: [Action; 9] = [
+const DEEDS: [Action; 10] = [
     Action::Put,
     Action::PutLonger,
     Action::PutRoomy,
     Action::PutLarge,
     Action::Patch,
+    Action::Until,
     Action::Delete,
     Action::DeleteAndPut,
     Action::Read,
@@ -414,6 +271,13 @@ fn run(tx: &mut Tx<'_>, key: u8, deed: Action, tag: u8) -> Result<(), TxError> {
             Some(_) => tx.patch(TABLE, &key, 3, &[tag; 14]),
             None => Ok(()),
         },
+        Action::Until => {
+            let slot = tx.key(TABLE, &key, Mode::Write)?;
+            match tx.value(slot) {
+                Some(_) => tx.set_slot_deadline(slot, tag.into()),
+                None => Ok(()),
+            }
+        }
         Action::Delete => tx.delete(TABLE, &key).map(|_| ()),
         Action::DeleteAndPut => {
             tx.delete(TABLE, &key)?;
@@ -484,6 +348,14 @@ impl CaptureScan {
                 store.capture_or_shadow(unit, &mut hand);
             } else if store.rules().write == WriteRule::StoreStable {
                 store.capture_or_stable(unit, &mut hand);
+            } else if store.rules().write == WriteRule::SwitchCopies {
+                if !hand.is_abandoned() {
+                    store.scan_wanted(unit, &mut hand, &mut |cell| {
+                        cell.take_copy(usize::from(cell.status() & NEXT_COPY == 0));
+                    });
+                }
+            } else if store.rules().write == WriteRule::WriteBoth {
+                store.capture_merged(unit, &mut hand);
             } else if is_fuzzy(&self.world) {
                 store.scan_records(unit, &mut hand, &mut |cell| {
                     let _ = cell.take_stamped();
@@ -537,7 +409,7 @@ fn checkpoint(world: &World, gives_up: Option<usize>) {
     if writes_alternate(world) && base.is_none() {
         world.bring_over(false);
     }
-    let epoch = driver.advance(Phase::Resolve).epoch();
+    let epoch = pass_point(world);
     driver.advance(Phase::Capture);
     let walk = Arc::new(CaptureScan {
         world: world.clone(),
@@ -569,7 +441,7 @@ fn checkpoint(world: &World, gives_up: Option<usize>) {
             assert_eq!(replayed, all, "checkpoint {epoch}");
         }
         return;
-    } else {
+    } else if has_marks(world) {
         let slot = driver.read_sections().claim().expect("a free slot");
         world.assert_marked(slot);
         driver.read_sections().unclaim(slot);
@@ -585,6 +457,33 @@ fn checkpoint(world: &World, gives_up: Option<usize>) {
     } else if world.store.rules().write == WriteRule::StoreStable {
         paper.assert_part_of(&world.history.state_before(epoch));
     }
+}
+
+/// Passes the point of consistency. Under some rules all commits stop for it. Then they get other copies to
+/// write, or have all written the copy of the ended epoch.
+fn pass_point(world: &World) -> u64 {
+    let (store, driver) = (&world.store, world.store.driver());
+    if !matches!(store.rules().write, WriteRule::SwitchCopies | WriteRule::WriteBoth) {
+        return driver.advance(Phase::Resolve).epoch();
+    }
+    let slot = driver.read_sections().claim().expect("a free slot");
+    let quiesced = driver.quiesce();
+    let switches = store.rules().write == WriteRule::SwitchCopies;
+    if switches && world.bug != Some(Bug::NextCopyKept) {
+        (0..store.group_count()).for_each(|slab| store.switch_copies(slab, slot));
+    }
+    let epoch = driver.advance(Phase::Resolve).epoch();
+    drop(quiesced);
+    driver.read_sections().unclaim(slot);
+    epoch
+}
+
+/// Whether a full checkpoint marks each record that it has.
+fn has_marks(world: &World) -> bool {
+    matches!(
+        world.store.rules().write,
+        WriteRule::SaveBeforeImage | WriteRule::KeepShadow | WriteRule::StoreStable
+    )
 }
 
 fn writes_alternate(world: &World) -> bool {
@@ -686,6 +585,20 @@ fn a_checkpoint_has_the_shadows_of_overwritten_values() {
 }
 
 #[test]
+fn a_checkpoint_has_the_copy_that_commits_write_no_more() {
+    for rules in [SWITCHED, SWITCHED_OF_CHANGES] {
+        explore(RandomScheduler::new(SCHEDULES_FEW), rules, None);
+        explore(PctScheduler::new(4, SCHEDULES_FEW), rules, None);
+    }
+}
+
+#[test]
+fn a_checkpoint_merges_the_second_copies_into_an_image() {
+    explore(RandomScheduler::new(SCHEDULES_FEW), MERGED, None);
+    explore(PctScheduler::new(4, SCHEDULES_FEW), MERGED, None);
+}
+
+#[test]
 fn a_checkpoint_has_the_stable_versions_of_overwritten_values() {
     for rules in [STORED, STORED_OF_CHANGES] {
         explore(RandomScheduler::new(SCHEDULES_FEW), rules, None);
@@ -710,16 +623,21 @@ fn a_replay_completes_a_fuzzy_checkpoint() {
     explore(PctScheduler::new(4, SCHEDULES), FUZZY, None);
 }
 
-/// A bug of another rule, which no store of this model has, and one of a scan that no model makes. And
-/// one that takes a small pool.
-const OF_OTHERS: [Bug; 3] = [Bug::NextCopyKept, Bug::ParentRead, Bug::ExceededUnclaimed];
+/// Bugs of scans and stops that no model makes, and one that takes a small pool.
+const OF_OTHERS: [Bug; 3] = [Bug::ParentRead, Bug::StopEndsEarly, Bug::ExceededUnclaimed];
 
 /// Bugs in the code of cells of several copies.
-const OF_COPIES: [Bug; 4] =
-    [Bug::WriteRuleForgotten, Bug::CopyReused, Bug::NotBroughtOver, Bug::CopyNotAwaited];
+const OF_COPIES: [Bug; 5] = [
+    Bug::WriteRuleForgotten,
+    Bug::CopyReused,
+    Bug::NotBroughtOver,
+    Bug::CopyNotAwaited,
+    Bug::DeadlineNotCopied,
+];
 
 /// Bugs in the code of dirty marks.
-const OF_CHANGES: [Bug; 7] = [
+const OF_CHANGES: [Bug; 8] = [
+    Bug::DeadlineUnmarked,
     Bug::DirtyForgotten,
     Bug::TombstoneDropped,
     Bug::DirtyCellReused,
@@ -736,6 +654,7 @@ fn every_planted_bug_is_seen() {
             _ if OF_CHANGES.contains(&bug) => CHANGES,
             _ if OF_COPIES.contains(&bug) => COPIES,
             Bug::ShadowLost => SHADOWS,
+            Bug::NextCopyKept => SWITCHED,
             _ => CellRules::BEFORE_IMAGES,
         };
         assert!(is_seen(bug, rules), "{bug:?} was not seen in {SCHEDULES_PLANTED} schedules");
@@ -754,9 +673,18 @@ fn every_planted_bug_is_seen() {
         (Bug::ShadowLost, STORED),
         (Bug::ShadowLost, STORED_OF_CHANGES),
         (Bug::CopyReused, STORED),
-        (Bug::StatusLost, STORED),
+        (Bug::CopyReused, SWITCHED),
+        (Bug::CopyNotAwaited, COPIES_OF_CHANGES),
+        (Bug::NextCopyKept, SWITCHED_OF_CHANGES),
+        (Bug::WriteRuleForgotten, SWITCHED),
+        (Bug::WriteRuleForgotten, MERGED),
     ] {
-        assert!(is_seen(bug, rules), "{bug:?} was not seen where versions are stored: {rules:?}");
+        assert!(is_seen(bug, rules), "{bug:?} was not seen with {rules:?}");
+    }
+    // A lock that is given back by a plain store loses what others change in CAPTURE, in PREPARE, or at
+    // any time.
+    for rules in [STORED, CHANGES, SWITCHED_OF_CHANGES, COPIES_OF_CHANGES, COPIES, MERGED] {
+        assert!(is_seen(Bug::StatusLost, rules), "a lost status was not seen with {rules:?}");
     }
     for rules in [STORED, STORED_OF_CHANGES] {
         let small = (rules, SMALL_POOL_BYTES);

@@ -4,7 +4,6 @@
 //! values that do not fit their cells. Installing cannot fail.
 
 use stillpoint_format::{LOG_NONE, Label, Stamp};
-use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::lock_word;
 use stillpoint_sync::mutant;
 use stillpoint_sync::steps::{Step, step};
@@ -20,7 +19,7 @@ use crate::phase::PhaseWord;
 use crate::planted;
 use crate::read_stamps::ReadStamps;
 use crate::record::{self, NewCell, Prepared, Writing};
-use crate::rules::{Claim, DirtyRule, WriteRule, status};
+use crate::rules::{Claim, DirtyRule, WriteRule};
 use crate::txn::Transaction;
 use crate::txn::commit_log::{Change, Commit, CommitLog, Locked, WriteSet};
 use crate::txn::pending::{NONE, OpKind};
@@ -626,7 +625,7 @@ impl Transaction {
     }
 
     /// Counts the records that a write to a key adds to the key's table.
-    fn count(&self, local: &Participant, key: usize, added: i64, stamp: Stamp) {
+    pub(super) fn count(&self, local: &Participant, key: usize, added: i64, stamp: Stamp) {
         if added != 0 {
             let table = local.tables.get(self.keys.declared()[key].table).expect("checked");
             table.count(local.number, added);
@@ -694,54 +693,6 @@ impl Transaction {
         held.cell = new;
         held.place = store.cell(new).place(new, stamp.to_bits());
         self.count(local, key, added, stamp);
-    }
-
-    /// Puts one write into its cell, which is busy and has several copies.
-    fn install_in_copies(
-        &self,
-        local: &mut Participant,
-        (key, first): (usize, u32),
-        large: Option<(Blob, Label)>,
-        stamp: Stamp,
-        phase: PhaseWord,
-    ) {
-        let Participant { store, reclaim, .. } = local;
-        let held = &self.held[key - self.first_key];
-        let change = Change::of(store.memory(), &self.pending, first);
-        let (memory, owner) = (store.memory(), store.memory().arena.owner_of(held.cell));
-        let rule = store.rules().write;
-        let rule = mutant!(in store.driver(); rule, WriteRuleForgotten => WriteRule::InPlace);
-        let writing =
-            Writing { memory, number: held.cell, rule, phase, noted: store.begun_chain() };
-        let added = change.added_records(held.stamp_word & ABSENT != 0);
-        writing.install(change, large, stamp, |old| reclaim.retire_blob(owner, old));
-        self.count(local, key, added, stamp);
-    }
-
-    /// Makes the records busy. Returns whether a written cell lacks the dirty bit of the epoch. In a
-    /// call of its own, since the loop of the stores without marks is shorter.
-    #[inline(never)]
-    fn begin_marked_writes(&self, local: &Participant, phase: PhaseWord) -> bool {
-        let record = |&(key, _): &(usize, u32)| local.record(self.held[key - self.first_key].place);
-        let mut common = u64::MAX;
-        record::begin_writes(self.written.iter().map(record).inspect(|record| {
-            // Relaxed: the holder of the lock alone sets the bit of the present epoch, and nobody
-            // unsets it before the holder's commit has ended.
-            common &= record.lock().load(Relaxed);
-        }));
-        let is_marked = lock_word::status(common) & status::dirty_in(phase.epoch()) != 0;
-        // A new cell may have no mark yet.
-        !(is_marked && self.prepared.is_empty())
-    }
-
-    /// Sets the dirty bit of the epoch in the cells that were written. Commits mostly write what was
-    /// written in this epoch before, so that they need no call.
-    #[cold]
-    fn mark_dirty(&self, local: &Participant, phase: PhaseWord) {
-        for &(key, _) in &self.written {
-            let cell = self.held[key - self.first_key].cell;
-            local.store.mark_dirty(cell, phase.epoch(), local.in_section);
-        }
     }
 
     /// Saves the before-images of the records that this commit is the first to change after the point

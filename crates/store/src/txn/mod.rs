@@ -2,6 +2,7 @@
 
 pub(crate) mod commit;
 pub(crate) mod commit_log;
+mod installs;
 pub(crate) mod locking;
 pub(crate) mod names;
 pub(crate) mod pending;
