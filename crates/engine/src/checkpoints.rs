@@ -63,8 +63,8 @@ pub struct CheckpointDone {
     /// Time from the request to the publication.
     pub duration: Duration,
     /// Time from the request until the next checkpoint may begin. It is longer than [`duration`](Self::duration)
-    /// for schemes that copy records after the capture.
-    pub until_ready: Duration,
+    /// for schemes that copy records after the capture. `None` if the copying was cut off.
+    pub until_ready: Option<Duration>,
     /// Records that had changed since the previous checkpoint when this one began. 0 for schemes
     /// that do not mark changes.
     pub changed: u64,
@@ -708,7 +708,7 @@ fn take_until_not_abandoned(shared: &Arc<Shared>, is_last: bool) -> Result<Check
         // A panic of the capture has become an error already. Any other panic may have interrupted
         // a publication.
         let taken = catch_panic("checkpoint", || {
-            attempt::take(shared, wish, (pace, quiesce_for), progress)
+            attempt::take(shared, wish, attempt::Manner { pace, quiesce_for, is_last }, progress)
         })
         .unwrap_or_else(|panic| Err(shared.fail_by_panic(panic)));
         match taken {

@@ -33,6 +33,8 @@ impl std::fmt::Debug for Harness<'_> {
 pub(crate) struct Instance<'a> {
     /// The row for which the engine was opened.
     pub(crate) row: Row,
+    /// Whether its checkpoints stop as they were published: until no transaction is open.
+    pub(crate) published_points: bool,
     /// The engine.
     pub(crate) engine: Box<dyn LabEngine + 'a>,
     /// The engine's data directory.
@@ -56,17 +58,27 @@ impl Harness<'_> {
         records: u64,
         journal: &str,
     ) -> LabResult<Instance<'_>> {
+        self.open_in_form((row, self.context.published_points), records, journal)
+    }
+
+    /// As [`open_loaded`](Self::open_loaded), with one form of the point of consistency. `true` stands for
+    /// the form as published.
+    fn open_in_form(
+        &self,
+        (row, published_points): (Row, bool),
+        records: u64,
+        journal: &str,
+    ) -> LabResult<Instance<'_>> {
         let name: String =
             row.name.chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
         let dir = self.context.fresh_dir(&format!("{name}-{journal}"))?;
         self.context
             .note(format!("loading {records} records into {}, journal {journal}", row.name));
         let setup = setup(row, records, journal, dir.clone());
-        let published_points = self.context.published_points;
         let engine = (self.open)(&Setup { published_points, ..setup })?;
         engine.load(records)?;
         self.context.saw_huge_pages(own_huge_page_bytes());
-        Ok(Instance { row, engine, dir })
+        Ok(Instance { row, published_points, engine, dir })
     }
 }
 
@@ -84,18 +96,35 @@ impl Harness<'_> {
         rows: &[Row],
         records: u64,
         result: &mut ExperimentResult,
-        mut compare: impl FnMut([&Instance<'_>; 2]) -> LabResult<T>,
+        compare: impl FnMut([&Instance<'_>; 2]) -> LabResult<T>,
     ) -> LabResult<Vec<T>> {
         let (first, others) = rows.split_first().expect("the baseline is the first row");
-        let baseline = self.open_loaded(*first, records, "none")?;
+        let forms: Vec<_> =
+            others.iter().map(|row| (*row, self.context.published_points)).collect();
+        self.in_pairs_of_forms(*first, &forms, (records, result), compare)
+    }
+
+    /// As [`in_pairs`](Self::in_pairs), each row with a form of its point of consistency. `true` stands for
+    /// the form as published.
+    ///
+    /// # Errors
+    /// As [`in_pairs`](Self::in_pairs).
+    pub(crate) fn in_pairs_of_forms<T>(
+        &self,
+        first: Row,
+        forms: &[(Row, bool)],
+        (records, result): (u64, &mut ExperimentResult),
+        mut compare: impl FnMut([&Instance<'_>; 2]) -> LabResult<T>,
+    ) -> LabResult<Vec<T>> {
+        let baseline = self.open_loaded(first, records, "none")?;
         let mut compared = Vec::new();
-        for row in others {
+        for form @ (row, _) in forms {
             if !fits(row, records, available_bytes()) {
                 let gb = row.memory_bytes(records) as f64 / 1e9;
                 result.note(format!("{} was left out: no room for {gb:.1} GB", row.name));
                 continue;
             }
-            let subject = self.open_loaded(*row, records, "none")?;
+            let subject = self.open_in_form(*form, records, "none")?;
             compared.push(compare([&baseline, &subject])?);
             subject.clear()?;
         }

@@ -77,7 +77,8 @@ fn put_back(
         }
         WriteOp::Until { deadline, ranges: of } => {
             ranges = of.clone().map(|range| (range.offset as usize, range.bytes)).collect();
-            Before::Change(Replayed::Until { deadline: *deadline, ranges: &ranges })
+            let until = Replayed::Until { deadline: *deadline, ranges: &ranges };
+            Before::Change(mutant!(until, DeadlineNotUndone => Replayed::Patch(&ranges)))
         }
         WriteOp::Splice(of) => {
             let owned = of.clone().map(|of| (of.offset as usize, of.removed as usize, of.bytes));

@@ -117,6 +117,8 @@ crate::planted_bugs! {
         PublishesBeforeUndo,
         /// A start leaves it to the next one to undo commits.
         UndoNotKept,
+        /// The undo of a change of a deadline leaves the deadline as it is.
+        DeadlineNotUndone,
         /// The before-image of a key without a value is an empty value.
         AbsentTakenAsPresent,
         /// Recovery does not undo transactions on tables in place that a crash has cut off.

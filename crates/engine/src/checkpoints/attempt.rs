@@ -33,11 +33,19 @@ struct AtPointOfConsistency {
     positions: Vec<LogGsn>,
 }
 
+/// How an attempt is made.
+pub(super) struct Manner {
+    pub(super) pace: Pace,
+    pub(super) quiesce_for: QuiesceFor,
+    /// No further checkpoint will be taken.
+    pub(super) is_last: bool,
+}
+
 /// Takes a checkpoint and publishes it. Returns the logs' positions at its point of consistency.
 pub(super) fn take(
     shared: &Arc<Shared>,
     wish: Wish,
-    (pace, quiesce_for): (Pace, QuiesceFor),
+    Manner { pace, quiesce_for, is_last }: Manner,
     progress: &Arc<Progress>,
 ) -> Result<(CheckpointDone, Vec<LogGsn>), Error> {
     let start_ns = shared.config.environment.clock.monotonic_ns();
@@ -93,11 +101,15 @@ pub(super) fn take(
     let published = publish(shared, written, captured, &noted, start_ns);
     let outcome = if published.is_ok() { Outcome::Published } else { Outcome::Abandoned };
     cycle.ended(captured.epoch, outcome);
-    if let Err(error) = work_after_capture(&cycle) {
-        // The next checkpoint finishes the work that was cut off.
-        tracing::debug!(%error, "the work after a checkpoint was cut off");
+    let mut until_ready = None;
+    if !is_last {
+        match work_after_capture(&cycle) {
+            Ok(()) => until_ready = Some(cycle.clock.monotonic_ns() - start_ns),
+            // The next checkpoint finishes the work that was cut off.
+            Err(error) => tracing::debug!(%error, "the work after a checkpoint was cut off"),
+        }
     }
-    let until_ready = Duration::from_nanos(cycle.clock.monotonic_ns() - start_ns);
+    let until_ready = until_ready.map(Duration::from_nanos);
     published.map(|done| (CheckpointDone { until_ready, ..done }, noted.positions))
 }
 
@@ -220,7 +232,7 @@ fn publish(
         records: entry.records,
         bytes: chain::bytes_of(&entry),
         duration,
-        until_ready: duration,
+        until_ready: Some(duration),
         changed: captured.dirty,
         consistency: Duration::from_nanos(captured.consistency_ns),
         stopped: Duration::from_nanos(captured.stopped_ns),
@@ -261,7 +273,7 @@ fn publish_kinds(shared: &Arc<Shared>, start_ns: u64) -> Result<CheckpointDone, 
         bytes: 0,
         changed: 0,
         duration,
-        until_ready: duration,
+        until_ready: Some(duration),
         consistency: Duration::ZERO,
         stopped: Duration::ZERO,
         capture: Duration::ZERO,
@@ -324,4 +336,30 @@ fn remove_unnamed(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Config, Durability, Engine};
+
+    /// The process ends after the last checkpoint, so nothing is copied for a next one.
+    #[test]
+    fn the_last_checkpoint_copies_nothing_for_a_next_one() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut config = Config::new(directory.path());
+        (config.checkpoint, config.journal) = ("piggyback".to_owned(), "none".to_owned());
+        (config.durability, config.checkpoint_every) = (Durability::Checkpoint, None);
+        let engine = Engine::open(config).expect("opens");
+        let table = engine.table("things").expect("a table");
+        let mut session = engine.session().expect("a session");
+        session.transact(|tx| tx.put(table, b"key", b"value")).expect("commits");
+        drop(session);
+        let shared = engine.shared.clone();
+        let scheme = shared.scheme.clone().expect("it takes checkpoints");
+        let has_work_left = || scheme.has_work_left(shared.store.driver().now().epoch());
+        let done = engine.checkpoint().expect("a checkpoint");
+        assert!(done.until_ready.is_some_and(|ready| ready >= done.duration) && !has_work_left());
+        engine.close().expect("closes");
+        assert!(has_work_left(), "every record was copied once more");
+    }
 }

@@ -8,8 +8,9 @@
 //! The part `stored` does the same with `calc-stored`, which keeps old values in a pool as the paper
 //! does. The most slots in use are compared with the formula, and shown beside the reserved bytes.
 //!
-//! A further part compares all schemes, one after the other. Memory at rest and peak during a
-//! checkpoint are multiples of the memory without checkpoints.
+//! A further part compares all schemes, one after the other, those that need a journal with the least
+//! that suffices. Memory at rest and peak during a checkpoint are multiples of the memory without
+//! checkpoints. A scheme of changes takes a first, full checkpoint before.
 
 use serde::Serialize;
 
@@ -24,7 +25,8 @@ use crate::report::result::{
     Bound, ClaimRow, ExperimentResult, Figure, Paper, PaperPoint, Series, Span, Table,
 };
 use crate::subjects::records::{
-    CALC_PACED, PAPER_PACE_BYTES_PER_S, Row, STORED_PACED, data_bytes, row, rows_of, stable_bytes,
+    CALC_PACED, PAPER_PACE_BYTES_PER_S, Row, STORED_PACED, data_bytes, journal_rows_of, row,
+    rows_of, stable_bytes,
 };
 use crate::workloads::calc::{KEY_BYTES, KEYS_PER_TRANSACTION, VALUE_BYTES};
 
@@ -189,6 +191,7 @@ fn rows(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabR
         title: format!("Memory of each scheme, r = {}", plan.rows_r),
         columns: [
             "scheme",
+            "journal",
             "copies",
             "at rest, bytes",
             "at rest ÷ none",
@@ -202,9 +205,11 @@ fn rows(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabR
     };
     let mut none_bytes = f64::NAN;
     let is_compared = |row: &Row| !row.takes_checkpoints || row.is_paced();
-    for row in rows_of(&bench.context.schemes, bench.context.quick).into_iter().filter(is_compared)
-    {
-        let bed = bench.open_loaded(row, plan.records, "none")?;
+    let schemes = &bench.context.schemes;
+    let all = rows_of(schemes, bench.context.quick).into_iter().chain(journal_rows_of(schemes));
+    for row in all.filter(is_compared) {
+        let bed = bench.open_loaded(row, plan.records, row.journal)?;
+        bed.take_base()?;
         let point = point(bench, plan, &bed, plan.rows_r)?;
         bed.clear()?;
         let rest_bytes = point.rest(engine_bytes);
@@ -215,6 +220,7 @@ fn rows(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabR
         let peak = point.peak(engine_bytes) * rest_bytes;
         table.rows.push(vec![
             row.scheme.to_owned(),
+            row.journal.to_owned(),
             row.copies.to_string(),
             format!("{rest_bytes:.0}"),
             share(rest_bytes),
@@ -359,8 +365,10 @@ mod tests {
         assert!(result.series.iter().all(|s| s.points.len() == 5));
         assert_eq!(result.tables[1].rows.len(), 2);
         let compared = &result.tables[2].rows;
-        assert_eq!(compared.len(), paced_rows().len());
-        assert!(compared.iter().all(|row| row[3] != "NaN"), "{compared:?}");
+        let with_journal = compared.iter().filter(|row| row[0].starts_with("fuzzy"));
+        assert!(with_journal.clone().all(|row| row[1].ends_with("redo")), "{compared:?}");
+        assert_eq!((compared.len(), with_journal.count()), (paced_rows().len() + 4, 4));
+        assert!(compared.iter().all(|row| row[4] != "NaN"), "{compared:?}");
         Ok(())
     }
 

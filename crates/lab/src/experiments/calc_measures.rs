@@ -63,6 +63,11 @@ pub(crate) fn capture_seconds(run: &Outcome) -> f64 {
     run.captures.iter().map(|c| c.seconds()).sum::<f64>() / run.captures.len() as f64
 }
 
+/// Seconds from the begin of a checkpoint until the next one may begin, on average.
+pub(crate) fn ready_seconds(run: &Outcome) -> f64 {
+    run.captures.iter().map(|c| c.ready_s).sum::<f64>() / run.captures.len() as f64
+}
+
 /// Longest time in which no commit could begin in one of the run's checkpoints, in milliseconds.
 pub(crate) fn stopped_ms(run: &Outcome) -> f64 {
     run.captures.iter().map(|c| c.stopped_s * 1e3).fold(0.0, f64::max)
@@ -114,6 +119,9 @@ mod tests {
         assert!((lost_transactions(&baseline, &run) - 59.0).abs() < 1e-9);
         assert!((worst_window_ratio(&baseline, &run) - 60.0 / 90.0).abs() < 1e-9);
         assert!((capture_seconds(&run) - 0.2).abs() < 1e-9);
+        let ready = |ready_s| Capture { ready_s, ..Capture::default() };
+        let twice = Outcome { captures: vec![ready(0.2), ready(0.4)], ..run.clone() };
+        assert!((ready_seconds(&twice) - 0.3).abs() < 1e-9);
         assert!(worst_window_ratio(&baseline, &baseline).is_nan(), "no capture, no figure");
     }
 

@@ -68,6 +68,9 @@ pub(crate) struct Status {
     pub(crate) waiting_bytes_max: u64,
     /// Seconds in which no commit could begin in the last checkpoint.
     pub(crate) last_stopped_s: f64,
+    /// Seconds from the begin of the last checkpoint until the next one could begin. Not-a-number if
+    /// that was cut off.
+    pub(crate) last_ready_s: f64,
     /// Bytes of the pool of stable versions.
     pub(crate) stable_pool_bytes: u64,
     /// The most bytes that the last checkpoint had in use in that pool.

@@ -31,6 +31,8 @@ pub(crate) struct Row {
     pub(crate) journal: &'static str,
     /// Whether no transaction waits for a point of consistency.
     pub(crate) stops_nobody: bool,
+    /// Whether transactions wait for the point of consistency as published.
+    pub(crate) stops_as_published: bool,
     /// Copies of a value that a record has.
     pub(crate) copies: u64,
     /// Bytes per second that the row's checkpoints may write.
@@ -54,13 +56,17 @@ fn made(needs_journal: bool) -> Vec<Row> {
             continue;
         }
         let takes_checkpoints = scheme.capabilities.takes_checkpoints();
+        let checkpointer = scheme.build().checkpointer;
         let row = Row {
             name: scheme.name,
             scheme: scheme.name,
             takes_checkpoints,
-            takes_changes: scheme.build().checkpointer.is_some_and(|it| it.takes_changes()),
+            takes_changes: checkpointer.as_ref().is_some_and(|it| it.takes_changes()),
             journal: if needs_journal { journal_for(scheme) } else { "none" },
             stops_nobody: !scheme.capabilities.stops_commits(),
+            stops_as_published: checkpointer
+                .as_ref()
+                .is_some_and(|it| it.published_point().stops_commits()),
             copies: scheme.capabilities.cells.copies as u64,
             pace_bytes_per_s: None,
             value_bytes: VALUE_BYTES,
@@ -220,7 +226,10 @@ mod tests {
         for name in [CALC_PACED, CALC_UNPACED, NAIVE_PACED, NAIVE_UNPACED] {
             assert_eq!(row(name).is_paced(), !name.contains("unpaced"), "{name}");
             assert_eq!(row(name).stops_nobody, name.starts_with("calc"), "{name}");
+            assert_eq!(row(name).stops_as_published, name.starts_with("naive"), "{name}");
         }
+        let hourglass = row("hourglass, paced");
+        assert!(hourglass.stops_nobody && hourglass.stops_as_published);
         for scheme in REGISTRY.iter() {
             let row = of_scheme(scheme.name).expect("every scheme has a row");
             assert!(row.scheme == scheme.name && !row.is_paced());

@@ -385,6 +385,9 @@ pub(crate) fn status(engine: &Engine) -> Status {
         held_bytes: stats.memory_bytes as u64 + stats.journal.buffer_bytes,
         waiting_bytes_max: last.map_or(0, |done| done.pool_bytes_max),
         last_stopped_s: last.map_or(0.0, |done| done.stopped.as_secs_f64()),
+        last_ready_s: last
+            .and_then(|done| done.until_ready)
+            .map_or(f64::NAN, |ready| ready.as_secs_f64()),
         stable_pool_bytes: stats.stable_pool.bytes as u64,
         stable_bytes_max: last.map_or(0, |done| done.stable_peak_bytes as u64),
         last_waits: last.map_or(0, |done| done.waits),

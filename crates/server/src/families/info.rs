@@ -334,16 +334,15 @@ fn checkpoints(out: &mut String, state: &CheckpointStatus) {
     field(out, "checkpoint_last_waiting_bytes_max", last.map_or(0, |done| done.pool_bytes_max));
     field(out, "checkpoint_last_stable_bytes_max", last.map_or(0, |done| done.stable_peak_bytes));
     field(out, "checkpoint_last_waits", last.map_or(0, |done| done.waits));
-    let of_last = |time: fn(&CheckpointDone) -> std::time::Duration| {
-        last.map_or_else(|| "-1".to_owned(), |done| ms(time(done)))
-    };
+    let or_none = |time: Option<std::time::Duration>| time.map_or_else(|| "-1".to_owned(), ms);
+    let of_last = |time: fn(&CheckpointDone) -> std::time::Duration| or_none(last.map(time));
     field(out, "checkpoint_last_consistency_ms", of_last(|done| done.consistency));
     field(out, "checkpoint_last_stopped_ms", of_last(|done| done.stopped));
     field(out, "checkpoint_last_capture_ms", of_last(|done| done.capture));
     field(out, "checkpoint_last_drain_ms", of_last(|done| done.drain));
     field(out, "checkpoint_last_wait_ms", of_last(|done| done.waited));
     field(out, "checkpoint_last_ms", of_last(|done| done.duration));
-    field(out, "checkpoint_last_ready_ms", of_last(|done| done.until_ready));
+    field(out, "checkpoint_last_ready_ms", or_none(last.and_then(|done| done.until_ready)));
     field(out, "checkpoint_chain_links", state.chain_links);
     field(out, "checkpoint_chain_bytes", state.chain_bytes);
     let held = |holder: &FileHolder| format!("{}={}", holder.name, holder.held_for.as_secs());

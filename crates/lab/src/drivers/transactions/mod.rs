@@ -83,6 +83,8 @@ pub(crate) struct Capture {
     pub(crate) waited_s: f64,
     /// Seconds in which no commit could begin.
     pub(crate) stopped_s: f64,
+    /// Seconds from the begin until the next checkpoint may begin. Not-a-number if the engine does not say.
+    pub(crate) ready_s: f64,
     /// The most bytes that the checkpoint had in use in the pool of stable versions.
     pub(crate) stable_bytes_max: u64,
 }
@@ -361,6 +363,7 @@ fn control(engine: &dyn Checkpointed, run: &Run<'_>) -> LabResult<Control> {
                     waits: status.last_waits,
                     waited_s: status.last_waited_s,
                     stopped_s: status.last_stopped_s,
+                    ready_s: status.last_ready_s,
                     stable_bytes_max: status.stable_bytes_max,
                 });
                 begun = None;

@@ -14,6 +14,8 @@ pub(crate) struct Toy {
     scheme: String,
     /// How long a checkpoint takes.
     checkpoint: Duration,
+    /// Seconds in which commits stop, as the toy says. Points as published stop them for longer.
+    stopped_s: f64,
     values: Mutex<Vec<[u8; VALUE_BYTES]>>,
     status: Mutex<Status>,
     asked: AtomicBool,
@@ -26,6 +28,7 @@ impl Toy {
         Ok(Box::new(Toy {
             scheme: setup.scheme.clone(),
             checkpoint,
+            stopped_s: if setup.published_points { 0.02 } else { 0.01 },
             values: Mutex::default(),
             status: Mutex::default(),
             asked: AtomicBool::new(false),
@@ -41,6 +44,7 @@ impl Toy {
             let mut status = self.status.lock();
             status.checkpoints += 1;
             status.last_bytes = 1_000;
+            status.last_stopped_s = self.stopped_s;
         }
     }
 }

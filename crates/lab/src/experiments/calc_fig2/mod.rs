@@ -10,8 +10,10 @@
 //!    transactions, and at half of the baseline's throughput.
 //! 4. The paper's time line, once per row, in turn with the baseline.
 //! 5. The rows that need a journal ([`fuzzy`]), in turn with the baseline under the same journal.
+//! 6. Both forms of the point of consistency ([`points`]), as published and ours.
 
 mod fuzzy;
+mod points;
 mod report;
 mod rest;
 
@@ -39,6 +41,8 @@ pub(crate) struct Plan {
     pub(crate) workers: usize,
     /// Rounds of each kind.
     pub(crate) runs: usize,
+    /// Rounds of each form of the point of consistency.
+    pub(crate) point_runs: usize,
     /// Records of the engines that are compared at rest.
     pub(crate) rest_records: u64,
     /// Pairs at rest.
@@ -111,7 +115,8 @@ impl Experiment for CalcFig2 {
     const ID: &'static str = "calc-fig2";
     const TITLE: &'static str = "Full checkpoints: throughput over time and transactions lost";
     const PAPER: &'static str = "Ren et al., SIGMOD 2016 (CALC), §5.1.1, Figure 2";
-    const PARTS: &'static [&'static str] = &["rest", "capture", "long", "timeline", "fuzzy"];
+    const PARTS: &'static [&'static str] =
+        &["rest", "capture", "long", "timeline", "fuzzy", "points"];
     type Plan = Plan;
 
     fn full() -> Plan {
@@ -119,6 +124,7 @@ impl Experiment for CalcFig2 {
             records: 20_000_000,
             workers: 2,
             runs: 5,
+            point_runs: 2,
             rest_records: 10_000_000,
             rest_pairs: 20,
             rest_s: 0.6,
@@ -139,6 +145,7 @@ impl Experiment for CalcFig2 {
         Plan {
             records: 100_000,
             runs: 1,
+            point_runs: 1,
             rest_records: 100_000,
             rest_pairs: 2,
             rest_s: 0.1,
@@ -164,6 +171,7 @@ impl Experiment for CalcFig2 {
             match asked.part.as_deref() {
                 Some("rest") => plan.rest_pairs = runs.max(1),
                 Some("fuzzy") => plan.logged_runs = runs.max(1),
+                Some("points") => plan.point_runs = runs.max(1),
                 _ => plan.runs = runs.max(1),
             }
         }
@@ -200,6 +208,9 @@ impl Experiment for CalcFig2 {
         if wants(&"fuzzy") {
             let rows = journal_rows_of(schemes);
             result.in_part("fuzzy", |result| fuzzy::run(bench, plan, &rows, result))?;
+        }
+        if wants(&"points") {
+            result.in_part("points", |result| points::run(bench, plan, result))?;
         }
         Ok(())
     }

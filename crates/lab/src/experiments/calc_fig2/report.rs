@@ -5,14 +5,14 @@ use crate::drivers::transactions::Outcome;
 use crate::experiments::calc_figures::{Compared, JOINED, bars, joined, rate};
 use crate::experiments::calc_measures::{
     before_ratio, capture_loss_percent, capture_seconds, checkpoint_cpu_s, dirty_share,
-    lost_transactions, stopped_ms, worst_window_ratio,
+    lost_transactions, ready_seconds, stopped_ms, worst_window_ratio,
 };
 use crate::measure::stats::{median, spread_of};
 use crate::report::figure::axis::{grouped, short};
 use crate::report::result::{
     Bound, ClaimRow, ExperimentResult, Figure, Paper, PaperPoint, Series, Span, Table,
 };
-use crate::subjects::records::{CALC_PACED, CALC_UNPACED, NAIVE_PACED, NAIVE_UNPACED};
+use crate::subjects::records::{CALC_PACED, CALC_UNPACED, NAIVE_PACED, NAIVE_UNPACED, Row};
 use crate::workloads::calc::KEYS_PER_TRANSACTION;
 
 pub(super) const SOURCE: &str = "CALC paper, §5.1.1, Figure 2";
@@ -66,7 +66,17 @@ const LOST_BESIDE_ZIGZAG: ClaimRow =
 const LOST_UNPACED: ClaimRow = ClaimRow { bound: Bound::AtMost(0.8), ..LOST };
 /// Schemes that the paper does not have, and that stop commits for a moment only: nothing is claimed of
 /// the loss beside theirs. Nor is anything of checkpoints of changes, which write less.
-const NOT_BESIDE: [&str; 5] = ["none", "calc", "calc-stored", "hourglass", "piggyback"];
+const NOT_BESIDE: [&str; 4] = ["none", "calc", "hourglass", "piggyback"];
+
+/// Whether the loss of calc is claimed to be less than that of this row.
+pub(super) fn is_beside(row: &Row) -> bool {
+    row.is_paced() && !NOT_BESIDE.contains(&row.scheme) && !row.scheme.ends_with(":partial")
+}
+
+/// The claim on what calc loses at the pace, ÷ what this scheme loses.
+pub(super) fn lost_beside(scheme: &str) -> ClaimRow {
+    if scheme == "zigzag" { LOST_BESIDE_ZIGZAG } else { LOST }
+}
 
 /// Throughput before the checkpoint, with the paper's decrease.
 const BEFORE: [(&str, ClaimRow); 2] = [
@@ -144,23 +154,14 @@ fn before_the_checkpoint(found: &Findings, result: &mut ExperimentResult) {
 /// What calc loses, ÷ what each other scheme loses.
 fn relative_to_others(found: &Findings, result: &mut ExperimentResult) {
     let lost = |row| over_baseline(&found.saturated, row, lost_transactions);
-    let is_other = |it: &&Compared| {
-        it.row.is_paced()
-            && !NOT_BESIDE.contains(&it.row.scheme)
-            && !it.row.scheme.ends_with(":partial")
-    };
-    let paced = found.saturated.iter().filter(is_other).map(|it| it.row);
+    let paced = found.saturated.iter().map(|it| it.row).filter(is_beside);
     let paced = paced.map(|row| (CALC_PACED, row.name, row.scheme, "paced"));
     let unpaced = [(CALC_UNPACED, NAIVE_UNPACED, "naive", "unpaced")];
     for (calc, other, scheme, mode) in paced.chain(unpaced) {
         // If the other lost nothing, the claim has no denominator.
         let ratio = |(calc, other): (&f64, f64)| if other > 0.0 { calc / other } else { f64::NAN };
         let ratios: Vec<f64> = lost(calc).iter().zip(lost(other)).map(ratio).collect();
-        let claim = match (scheme, mode) {
-            (_, "unpaced") => LOST_UNPACED,
-            ("zigzag", _) => LOST_BESIDE_ZIGZAG,
-            _ => LOST,
-        };
+        let claim = if mode == "unpaced" { LOST_UNPACED } else { lost_beside(scheme) };
         result.claims.push(claim.claim_of(("calc", scheme), mode).measured_runs(&ratios));
     }
 }
@@ -228,13 +229,14 @@ fn lost_bars(title: &str, plan: &Plan, rounds: &Rounds, result: &mut ExperimentR
 }
 
 /// One row for each scheme. "Stopped" is the time in which no commit could begin: the median over the
-/// rounds of a checkpoint's point of consistency.
+/// rounds of a checkpoint's point of consistency. After "ready" the next checkpoint may begin.
 fn table(title: &str, plan: &Plan, rounds: &Rounds) -> Table {
     let columns = [
         "row",
         "txn/s",
         "÷ none",
         "capture s",
+        "ready s",
         "stopped ms",
         "lost in capture %",
         "lost",
@@ -257,6 +259,7 @@ fn table(title: &str, plan: &Plan, rounds: &Rounds) -> Table {
             grouped(rate as u64),
             format!("{:.3}", over(|baseline, run| run.rate() / baseline.rate())),
             format!("{seconds:.2}"),
+            format!("{:.2}", over(|_, run| ready_seconds(run))),
             format!("{:.3}", over(|_, run| stopped_ms(run))),
             format!("{:.1}", over(capture_loss_percent)),
             short(lost),

@@ -48,6 +48,36 @@ fn every_claim_is_measured_and_every_figure_drawn() -> LabResult<()> {
     assert_eq!(rows("At rest"), ["naive", "calc", "calc:partial", "zigzag"]);
     let with_journal = ["fuzzy", "fuzzy:partial", "fuzzy-undo", "fuzzy-undo:partial"];
     assert_eq!(rows("Under a journal"), with_journal);
+    let forms = "What deferred updates give, and what is left of calc's lead";
+    assert_eq!(rows(forms), ["naive", "calc", "zigzag"]);
+    Ok(())
+}
+
+/// Rows that stop commits run with both forms of the point of consistency, and calc is among the rows.
+#[test]
+fn both_forms_of_the_point_are_compared_in_one_run() -> LabResult<()> {
+    let dir = tempfile::tempdir().map_err(|e| crate::LabError::process("tempdir", e))?;
+    let mut context = Context::new(dir.path(), true, "none".into(), Box::new(std::io::sink()));
+    context.part = Some("points".into());
+    context.runs = Some(1);
+    context.schemes = vec!["zigzag:partial".into(), "naive".into()];
+    let mut plan = Plan { records: 5_000, round_s: 0.4, checkpoint_at_s: 0.1, ..CalcFig2::quick() };
+    plan.long = LongTransactions { seconds: 0.05, writes: 10, open_max: 1, ..plan.long };
+    CalcFig2::adjust(&mut plan, &context);
+    assert_eq!(plan.point_runs, 1);
+    let bench = Harness { context: &context, open: &Toy::open, children: false };
+    let result = run_plan::<CalcFig2>(&bench, &plan)?;
+    let rows = &result.tables[0].rows;
+    let stopped: Vec<_> = rows.iter().map(|row| (&*row[0], &*row[1], &*row[2])).collect();
+    let both = |name| (name, "20.000", "10.000");
+    assert_eq!(stopped, [both("naive"), ("calc", "10.000", "10.000"), both("zigzag:partial")]);
+    assert!(rows[1][7] == "–" && rows[0][7] != "–", "{rows:?}");
+    let claims: Vec<_> = result.claims.iter().map(|it| (&*it.claim, it.measured)).collect();
+    let of_stops = claims.iter().filter(|it| it.0.contains("stopped"));
+    assert!(of_stops.clone().count() == 2 && of_stops.clone().all(|it| it.1 == Some(0.5)));
+    let of_calc: Vec<_> = claims.iter().filter(|it| it.0.contains("calc ÷ naive")).collect();
+    assert!(of_calc.len() == 2 && of_calc[0].0.ends_with("as published"), "{claims:?}");
+    assert_eq!(claims.len(), 4, "nothing is claimed of the loss beside changes: {claims:?}");
     Ok(())
 }
 

@@ -1,0 +1,193 @@
+//! Both forms of the physical point of consistency, row by row. One waits for open transactions, as
+//! published. One waits for commits under way only, which deferred updates make possible.
+//!
+//! Long transactions run beside the short ones, since a point of the first form waits for them. A row has a
+//! bed for each form, in turn with the baseline. A row that stops nobody in either form runs once.
+//!
+//! The table says what deferred updates give each scheme, and what is left of calc's lead then.
+
+use super::report::{is_beside, lost_beside};
+use super::{Plan, without_checkpoints};
+use crate::drivers::transactions::{Drive, Outcome};
+use crate::error::LabResult;
+use crate::experiments::calc_figures::{Compared, bars};
+use crate::experiments::calc_measures::{lost_transactions, stopped_ms, worst_window_ratio};
+use crate::harness::Harness;
+use crate::measure::stats::{median, spread_of};
+use crate::report::figure::axis::{grouped, short};
+use crate::report::result::{Bound, ClaimRow, ExperimentResult, Figure, Table};
+use crate::subjects::records::{CALC_PACED, Row, rows_of};
+
+/// The words for the two forms.
+const PUBLISHED: &str = "as published";
+const OURS: &str = "of commits under way";
+
+/// A point as published that stops commits for less gives deferred updates nothing to shorten.
+const STOPPED_MS_MIN: f64 = 1.0;
+
+const STOPPED: ClaimRow = ClaimRow::new(
+    "time stopped with long transactions, point of commits under way ÷ as published",
+    "Stillpoint",
+    Bound::AtMost(1.0),
+);
+
+/// The rounds of a row.
+struct Forms {
+    row: Row,
+    /// With the point as published. `None` if the row stops nobody in either form.
+    published: Option<Compared>,
+    ours: Compared,
+}
+
+impl Forms {
+    /// The rounds with the point as published, or those of the one form.
+    fn published(&self) -> &Compared {
+        self.published.as_ref().unwrap_or(&self.ours)
+    }
+}
+
+/// A measure of some rounds.
+type Measure = fn(&Outcome, &Outcome) -> f64;
+
+/// Runs the rows of the asked schemes and calc, at the pace of the paper's disk. If no scheme is asked for,
+/// these are all full forms.
+pub(super) fn run(
+    bench: &Harness<'_>,
+    plan: &Plan,
+    result: &mut ExperimentResult,
+) -> LabResult<()> {
+    let mut asked = bench.context.schemes.clone();
+    if !asked.is_empty() {
+        asked.push("calc".to_owned());
+    }
+    let rows = rows_of(&asked, bench.context.quick);
+    let is_wanted =
+        |row: &&Row| row.is_paced() && (!asked.is_empty() || !row.scheme.ends_with(":partial"));
+    let forms: Vec<(Row, bool)> = rows
+        .iter()
+        .filter(is_wanted)
+        .flat_map(|row| [(*row, true), (*row, false)])
+        .filter(|(row, published)| row.stops_as_published || !published)
+        .collect();
+    let drive = Drive {
+        checkpoints_at_s: vec![plan.checkpoint_at_s],
+        long: Some(plan.long),
+        ..plan.drive(plan.round_s)
+    };
+    let rounds = bench.in_pairs_of_forms(rows[0], &forms, (plan.records, result), |pair| {
+        let published = pair[1].published_points;
+        let what = format!("point {}", if published { PUBLISHED } else { OURS });
+        let rounds = (plan.point_runs, &*what);
+        let compared = Compared::in_turn(bench, pair, rounds, |run, row| Drive {
+            seed: run as u64 + 1,
+            ..without_checkpoints(row, &drive)
+        })?;
+        Ok((published, compared))
+    })?;
+    let mut published: Vec<Compared> = Vec::new();
+    let mut all = Vec::new();
+    for (is_published, compared) in rounds {
+        let row = compared.row;
+        if is_published {
+            published.push(compared);
+        } else {
+            let published = published.pop_if(|it| it.row == row);
+            all.push(Forms { row, published, ours: compared });
+        }
+    }
+    claims(&all, result);
+    show(plan, &all, result);
+    Ok(())
+}
+
+/// Each value ÷ the other of its round. Not-a-number where there is nothing to divide by.
+fn over(values: &[f64], others: &[f64]) -> Vec<f64> {
+    let ratio = |(value, other): (&f64, &f64)| if *other > 0.0 { value / other } else { f64::NAN };
+    values.iter().zip(others).map(ratio).collect()
+}
+
+fn claims(all: &[Forms], result: &mut ExperimentResult) {
+    let stopped: Measure = |_, run| stopped_ms(run);
+    for it in all {
+        let published = it.published().over(stopped);
+        if it.published.is_some() && median(&published) >= STOPPED_MS_MIN {
+            let ratios = over(&it.ours.over(stopped), &published);
+            result.claims.push(STOPPED.claim(it.row.scheme).measured_runs(&ratios));
+        }
+    }
+    let Some(calc) = all.iter().find(|it| it.row.name == CALC_PACED) else { return };
+    for it in all.iter().filter(|it| is_beside(&it.row)) {
+        for (rounds, form) in [(it.published(), PUBLISHED), (&it.ours, OURS)] {
+            let ratios = over(&calc.ours.over(lost_transactions), &rounds.over(lost_transactions));
+            let at = format!("paced, with long transactions, point {form}");
+            let claim = lost_beside(it.row.scheme).claim_of(("calc", it.row.scheme), &at);
+            result.claims.push(claim.measured_runs(&ratios));
+        }
+    }
+}
+
+fn show(plan: &Plan, all: &[Forms], result: &mut ExperimentResult) {
+    let bar = |it: &Forms| {
+        let lost = |rounds: &Compared| rounds.over(lost_transactions);
+        let published = it.published.as_ref();
+        let published =
+            published.map(|rounds| (format!("{}, {PUBLISHED}", it.row.scheme), lost(rounds)));
+        [published, Some((it.row.scheme.to_owned(), lost(&it.ours)))].into_iter().flatten()
+    };
+    result.figures.push(Figure {
+        title: "Transactions lost, by the form of the point of consistency".into(),
+        caption: format!(
+            "Area of the baseline minus area of the run, {:.0} s with one paced checkpoint and long \
+             transactions, {} records; {}.",
+            plan.round_s,
+            grouped(plan.records),
+            spread_of(plan.point_runs)
+        ),
+        y_label: "transactions lost".into(),
+        bars: bars(all.iter().flat_map(bar)),
+        ..Figure::default()
+    });
+    result.tables.push(table(all));
+}
+
+fn table(all: &[Forms]) -> Table {
+    let columns = [
+        "row",
+        "stopped ms, as published",
+        "stopped ms",
+        "worst window ÷ baseline's, as published",
+        "worst window ÷ baseline's",
+        "lost, as published",
+        "lost",
+        "given by deferred updates",
+        "calc's loss ÷ this, as published",
+        "calc's loss ÷ this",
+    ];
+    let calc = all.iter().find(|it| it.row.name == CALC_PACED);
+    let calc = calc.map_or(f64::NAN, |it| median(&it.ours.over(lost_transactions)));
+    let row = |it: &Forms| {
+        let both = |measure: Measure| {
+            [it.published(), &it.ours].map(|rounds| median(&rounds.over(measure)))
+        };
+        let stopped = both(|_, run| stopped_ms(run)).map(|ms| format!("{ms:.3}"));
+        let worst = both(worst_window_ratio).map(|ratio| format!("{ratio:.2}"));
+        let lost = both(lost_transactions);
+        let given = match it.published {
+            Some(_) => short(lost[0] - lost[1]),
+            None => "–".to_owned(),
+        };
+        let lead = lost.map(|lost| match lost > 0.0 && calc.is_finite() {
+            true => format!("{:.3}", calc / lost),
+            false => "–".to_owned(),
+        });
+        let name = vec![it.row.scheme.to_owned()];
+        let cells = [stopped.to_vec(), worst.to_vec(), lost.map(short).to_vec(), vec![given]];
+        [name].into_iter().chain(cells).chain([lead.to_vec()]).flatten().collect()
+    };
+    Table {
+        title: "What deferred updates give, and what is left of calc's lead".into(),
+        columns: columns.map(String::from).to_vec(),
+        rows: all.iter().map(row).collect(),
+        ..Table::default()
+    }
+}
