@@ -26,6 +26,7 @@
 //! | `UndoesUpwards` | such commits are undone in ascending order |
 //! | `PublishesBeforeUndo` | a checkpoint holds a commit before its log has the before-image |
 //! | `UndoNotKept` | the next start brings an undone commit back |
+//! | `DeadlineNotUndone` | the undo of a change of a deadline leaves the deadline as it is |
 //! | `AbsentTakenAsPresent` | the undo of an insertion leaves an empty value |
 //! | `LosersKept` | changes in place of a transaction that a crash has cut off stay |
 //! | `AbortKeepsChanges` | an abort does not undo changes in place |
@@ -300,6 +301,7 @@ const SCENARIOS: [Scenario; 50] = [
             Bug::UndoesUpwards,
             Bug::PublishesBeforeUndo,
             Bug::UndoNotKept,
+            Bug::DeadlineNotUndone,
             Bug::AbsentTakenAsPresent,
         ],
     ),

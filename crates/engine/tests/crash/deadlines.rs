@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use stillpoint::{Durability, Engine, Label, Session, TableId, Tx, TxError};
 use stillpoint_io::{SeededRng, SimDisk};
+use stillpoint_store::PointOfConsistency;
 
 use crate::lives::configure;
 use crate::settings::{Setting, matrix};
@@ -112,6 +113,8 @@ struct Changer {
     table: TableId,
     state: State,
     steps: usize,
+    /// Acts between two phases of a checkpoint.
+    acts_in_phases: usize,
 }
 
 impl Changer {
@@ -159,7 +162,8 @@ impl Changer {
 }
 
 impl Guest for Changer {
-    fn act(&mut self, _: Moment) {
+    fn act(&mut self, moment: Moment) {
+        self.acts_in_phases += usize::from(moment == Moment::Phases);
         self.change(1);
     }
 }
@@ -168,7 +172,7 @@ fn open(setting: &Setting, disk: &SimDisk, state: State, steps: usize) -> (Engin
     let engine = Engine::open(configure(setting, disk, &SeededRng::new(1), 4)).expect("opens");
     let table = engine.table("things").expect("a table");
     let session = engine.session().expect("a session");
-    (engine, Box::new(Changer { session, table, state, steps }))
+    (engine, Box::new(Changer { session, table, state, steps, acts_in_phases: 0 }))
 }
 
 /// Three lives: changes, a checkpoint with changes in its middle, further changes, and a crash.
@@ -186,6 +190,10 @@ fn lives(setting: &Setting) {
             taken.expect("a checkpoint");
             let guest: Box<dyn Any> = guest;
             changer = guest.downcast().expect("the same comes back");
+            let stops =
+                setting.row().capabilities.point == Some(PointOfConsistency::PhysicalThroughout);
+            // At least one act lies between the point of consistency and the scan.
+            assert!(stops || changer.acts_in_phases > 2, "{context}: nothing changed meanwhile");
         }
         changer.change(if life == 1 { 0 } else { 25 });
         changer.check(&format!("{context}, at its end"));

@@ -8,7 +8,8 @@ use stillpoint_io::{Fault, Rng, SeededRng, SimDisk};
 
 use crate::history::{History, MARKS, State};
 use crate::lives::{self, configure, open_and_read};
-use crate::settings::Setting;
+use crate::settings::{Setting, matrix};
+use crate::share;
 use crate::steps::open;
 use crate::workload::{TABLES, Workload, scan_table};
 
@@ -72,17 +73,18 @@ fn judge(setting: &Setting, disk: &SimDisk, history: &History, context: &str) {
 /// `STILLPOINT_FAULTS_ALL=1` lets each call fail, and `STILLPOINT_FAULTS_ALL=K/N` each N-th, from
 /// the K-th on.
 fn chosen(calls: u64) -> (u64, usize) {
-    let Ok(text) = std::env::var("STILLPOINT_FAULTS_ALL") else {
-        return (1, calls.div_ceil(60) as usize);
-    };
-    let share = text.split_once('/').and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
-    let (k, n): (u64, usize) = share.unwrap_or((0, 1));
-    assert!(k < n as u64, "STILLPOINT_FAULTS_ALL={text}: K/N with K below N, or 1 for all");
-    (k + 1, n)
+    match std::env::var("STILLPOINT_FAULTS_ALL").as_deref() {
+        Err(_) => (1, calls.div_ceil(60) as usize),
+        Ok("1") => (1, 1),
+        Ok(_) => {
+            let (k, n) = share("STILLPOINT_FAULTS_ALL").expect("it is set");
+            (k as u64 + 1, n)
+        }
+    }
 }
 
-/// Fails one call after the other; `nth` and the kind of failure vary.
-fn fail_every_call(setting: &Setting) {
+/// Fails some calls, one after the other. `chosen` gives the first and the distance to the next.
+fn fail_calls(setting: &Setting, chosen: impl Fn(u64) -> (u64, usize)) {
     let disk = SimDisk::new(3);
     let mut whole = begin(setting, &disk).expect("a sound disk");
     whole.run(STEPS);
@@ -98,7 +100,7 @@ fn fail_every_call(setting: &Setting) {
 }
 
 fn fail_one_call(setting: &Setting, nth: u64, fault: Fault) {
-    let context = format!("{} {fault:?} at call {nth}", setting.journal);
+    let context = format!("{}, {} {fault:?} at call {nth}", setting.scheme, setting.journal);
     let disk = SimDisk::new(3);
     disk.fail_at(nth, fault);
     let mut workload = match begin(setting, &disk) {
@@ -137,12 +139,26 @@ fn fail_one_call(setting: &Setting, nth: u64, fault: Fault) {
 
 #[test]
 fn a_failing_call_loses_nothing_acknowledged_with_redo() {
-    fail_every_call(&REDO);
+    fail_calls(&REDO, chosen);
 }
 
 #[test]
 fn a_failing_call_loses_nothing_published_without_a_journal() {
-    fail_every_call(&NONE);
+    fail_calls(&NONE, chosen);
+}
+
+/// One call with each scheme and journal. With `STILLPOINT_FAULTS_ROWS=K/N` every N-th, from another one on
+/// with each setting.
+#[test]
+fn each_scheme_loses_nothing_at_a_failing_call() {
+    let share = share("STILLPOINT_FAULTS_ROWS");
+    let settings = matrix().into_iter().filter(|it| it.durability != Durability::Relaxed);
+    for (at, setting) in settings.enumerate() {
+        fail_calls(&setting, |calls| match share {
+            Some((k, n)) => (1 + ((k + at) % n) as u64, n),
+            None => (1 + 37 * at as u64 % calls, calls as usize),
+        });
+    }
 }
 
 #[test]

@@ -78,15 +78,10 @@ pub(crate) fn configure(
         disk: Some(Arc::new(StageDisk(disk.clone()))),
         clock: Arc::new(StageClock {
             clock: ManualClock::self_advancing(1_700_000_000_000),
-            // No session can act between the phases of a scheme that stops commits.
-            guests: matches!(
-                setting.row().capabilities.point,
-                Some(
-                    PointOfConsistency::Virtual
-                        | PointOfConsistency::Fuzzy
-                        | PointOfConsistency::FuzzyUndone
-                )
-            ),
+            // Where commits stop for a moment, nobody looks at the clock meanwhile. Between the phases of
+            // a scheme that stops them throughout, no session can act.
+            guests: setting.row().capabilities.point
+                != Some(PointOfConsistency::PhysicalThroughout),
         }),
         rng: Arc::new(SeededRng::new(rng.next_u64())),
         space: Arc::default(),

@@ -276,15 +276,17 @@ fn what_a_fuzzy_checkpoint_holds_is_closed() {
 }
 
 /// The crash states of each setting: by default 1,000 without checkpoints and where commits save
-/// before-images, and 60 otherwise. `STILLPOINT_CRASH_SHARE=K/N` names the share of these that get as many as the others, so
-/// that N runs cover all. `STILLPOINT_CRASH_SETTINGS=K/N` runs the K-th of N shares of the settings alone.
+/// before-images, and 60 otherwise. `STILLPOINT_CRASH_SHARE=K/N` names the share of these that get as many
+/// as the others, so that N runs cover all. Beside `STILLPOINT_CRASH_STATES` it names the share of all
+/// settings that get so many, and the others get a quarter. `STILLPOINT_CRASH_SETTINGS=K/N` runs the K-th
+/// of N shares of the settings alone.
 fn states_of_each() -> Vec<(Setting, u64)> {
     let wanted = std::env::var("STILLPOINT_CRASH_STATES")
         .ok()
         .map(|text| text.parse::<u64>().expect("STILLPOINT_CRASH_STATES is a number"));
     let share = share("STILLPOINT_CRASH_SHARE");
     let mut others = 0;
-    let states = |setting: Setting| {
+    let states = |(number, setting): (usize, Setting)| {
         let capabilities = setting.row().capabilities;
         let saves_images = capabilities.cells.write == WriteRule::SaveBeforeImage;
         let is_usual = saves_images || !capabilities.takes_checkpoints();
@@ -293,7 +295,17 @@ fn states_of_each() -> Vec<(Setting, u64)> {
         others += usize::from(!is_usual);
         let is_chosen = is_usual || share.is_some_and(|(k, n)| at % n == k);
         let few = if is_undone { 200 } else { 60 };
-        let states = wanted.unwrap_or(if is_chosen { 1000 } else { few });
+        let states = match (wanted, share) {
+            (Some(wanted), Some((k, n))) if number % n != k => wanted.div_ceil(4),
+            (Some(wanted), _) => wanted,
+            (None, _) => {
+                if is_chosen {
+                    1000
+                } else {
+                    few
+                }
+            }
+        };
         // The logs are those of redo, but for the calls or the before-images in them.
         let share = match setting.journal {
             "command" => 3,
@@ -302,7 +314,7 @@ fn states_of_each() -> Vec<(Setting, u64)> {
         };
         (setting, states / share)
     };
-    let all = matrix().into_iter().map(states).enumerate();
+    let all = matrix().into_iter().enumerate().map(states).enumerate();
     let (k, n) = self::share("STILLPOINT_CRASH_SETTINGS").unwrap_or((0, 1));
     all.filter(|(at, _)| at % n == k).map(|(_, of)| of).collect()
 }

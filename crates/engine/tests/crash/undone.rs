@@ -10,15 +10,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use stillpoint::{
-    Config, Durability, Engine, KeySet, Mode, Procedure, Session, Slot, Stamp, TableId, Tx, TxError,
+    Config, Durability, Engine, KeySet, Label, Mode, Procedure, Session, Slot, Stamp, TableId, Tx,
+    TxError, ValueRef,
 };
+use stillpoint_format::LogGsn;
+use stillpoint_format::manifest::Manifest;
 use stillpoint_format::names::log_dir;
-use stillpoint_io::{Disk, RealDisk, SeededRng, SimDisk};
+use stillpoint_io::{Caching, Disk, OpenMode, RealDisk, SeededRng, SimDisk};
 
 use crate::lives::configure;
 use crate::settings::Setting;
 use crate::stage::{Guest, Moment, copy, while_visiting};
-use crate::workload::scan_table;
 
 /// Crashes of each situation.
 const CRASHES: u64 = 6;
@@ -26,10 +28,21 @@ const CRASHES: u64 = 6;
 const FLUSHED_MAX: u64 = 12;
 /// Bytes of a value: the keys that are changed lie in another slab than those that are read.
 const VALUE_BYTES: usize = 600;
-const KEYS: [&[u8]; 6] = [b"put", b"deleted", b"inserted", b"patched", b"appended", b"spliced"];
+/// Bytes of a value in blocks.
+const LARGE_BYTES: usize = 5_000;
+const KEYS: [&[u8]; 8] = [
+    b"put",
+    b"deleted",
+    b"inserted",
+    b"patched",
+    b"appended",
+    b"spliced",
+    b"with a deadline",
+    b"large, with a deadline",
+];
 
-/// The records that the steps change.
-type State = BTreeMap<Vec<u8>, Vec<u8>>;
+/// The records that the steps change: deadline and value.
+type State = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
 
 fn settings(setting: &Setting, disk: &SimDisk, seed: u64) -> Config {
     let mut config = configure(setting, disk, &SeededRng::new(seed), 4);
@@ -54,12 +67,24 @@ enum Change {
     Append([u8; 8]),
     /// Bytes from the hundredth on are replaced by others.
     Splice(usize, Vec<u8>),
+    PutUntil(Vec<u8>, u64),
+    Until(u64),
+    UntilAndPatch(u64, [u8; 8]),
 }
 
 /// Where splices begin.
 const SPLICED_AT: usize = 100;
 
-fn changes(step: u64) -> [Change; 6] {
+/// A change of a deadline, of a value of so many bytes.
+fn change_of_deadline(step: u64, bytes: usize) -> Change {
+    match step % 3 {
+        0 => Change::PutUntil(value(step, bytes), step),
+        1 => Change::Until(1_000 + step),
+        _ => Change::UntilAndPatch(0, step.to_le_bytes()),
+    }
+}
+
+fn changes(step: u64) -> [Change; 8] {
     let long = if step.is_multiple_of(3) { 20_000 } else { VALUE_BYTES };
     [
         Change::Put(value(step, long)),
@@ -72,30 +97,52 @@ fn changes(step: u64) -> [Change; 6] {
         Change::Patch(8 * (step as usize % 5), step.to_le_bytes()),
         Change::Append(step.to_le_bytes()),
         Change::Splice(step as usize % 7, vec![step as u8; step as usize % 5]),
+        change_of_deadline(step, VALUE_BYTES),
+        change_of_deadline(step + 1, LARGE_BYTES),
     ]
+}
+
+/// Deadline and value after a change.
+fn after(now: Option<(u64, Vec<u8>)>, change: Change) -> Option<(u64, Vec<u8>)> {
+    let there = || now.clone().expect("it is there");
+    let patched = |at: usize, bytes: [u8; 8]| {
+        let (deadline, mut value) = there();
+        value[at..at + 8].copy_from_slice(&bytes);
+        (deadline, value)
+    };
+    Some(match change {
+        Change::Put(value) => (0, value),
+        Change::PutUntil(value, deadline) => (deadline, value),
+        Change::Delete => return None,
+        Change::Patch(at, bytes) => patched(at, bytes),
+        Change::Append(bytes) => (there().0, [there().1, bytes.to_vec()].concat()),
+        Change::Splice(removed, bytes) => {
+            let (deadline, mut value) = there();
+            value.splice(SPLICED_AT..SPLICED_AT + removed, bytes);
+            (deadline, value)
+        }
+        Change::Until(deadline) => (deadline, there().1),
+        Change::UntilAndPatch(deadline, bytes) => (deadline, patched(0, bytes).1),
+    })
+}
+
+/// Bytes of a key's first value.
+fn len_of(key: &[u8]) -> usize {
+    if key == KEYS[7] { LARGE_BYTES } else { VALUE_BYTES }
 }
 
 /// The state after the steps up to number `last`.
 fn model(last: u64) -> State {
     let mut state = State::new();
-    for key in [KEYS[0], KEYS[1], KEYS[3], KEYS[4], KEYS[5]] {
-        state.insert(key.to_vec(), value(0, VALUE_BYTES));
+    for key in KEYS.into_iter().filter(|key| *key != KEYS[2]) {
+        state.insert(key.to_vec(), (0, value(0, len_of(key))));
     }
     for step in 1..=last {
         for (key, change) in KEYS.into_iter().zip(changes(step)) {
-            match change {
-                Change::Put(value) => drop(state.insert(key.to_vec(), value)),
-                Change::Delete => drop(state.remove(key)),
-                Change::Patch(at, bytes) => {
-                    state.get_mut(key).expect("it is there")[at..at + 8].copy_from_slice(&bytes);
-                }
-                Change::Append(bytes) => {
-                    state.get_mut(key).expect("it is there").extend_from_slice(&bytes);
-                }
-                Change::Splice(removed, bytes) => {
-                    let value = state.get_mut(key).expect("it is there");
-                    value.splice(SPLICED_AT..SPLICED_AT + removed, bytes);
-                }
+            let now = state.get(key).cloned();
+            match after(now, change) {
+                Some(now) => drop(state.insert(key.to_vec(), now)),
+                None => drop(state.remove(key)),
             }
         }
     }
@@ -129,6 +176,14 @@ impl Procedure for MakeStep {
                 }
                 Change::Splice(removed, bytes) => {
                     tx.splice_slot(Slot(at), SPLICED_AT, removed, &bytes)?;
+                }
+                Change::PutUntil(value, deadline) => {
+                    tx.put_slot_labelled(Slot(at), Label { tag: 0, deadline }, &value)?;
+                }
+                Change::Until(deadline) => tx.set_slot_deadline(Slot(at), deadline)?,
+                Change::UntilAndPatch(deadline, bytes) => {
+                    tx.set_slot_deadline(Slot(at), deadline)?;
+                    tx.patch_slot(Slot(at), 0, &bytes)?;
                 }
             }
         }
@@ -200,12 +255,18 @@ fn open(setting: &Setting, disk: &SimDisk, context: &str) -> Found {
     let engine = engine.unwrap_or_else(|error| panic!("{context}: {error}"));
     let table = engine.table("things").expect("a table");
     let mut session = engine.session().expect("a session");
-    let (mut sources, mut state) = (0, State::new());
-    for ((_, key), (_, value)) in scan_table(&mut session, table.0) {
-        if key.starts_with(b"source") {
-            sources += 1;
-        } else if KEYS.contains(&&key[..]) {
-            state.insert(key, value);
+    let (mut sources, mut state, mut cursor) = (0, State::new(), 0);
+    loop {
+        let visit = &mut |key: &[u8], value: ValueRef<'_>| {
+            if key.starts_with(b"source") {
+                sources += 1;
+            } else if KEYS.contains(&key) {
+                state.insert(key.to_vec(), (value.label().deadline, value.to_vec()));
+            }
+        };
+        cursor = session.scan(table, cursor, 1000, visit).expect("a table");
+        if cursor == 0 {
+            break;
         }
     }
     let undone = engine.stats().recovered.keys_undone;
@@ -216,8 +277,9 @@ fn open(setting: &Setting, disk: &SimDisk, context: &str) -> Found {
 fn last_step(found: &Found, acts: u64, context: &str) -> u64 {
     let last = (0..=acts * STEPS).find(|&step| model(step) == found.state);
     let last = last.unwrap_or_else(|| {
-        let short = |(key, value): (&Vec<u8>, &Vec<u8>)| {
-            (String::from_utf8_lossy(key).into_owned(), value.len(), value[..8].to_vec())
+        let short = |(key, (deadline, value)): (&Vec<u8>, &(u64, Vec<u8>))| {
+            let key = String::from_utf8_lossy(key).into_owned();
+            (key, *deadline, value.len(), value[..8].to_vec())
         };
         let found: Vec<_> = found.state.iter().map(short).collect();
         panic!("{context}: a part of a step: {found:?}")
@@ -242,12 +304,8 @@ fn run(setting: &Setting, flushed: u64) -> usize {
     engine.checkpoint().expect("a checkpoint");
     sessions[0]
         .transact(|tx| {
-            let begin = value(0, VALUE_BYTES);
-            tx.put(table, KEYS[0], &begin)?;
-            tx.put(table, KEYS[1], &begin)?;
-            // A cell for the key, which a full scan visits after the fillers.
-            tx.put(table, KEYS[2], &begin)?;
-            KEYS[3..].iter().try_for_each(|key| tx.put(table, key, &begin))
+            // Of one key only the cell is left, which a full scan visits after the fillers.
+            KEYS.into_iter().try_for_each(|key| tx.put(table, key, &value(0, len_of(key))))
         })
         .expect("commits");
     sessions[0].transact(|tx| tx.delete(table, KEYS[2]).map(drop)).expect("commits");
@@ -257,13 +315,15 @@ fn run(setting: &Setting, flushed: u64) -> usize {
     let guest: Box<dyn std::any::Any> = guest;
     let acts = guest.downcast::<Visitor>().expect("the same comes back").acts;
     assert!(acts > 2, "before, between and after the phases");
-    let mut undone = 0;
+    let (mut undone, active) = (0, active(&disk));
     for seed in 0..CRASHES {
         let context = format!("{setting:?}, {flushed} flushed, crash {seed}");
         let after = disk.crash(seed);
         let found = open(setting, &after, &context);
         let last = last_step(&found, acts, &context);
         let was_undone = found.undone > 0;
+        // What a crash takes away was not closed when the checkpoint was published.
+        assert!(!was_undone || !active.is_empty(), "{context}: no commit was active");
         undone += usize::from(was_undone);
         // What was served survives every later crash, and nothing is undone twice.
         drop(found.engine);
@@ -284,6 +344,16 @@ fn run(setting: &Setting, flushed: u64) -> usize {
         assert_eq!(last_step(&found, acts, &context), last, "{context}: a third crash");
     }
     undone
+}
+
+/// The commits that the newest checkpoint may hold and that were not closed at its publication.
+fn active(disk: &SimDisk) -> Vec<LogGsn> {
+    let file = disk.open(Path::new("MANIFEST"), OpenMode::Read, Caching::Buffered);
+    let file = file.expect("a manifest");
+    let mut bytes = vec![0; file.len().expect("a length") as usize];
+    file.read_at(&mut bytes, 0).expect("reads");
+    let manifest = Manifest::decode(&bytes).expect("sound");
+    manifest.newest_chain().last().map_or(Vec::new(), |newest| newest.active.clone())
 }
 
 /// Damages the small checkpoint of a start. A repair goes back to the one before it, which holds what the

@@ -269,6 +269,11 @@ fn large_values_side_by_side_do_not_end_a_snapshot_under_fork() {
         session.transact(|tx| tx.put(table, &[key], &vec![key; 1 << 20])).expect("commits");
     }
     let mut snapshot = engine.snapshot().expect("a snapshot");
+    // The reader comes late. The scan waits for it with a few values.
+    while snapshot.waiting_bytes_peak() < 8 << 20 {
+        RealClock.sleep(Duration::from_millis(1));
+    }
+    RealClock.sleep(Duration::from_millis(50));
     let found = all_of(&mut snapshot, table).expect("a whole view");
     assert!(
         found.len() == 40

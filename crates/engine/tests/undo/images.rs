@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stillpoint::{
-    Call, Engine, Error, KeySet, Mode, Procedure, QuiesceFor, Slot, Stamp, TableId, Tx, TxError,
+    Call, Durability, Engine, Error, KeySet, Label, Mode, Procedure, QuiesceFor, Slot, Stamp,
+    TableId, Tx, TxError,
 };
 use stillpoint_format::ident::HEADER_BYTES;
 use stillpoint_format::log::{BatchReader, RecordKind, SegmentHeader, Step, WriteOp};
@@ -14,12 +15,14 @@ use stillpoint_io::{Caching, Clock, Disk, OpenMode, RealClock, SimDisk, spawn};
 
 use crate::config;
 
-/// A before-image: the key, and the tag and the value of before, the old bytes of ranges, or splices.
+/// A before-image: the key, and the label and the value of before, the old bytes of ranges, or splices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Image {
-    Value(Vec<u8>, u8, Vec<u8>),
+    Value(Vec<u8>, Label, Vec<u8>),
     Absent(Vec<u8>),
     Ranges(Vec<u8>, Vec<(u32, Vec<u8>)>),
+    /// The old deadline, and the old bytes of ranges.
+    Until(Vec<u8>, u64, Vec<(u32, Vec<u8>)>),
     /// Offsets, numbers of replaced bytes, and the bytes that replace them.
     Splices(Vec<u8>, Vec<(u32, u32, Vec<u8>)>),
 }
@@ -46,15 +49,16 @@ fn records(disk: &SimDisk) -> Vec<(RecordKind, Vec<Image>)> {
                     let write = write.expect("legal");
                     let key = write.key.to_vec();
                     match write.op {
-                        WriteOp::Put { label, value } => {
-                            Image::Value(key, label.tag, value.to_vec())
-                        }
+                        WriteOp::Put { label, value } => Image::Value(key, label, value.to_vec()),
                         WriteOp::Delete => Image::Absent(key),
                         WriteOp::Patch(ranges) => {
                             let owned = ranges.map(|of| (of.offset, of.bytes.to_vec()));
                             Image::Ranges(key, owned.collect())
                         }
-                        WriteOp::Until { .. } => unreachable!("no test sets a deadline"),
+                        WriteOp::Until { deadline, ranges } => {
+                            let owned = ranges.map(|of| (of.offset, of.bytes.to_vec()));
+                            Image::Until(key, deadline, owned.collect())
+                        }
                         WriteOp::Splice(splices) => {
                             let owned =
                                 splices.map(|of| (of.offset, of.removed, of.bytes.to_vec()));
@@ -70,7 +74,12 @@ fn records(disk: &SimDisk) -> Vec<(RecordKind, Vec<Image>)> {
 }
 
 fn value(key: &[u8], tag: u8, value: &[u8]) -> Image {
-    Image::Value(key.to_vec(), tag, value.to_vec())
+    Image::Value(key.to_vec(), Label::from(tag), value.to_vec())
+}
+
+fn until(key: &[u8], deadline: u64, ranges: &[(u32, &[u8])]) -> Image {
+    let owned = ranges.iter().map(|&(offset, bytes)| (offset, bytes.to_vec()));
+    Image::Until(key.to_vec(), deadline, owned.collect())
 }
 
 fn splices(key: &[u8], splices: &[(u32, u32, &[u8])]) -> Image {
@@ -147,6 +156,83 @@ fn records_have_what_was_overwritten() {
         for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
             assert!(found == expected, "{scheme}: record {at}");
         }
+    }
+}
+
+/// A write that changes a deadline logs the one before.
+#[test]
+fn records_have_the_deadline_that_was_changed() {
+    for scheme in ["none", "calc:partial", "calc-stored", "cou", "zigzag", "hourglass", "ping-pong"]
+    {
+        let disk = SimDisk::new(1);
+        let mut settings = config(&disk, "undo-redo");
+        settings.checkpoint = scheme.to_owned();
+        let engine = Engine::open(settings).expect("opens");
+        let table = engine.table("things").expect("a table");
+        let mut session = engine.session().expect("a session");
+        let mut expected = Vec::new();
+        let mut expect = |image: Image| expected.push((RecordKind::UndoWrites, vec![image]));
+        // In a cell and in blocks.
+        for (key, len) in [(b"small", 100), (b"large", 100_000)] {
+            let bytes = vec![7; len];
+            let mut run = |change: &dyn Fn(&mut Tx<'_>) -> Result<(), TxError>| {
+                session.transact(|tx| change(tx)).expect("commits");
+            };
+            run(&|tx| tx.put_until(table, key, &bytes, 500));
+            expect(absent(key));
+            run(&|tx| tx.set_deadline(table, key, 1_000));
+            expect(until(key, 500, &[]));
+            run(&|tx| tx.set_deadline(table, key, 2_000));
+            expect(until(key, 1_000, &[]));
+            run(&|tx| {
+                tx.patch(table, key, 3, b"patched")?;
+                tx.set_deadline(table, key, 0)
+            });
+            expect(until(key, 2_000, &[(3, &[7; 7])]));
+            run(&|tx| tx.put_until(table, key, &bytes, 3_000));
+            let mut patched = bytes.clone();
+            patched[3..10].copy_from_slice(b"patched");
+            expect(value(key, 0, &patched));
+            run(&|tx| tx.put(table, key, b"short"));
+            expect(Image::Value(key.to_vec(), Label { tag: 0, deadline: 3_000 }, bytes.clone()));
+        }
+        let found = records(&disk.kill());
+        assert_eq!(found.len(), expected.len(), "{scheme}");
+        for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            assert!(found == expected, "{scheme}: record {at}: {:?}", found.1.first().map(brief));
+        }
+    }
+}
+
+/// An image without the bytes of a value.
+fn brief(image: &Image) -> Image {
+    match image {
+        Image::Value(key, label, value) => {
+            Image::Value(key.clone(), *label, value[..value.len().min(12)].to_vec())
+        }
+        other => other.clone(),
+    }
+}
+
+/// A scheme without a point of consistency says which journal it needs.
+#[test]
+fn a_journal_that_does_not_suffice_is_refused_with_the_reason() {
+    for (scheme, journal, reasons) in [
+        ("fuzzy", "none", ["fuzzy needs a log, since a replay completes its", "journal none"]),
+        ("fuzzy:partial", "none", ["fuzzy:partial needs a log", "keeps no commits"]),
+        ("fuzzy-undo", "none", ["fuzzy-undo needs a log", "journal none"]),
+        ("fuzzy-undo", "redo", ["fuzzy-undo needs before-images", "choose journal undo-redo"]),
+        ("pfuzzy", "redo", ["fuzzy-undo:partial needs before-images", "or scheme fuzzy"]),
+    ] {
+        let mut settings = config(&SimDisk::new(1), journal);
+        settings.checkpoint = scheme.to_owned();
+        if journal == "none" {
+            settings.durability = Durability::Checkpoint;
+        }
+        let refused = Engine::open(settings).expect_err("it does not suffice");
+        assert!(matches!(refused, Error::Config { setting: "checkpoint", .. }), "{refused:?}");
+        let said = refused.to_string();
+        assert!(reasons.iter().all(|reason| said.contains(reason)), "{scheme}, {journal}: {said}");
     }
 }
 
@@ -255,7 +341,7 @@ fn a_commit_that_overwrites_too_much_is_refused() {
         let engine = Engine::open(settings).expect("opens");
         let table = engine.table("things").expect("a table");
         let mut session = engine.session().expect("a session");
-        let large = vec![7; 12 << 20];
+        let large = vec![7; 14 << 20];
         for key in 0..KEYS {
             session.transact(|tx| tx.put(table, &[key], &large)).expect("commits");
             session.flush().expect("flushes");
@@ -269,10 +355,11 @@ fn a_commit_that_overwrites_too_much_is_refused() {
     delete(&mut session, table, 0..KEYS).expect("redo logs no values of before");
     let (engine, mut session, table) = fill("undo-redo");
     let buffers = engine.stats().journal.buffer_bytes;
-    let refused = delete(&mut session, table, 0..KEYS).expect_err("36 MiB count");
+    let refused = delete(&mut session, table, 0..KEYS).expect_err("42 MiB count");
     assert!(matches!(refused, Error::Transaction(TxError::Memory(_))), "{refused}");
     assert_eq!(engine.stats().journal.buffer_bytes, buffers, "nothing was encoded");
     for key in 0..KEYS {
+        // There is less room than its value takes.
         delete(&mut session, table, key..key + 1).expect("one key");
         session.flush().expect("flushes");
     }
