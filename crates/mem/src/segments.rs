@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use stillpoint_sync::Mutex;
 use stillpoint_sync::atomic::AtomicU64;
 
-use crate::region::{AddressSpace, PageSize, Region, RegionError};
+use crate::region::{AddressSpace, HUGE_PAGE_BYTES, PageSize, Region, RegionError};
 
 /// Largest number of segments. The last segment begins at 2^30 times the length of the first.
 const SEGMENTS: usize = 32;
@@ -119,6 +119,20 @@ impl Segments {
             region.populate(first - start, count);
         }
     }
+
+    /// Gives the pages of the words `first..first + count` back to the system. The words read as zero
+    /// afterwards. `first` and `count` are multiples of a huge page. Segments shorter than that stay as
+    /// they are. The caller makes sure that no thread uses the words.
+    pub fn discard(&self, first: usize, count: usize) {
+        let regions = self.regions.lock();
+        for (segment, region) in regions.iter().enumerate() {
+            let (start, len) = self.range(segment);
+            let (from, to) = (first.max(start), (first + count).min(start + len));
+            if from < to && (len * 8).is_multiple_of(HUGE_PAGE_BYTES) {
+                region.discard(from - start, to - from);
+            }
+        }
+    }
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -146,6 +160,23 @@ mod tests {
         segments.populate(8_192, 8_192);
         segments.populate(8_192, 9_000);
         segments.populate(1 << 20, 1);
+    }
+
+    #[test]
+    fn discarded_words_are_zero_and_others_stay() {
+        const PAGE: usize = HUGE_PAGE_BYTES / 8;
+        let segments = Segments::new(Arc::default(), 64);
+        segments.reserve_up_to(8 * PAGE - 1).expect("address space");
+        let line = |word: usize| &segments.line::<8>(word / 8)[0];
+        (0..8 * PAGE).step_by(64).for_each(|word| line(word).store(1, Relaxed));
+        // Page 0 lies in many short segments, pages 2 and 3 in one, and the others in the last.
+        segments.discard(0, PAGE);
+        segments.discard(3 * PAGE, 2 * PAGE);
+        segments.discard(7 * PAGE, 9 * PAGE);
+        for word in (0..8 * PAGE).step_by(64) {
+            let is_gone = matches!(word / PAGE, 3 | 4 | 7);
+            assert_eq!(line(word).load(Relaxed), u64::from(!is_gone), "page {}", word / PAGE);
+        }
     }
 
     #[test]

@@ -52,6 +52,7 @@ use crate::memory::Memory;
 use crate::memory::arena::{Arena, CellCache, UNITS_PER_SLAB};
 use crate::memory::blob;
 use crate::memory::cell::{Cell, Record, live_copy};
+use crate::memory::marks::UNITS_PER_BIT;
 use crate::memory::stamp::{ABSENT, BUSY, DEAD};
 use crate::memory::value::ValueRef;
 use crate::phase::PhaseWord;
@@ -499,8 +500,10 @@ impl Store {
         if let (Cells::Marked(epoch), Some(marks)) = (cells, arena.marks()) {
             let mut units = [0; CELLS_PER_LANE];
             let found = marks.find(index, epoch, from as u64, &mut units);
-            let number = |&unit: &u64| index as u64 * UNITS_PER_SLAB + unit;
-            let numbers = || units[..found].iter().map(number).filter(|&at| slab.is_cell(at));
+            let first = index as u64 * UNITS_PER_SLAB;
+            let cell =
+                |&unit: &u64| (unit..unit + UNITS_PER_BIT).find(|at| slab.is_cell(first + at));
+            let numbers = || units[..found].iter().filter_map(cell).map(|unit| first + unit);
             // The cells lie apart, so the processor does not foresee them.
             numbers().take(CELLS_AHEAD).for_each(|number| prefetch(self.memory(), number));
             let mut ahead = numbers().skip(CELLS_AHEAD);
@@ -510,7 +513,8 @@ impl Store {
                 }
                 visit(&table, number);
             }
-            return (found == CELLS_PER_LANE).then(|| units[found - 1] as usize + 1);
+            let next = |last: u64| (last + UNITS_PER_BIT) as usize;
+            return (found == CELLS_PER_LANE).then(|| next(units[found - 1]));
         }
         let numbers = slab.numbers(from..from + CELLS_PER_LANE);
         let seen = numbers.map(|number| visit(&table, number)).count();

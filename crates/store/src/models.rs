@@ -6,6 +6,7 @@ mod ordered;
 mod reads;
 mod replace;
 mod served;
+mod shrink;
 
 use shuttle::thread;
 use std::sync::Arc;

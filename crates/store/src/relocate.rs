@@ -24,6 +24,8 @@ use stillpoint_sync::atomic::Ordering::{Acquire, Relaxed};
 use stillpoint_sync::lock_word::{self, Priority};
 use stillpoint_sync::mutant;
 
+#[cfg(all(test, shuttle))]
+use crate::memory::arena::Leaving;
 use crate::memory::arena::{Allowance, Kind, Moves};
 use crate::memory::blob;
 use crate::memory::cell::Cell;
@@ -95,6 +97,17 @@ impl Participant {
             && moves.is_none()
         {
             *moves = Some(Moves::of(store.memory().arena.choose_all()));
+        }
+        self.relocate();
+    }
+
+    /// Goes through all records for blocks that are to leave their slabs.
+    #[cfg(all(test, shuttle))]
+    pub(crate) fn relocate_blocks(&mut self) {
+        let store = self.store.clone();
+        if let Some(mut moves) = store.moves.try_lock() {
+            let leaving = Leaving { records: Vec::new(), has_blocks: true };
+            *moves = Some(Moves::of(leaving));
         }
         self.relocate();
     }

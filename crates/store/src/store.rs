@@ -579,7 +579,11 @@ impl Store {
             more |= pool.populate_ahead();
             other_bytes += pool.bytes();
         }
+        let may_shrink = !self.unloaded.is_loading();
         self.catalog.for_each(|table| {
+            if may_shrink {
+                table.index.shrink(self.driver.read_sections());
+            }
             more |= table.index.populate_ahead();
             other_bytes += table.index.held_bytes();
             other_bytes += table.ordered.as_ref().map_or(0, OrderedIndex::held_bytes);

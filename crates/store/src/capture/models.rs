@@ -16,6 +16,7 @@ use stillpoint_sync::lock_word::{self, Priority};
 use super::{Captured, capture, claim_locked, is_unmarked, release_exclusive};
 use crate::memory::Memory;
 use crate::memory::arena::{CellCache, Kind};
+use crate::memory::blob;
 use crate::memory::cell::{Cell, OptimisticRead, cell_bytes};
 use crate::memory::value::ValueRef;
 use crate::phase::{Phase, PhaseDriver};
@@ -263,5 +264,34 @@ fn a_read_without_a_lock_is_whole_and_never_goes_back() {
             least = seen;
         }
         worker.join().expect("no panic");
+    });
+}
+
+/// A relocation gives a large value another table, and changes no stamp. A reader without a lock finds the whole
+/// value by either table.
+#[test]
+fn a_large_value_is_whole_while_its_table_moves() {
+    explore(|| {
+        let world = World::new(1);
+        let mut cache = CellCache::default();
+        let old = blob::allocate(&world.memory, &mut cache, 1, (BYTES, 0)).expect("room");
+        blob::fill(&world.memory, old, 0, &value(7));
+        begin_writes(std::iter::once(world.cell(0).record()));
+        world.cell(0).record().put_large(0u8.into(), old);
+        world.cell(0).record().end_write(Stamp::new(2, LOG_NONE));
+        let moving = world.clone();
+        let mover = thread::spawn(move || {
+            let cell = moving.cell(0);
+            assert!(lock_word::try_exclusive(cell.lock(), Priority::DECLARED).is_ok(), "alone");
+            let (new, _) = blob::moved(&moving.memory, &mut cache, 1, old).expect("room");
+            cell.record().set_table(new.table);
+            lock_word::release_exclusive(cell.lock());
+        });
+        let mut out = Vec::new();
+        let OptimisticRead::Value(_, stamp) = world.cell(0).read_optimistic(KEY, &mut out) else {
+            panic!("the cell has a value");
+        };
+        assert_eq!((number(&out), stamp.gsn()), (7, 2));
+        mover.join().expect("no panic");
     });
 }

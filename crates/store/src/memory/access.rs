@@ -54,6 +54,13 @@ impl AccessMarks {
         self.words.is_reserved(word).then(|| (&self.words.line::<1>(word)[0], shift))
     }
 
+    /// Prefetches a mark.
+    pub(super) fn prefetch(&self, place: MarkPosition) {
+        if let Some((word, _)) = self.word(place) {
+            stillpoint_mem::prefetch(word);
+        }
+    }
+
     pub(super) fn get(&self, place: MarkPosition) -> u32 {
         // Relaxed: see the head of this file.
         self.word(place).map_or(0, |(word, shift)| (word.load(Relaxed) >> shift) as u32)

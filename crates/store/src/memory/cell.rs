@@ -538,7 +538,8 @@ impl<'a> Record<'a> {
         if !meta.has_deadline() {
             0
         } else if meta.is_large() {
-            let blob = Blob { table: self.copy[1].load(Relaxed), len: meta.large_len() };
+            // Acquire: as in `copy_unlocked`.
+            let blob = Blob { table: self.copy[1].load(Acquire), len: meta.large_len() };
             blob::deadline(self.memory, blob)
         } else {
             self.copy[self.copy.len() - 1].load(Relaxed)

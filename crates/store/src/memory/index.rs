@@ -18,6 +18,8 @@
 //! of a hash that choose between the two buckets of a split are in the entry, so a split touches no
 //! cell.
 //!
+//! If most keys were deleted, pairs of buckets [merge](Index::shrink), the last first.
+//!
 //! A key's cell may be replaced by another. The count of moves then changes between two events: the new
 //! cell enters the index before, and the old cell dies after. So a reader that has met the dead cell
 //! tries again.
@@ -25,15 +27,19 @@
 //! Growth: beyond [`LOAD_START_QUARTERS`] entries per bucket a round of splits begins, and every insertion
 //! adds [`SPLITS_PER_INSERT`] of them until the number of buckets has doubled.
 
+#[path = "index/shrink.rs"]
+mod shrink;
+
 use std::sync::Arc;
 use stillpoint_mem::{AddressSpace, HUGE_PAGE_BYTES, RegionError, Segments};
 use stillpoint_sync::atomic::{
     AtomicBool, AtomicI64, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
-use stillpoint_sync::{Backoff, CachePadded};
+use stillpoint_sync::{Backoff, CachePadded, Mutex};
 
 use super::arena::NUMBER_BITS;
+use shrink::Shrinking;
 
 const BUCKET_WORDS: usize = 8;
 const LOCK: u64 = 1;
@@ -62,13 +68,19 @@ const OVERFLOW_FIRST: usize = if IS_MODEL { 4 } else { 256 };
 pub(crate) struct Index {
     buckets: Segments,
     overflow: Segments,
-    /// Number of used overflow buckets. Number 0 is none.
+    /// Number of overflow buckets that were taken at least once. Number 0 is none.
     overflow_taken: AtomicU64,
+    /// Overflow buckets that no chain has any more, and their number.
+    overflow_free: Mutex<Vec<u64>>,
+    overflow_free_count: AtomicUsize,
     state: AtomicU64,
+    /// Number of merges of two buckets so far.
+    merges: AtomicU64,
     splitting: AtomicBool,
     growing: AtomicBool,
     entries: [CachePadded<AtomicI64>; COUNTERS],
     populated_bytes: AtomicUsize,
+    shrinking: Mutex<Shrinking>,
 }
 
 /// Result of an insertion.
@@ -106,6 +118,16 @@ fn bucket_of(state: u64, hash: u64) -> u64 {
     if wide < (1 << level) + (state & SPLIT_MASK) { wide } else { narrow }
 }
 
+/// Number of buckets in a state.
+fn buckets_in(state: u64) -> u64 {
+    (1 << (state >> 56)) + (state & SPLIT_MASK)
+}
+
+/// The known bits of the hash of an entry in the chain of bucket `number`.
+fn known_hash(entry: u64, number: u64) -> u64 {
+    (entry >> NUMBER_BITS) << LEVEL_MIN | number & ((1 << LEVEL_MIN) - 1)
+}
+
 /// Number of moves of entries in a bucket's chain, and of replaced cells, modulo 2²³. No reader sleeps
 /// through so many in the middle of a lookup.
 #[inline]
@@ -129,11 +151,15 @@ impl Index {
             buckets,
             overflow: Segments::new(space.clone(), BUCKET_WORDS * OVERFLOW_FIRST),
             overflow_taken: AtomicU64::new(1),
+            overflow_free: Mutex::default(),
+            overflow_free_count: AtomicUsize::new(0),
+            merges: AtomicU64::new(0),
             state: AtomicU64::new(u64::from(LEVEL_MIN) << 56),
             splitting: AtomicBool::new(false),
             growing: AtomicBool::new(false),
             entries: std::array::from_fn(|_| counter()),
             populated_bytes: AtomicUsize::new(0),
+            shrinking: Mutex::default(),
         })
     }
 
@@ -174,13 +200,14 @@ impl Index {
     }
 
     fn bucket_count(&self) -> u64 {
-        let state = self.state.load(Relaxed);
-        (1 << (state >> 56)) + (state & SPLIT_MASK)
+        buckets_in(self.state.load(Relaxed))
     }
 
     /// Bytes of buckets in use.
     pub(crate) fn held_bytes(&self) -> usize {
-        (self.bucket_count() + self.overflow_taken.load(Relaxed)) as usize * BUCKET_WORDS * 8
+        let overflow = self.overflow_taken.load(Relaxed) as usize;
+        let in_use = overflow.saturating_sub(self.overflow_free_count.load(Relaxed));
+        (self.bucket_count() as usize + in_use) * BUCKET_WORDS * 8
     }
 
     /// Touches pages that the next splits will need. Returns whether there was work. Small indexes
@@ -408,6 +435,13 @@ impl Index {
 
     /// The number of an unused overflow bucket. `None` without address space.
     fn take_overflow_bucket(&self) -> Option<u64> {
+        // Relaxed: a hint.
+        if self.overflow_free_count.load(Relaxed) > 0
+            && let Some(number) = self.overflow_free.lock().pop()
+        {
+            self.overflow_free_count.fetch_sub(1, Relaxed);
+            return Some(number);
+        }
         // Relaxed: the number is published by the control word that will hold it.
         let mut number = self.overflow_taken.load(Relaxed);
         loop {
@@ -515,6 +549,8 @@ impl Index {
 
     fn split(&self, old: &[AtomicU64], new: &[AtomicU64], level: u32, next_state: u64) {
         self.lock_bucket(old);
+        // A writer may have chosen this bucket before it was merged away, and find out in a moment.
+        self.lock_bucket(new);
         let mut moved = true;
         for slot in self.chain(old).flat_map(|bucket| &bucket[1..]) {
             let seen = slot.load(Relaxed);
@@ -524,6 +560,8 @@ impl Index {
         }
         // Without room for an overflow bucket the split is postponed.
         if moved {
+            // A reader may have looked at this bucket before it was merged away, and look again now.
+            count_move(new);
             self.state.store(next_state, Release);
             for slot in self.chain(old).flat_map(|bucket| &bucket[1..]) {
                 let seen = slot.load(Relaxed);
@@ -537,6 +575,7 @@ impl Index {
                 slot.store(0, Relaxed);
             }
         }
+        self.unlock(new);
         self.unlock(old);
     }
 
@@ -560,8 +599,9 @@ impl Index {
     }
 
     /// Visits the cells of the buckets at one cursor position and returns the next position, 0 at
-    /// the end. A cell that is present during the whole scan is visited at least once, however the
-    /// index grows meanwhile. (Positions count in bit-reversed order, as in Redis's SCAN.)
+    /// the end. A cell that is present during the whole scan is visited at one position, perhaps more than once
+    /// there. The index may grow or shrink meanwhile. (Positions count in bit-reversed order, as in
+    /// Redis's SCAN.)
     ///
     /// `repeats` is called before a bucket is visited again. A key whose cell is replaced meanwhile may then be
     /// met in both cells.
@@ -571,30 +611,52 @@ impl Index {
         mut visit: impl FnMut(u64),
         mut repeats: impl FnMut(),
     ) -> u64 {
-        let state = self.state.load(Acquire);
-        let level = (state >> 56) as u32;
-        let mask = (1u64 << level) - 1;
-        // A bucket that was split already is scanned with its other half, and so is one that is
-        // split meanwhile. The entries of such a bucket move upwards only, and the scan reads the
-        // count anew for each bucket.
-        let mut number = cursor & mask;
-        while number < self.bucket_count() {
-            let first = self.bucket(number);
-            let moves = moves(first);
-            for slot in self.chain(first).flat_map(|bucket| &bucket[1..]) {
-                let seen = slot.load(Acquire);
-                if seen != 0 {
-                    visit(seen & NUMBER_MASK);
+        let mut level = LEVEL_MAX;
+        loop {
+            let merges = self.merges.load(Acquire);
+            let state = self.state.load(Acquire);
+            let (mut count, mut most) = (buckets_in(state), buckets_in(state));
+            // The position of an earlier attempt is visited whole, though the index has grown since.
+            level = level.min((state >> 56) as u32);
+            let mask = (1u64 << level) - 1;
+            // The cursor may be of a time when there were more buckets. Then the scan has been at a part of
+            // this position already.
+            let is_from_larger = cursor & !mask != 0 && cursor >> LEVEL_MAX == 0;
+            // While a split or a merge is under way, entries of another position lie in the bucket, too.
+            let is_here = |hash: u64| {
+                (hash ^ cursor) & mask == 0
+                    && !(is_from_larger && hash.reverse_bits() < cursor.reverse_bits())
+            };
+            // A bucket that was split already is scanned with its other half, and so is one that is
+            // split meanwhile. The entries of such a bucket move upwards only, and the scan reads the
+            // count anew for each bucket.
+            let mut number = cursor & mask;
+            while number < count {
+                let first = self.bucket(number);
+                let moves = moves(first);
+                for slot in self.chain(first).flat_map(|bucket| &bucket[1..]) {
+                    let seen = slot.load(Acquire);
+                    if seen != 0 && is_here(known_hash(seen, number)) {
+                        visit(seen & NUMBER_MASK);
+                    }
                 }
+                // An entry that has moved meanwhile may have been missed in both places.
+                if self::moves(first) == moves {
+                    number += 1 << level;
+                } else {
+                    repeats();
+                }
+                count = buckets_in(self.state.load(Acquire));
+                most = most.max(count);
             }
-            // An entry that has moved meanwhile may have been missed in both places.
-            if self::moves(first) == moves {
-                number += 1 << level;
-            } else {
-                repeats();
+            // A bucket may have been merged into one that was visited before. If the scan has seen its entries
+            // gone, or its number, then these loads see the merge.
+            count = buckets_in(self.state.load(Acquire));
+            if count >= most && self.merges.load(Acquire) == merges {
+                return ((cursor | !mask).reverse_bits().wrapping_add(1)).reverse_bits();
             }
+            repeats();
         }
-        ((cursor | !mask).reverse_bits().wrapping_add(1)).reverse_bits()
     }
 }
 

@@ -1,5 +1,5 @@
-//! Which cells have dirty marks: one bit for each unit of the arena, beside the cells, in two copies by
-//! the parity of the epoch.
+//! Which cells have dirty marks: one bit for each pair of units of the arena, beside the cells. There are two
+//! copies, by the parity of the epoch. The smallest cell has two units, so one cell at most begins in a pair.
 //!
 //! ```text
 //! commit of epoch e: cell marked for e already? ── no ─▶ marks the cell ─▶ sets the bit of e's parity
@@ -18,8 +18,12 @@ use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::arena::classes::{SLABS_PER_GROUP, UNITS_PER_SLAB};
 
+/// Units that share a bit.
+pub(crate) const UNITS_PER_BIT: u64 = 2;
+/// Units that share a word of bits.
+const UNITS_PER_WORD: u64 = 64 * UNITS_PER_BIT;
 /// Words of bits of one slab and one parity.
-const WORDS: usize = (UNITS_PER_SLAB / 64) as usize;
+const WORDS: usize = UNITS_PER_SLAB.div_ceil(UNITS_PER_WORD) as usize;
 
 /// The bits of all slabs.
 pub(crate) struct Marks {
@@ -60,7 +64,8 @@ impl Marks {
         let (slab, unit) = ((number / UNITS_PER_SLAB) as usize, number % UNITS_PER_SLAB);
         let words = self.of(slab, epoch).expect("the slab has this cell");
         // Relaxed: a grace period lies between the commits of an epoch and the passes over its marks.
-        words[(unit / 64) as usize].fetch_or(1 << (unit % 64), Relaxed);
+        let bit = unit % UNITS_PER_WORD / UNITS_PER_BIT;
+        words[(unit / UNITS_PER_WORD) as usize].fetch_or(1 << bit, Relaxed);
     }
 
     /// Whether a bit of a slab is set for `epoch`.
@@ -68,19 +73,20 @@ impl Marks {
         self.find(slab, epoch, 0, &mut [0]) > 0
     }
 
-    /// Puts the units of a slab whose bits are set for `epoch`, from unit `from` on, into `units`, as
-    /// many as have room there. Returns their number.
+    /// Finds the units of a slab whose bits are set for `epoch`, from unit `from` on. Puts the first of each
+    /// pair into `units`, as many as have room there. Returns their number.
     pub(crate) fn find(&self, slab: usize, epoch: u64, from: u64, units: &mut [u64]) -> usize {
         let Some(words) = self.of(slab, epoch) else { return 0 };
-        let first = (from / 64) as usize;
-        let mut unseen = u64::MAX << (from % 64);
+        let first = (from / UNITS_PER_WORD) as usize;
+        let mut unseen = u64::MAX << (from % UNITS_PER_WORD / UNITS_PER_BIT);
         let mut found = 0;
         for (word, bits) in words.iter().enumerate().skip(first) {
             // Relaxed: as in `set`.
             let mut bits = bits.load(Relaxed) & std::mem::replace(&mut unseen, u64::MAX);
             while bits != 0 {
                 let Some(unit) = units.get_mut(found) else { return found };
-                *unit = word as u64 * 64 + u64::from(bits.trailing_zeros());
+                *unit =
+                    word as u64 * UNITS_PER_WORD + u64::from(bits.trailing_zeros()) * UNITS_PER_BIT;
                 bits &= bits - 1;
                 found += 1;
             }
@@ -115,21 +121,21 @@ mod tests {
         let marks = Marks::new(Arc::default());
         (0..4).for_each(|slab| marks.reserve(slab).expect("address space"));
         let last = UNITS_PER_SLAB - 1;
-        for unit in [63, 0, 64, last, 4_000, 63] {
+        for unit in [127, 0, 128, last, 4_000, 126] {
             marks.set(3 * UNITS_PER_SLAB + unit, 7);
         }
         marks.set(2 * UNITS_PER_SLAB + last, 7);
         marks.set(3 * UNITS_PER_SLAB + 5, 8);
-        assert_eq!(units(&marks, 3, 7), [0, 63, 64, 4_000, last]);
+        assert_eq!(units(&marks, 3, 7), [0, 126, 128, 4_000, last - 1]);
         assert_eq!(units(&marks, 3, 9), units(&marks, 3, 7), "of the same parity");
-        assert_eq!((units(&marks, 3, 8), units(&marks, 2, 7)), (vec![5], vec![last]));
+        assert_eq!((units(&marks, 3, 8), units(&marks, 2, 7)), (vec![4], vec![last - 1]));
         let mut some = [0; 2];
-        assert_eq!((marks.find(3, 7, 1, &mut some), some), (2, [63, 64]), "as many as have room");
-        assert_eq!((marks.find(3, 7, 65, &mut some), some), (2, [4_000, last]));
-        assert_eq!((marks.find(3, 7, 4_001, &mut some), some[0]), (1, last));
+        assert_eq!((marks.find(3, 7, 2, &mut some), some), (2, [126, 128]), "as many as have room");
+        assert_eq!((marks.find(3, 7, 130, &mut some), some), (2, [4_000, last - 1]));
+        assert_eq!((marks.find(3, 7, 4_002, &mut some), some[0]), (1, last - 1));
         assert_eq!(marks.find(3, 7, UNITS_PER_SLAB, &mut some), 0);
         marks.clear(3, 7);
-        assert_eq!((units(&marks, 3, 7), units(&marks, 3, 8)), (vec![], vec![5]));
-        assert_eq!(units(&marks, 2, 7), [last], "of another slab");
+        assert_eq!((units(&marks, 3, 7), units(&marks, 3, 8)), (vec![], vec![4]));
+        assert_eq!(units(&marks, 2, 7), [last - 1], "of another slab");
     }
 }

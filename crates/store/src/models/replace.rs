@@ -12,6 +12,7 @@ use crate::record::NewCell;
 use crate::{CellRules, NoLog, Store, StoreConfig, TableId, Worker};
 use stillpoint_format::Stamp;
 use stillpoint_sync::atomic::{AtomicU64, Ordering::SeqCst};
+use stillpoint_sync::lock_word::{self, Priority};
 
 const TABLE: TableId = TableId(0);
 const KEY: &[u8] = b"key";
@@ -118,6 +119,38 @@ fn a_key_is_read_and_scanned_while_its_cell_is_replaced() {
     };
     shuttle::check_random(work, SCHEDULES);
     shuttle::check_pct(work, SCHEDULES, 3);
+}
+
+/// A pass for blocks that are to leave takes the lock of no record without such a block. So another thread finds that
+/// lock free at any time.
+#[test]
+fn a_pass_for_blocks_leaves_other_records_alone() {
+    let work = || {
+        let config = StoreConfig { max_memory_bytes: 1 << 20, workers: 2, ..Default::default() };
+        let store = Store::new(&config, CellRules::IN_PLACE).expect("a model's memory");
+        store.add_table(TABLE, 1).expect("a model's memory");
+        let store = Arc::new(store);
+        let worker =
+            || Worker::new(store.clone(), Box::new(NoLog::default())).expect("a free slot");
+        let (mut worker, mut mover) = (worker(), worker());
+        worker.transact(|tx| tx.put(TABLE, KEY, b"value")).expect("memory");
+        let table = store.catalog().table(TABLE).expect("the table");
+        let found = worker.local.find(&table, KEY, store.hash(TABLE, KEY)).expect("a cell");
+        let moving = thread::spawn(move || {
+            mover.local.relocate_blocks();
+            mover
+        });
+        let lock = store.cell(found).lock();
+        for _ in 0..4 {
+            let locked = lock_word::try_exclusive(lock, Priority::DECLARED);
+            assert!(locked.is_ok(), "the mover has the lock");
+            lock_word::release_exclusive(lock);
+            thread::yield_now();
+        }
+        let _mover = moving.join().expect("no panic");
+    };
+    shuttle::check_random(work, SCHEDULES / 10);
+    shuttle::check_pct(work, SCHEDULES / 10, 3);
 }
 
 /// A transaction has made a cell for a new key. Then others insert the key and delete it, and the cell of

@@ -107,6 +107,8 @@ pub struct Worker {
     pub(crate) log: Box<dyn CommitLog>,
     /// End of each transaction's keys in the running batch.
     ends: Vec<usize>,
+    /// Buffers of scans.
+    copied: scan::Copied,
 }
 
 impl std::fmt::Debug for Worker {
@@ -120,7 +122,8 @@ impl Worker {
     pub fn new(store: Arc<Store>, log: Box<dyn CommitLog>) -> Option<Self> {
         let transaction = Transaction::new(store.hasher());
         let local = Participant::new(store, (log.wants_dependencies(), log.orders_reads()))?;
-        Some(Self { local, transaction, log, ends: Vec::new() })
+        let (ends, copied) = Default::default();
+        Some(Self { local, transaction, log, ends, copied })
     }
 
     /// The store.
@@ -235,12 +238,13 @@ impl Worker {
                 key.candidate = table.index.prefetch(key.hash);
             }
         }
-        for key in keys {
+        for key in &mut *keys {
             if let Some(table) = tables.get(key.table) {
                 key.candidate = table.index.candidate(key.candidate, key.hash);
                 store.memory().prefetch(key.candidate);
             }
         }
+        store.memory().arena.prefetch_accesses(keys.iter().map(|key| key.candidate));
         if let Some(reads) = local.read_stamps() {
             let are_left = reads.are_left();
             for key in self.transaction.keys.declared() {

@@ -18,6 +18,9 @@ const POSITIONS_MAX: usize = 16;
 /// Bytes that one read section copies, plus one record. The next section copies the rest.
 const COPIED_BYTES: usize = 1 << 20;
 
+/// Buffers of a scan are kept for the next one if they are no longer than this.
+const KEPT_BYTES: usize = 64 << 10;
+
 /// What a scan tells of a record beside key and value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordUse {
@@ -28,7 +31,7 @@ pub struct RecordUse {
 }
 
 /// A copied record.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Found {
     label: Label,
     /// Ends of the key and of the value among the copied bytes.
@@ -38,7 +41,7 @@ struct Found {
 }
 
 /// A position of the index.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Position {
     /// End of its cells.
     end: usize,
@@ -48,8 +51,8 @@ struct Position {
 }
 
 /// Copies of records at some positions of the index.
-#[derive(Default)]
-struct Copied {
+#[derive(Debug, Default)]
+pub(super) struct Copied {
     cells: Vec<u64>,
     positions: Vec<Position>,
     /// Keys and values, one record after the other.
@@ -165,17 +168,20 @@ impl Worker {
     ) -> Result<u64, TxError> {
         let mut cursor = cursor;
         let mut left = count.max(1);
-        let mut copied = Copied::default();
+        let mut copied = std::mem::take(&mut self.copied);
         while left > 0 {
             copied.clear();
             let next =
                 self.guarded(|worker| worker.copy_some(table, cursor, left, most, &mut copied))?;
             copied.visit(visit);
-            if next.is_end {
-                return Ok(0);
-            }
-            cursor = next.cursor;
             left = left.saturating_sub(next.looked_at);
+            cursor = if next.is_end { 0 } else { next.cursor };
+            if next.is_end {
+                break;
+            }
+        }
+        if copied.bytes.capacity() <= KEPT_BYTES {
+            self.copied = copied;
         }
         Ok(cursor)
     }
@@ -210,9 +216,9 @@ impl Worker {
             next.is_end = next.cursor == 0;
             positions.push(Position { end: cells.len(), next: next.cursor, is_repeated });
         }
-        for &cell in &*cells {
-            self.local.store.memory().prefetch(cell);
-        }
+        let memory = self.local.store.memory();
+        cells.iter().for_each(|&cell| memory.prefetch(cell));
+        memory.arena.prefetch_accesses(cells.iter().copied());
         let all = self.copy_positions((table, cursor), most, copied);
         self.local.exit();
         Ok(all.unwrap_or(next))

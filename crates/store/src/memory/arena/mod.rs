@@ -44,6 +44,8 @@ use stillpoint_txn::MemoryLimit;
 pub(crate) use cache::{Allowance, CellCache};
 pub(crate) use classes::{CELL_BYTES_MAX, UNITS_PER_SLAB, bytes_of_class, class_bytes};
 pub(crate) use slab::{Kind, Slab};
+#[cfg(all(test, shuttle))]
+pub(crate) use sparse::Leaving;
 pub(crate) use sparse::Moves;
 
 use super::access::{AccessMarks, MarkPosition};
@@ -216,6 +218,16 @@ impl Arena {
     pub(crate) fn access(&self, number: u64) -> Option<u32> {
         let accesses = self.accesses.get()?;
         Some(self.place_of_access(number).map_or(0, |place| accesses.get(place)))
+    }
+
+    /// Prefetches the access marks of some cells, if marks are kept. Call this inside a read section.
+    #[inline]
+    pub(crate) fn prefetch_accesses(&self, numbers: impl Iterator<Item = u64>) {
+        if let Some(accesses) = self.accesses.get() {
+            numbers
+                .filter_map(|number| self.place_of_access(number))
+                .for_each(|place| accesses.prefetch(place));
+        }
     }
 
     /// Sets the access mark of a cell, if marks are kept.

@@ -82,6 +82,25 @@ fn free_slabs_serve_though_groups_are_held_beyond_the_limit() {
     assert!(cache.allocate(&arena, 5, Kind::Block, 1_000).is_err());
 }
 
+/// After the limit was lowered, each writer that takes a slab gives a few groups back, and no more: others wait for
+/// the pools meanwhile.
+#[test]
+fn a_writer_beyond_the_limit_returns_a_few_groups() {
+    const GROUPS: usize = 40;
+    let arena = new(2 * GROUPS * GROUP_BYTES);
+    let mut cache = CellCache::default();
+    let one = |_| cache.allocate(&arena, 5, Kind::Record, 120).expect("memory");
+    let numbers: Vec<u64> = (0..GROUPS * (GROUP_BYTES / 128)).map(one).collect();
+    numbers.iter().for_each(|&number| cache.free(&arena, number));
+    cache.drain(&arena);
+    arena.set_limit_bytes(4 * GROUP_BYTES);
+    for (round, bytes) in (1..).zip([100, 300, 600, 900]) {
+        cache.allocate(&arena, 6, Kind::Block, bytes).expect("memory");
+        let held = GROUPS - round * RELEASED_AT_ONCE;
+        assert_eq!(arena.held_bytes(), held * GROUP_BYTES, "round {round}");
+    }
+}
+
 /// A few cells of each size take a few groups.
 #[test]
 fn few_cells_take_little_memory() {
