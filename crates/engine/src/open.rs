@@ -190,7 +190,8 @@ fn recover(
     wanted.tables.iter().try_for_each(|table| kinds.add_table(table, &**disk))?;
     let mut kind_replay = KindReplay::new(kinds.clone(), wanted);
     let (threads, clock) = (config.recovery_threads, &*config.environment.clock);
-    let served = match may_serve(config, wanted, (kinds, holds_calls), &cells)? {
+    let of_kinds = (!kinds.is_empty(), holds_calls);
+    let served = match may_serve(config, wanted, of_kinds, &cells)? {
         Ok(()) => stillpoint_recovery::run_served(disk, plan, &store, threads, clock, progress)?,
         Err(reason) => Err(reason),
     };
@@ -222,14 +223,14 @@ fn recover(
 fn may_serve(
     config: &Config,
     wanted: &Manifest,
-    (kinds, holds_calls): (&Kinds, bool),
+    (has_kinds, holds_calls): (bool, bool),
     cells: &CellRules,
 ) -> Result<Result<(), &'static str>, Error> {
     let journal = crate::journal_row(&config.journal)?.capabilities;
     let has_ordered = wanted.tables.iter().any(|table| table.kind == TableKind::Ordered);
     Ok(match () {
         () if !config.serve_while_loading => Err("the settings say so"),
-        () if !kinds.is_empty() => Err("there are tables of other kinds than memory"),
+        () if has_kinds => Err("there are tables of other kinds than memory"),
         () if has_ordered => Err("a table is ordered"),
         () if !journal.records_commits => {
             Err("without a log, the end of the store needs every record")
@@ -290,16 +291,20 @@ fn plan(
     let clock = &*environment.clock;
     let start_ns = clock.monotonic_ns();
     let report = Mutex::new(progress);
-    let plan =
-        stillpoint_recovery::plan(disk, manifest, config.recovery_threads, &|done, total| {
-            (report.lock())(&Progress {
-                stage: Stage::Scan,
-                bytes_done: done,
-                bytes_total: total,
-                elapsed: Duration::from_nanos(clock.monotonic_ns() - start_ns),
-            });
-        })?;
-    Ok(plan)
+    let told = |bytes_done, bytes_total| {
+        let elapsed = Duration::from_nanos(clock.monotonic_ns() - start_ns);
+        (report.lock())(&Progress { stage: Stage::Scan, bytes_done, bytes_total, elapsed });
+    };
+    let threads = config.recovery_threads;
+    let of_kinds = (!kinds.is_empty(), manifest.may_hold_calls());
+    let cells = config.checkpoint_row()?.build().cells;
+    let may_serve = may_serve(config, &manifest, of_kinds, &cells)?.is_ok();
+    Ok(if may_serve && !manifest.newest_chain().is_empty() {
+        let room = (threads, config.store_memory_bytes());
+        stillpoint_recovery::plan_to_serve(disk, manifest, room, &told)?
+    } else {
+        stillpoint_recovery::plan(disk, manifest, threads, &told)?
+    })
 }
 
 fn new_store(

@@ -59,6 +59,7 @@
 //! | `LoadOverwrites` | a record that is loaded while the store is served replaces a newer one |
 //! | `PatchesWithoutBase` | a replayed patch is applied before the record that it changes is loaded |
 //! | `LoadForgetsDeletions` | a key that is deleted while the store is loaded comes back |
+//! | `LoadForgetsNewKeys` | a load beside transactions leaves out the keys that only the log has |
 //! | `EvictionNotLogged` | a key that a full cache has given up comes back |
 //! | `DeadlineNotCaptured` | a checkpoint lacks the deadlines of records |
 //! | `DeadlineNotReplayed` | a replay leaves out a deadline that was set alone |
@@ -331,6 +332,11 @@ const SCENARIOS: [Scenario; 50] = [
         "a patch before its base",
         served::a_replayed_patch_waits_for_its_base,
         &[Bug::PatchesWithoutBase],
+    ),
+    scenario(
+        "a load of what only the log has",
+        served::what_only_the_log_has_is_loaded,
+        &[Bug::LoadForgetsNewKeys],
     ),
     scenario("deletions during a load", served::a_deleted_key_stays_deleted, &[]),
     scenario(

@@ -50,11 +50,11 @@ pub use journal::{
 };
 #[cfg(not(any(loom, shuttle)))]
 pub use reader::{
-    BeyondCut, Ends, LogEnd, Logs, Loss, Proof, ReplayStart, ScanError, ScanInput, SegmentBegin,
-    scan, scan_accepting_loss, segment_begin,
+    BeyondCut, Ends, LogEnd, Logs, Loss, Proof, Received, ReplayStart, ScanError, ScanInput,
+    SegmentBegin, scan, scan_accepting_loss, scan_receiving, segment_begin,
 };
 #[cfg(not(any(loom, shuttle)))]
 pub use replay::{
-    Merge, OperationRecord, PartitionOf, Replay, ReplayCall, ReplayOperation, ReplayOptions,
-    ReplayWrite, Round,
+    KeptWrite, Merge, OperationRecord, PartitionOf, ReceiveWrites, Replay, ReplayCall,
+    ReplayOperation, ReplayOptions, ReplayWrite, Round,
 };

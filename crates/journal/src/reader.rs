@@ -38,7 +38,7 @@ use std::sync::Arc;
 
 use stillpoint_format::LogGsn;
 use stillpoint_format::ident::StoreId;
-use stillpoint_format::log::EndCause;
+use stillpoint_format::log::{EndCause, SegmentHeader};
 use stillpoint_format::manifest::{
     CheckpointEntry, CleanShutdown, IncarnationEntry, KindEntry, LogPositions,
 };
@@ -49,14 +49,16 @@ pub(crate) use chain::Chain;
 pub use error::{Proof, ScanError};
 pub use listing::{SegmentBegin, segment_begin};
 pub use loss::Loss;
-pub(crate) use segment::{LogOffset, ReadBuffer, SegmentFile, after};
+pub(crate) use segment::{LogOffset, ReadBuffer, SegmentFile, after, damaged_since};
 pub use tails::Ends;
 pub(crate) use walk::Walked;
 
 use beyond::beyond_cut;
 use listing::list_segments;
 use loss::Judge;
-use walk::walk_all;
+use walk::{Hearing, walk_all};
+
+use crate::replay::{KeptWrite, ReceiveWrites, ReplayOperation};
 
 /// The records that the loaded checkpoint holds already.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -183,6 +185,8 @@ pub struct Logs {
     pub(crate) beyond: Vec<BeyondCut>,
     /// Whether no such record is missing.
     has_all_beyond: bool,
+    /// Whether every valid record that was scanned is kept.
+    keeps_all: bool,
     ends: Vec<LogEnd>,
     /// The incarnations' numbers, oldest first.
     numbers: Vec<u32>,
@@ -201,7 +205,48 @@ pub struct Logs {
 /// # Errors
 /// [`ScanError`]: damage, a missing file, or a disk that refuses. A torn tail is no error.
 pub fn scan(disk: &Arc<dyn Disk>, input: &ScanInput<'_>) -> Result<Logs, ScanError> {
-    judged(disk, input, &[], &mut Judge::default())
+    judged::<NoReceiver>(disk, input, &[], &mut Judge::default(), &mut [])
+}
+
+/// The receivers of the kept writes, and the number of commits.
+pub type Received<R> = (Vec<R>, u64);
+
+/// As [`scan`], with one thread for each receiver. The receivers get the writes as
+/// [`Logs::replay_unordered`] hands them on, while the logs are scanned. So the logs are read once. Returns
+/// the receivers and the number of commits. `None` if a receiver took no more, or if they have writes that
+/// are not kept.
+///
+/// # Errors
+/// As [`scan`].
+pub fn scan_receiving<R: ReceiveWrites>(
+    disk: &Arc<dyn Disk>,
+    input: &ScanInput<'_>,
+    receivers: Vec<R>,
+) -> Result<(Logs, Option<Received<R>>), ScanError> {
+    let hearing = |receiver| Hearing { receiver, commits: 0, is_over: false };
+    let mut hearings: Vec<_> = receivers.into_iter().map(hearing).collect();
+    let input = ScanInput { threads: hearings.len(), ..*input };
+    let logs = judged(disk, &input, &[], &mut Judge::default(), &mut hearings)?;
+    let is_whole = logs.keeps_all && hearings.iter().all(|of| !of.is_over);
+    let received = is_whole.then(|| {
+        let commits = hearings.iter().map(|of| of.commits).sum();
+        (hearings.into_iter().map(|of| of.receiver).collect(), commits)
+    });
+    Ok((logs, received))
+}
+
+/// Nobody receives writes while the logs are scanned.
+enum NoReceiver {}
+
+impl ReceiveWrites for NoReceiver {
+    type Error = ScanError;
+
+    fn write(&mut self, _: &KeptWrite<'_>) -> Result<(), ScanError> {
+        match *self {}
+    }
+    fn operation(&mut self, _: &ReplayOperation<'_>) -> Result<(), ScanError> {
+        match *self {}
+    }
 }
 
 /// As [`scan`], but gives up damaged, missing or unknown records, and records that depend on them.
@@ -215,19 +260,21 @@ pub fn scan_accepting_loss(
     limits: &[LogGsn],
 ) -> Result<(Logs, Vec<Loss>), ScanError> {
     let mut judge = Judge::accepting();
-    let logs = judged(disk, input, limits, &mut judge)?;
+    let logs = judged::<NoReceiver>(disk, input, limits, &mut judge, &mut [])?;
     Ok((logs, judge.into_losses()))
 }
 
-fn judged(
+fn judged<R: ReceiveWrites>(
     disk: &Arc<dyn Disk>,
     input: &ScanInput<'_>,
     limits: &[LogGsn],
     judge: &mut Judge,
+    hearings: &mut [Hearing<R>],
 ) -> Result<Logs, ScanError> {
     let listed = list_segments(&**disk, input, judge)?;
-    let walked = walk_all(disk, input, listed, judge)?;
+    let walked = walk_all(disk, input, listed, judge, hearings)?;
     let all = || walked.iter().flatten().flatten();
+    let ends = all().map(|of| (of.file.header, of.end.last_gsn)).collect::<Vec<_>>();
     let mut gsn_max = input.incarnations.iter().map(|entry| entry.gsn_floor).max().unwrap_or(0);
     gsn_max = input.start.positions.iter().map(|p| p.gsn).fold(gsn_max, u64::max);
     gsn_max = all().map(Walked::gsn_max).fold(gsn_max, u64::max);
@@ -238,6 +285,7 @@ fn judged(
         incarnations: Vec::new(),
         beyond: Vec::new(),
         has_all_beyond: true,
+        keeps_all: false,
         ends: Vec::new(),
         numbers: Vec::new(),
         ended: true,
@@ -276,6 +324,7 @@ fn judged(
     for chain in logs.incarnations.iter_mut().flatten() {
         chain.drop_beyond_end();
     }
+    logs.keeps_all = ends.iter().all(|(header, last_gsn)| logs.keeps(header, *last_gsn));
     Ok(logs)
 }
 
@@ -343,6 +392,17 @@ impl ScanInput<'_> {
 }
 
 impl Logs {
+    /// Whether the records of a segment up to this gsn are kept, but for those that nobody needs.
+    fn keeps(&self, header: &SegmentHeader, last_gsn: u64) -> bool {
+        let at = self.numbers.iter().position(|&number| number == header.incarnation);
+        let chains = at.map_or(&[][..], |at| &self.incarnations[at]);
+        chains.iter().any(|chain| {
+            let has = |of: &Walked| of.file.header.first_gsn == header.first_gsn;
+            let is_kept = chain.kept_gsn >= last_gsn && chain.segments.iter().any(has);
+            chain.log == header.log && (last_gsn <= chain.base || is_kept)
+        })
+    }
+
     /// The cut of the latest incarnation, for the manifest: the last kept gsn of each log with a
     /// kept record. The cut must be durable in the manifest before anything is served.
     pub fn cut(&self) -> Vec<LogGsn> {

@@ -6,6 +6,8 @@
 //! partition. Only the writes of a key have an order, by their gsns. The buffer that set the safe
 //! gsn is used up, so every round makes progress.
 
+mod unordered;
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fmt;
@@ -13,13 +15,18 @@ use std::path::PathBuf;
 
 use parking_lot::Mutex;
 use stillpoint_format::log::{
-    Batch, BatchReader, CallReader, CallToRepeat, EndCause, LoggedCall, LoggedOperation, Record,
-    RecordKind, Step, TransactionEnd, Write, WriteIter,
+    Batch, BatchReader, CallReader, CallToRepeat, LoggedCall, LoggedOperation, Record, RecordKind,
+    Step, TransactionEnd, Write, WriteIter,
 };
 use stillpoint_format::{DecodeError, LogGsn};
 use stillpoint_io::in_parallel;
 
-use crate::reader::{Chain, LogOffset, Logs, ReadBuffer, ScanError, SegmentFile, Walked, after};
+pub(crate) use unordered::Kept;
+pub use unordered::{KeptWrite, ReceiveWrites};
+
+use crate::reader::{
+    Chain, LogOffset, Logs, ReadBuffer, ScanError, SegmentFile, Walked, after, damaged_since,
+};
 
 /// Smallest buffer of a log, in bytes.
 const WINDOW_BYTES_MIN: usize = 64 << 10;
@@ -377,7 +384,14 @@ impl Cursor {
                     let buffer_end = self.place.offset + buffer.bytes.len() as u64;
                     match range.file.more(&end, buffer_end) {
                         Some(needed) if needed > len => len = needed,
-                        _ => return Err(changed(range, self.log, &self.place, end.cause)),
+                        _ => {
+                            return Err(damaged_since(
+                                &range.file,
+                                self.log,
+                                &self.place,
+                                end.cause,
+                            ));
+                        }
                     }
                 }
             }
@@ -404,7 +418,7 @@ impl Cursor {
                 Step::End(end) => {
                     let buffer_end = buffer.offset + buffer.bytes.len() as u64;
                     if range.file.more(&end, buffer_end).is_none() {
-                        return Err(changed(range, self.log, &view.end, end.cause));
+                        return Err(damaged_since(&range.file, self.log, &view.end, end.cause));
                     }
                     view.complete = false;
                     return Ok(view);
@@ -444,17 +458,6 @@ impl Cursor {
 
 fn reader<'w>(range: &SegmentRange, bytes: &'w [u8], at: &LogOffset) -> BatchReader<'w> {
     BatchReader::window(&range.file.header, bytes, at.offset, at.number, at.last_gsn)
-}
-
-fn changed(range: &SegmentRange, log: u8, at: &LogOffset, cause: EndCause) -> ScanError {
-    ScanError::Damaged {
-        path: range.file.shown.clone(),
-        log,
-        offset: at.offset,
-        last_gsn: at.last_gsn,
-        cause: Box::new(cause),
-        proof: None,
-    }
 }
 
 /// Some batches of one log, decoded by one thread.
@@ -564,42 +567,11 @@ impl Decoder<'_> {
         decoded: &mut DecodedPiece<'w>,
     ) -> Result<(), DecodeError> {
         let (gsn, epoch) = (record.gsn, record.epoch);
-        let is_loaded = epoch < self.start_epoch;
-        let writes: WriteIter<'w> = match record.kind {
-            RecordKind::Writes if is_loaded => return Ok(()),
-            RecordKind::Writes => record.writes(),
-            RecordKind::End => {
-                let end = record.end()?;
-                let ended = OperationRecord::End(end.transaction, end.outcome);
-                decoded.operations.push(ReplayOperation { gsn, log, record: ended });
-                if is_loaded || end.outcome == TransactionEnd::Aborted {
-                    return Ok(());
-                }
-                end.writes
-            }
-            // Calls are read in the order of their batch, and before-images were split off before.
-            RecordKind::Scheme
-            | RecordKind::Call
-            | RecordKind::UndoWrites
-            | RecordKind::UndoCommand => return Ok(()),
-            RecordKind::Operation | RecordKind::Undo => {
-                let operation = OperationRecord::Operation(record.operation()?);
-                decoded.operations.push(ReplayOperation { gsn, log, record: operation });
-                return Ok(());
-            }
-            RecordKind::Command if is_loaded && !self.with_calls => return Ok(()),
-            RecordKind::Command => {
-                let (call, writes) = record.command()?;
-                if self.with_calls {
-                    let record = OperationRecord::Call(call);
-                    decoded.operations.push(ReplayOperation { gsn, log, record });
-                }
-                if is_loaded {
-                    return Ok(());
-                }
-                writes
-            }
-        };
+        let content = Content::of(record, epoch < self.start_epoch, self.with_calls)?;
+        if let Some(record) = content.operation {
+            decoded.operations.push(ReplayOperation { gsn, log, record });
+        }
+        let Some(writes) = content.writes else { return Ok(()) };
         decoded.records += 1;
         for write in writes {
             let write = write?;
@@ -607,6 +579,45 @@ impl Decoder<'_> {
             decoded.lane[partition].push(ReplayWrite { gsn, log, epoch, write });
         }
         Ok(())
+    }
+}
+
+/// What a kept record holds for a replay.
+struct Content<'w> {
+    operation: Option<OperationRecord<'w>>,
+    /// The writes of a commit to the memory store. `None` if there was no commit, or if a checkpoint has
+    /// them.
+    writes: Option<WriteIter<'w>>,
+}
+
+impl<'w> Content<'w> {
+    /// `is_loaded` says that the checkpoint has the writes.
+    #[inline]
+    fn of(record: &Record<'w>, is_loaded: bool, with_calls: bool) -> Result<Self, DecodeError> {
+        let written = |writes| Some(writes).filter(|_| !is_loaded);
+        let (operation, writes) = match record.kind {
+            RecordKind::Writes => (None, written(record.writes())),
+            RecordKind::End => {
+                let end = record.end()?;
+                let ended = OperationRecord::End(end.transaction, end.outcome);
+                let is_aborted = end.outcome == TransactionEnd::Aborted;
+                (Some(ended), written(end.writes).filter(|_| !is_aborted))
+            }
+            // Calls are read in the order of their batch, and before-images were split off before.
+            RecordKind::Scheme
+            | RecordKind::Call
+            | RecordKind::UndoWrites
+            | RecordKind::UndoCommand => (None, None),
+            RecordKind::Operation | RecordKind::Undo => {
+                (Some(OperationRecord::Operation(record.operation()?)), None)
+            }
+            RecordKind::Command if is_loaded && !with_calls => (None, None),
+            RecordKind::Command => {
+                let (call, writes) = record.command()?;
+                (with_calls.then_some(OperationRecord::Call(call)), written(writes))
+            }
+        };
+        Ok(Self { operation, writes })
     }
 }
 

@@ -15,6 +15,8 @@
 #[cfg(not(shuttle))]
 mod error;
 #[cfg(not(shuttle))]
+mod gather;
+#[cfg(not(shuttle))]
 mod load;
 #[cfg(not(shuttle))]
 mod newer;
@@ -44,6 +46,8 @@ mod schedule;
 
 #[cfg(not(shuttle))]
 pub use error::{ProcedureNeeded, RecoveryError};
+#[cfg(not(shuttle))]
+pub use gather::plan_to_serve;
 #[cfg(not(shuttle))]
 pub use newer::{NewerCheckpoint, newer_checkpoints};
 #[cfg(not(shuttle))]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use stillpoint_format::LogGsn;
 use stillpoint_format::manifest::{CheckpointEntry, IncarnationEntry, Manifest};
 use stillpoint_io::Disk;
@@ -11,6 +12,7 @@ use stillpoint_journal::{
 use stillpoint_sync::{mutant, planted};
 
 use crate::error::RecoveryError;
+use crate::gather::Gathered;
 use crate::newer::newer_checkpoints;
 
 /// The plan of a recovery.
@@ -25,6 +27,8 @@ pub struct Plan {
     /// The epoch in which the next incarnation begins.
     pub epoch: u64,
     pub(crate) logs: Logs,
+    /// The writes of the logs, if they were gathered with the scan, and until a recovery takes them.
+    pub(crate) gathered: Mutex<Option<Gathered>>,
 }
 
 /// Scans the logs that matter and finds the cut: the greatest set of per-log prefixes that is
@@ -38,6 +42,20 @@ pub fn plan(
     threads: usize,
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<Plan, RecoveryError> {
+    plan_with(disk, manifest, threads, progress, |disk, input| Ok((scan(disk, input)?, None)))
+}
+
+/// The scanned logs, and the writes that were gathered meanwhile.
+pub(crate) type Scanned = (Logs, Option<Gathered>);
+
+/// As [`plan`]. `scan` scans the logs, and may gather their writes.
+pub(crate) fn plan_with(
+    disk: &Arc<dyn Disk>,
+    manifest: Manifest,
+    threads: usize,
+    progress: &(dyn Fn(u64, u64) + Sync),
+    scan: impl FnOnce(&Arc<dyn Disk>, &ScanInput<'_>) -> Result<Scanned, RecoveryError>,
+) -> Result<Plan, RecoveryError> {
     if let Some(newer) = newer_checkpoints(&**disk, &manifest)?.first() {
         return Err(RecoveryError::NewerCheckpoint {
             path: disk.describe(&newer.path),
@@ -46,9 +64,9 @@ pub fn plan(
         });
     }
     let start = start_of(&manifest);
-    let logs = scan(disk, &input(&manifest, &start, threads, progress))?;
+    let (logs, gathered) = scan(disk, &input(&manifest, &start, threads, progress))?;
     let latest = manifest.incarnations.last().map_or(0, |latest| latest.number);
-    Ok(Plan::new(manifest, latest, logs))
+    Ok(Plan { gathered: Mutex::new(gathered), ..Plan::new(manifest, latest, logs) })
 }
 
 /// As [`plan`], but gives up records that are damaged, missing or unknown to the manifest, and
@@ -161,6 +179,7 @@ impl Plan {
             epoch: manifest.next_epoch,
             manifest,
             logs,
+            gathered: Mutex::default(),
         }
     }
 

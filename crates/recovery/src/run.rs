@@ -74,7 +74,7 @@ pub trait Operations {
 
 /// A receiver that knows the memory store alone, and refuses every record of another kind.
 #[derive(Debug)]
-pub(crate) struct MemoryAlone;
+struct MemoryAlone;
 
 impl Operations for MemoryAlone {
     fn hear(&mut self, record: &ReplayOperation<'_>) -> Result<(), RecoveryError> {
@@ -122,6 +122,8 @@ pub fn run_with(
     report: &mut (dyn FnMut(&Progress) + Send),
 ) -> Result<RecoverySummary, RecoveryError> {
     let threads = threads.max(1);
+    // The logs are replayed.
+    drop(plan.gathered.lock().take());
     let mut summary = RecoverySummary::default();
     let Some(calls) = calls else {
         load_chain(disk, &plan.manifest, store, threads, clock, report, &mut summary)?;
@@ -282,7 +284,7 @@ pub(crate) fn reserve(store: &Arc<Store>, manifest: &Manifest, chain: &[Checkpoi
     }
 }
 
-pub(crate) fn replay(
+fn replay(
     plan: &Plan,
     store: &Arc<Store>,
     operations: &mut dyn Operations,

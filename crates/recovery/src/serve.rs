@@ -1,8 +1,9 @@
 //! Recovery of a store that is served while its checkpoints are loaded (decision 0038).
 //!
 //! ```text
-//! indexes and key maps of all parts read ─▶ logs replayed, patches wait for their base ─▶ served
+//! indexes and key maps of all parts read ─▶ logs read, their writes wait beside the store ─▶ served
 //!   ─▶ keys are loaded when somebody asks for them, and all of them in the background
+//!   ─▶ keys that only the logs have enter the store
 //! ```
 
 use std::sync::Arc;
@@ -14,16 +15,11 @@ use stillpoint_io::{Clock, Disk, go_behind, spawn};
 use stillpoint_store::{ColdRecords, FoundRecord, Store, TableId, UnreadableRecord};
 
 use crate::error::RecoveryError;
+use crate::gather::{RECORD_BYTES, enter_waiting, gather};
 use crate::load::Loading;
 use crate::plan::Plan;
 use crate::progress::Progress;
-use crate::run::{
-    LOOK_EVERY, MemoryAlone, RecoverySummary, load_options, loaders, replay, reserve,
-};
-
-/// Bytes of memory that a record takes beside its entry in a block, about: its cell's header and its
-/// entry in the index.
-const RECORD_BYTES: u64 = 32;
+use crate::run::{LOOK_EVERY, RecoverySummary, load_options, loaders, reserve};
 
 /// A store is loaded before it is served, although the settings allow more: the reason.
 pub type NotServed = &'static str;
@@ -102,13 +98,18 @@ pub fn run_served(
     let (records, bytes) = open.records_and_bytes();
     let record_bytes = bytes + bytes / 8 + records * RECORD_BYTES;
     let needed = record_bytes + open.held_bytes() as u64;
+    let too_large = Ok(Err("its records may need all memory that max_memory allows"));
     if needed + plan.replay_bytes() > store.max_memory_bytes() as u64 {
-        return Ok(Err("its records may need all memory that max_memory allows"));
+        return too_large;
     }
-    reserve(store, manifest, &chain);
-    store.begin_load(Arc::new(Checkpoints { chain: open.clone(), generations }), needed as usize);
     let mut summary = RecoverySummary { checkpoint: Some(newest.epoch), ..Default::default() };
-    replay(plan, store, &mut MemoryAlone, threads, clock, report, &mut summary)?;
+    let room = (threads, store.max_memory_bytes() - needed as usize);
+    let Some(waiting) = gather(plan, room, clock, report, &mut summary)? else {
+        return too_large;
+    };
+    reserve(store, manifest, &chain);
+    let records = Arc::new(Checkpoints { chain: open.clone(), generations });
+    store.begin_load(records, waiting, needed as usize);
     let has_records = |table: u16| {
         chain.iter().flat_map(|entry| &entry.table_records).any(|room| room.table == table)
     };
@@ -182,7 +183,8 @@ impl Remaining {
             Err(_) if self.is_empty(store) => LoadSummary::default(),
             loaded => loaded?,
         };
-        store.end_load().map_err(|key| RecoveryError::PatchWithoutRecord { key })?;
+        enter_waiting(store, self.threads)?;
+        store.end_load();
         Ok(RecoverySummary {
             checkpoint: self.manifest.newest_chain().last().map(|newest| newest.epoch),
             records_loaded: loaded.records,

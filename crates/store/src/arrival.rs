@@ -45,7 +45,7 @@ impl Participant {
     ) -> Result<Option<u64>, TxError> {
         let table = self.tables.get(id).ok_or(TxError::NoSuchTable(id))?.clone();
         let store = Arc::clone(&self.store);
-        if self.leaves_unloaded && store.unloaded().reads_for((id, table.generation), hash) {
+        if self.leaves_unloaded && store.unloaded().reads_for((id, table.generation), (hash, key)) {
             // Another thread may have entered the record in the meantime.
             return self
                 .find(&table, key, hash)
@@ -75,7 +75,7 @@ impl Participant {
         self.exit();
         let Some(table) = missing.filter(|_| self.loads_ahead()) else { return };
         let of = (id, table.generation);
-        if !store.unloaded().reads_for(of, hash) {
+        if !store.unloaded().reads_for(of, (hash, key)) {
             return;
         }
         if let Some(Ok(Some(whole))) = store.unloaded().read(of, hash, key) {
@@ -106,20 +106,19 @@ impl Participant {
         let number = self.make_loaded(table, (hash, key), whole)?;
         let is_key = |cell| self.is_cell_of(cell, key);
         match table.index.insert(self.number, hash, number, is_key, || {}) {
-            Inserted::New => table.count(self.number, 1),
+            Inserted::New if whole.value.is_some() => table.count(self.number, 1),
+            Inserted::New => self.add_absent(table.owner, table.id, number),
             Inserted::Existing(_) => self.drop_loaded(number),
             Inserted::Full => {
                 self.drop_loaded(number);
                 return Err(TxError::IndexFull(table.id));
             }
         }
-        // After the entry: who finds no patches any more finds the cell.
-        self.store.unloaded().pending().forget((table.id, table.generation), (hash, key));
         Ok(())
     }
 
-    /// Makes a cell with a value that is not in the index. Memory is kept for it, so the limit does not
-    /// count.
+    /// Makes a cell with a value, or with the deletion of one, that is not in the index. Memory is kept
+    /// for it, so the limit does not count.
     fn make_loaded(
         &mut self,
         table: &Table,
@@ -130,16 +129,21 @@ impl Participant {
         let now = store.driver().now();
         let mark = if whole.gsn > 0 { store.replayed_status() } else { 0 };
         let status = store.rules().first_status(now) | store.loaded_status() | mark;
-        let value_len = whole.value.len() + whole.label.deadline_bytes();
+        let bytes = |value: &Vec<u8>| value.len() + whole.label.deadline_bytes();
+        let value_len = whole.value.as_ref().map_or(0, bytes);
         let kind = Kind::Record;
         let new = NewCell { table, hash, key, value_len, kind, locked_by: None, status };
         let allowance = std::mem::replace(&mut cache.allowance, Allowance::Load);
         let made = new.make(store.memory(), cache);
         let put = made.map(|number| {
-            let change: RecordChange<'_, &[(usize, &[u8])]> =
-                RecordChange::Put { label: whole.label, value: &whole.value };
-            let place = (number, store.rules().write, now);
             let stamp = Stamp::new(whole.gsn, LOG_NONE);
+            let Some(value) = &whole.value else {
+                store.cell(number).record().end_delete(stamp);
+                return (number, Ok(None));
+            };
+            let change: RecordChange<'_, &[(usize, &[u8])]> =
+                RecordChange::Put { label: whole.label, value };
+            let place = (number, store.rules().write, now);
             let put = record::apply(store.memory(), cache, place, change, stamp, new);
             debug_assert!(!matches!(put, Ok(Some(_))), "the cell was made for this value");
             (number, put)

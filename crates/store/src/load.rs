@@ -1,7 +1,7 @@
 //! Filling a store before it is served: checkpoints loaded, logs replayed.
 //!
 //! Nobody else uses the store meanwhile but other loaders, and no two of them touch one key. The store may
-//! also be served while its checkpoints are loaded: see [`served`].
+//! also be served while its checkpoints are loaded, and then nothing is replayed: see [`served`].
 
 mod served;
 
@@ -22,6 +22,8 @@ use crate::participant::Participant;
 use crate::record::{self, NewCell, RecordChange};
 use crate::store::Store;
 use crate::table::Table;
+use crate::unloaded::Unentered;
+use served::Made;
 
 /// A change of one key, as a log has it. The ranges of a patch are pairs of an offset and bytes.
 pub type Replayed<'a> = RecordChange<'a, &'a [(usize, &'a [u8])]>;
@@ -59,7 +61,7 @@ pub struct KeyImage<'a> {
     pub gsn: u64,
 }
 
-/// Puts records into a store that is not served yet. One per thread.
+/// Puts records into a store that is not served yet, or that is being loaded. One per thread.
 ///
 /// A chain of checkpoints is loaded newest first, so the first record of a key is the one that
 /// counts. Older checkpoints may have a value of a key that was deleted. So all loaders of a store
@@ -79,8 +81,9 @@ pub struct Loader {
     deletions: Option<Arc<Deletions>>,
     /// Absent cells whose stamps a replay needs. These cells stay until the store has a worker.
     stamped: Vec<Absent>,
-    /// Whether the store is served while its checkpoints are loaded.
-    is_served: bool,
+    /// What is not in the store yet, if the store is served while its checkpoints are loaded.
+    unentered: Option<Arc<Unentered>>,
+    made: Made,
 }
 
 /// Notes in the ordered index of a table, if it has one, that a key has got or lost its value.
@@ -112,9 +115,9 @@ impl Loader {
         let stamped = local.reclaim.give_up_absent();
         let deletions = Some(local.store.deletions());
         let (cells, hidden) = (Vec::new(), Vec::new());
-        let is_served = local.store.unloaded().is_loading();
+        let (unentered, made) = (local.store.unloaded().unentered(), Made::default());
         let (loads, meets_known) = (false, false);
-        Some(Self { local, loads, cells, hidden, meets_known, deletions, stamped, is_served })
+        Some(Self { local, loads, cells, hidden, meets_known, deletions, stamped, unentered, made })
     }
 
     fn deletions(&self) -> &Deletions {
@@ -180,7 +183,7 @@ impl Loader {
         counts: impl Fn(&Table) -> bool,
         records: impl Iterator<Item = KeyImage<'a>> + Clone,
     ) -> Result<(), TxError> {
-        if self.is_served {
+        if self.unentered.is_some() {
             // The store has kept memory for these records.
             self.local.cache.allowance = Allowance::Load;
         }
@@ -206,8 +209,7 @@ impl Loader {
         self.deletions().find(table.id, keys, &mut hidden);
         let loaded = self
             .note_deletions(table, records.clone(), &mut hidden)
-            .and_then(|()| self.load_patched(table, records.clone(), &mut hidden))
-            .and_then(|()| self.load_unless_hidden(table, records.zip(hidden.iter().copied())));
+            .and_then(|()| self.load_with_writes(table, records.clone(), &mut hidden));
         self.hidden = hidden;
         loaded
     }
@@ -315,7 +317,14 @@ impl Loader {
         }
         let mut new = self.describe(table, hash, key, value.len() + behind);
         new.status |= self.local.store.loaded_status();
+        // Records of a load beside transactions have a gsn only if a write of the log was applied.
+        let is_replayed = self.unentered.is_some() && gsn > 0;
+        let mark = if is_replayed { self.local.store.replayed_status() } else { 0 };
+        new.status |= mark;
         let number = self.make(&new)?;
+        if mark != 0 {
+            self.local.store.note_mark(number, self.local.store.driver().now().epoch());
+        }
         let cell = self.local.store.cell(number).record();
         cell.put_inline(label, value);
         cell.end_write(Stamp::new(gsn, LOG_NONE));
@@ -356,7 +365,9 @@ impl Loader {
             return Ok(false);
         }
         match value {
-            Some(value) if self.is_served => self.load_whole(table, (hash, key), (label, value))?,
+            Some(value) if self.unentered.is_some() => {
+                self.enter(table, (hash, key), (Some((label, value)), gsn))?;
+            }
             Some(value) => {
                 let change = Replayed::Put { label, value };
                 self.loads = true;
@@ -529,11 +540,6 @@ impl Loader {
     ) -> Result<Option<(Label, Vec<u8>)>, TxError> {
         let table = self.local.tables.get(id).ok_or(TxError::NoSuchTable(id))?;
         let found = table.index.find(hash, |cell| self.local.store.cell(cell).has_key(key));
-        if found.is_none() && self.is_served {
-            let table = table.clone();
-            self.splice_unknown(&table, (hash, key), gsn, splices)?;
-            return Ok(None);
-        }
         let offset = splices.first().map_or(0, |splice| splice.0);
         let missing = TxError::PatchOutsideValue { offset, len: 0 };
         let Some(number) = found else { return Err(missing) };
@@ -563,9 +569,6 @@ impl Loader {
     ) -> Result<(), TxError> {
         let table = self.local.tables.get(id).ok_or(TxError::NoSuchTable(id))?.clone();
         let existing = table.index.find(hash, |cell| self.local.store.cell(cell).has_key(key));
-        if existing.is_none() && self.is_served && self.waits(&table, (hash, key), gsn, change)? {
-            return Ok(());
-        }
         let number = match existing {
             Some(number) => number,
             None => {
@@ -630,11 +633,7 @@ impl Loader {
         value_len: usize,
     ) -> NewCell<'a> {
         let store = &self.local.store;
-        let mut status = store.rules().first_status(store.driver().now());
-        if self.is_served {
-            // A checkpoint may have the key, whatever becomes of it.
-            status |= store.loaded_status();
-        }
+        let status = store.rules().first_status(store.driver().now());
         NewCell { table, hash, key, value_len, kind: Kind::Record, locked_by: None, status }
     }
 

@@ -24,6 +24,7 @@ use crate::planted;
 use crate::read_stamps::ReadStamps;
 use crate::rules::{CellRules, DirtyRule, Reuse, StatusChanges, WriteRule, status};
 use crate::sink::{KeptValue, Sink};
+use crate::unloaded::pending::WaitingWrites;
 use crate::unloaded::{ColdRecords, Unloaded};
 
 /// How a store is made.
@@ -172,14 +173,20 @@ impl Store {
         &self.unloaded
     }
 
-    /// Begins a load while which the store is served: `records` has what is not in the store yet. Call
-    /// this before anything is replayed and before the first worker is made. The records take about so
-    /// many `bytes` of memory, which nobody else gets.
+    /// Begins a load while which the store is served: `records` has what is not in the store yet, and
+    /// `waiting` has what the logs have written since. Call this before the first worker is made. The
+    /// records take about so many `bytes` of memory, which nobody else gets.
     ///
-    /// Every record is loaded by [loaders](crate::Loader), and then [`end_load`](Self::end_load) is
-    /// called. Until then no capture may begin, and no table may be ordered.
-    pub fn begin_load(&self, records: Arc<dyn ColdRecords>, bytes: usize) {
-        self.unloaded.begin(records);
+    /// Every record is loaded by [loaders](crate::Loader), which then [load the rest of the
+    /// writes](crate::Loader::load_waiting). Then [`end_load`](Self::end_load) is called. Until then no
+    /// capture may begin, and no table may be ordered.
+    pub fn begin_load(
+        &self,
+        records: Arc<dyn ColdRecords>,
+        waiting: Vec<WaitingWrites>,
+        bytes: usize,
+    ) {
+        self.unloaded.begin(records, waiting);
         self.unloaded.reserve(bytes);
         self.catalog.note_unloaded(true);
     }
@@ -189,19 +196,13 @@ impl Store {
         self.unloaded.reserve(bytes);
     }
 
-    /// Ends a load: the loaders have loaded every record, and have been dropped. Waits for a grace period.
-    ///
-    /// # Errors
-    /// The log changes a part of the value of this key, which no checkpoint has. The load has not ended.
-    pub fn end_load(&self) -> Result<(), Vec<u8>> {
-        match self.unloaded.pending().left(|table| self.generation(table)) {
-            Some(key) => return Err(key),
-            None => self.unloaded.end(),
-        }
+    /// Ends a load: the loaders have loaded every record and all writes that have waited, and have been
+    /// dropped. Waits for a grace period.
+    pub fn end_load(&self) {
+        self.unloaded.end();
         self.catalog.note_unloaded(false);
         self.driver.read_sections().wait_grace_period();
         self.unloaded.settle();
-        Ok(())
     }
 
     pub(crate) fn chains(&self) -> &Chains {
@@ -568,7 +569,7 @@ impl Store {
         let mut more = self.memory.arena.populate_ahead() | self.memory.arena.trim();
         // Relaxed: counts.
         let mut other_bytes = self.unloaded.reserved()
-            + self.unloaded.pending().bytes()
+            + self.unloaded.waiting_bytes()
             + self.memory.arena.mark_bytes()
             + self.memory.arena.access_bytes()
             + self.queue_bytes.load(Relaxed)

@@ -13,7 +13,9 @@
 //! record takes its place. Who enters a record has seen LOADING inside its read section. The grace
 //! period ends after that section, and so after the entry.
 //!
-//! **A patch that was replayed waits here** until its key's record is found: see [`pending`].
+//! **What was replayed waits here**, too, until its key is asked for or loaded: see [`pending`]. So the
+//! present record of a key without a cell is that of the checkpoints, with the writes that wait. Nothing
+//! of both changes during the load. Whoever finds that record, finds the same one.
 
 pub(crate) mod pending;
 
@@ -28,7 +30,7 @@ use stillpoint_sync::atomic::{
 use stillpoint_sync::{RwLock, mutant, planted};
 use stillpoint_txn::TableId;
 
-use pending::Pending;
+use pending::{Pending, Resolved, WaitingWrites};
 
 /// The reason why a record cannot be read.
 pub type UnreadableRecord = Box<dyn std::error::Error + Send + Sync>;
@@ -62,35 +64,84 @@ const SETTLED: u8 = 0;
 const LOADING: u8 = 1;
 const LOADED: u8 = 2;
 
-/// A key's value that is to enter the store.
+/// What a key has, which is to enter the store.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct WholeValue {
     pub(crate) label: Label,
-    pub(crate) value: Vec<u8>,
-    /// The gsn of the last patch; 0 without one.
+    /// `None` for a deletion that was replayed.
+    pub(crate) value: Option<Vec<u8>>,
+    /// The gsn of the last replayed write; 0 without one.
     pub(crate) gsn: u64,
+}
+
+/// What keys without a cell may have: records of checkpoints, and writes of the logs.
+#[derive(Debug)]
+pub(crate) struct Unentered {
+    records: Arc<dyn ColdRecords>,
+    pub(crate) pending: Pending,
+}
+
+impl Unentered {
+    /// Whether a key with this hash may have a record or a write.
+    fn may_have(&self, (table, generation): (TableId, u32), hash: u64) -> bool {
+        self.records.may_have(table, generation)
+            && (self.records.reads_for(hash) || self.pending.may_have(hash))
+    }
+
+    fn read(
+        &self,
+        (table, generation): (TableId, u32),
+        hash: u64,
+        key: &[u8],
+    ) -> Result<Option<WholeValue>, UnreadableRecord> {
+        let of = (table, generation);
+        if !self.records.may_have(table, generation) {
+            return Ok(None);
+        }
+        let stands_alone = self.pending.stands_alone(of, (hash, key));
+        let found = match stands_alone {
+            Some(true) => None,
+            _ if !self.records.reads_for(hash) => None,
+            _ => self.records.find(table, generation, hash, key)?,
+        };
+        if stands_alone.is_none() {
+            return Ok(found.map(|(label, value)| WholeValue {
+                label,
+                value: Some(value),
+                gsn: 0,
+            }));
+        }
+        let base = found.as_ref().map(|(label, value)| (*label, &value[..]));
+        let mut value = Vec::new();
+        let made = self.pending.apply(of, (hash, key), base, &mut value)?;
+        Ok(made.map(|Resolved { label, gsn }| WholeValue {
+            label: label.unwrap_or_default(),
+            value: label.map(|_| value),
+            gsn,
+        }))
+    }
 }
 
 /// The state of the load.
 #[derive(Debug, Default)]
 pub(crate) struct Unloaded {
     state: AtomicU8,
-    records: RwLock<Option<Arc<dyn ColdRecords>>>,
-    pending: Pending,
+    unentered: RwLock<Option<Arc<Unentered>>>,
     /// Bytes of memory that the records take that are not loaded yet, about.
     reserved: AtomicUsize,
 }
 
 impl Unloaded {
     /// Begins a load. Nobody uses the store yet.
-    pub(crate) fn begin(&self, records: Arc<dyn ColdRecords>) {
-        *self.records.write() = Some(records);
+    pub(crate) fn begin(&self, records: Arc<dyn ColdRecords>, waiting: Vec<WaitingWrites>) {
+        let pending = Pending::new(waiting);
+        *self.unentered.write() = Some(Arc::new(Unentered { records, pending }));
         // Release: partner of the Acquire in `is_loading`.
         self.state.store(LOADING, Release);
     }
 
-    /// Whether a key without a cell may have a record in a checkpoint. To be asked inside of the read
-    /// section in which that record enters the index.
+    /// Whether a key without a cell may have a record. To be asked inside of the read section in which
+    /// that record enters the index.
     pub(crate) fn is_loading(&self) -> bool {
         // Acquire: partner of the stores in `begin` and `end`. Who sees that the load has ended finds
         // each record in the index.
@@ -105,14 +156,12 @@ impl Unloaded {
         mutant!(keeps, LoadForgetsDeletions => false)
     }
 
-    /// Whether the cell of a deleted key must stay, since a checkpoint may have an older record of the key.
-    pub(crate) fn must_keep(&self, (table, generation): (TableId, u32), hash: u64) -> bool {
-        let may_come = |records: &Arc<dyn ColdRecords>| {
-            records.may_have(table, generation) && records.reads_for(hash)
-        };
+    /// Whether the cell of a deleted key must stay, since an older record of the key may come.
+    pub(crate) fn must_keep(&self, of: (TableId, u32), hash: u64) -> bool {
         // Between the end and the grace period nothing new is found, and what was found may still come.
         self.keeps_deleted()
-            && (!self.is_loading() || self.records.read().as_ref().is_none_or(may_come))
+            && (!self.is_loading()
+                || self.unentered.read().as_ref().is_none_or(|from| from.may_have(of, hash)))
     }
 
     /// Every record is loaded.
@@ -123,14 +172,21 @@ impl Unloaded {
 
     /// A grace period has passed since the end.
     pub(crate) fn settle(&self) {
-        *self.records.write() = None;
+        let gone = self.unentered.write().take();
         self.reserved.store(0, Relaxed);
         // Release: partner of the Acquire in `keeps_deleted`.
         self.state.store(SETTLED, Release);
+        drop(gone);
     }
 
-    pub(crate) fn pending(&self) -> &Pending {
-        &self.pending
+    /// What keys without a cell may have, as long as the store is loaded.
+    pub(crate) fn unentered(&self) -> Option<Arc<Unentered>> {
+        if self.is_loading() { self.unentered.read().clone() } else { None }
+    }
+
+    /// Bytes of memory of the writes that wait.
+    pub(crate) fn waiting_bytes(&self) -> usize {
+        self.unentered.read().as_ref().map_or(0, |from| from.pending.bytes())
     }
 
     /// Bytes of memory that are kept for records.
@@ -144,32 +200,24 @@ impl Unloaded {
         self.reserved.store(bytes, Relaxed);
     }
 
-    /// Whether [`read`](Self::read) reads from a disk for a key.
-    pub(crate) fn reads_for(&self, (table, generation): (TableId, u32), hash: u64) -> bool {
-        let is_of = |records: &Arc<dyn ColdRecords>| {
-            records.may_have(table, generation) && records.reads_for(hash)
+    /// Whether [`read`](Self::read) may read from a disk for a key.
+    pub(crate) fn reads_for(&self, (table, generation): (TableId, u32), of: (u64, &[u8])) -> bool {
+        let reads = |from: &Arc<Unentered>| {
+            from.records.may_have(table, generation)
+                && from.records.reads_for(of.0)
+                && !from.pending.is_known_alone((table, generation), of)
         };
-        self.is_loading() && self.records.read().as_ref().is_some_and(is_of)
+        self.is_loading() && self.unentered.read().as_ref().is_some_and(reads)
     }
 
-    /// What a key has that has no cell: its record with the patches that wait for it. `None` if the load
+    /// What a key has that has no cell: its record with the writes that wait for it. `None` if the load
     /// has ended.
     pub(crate) fn read(
         &self,
-        (table, generation): (TableId, u32),
+        of: (TableId, u32),
         hash: u64,
         key: &[u8],
     ) -> Option<Result<Option<WholeValue>, UnreadableRecord>> {
-        if !self.is_loading() {
-            return None;
-        }
-        let records = self.records.read().clone()?;
-        let has_none = !records.reads_for(hash) && self.pending.bytes() == 0;
-        if has_none || !records.may_have(table, generation) {
-            return Some(Ok(None));
-        }
-        Some(records.find(table, generation, hash, key).and_then(|found| {
-            self.pending.apply((table, generation), (hash, key), found).map_err(Into::into)
-        }))
+        Some(self.unentered()?.read(of, hash, key))
     }
 }

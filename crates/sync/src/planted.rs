@@ -183,6 +183,8 @@ crate::planted_bugs! {
         PatchesWithoutBase,
         /// A load that goes on while the store is served does not know which keys were deleted.
         LoadForgetsDeletions,
+        /// A load that goes on while the store is served leaves out what only the log has.
+        LoadForgetsNewKeys,
         /// A commit that only deletes, as an eviction does, leaves no deletion in the log.
         EvictionNotLogged,
         /// A capture leaves deadlines out.

@@ -65,6 +65,11 @@ fn a_load_overwrites_nothing_newer() {
 }
 
 #[test]
+fn what_only_the_log_has_is_loaded() {
+    served::what_only_the_log_has_is_loaded();
+}
+
+#[test]
 fn a_replayed_patch_waits_for_its_base() {
     served::a_replayed_patch_waits_for_its_base();
 }

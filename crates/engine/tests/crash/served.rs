@@ -276,6 +276,47 @@ pub(crate) fn a_replayed_patch_waits_for_its_base() {
     drop((session, engine));
 }
 
+/// What only the log has enters the store with the load, though nobody asks for it. A record of the
+/// checkpoint that the log has replaced or deleted does not come back.
+pub(crate) fn what_only_the_log_has_is_loaded() {
+    let disk = SimDisk::new(1);
+    let (engine, _) = open(&disk, &CHANGES, false);
+    let table = engine.table("things").expect("a table");
+    let mut session = engine.session().expect("a session");
+    (0..200).for_each(|number| put(&mut session, table, number, b"old"));
+    engine.checkpoint().expect("a full one");
+    (190..210).for_each(|number| put(&mut session, table, number, b"new"));
+    (0..10).for_each(|number| assert!(delete(&mut session, table, number)));
+    drop((session, engine));
+    let disk = disk.crash(1);
+    let mut served = Served::open(&disk, &CHANGES);
+    for number in [191, 201] {
+        assert_eq!(get(&mut served.session, table, number).as_deref(), Some(&b"new"[..]), "asked");
+    }
+    for number in [192, 202] {
+        assert!(delete(&mut served.session, table, number), "the log has it");
+    }
+    assert!(!delete(&mut served.session, table, 5), "the log has deleted it");
+    served.session.flush().expect("durable");
+    // Idle sessions reclaim the cells of deleted keys.
+    for _ in 0..20 {
+        served.session.idle();
+    }
+    let mut model = Model::new();
+    model.extend((10..190).map(|number| (number, b"old".to_vec())));
+    model.extend((190..210).map(|number| (number, b"new".to_vec())));
+    model.remove(&192);
+    model.remove(&202);
+    let (engine, mut session) = served.finish();
+    assert_same(&mut session, table, &model);
+    // The values and deletions of the log are in the next checkpoint of changes.
+    let done = engine.checkpoint().expect("one of changes");
+    drop((session, engine));
+    let (engine, _) = open(&disk.crash(2), &CHANGES, false);
+    assert_same(&mut engine.session().expect("a session"), table, &model);
+    assert_eq!(done.records, 30);
+}
+
 /// A key that is deleted while the load stands still does not come back with the load. Its deletion is in
 /// the next checkpoint.
 pub(crate) fn a_deleted_key_stays_deleted() {

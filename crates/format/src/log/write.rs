@@ -482,6 +482,15 @@ impl<'a> WriteIter<'a> {
         WriteIter { rest: Cursor::new(body, offset, WHAT), table: None, failed: false }
     }
 
+    /// Decodes writes that were cut out of a body, behind a write of this table and generation.
+    pub fn behind((table, generation): (u16, u32), writes: &'a [u8]) -> Self {
+        WriteIter {
+            rest: Cursor::new(writes, 0, WHAT),
+            table: Some((table, generation)),
+            failed: false,
+        }
+    }
+
     /// The bytes that are still to be decoded, and their offset in the file.
     pub fn undecoded(&self) -> (&'a [u8], u64) {
         (self.rest.rest(), self.rest.offset())

@@ -93,6 +93,23 @@ impl SegmentFile {
         Ok(())
     }
 
+    /// Has the buffer hold up to `len` bytes from `offset` on. Reads those alone that it lacks.
+    fn fill(&self, buffer: &mut ReadBuffer, offset: u64, len: usize) -> Result<(), ScanError> {
+        let left = usize::try_from(self.bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let wanted = len.min(left);
+        let skipped = offset.checked_sub(buffer.offset).and_then(|of| usize::try_from(of).ok());
+        let mut held = 0;
+        if let Some(skipped) = skipped.filter(|&skipped| skipped < buffer.bytes.len()) {
+            buffer.bytes.copy_within(skipped.., 0);
+            held = (buffer.bytes.len() - skipped).min(wanted);
+        }
+        buffer.offset = offset;
+        buffer.bytes.resize(wanted, 0);
+        let read = self.file.read_at(&mut buffer.bytes[held..], offset + held as u64)?;
+        buffer.bytes.truncate(held + read);
+        Ok(())
+    }
+
     /// Visits batches from a place on, until the visitor breaks or the valid ones end. Returns the
     /// place, and the cause if it was the end.
     pub(crate) fn walk(
@@ -105,7 +122,7 @@ impl SegmentFile {
         let mut at = from;
         let mut len = window_bytes;
         loop {
-            self.read(&mut buffer, at.offset, len)?;
+            self.fill(&mut buffer, at.offset, len)?;
             let begin = at;
             let end = loop {
                 let rest = &buffer.bytes[(at.offset - begin.offset) as usize..];
@@ -147,5 +164,22 @@ pub(crate) fn after(batch: &Batch<'_>) -> LogOffset {
         offset: batch.offset() + batch.bytes(),
         number: batch.number() + 1,
         last_gsn: batch.last_gsn(),
+    }
+}
+
+/// Bytes of a log that were valid when they were scanned have changed since.
+pub(crate) fn damaged_since(
+    file: &SegmentFile,
+    log: u8,
+    at: &LogOffset,
+    cause: EndCause,
+) -> ScanError {
+    ScanError::Damaged {
+        path: file.shown.clone(),
+        log,
+        offset: at.offset,
+        last_gsn: at.last_gsn,
+        cause: Box::new(cause),
+        proof: None,
     }
 }

@@ -15,6 +15,7 @@ use super::error::ScanError;
 use super::listing::{Named, PerLog};
 use super::loss::Judge;
 use super::segment::{LogOffset, SegmentFile, after};
+use crate::replay::{Kept, ReceiveWrites};
 
 /// Bytes that a thread reads at once.
 pub(crate) const WINDOW_BYTES: usize = 4 << 20;
@@ -82,12 +83,23 @@ struct Job<'a> {
     total_bytes: u64,
 }
 
-/// Scans all segments with several threads. Keeps the order.
-pub(crate) fn walk_all(
+/// A receiver of the writes that one thread scans.
+#[derive(Debug)]
+pub(crate) struct Hearing<R> {
+    pub(crate) receiver: R,
+    pub(crate) commits: u64,
+    /// Whether the receiver takes no more, or a record could not be decoded.
+    pub(crate) is_over: bool,
+}
+
+/// Scans all segments with several threads. Keeps the order. Hands the writes of all valid records on,
+/// whatever the cut will be, if there are receivers.
+pub(crate) fn walk_all<R: ReceiveWrites>(
     disk: &Arc<dyn Disk>,
     input: &ScanInput<'_>,
     listed: PerLog<Named>,
     judge: &mut Judge,
+    hearings: &mut [Hearing<R>],
 ) -> Result<PerLog<Walked>, ScanError> {
     let mut todo = Vec::new();
     let mut walked: PerLog<Walked> = Vec::new();
@@ -110,13 +122,14 @@ pub(crate) fn walk_all(
         total_bytes,
     };
     let goes_on = judge.accepts();
-    let work = || {
+    let work = |mut hearing: Option<&mut Hearing<R>>| {
         let mut done = Vec::new();
         loop {
             let Some((incarnation, segment)) = job.todo.lock().pop() else {
                 return done;
             };
-            let segment = job.walk(incarnation, &segment).map_err(|why| (segment, why));
+            let walked = job.walk(incarnation, &segment, hearing.as_deref_mut());
+            let segment = walked.map_err(|why| (segment, why));
             let failed = segment.is_err();
             done.push((incarnation, segment));
             if failed && !goes_on {
@@ -124,10 +137,14 @@ pub(crate) fn walk_all(
             }
         }
     };
+    let mut hearings = hearings.iter_mut();
+    let work = &work;
+    let jobs = (0..threads).map(|_| {
+        let hearing = hearings.next();
+        move || work(hearing)
+    });
     let mut failed = Vec::new();
-    for (incarnation, segment) in
-        in_parallel("log-scan", (0..threads).map(|_| work).collect())?.into_iter().flatten()
-    {
+    for (incarnation, segment) in in_parallel("log-scan", jobs.collect())?.into_iter().flatten() {
         match segment {
             Ok(segment) => {
                 walked[incarnation][usize::from(segment.file.header.log)].push(segment);
@@ -146,7 +163,12 @@ pub(crate) fn walk_all(
 }
 
 impl Job<'_> {
-    fn walk(&self, incarnation: usize, named: &Named) -> Result<Walked, ScanError> {
+    fn walk<R: ReceiveWrites>(
+        &self,
+        incarnation: usize,
+        named: &Named,
+        mut hearing: Option<&mut Hearing<R>>,
+    ) -> Result<Walked, ScanError> {
         let who = (named.incarnation, named.log, named.first_gsn);
         let file = SegmentFile::open(self.disk, &named.path, self.store, who)?;
         let entry = &self.input.incarnations[incarnation];
@@ -154,6 +176,11 @@ impl Job<'_> {
         let loaded_gsn = self.input.start.position(named.log).max(entry.gsn_floor);
         let settled = |dep: LogGsn| {
             dep.gsn <= entry.gsn_floor || dep.gsn <= self.input.start.position(dep.log)
+        };
+        let all = Kept {
+            log: named.log,
+            gsns: (position, u64::MAX),
+            start_epoch: self.input.start.epoch,
         };
         let mut begin = file.begin();
         let mut needs = Dependencies::default();
@@ -182,6 +209,13 @@ impl Job<'_> {
                 needs.add(batch.deps().filter(|&dep| !settled(dep)), at, batch.last_gsn());
             }
             needs.named_max = batch.deps().map(|dep| dep.gsn).fold(needs.named_max, u64::max);
+            let hearing = hearing.as_deref_mut().filter(|of| !of.is_over);
+            if let Some(hearing) = hearing.filter(|_| batch.last_gsn() > position) {
+                match all.hand_on(&file, batch, &mut hearing.receiver) {
+                    Ok(commits) => hearing.commits += commits,
+                    Err(_) => hearing.is_over = true,
+                }
+            }
             if at.offset - told >= WINDOW_BYTES as u64 {
                 self.tell(at.offset - told);
                 told = at.offset;

@@ -10,7 +10,9 @@ use stillpoint_journal::{
     ReplayOperation, ReplayOptions, ReplayStart, ReplayWrite,
 };
 
-use crate::support::{World, entry, open, put, replay, scan_first, scan_with, small};
+use crate::support::{
+    World, entry, open, put, replay, scan_first, scan_hands_on, scan_with, small,
+};
 
 fn kept(disk: &SimDisk) -> Vec<LogGsn> {
     scan_first(disk).expect("no damage").cut()
@@ -317,6 +319,29 @@ fn a_call_is_replayed_by_what_it_wrote() {
             _ => panic!("{calls:?}"),
         }
     }
+}
+
+/// A scan hands the writes on that a replay of what is kept has, or says that it has handed on more.
+#[test]
+fn a_scan_hands_on_what_is_kept() {
+    let disk = SimDisk::new(1);
+    let journal = open(&disk, &small(1, 0, 2));
+    for number in 0..2_000_u32 {
+        let (log, epoch) = (number as usize % 2, 1 + u64::from(number / 1_000));
+        let key = number.to_be_bytes();
+        put(&*journal, log as u8, epoch, &[], &key, &[number as u8; 200]).expect("appends");
+    }
+    journal.flush_all().expect("flushes");
+    let disk = disk.crash(1);
+    let cut = scan_first(&disk).expect("sound").cut();
+    let from_begin = ReplayStart::default();
+    assert!(scan_hands_on(&disk, &[entry(1, 0, None)], &from_begin));
+    assert!(scan_hands_on(&disk, &[entry(1, 0, Some(cut.clone()))], &from_begin));
+    let floor = cut.iter().map(|end| end.gsn).min().expect("two logs") / 2;
+    let later = ReplayStart { epoch: 2, floor, ..ReplayStart::default() };
+    assert!(scan_hands_on(&disk, &[entry(1, 0, None)], &later));
+    let lower = cut.iter().map(|end| LogGsn { gsn: end.gsn - 5, ..*end }).collect();
+    assert!(!scan_hands_on(&disk, &[entry(1, 0, Some(lower))], &from_begin));
 }
 
 /// A replay has no use for before-images. A check decodes them and compares them with the writes.

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use stillpoint_format::ident::StoreId;
-use stillpoint_format::log::{RecordKind, WriteOp, WritesEncoder};
+use stillpoint_format::log::{RecordKind, Write, WriteIter, WriteOp, WritesEncoder};
 use stillpoint_format::manifest::IncarnationEntry;
 use stillpoint_format::{LogGsn, Stamp, names};
 use stillpoint_io::{Disk, ManualClock, SimDisk};
 use stillpoint_journal::{
-    Config, Durability, Entry, Environment, Journal, JournalError, Logs, ReplayOptions,
-    ReplayStart, ScanError, ScanInput, registry, scan,
+    Config, Durability, Entry, Environment, Journal, JournalError, KeptWrite, Logs, ReceiveWrites,
+    ReplayOperation, ReplayOptions, ReplayStart, ScanError, ScanInput, registry, scan,
+    scan_receiving,
 };
 
 pub(crate) const STORE: StoreId = StoreId(*b"journal-test-sto");
@@ -81,6 +82,17 @@ pub(crate) fn scan_with(
     start: &ReplayStart,
     logs: Option<u8>,
 ) -> Result<Logs, ScanError> {
+    scan_by(disk, incarnations, start, logs, |disk, input| scan(disk, input))
+}
+
+/// Scans as `by` says.
+fn scan_by<T>(
+    disk: &SimDisk,
+    incarnations: &[IncarnationEntry],
+    start: &ReplayStart,
+    logs: Option<u8>,
+    by: impl FnOnce(&Arc<dyn Disk>, &ScanInput<'_>) -> Result<T, ScanError>,
+) -> Result<T, ScanError> {
     let disk: Arc<dyn Disk> = Arc::new(disk.clone());
     let mut incarnations = incarnations.to_vec();
     if let Some(latest) = incarnations.last_mut() {
@@ -95,7 +107,23 @@ pub(crate) fn scan_with(
         threads: 2,
         progress: &|done, total| assert!(done <= total),
     };
-    scan(&disk, &input)
+    by(&disk, &input)
+}
+
+/// Whether a scan with receivers hands on what a replay does. False if it hands on more than is kept.
+pub(crate) fn scan_hands_on(
+    disk: &SimDisk,
+    incarnations: &[IncarnationEntry],
+    start: &ReplayStart,
+) -> bool {
+    let receivers = vec![Received::default(), Received::default()];
+    let scanned = scan_by(disk, incarnations, start, None, |disk, input| {
+        scan_receiving(disk, input, receivers)
+    });
+    let (logs, received) = scanned.expect("sound");
+    let Some((received, commits)) = received else { return false };
+    assert_same(&replay(&logs, 1 << 20), received, commits);
+    true
 }
 
 pub(crate) fn entry(number: u32, gsn_floor: u64, cut: Option<Vec<LogGsn>>) -> IncarnationEntry {
@@ -150,7 +178,50 @@ pub(crate) fn replay(logs: &Logs, round_bytes: usize) -> Vec<Replayed> {
         progress = round.progress();
     }
     assert!(all.is_empty() || progress.0 == progress.1, "{progress:?}");
+    assert_same_unordered(logs, &all);
     all
+}
+
+/// Log, gsn, key and value of each write.
+#[derive(Default)]
+struct Received(Vec<(u8, u64, Vec<u8>, Vec<u8>)>);
+
+impl ReceiveWrites for Received {
+    type Error = ScanError;
+
+    fn write(&mut self, kept: &KeptWrite<'_>) -> Result<(), ScanError> {
+        let Write { table, generation, .. } = kept.write;
+        let mut decoded = WriteIter::behind((table, generation), kept.encoded);
+        let write = decoded.next().expect("a write").expect("decodes");
+        assert!(decoded.next().is_none(), "one write alone");
+        assert_eq!((write.table, write.key), (table, kept.write.key));
+        let WriteOp::Put { value, .. } = write.op else { panic!("only values are written here") };
+        self.0.push((kept.log, kept.gsn, write.key.to_vec(), value.to_vec()));
+        Ok(())
+    }
+
+    fn operation(&mut self, operation: &ReplayOperation<'_>) -> Result<(), ScanError> {
+        panic!("only values are written here: {operation:?}")
+    }
+}
+
+/// A replay in no order has the same writes.
+fn assert_same_unordered(logs: &Logs, replayed: &[Replayed]) {
+    let receivers = (0..3).map(|_| Received::default()).collect();
+    let received = logs.replay_unordered(receivers, &|done, total| assert!(done <= total));
+    let (received, commits) = received.expect("validated logs replay");
+    assert_same(replayed, received, commits);
+}
+
+fn assert_same(replayed: &[Replayed], received: Vec<Received>, commits: u64) {
+    let mut received: Vec<_> = received.into_iter().flat_map(|of| of.0).collect();
+    let as_received = |of: &Replayed| (of.log, of.gsn, of.key.clone(), of.value.clone());
+    let mut expected: Vec<_> = replayed.iter().map(as_received).collect();
+    received.sort();
+    expected.sort();
+    assert!(received == expected, "{} writes, and not {}", received.len(), expected.len());
+    expected.dedup_by_key(|(log, gsn, ..)| (*log, *gsn));
+    assert_eq!(commits, expected.len() as u64);
 }
 
 /// A transaction in the view of its caller.

@@ -1,106 +1,209 @@
-//! Loading and replaying while the store is served, or before it is: see [`unloaded`](crate::unloaded).
+//! Loading while the store is served: see [`unloaded`](crate::unloaded).
 //!
-//! The logs are replayed first. A put or a deletion needs nothing older. A patch of a key without a cell
-//! waits until the key's record is found in a checkpoint. The load comes after that, beside transactions.
+//! The writes of the logs wait beside the store. A record of a checkpoint enters the store together with
+//! the writes that wait for its key. Once all records are loaded, the keys that only the logs have enter.
+
+use std::ops::Range;
+use std::sync::Arc;
 
 use stillpoint_format::Label;
 use stillpoint_sync::{mutant, planted};
-use stillpoint_txn::TxError;
+use stillpoint_txn::{TableId, TxError};
 
-use crate::load::{KeyImage, Loader, Replayed};
+use crate::load::{ALL_CLOSED, KeyImage, Loader};
 use crate::memory::arena::Allowance;
 use crate::table::Table;
 use crate::unloaded::WholeValue;
-use crate::unloaded::pending::{ByteChange, KEY_PATCH_BYTES_MAX, WaitingChange};
+use crate::unloaded::pending::{PARTITIONS, Pending, Resolved, WaitingKey};
+
+/// Keys whose index lines are prefetched together.
+const BATCH: usize = 32;
+
+/// Values made of records and of writes that have waited, for the records of a batch.
+#[derive(Debug, Default)]
+pub(super) struct Made {
+    bytes: Vec<u8>,
+    /// For each record, what the writes have made of it; `None` if no write waits for it.
+    values: Vec<Option<MadeValue>>,
+}
+
+#[derive(Clone, Debug)]
+struct MadeValue {
+    label: Label,
+    gsn: u64,
+    range: Range<usize>,
+}
+
+impl Made {
+    /// A record, or what was made of it.
+    fn image<'a>(&'a self, record: KeyImage<'a>, value: &Option<MadeValue>) -> KeyImage<'a> {
+        match value {
+            None => record,
+            Some(MadeValue { label, gsn, range }) => KeyImage {
+                label: *label,
+                value: Some(&self.bytes[range.clone()]),
+                gsn: *gsn,
+                ..record
+            },
+        }
+    }
+}
 
 impl Loader {
-    /// Whether a replayed change of a key without a cell waits for the key's record. Others take the place
-    /// of changes that wait.
-    pub(super) fn waits(
+    /// Loads records that are not hidden, each with the writes that wait for its key.
+    pub(super) fn load_with_writes<'a>(
         &mut self,
         table: &Table,
-        (hash, key): (u64, &[u8]),
-        gsn: u64,
-        change: Replayed<'_>,
-    ) -> Result<bool, TxError> {
-        let (deadline, ranges) = match change {
-            Replayed::Patch(ranges) => (None, ranges),
-            Replayed::Until { deadline, ranges } => (Some(deadline), ranges),
-            Replayed::Put { .. } | Replayed::Delete | Replayed::Share { .. } => {
-                let of = (table.id, table.generation);
-                self.local.store.unloaded().pending().forget(of, (hash, key));
-                return Ok(false);
-            }
-        };
-        let overwrite = |&(offset, bytes)| ByteChange { offset, removed: None, bytes };
-        let ranges = ranges.iter().map(overwrite).map(WaitingChange::Bytes);
-        let deadline = deadline.map(WaitingChange::Deadline);
-        self.wait_for_base(table, (hash, key), gsn, deadline.into_iter().chain(ranges))?;
-        Ok(true)
-    }
-
-    /// Has replayed splices of a key without a cell wait for the key's record.
-    pub(super) fn splice_unknown(
-        &mut self,
-        table: &Table,
-        (hash, key): (u64, &[u8]),
-        gsn: u64,
-        splices: &[(usize, usize, &[u8])],
-    ) -> Result<(), TxError> {
-        let change =
-            |&(offset, removed, bytes)| ByteChange { offset, removed: Some(removed), bytes };
-        let changes = splices.iter().map(change).map(WaitingChange::Bytes);
-        self.wait_for_base(table, (hash, key), gsn, changes)
-    }
-
-    /// Has changes wait for the record of their key. If many wait already, or memory is scarce, finds the
-    /// record.
-    fn wait_for_base<'a>(
-        &mut self,
-        table: &Table,
-        (hash, key): (u64, &[u8]),
-        gsn: u64,
-        changes: impl Iterator<Item = WaitingChange<'a>>,
-    ) -> Result<(), TxError> {
-        let store = self.local.store.clone();
-        let pending = store.unloaded().pending();
-        let has_room = store.memory().arena.check_room(pending.bytes(), Allowance::Limit).is_ok();
-        let bytes = pending.add((table.id, table.generation), (hash, key), gsn, changes);
-        if bytes > KEY_PATCH_BYTES_MAX || !has_room {
-            // The cell has these changes, too.
-            self.local.load_key(table.id, key, hash)?;
-        }
-        Ok(())
-    }
-
-    /// Loads the records whose keys have patches that wait, and hides them. A deletion of such a key is
-    /// not what the patches were made on.
-    pub(super) fn load_patched<'a>(
-        &mut self,
-        table: &Table,
-        records: impl Iterator<Item = KeyImage<'a>>,
+        records: impl Iterator<Item = KeyImage<'a>> + Clone,
         hidden: &mut [bool],
     ) -> Result<(), TxError> {
-        let store = self.local.store.clone();
-        let pending = store.unloaded().pending();
-        if pending.bytes() == 0 {
-            return Ok(());
+        let unentered = self.unentered.clone().filter(|from| !from.pending.is_empty());
+        let Some(unentered) = unentered else {
+            return self.load_unless_hidden(table, records.zip(hidden.iter().copied()));
+        };
+        let mut made = std::mem::take(&mut self.made);
+        let resolved =
+            self.resolve(table, &unentered.pending, records.clone(), (hidden, &mut made));
+        let loaded = resolved.and_then(|()| {
+            let images = records.zip(&made.values);
+            let images = images.map(|(record, value)| made.image(record, value));
+            self.load_unless_hidden(table, images.zip(hidden.iter().copied()))
+        });
+        self.made = made;
+        loaded
+    }
+
+    /// Applies the writes that wait to the records that are not hidden. Hides those whose keys the table
+    /// has, and those that a write deletes.
+    fn resolve<'a>(
+        &mut self,
+        table: &Table,
+        pending: &Pending,
+        records: impl Iterator<Item = KeyImage<'a>> + Clone,
+        (hidden, made): (&mut [bool], &mut Made),
+    ) -> Result<(), TxError> {
+        made.bytes.clear();
+        made.values.clear();
+        for record in records.clone() {
+            table.index.prefetch(record.hash);
+            pending.prefetch(record.hash);
         }
+        records.clone().for_each(|record| pending.prefetch_places(record.hash));
+        records.clone().for_each(|record| pending.prefetch_writes(record.hash));
         let of = (table.id, table.generation);
         for (record, hidden) in records.zip(hidden) {
             let KeyImage { hash, key, label, value, .. } = record;
-            if *hidden || !pending.has(of, (hash, key)) {
+            let is_key = |cell| self.local.store.cell(cell).has_key(key);
+            // A newer record of the key is loaded, or somebody has written the key.
+            *hidden = *hidden || table.index.find(hash, is_key).is_some();
+            if *hidden {
+                made.values.push(None);
                 continue;
             }
-            *hidden = true;
-            let found = value.map(|value| (label, value.to_vec()));
-            let whole = pending.apply(of, (hash, key), found);
-            let whole = whole.map_err(|error| TxError::Unreadable(error.into()))?;
-            if let Some(whole) = whole {
-                self.local.enter_loaded(table, (hash, key), &whole)?;
-            }
+            let start = made.bytes.len();
+            let base = value.map(|value| (label, value));
+            let resolved = pending.apply(of, (hash, key), base, &mut made.bytes);
+            let resolved = resolved.map_err(|error| TxError::Unreadable(error.into()))?;
+            let range = start..made.bytes.len();
+            made.values.push(match resolved {
+                None => None,
+                Some(Resolved { label: Some(label), gsn }) => Some(MadeValue { label, gsn, range }),
+                Some(Resolved { label: None, gsn }) => {
+                    *hidden = true;
+                    self.enter(table, (hash, key), (None, gsn))?;
+                    None
+                }
+            });
         }
         Ok(())
+    }
+
+    /// Enters a value, or the deletion of one, that does not come with a batch.
+    pub(super) fn enter(
+        &mut self,
+        table: &Table,
+        key: (u64, &[u8]),
+        (value, gsn): (Option<(Label, &[u8])>, u64),
+    ) -> Result<(), TxError> {
+        let (label, value) = value.unzip();
+        let (label, value) = (label.unwrap_or_default(), value.map(<[u8]>::to_vec));
+        self.local.enter_loaded(table, key, &WholeValue { label, value, gsn })
+    }
+
+    /// Loads the keys that only writes of the logs have, once all records of the checkpoints are loaded.
+    /// The first number of `share` tells which loader this is, and the second how many share the work.
+    /// Returns a key of which the logs change a part and that nothing else has: a damage.
+    ///
+    /// # Errors
+    /// Too little memory, and the table of the key. The call can be repeated.
+    pub fn load_waiting(
+        &mut self,
+        share: (usize, usize),
+    ) -> Result<Option<Vec<u8>>, (TableId, TxError)> {
+        let Some(unentered) = self.unentered.clone() else { return Ok(None) };
+        // The store has kept memory for these records.
+        self.local.cache.allowance = Allowance::Load;
+        let pending = &unentered.pending;
+        for partition in (share.0..PARTITIONS).step_by(share.1) {
+            mutant!(LoadForgetsNewKeys => continue);
+            for keys in pending.keys_of(partition).chunks(BATCH) {
+                // Nobody empties a table inside of this section.
+                self.local.enter();
+                let entered = self.load_keys(pending, keys);
+                self.local.collect_garbage(&ALL_CLOSED);
+                self.local.exit();
+                if let Some(key) = entered? {
+                    return Ok(Some(key.to_vec()));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Loads those of these keys that have no cell. Returns a key without a base.
+    fn load_keys<'k>(
+        &mut self,
+        pending: &'k Pending,
+        keys: &[WaitingKey<'k>],
+    ) -> Result<Option<&'k [u8]>, (TableId, TxError)> {
+        let mut of_keys = Vec::with_capacity(keys.len());
+        for of in keys {
+            // Writes of an emptied table count no more.
+            let (table, generation) = of.table;
+            let table = self.local.tables.get(table).filter(|now| now.generation == generation);
+            let Some(table) = table.map(Arc::clone) else { continue };
+            let bucket = table.index.prefetch(of.hash);
+            of_keys.push((of, table, bucket));
+        }
+        for (of, table, bucket) in &of_keys {
+            self.local.store.memory().prefetch(table.index.candidate(*bucket, of.hash));
+        }
+        let mut value = std::mem::take(&mut self.made.bytes);
+        let mut loaded = Ok(None);
+        for (of, table, _) in of_keys {
+            let is_key = |cell| self.local.store.cell(cell).has_key(of.key);
+            if table.index.find(of.hash, is_key).is_some() {
+                continue;
+            }
+            value.clear();
+            match pending.apply(of.table, (of.hash, of.key), None, &mut value) {
+                Err(_) => {
+                    loaded = Ok(Some(of.key));
+                    break;
+                }
+                Ok(None) => {}
+                Ok(Some(Resolved { label, gsn })) => {
+                    let content = (label.map(|label| (label, &value[..])), gsn);
+                    let entered = self.enter(&table, (of.hash, of.key), content);
+                    if let Err(error) = entered {
+                        loaded = Err((table.id, error));
+                        break;
+                    }
+                }
+            }
+        }
+        self.made.bytes = value;
+        loaded
     }
 
     /// Drops the cell of a loaded record whose key has a cell.
@@ -116,16 +219,5 @@ impl Loader {
             return;
         });
         self.drop_cell(loaded);
-    }
-
-    /// Loads a value that does not fit a usual cell.
-    pub(super) fn load_whole(
-        &mut self,
-        table: &Table,
-        (hash, key): (u64, &[u8]),
-        (label, value): (Label, &[u8]),
-    ) -> Result<(), TxError> {
-        let whole = WholeValue { label, value: value.to_vec(), gsn: 0 };
-        self.local.enter_loaded(table, (hash, key), &whole)
     }
 }

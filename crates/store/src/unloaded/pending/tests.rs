@@ -1,0 +1,158 @@
+use stillpoint_format::log::{PatchRange, Splice, WritesEncoder};
+
+use super::*;
+
+const TABLE: (TableId, u32) = (TableId(3), 7);
+const KEY: (u64, &[u8]) = (0xFEED << 48, b"key");
+
+type Encode<'a> = &'a dyn Fn(&mut WritesEncoder<'_>, u16, u32, &[u8]);
+
+/// Waiting writes: hash, gsn, table, key, and what encodes the write.
+fn push(
+    writes: &mut WaitingWrites,
+    (hash, key): (u64, &[u8]),
+    gsn: u64,
+    table: (TableId, u32),
+    encode: Encode<'_>,
+) {
+    let mut body = Vec::new();
+    encode(&mut WritesEncoder::new(&mut body), table.0.0, table.1, key);
+    // The first write of a body names the table, and a later one does not.
+    let mut longer = Vec::new();
+    let mut writer = WritesEncoder::new(&mut longer);
+    writer.delete(table.0.0, table.1, b"first").expect("room");
+    encode(&mut writer, table.0.0, table.1, key);
+    let mut reader = WriteIter::new(&longer, 0);
+    reader.next().expect("a write").expect("decodes");
+    let cut = reader.undecoded().0;
+    let encoded = if gsn.is_multiple_of(2) { &body } else { cut };
+    writes.push(hash, gsn, table, encoded);
+}
+
+fn put(value: &[u8]) -> impl Fn(&mut WritesEncoder<'_>, u16, u32, &[u8]) {
+    move |writer, table, generation, key| {
+        let label = Label { tag: 4, deadline: 0 };
+        writer.put(table, generation, key, label, value).expect("room");
+    }
+}
+
+fn patch(offset: u32, bytes: &[u8]) -> impl Fn(&mut WritesEncoder<'_>, u16, u32, &[u8]) {
+    move |writer, table, generation, key| {
+        let ranges = [PatchRange { offset, bytes }];
+        writer.patch(table, generation, key, &ranges).expect("room");
+    }
+}
+
+fn delete(writer: &mut WritesEncoder<'_>, table: u16, generation: u32, key: &[u8]) {
+    writer.delete(table, generation, key).expect("room");
+}
+
+type Outcome = Result<Option<(Resolved, Vec<u8>)>, PatchWithoutBase>;
+
+fn apply(pending: &Pending, key: (u64, &[u8]), base: Option<&[u8]>) -> Outcome {
+    let mut out = b"before".to_vec();
+    let base = base.map(|value| (Label { tag: 4, deadline: 0 }, value));
+    let resolved = pending.apply(TABLE, key, base, &mut out);
+    assert!(out.starts_with(b"before"));
+    resolved.map(|resolved| resolved.map(|resolved| (resolved, out[6..].to_vec())))
+}
+
+#[test]
+fn writes_of_several_threads_are_applied_in_their_order() {
+    let mut threads = [WaitingWrites::default(), WaitingWrites::default()];
+    push(&mut threads[1], KEY, 9, TABLE, &patch(5, b"!!"));
+    push(&mut threads[1], KEY, 5, TABLE, &patch(2, b"CD"));
+    push(&mut threads[0], KEY, 7, TABLE, &|writer, table, generation, key| {
+        let splices = [Splice { offset: 1, removed: 2, bytes: b"xyz" }];
+        writer.splice(table, generation, key, splices.into_iter()).expect("room");
+    });
+    push(&mut threads[0], KEY, 8, TABLE, &|writer, table, generation, key| {
+        writer.patch_until((table, generation, key), 77, &[]).expect("room");
+    });
+    // Others, that have a part in common with the key.
+    push(&mut threads[0], (KEY.0, b"another"), 6, TABLE, &put(b"another's"));
+    push(&mut threads[0], KEY, 6, (TableId(3), 8), &put(b"of a later generation"));
+    push(&mut threads[0], (KEY.0 + 1, b"key"), 6, TABLE, &put(b"of another hash"));
+    let pending = Pending::new(threads.into());
+    assert!(pending.may_have(KEY.0));
+    assert_eq!(pending.stands_alone(TABLE, KEY), Some(false));
+    // abcde, abCDe, axyzDe, axyzD!!
+    for _ in 0..2 {
+        let (resolved, value) =
+            apply(&pending, KEY, Some(b"abcde")).expect("they fit").expect("some");
+        assert_eq!((&*value, resolved.gsn), (&b"axyzD!!"[..], 9));
+        assert_eq!(resolved.label, Some(Label { tag: 4, deadline: 77 }));
+    }
+    assert_eq!(pending.stands_alone(TABLE, (KEY.0, b"another")), Some(true));
+    assert_eq!(pending.stands_alone(TABLE, (KEY.0, b"none")), None);
+    assert_eq!(apply(&pending, (KEY.0, b"none"), Some(b"base")), Ok(None));
+    assert!(pending.may_have(KEY.0) && !pending.may_have(KEY.0 + 2) && !pending.may_have(!KEY.0));
+    let keys = pending.keys_of(partition_of(KEY.0));
+    let keys: Vec<_> = keys.iter().map(|of| (of.hash - KEY.0, of.table.1, of.key)).collect();
+    let expected: [(u64, u32, &[u8]); 4] =
+        [(0, 7, b"key"), (0, 7, b"another"), (0, 8, b"key"), (1, 7, b"key")];
+    assert_eq!(keys, expected);
+}
+
+#[test]
+fn the_newest_whole_value_needs_no_base() {
+    let mut writes = WaitingWrites::default();
+    push(&mut writes, KEY, 1, TABLE, &patch(90, b"fits nowhere"));
+    push(&mut writes, KEY, 3, TABLE, &put(b"value"));
+    push(&mut writes, KEY, 4, TABLE, &patch(1, b"A"));
+    let deleted = (!0, &b"deleted"[..]);
+    push(&mut writes, deleted, 5, TABLE, &put(b"value"));
+    push(&mut writes, deleted, 6, TABLE, &delete);
+    let pending = Pending::new(vec![writes]);
+    for base in [None, Some(&b"old"[..])] {
+        let (resolved, value) = apply(&pending, KEY, base).expect("it fits").expect("some");
+        assert_eq!((resolved.gsn, &*value), (4, &b"vAlue"[..]));
+        let (resolved, value) = apply(&pending, deleted, base).expect("it fits").expect("some");
+        assert_eq!((resolved, &*value), (Resolved { label: None, gsn: 6 }, &b""[..]));
+    }
+    assert_eq!(pending.stands_alone(TABLE, KEY), Some(true));
+}
+
+#[test]
+fn a_patch_without_a_base_is_an_error() {
+    let mut writes = WaitingWrites::default();
+    push(&mut writes, KEY, 5, TABLE, &patch(2, b"CD"));
+    let deleted = (!0, &b"deleted"[..]);
+    push(&mut writes, deleted, 6, TABLE, &delete);
+    push(&mut writes, deleted, 7, TABLE, &patch(0, b"x"));
+    let pending = Pending::new(vec![writes]);
+    let wrong = |offset, len| Err(PatchWithoutBase { offset, len });
+    assert_eq!(apply(&pending, KEY, None), wrong(2, 0));
+    assert_eq!(apply(&pending, KEY, Some(b"a")), wrong(2, 1));
+    assert_eq!(apply(&pending, deleted, Some(b"abc")), wrong(0, 0));
+}
+
+#[test]
+fn many_writes_are_all_found() {
+    const KEYS: u64 = 30_000;
+    let hash = |key: u64| key.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mut threads = [WaitingWrites::default(), WaitingWrites::default()];
+    for gsn in 1..=3 * KEYS {
+        let key = gsn * 7 % KEYS;
+        let large = if gsn.is_multiple_of(10_000) { 50 << 10 } else { 20 };
+        let value = gsn.to_le_bytes().repeat(large / 8);
+        let of_thread = &mut threads[(gsn / 5 % 2) as usize];
+        push(of_thread, (hash(key), &key.to_le_bytes()), gsn, TABLE, &put(&value));
+    }
+    let held: usize = threads.iter().map(WaitingWrites::bytes).sum();
+    let pending = Pending::new(threads.into());
+    let mut found = 0;
+    for number in 0..PARTITIONS {
+        for of in pending.keys_of(number) {
+            let (resolved, value) =
+                apply(&pending, (of.hash, of.key), None).expect("fits").expect("some");
+            assert_eq!(value[..8], resolved.gsn.to_le_bytes());
+            let key = u64::from_le_bytes(of.key.try_into().expect("eight bytes"));
+            assert_eq!((of.hash, resolved.gsn * 7 % KEYS), (hash(key), key));
+            assert!(resolved.gsn > 2 * KEYS, "an older write of key {key}");
+            found += 1;
+        }
+    }
+    assert_eq!(found, KEYS);
+    assert!(pending.bytes() > held);
+}
