@@ -37,9 +37,9 @@ pub use error::{CheckpointError, Damage, DamageCause, LoadError};
 pub use merge::{MERGE_KEY_BYTES, Merge, MergeError};
 pub use progress::{Progress, ProgressSnapshot};
 pub use reader::{
-    DAMAGE_MAX, Described, FindCounts, Found, LoadOptions, LoadSummary, LoadedRecord, OpenChain,
-    SoughtKey, Verified, Visit, VisitError, describe, epoch_of, for_each_record, load, load_chain,
-    verify,
+    Beside, DAMAGE_MAX, Described, FindCounts, Found, LoadOptions, LoadSummary, LoadedRecord,
+    OpenChain, SoughtKey, Verified, Visit, VisitError, describe, epoch_of, for_each_record, load,
+    load_chain, verify,
 };
 pub use registry::{Capabilities, Row, Scheme};
 pub use stillpoint_io::Pace;

@@ -30,7 +30,7 @@ use crate::error::{Damage, DamageCause, LoadError};
 use crate::progress::Progress;
 use decode::{BlockLocation, Decoder, Take};
 pub use describe::{Described, describe, epoch_of};
-pub use find::{FindCounts, Found, OpenChain, SoughtKey};
+pub use find::{Beside, FindCounts, Found, OpenChain, SoughtKey};
 use load::StagedPart;
 use part::{Part, open_chain};
 pub(crate) use ranges::OpenCheckpoint;

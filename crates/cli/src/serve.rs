@@ -188,7 +188,19 @@ fn open(config: Config, cancel: &Cancel, loading: &Loading) -> Result<Engine, Cl
     let opened = builder.cancel(cancel).progress(|progress| reporter.tell(progress)).open();
     reporter.bar.finish_and_clear();
     let engine = opened?;
-    let recovered = &engine.stats().recovered;
+    let (recovered, load) = (&engine.stats().recovered, engine.loading());
+    if !load.is_done {
+        tracing::info!(
+            checkpoint = recovered.checkpoint,
+            to_load = show_size(load.bytes_total),
+            index_size = show_size(load.index_bytes),
+            commits = recovered.commits_replayed,
+            log_size = show_size(recovered.log_bytes),
+            replay_ms = recovered.replay_time.as_millis() as u64,
+            "recovered; serves while it loads"
+        );
+        return Ok(engine);
+    }
     tracing::info!(
         checkpoint = recovered.checkpoint,
         records = recovered.records_loaded,

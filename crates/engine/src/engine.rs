@@ -302,7 +302,7 @@ impl Engine {
 
     /// How far the load of a store is that is [served meanwhile](Config::serve_while_loading).
     pub fn loading(&self) -> crate::LoadStatus {
-        self.shared.load.status()
+        self.shared.load.status(self.shared.config.environment.clock.monotonic_ns())
     }
 
     /// Whether a store that is [served meanwhile](Config::serve_while_loading) is being loaded.

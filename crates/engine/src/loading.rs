@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use stillpoint_checkpoint::Progress;
-use stillpoint_recovery::{RecoveryError, Remaining};
+use stillpoint_recovery::{RecoveryError, RecoverySummary, Remaining};
 use stillpoint_sync::atomic::{
-    AtomicBool,
-    Ordering::{Acquire, Release},
+    AtomicBool, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
 };
 
 use crate::error::Error;
@@ -36,6 +36,10 @@ pub struct LoadStatus {
     pub keys_asked: u64,
     /// Blocks of checkpoints that were read for these keys.
     pub blocks_read: u64,
+    /// Records that the load has read. 0 if the store was loaded before it was served.
+    pub records: u64,
+    /// Time since the store is served, up to the end of the load. Zero if the store was loaded before.
+    pub elapsed: Duration,
     /// The reason why the load has stopped, if it has. Keys are still found in the checkpoints, but for
     /// those that cannot be read. No checkpoint is taken or merged.
     pub failure: Option<String>,
@@ -58,6 +62,11 @@ pub(crate) struct BackgroundLoad {
     index_bytes: u64,
     /// Keys that were asked for, and blocks that were read for them, once everything is loaded.
     asked: Mutex<(u64, u64)>,
+    /// What the load has read, once everything is loaded.
+    loaded: Mutex<RecoverySummary>,
+    /// When the store was served, and when the load has ended, in monotonic nanoseconds. 0 for not yet.
+    begun_ns: u64,
+    ended_ns: AtomicU64,
     progress: Arc<Progress>,
     is_done: AtomicBool,
     state: Mutex<State>,
@@ -65,7 +74,7 @@ pub(crate) struct BackgroundLoad {
 }
 
 impl BackgroundLoad {
-    pub(crate) fn new(remaining: Option<Remaining>) -> Self {
+    pub(crate) fn new(remaining: Option<Remaining>, now_ns: u64) -> Self {
         let state = if remaining.is_some() { State::Waits } else { State::Ended(None) };
         Self {
             is_done: AtomicBool::new(remaining.is_none()),
@@ -73,6 +82,9 @@ impl BackgroundLoad {
             index_bytes: remaining.as_ref().map_or(0, Remaining::index_bytes),
             remaining: Mutex::new(remaining.map(Arc::new)),
             asked: Mutex::default(),
+            loaded: Mutex::default(),
+            begun_ns: now_ns,
+            ended_ns: AtomicU64::new(0),
             progress: Arc::default(),
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -137,11 +149,15 @@ impl BackgroundLoad {
             *state = State::Runs;
         }
         let mut end = End { load: self, failure: Some("a thread panicked".to_owned()) };
+        let emptied = || {
+            tracing::info!("the load ends: all that was to load was removed");
+            self.finish(shared);
+        };
         let Some(remaining) = self.remaining.lock().clone() else { return };
         let clock = &*shared.config.environment.clock;
         let mut pause = RETRY_AFTER;
         let loaded = loop {
-            match remaining.load(&shared.store, clock, &self.progress) {
+            match remaining.load(&shared.store, clock, &self.progress, &emptied) {
                 Err(error) if self.is_tried_again(shared, &error) => {
                     tracing::error!(%error, "the load could not go on, and begins anew");
                     let until_ns = clock.monotonic_ns() + pause.as_nanos() as u64;
@@ -155,15 +171,20 @@ impl BackgroundLoad {
         };
         match loaded {
             Ok(loaded) => {
-                let (records, ms) = (loaded.records_loaded, loaded.load_time.as_millis() as u64);
-                let (keys, blocks) = remaining.asked();
-                tracing::info!(records, ms, keys, blocks, "every record is loaded");
-                *self.asked.lock() = (keys, blocks);
-                *self.remaining.lock() = None;
-                shared.store.maintain();
-                // Release: partner of the Acquire in `is_done`.
-                self.is_done.store(true, Release);
-                end.failure = None;
+                let keys_and_blocks = remaining.asked();
+                if !self.is_done() {
+                    tracing::info!(
+                        records = loaded.records_loaded,
+                        bytes = loaded.checkpoint_bytes,
+                        ms = loaded.load_time.as_millis() as u64,
+                        keys_asked = keys_and_blocks.0,
+                        blocks_read = keys_and_blocks.1,
+                        "every record is loaded"
+                    );
+                }
+                *self.loaded.lock() = loaded;
+                *self.asked.lock() = keys_and_blocks;
+                self.finish(shared);
             }
             Err(error) => {
                 if !shared.stopping.load(Acquire) {
@@ -171,6 +192,66 @@ impl BackgroundLoad {
                 }
                 end.failure = Some(error.to_string());
             }
+        }
+    }
+
+    /// Every record is in memory.
+    fn finish(&self, shared: &Shared) {
+        if self.is_done() {
+            return;
+        }
+        if let Some(remaining) = self.remaining.lock().take() {
+            *self.asked.lock() = remaining.asked();
+        }
+        shared.store.maintain();
+        // Relaxed: a statistic.
+        self.ended_ns.store(shared.config.environment.clock.monotonic_ns(), Relaxed);
+        // Release: partner of the Acquire in `is_done`.
+        self.is_done.store(true, Release);
+        *self.state.lock() = State::Ended(None);
+        self.changed.notify_all();
+    }
+
+    /// Notes that tables were emptied. Less memory is kept then. A load that has stopped ends after all, if
+    /// nothing of the checkpoints counts any more.
+    pub(crate) fn note_flush(&self, shared: &Shared) {
+        if self.is_done() {
+            return;
+        }
+        let Some(remaining) = self.remaining.lock().clone() else { return };
+        remaining.keep_memory(&shared.store, self.progress.snapshot().written_bytes);
+        if shared.stopping.load(Acquire) || !remaining.is_empty(&shared.store) {
+            return;
+        }
+        {
+            let mut state = self.state.lock();
+            if !matches!(*state, State::Ended(Some(_))) {
+                // The thread that loads sees it, too.
+                return;
+            }
+            *state = State::Runs;
+        }
+        let mut end = End { load: self, failure: Some("a thread panicked".to_owned()) };
+        match remaining.end(&shared.store) {
+            Ok(()) => {
+                tracing::info!(
+                    "the damaged checkpoints count no more: checkpoints are taken again"
+                );
+                self.finish(shared);
+            }
+            Err(error) => end.failure = Some(error.to_string()),
+        }
+    }
+
+    /// The counts of the recovery, with those of the load once it has ended.
+    pub(crate) fn recovered(&self, recovered: &RecoverySummary) -> RecoverySummary {
+        let loaded = self.loaded.lock();
+        RecoverySummary {
+            records_loaded: recovered.records_loaded + loaded.records_loaded,
+            checkpoint_bytes: recovered.checkpoint_bytes + loaded.checkpoint_bytes,
+            stale: recovered.stale + loaded.stale,
+            load_time: recovered.load_time + loaded.load_time,
+            ..recovered.clone()
         }
     }
 
@@ -183,14 +264,20 @@ impl BackgroundLoad {
             && !shared.stopping.load(Acquire)
     }
 
-    pub(crate) fn status(&self) -> LoadStatus {
+    /// The status at `now_ns`, in monotonic nanoseconds.
+    pub(crate) fn status(&self, now_ns: u64) -> LoadStatus {
         let asked = self.remaining.lock().as_ref().map(|remaining| remaining.asked());
         let (keys_asked, blocks_read) = asked.unwrap_or_else(|| *self.asked.lock());
         let Self { bytes_total, index_bytes, .. } = *self;
         let is_done = self.is_done();
-        let bytes_done = match is_done {
-            true => bytes_total,
-            false => self.progress.snapshot().written_bytes.min(bytes_total),
+        let progress = self.progress.snapshot();
+        let bytes_done =
+            if is_done { bytes_total } else { progress.written_bytes.min(bytes_total) };
+        // Relaxed: a statistic.
+        let until_ns = match self.ended_ns.load(Relaxed) {
+            0 if is_done => self.begun_ns,
+            0 => now_ns,
+            ended_ns => ended_ns,
         };
         let failure = match &*self.state.lock() {
             State::Ended(failure) => failure.clone(),
@@ -203,6 +290,8 @@ impl BackgroundLoad {
             index_bytes,
             keys_asked,
             blocks_read,
+            records: progress.records,
+            elapsed: Duration::from_nanos(until_ns.saturating_sub(self.begun_ns)),
             failure,
         }
     }
@@ -216,7 +305,9 @@ struct End<'a> {
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
-        *self.load.state.lock() = State::Ended(self.failure.take());
-        self.load.changed.notify_all();
+        if !self.load.is_done() {
+            *self.load.state.lock() = State::Ended(self.failure.take());
+            self.load.changed.notify_all();
+        }
     }
 }

@@ -93,7 +93,7 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
         ),
         commits: Mutex::default(),
         recovered,
-        load: BackgroundLoad::new(remaining),
+        load: BackgroundLoad::new(remaining, config.environment.clock.monotonic_ns()),
         life: Life::default(),
         seats: Seats::default(),
         stopping: AtomicBool::new(false),
@@ -267,7 +267,11 @@ fn lock(config: &Config, cancel: &Cancel) -> Result<Arc<OwnedDisk>, Error> {
 
 /// Number of the store's workers: sessions, plus recovery's loaders or the capture threads.
 fn workers(config: &Config) -> usize {
-    config.sessions + config.recovery_threads.max(config.checkpoint_threads) + 1
+    let (loaders, captures) = (config.recovery_threads, config.checkpoint_threads);
+    // A load that ends early leaves its loaders for a while. A checkpoint may begin then.
+    let both =
+        if config.serve_while_loading { 2 * loaders + captures } else { loaders.max(captures) };
+    config.sessions + both + 1
 }
 
 /// Plans the recovery. Changes nothing on disk, except that a new store gets its MANIFEST.

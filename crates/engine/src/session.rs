@@ -254,6 +254,18 @@ impl Session {
         self.worker.leave_unloaded(leaves);
     }
 
+    /// Loads the records that transactions of this session have lacked since it began to
+    /// [leave such records alone](Self::leave_unloaded). Loads those that they [asked for](Tx::ask_for),
+    /// too. Reads the disk, and holds no lock meanwhile. Returns whether there were such records.
+    ///
+    /// # Errors
+    /// [`TxError::Unreadable`] if the first of them cannot be read. [`Error::InsideTransaction`] from
+    /// inside a transaction with declared keys.
+    pub fn load_missed(&mut self) -> Result<bool, Error> {
+        Inside::refuse_in_batch("load_missed")?;
+        Ok(self.worker.load_missed()?)
+    }
+
     /// Group commit. In strict durability, waits until all reads and writes of this session's
     /// transactions survive any crash. Otherwise returns at once. Replies must not leave before
     /// this call returns.

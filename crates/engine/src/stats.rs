@@ -77,7 +77,7 @@ pub(crate) fn gather(shared: &Shared) -> Stats {
             .status(commits, shared.config.environment.clock.monotonic_ns()),
         journal: shared.journal.stats(),
         log_holders: shared.journal.holders(),
-        recovered: shared.recovered.clone(),
+        recovered: shared.load.recovered(&shared.recovered),
         epoch: shared.store.driver().now().epoch(),
         incarnation: shared.incarnation,
         checkpoint_scheme: shared.scheme_name.to_owned(),

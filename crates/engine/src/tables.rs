@@ -434,6 +434,7 @@ fn hold_point_of_consistency<'a>(
 
 /// Ends a flush of tables.
 fn tidy_up(shared: &Shared, manifest: &Manifest) {
+    shared.load.note_flush(shared);
     if notes_since_checkpoint(manifest) > EMPTIED_NOTES_MAX {
         shared.checkpoints.note_many_notes();
     }

@@ -450,7 +450,9 @@ impl<'t> Tx<'t> {
     ///
     /// # Errors
     /// [`TxError::NotLocked`] if `parent` was read without its lock: pass it on, and the transaction
-    /// runs again with the lock. [`TxError::NoSuchTable`] if a table is not in memory. Else as for
+    /// runs again with the lock. [`TxError::NotLoaded`] if the record is on the disk: pass it on, too. The
+    /// transaction gives its locks back, loads the record, and runs again. [`TxError::NoSuchTable`] if a
+    /// table is not in memory. Else as for
     /// [`key`](Self::key), but never [`TxError::NotDeclared`].
     ///
     /// # Panics
@@ -472,6 +474,14 @@ impl<'t> Tx<'t> {
             None => slot,
             Some(parts) => parts.slot_in_memory(slot),
         })
+    }
+
+    /// Whether the record of a key is in memory, or there is none. False while a store is
+    /// [served and loaded](crate::Config::serve_while_loading), if the record is on the disk. Then it is
+    /// loaded with the others that this run has missed, if the run ends with [`TxError::NotLoaded`]. So a
+    /// run that will need many records asks for all of them before it ends.
+    pub fn ask_for(&mut self, table: TableId, key: &[u8]) -> bool {
+        self.memory.ask_for(table, key)
     }
 
     /// The value of a key.

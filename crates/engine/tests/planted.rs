@@ -59,6 +59,9 @@
 //! | `LoadOverwrites` | a record that is loaded while the store is served replaces a newer one |
 //! | `PatchesWithoutBase` | a replayed patch is applied before the record that it changes is loaded |
 //! | `LoadForgetsDeletions` | a key that is deleted while the store is loaded comes back |
+//! | `BesideIsOlder` | a record beside the sought one is entered although a newer checkpoint has it |
+//! | `CommitsAfterMiss` | a transaction commits that has missed a record on the disk |
+//! | `FlushKeepsMemory` | memory is kept for records on the disk whose table was emptied |
 //! | `LoadForgetsNewKeys` | a load beside transactions leaves out the keys that only the log has |
 //! | `EvictionNotLogged` | a key that a full cache has given up comes back |
 //! | `DeadlineNotCaptured` | a checkpoint lacks the deadlines of records |
@@ -133,7 +136,7 @@ const fn scenario(name: &'static str, run: fn(), sees: &'static [Bug]) -> Scenar
 }
 
 /// Each bug shows in one of these situations. All but the last were made for one bug.
-const SCENARIOS: [Scenario; 50] = [
+const SCENARIOS: [Scenario; 53] = [
     scenario(
         "keys given up for memory",
         deadlines::what_is_given_up_stays_away,
@@ -338,11 +341,21 @@ const SCENARIOS: [Scenario; 50] = [
         served::what_only_the_log_has_is_loaded,
         &[Bug::LoadForgetsNewKeys],
     ),
-    scenario("deletions during a load", served::a_deleted_key_stays_deleted, &[]),
+    scenario("deletions during a load", served::a_deleted_key_stays_deleted, &[Bug::BesideIsOlder]),
     scenario(
         "deletions during a load, without tombstones",
         served::a_deleted_key_stays_deleted_without_tombstones,
         &[Bug::LoadForgetsDeletions],
+    ),
+    scenario(
+        "a run that misses a record",
+        served::a_run_that_misses_a_record_does_not_commit,
+        &[Bug::CommitsAfterMiss],
+    ),
+    scenario(
+        "a flush during a load",
+        served::memory_is_kept_for_what_still_counts,
+        &[Bug::FlushKeepsMemory],
     ),
     scenario(
         "durable serials",

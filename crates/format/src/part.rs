@@ -26,5 +26,5 @@ pub use entry::{
 };
 pub use header::PartHeader;
 pub use index::{BlockEntry, IndexBuilder, PartIndex, PartTotals, TRAILER_BYTES, Trailer};
-pub use keys::KeyMap;
+pub use keys::{HashBegin, KeyMap};
 pub use open::{BLOCK_BYTES_MAX, Block, BlockReader};

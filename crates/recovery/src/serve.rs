@@ -9,10 +9,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use stillpoint_checkpoint::{Found, LoadSummary, OpenChain, SoughtKey, Visit};
+use stillpoint_checkpoint::{Found, LoadSummary, LoadedRecord, OpenChain, SoughtKey, Visit};
 use stillpoint_format::manifest::{CheckpointEntry, Manifest, TableGeneration};
 use stillpoint_io::{Clock, Disk, go_behind, spawn};
-use stillpoint_store::{ColdRecords, FoundRecord, Store, TableId, UnreadableRecord};
+use stillpoint_store::{
+    BesideRecord, ColdRecords, FoundRecord, Store, TableId, TakeBeside, UnreadableRecord,
+};
+use stillpoint_sync::{mutant, planted};
 
 use crate::error::RecoveryError;
 use crate::gather::{RECORD_BYTES, enter_waiting, gather};
@@ -47,8 +50,21 @@ impl ColdRecords for Checkpoints {
         generation: u32,
         hash: u64,
         key: &[u8],
+        beside: &mut TakeBeside<'_>,
     ) -> Result<FoundRecord, UnreadableRecord> {
-        match self.chain.find(&SoughtKey { table: table.0, generation, hash, key })? {
+        let take = &mut |record: &LoadedRecord<'_>| {
+            if let Some(value) = record.value {
+                beside(&BesideRecord {
+                    table: TableId(record.table),
+                    generation: record.generation,
+                    key: record.key,
+                    hash: record.hash,
+                    label: record.label,
+                    value,
+                });
+            }
+        };
+        match self.chain.find(&SoughtKey { table: table.0, generation, hash, key }, take)? {
             Found::Nothing | Found::Deletion => Ok(None),
             Found::Value { label, value } => Ok(Some((label, value))),
         }
@@ -60,8 +76,8 @@ impl ColdRecords for Checkpoints {
 pub struct Remaining {
     chain: Arc<OpenChain>,
     manifest: Manifest,
-    /// The generations of the tables with records in one of the checkpoints.
-    filled: Vec<TableGeneration>,
+    /// The tables with records in one of the checkpoints, and the number of these records.
+    filled: Vec<(TableGeneration, u64)>,
     threads: usize,
     /// Bytes of memory that the records take, about.
     record_bytes: u64,
@@ -95,7 +111,7 @@ pub fn run_served(
         return Ok(Err("a checkpoint was written by an earlier release, without maps of its keys"));
     };
     let open = Arc::new(open);
-    let (records, bytes) = open.records_and_bytes();
+    let (records, bytes) = open.newest_records_and_bytes();
     let record_bytes = bytes + bytes / 8 + records * RECORD_BYTES;
     let needed = record_bytes + open.held_bytes() as u64;
     let too_large = Ok(Err("its records may need all memory that max_memory allows"));
@@ -110,13 +126,20 @@ pub fn run_served(
     reserve(store, manifest, &chain);
     let records = Arc::new(Checkpoints { chain: open.clone(), generations });
     store.begin_load(records, waiting, needed as usize);
-    let has_records = |table: u16| {
-        chain.iter().flat_map(|entry| &entry.table_records).any(|room| room.table == table)
+    let records_of = |of: TableGeneration| {
+        let all = chain.iter().flat_map(|entry| &entry.table_records);
+        (of, all.filter(|room| room.table == of.table).map(|room| room.records).sum())
     };
-    let mut filled = load_options(manifest).generations.unwrap_or_default();
-    filled.retain(|table| has_records(table.table));
+    let tables = load_options(manifest).generations.unwrap_or_default();
+    let mut filled: Vec<(TableGeneration, u64)> = tables.into_iter().map(records_of).collect();
+    filled.retain(|&(_, records)| records > 0);
     let manifest = manifest.clone();
     Ok(Ok((summary, Remaining { chain: open, manifest, filled, threads, record_bytes })))
+}
+
+/// Whether a table was emptied since it had this generation.
+fn is_emptied(store: &Store, of: TableGeneration) -> bool {
+    store.generation(TableId(of.table)).is_some_and(|now| now != of.generation)
 }
 
 impl Remaining {
@@ -137,15 +160,41 @@ impl Remaining {
     }
 
     /// Whether all tables with records in the checkpoints have been emptied since the start.
-    fn is_empty(&self, store: &Store) -> bool {
-        let is_emptied = |of: &TableGeneration| {
-            store.generation(TableId(of.table)).is_some_and(|now| now != of.generation)
-        };
-        self.filled.iter().all(is_emptied)
+    pub fn is_empty(&self, store: &Store) -> bool {
+        self.filled.iter().all(|&(of, _)| is_emptied(store, of))
     }
 
-    /// Loads everything while the store is served, on threads that leave the CPU time to others. Ends as
-    /// soon as all tables with records are emptied. `progress` counts the bytes and cancels the load.
+    /// Keeps memory for the records that are not loaded yet, once so many bytes of the files are. Records
+    /// of emptied tables need none.
+    pub fn keep_memory(&self, store: &Store, bytes_done: u64) {
+        let total = self.file_bytes().max(1);
+        let left = total - bytes_done.min(total);
+        let (mut all, mut count) = (0, 0);
+        for &(of, records) in &self.filled {
+            all += records;
+            count += if is_emptied(store, of) { 0 } else { records };
+        }
+        let count = mutant!(count, FlushKeepsMemory => all);
+        let share = |whole: u64, (part, of): (u64, u64)| {
+            (u128::from(whole) * u128::from(part) / u128::from(of.max(1))) as u64
+        };
+        let bytes = share(share(self.record_bytes, (left, total)), (count, all));
+        store.reserve_for_load(bytes as usize + self.chain.held_bytes());
+    }
+
+    /// Ends the load: every record is in memory, or its table was emptied.
+    ///
+    /// # Errors
+    /// The log changes a part of a value that no checkpoint has.
+    pub fn end(&self, store: &Arc<Store>) -> Result<(), RecoveryError> {
+        enter_waiting(store, self.threads)?;
+        store.end_load();
+        Ok(())
+    }
+
+    /// Loads everything while the store is served, on threads that leave the CPU time to others.
+    /// `progress` counts the bytes and cancels the load. Ends the load as soon as all tables with records
+    /// are emptied, and calls `emptied`. Then waits for the reads that were begun.
     ///
     /// # Errors
     /// Damage, or a disk that refuses. Some records are loaded then, and others can be found.
@@ -154,6 +203,7 @@ impl Remaining {
         store: &Arc<Store>,
         clock: &dyn Clock,
         progress: &Arc<stillpoint_checkpoint::Progress>,
+        emptied: &dyn Fn(),
     ) -> Result<RecoverySummary, RecoveryError> {
         let start_ns = clock.monotonic_ns();
         let visitors: Vec<Box<dyn Visit>> = loaders(store, self.threads)?
@@ -168,23 +218,27 @@ impl Remaining {
             go_behind();
             chain.load(visitors, &watched)
         })?;
-        let total = self.file_bytes().max(1);
+        let mut has_ended = false;
         while !loading.is_finished() {
-            if self.is_empty(store) {
+            if !has_ended && self.is_empty(store) {
+                // Nothing of the files counts any more, so the threads of the load enter nothing.
                 progress.cancel();
+                self.end(store)?;
+                has_ended = true;
+                emptied();
             }
-            let done = progress.snapshot().written_bytes.min(total);
-            let left = u128::from(self.record_bytes) * u128::from(total - done) / u128::from(total);
-            store.reserve_for_load(left as usize + self.chain.held_bytes());
+            if !has_ended {
+                self.keep_memory(store, progress.snapshot().written_bytes);
+            }
             clock.sleep(LOOK_EVERY);
         }
         let loaded = match loading.join()? {
-            // Nothing of the files counts any more.
             Err(_) if self.is_empty(store) => LoadSummary::default(),
             loaded => loaded?,
         };
-        enter_waiting(store, self.threads)?;
-        store.end_load();
+        if !has_ended {
+            self.end(store)?;
+        }
         Ok(RecoverySummary {
             checkpoint: self.manifest.newest_chain().last().map(|newest| newest.epoch),
             records_loaded: loaded.records,

@@ -133,6 +133,20 @@ impl CmdError {
         *self == Self::NOT_LOCKED
     }
 
+    /// True if the transaction is to run again as it is.
+    pub(crate) fn runs_again(&self) -> bool {
+        self.is_not_locked() || self.is_not_loaded()
+    }
+
+    /// The error with which a transaction ends that is to run again as it is.
+    pub(crate) fn as_another_run(&self) -> Option<TxError> {
+        match () {
+            () if self.is_not_locked() => Some(TxError::NotLocked),
+            () if self.is_not_loaded() => Some(TxError::NotLoaded),
+            () => None,
+        }
+    }
+
     /// True if the command is to run again, with further keys.
     pub(crate) fn needs_keys(&self) -> bool {
         *self == Self::NEEDS_KEYS

@@ -13,8 +13,8 @@ use crate::error::ServerError;
 use crate::families::COMMANDS;
 use crate::keyspace::{Keyspace, Policy};
 use crate::net::{
-    Evictor, Handover, LONG_THREADS, Listener, LoadingLoop, LongCommands, LongThread, MAILBOX,
-    Worker,
+    Evictor, Handover, LASTING_THREADS, LONG_THREADS, Listener, LoadingLoop, LongCommands,
+    LongThread, MAILBOX, Worker,
 };
 use crate::shared::Shared;
 use crate::shared::loading::LoadingProgress;
@@ -141,7 +141,8 @@ impl Server {
         address: SocketAddr,
         handover: Handover,
     ) -> Result<Self, ServerError> {
-        // The event loops, the threads for long commands, and the evicting thread.
+        // The event loops, the threads for long commands, and the evicting thread. A thread for long
+        // commands that is not started costs a lock.
         let threads = config.threads + LONG_THREADS + 1;
         let keyspace = Keyspace::open(engine, threads)?;
         let loop_error = |what| move |source| ServerError::Loop { what, source };
@@ -172,7 +173,9 @@ impl Server {
         for (number, poll) in polls.into_iter().enumerate() {
             server.spawn(number, poll, listener.take())?;
         }
-        for number in 0..LONG_THREADS {
+        let long_threads =
+            if server.shared.keyspace.has_all() { LASTING_THREADS } else { LONG_THREADS };
+        for number in 0..long_threads {
             server.spawn_long(number)?;
         }
         server.spawn_evictor()?;
@@ -199,7 +202,7 @@ impl Server {
             // keep a loop waiting.
             stillpoint_io::ask_for_short_slices();
             // If a loop ends by an error or a panic, the other loops end, too.
-            let _end = EndAll(shared);
+            let _end = EndAll(Some(shared));
             worker.run().inspect_err(|error| {
                 tracing::error!(%error, event_loop = number, "an event loop has failed; the server ends");
             })
@@ -213,10 +216,15 @@ impl Server {
         let session = shared.keyspace.engine().session().map_err(ServerError::engine)?;
         let mut thread = LongThread::new(number, &self.long, session);
         let thread = stillpoint_io::spawn(&format!("long-{number}"), move || {
-            let _end = EndAll(shared);
-            thread.run().inspect_err(|error| {
+            let mut end = EndAll(Some(shared));
+            let ran = thread.run().inspect_err(|error| {
                 tracing::error!(%error, "a thread for long commands has failed; the server ends");
-            })
+            });
+            if ran.is_ok() && number >= LASTING_THREADS {
+                // Everything is loaded.
+                end.0 = None;
+            }
+            ran
         });
         self.long_threads.push(thread.map_err(|error| ServerError::Thread(error.to_string()))?);
         Ok(())
@@ -228,7 +236,7 @@ impl Server {
         let number = shared.config.threads + LONG_THREADS;
         let mut evictor = Evictor::new(number, Arc::clone(&shared), session);
         let thread = stillpoint_io::spawn("evictor", move || {
-            let _end = EndAll(shared);
+            let _end = EndAll(Some(shared));
             evictor.run().inspect_err(|error| {
                 tracing::error!(%error, "the thread that gives up keys has failed; the server ends");
             })
@@ -277,15 +285,17 @@ fn first_error(threads: Vec<JoinHandle<Result<(), ServerError>>>) -> Result<(), 
 }
 
 /// Asks every event loop to end when dropped.
-struct EndAll(Arc<Shared>);
+struct EndAll(Option<Arc<Shared>>);
 
 impl Drop for EndAll {
     fn drop(&mut self) {
         if std::thread::panicking() {
             tracing::error!("a thread that executes commands has panicked; the server ends");
         }
-        self.0.stop();
-        self.0.wake_all();
+        if let Some(shared) = &self.0 {
+            shared.stop();
+            shared.wake_all();
+        }
     }
 }
 

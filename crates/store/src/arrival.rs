@@ -1,8 +1,13 @@
 //! Keys that come into the store while it is served and loaded: see [`unloaded`](crate::unloaded).
+//!
+//! A lookup reads no disk. If it misses a record that is not in memory, it remembers the key, and the run
+//! ends with [`TxError::NotLoaded`]. Outside of locks and read sections, the worker then reads all records
+//! that it has missed, and runs again. Each such turn loads one record at least, or tells why it cannot.
 
 use std::sync::Arc;
 
 use stillpoint_format::{LOG_NONE, Stamp};
+use stillpoint_sync::{mutant, planted};
 use stillpoint_txn::{TableId, TxError};
 
 use crate::memory::arena::{Allowance, Kind};
@@ -10,17 +15,17 @@ use crate::memory::index::Inserted;
 use crate::participant::Participant;
 use crate::record::{self, NewCell, RecordChange};
 use crate::table::Table;
-use crate::unloaded::WholeValue;
+use crate::unloaded::missed::MissedKey;
+use crate::unloaded::{BesideRecord, WholeValue};
 
 impl Participant {
-    /// The cell of a key, if the key has one. While the store is loaded, first looks for a key without a
-    /// cell in the checkpoints. Call this inside a read section.
+    /// The cell of a key, if the key has one. Reads no disk. Call this inside a read section.
     ///
     /// # Errors
-    /// [`TxError::NoSuchTable`]; [`TxError::Unreadable`] if the key's record cannot be read;
-    /// [`TxError::NotLoaded`] if the thread leaves it alone; [`TxError::IndexFull`].
+    /// [`TxError::NoSuchTable`]; [`TxError::NotLoaded`] if the key's record is on the disk. Then
+    /// [`load_missed`](Self::load_missed) loads it.
     #[inline]
-    pub(crate) fn find_or_load(
+    pub(crate) fn find_loaded(
         &mut self,
         id: TableId,
         key: &[u8],
@@ -29,70 +34,184 @@ impl Participant {
         let table = self.tables.get(id).ok_or(TxError::NoSuchTable(id))?;
         let found = self.find(table, key, hash);
         if found.is_none() && self.tables.has_unloaded {
-            return self.load_key(id, key, hash);
+            return match self.look_for_cold(id, key, hash)? {
+                Some(found) => Ok(found),
+                None => {
+                    self.missed.in_run = true;
+                    Err(TxError::NotLoaded)
+                }
+            };
         }
         Ok(found)
     }
 
-    /// Loads a key without a cell. Returns its cell; `None` if the key has no value, and had no cell at
-    /// that moment. Call this inside a read section.
+    /// Looks once more for a key without a cell. `None` if its record is on the disk: the worker
+    /// remembers the key. Call this inside a read section.
     #[cold]
-    pub(crate) fn load_key(
+    fn look_for_cold(
         &mut self,
         id: TableId,
         key: &[u8],
         hash: u64,
-    ) -> Result<Option<u64>, TxError> {
+    ) -> Result<Option<Option<u64>>, TxError> {
         let table = self.tables.get(id).ok_or(TxError::NoSuchTable(id))?.clone();
         let store = Arc::clone(&self.store);
-        if self.leaves_unloaded && store.unloaded().reads_for((id, table.generation), (hash, key)) {
+        let of = (id, table.generation);
+        if store.unloaded().reads_for(of, (hash, key)) {
             // Another thread may have entered the record in the meantime.
-            return self
-                .find(&table, key, hash)
-                .map_or(Err(TxError::NotLoaded), |cell| Ok(Some(cell)));
+            return Ok(match self.find(&table, key, hash) {
+                None => {
+                    self.missed.note(id, key, hash);
+                    None
+                }
+                found => Some(found),
+            });
         }
-        match store.unloaded().read((id, table.generation), hash, key) {
+        // No disk is read: the logs alone have the key, or nobody has it.
+        match store.unloaded().read(of, hash, key, &mut |_| ()) {
             None | Some(Ok(None)) => {}
             Some(Ok(Some(whole))) => self.enter_loaded(&table, (hash, key), &whole)?,
             Some(Err(unreadable)) => {
                 // Another thread may have found the record in the meantime.
                 let found = self.find(&table, key, hash);
-                return found.map_or(Err(TxError::Unreadable(unreadable)), |cell| Ok(Some(cell)));
+                let found = found.ok_or(TxError::Unreadable(unreadable))?;
+                return Ok(Some(Some(found)));
             }
         }
-        Ok(self.find(&table, key, hash))
+        Ok(Some(self.find(&table, key, hash)))
     }
 
-    /// Loads the keys of a transaction that holds no lock yet, while the store is loaded. Reads from the
-    /// disk happen outside of read sections, so that no grace period waits for them. What cannot be read
-    /// is left to the lookup of the key. Do not call this inside a read section.
+    /// Whether a key has a cell, or no record on the disk. Otherwise the worker remembers the key. Call
+    /// this inside a read section.
+    pub(crate) fn is_loaded(&mut self, id: TableId, key: &[u8], hash: u64) -> bool {
+        let found = self.tables.get(id).is_none_or(|table| self.find(table, key, hash).is_some());
+        // The lookup of the key tells an error.
+        found || !matches!(self.look_for_cold(id, key, hash), Ok(None))
+    }
+
+    /// Loads the keys that the worker has missed. Reads from the disk happen outside of read sections and
+    /// without locks, so that nobody waits for them. Do not call this inside a read section.
+    ///
+    /// # Errors
+    /// As [`load_ahead`](Self::load_ahead), for the key that was missed first. The keys behind one that
+    /// cannot be read are left out.
     #[cold]
-    pub(crate) fn load_ahead(&mut self, id: TableId, key: &[u8], hash: u64) {
+    pub(crate) fn load_missed(&mut self) -> Result<(), TxError> {
+        self.missed.in_run = false;
+        let mut keys = self.missed.take();
+        let mut first = Ok(());
+        for (at, MissedKey { table, hash, key }) in keys.drain(..).enumerate() {
+            let loaded = self.load_ahead(table, &key, hash);
+            let is_over = loaded.is_err();
+            if at == 0 {
+                first = loaded;
+            }
+            if is_over {
+                break;
+            }
+        }
+        self.missed.give_back(keys);
+        first
+    }
+
+    /// Loads a key, if its record is on the disk. A key that proves to have none gets a cell without a
+    /// value. So the key is known from then on. Do not call this inside a read section.
+    ///
+    /// # Errors
+    /// [`TxError::Unreadable`] if the key's record cannot be read; [`TxError::IndexFull`].
+    #[cold]
+    pub(crate) fn load_ahead(&mut self, id: TableId, key: &[u8], hash: u64) -> Result<(), TxError> {
         let store = Arc::clone(&self.store);
         self.enter();
         let missing = self.tables.get(id).filter(|table| self.find(table, key, hash).is_none());
-        let missing = missing.cloned();
+        let missing = missing.filter(|_| self.tables.has_unloaded).cloned();
         self.exit();
-        let Some(table) = missing.filter(|_| self.loads_ahead()) else { return };
+        let Some(table) = missing else { return Ok(()) };
         let of = (id, table.generation);
         if !store.unloaded().reads_for(of, (hash, key)) {
-            return;
+            return Ok(());
         }
-        if let Some(Ok(Some(whole))) = store.unloaded().read(of, hash, key) {
-            self.enter();
-            let is_present = |now: &Arc<Table>| now.generation == table.generation;
-            if store.unloaded().is_loading() && self.tables.get(id).is_some_and(is_present) {
-                // The lookup meets the error again.
-                let _ = self.enter_loaded(&table, (hash, key), &whole);
-            }
-            self.exit();
+        let enter_beside = &mut |record: &BesideRecord<'_>| self.enter_beside(record);
+        let read = store.unloaded().read(of, hash, key, enter_beside);
+        let Some(read) = read else { return Ok(()) };
+        self.enter();
+        let is_present = |now: &Arc<Table>| now.generation == table.generation;
+        let counts = store.unloaded().is_loading() && self.tables.get(id).is_some_and(is_present);
+        let entered = match read {
+            _ if !counts => Ok(()),
+            Ok(Some(whole)) => self.enter_loaded(&table, (hash, key), &whole),
+            Ok(None) => self.enter_absent(&table, (hash, key)),
+            // Another thread may have found the record in the meantime.
+            Err(unreadable) => match self.find(&table, key, hash) {
+                Some(_) => Ok(()),
+                None => Err(TxError::Unreadable(unreadable)),
+            },
+        };
+        self.exit();
+        entered
+    }
+
+    /// Enters a record that was read with another one, unless its key has a cell or writes. The reading of
+    /// a block costs as much as the entry of its records, and somebody will ask for them.
+    fn enter_beside(&mut self, record: &BesideRecord<'_>) {
+        let &BesideRecord { table, generation, key, hash, label, value } = record;
+        let store = Arc::clone(&self.store);
+        self.enter();
+        let of = |table: &&Arc<Table>| table.generation == generation;
+        let table = self.tables.get(table).filter(of).cloned();
+        if let Some(table) = table
+            && store.unloaded().is_loading()
+            && self.find(&table, key, hash).is_none()
+            && !store.unloaded().may_have_writes(hash)
+        {
+            let whole = WholeValue { label, value: Some(value.to_vec()), gsn: 0 };
+            // Nobody has asked for it, so nobody needs an error.
+            let _ = self.enter_loaded(&table, (hash, key), &whole);
         }
+        self.exit();
     }
 
     /// Whether keys without a cell are to be loaded before a transaction locks them.
     #[inline]
     pub(crate) fn loads_ahead(&self) -> bool {
         self.tables.has_unloaded && !self.leaves_unloaded
+    }
+
+    /// Whether the run under way has missed a record, and must not commit.
+    #[inline]
+    pub(crate) fn has_missed(&self) -> bool {
+        mutant!(self.missed.in_run, CommitsAfterMiss => false)
+    }
+
+    /// Whether a run that has ended so runs again, once what it has missed is loaded.
+    #[inline]
+    pub(crate) fn runs_again<R>(&self, ended: &Result<R, TxError>) -> bool {
+        matches!(ended, Err(TxError::NotLoaded)) && self.loads_ahead() && !self.missed.is_empty()
+    }
+
+    /// Enters a cell without a value for a key that no checkpoint has. The caller has seen inside of its
+    /// read section that the store is being loaded.
+    fn enter_absent(&mut self, table: &Table, (hash, key): (u64, &[u8])) -> Result<(), TxError> {
+        let Self { store, cache, .. } = self;
+        let status = store.rules().first_status(store.driver().now());
+        let kind = Kind::Lock;
+        let new = NewCell { table, hash, key, value_len: 0, kind, locked_by: None, status };
+        let allowance = std::mem::replace(&mut cache.allowance, Allowance::Load);
+        let made = new.make(store.memory(), cache);
+        cache.allowance = allowance;
+        let number = made?;
+        let is_key = |cell| self.is_cell_of(cell, key);
+        // The key may have been inserted and reclaimed since the cell was made.
+        let settle = || self.store.cell(number).record().end_delete(table.floor_stamp(hash));
+        match table.index.insert(self.number, hash, number, is_key, settle) {
+            Inserted::New => self.add_absent(table.owner, table.id, number),
+            Inserted::Existing(_) => self.retire_unpublished(number),
+            Inserted::Full => {
+                self.retire_unpublished(number);
+                return Err(TxError::IndexFull(table.id));
+            }
+        }
+        Ok(())
     }
 
     /// Enters the value of a key into the index, unless the key has a cell by now. The caller has seen

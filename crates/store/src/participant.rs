@@ -17,6 +17,7 @@ use crate::reclaim::Reclaim;
 use crate::sink::{NoSink, Sink};
 use crate::store::Store;
 use crate::table::Table;
+use crate::unloaded::missed::Missed;
 
 /// A thread's participation in a store.
 pub(crate) struct Participant {
@@ -37,6 +38,8 @@ pub(crate) struct Participant {
     pub(crate) patience: Patience,
     /// Whether the thread leaves records alone that are to be read from a disk.
     pub(crate) leaves_unloaded: bool,
+    /// The keys whose records are on the disk, and that the thread has asked for.
+    pub(crate) missed: Missed,
     /// The epoch in which a before-image was saved last, and the sink of its checkpoint.
     sink: Option<(u64, Arc<dyn Sink>)>,
 }
@@ -69,6 +72,7 @@ impl Participant {
             orders_reads,
             patience: Patience::Endless,
             leaves_unloaded: false,
+            missed: Missed::default(),
             sink: None,
         })
     }
@@ -196,7 +200,7 @@ impl Participant {
                     OptimisticRead::Other => {}
                 }
             }
-            number = self.find_or_load(id, key, hash)?;
+            number = self.find_loaded(id, key, hash)?;
             if number.is_none() {
                 let table = self.tables.get(id).expect("found just now");
                 return Ok((None, table.floor_stamp(hash), 0));

@@ -17,6 +17,7 @@
 //! present record of a key without a cell is that of the checkpoints, with the writes that wait. Nothing
 //! of both changes during the load. Whoever finds that record, finds the same one.
 
+pub(crate) mod missed;
 pub(crate) mod pending;
 
 use std::fmt::Debug;
@@ -39,6 +40,26 @@ pub type UnreadableRecord = Box<dyn std::error::Error + Send + Sync>;
 /// that has it has its deletion.
 pub type FoundRecord = Option<(Label, Vec<u8>)>;
 
+/// A record that was read with the one that somebody has asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct BesideRecord<'a> {
+    /// Table.
+    pub table: TableId,
+    /// Generation of the table.
+    pub generation: u32,
+    /// Key.
+    pub key: &'a [u8],
+    /// Keyed hash of table and key.
+    pub hash: u64,
+    /// Tag and deadline of the value.
+    pub label: Label,
+    /// The value.
+    pub value: &'a [u8],
+}
+
+/// Takes records that were read with the one that somebody has asked for.
+pub type TakeBeside<'a> = dyn FnMut(&BesideRecord<'_>) + 'a;
+
 /// Where the records are that are not in the store yet.
 pub trait ColdRecords: Debug + Send + Sync {
     /// Whether there may be records of this generation of a table.
@@ -47,7 +68,8 @@ pub trait ColdRecords: Debug + Send + Sync {
     /// Whether [`find`](Self::find) reads from a disk for such a key of this generation.
     fn reads_for(&self, hash: u64) -> bool;
 
-    /// What the key has there. Any number of threads may ask.
+    /// What the key has there. Any number of threads may ask. `beside` gets other records that were read
+    /// on the way, and that are the newest ones of their keys.
     ///
     /// # Errors
     /// The record is damaged, or the disk refuses.
@@ -57,6 +79,7 @@ pub trait ColdRecords: Debug + Send + Sync {
         generation: u32,
         hash: u64,
         key: &[u8],
+        beside: &mut TakeBeside<'_>,
     ) -> Result<FoundRecord, UnreadableRecord>;
 }
 
@@ -93,6 +116,7 @@ impl Unentered {
         (table, generation): (TableId, u32),
         hash: u64,
         key: &[u8],
+        beside: &mut TakeBeside<'_>,
     ) -> Result<Option<WholeValue>, UnreadableRecord> {
         let of = (table, generation);
         if !self.records.may_have(table, generation) {
@@ -102,7 +126,7 @@ impl Unentered {
         let found = match stands_alone {
             Some(true) => None,
             _ if !self.records.reads_for(hash) => None,
-            _ => self.records.find(table, generation, hash, key)?,
+            _ => self.records.find(table, generation, hash, key, beside)?,
         };
         if stands_alone.is_none() {
             return Ok(found.map(|(label, value)| WholeValue {
@@ -210,14 +234,20 @@ impl Unloaded {
         self.is_loading() && self.unentered.read().as_ref().is_some_and(reads)
     }
 
+    /// Whether writes of a key with this hash may wait. Makes no order of writes.
+    pub(crate) fn may_have_writes(&self, hash: u64) -> bool {
+        self.unentered.read().as_ref().is_some_and(|from| from.pending.may_have(hash))
+    }
+
     /// What a key has that has no cell: its record with the writes that wait for it. `None` if the load
-    /// has ended.
+    /// has ended. `beside` gets other records that were read on the way.
     pub(crate) fn read(
         &self,
         of: (TableId, u32),
         hash: u64,
         key: &[u8],
+        beside: &mut TakeBeside<'_>,
     ) -> Option<Result<Option<WholeValue>, UnreadableRecord>> {
-        Some(self.unentered()?.read(of, hash, key))
+        Some(self.unentered()?.read(of, hash, key, beside))
     }
 }

@@ -183,6 +183,12 @@ crate::planted_bugs! {
         PatchesWithoutBase,
         /// A load that goes on while the store is served does not know which keys were deleted.
         LoadForgetsDeletions,
+        /// Records that are read with a sought one are entered although a newer checkpoint has them.
+        BesideIsOlder,
+        /// A run that has missed a record on the disk, and goes on, commits.
+        CommitsAfterMiss,
+        /// Memory stays kept for records on the disk whose table was emptied.
+        FlushKeepsMemory,
         /// A load that goes on while the store is served leaves out what only the log has.
         LoadForgetsNewKeys,
         /// A commit that only deletes, as an eviction does, leaves no deletion in the log.

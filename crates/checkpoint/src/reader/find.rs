@@ -11,16 +11,17 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use stillpoint_format::Label;
-use stillpoint_format::hash::partition_of;
+use stillpoint_format::hash::{KeyHasher, partition_of};
 use stillpoint_format::manifest::{CheckpointEntry, PartEntry};
 use stillpoint_format::part::{BlockEntry, BlockReader, Content, Entry, FragmentJoiner, KeyMap};
 use stillpoint_io::{AlignedBuf, Disk, in_parallel};
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
+use stillpoint_sync::{mutant, planted};
 
 use super::decode::inconsistent;
 use super::load::StagedPart;
 use super::part::{KeyedPart, OPEN_PARTS_MAX, Part};
-use super::{LoadOptions, LoadSummary, Visit, damage, dir_of};
+use super::{LoadOptions, LoadSummary, LoadedRecord, Visit, damage, dir_of};
 use crate::error::LoadError;
 use crate::progress::Progress;
 
@@ -61,6 +62,16 @@ pub struct FindCounts {
     /// Blocks that were read for them.
     pub blocks: u64,
 }
+
+/// Takes records that were read with a sought one.
+pub type Beside<'a> = dyn FnMut(&LoadedRecord<'_>) + 'a;
+
+/// A block with more newer checkpoints than these gives the sought record alone. Others would have to be
+/// looked up in the key maps of all of them.
+const BESIDE_LINKS_MAX: usize = 4;
+
+/// Keys of a checkpoint that are looked up in the newer ones, to estimate what is left of it.
+const SAMPLE_KEYS: usize = 256;
 
 /// The buffers of a thread that looks for keys.
 #[derive(Default)]
@@ -157,12 +168,46 @@ impl OpenChain {
         maps.filter_map(|part| part.keys.as_ref()).map(KeyMap::held_bytes).sum()
     }
 
-    /// Records of all checkpoints, deletions included, and bytes of their entries in plain form.
-    pub fn records_and_bytes(&self) -> (u64, u64) {
-        let totals = self.links.iter().flat_map(|link| &link.parts);
-        totals.map(|part| part.index.totals()).fold((0, 0), |(records, bytes), totals| {
-            (records + totals.values + totals.tombstones, bytes + totals.uncompressed_bytes)
-        })
+    /// Records that no newer checkpoint of the chain replaces, and bytes of their entries in plain form.
+    /// The records of each checkpoint are counted. A sample of their keys says how many of them newer
+    /// checkpoints have, too.
+    pub fn newest_records_and_bytes(&self) -> (u64, u64) {
+        let (mut records, mut bytes) = (0, 0);
+        for (at, link) in self.links.iter().enumerate() {
+            let (mut values, mut plain) = (0, 0);
+            for part in &link.parts {
+                let totals = part.index.totals();
+                values += totals.values;
+                plain += totals.uncompressed_bytes;
+            }
+            let (kept, of) = self.sample(at);
+            let share =
+                |whole: u64| (u128::from(whole) * u128::from(kept) / u128::from(of.max(1))) as u64;
+            records += if of == 0 { values } else { share(values) };
+            bytes += if of == 0 { plain } else { share(plain) };
+        }
+        (records, bytes)
+    }
+
+    /// Keys of a sample of a link that no newer link has, and the size of the sample. 0 and 0 for the
+    /// newest link.
+    fn sample(&self, at: usize) -> (u64, u64) {
+        let newer = &self.links[..at];
+        if newer.is_empty() {
+            return (0, 0);
+        }
+        let parts = &self.links[at].parts;
+        let has = |begin| {
+            newer.iter().flat_map(|link| &link.parts).any(|part| map_of(part).may_have(begin))
+        };
+        let (mut kept, mut of) = (0, 0);
+        for part in parts {
+            for begin in map_of(part).sample(SAMPLE_KEYS.div_ceil(parts.len())) {
+                of += 1;
+                kept += u64::from(!has(begin));
+            }
+        }
+        (kept, of)
     }
 
     /// Bytes of the files that a load reads.
@@ -184,28 +229,39 @@ impl OpenChain {
         })
     }
 
-    /// Finds what the newest checkpoint with this key has of it. Any number of threads may do so.
+    /// Finds what the newest checkpoint with this key has of it. Any number of threads may do so. `beside`
+    /// gets the other values of the blocks that are read, but those that a newer checkpoint may have.
     ///
     /// # Errors
     /// Damage in a block that may have the key, or an error of the disk.
-    pub fn find(&self, sought: &SoughtKey<'_>) -> Result<Found, LoadError> {
+    pub fn find(
+        &self,
+        sought: &SoughtKey<'_>,
+        beside: &mut Beside<'_>,
+    ) -> Result<Found, LoadError> {
         // Relaxed: a statistic.
         self.keys.fetch_add(1, Relaxed);
         let mut finder = self.finders.lock().pop().unwrap_or_default();
-        let found = self.find_with(&mut finder, sought);
+        let found = self.find_with(&mut finder, sought, beside);
         if found.is_ok() {
             self.finders.lock().push(finder);
         }
         found
     }
 
-    fn find_with(&self, finder: &mut Finder, sought: &SoughtKey<'_>) -> Result<Found, LoadError> {
-        for link in &self.links {
+    fn find_with(
+        &self,
+        finder: &mut Finder,
+        sought: &SoughtKey<'_>,
+        beside: &mut Beside<'_>,
+    ) -> Result<Found, LoadError> {
+        for (at, link) in self.links.iter().enumerate() {
             let partition = partition_of(sought.hash, link.entry.partitions_log2);
             for keyed in &link.parts {
                 let blocks = keyed.index.partition(partition);
                 for number in map_of(keyed).blocks_of(sought.hash) {
-                    let found = self.find_in_block(finder, keyed, &blocks[number], sought)?;
+                    let place = (keyed, &blocks[number]);
+                    let found = self.find_in_block(finder, at, place, (sought, beside))?;
                     if found != Found::Nothing {
                         return Ok(found);
                     }
@@ -215,14 +271,31 @@ impl OpenChain {
         Ok(Found::Nothing)
     }
 
-    /// Searches a block for the begin of a record of the key.
+    /// Whether a link newer than number `at` may have a record of a key with this hash.
+    fn is_in_newer(&self, at: usize, hash: u64) -> bool {
+        let has = |part| map_of(part).blocks_of(hash).next().is_some();
+        let is_in_newer = self.links[..at].iter().flat_map(|link| &link.parts).any(has);
+        mutant!(is_in_newer, BesideIsOlder => false)
+    }
+
+    /// Searches a block of link number `at` for the begin of a record of the key.
     fn find_in_block(
         &self,
         finder: &mut Finder,
-        keyed: &KeyedPart,
-        block: &BlockEntry,
-        sought: &SoughtKey<'_>,
+        at: usize,
+        (keyed, block): (&KeyedPart, &BlockEntry),
+        (sought, beside): (&SoughtKey<'_>, &mut Beside<'_>),
     ) -> Result<Found, LoadError> {
+        let hasher = KeyHasher::new(self.options.hash_seed);
+        let mut give = |entry: &Entry<'_>| {
+            let (Content::Value(value), key) = (entry.content, entry.key) else { return };
+            let hash = hasher.hash(key.table, key.key);
+            if at <= BESIDE_LINKS_MAX && !self.is_in_newer(at, hash) {
+                let (label, value) = (entry.label, Some(value));
+                let (table, generation, key) = (key.table, key.generation, key.key);
+                beside(&LoadedRecord { table, generation, key, hash, label, value, gsn: 0 });
+            }
+        };
         let is_sought = |entry: &Entry<'_>| {
             let key = entry.key;
             let goes_on = matches!(entry.content, Content::Fragment(of, _) if of.offset > 0);
@@ -235,6 +308,7 @@ impl OpenChain {
         let mut is_large = false;
         self.read_block(buf, &keyed.part, block, &mut |entry| {
             if found != Found::Nothing || !is_sought(entry) {
+                give(entry);
                 return Ok(());
             }
             match entry.content {

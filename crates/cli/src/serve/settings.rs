@@ -247,7 +247,7 @@ fn engine_settings(args: &ServeArgs, file: File, threads: usize) -> Result<Confi
     config.pool_bytes = args.pool.or(file.pool.0).map(bytes);
     config.page_bytes = args.page_size.or(file.page_size.0).map(bytes);
     config.logs = threads.clamp(1, 64);
-    config.sessions = threads + 5;
+    config.sessions = threads + 11;
     Ok(config)
 }
 

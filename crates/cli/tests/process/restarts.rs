@@ -77,6 +77,7 @@ enum Act {
     PutNew(String),
     Append(String),
     Overwrite(usize, String),
+    Expire,
     Delete,
 }
 
@@ -94,6 +95,7 @@ impl Act {
             (6, _) => Self::Delete,
             (7, Target::Key(..)) => Self::Append(word),
             (8, Target::Key(..)) => Self::Overwrite(rng.below(300) as usize, word),
+            (9, Target::Key(..)) => Self::Expire,
             (_, _) => Self::Get,
         }
     }
@@ -105,6 +107,7 @@ impl Act {
             Self::PutNew(value) => place.command("SETNX", "HSETNX", &[value]),
             Self::Append(value) => place.command("APPEND", "", &[value]),
             Self::Overwrite(at, value) => place.command("SETRANGE", "", &[&at.to_string(), value]),
+            Self::Expire => place.command("EXPIRE", "", &["86400"]),
             Self::Delete => place.command("DEL", "HDEL", &[]),
         }
     }
@@ -134,6 +137,7 @@ impl Act {
                 let len = new.len();
                 (Some(String::from_utf8(new).expect("text")), int(len))
             }
+            Self::Expire => (now.clone(), int(is_there)),
             Self::Delete => (None, int(is_there)),
         }
     }
@@ -233,8 +237,24 @@ impl Hunt {
     fn send(&mut self, client: &mut Client, acts: &[(Target, Act)]) -> Result<(), Gone> {
         let db = acts.first().map_or(0, |(place, _)| place.db());
         let mut requests = vec![vec!["SELECT".to_owned(), db.to_string()]];
-        requests.extend(acts.iter().map(|(place, act)| act.words(*place)));
-        let mut replies = client.try_ask_all(&requests).into_iter();
+        let words = acts.iter().map(|(place, act)| act.words(*place));
+        let is_transaction = acts.len() > 1 && self.rng.below(6) == 0;
+        let mut replies = if is_transaction {
+            requests.push(vec!["MULTI".to_owned()]);
+            requests.extend(words);
+            requests.push(vec!["EXEC".to_owned()]);
+            let mut replies = client.try_ask_all(&requests);
+            // All of its commands have replies, or none.
+            let has_run = replies.len() == requests.len();
+            replies.truncate(1);
+            if has_run {
+                replies.extend((0..acts.len()).map_while(|_| client.reply().ok()));
+            }
+            replies.into_iter()
+        } else {
+            requests.extend(words);
+            client.try_ask_all(&requests).into_iter()
+        };
         // The reply to the choice of the database.
         let mut is_gone = replies.next().is_none();
         for (place, act) in acts {

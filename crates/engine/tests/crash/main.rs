@@ -100,6 +100,26 @@ fn an_emptied_table_gets_nothing_of_the_load() {
 }
 
 #[test]
+fn a_flush_of_what_is_damaged_ends_the_load() {
+    served::a_flush_of_what_is_damaged_ends_the_load();
+}
+
+#[test]
+fn memory_is_kept_for_what_still_counts() {
+    served::memory_is_kept_for_what_still_counts();
+}
+
+#[test]
+fn a_long_chain_is_served_within_the_limit() {
+    served::a_long_chain_is_served_within_the_limit();
+}
+
+#[test]
+fn a_run_that_misses_a_record_does_not_commit() {
+    served::a_run_that_misses_a_record_does_not_commit();
+}
+
+#[test]
 fn damage_that_shows_late_is_told() {
     served::damage_that_shows_late_is_told();
 }

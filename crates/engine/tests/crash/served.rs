@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stillpoint::{Durability, Engine, Error, Mode, Session, TableId, TxError};
+use stillpoint::{
+    Durability, Engine, Error, KeySet, Mode, Procedure, Session, Slot, Stamp, TableId, Tx, TxError,
+};
 use stillpoint_io::{
     Caching, Clock, Disk, JoinHandle, OpenMode, RealClock, Rng, SeededRng, SimDisk,
 };
@@ -36,13 +38,23 @@ struct Served {
 }
 
 fn open(disk: &SimDisk, setting: &Setting, serves: bool) -> (Engine, Arc<ReadGate>) {
+    open_within(disk, setting, serves, 256 << 20)
+}
+
+/// As [`open`], with a limit of memory, in bytes.
+fn open_within(
+    disk: &SimDisk,
+    setting: &Setting,
+    serves: bool,
+    max_memory_bytes: usize,
+) -> (Engine, Arc<ReadGate>) {
     let gate = Arc::<ReadGate>::default();
     if !serves {
         gate.open();
     }
     let mut config = configure(setting, disk, &SeededRng::new(1), 4);
     (config.keep_checkpoints, config.merge_after, config.recovery_threads) = (1, None, 1);
-    config.serve_while_loading = serves;
+    (config.serve_while_loading, config.max_memory_bytes) = (serves, max_memory_bytes);
     let inner = config.environment.disk.take().expect("a simulated one");
     config.environment.disk = Some(Arc::new(GatedDisk(inner, gate.clone())));
     (Engine::open(config).expect("opens"), gate)
@@ -50,7 +62,10 @@ fn open(disk: &SimDisk, setting: &Setting, serves: bool) -> (Engine, Arc<ReadGat
 
 impl Served {
     fn open(disk: &SimDisk, setting: &Setting) -> Self {
-        let (engine, gate) = open(disk, setting, true);
+        Self::of(open(disk, setting, true))
+    }
+
+    fn of((engine, gate): (Engine, Arc<ReadGate>)) -> Self {
         let status = engine.loading();
         assert!(!status.is_done && status.bytes_done == 0, "the store was loaded first");
         let engine = Arc::new(engine);
@@ -460,8 +475,12 @@ pub(crate) fn an_emptied_table_gets_nothing_of_the_load() {
     assert!(get(&mut served.session, table, 1_111).is_some());
     let mut session = served.session;
     served.engine.flush_tables(&[table]).expect("empties");
+    while !served.engine.loading().is_done {
+        RealClock.sleep(Duration::from_millis(1));
+    }
     assert_eq!(get(&mut session, table, 1_111), None);
     put(&mut session, table, 7, b"new");
+    assert_eq!(session.len(table).expect("counts"), 1, "it waits for no read");
     // The read that stands at the gate, and those that were begun before somebody sees that they are
     // in vain.
     while !served.load.is_finished() {
@@ -482,15 +501,7 @@ pub(crate) fn an_emptied_table_gets_nothing_of_the_load() {
 /// A damaged block is told to whoever needs it, and no checkpoint is made without it.
 pub(crate) fn damage_that_shows_late_is_told() {
     let (disk, model) = store_with_chain(&FULL, &SeededRng::new(4));
-    let path = crate::chains::manifest(&disk).checkpoints[0].clone();
-    let dir = stillpoint_format::names::checkpoint_dir(path.serial, path.kind);
-    let part = Path::new(&dir).join(&path.parts[0].file);
-    let file = disk.open(&part, OpenMode::ReadWrite, Caching::Buffered).expect("it is there");
-    file.write_at(&[0xA5; 100], 4096 + 2_000).expect("writes");
-    file.sync().expect("flushes");
-    let mut served = Served::open(&disk, &FULL);
-    served.gate.open();
-    assert!(!served.load.join().expect("no panic"), "a damaged checkpoint was loaded");
+    let mut served = stopped_by_damage(&disk);
     let told = served.engine.loading().failure.expect("the load has stopped");
     assert!(told.contains("damaged"), "{told}");
     let (mut found, mut refused) = (0, 0);
@@ -514,4 +525,122 @@ pub(crate) fn damage_that_shows_late_is_told() {
     let refused = served.engine.checkpoint().expect_err("a record would be missing");
     assert!(refused.to_string().contains("not all loaded"), "{refused}");
     assert!(served.session.len(served.table).is_err(), "nobody knows how many there are");
+}
+
+/// A store with a damaged block, whose load stops.
+fn stopped_by_damage(disk: &SimDisk) -> Served {
+    let newest = crate::chains::manifest(disk).checkpoints[0].clone();
+    let dir = stillpoint_format::names::checkpoint_dir(newest.serial, newest.kind);
+    let part = Path::new(&dir).join(&newest.parts[0].file);
+    let file = disk.open(&part, OpenMode::ReadWrite, Caching::Buffered).expect("it is there");
+    file.write_at(&[0xA5; 100], 4096 + 2_000).expect("writes");
+    file.sync().expect("flushes");
+    let served = Served::open(disk, &FULL);
+    served.gate.open();
+    while served.engine.loading().failure.is_none() {
+        RealClock.sleep(Duration::from_millis(1));
+    }
+    served
+}
+
+/// A load that has met damage ends after all, once the tables of the checkpoint are emptied. So checkpoints
+/// are taken again.
+pub(crate) fn a_flush_of_what_is_damaged_ends_the_load() {
+    let (disk, _) = store_with_chain(&FULL, &SeededRng::new(4));
+    let mut served = stopped_by_damage(&disk);
+    let table = served.table;
+    served.engine.checkpoint().expect_err("a record would be missing");
+    served.engine.flush_tables(&[table]).expect("empties");
+    let status = served.engine.loading();
+    assert!(status.is_done && status.failure.is_none(), "{status:?}");
+    put(&mut served.session, table, 7, b"new");
+    let model = Model::from([(7, b"new".to_vec())]);
+    assert_same(&mut served.session, table, &model);
+    served.engine.checkpoint().expect("nothing is missing");
+    let Served { engine, load, session, .. } = served;
+    assert!(!load.join().expect("no panic"), "it has stopped before");
+    drop((session, engine));
+    let (engine, _) = open(&disk.crash(1), &FULL, false);
+    assert_same(&mut engine.session().expect("a session"), table, &model);
+}
+
+/// While the load stands still, an emptied table needs no memory for what it had.
+pub(crate) fn memory_is_kept_for_what_still_counts() {
+    let disk = SimDisk::new(1);
+    let (engine, _) = open(&disk, &FULL, false);
+    let (large, small) = (engine.table("large"), engine.table("small"));
+    let (large, small) = (large.expect("a table"), small.expect("a table"));
+    let mut session = engine.session().expect("a session");
+    (0..4_000).for_each(|number| put(&mut session, large, number, &[1; 2_000]));
+    (0..20).for_each(|number| put(&mut session, small, number, &[1; 2_000]));
+    engine.checkpoint().expect("a full one");
+    drop((session, engine));
+    let served = Served::open(&disk.crash(1), &FULL);
+    let before = served.engine.stats().memory_bytes;
+    assert!(before > 8_000_000, "{before} bytes are kept for 8,000,000");
+    served.engine.flush_tables(&[large]).expect("empties");
+    let after = served.engine.stats().memory_bytes;
+    assert!(after + 7_000_000 < before, "{after} bytes of {before} are kept");
+    served.cut_off();
+}
+
+/// A chain of many links has each key several times, and needs memory for it once.
+pub(crate) fn a_long_chain_is_served_within_the_limit() {
+    let disk = SimDisk::new(1);
+    let (engine, _) = open(&disk, &CHANGES, false);
+    let table = engine.table("things").expect("a table");
+    let mut session = engine.session().expect("a session");
+    (0..6_000).for_each(|number| put(&mut session, table, number, &[1; 2_000]));
+    engine.checkpoint().expect("a full one");
+    for link in 0..7 {
+        (0..3_000).for_each(|number| put(&mut session, table, 2 * number, &[link; 2_000]));
+        engine.checkpoint().expect("one of changes");
+    }
+    drop((session, engine));
+    // The records of all links have 54 MB, and those that count 12.
+    let disk = disk.crash(1);
+    let limit = 40 << 20;
+    let served = Served::of(open_within(&disk, &CHANGES, true, limit));
+    assert!(served.engine.stats().memory_bytes <= limit);
+    let (engine, mut session) = served.finish();
+    assert_eq!(session.len(table).expect("counts"), 6_000);
+    assert_eq!(get(&mut session, table, 100).as_deref(), Some(&[6; 2_000][..]));
+    assert!(engine.stats().memory_bytes <= limit);
+    drop((session, engine));
+}
+
+/// Adds one to the number below a key, and takes an error for a missing number.
+struct Careless {
+    table: TableId,
+    runs: usize,
+}
+
+impl Procedure for Careless {
+    fn declare(&mut self, keys: &mut KeySet) {
+        keys.push(self.table, &key(KEYS + 1), Mode::Write, 8);
+    }
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        self.runs += 1;
+        let found = tx.key_under(Slot(0), self.table, &key(1), 8);
+        let first = found.ok().and_then(|slot| tx.value(slot).map(|value| value.to_vec()[0]));
+        tx.put_slot(Slot(0), &[first.map_or(0, |first| first + 1)])
+    }
+    fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
+        result.expect("it commits");
+    }
+}
+
+/// A run that has missed a record counts for nothing, whatever its body has made of it. The next run
+/// finds the record.
+pub(crate) fn a_run_that_misses_a_record_does_not_commit() {
+    let (disk, model) = store_with_chain(&FULL, &SeededRng::new(7));
+    let first = model[&1][0];
+    let mut served = Served::open(&disk, &FULL);
+    let mut careless = Careless { table: served.table, runs: 0 };
+    served.session.execute(std::slice::from_mut(&mut careless));
+    assert_eq!(careless.runs, 2);
+    let found = get(&mut served.session, served.table, KEYS + 1);
+    assert_eq!(found, Some(vec![first + 1]), "a commit on what was not read");
+    let (engine, session) = served.finish();
+    drop((session, engine));
 }

@@ -155,6 +155,15 @@ struct PartitionMap {
     numbers_at: usize,
 }
 
+/// The first bits of a key's hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HashBegin {
+    /// The hash; bits that are not known are 0.
+    pub hash: u64,
+    /// Number of the known bits.
+    pub bits: u32,
+}
+
 /// The key map of a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyMap {
@@ -224,9 +233,48 @@ impl KeyMap {
             let tag = map.tag(&self.footer, key);
             let number =
                 (tag == tag_of(prefix, map.buckets_log2)).then(|| map.number(&self.footer, key))?;
-            // Keys with one tag are sorted by their blocks.
+            // Keys of one hash are sorted by their blocks. Others of the tag may lie between them.
             (last.replace(number) != Some(number)).then_some(number)
         })
+    }
+
+    /// Bits of the hashes of about `count` keys, spread over the whole map.
+    pub fn sample(&self, count: usize) -> Vec<HashBegin> {
+        let keys = |map: &PartitionMap| map.keys(&self.footer);
+        let all: usize = self.partitions.iter().map(keys).sum();
+        let step = (all / count.max(1)).max(1);
+        let (mut sample, mut skip) = (Vec::new(), step / 2);
+        for map in &self.partitions {
+            let keys = keys(map);
+            while skip < keys {
+                sample.push(map.begin_of(&self.footer, skip, self.partitions_log2));
+                skip += step;
+            }
+            skip -= keys;
+        }
+        sample
+    }
+
+    /// Whether the map may have a key whose hash begins so. False alarms are rare: see
+    /// [`blocks_of`](Self::blocks_of).
+    pub fn may_have(&self, begin: HashBegin) -> bool {
+        let partition = crate::hash::partition_of(begin.hash, self.partitions_log2);
+        let found = self.partitions.binary_search_by_key(&partition, |map| map.partition);
+        let Ok(at) = found else { return false };
+        let map = self.partitions[at];
+        let prefix = prefix_of(begin.hash, self.partitions_log2);
+        let known = begin.bits.saturating_sub(self.partitions_log2.into()).min(32);
+        // With fewer bits than those of a bucket, the key may lie in any of several.
+        let Some(of_tag) = known.checked_sub(map.buckets_log2) else { return true };
+        let tag_bits = 8 * tag_bytes(map.buckets_log2) as u32;
+        // A tag of 32 bits has those of the bucket, too.
+        let unknown = match tag_bits {
+            32 => 32 - known,
+            _ => tag_bits.saturating_sub(of_tag),
+        };
+        let same = |tag: u32| u64::from(tag) >> unknown;
+        let wanted = same(tag_of(prefix, map.buckets_log2));
+        map.bucket(&self.footer, prefix).any(|key| same(map.tag(&self.footer, key)) == wanted)
     }
 
     /// Bytes of memory that the map takes.
@@ -277,10 +325,39 @@ impl PartitionMap {
         Ok(map)
     }
 
+    /// Number of the keys.
+    fn keys(&self, bytes: &[u8]) -> usize {
+        self.end_of(bytes, (1 << self.buckets_log2) - 1)
+    }
+
+    fn end_of(&self, bytes: &[u8], bucket: usize) -> usize {
+        u32_at(bytes, self.ends_at + 4 * bucket) as usize
+    }
+
+    /// The known bits of a key's hash.
+    fn begin_of(&self, bytes: &[u8], key: usize, partitions_log2: u8) -> HashBegin {
+        let (mut low, mut high) = (0, (1usize << self.buckets_log2) - 1);
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            if self.end_of(bytes, middle) > key { high = middle } else { low = middle + 1 }
+        }
+        let tag = self.tag(bytes, key);
+        let (prefix, bits) = match tag_bytes(self.buckets_log2) {
+            2 => {
+                let bits = self.buckets_log2 + 16;
+                ((((low as u64) << 16) | u64::from(tag)) << (32 - bits), bits)
+            }
+            _ => (u64::from(tag), 32),
+        };
+        let partition = u64::from(self.partition).checked_shl(64 - u32::from(partitions_log2));
+        let below = (prefix << 32) >> partitions_log2;
+        HashBegin { hash: partition.unwrap_or(0) | below, bits: bits + u32::from(partitions_log2) }
+    }
+
     /// The keys of the bucket of a hash.
     fn bucket(&self, bytes: &[u8], prefix: u32) -> Range<usize> {
         let bucket = bucket_of(prefix, self.buckets_log2) as usize;
-        let end_of = |bucket: usize| u32_at(bytes, self.ends_at + 4 * bucket) as usize;
+        let end_of = |bucket| self.end_of(bytes, bucket);
         bucket.checked_sub(1).map_or(0, end_of)..end_of(bucket)
     }
 

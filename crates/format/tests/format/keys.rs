@@ -87,6 +87,34 @@ fn the_map_leads_to_each_key_and_to_hardly_another_block() {
     }
 }
 
+/// A sample of a part says which share of its keys another part has, whatever the numbers of their keys.
+#[test]
+fn a_sample_tells_how_many_keys_two_parts_share() {
+    let make = |log2: u8, numbers: &mut dyn Iterator<Item = u32>| {
+        let header = PartHeader { partitions_log2: log2, ..part_header(Codec::None) };
+        let rows = numbers.map(|number| (TABLE, 1, key(number), Some((0.into(), vec![1; 20]))));
+        let (file, _) = keyed_part_file(&header, 2_000, rows);
+        map(&header, &file).1.expect("this build writes maps")
+    };
+    let all = 200_000;
+    for log2 in [0, 4] {
+        let whole = make(log2, &mut (0..all));
+        for every in [2, 10, 1_000] {
+            let some = make(4, &mut (0..all).step_by(every));
+            let sample = whole.sample(1_000);
+            assert!((1_000..1_100).contains(&sample.len()), "{} keys", sample.len());
+            let shared = sample.iter().filter(|begin| some.may_have(**begin)).count();
+            let expected = sample.len() / every;
+            let spread = 20 + 3 * (expected as f64).sqrt() as usize;
+            assert!(shared.abs_diff(expected) <= spread, "1 of {every}: {shared} keys");
+            // All keys of the smaller part are in the larger one.
+            let sample = some.sample(100);
+            assert!(!sample.is_empty() && sample.iter().all(|&begin| whole.may_have(begin)));
+        }
+    }
+    assert!(make(4, &mut (0..0)).sample(10).is_empty());
+}
+
 #[test]
 fn a_large_value_is_found_where_it_begins() {
     let header = part_header(Codec::None);

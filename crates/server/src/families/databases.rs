@@ -24,7 +24,7 @@ const fn whole(lists: Lists, run: crate::session::spec::ListedFn) -> Whole {
 #[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
     row("dbsize", 1, RF.or(Flags::NEEDS_ALL), NONE, SERVER, "1.0.0", Store(dbsize, whole(Lists::Nothing, dbsize_listed)), "Returns the number of keys in the database."),
-    row("flushall", -1, W, NONE, SERVER, "1.0.0", Store(flushall, whole(Lists::All, flushall_listed)), "Deletes all keys of all databases."),
+    row("flushall", -1, W.or(Flags::ALONE_IF_EXCHANGED), NONE, SERVER, "1.0.0", Store(flushall, whole(Lists::All, flushall_listed)), "Deletes all keys of all databases."),
     row("flushdb", -1, W, NONE, SERVER, "1.0.0", Store(flushdb, whole(Lists::Own, flushdb_listed)), "Deletes all keys of the database."),
     weighed_by(row("keys", 2, R.or(Flags::NEEDS_ALL), NONE, GENERIC, "1.0.0", Store(keys, whole(Lists::Own, keys_listed)), "Returns the keys that match a pattern."), keys_weight),
     row("randomkey", 1, R.or(Flags::NEEDS_ALL), NONE, GENERIC, "1.0.0", Store(randomkey, whole(Lists::Own, randomkey_listed)), "Returns a random key."),

@@ -255,6 +255,8 @@ fn persistence(out: &mut String, ctx: &Context<'_>) {
     field(out, "load_index_bytes", load.index_bytes);
     field(out, "load_keys_asked", load.keys_asked);
     field(out, "load_blocks_read", load.blocks_read);
+    field(out, "load_records", load.records);
+    field(out, "load_seconds", load.elapsed.as_secs());
     field(out, "load_last_error", load.failure.as_deref().unwrap_or(""));
     field(out, "recovered_log_bytes", stats.recovered.log_bytes);
     let running = state.running.as_ref();

@@ -197,6 +197,11 @@ impl Keyspace {
         mutant!(is_in_order, SwapForgotten => true)
     }
 
+    /// Whether databases were exchanged since all of them were emptied, so that their places are a record.
+    pub(crate) fn were_exchanged(&self) -> bool {
+        self.engine().len(self.places_table) > 0
+    }
+
     /// The table of a database.
     #[inline]
     pub(super) fn table(&self, db: Db) -> TableId {
@@ -265,6 +270,12 @@ impl Keyspace {
         let unreadable = self.unreadable_graves.load(Relaxed);
         let graves = self.engine().len(self.graves).saturating_sub(unreadable);
         graves as usize * NODES_AT_ONCE * NODE_BYTES
+    }
+
+    /// Whether some graves cannot be read.
+    pub(super) fn has_unreadable_graves(&self) -> bool {
+        // Relaxed: as in `has_graves`.
+        self.unreadable_graves.load(Relaxed) > 0
     }
 
     /// Notes how many graves cannot be read, so that nobody waits for memory of their nodes.
@@ -358,6 +369,27 @@ impl Keyspace {
         Ok(Scanned { next, records })
     }
 
+    /// As [`scan_all`](Self::scan_all), but visits what is in memory, and waits for no load.
+    ///
+    /// # Errors
+    /// As for [`scan`](Self::scan).
+    pub(super) fn scan_loaded(
+        &self,
+        session: &mut Session,
+        db: Db,
+        cursor: u64,
+        count: usize,
+        visit: &mut dyn FnMut(&[u8], &Entry<'_>),
+    ) -> Result<Scanned, CmdError> {
+        let mut records = 0;
+        let (table, most) = (self.table(db), EXPIRY_BYTES + HEAD_BYTES_MAX);
+        let next = session.scan_uses(table, cursor, count, most, &mut |key, value, _| {
+            records += 1;
+            visit(key, &Entry::new(value));
+        })?;
+        Ok(Scanned { next, records })
+    }
+
     /// A key of the database that has not expired, drawn at random.
     ///
     /// # Errors
@@ -398,14 +430,39 @@ impl Keyspace {
         }
     }
 
-    /// Deletes all keys of some databases in one step.
+    /// Deletes all keys of some databases in one step. With all databases, nodes of deleted collections
+    /// go, too. So do the places of exchanged databases, if the caller has the keyspace lock alone.
     ///
     /// # Errors
     /// The engine cannot log the step.
     pub(crate) fn flush(&self, dbs: &[Db]) -> Result<(), CmdError> {
-        let tables: Vec<TableId> =
+        let mut tables: Vec<TableId> =
             dbs.iter().flat_map(|&db| [self.table(db), self.nodes_table(db)]).collect();
-        self.flushes.count(|| self.engine().flush_tables(&tables))?;
+        let are_all = (0..DATABASES).all(|db| dbs.contains(&db));
+        if are_all {
+            tables.push(self.graves);
+        }
+        // Without a key in any of them, it does not matter where the databases are. No command runs that
+        // has looked for its database.
+        let sets_in_order = are_all && self.lock.is_alone();
+        if sets_in_order {
+            tables.push(self.places_table);
+        }
+        self.flushes.count(|| {
+            self.engine().flush_tables(&tables)?;
+            if sets_in_order {
+                for (db, place) in self.places.iter().enumerate() {
+                    place.store(db as u8, Relaxed);
+                }
+            }
+            Ok::<(), CmdError>(())
+        })?;
+        if sets_in_order {
+            self.waiters.start_again();
+        }
+        if are_all {
+            self.note_unreadable_graves(0);
+        }
         for &db in dbs {
             self.counts.restart_expiring(db, 0);
         }

@@ -43,10 +43,12 @@ impl<'a> Deletions<'a> {
         Self { keys, now_ms, keyspace, counters, deleted: vec![Deleted::default(); keys.len()] }
     }
 
-    /// Deletes; gives, for each key, whether a further run has something to delete.
-    pub(super) fn execute(mut self, session: &mut Session) -> Vec<bool> {
+    /// Deletes; gives, for each key, whether a further run has something to delete, and the number of keys
+    /// of which something was deleted.
+    pub(super) fn execute(mut self, session: &mut Session) -> (Vec<bool>, usize) {
         session.execute(&mut self);
-        self.deleted.iter().map(|deleted| deleted.more).collect()
+        let done = self.deleted.iter().filter(|deleted| deleted.key || deleted.fields > 0).count();
+        (self.deleted.iter().map(|deleted| deleted.more).collect(), done)
     }
 
     /// Deletes some expired fields of the hash at slot 0.

@@ -1,4 +1,7 @@
 //! The background deletion of expired keys and of expired fields of hashes.
+//!
+//! While a server serves and loads, the scans see what is in memory. What needs a record on the disk is
+//! deleted later.
 
 use stillpoint::Session;
 use stillpoint_io::Clock;
@@ -23,6 +26,8 @@ struct ExpiryScan {
     met: u64,
     /// Whether the scan has met a hash whose fields expire.
     met_fields: bool,
+    /// Whether every record was in memory when this scan began.
+    sees_all: bool,
     /// How many keys and fields had got an expiry, ever, when this scan began.
     set_at_start: u64,
     /// The value of `set_at_start` at the last whole scan, if that scan met no key and no field with
@@ -63,16 +68,11 @@ impl ExpiryCycle {
         clock: &dyn Clock,
         now_ms: u64,
     ) -> bool {
-        if !keyspace.has_all() {
-            // A key that is read meanwhile expires then.
-            return false;
-        }
         let start_ns = clock.monotonic_ns();
         let (mut seen, mut expired, mut idle) = (0, 0, 0);
         while !self.left.is_empty() {
-            expired += self.left.len();
             let left = std::mem::take(&mut self.left);
-            self.delete(left, (session, keyspace), now_ms);
+            expired += self.delete(left, (session, keyspace), now_ms);
             if clock.monotonic_ns() - start_ns >= BUSY_BUDGET_NS {
                 return true;
             }
@@ -119,10 +119,11 @@ impl ExpiryCycle {
             return None;
         }
         if scan.cursor == 0 {
-            *scan = ExpiryScan { set_at_start: set_so_far, ..ExpiryScan::default() };
+            let sees_all = keyspace.has_all();
+            *scan = ExpiryScan { set_at_start: set_so_far, sees_all, ..ExpiryScan::default() };
         }
         let mut found = std::mem::take(&mut self.found);
-        let step = keyspace.scan_all(session, db, scan.cursor, STEP, &mut |key, entry| {
+        let step = keyspace.scan_loaded(session, db, scan.cursor, STEP, &mut |key, entry| {
             let earliest = earliest_expiry(entry);
             scan.met_fields |= earliest.is_some();
             if entry.is_expired(now_ms) {
@@ -137,10 +138,9 @@ impl ExpiryCycle {
         // The only error is that the table is gone, which ends the scan.
         let (next, records) = step.map_or((0, 0), |step| (step.next, step.records));
         scan.cursor = next;
-        let expired = found.len();
-        self.delete(found, (session, keyspace), now_ms);
+        let expired = self.delete(found, (session, keyspace), now_ms);
         let scan = &mut self.scans[usize::from(db)];
-        if scan.cursor == 0 {
+        if scan.cursor == 0 && scan.sees_all {
             keyspace.counts.restart_expiring(db, scan.met);
             let is_idle = scan.met == 0
                 && !scan.met_fields
@@ -150,17 +150,19 @@ impl ExpiryCycle {
         Some((records, expired))
     }
 
-    /// Deletes keys and fields; remembers the keys with further fields.
+    /// Deletes keys and fields; remembers the keys with further fields. Gives the number of keys of which
+    /// something was deleted.
     fn delete(
         &mut self,
         mut keys: Vec<(Db, Box<[u8]>)>,
         (session, keyspace): (&mut Session, &Keyspace),
         now_ms: u64,
-    ) {
+    ) -> usize {
         let counters = keyspace.counts.of(self.worker);
-        let more = Deletions::new((keyspace, counters), &keys, now_ms).execute(session);
+        let (more, done) = Deletions::new((keyspace, counters), &keys, now_ms).execute(session);
         let further = keys.drain(..).zip(more).filter_map(|(key, more)| more.then_some(key));
         self.left.extend(further);
         self.found = keys;
+        done
     }
 }

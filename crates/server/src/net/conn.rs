@@ -64,6 +64,10 @@ pub(crate) struct Conn {
     pub(crate) runs_again: bool,
     /// Whether the next request found no memory while memory is being freed.
     pub(crate) needs_room: bool,
+    /// Whether the next request is held back, and may be so for long.
+    pub(crate) is_held_back: bool,
+    /// Whether the next request needs a record that is on the disk.
+    pub(crate) needs_disk: bool,
     /// Whether a reply was written since replies were last sent.
     pub(crate) replied: bool,
     /// Calls in the batch under construction.
@@ -118,6 +122,8 @@ impl Conn {
             leaves_with: 0,
             runs_again: false,
             needs_room: false,
+            is_held_back: false,
+            needs_disk: false,
             replied: false,
             pending: 0,
             active_ms: now_ms,

@@ -17,10 +17,13 @@
 //! thread first takes it. Writes that wait are in a list of their own, and no thread waits with them. A
 //! thread tries them again every millisecond, in turn with other commands.
 //!
-//! A command that needs a record which is not loaded yet comes here, too, and may wait for the disk.
+//! A command that needs a record which is not loaded yet comes here, too. Its run ends when it misses one.
+//! The thread then reads the missed records, without a lock of a key or of the keyspace, and runs the
+//! command again. While a server serves and loads, there are further threads for such commands alone: a
+//! thread that waits for the disk needs no core.
 //!
-//! The first thread takes any command, the oldest first. The others take none that is very long, so
-//! that commands of a millisecond or two do not queue up behind one of a second.
+//! The first thread takes any command, the oldest first. The second one takes none that is very long.
+//! So commands of a millisecond or two do not queue up behind one of a second.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -43,8 +46,12 @@ use crate::session::spec::{Handler, Spec};
 use crate::shared::Shared;
 use crate::shared::registry::RELAXED;
 
-/// Threads for long commands.
-pub(crate) const LONG_THREADS: usize = 2;
+/// Threads for long commands, at most.
+pub(crate) const LONG_THREADS: usize = 8;
+/// Threads that take any long commands. The others read the disk while the server loads.
+pub(crate) const LASTING_THREADS: usize = 2;
+/// Threads that take very long commands which read the disk.
+const WALKING_THREADS: usize = 4;
 /// A command of this work, in units of about a microsecond, leaves its event loop.
 pub(crate) const LONG_WORK: usize = 1024;
 /// A command of this work is left to the first thread.
@@ -63,6 +70,8 @@ const ASKS_OF_SIZE: usize = 4;
 const ASKS_MIN: usize = 64;
 /// Interval at which a thread without work frees its garbage, as long as it has some.
 const IDLE_TURN: Duration = Duration::from_millis(50);
+/// Interval at which a thread that reads the disk looks whether everything is loaded.
+const DISK_TURN: Duration = Duration::from_millis(500);
 
 /// A command that leaves its event loop: the first of its client's input.
 #[derive(Debug)]
@@ -74,6 +83,20 @@ pub(crate) struct LongCall {
     pub(crate) spans: Box<[Span]>,
     /// Work of the command, in units of about a microsecond.
     pub(crate) work: usize,
+    /// Whether the command needs a record that is on the disk.
+    pub(crate) reads_disk: bool,
+}
+
+impl LongCall {
+    /// Whether thread `number` takes this command.
+    fn is_for(&self, number: usize) -> bool {
+        let is_very_long = self.work >= VERY_LONG_WORK;
+        match number {
+            0 => true,
+            1..LASTING_THREADS => !is_very_long,
+            _ => self.reads_disk && (!is_very_long || number < WALKING_THREADS),
+        }
+    }
 }
 
 /// A parked client. If the thread that has it panics, its event loop learns that it is gone.
@@ -231,7 +254,7 @@ impl LongThread {
     /// only.
     fn next(&mut self, has_garbage: bool) -> Next {
         let number = self.number;
-        let mine = |parked: &Parked| number == 0 || parked.call.work < VERY_LONG_WORK;
+        let mine = |parked: &Parked| parked.call.is_for(number);
         let desk = Arc::clone(&self.desk);
         let mut queue = desk.queue.lock();
         loop {
@@ -239,7 +262,7 @@ impl LongThread {
                 return Next::End;
             }
             let oldest = queue.parked.iter().position(mine);
-            let is_turn = oldest.is_none() || !self.tried_waiting;
+            let is_turn = number < LASTING_THREADS && (oldest.is_none() || !self.tried_waiting);
             if is_turn && let Some(parked) = self.due(&mut queue) {
                 self.tried_waiting = true;
                 return Next::Run(Box::new(parked));
@@ -247,6 +270,13 @@ impl LongThread {
             if let Some(parked) = oldest.and_then(|at| queue.parked.remove(at)) {
                 self.tried_waiting = false;
                 return Next::Run(Box::new(parked));
+            }
+            if number >= LASTING_THREADS {
+                if self.shared.keyspace.has_all() {
+                    return Next::End;
+                }
+                desk.changed.wait_for(&mut queue, DISK_TURN);
+                continue;
             }
             let has_waiting = !queue.waiting.is_empty();
             let longest = if has_waiting { ROOM_LOOK } else { IDLE_TURN };
@@ -370,8 +400,20 @@ impl LongThread {
     }
 
     /// Runs the call as an event loop runs the calls of a round. If the call finds no memory and may wait
-    /// for it, gives the call back.
+    /// for it, gives the call back. Reads what the call misses on the disk, and runs it again.
     fn run_as_round(&mut self, id: usize, call: &LongCall, wait: RoomWait) -> Option<LongCall> {
+        self.plan.leaves_unloaded = true;
+        let mut missing = self.run_once(id, call, wait)?;
+        while missing.reads_disk {
+            // No lock is held here. If a record cannot be read, the next run waits for it and tells why.
+            self.plan.leaves_unloaded = self.session.load_missed().unwrap_or(false);
+            missing = self.run_once(id, &missing, wait)?;
+        }
+        Some(missing)
+    }
+
+    /// Runs the call once. Gives the call back if it lacks memory, or a record that is on the disk.
+    fn run_once(&mut self, id: usize, call: &LongCall, wait: RoomWait) -> Option<LongCall> {
         let Self { plan, conns, shared, local, session, .. } = self;
         let now_ns = shared.config.clock.monotonic_ns();
         plan.begin(1, now_ns / 1_000_000, u64::MAX, usize::MAX);
@@ -386,7 +428,7 @@ impl LongThread {
         // The event loop of a client that waits learns it when the client is back.
         plan.blocked.clear();
         let conn = conns.get_mut(id)?;
-        if !std::mem::take(&mut conn.needs_room) {
+        if !std::mem::take(&mut conn.needs_room) && !conn.needs_disk {
             return None;
         }
         conn.replied = false;

@@ -25,5 +25,5 @@ mod worker;
 pub(crate) use evictor::Evictor;
 pub(crate) use listener::Listener;
 pub(crate) use loading::{Handover, LoadingLoop};
-pub(crate) use long::{LONG_THREADS, LongCommands, LongThread};
+pub(crate) use long::{LASTING_THREADS, LONG_THREADS, LongCommands, LongThread};
 pub(crate) use worker::{MAILBOX, Worker};

@@ -91,6 +91,8 @@ pub(crate) struct Plan {
     pub(super) now_ms: u64,
     /// Whether long commands are left to other threads.
     pub(super) diverts: bool,
+    /// Whether calls end that need a record on the disk, and come back.
+    pub(super) leaves_unloaded: bool,
     /// Whether a call that finds no memory comes back, although the plan diverts no call.
     pub(super) waits_for_room: bool,
     /// Calls that did not run, in the order of `calls`.
@@ -128,7 +130,7 @@ fn work_of(
 impl Plan {
     /// Plans of an event loop that leaves long commands to other threads.
     pub(crate) fn diverting() -> Self {
-        Self { diverts: true, ..Self::default() }
+        Self { diverts: true, leaves_unloaded: true, ..Self::default() }
     }
 
     /// Begins a round for `clients` clients at `now_ms`, to be planned before `until_ns`. Each
@@ -267,7 +269,9 @@ impl Plan {
         if conn.leaves_with > 0 {
             let work = std::mem::take(&mut conn.leaves_with);
             conn.client.requests += 1;
-            return Some(Progress::Leaves(LongCall { spec, base, used, spans, work }));
+            let reads_disk = std::mem::take(&mut conn.needs_disk);
+            let call = LongCall { spec, base, used, spans, work, reads_disk };
+            return Some(Progress::Leaves(call));
         }
         self.push(id, base, used, &spans, spec);
         if let Some(call) = self.calls.last_mut() {
@@ -308,7 +312,9 @@ impl Plan {
                 }
                 let spans = conn.parser.spans().into();
                 conn.client.requests += 1;
-                return Enqueued::Leaves(LongCall { spec, base: conn.start, used, spans, work });
+                let (base, reads_disk) = (conn.start, false);
+                let call = LongCall { spec, base, used, spans, work, reads_disk };
+                return Enqueued::Leaves(call);
             }
         }
         if let Route::Batch(spec) = route {

@@ -57,7 +57,7 @@ pub(crate) struct Round<'a> {
     has_error: bool,
     /// Whether the call that has run must run again, since memory is on its way back.
     runs_again: bool,
-    /// Whether the call that has run must run again where it may wait for the disk.
+    /// Whether the run under way has missed a record that is on the disk.
     needs_disk: bool,
     /// Whether the call that has run must run again, with further keys or beside the event loop.
     comes_back: bool,
@@ -113,8 +113,8 @@ impl<'a> Round<'a> {
             let _stripe = self.shared.keyspace.lock.enter(self.local.worker);
             self.local.max_bulk_bytes = self.shared.max_bulk_bytes();
             self.plan.group(self.conns, &self.shared.keyspace);
-            // A call that needs the disk leaves the event loop.
-            session.leave_unloaded(self.plan.diverts);
+            // A call that needs the disk comes back. It waits for the disk without a lock.
+            session.leave_unloaded(self.plan.leaves_unloaded);
             session.execute(self);
             session.leave_unloaded(false);
             self.local.keys.may_leave = false;
@@ -203,21 +203,28 @@ impl<'a> Round<'a> {
         {
             return Err(self.end_for_a_run(group.start, i, error));
         }
-        ctx.client.derived = None;
+        if !result.as_ref().is_err_and(CmdError::is_not_loaded) {
+            // Another run needs the same keys.
+            ctx.client.derived = None;
+        }
         if ctx.client.waits_for_keys() {
             self.waits = true;
             return Err(answered());
         }
         let changes = !is_keyed || call.spec.flags.has(Flags::WRITE);
         let done = match result {
-            // The connection ends, and nobody sees what the call has taken.
-            Ok(()) if changes && conn.reply.overflowed() => {
+            // The connection ends behind the replies before this one.
+            Ok(()) if conn.reply.overflowed() => {
                 conn.reply.truncate(mark);
-                Err(answered())
+                // Nobody sees what the call has taken.
+                if changes { Err(answered()) } else { Ok(()) }
             }
             Ok(()) => Ok(()),
             Err(error) => self.fail_call(group, i, mark, error),
         };
+        if self.needs_disk {
+            return done;
+        }
         self.has_error = done.is_err();
         self.note_call(group, i, (before, start_ns));
         done
@@ -239,12 +246,12 @@ impl<'a> Round<'a> {
             return Err(answered());
         };
         let is_grouped = group.len() > 1;
-        if is_grouped && matches!(error, CmdError::Store(_)) {
-            // By itself the call may find memory in the reserve, or wait for memory.
-            return Err(answered());
-        }
         if error.is_not_loaded() {
             self.needs_disk = true;
+            return Err(TxError::NotLoaded);
+        }
+        if is_grouped && matches!(error, CmdError::Store(_)) {
+            // By itself the call may find memory in the reserve, or wait for memory.
             return Err(answered());
         }
         if error.is_full() && waits_for_room(self.shared, self.plan, spec) {
@@ -291,7 +298,8 @@ impl<'a> Round<'a> {
         // goes first.
         let base = call.base as usize;
         let is_long = conn.start.saturating_sub(base) >= LONG_REQUEST_BYTES;
-        let may_run_again = self.plan.waits_for_room || self.needs_disk || self.runs_again;
+        let may_run_again =
+            self.plan.waits_for_room || self.runs_again || !self.shared.keyspace.has_all();
         if is_long && !is_grouped && !may_run_again && is_last(self.plan, i, conn) {
             conn.drop_request(base);
         }
@@ -395,9 +403,11 @@ impl<'a> Round<'a> {
             self.plan.postponed.push(i as u32);
             return;
         }
-        if std::mem::take(&mut self.needs_disk) || matches!(result, Err(TxError::NotLoaded)) {
+        self.needs_disk = false;
+        if self.plan.leaves_unloaded && matches!(result, Err(TxError::NotLoaded)) {
             // The client leaves the event loop for this command, so that no other client waits.
             conn.reply.truncate(mark);
+            conn.needs_disk = true;
             // A command that finds records on its way may need many of them.
             conn.leaves_with = if has_run { VERY_LONG_WORK } else { LONG_WORK };
             if has_run {
@@ -539,9 +549,6 @@ impl Batch for Round<'_> {
             }
             if is_exec && exec_lacks_room(self.shared, &conn.client) {
                 (conn.needs_room, conn.leaves_with) = (true, LONG_WORK);
-            } else if is_exec && !self.shared.keyspace.has_all() {
-                // Its run uses up the queue, so it cannot run again when a record proves missing.
-                conn.leaves_with = LONG_WORK;
             } else if self.plan.diverts && copies {
                 let work = large_bytes() / UNIT_BYTES;
                 conn.leaves_with = if work < LONG_WORK { 0 } else { work };
@@ -597,7 +604,15 @@ impl Batch for Round<'_> {
             return Err(answered());
         };
         conn.replied = true;
-        self.mark = Some(conn.reply.begin());
+        if std::mem::take(&mut self.needs_disk) {
+            // This is another run: the store has loaded what the one before has missed.
+            if let Some(mark) = self.mark {
+                conn.reply.truncate(mark);
+            }
+            self.uncount(group.start..self.ran_to);
+        } else {
+            self.mark = Some(conn.reply.begin());
+        }
         self.errors.clear();
         self.times.clear();
         self.ran_to = group.start;

@@ -454,7 +454,9 @@ impl Worker {
                     continue;
                 };
                 conn.wants_input = false;
-                match plan.take(id, conn, shared, local, session) {
+                let progress = plan.take(id, conn, shared, local, session);
+                conn.is_held_back = matches!(progress, Progress::HeldBack);
+                match progress {
                     Progress::More => again.push(id),
                     Progress::AfterReplies => self.ready.push(id),
                     Progress::Leaves(call) => leaving.push((id, call)),
@@ -494,13 +496,6 @@ impl Worker {
         conn.replied = false;
         conn.client.was_strict = false;
         let was_blocked = conn.is_blocked(*allowance);
-        if conn.reply.overflowed() {
-            if conn.client.info.evicted_bytes.load(RELAXED) == 0 {
-                shared.totals.output_limit_disconnects.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(client = %conn.client.info.address, unsent_bytes = conn.unsent(), limit_bytes = shared.config.output_buffer_bytes, "client closed: its replies are too long");
-            }
-            conn.broken = true;
-        }
         let may_send = conn.client.silent_until_ms == 0;
         if conn.unsent() > 0 && conn.writable && may_send {
             let most = WRITE_BYTES.min(PASS_WRITE_BYTES.saturating_sub(*sent)).max(WRITE_BYTES_MIN);
@@ -508,6 +503,14 @@ impl Worker {
             *sent += bytes;
             local.stats.net_out.add(bytes as u64);
             local.stats.writes.add(1);
+        }
+        // The replies before the one that did not fit were sent.
+        if conn.reply.overflowed() {
+            if conn.client.info.evicted_bytes.load(RELAXED) == 0 {
+                shared.totals.output_limit_disconnects.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(client = %conn.client.info.address, unsent_bytes = conn.unsent(), limit_bytes = shared.config.output_buffer_bytes, "client closed: its replies are too long");
+            }
+            conn.broken = true;
         }
         let killed = conn.client.info.killed.load(Ordering::Acquire);
         let waits = conn.client.blocked.is_some() || conn.client.awaited_flush.is_some();
@@ -578,7 +581,11 @@ impl Worker {
         let Self { shared, session, cycle, local, .. } = self;
         let (keyspace, clock) = (&shared.keyspace, &*shared.config.clock);
         let is_on = shared.params.active_expiry.load(RELAXED);
-        if is_on && cycle.run(session, keyspace, clock, local.keys.now_ms) && self.is_strict {
+        // What needs the disk is met again later.
+        session.leave_unloaded(self.long.is_some());
+        let has_deleted = is_on && cycle.run(session, keyspace, clock, local.keys.now_ms);
+        session.leave_unloaded(false);
+        if has_deleted && self.is_strict {
             let met = self.session.unflushed();
             self.flush(met, true)?;
         }
@@ -721,7 +728,8 @@ impl Worker {
             let Some(conn) = self.conns.get_mut(id) else {
                 continue;
             };
-            let executing = conn.start < conn.input.len() && !conn.wants_input;
+            let executing =
+                conn.start < conn.input.len() && !conn.wants_input && !conn.is_held_back;
             let has_all = conn.unsent() == 0 && !executing;
             let waits = conn.client.silent_until_ms > 0
                 || conn.client.waits_for_keys()

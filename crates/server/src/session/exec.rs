@@ -95,7 +95,7 @@ fn take_queue(client: &mut Client) -> Result<Box<Multi>, CmdError> {
 
 /// Runs the queue, whose keys are all locked.
 pub(crate) fn run_exec(ctx: &mut Context<'_>, tx: &mut Tx<'_>) -> CmdResult {
-    let multi = take_queue(ctx.client)?;
+    let (multi, db) = (take_queue(ctx.client)?, ctx.client.db);
     let same = is_unchanged(ctx.client, tx, ctx.now_ms());
     let first_slot = ctx.client.watched.len() as u32;
     if !same {
@@ -106,8 +106,9 @@ pub(crate) fn run_exec(ctx: &mut Context<'_>, tx: &mut Tx<'_>) -> CmdResult {
     allow_reserve(&multi, 0, multi.len(), tx);
     ctx.reply.array(multi.len());
     let done = run_range(ctx, &multi, 0, multi.len(), first_slot, tx);
-    if done.as_ref().is_err_and(CmdError::is_not_locked) {
-        ctx.client.multi = Some(multi);
+    if done.as_ref().is_err_and(CmdError::runs_again) {
+        // A queued `SELECT` may have run.
+        (ctx.client.multi, ctx.client.db) = (Some(multi), db);
     } else {
         ctx.client.watched.clear();
     }
@@ -150,6 +151,11 @@ pub(super) fn run_range(
         ctx.first_slot = 0;
         match result {
             Ok(()) => {}
+            Err(error) if error.runs_again() => {
+                // The commands count once, with their last run.
+                (from..=i).for_each(|i| ctx.local.stats.uncount_call(multi.command(i).0.id));
+                return Err(error);
+            }
             Err(CmdError::Store(error)) => return Err(CmdError::Store(error)),
             Err(error) => ctx.answer_error(mark, &error),
         }
@@ -266,7 +272,7 @@ impl Batch for QueuedRun<'_, '_> {
 
     fn run(&mut self, _: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
         let ctx = &mut *self.ctx;
-        let mark = ctx.reply.mark();
+        let (mark, db) = (ctx.reply.mark(), ctx.client.db);
         let mut slot = 0;
         if self.from == 0 {
             if !is_unchanged(ctx.client, tx, ctx.now_ms()) {
@@ -286,9 +292,10 @@ impl Batch for QueuedRun<'_, '_> {
         ctx.client.multi = Some(multi);
         let result = result.and_then(|()| ctx.check_reply());
         result.map_err(|error| {
-            if error.is_not_locked() {
+            if let Some(again) = error.as_another_run() {
                 ctx.reply.truncate(mark);
-                return TxError::NotLocked;
+                ctx.client.db = db;
+                return again;
             }
             self.stop = true;
             self.error = Some(error);

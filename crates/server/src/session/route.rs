@@ -137,6 +137,10 @@ pub(crate) fn run_now(
             ctx.local.stats.command(spec.id).failed.add(1);
         }
     }
+    if ctx.reply.overflowed() {
+        // The connection ends behind the replies before this one.
+        ctx.reply.truncate(mark);
+    }
     settle_reply(ctx.client, ctx.reply, mark);
     let ended_ns = ctx.shared.config.clock.monotonic_ns();
     if let Some(spec) = spec {
@@ -184,6 +188,12 @@ fn check_protected(ctx: &Context<'_>) -> CmdResult {
     ))
 }
 
+/// Whether a command over whole databases runs while no other command does.
+fn runs_alone(shared: &Shared, spec: &Spec) -> bool {
+    let if_exchanged = spec.flags.has(Flags::ALONE_IF_EXCHANGED);
+    spec.flags.has(Flags::ALONE) || if_exchanged && shared.keyspace.were_exchanged()
+}
+
 fn dispatch(
     ctx: &mut Context<'_>,
     spec: &'static Spec,
@@ -199,7 +209,7 @@ fn dispatch(
     ctx.local.max_bulk_bytes = shared.max_bulk_bytes();
     match spec.handler {
         Handler::Pure(run) => run(ctx, args),
-        Handler::Store(run, _) if spec.flags.has(Flags::ALONE) => {
+        Handler::Store(run, _) if runs_alone(&shared, spec) => {
             let _stripes = shared.keyspace.lock.alone();
             run(ctx, args, session)
         }

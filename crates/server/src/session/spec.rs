@@ -62,6 +62,8 @@ impl Flags {
     pub(crate) const INEXACT: Self = Self(1 << 21);
     /// Needs every record: waits while a server that serves already loads them.
     pub(crate) const NEEDS_ALL: Self = Self(1 << 22);
+    /// Runs while no other command does, if databases were exchanged.
+    pub(crate) const ALONE_IF_EXCHANGED: Self = Self(1 << 23);
 
     pub(crate) const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)

@@ -98,11 +98,17 @@ impl Procedure for Exec<'_, '_> {
             self.ctx.reply.null_array();
             return Ok(());
         }
+        let db = self.ctx.client.db;
         let multi = self.ctx.client.multi.take().ok_or_else(answered)?;
         let done = self.run_queue(&multi, tx);
         self.ctx.client.multi = Some(multi);
         let done = done.and_then(|()| self.ctx.check_reply());
         done.map_err(|error| {
+            if let Some(again) = error.as_another_run() {
+                self.ctx.reply.truncate(self.start);
+                self.ctx.client.db = db;
+                return again;
+            }
             self.error = Some(error);
             answered()
         })

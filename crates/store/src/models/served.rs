@@ -10,7 +10,7 @@ use stillpoint_format::log::{PatchRange, WritesEncoder};
 use super::SCHEDULES;
 use crate::{
     CellRules, ColdRecords, FoundRecord, KeyImage, Loader, NoLog, Store, StoreConfig, TableId,
-    UnreadableRecord, WaitingWrites, Worker,
+    TakeBeside, UnreadableRecord, WaitingWrites, Worker,
 };
 
 const TABLE: TableId = TableId(0);
@@ -73,6 +73,7 @@ impl ColdRecords for Checkpoint {
         _: u32,
         _: u64,
         key: &[u8],
+        _: &mut TakeBeside<'_>,
     ) -> Result<FoundRecord, UnreadableRecord> {
         thread::yield_now();
         let is_there = all_of_checkpoint().any(|of| of == key);

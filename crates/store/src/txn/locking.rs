@@ -360,11 +360,11 @@ impl Transaction {
     ) -> Result<(), TxError> {
         let DeclaredKey { table, hash, mode, .. } = self.keys.declared()[index];
         let mut version = local.tables.version;
-        if local.loads_ahead() {
-            local.load_ahead(table, self.keys.key(index), hash);
-        }
         let mut backoff = Backoff::new();
         loop {
+            if local.loads_ahead() {
+                local.load_ahead(table, self.keys.key(index), hash)?;
+            }
             if self.gives_way() {
                 local.enter_to_begin()?;
             } else {
@@ -373,6 +373,10 @@ impl Transaction {
             let outcome = self.try_lock_undeclared(local, index, mode, version, &backoff);
             version = local.tables.version;
             local.exit();
+            if local.runs_again(&outcome) {
+                local.missed.forget();
+                continue;
+            }
             match outcome? {
                 Some(()) => return Ok(()),
                 None if local.patience.is_over(backoff.turns()) => {
@@ -505,7 +509,7 @@ impl Transaction {
     /// The cell of a key, made if there is none. Call this inside a read section.
     fn resolve(&mut self, local: &mut Participant, index: usize) -> Result<u64, TxError> {
         let declared = self.keys.declared()[index];
-        match local.find_or_load(declared.table, self.keys.key(index), declared.hash)? {
+        match local.find_loaded(declared.table, self.keys.key(index), declared.hash)? {
             Some(cell) => Ok(cell),
             None => self.add_absent(local, index),
         }

@@ -1,5 +1,6 @@
 //! Transactions on the memory store: locks, deferred writes and the steps of a commit.
 
+mod asking;
 pub(crate) mod commit;
 pub(crate) mod commit_log;
 mod installs;

@@ -588,8 +588,10 @@ impl<'w> Tx<'w> {
     ///
     /// # Errors
     /// [`TxError::NotLocked`] if `parent` was read without its lock: pass it on.
-    /// [`TxError::NotDeclared`] if the table is ordered and the transaction has declared keys. Else as
-    /// for [`key`](Self::key).
+    /// [`TxError::NotDeclared`] if the table is ordered and the transaction has declared keys.
+    /// [`TxError::NotLoaded`] if the record is on the disk and the transaction has declared keys: pass it
+    /// on. Then the transaction gives its locks back, loads the record, and runs again. Else as for
+    /// [`key`](Self::key).
     ///
     /// # Panics
     /// If the transaction has no slot `parent`.

@@ -144,9 +144,25 @@ impl Worker {
 
     /// Sets whether transactions leave records alone that are to be read from a disk, while the store is
     /// served and loaded. A transaction that needs such a record ends with [`TxError::NotLoaded`].
+    /// [`load_missed`](Self::load_missed) loads what was needed since the last call with `true`.
     #[inline]
     pub fn leave_unloaded(&mut self, leaves: bool) {
         self.local.leaves_unloaded = leaves;
+        if leaves && !self.local.missed.is_empty() {
+            self.local.missed.forget();
+        }
+    }
+
+    /// Loads the records for whose lack transactions of this worker have ended, and those that they
+    /// [asked for](Tx::ask_for). Returns whether there were such records.
+    ///
+    /// # Errors
+    /// [`TxError::Unreadable`] if the first of them cannot be read.
+    pub fn load_missed(&mut self) -> Result<bool, TxError> {
+        if self.local.missed.is_empty() {
+            return Ok(false);
+        }
+        self.guarded(|worker| worker.local.load_missed()).map(|()| true)
     }
 
     /// Runs a batch of procedures, each as a transaction of its own, one after the other. Index
@@ -185,7 +201,12 @@ impl Worker {
                 let end = self.ends[at];
                 let large_bytes = || self.large_bytes(first..end);
                 if batch.begins(next + at, &large_bytes) {
-                    let result = self.run_declared(first..end, batch, next + at);
+                    let mut result = self.run_declared(first..end, batch, next + at);
+                    while self.local.runs_again(&result) {
+                        result = self
+                            .load_between_runs()
+                            .and_then(|()| self.run_declared(first..end, batch, next + at));
+                    }
                     batch.ended(next + at, result);
                 }
                 first = end;
@@ -223,9 +244,27 @@ impl Worker {
         let Self { local, transaction, .. } = self;
         local.exit();
         for (index, declared) in transaction.keys.declared().iter().enumerate() {
-            local.load_ahead(declared.table, transaction.keys.key(index), declared.hash);
+            // The lookup of the key tells what cannot be read.
+            let _ = local.load_ahead(declared.table, transaction.keys.key(index), declared.hash);
         }
+        local.missed.forget();
         local.enter_to_begin()
+    }
+
+    /// Loads what a transaction of a batch has missed, which holds no lock any more. Leaves the read
+    /// section for that time.
+    ///
+    /// # Errors
+    /// As [`Participant::load_missed`], or [`TxError::WaitsForItself`].
+    #[cold]
+    fn load_between_runs(&mut self) -> Result<(), TxError> {
+        let Self { local, transaction, .. } = self;
+        local.exit();
+        let loaded = local.load_missed();
+        // The candidates were found in the section that has ended.
+        transaction.keys.forget_candidates();
+        local.enter_to_begin().inspect_err(|_| local.enter())?;
+        loaded
     }
 
     fn prefetch_batch(&mut self) {
@@ -283,6 +322,9 @@ impl Worker {
         let driver = local.store.driver();
         mutant!(in driver; PhaseReadBeforeLocks => driver.note_phase(local.number));
         transaction.begin_declared(keys.start);
+        if local.tables.has_unloaded {
+            local.missed.in_run = false;
+        }
         transaction.keys.check(keys.clone())?;
         let reads_one =
             keys.len() == 1 && transaction.keys.declared()[keys.start].mode == Mode::Read;
@@ -295,11 +337,16 @@ impl Worker {
             }
         }
         let declared = transaction.keys.declared().len();
-        if let Err(error) = transaction.lock_declared(local, keys) {
+        if let Err(error) = transaction.lock_declared(local, keys.clone()) {
             transaction.roll_back(local);
+            if matches!(error, TxError::NotLoaded) {
+                transaction.ask_for_declared(local, keys);
+            }
             return Err(error);
         }
         let ran = batch.run(index, &mut Tx::new(transaction, local));
+        // Whatever the run has made of that.
+        let ran = if local.has_missed() { Err(TxError::NotLoaded) } else { ran };
         let ended = ran.and_then(|()| transaction.commit(local, log));
         if ended.is_err() {
             transaction.roll_back(local);
@@ -355,13 +402,18 @@ impl Worker {
     ) -> Result<Option<FoundValue>, TxError> {
         let hash = self.local.store.hash(table, key);
         let found = self.guarded(|worker| {
-            if worker.local.loads_ahead() {
-                worker.local.load_ahead(table, key, hash);
+            loop {
+                if worker.local.loads_ahead() {
+                    worker.local.load_ahead(table, key, hash)?;
+                }
+                worker.local.enter();
+                let found = worker.local.read_optimistic(table, key, hash, 0, out);
+                worker.local.exit();
+                if !worker.local.runs_again(&found) {
+                    return found;
+                }
+                worker.local.missed.forget();
             }
-            worker.local.enter();
-            let found = worker.local.read_optimistic(table, key, hash, 0, out);
-            worker.local.exit();
-            found
         });
         let (label, stamp, _) = found?;
         self.local.dependencies.add(stamp);

@@ -188,7 +188,7 @@ fn chain_of_16(disk: &Arc<dyn Disk>) -> (Vec<CheckpointEntry>, Records) {
 }
 
 fn find(open: &OpenChain, key: &[u8]) -> Result<Found, LoadError> {
-    open.find(&SoughtKey { table: TABLE, generation: 1, hash: hash(key), key })
+    open.find(&SoughtKey { table: TABLE, generation: 1, hash: hash(key), key }, &mut |_| ())
 }
 
 #[test]
@@ -220,7 +220,43 @@ fn a_hit_reads_two_blocks_at_most_and_a_miss_over_sixteen_checkpoints_hardly_one
     // Another generation of the table has none of them.
     let other = key(3);
     let sought = SoughtKey { table: TABLE, generation: 2, hash: hash(&other), key: &other };
-    assert_eq!(open.find(&sought).expect("sound"), Found::Nothing);
+    assert_eq!(open.find(&sought, &mut |_| ()).expect("sound"), Found::Nothing);
+}
+
+/// The other records of a block that was read are given, but those that a newer checkpoint has.
+#[test]
+fn what_lies_beside_a_key_is_the_newest_of_its_own() {
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(1));
+    let (chain, now) = chain_of_16(&disk);
+    let links: Vec<&CheckpointEntry> = chain.iter().collect();
+    let open = OpenChain::open(&disk, &links, &options(), 2).expect("sound").expect("maps");
+    let mut given = 0;
+    for key in now.keys() {
+        let sought = SoughtKey { table: TABLE, generation: 1, hash: hash(key), key };
+        let found = open.find(&sought, &mut |beside| {
+            given += 1;
+            assert_ne!(beside.key, key);
+            assert_eq!(beside.hash, hash(beside.key));
+            let newest = now.get(beside.key).and_then(|value| value.as_deref());
+            assert_eq!(beside.value, newest, "{}", beside.key.escape_ascii());
+        });
+        found.expect("sound");
+    }
+    assert!(given > now.len(), "{given} records beside {} keys", now.len());
+}
+
+/// A chain needs memory for what counts of it, about.
+#[test]
+fn what_newer_checkpoints_have_is_not_counted_again() {
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(1));
+    let (chain, now) = chain_of_16(&disk);
+    let links: Vec<&CheckpointEntry> = chain.iter().collect();
+    let open = OpenChain::open(&disk, &links, &options(), 2).expect("sound").expect("maps");
+    let all: u64 = chain.iter().map(|entry| entry.records).sum();
+    let live = now.values().filter(|value| value.is_some()).count() as u64;
+    let (records, _) = open.newest_records_and_bytes();
+    assert!(records < all, "{records} of {all} records, {live} live");
+    assert!(records.abs_diff(live) <= live / 5 + 50, "{records} of {all} records, {live} live");
 }
 
 #[test]

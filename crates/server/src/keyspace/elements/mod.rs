@@ -121,6 +121,10 @@ impl TxNodes<'_, '_> {
 }
 
 impl Nodes for TxNodes<'_, '_> {
+    fn ask_for(&mut self, node: u64) -> bool {
+        self.tx.ask_for(self.keys.table, &node_key(self.keys.incarnation, node))
+    }
+
     fn read(&mut self, node: u64) -> Result<Vec<u8>, TxError> {
         let slot = self.slot(node)?;
         Ok(self.tx.value(slot).ok_or_else(damaged)?.to_vec())

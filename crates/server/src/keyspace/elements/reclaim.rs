@@ -70,6 +70,10 @@ pub(in crate::keyspace) fn bury(
     let collection = Elements::stored(kind, grave[GRAVE_HEAD..].to_vec());
     if let Some(few) = collection.and_then(|collection| few_nodes(&collection)) {
         let nodes = few.len();
+        // All of them are loaded together, if some are not in memory.
+        for &node in &few {
+            tx.ask_for(remains.nodes, &node_key(incarnation, node));
+        }
         for node in few {
             let node = tx.key_under(slot, remains.nodes, &node_key(incarnation, node), 0)?;
             tx.delete_slot(node)?;
@@ -279,6 +283,10 @@ impl Reclaimer {
         if !keyspace.has_all() {
             // A scan would wait for the load.
             return;
+        }
+        if !keyspace.has_unreadable_graves() {
+            // A flush of all databases has removed them.
+            self.unreadable.clear();
         }
         let mut cursor = 0;
         while keyspace.has_graves() {

@@ -15,6 +15,7 @@
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
+use std::ops::Range;
 
 use stillpoint::{KeyHasher, TxError};
 
@@ -50,6 +51,9 @@ pub(super) trait Nodes {
     fn add(&mut self, bytes: &[u8]) -> Result<u64, TxError>;
     /// Removes a node.
     fn remove(&mut self, node: u64) -> Result<(), TxError>;
+    /// Whether a node is in memory. Otherwise the node is loaded before the next run, with the one for
+    /// which the present run ends.
+    fn ask_for(&mut self, node: u64) -> bool;
 }
 
 /// Gives the name in a content.
@@ -617,7 +621,7 @@ impl Tree {
             height => children(&self.root, height - 1),
         };
         while let Some((node, height)) = left.pop() {
-            let node = nodes.read(node)?;
+            let node = self.with_others(nodes, 0..u64::MAX, |nodes| nodes.read(node))?;
             bytes += node.len() + overhead;
             if height > 0 {
                 left.extend(children(&node, height - 1));
@@ -653,7 +657,8 @@ impl Tree {
     ) -> Result<(), TxError> {
         let (mut at, mut left) = (from, count.min(self.len));
         while left > 0 && at < self.len {
-            let place = self.place_at(nodes, at)?;
+            let needed = if back { (at + 1).saturating_sub(left)..at + 1 } else { at..at + left };
+            let place = self.with_others(nodes, needed, |nodes| self.place_at(nodes, at))?;
             let leaf = self.leaf(&place);
             let mut seen = 0;
             if back {
@@ -680,6 +685,39 @@ impl Tree {
             }
             left -= seen;
             at = if back { at - seen } else { at + seen };
+        }
+        Ok(())
+    }
+
+    /// Reads nodes. If one of them is not in memory, asks for all nodes of those positions. So few runs
+    /// load them all: each asks for those below the nodes that are in memory.
+    pub(super) fn with_others<R>(
+        &self,
+        nodes: &mut dyn Nodes,
+        positions: Range<u64>,
+        read: impl FnOnce(&mut dyn Nodes) -> Result<R, TxError>,
+    ) -> Result<R, TxError> {
+        let done = read(nodes);
+        if matches!(done, Err(TxError::NotLoaded)) {
+            // The run ends in any case.
+            let _ = self.ask_for(nodes, positions);
+        }
+        done
+    }
+
+    #[cold]
+    fn ask_for(&self, nodes: &mut dyn Nodes, positions: Range<u64>) -> Result<(), TxError> {
+        let mut left = vec![(0, self.height, 0)];
+        while let Some((node, height, mut at)) = left.pop() {
+            let bytes = if node == 0 { Vec::new() } else { nodes.read(node)? };
+            for entry in entries(if node == 0 { &self.root } else { &bytes }, 0) {
+                let next = at + entry.below;
+                let is_in = at < positions.end && next > positions.start;
+                if (is_in || !self.is_counted) && nodes.ask_for(entry.child) && height > 1 {
+                    left.push((entry.child, height - 1, at));
+                }
+                at = next;
+            }
         }
         Ok(())
     }

@@ -122,7 +122,15 @@ impl Tree {
     ) -> Result<u64, TxError> {
         let root = std::mem::take(&mut self.root);
         let by_content = self.by_content;
-        let (new, removed) = cut(nodes, &root, (self.height, 0, by_content), doomed, &mut gone)?;
+        let (new, removed) =
+            match cut(nodes, &root, (self.height, 0, by_content), doomed, &mut gone) {
+                Err(TxError::NotLoaded) => {
+                    self.root = root;
+                    self.ask_for_doomed(nodes, doomed);
+                    return Err(TxError::NotLoaded);
+                }
+                cut => cut?,
+            };
         self.root = new;
         self.len = self.len.saturating_sub(removed);
         if self.root.is_empty() {
@@ -130,6 +138,17 @@ impl Tree {
         }
         self.lower(nodes)?;
         Ok(removed)
+    }
+
+    /// Asks for the nodes of elements that are to be removed.
+    #[cold]
+    fn ask_for_doomed(&self, nodes: &mut dyn Nodes, doomed: Doomed<'_>) {
+        if let Doomed::Positions(ranges) = doomed
+            && let (Some(first), Some(last)) = (ranges.first(), ranges.last())
+        {
+            // The run ends, and has changed some of the nodes. So an error says nothing.
+            let _ = self.ask_for(nodes, first.start..last.end);
+        }
     }
 
     /// Makes this tree, which is empty, of elements in their order.

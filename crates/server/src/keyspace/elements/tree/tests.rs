@@ -57,6 +57,10 @@ impl Nodes for MapNodes {
         assert!(self.nodes.remove(&node).is_some() || self.forgives);
         Ok(())
     }
+
+    fn ask_for(&mut self, _: u64) -> bool {
+        true
+    }
 }
 
 /// Checks the invariants of a subtree; gives its elements. Each node is met once.
@@ -347,7 +351,7 @@ fn separators_of_long_contents_are_short() {
 }
 
 /// Ranges of positions below `len`, which neither touch nor overlap each other.
-fn ranges(rng: &SeededRng, len: u64) -> Vec<std::ops::Range<u64>> {
+fn ranges(rng: &SeededRng, len: u64) -> Vec<Range<u64>> {
     let mut doomed = vec![false; len as usize];
     for _ in 0..rng.below(6) {
         let from = rng.below(len + 1) as usize;
