@@ -305,7 +305,8 @@ impl<'t> Tx<'t> {
     }
 
     /// Gives key `to` the value of key `from`, and this label. Both share the blocks of the value, which is
-    /// not copied in memory. The journal gets the value. Returns false if they
+    /// not copied in memory. The journal gets the value. Delete `from` in the same transaction: blocks that two
+    /// records share are counted once, and a start has memory for each. Returns false if they
     /// [cannot](Self::can_share_slot): then nothing has changed, and the caller puts a copy.
     ///
     /// # Errors

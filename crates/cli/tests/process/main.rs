@@ -2,6 +2,7 @@
 
 mod bounds;
 mod common;
+mod evictions;
 mod forked;
 mod loading;
 mod log;

@@ -39,10 +39,8 @@ impl Keys<'_> {
         let (kind, bytes) = (entry.kind(), entry.len());
         let expire_at_ms = mutant!(entry.expire_at_ms, ExpiryNotRenamed => None);
         self.leave_if_long(bytes as u64 / BYTES_AS_ELEMENT)?;
-        let slot = self.slot(0);
-        if self.of(target, second).share(tx, (slot, 0), kind, expire_at_ms)? {
-            return Ok(());
-        }
+        // Two keys do not share blocks: the log, checkpoints and a start have the value twice, so memory has
+        // to have room for both.
         let mut value = self.take_scratch();
         if let Some(entry) = self.lookup(tx, 0, first) {
             entry.copy_to(&mut value);

@@ -253,9 +253,9 @@ impl Keyspace {
         self.engine().has_all()
     }
 
-    /// Whether some collections have nodes, or have had some that are not removed yet.
-    pub(crate) fn has_nodes(&self) -> bool {
-        !self.has_all() || self.nodes_tables.iter().any(|&table| self.engine().len(table) > 0)
+    /// Nodes of all collections, deleted ones included, as a statistic.
+    pub(crate) fn nodes(&self) -> u64 {
+        self.nodes_tables.iter().map(|&table| self.engine().len(table)).sum()
     }
 
     /// Whether nodes of deleted collections wait to be removed, and can be.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use stillpoint::{MemoryRoom, Session, Stamp, Unflushed};
 
 use crate::error::ServerError;
-use crate::keyspace::{Victims, Woken};
+use crate::keyspace::{NODE_BYTES, Victims, Woken};
 use crate::shared::Shared;
 
 /// The spare memory that is kept: this part of the limit, within the two bounds.
@@ -25,6 +25,8 @@ const SPARE_BYTES_MIN: usize = 1 << 20;
 const SPARE_BYTES_MAX: usize = 256 << 20;
 /// Keys that one turn gives up, about.
 const TURN_KEYS: usize = 1024;
+/// Time after which a turn begins no further choice, in nanoseconds.
+const TURN_NS: u64 = 20_000_000;
 /// Choices in one turn whose keys had all been used since they were drawn.
 const VAIN_MAX: usize = 64;
 /// Time between two looks while memory is scarce, and while it is not.
@@ -86,6 +88,24 @@ impl Coming {
     }
 }
 
+/// Nodes of collections that were given up, and that are still to be removed.
+#[derive(Clone, Copy, Debug, Default)]
+struct BuriedNodes {
+    bytes: usize,
+    /// Nodes of all collections at the last look.
+    nodes: u64,
+}
+
+impl BuriedNodes {
+    /// Notes that there are so many nodes of all collections now, and whether there are graves. Every node
+    /// that is gone may be one of these.
+    fn look(&mut self, nodes: u64, has_graves: bool) {
+        let gone = self.nodes.saturating_sub(nodes) as usize * NODE_BYTES;
+        self.bytes = if has_graves { self.bytes.saturating_sub(gone) } else { 0 };
+        self.nodes = nodes;
+    }
+}
+
 /// Deletions whose memory is not free yet.
 #[derive(Debug)]
 struct Deleted {
@@ -103,6 +123,7 @@ pub(crate) struct Evictor {
     session: Session,
     victims: Victims,
     deleted: VecDeque<Deleted>,
+    buried: BuriedNodes,
     asks: Asks,
     /// Whether records were still to be loaded at the last look.
     was_loading: bool,
@@ -113,8 +134,8 @@ impl Evictor {
     pub(crate) fn new(number: usize, shared: Arc<Shared>, session: Session) -> Self {
         let seed = shared.config.rng.next_u64();
         let victims = Victims::new(seed, shared.keyspace.eviction.policy());
-        let (deleted, asks) = (VecDeque::new(), Asks::default());
-        Self { number, shared, session, victims, deleted, asks, was_loading: false }
+        let (deleted, buried, asks) = Default::default();
+        Self { number, shared, session, victims, deleted, buried, asks, was_loading: false }
     }
 
     /// Runs until the server ends.
@@ -157,7 +178,8 @@ impl Evictor {
         let room = keyspace.engine().memory_room();
         let kept = kept_bytes(room.limit_bytes);
         let deleted: usize = self.deleted.iter().map(|deleted| deleted.bytes).sum();
-        let coming = Coming { deleted, buried: keyspace.buried_bytes() };
+        self.buried.look(keyspace.nodes(), keyspace.has_graves());
+        let coming = Coming { deleted, buried: keyspace.buried_bytes().max(self.buried.bytes) };
         if coming.buried > 0 && (is_asked || room.spare_bytes < kept) {
             keyspace.eviction.ask_to_bury();
             self.shared.mailboxes.wake(0);
@@ -166,7 +188,7 @@ impl Evictor {
         let returning = deleted.max(room.returning_bytes) + room.child_bytes + coming.buried;
         let missing = kept.saturating_sub(room.spare_bytes + returning);
         // A writer may need memory of a size of which there is none, whatever else is spare.
-        let presses = is_asked && self.asks.note(self.shared.config.clock.monotonic_ns());
+        let presses = is_asked && self.asks.note(self.now_ns());
         let moves = is_asked && missing == 0 && self.session.relocate();
         let asked = if is_asked { coming.asked(room.limit_bytes, moves, presses) } else { 0 };
         let wanted = missing.max(asked);
@@ -187,29 +209,39 @@ impl Evictor {
         })
     }
 
-    /// Deletes keys that took `bytes`, or a turn's number of keys. Whether there was any to choose.
+    /// Deletes keys that took `bytes`, or a turn's number of keys. Whether there was any to choose, or may be
+    /// where it has yet to look.
     fn give_up(&mut self, bytes: usize) -> bool {
         let (mut keys, mut sum) = (0, 0);
         let (mut has_found, mut vain) = (false, 0);
-        let now_ms = self.shared.config.clock.wall_ms();
-        while keys < TURN_KEYS && sum < bytes && vain < VAIN_MAX {
+        let (now_ms, start_ns) = (self.shared.config.clock.wall_ms(), self.now_ns());
+        while keys < TURN_KEYS
+            && sum < bytes
+            && vain < VAIN_MAX
+            && self.now_ns() - start_ns < TURN_NS
+        {
             let Self { session, shared, victims, number, .. } = self;
             let place = (session, &shared.keyspace);
             let given_up = victims.delete_some(place, *number, bytes - sum, now_ms);
+            has_found |= given_up.chosen > 0 || given_up.searches;
             if given_up.chosen == 0 {
                 break;
             }
-            has_found = true;
             // All that were chosen may have been used since they were drawn.
             let Some(last) = given_up.last else {
                 vain += 1;
                 continue;
             };
             keys += given_up.keys;
-            sum += given_up.bytes;
+            sum += given_up.bytes + given_up.buried;
+            self.buried.bytes += given_up.buried;
             self.deleted.push_back(Deleted { last, bytes: given_up.bytes, turns: 0 });
         }
         has_found
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.shared.config.clock.monotonic_ns()
     }
 
     /// Waits until the deletions are closed.

@@ -263,7 +263,7 @@ impl LongThread {
             }
             let oldest = queue.parked.iter().position(mine);
             let is_turn = number < LASTING_THREADS && (oldest.is_none() || !self.tried_waiting);
-            if is_turn && let Some(parked) = self.due(&mut queue) {
+            if is_turn && let Some(parked) = self.due(&mut queue, mine) {
                 self.tried_waiting = true;
                 return Next::Run(Box::new(parked));
             }
@@ -288,13 +288,12 @@ impl LongThread {
         }
     }
 
-    /// A write that waits for memory and is to be tried again.
-    fn due(&self, queue: &mut Queue) -> Option<Parked> {
-        let next_ns = queue.waiting.front()?.wait?.next_ns;
-        if self.shared.config.clock.monotonic_ns() < next_ns {
-            return None;
-        }
-        queue.waiting.pop_front()
+    /// A write that waits for memory, is to be tried again, and that this thread may take.
+    fn due(&self, queue: &mut Queue, mine: impl Fn(&Parked) -> bool) -> Option<Parked> {
+        let now_ns = self.shared.config.clock.monotonic_ns();
+        let is_due = |parked: &&Parked| parked.wait.is_some_and(|wait| wait.next_ns <= now_ns);
+        let at = queue.waiting.iter().take_while(is_due).position(mine)?;
+        queue.waiting.remove(at)
     }
 
     fn serve(&mut self, mut parked: Parked) -> Result<(), ServerError> {
@@ -347,9 +346,14 @@ impl LongThread {
         }
         let mut queue = self.desk.queue.lock();
         // The end of the server lets no write wait.
-        if !queue.over {
-            queue.waiting.push_back(parked);
+        if queue.over {
+            return;
         }
+        if queue.waiting.is_empty() {
+            // The other thread may sleep until it is woken, and this one may begin a very long command.
+            self.desk.changed.notify_all();
+        }
+        queue.waiting.push_back(parked);
     }
 
     /// The wait of a write for so much memory, from now on.

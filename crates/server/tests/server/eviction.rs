@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stillpoint::{Config as EngineConfig, Durability};
-use stillpoint_io::{Clock, Disk, RealClock, SimDisk};
+use stillpoint_io::{Call, Clock, Disk, RealClock, SimDisk};
 
 use crate::common::{Client, TestServer, Value, config, encode, eventually, field, opened};
 
@@ -456,6 +456,99 @@ fn a_checkpoint_empties_no_cache() {
         assert!(least * 2 > before, "{scheme}: {least} of {before} keys were left");
     }
     assert!(met > 0, "each checkpoint was over at once");
+}
+
+/// Writers that wait for memory, a second each, stand in no other client's way.
+#[test]
+fn writers_that_wait_hold_nobody_up() {
+    const WRITERS: u64 = 40;
+    let disk = SimDisk::new(5);
+    let server = server_on(&disk, Durability::Relaxed);
+    let mut c = server.client();
+    full(&mut c, "allkeys-lru");
+    assert_eq!(errors_of(&mut c, (0..70_000).map(set)), [""; 0]);
+    let mut writers: Vec<Client> = (0..WRITERS).map(|_| server.client()).collect();
+    // No deletion is closed, so no memory comes back.
+    disk.stall(&[Call::Write, Call::Sync]);
+    let start_ns = RealClock.monotonic_ns();
+    for (number, writer) in (0u64..).zip(&mut writers) {
+        let requests = (0..200).flat_map(|i| set(100_000 + number * 200 + i));
+        writer.send_raw(&requests.collect::<Vec<u8>>());
+    }
+    RealClock.sleep(Duration::from_millis(50));
+    assert!(c.call(&["KEYS", "key:*7"]).items().len() > 1_000);
+    let mut waiting = 0;
+    let mut refused = Vec::new();
+    for writer in &mut writers {
+        let mut replies = 0;
+        while writer.has_reply() {
+            if let Value::Error(error) = writer.read() {
+                refused.push(error);
+            }
+            replies += 1;
+        }
+        waiting += usize::from(replies < 200);
+    }
+    let passed_ms = (RealClock.monotonic_ns() - start_ns) / 1_000_000;
+    disk.resume();
+    // On a machine that needed longer, some were refused rightly, and some replies came late.
+    if passed_ms < 900 {
+        assert_eq!(refused, [""; 0], "refused before their time, within {passed_ms} ms");
+        assert!(waiting > 4, "{waiting} writers wait, and a long command is answered");
+    }
+}
+
+/// Large collections are given up one at a time, and no more of them than there is need.
+#[test]
+fn large_collections_are_not_given_up_in_vain() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    let long = "v".repeat(1_000);
+    let fields: Vec<String> = (0..500).map(|field| format!("field {field}")).collect();
+    for number in 0..12 {
+        for part in 0..10 {
+            let names: Vec<String> = fields.iter().map(|field| format!("{part}{field}")).collect();
+            let key = key(number);
+            let mut words = vec!["HSET", &key];
+            names.iter().for_each(|name| words.extend([name.as_str(), &long]));
+            assert_eq!(c.call(&words), Value::Int(500));
+        }
+    }
+    // Each hash has five megabytes, and the new limit is as much below what they take.
+    let used = field(&c.call(&["INFO", "memory"]).text(), "used_memory");
+    assert!(used > 60_000_000, "{used}");
+    assert_eq!(c.call(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]), Value::ok());
+    assert_eq!(
+        c.call(&["CONFIG", "SET", "maxmemory", &(used - 5_000_000).to_string()]),
+        Value::ok()
+    );
+    eventually("a hash is given up", || evicted(&mut c) > 0);
+    assert_eq!(errors_of(&mut c, (1_000..4_000).map(set)), [""; 0]);
+    RealClock.sleep(Duration::from_millis(200));
+    let gone = evicted(&mut c);
+    assert!(gone < 6, "{gone} of 12 hashes were given up");
+}
+
+/// A few keys with an expiry lie among a great many without one. They are found, and writes are not refused.
+#[test]
+fn few_keys_with_an_expiry_make_room_among_many_without() {
+    const BYTES: usize = 1_500_000;
+    for policy in ["volatile-lru", "volatile-ttl", "volatile-random"] {
+        let server = TestServer::start();
+        let mut c = server.client();
+        full(&mut c, policy);
+        // The keys that stay take three quarters of the memory.
+        let stays = |n: u64| encode(&[b"SET", key(n).as_bytes(), b"v"]);
+        assert_eq!(errors_of(&mut c, (0..250_000).map(stays)), [""; 0], "{policy}");
+        let long = vec![b'l'; BYTES];
+        for number in 0..24 {
+            let name = format!("long:{number}");
+            c.send(&[b"SET", name.as_bytes(), &long, b"EX", b"10000"]);
+            assert_eq!(c.read(), Value::ok(), "{policy}: {number}");
+        }
+        assert!(evicted(&mut c) > 15, "{policy}");
+        assert_eq!(c.call(&["EXISTS", &key(0), &key(249_999)]), Value::Int(2));
+    }
 }
 
 fn server_on(disk: &SimDisk, durability: Durability) -> TestServer {

@@ -10,7 +10,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use stillpoint::{Config as EngineConfig, Durability, Engine, FoundCall};
-use stillpoint_server::logged_requests;
+use stillpoint_server::{logged_requests, with_commands};
 
 use crate::common::{Client, TestServer, Value, config, encode, opened};
 
@@ -185,6 +185,51 @@ fn write_fixture(name: &str) {
     std::fs::write(fixtures().join(format!("{name}.txt")), text).expect("a fixture");
 }
 
+/// Writes the files of a fixture into a directory. Returns its other lines.
+fn unpack(path: &Path, home: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(path).expect("a fixture");
+    let mut others = Vec::new();
+    for line in text.lines() {
+        let Some(file) = line.strip_prefix(FILE) else {
+            others.push(line.to_owned());
+            continue;
+        };
+        let (name, bytes) = file.trim().split_once(' ').expect("a name and bytes");
+        let target = home.join(name);
+        std::fs::create_dir_all(target.parent().expect("a directory")).expect("made");
+        std::fs::write(target, of_base16(bytes)).expect("written");
+    }
+    others
+}
+
+/// In version 1 of the commands, expiries were bytes of the values. A start refuses a log of that version, says what to
+/// do, and changes no file.
+#[test]
+fn a_log_of_an_older_version_of_the_commands_is_refused() {
+    let home = tempfile::tempdir().expect("a directory");
+    let fixture = fixtures().with_file_name("refused").join("commands-1.txt");
+    assert_eq!(unpack(&fixture, home.path()), [""; 0]);
+    let found = || {
+        let mut found = BTreeMap::new();
+        files(home.path(), "", &mut found);
+        found
+    };
+    let before = found();
+    assert!(before.len() > 20 && before.contains_key("MANIFEST"), "{:?}", before.keys());
+    for _ in 0..2 {
+        let config = EngineConfig { data: home.path().to_owned(), ..engine_config() };
+        let error = with_commands(Engine::builder(config)).open().expect_err("an older version");
+        assert!(matches!(error, stillpoint::Error::Recovery(_)), "{error:?}");
+        let said = error.to_string();
+        for part in
+            ["\"commands\" version 1", "open the store with the program", "close it in order"]
+        {
+            assert!(said.contains(part), "{said}");
+        }
+        assert!(found() == before, "a refused start changes nothing");
+    }
+}
+
 #[test]
 fn logs_of_earlier_releases_make_the_same_records() {
     if let Ok(name) = std::env::var("STILLPOINT_GOLDEN") {
@@ -193,20 +238,8 @@ fn logs_of_earlier_releases_make_the_same_records() {
     let mut count = 0;
     for fixture in std::fs::read_dir(fixtures()).expect("fixtures") {
         let path = fixture.expect("an entry").path();
-        let text = std::fs::read_to_string(&path).expect("a fixture");
         let home = tempfile::tempdir().expect("a directory");
-        let mut expected = Vec::new();
-        for line in text.lines() {
-            let Some(file) = line.strip_prefix(FILE) else {
-                expected.push(line.to_owned());
-                continue;
-            };
-            let (name, bytes) = file.trim().split_once(' ').expect("a name and bytes");
-            let bytes = of_base16(bytes);
-            let target = home.path().join(name);
-            std::fs::create_dir_all(target.parent().expect("a directory")).expect("made");
-            std::fs::write(target, bytes).expect("written");
-        }
+        let mut expected = unpack(&path, home.path());
         let mut forms = Forms::default();
         stillpoint::offline::calls(home.path(), &mut |call| forms.add(call)).expect("readable");
         assert!(forms.has_all(), "{}: {forms:?}", path.display());

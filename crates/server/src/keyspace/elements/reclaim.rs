@@ -32,6 +32,15 @@ pub(super) const GRAVE_HEAD: usize = 3;
 /// Graves that one step of a scan looks at.
 const SCAN: usize = 16;
 
+/// What becomes of the nodes of a collection that loses its key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::keyspace) struct Buried {
+    /// Nodes that the transaction removes.
+    pub(in crate::keyspace) removed: usize,
+    /// Nodes that are removed later, at most.
+    pub(in crate::keyspace) left: usize,
+}
+
 /// A part of a collection that is to be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
@@ -56,20 +65,19 @@ pub(in crate::keyspace) struct Remains {
 /// Removes the nodes of the collection at a slot, if it has nodes. A few nodes are removed at once.
 /// For more nodes this writes a grave, and they are removed in the background. So a grave is small
 /// beside the nodes that it stands for, and the graves of a full store fit into the reserve of memory.
-/// Gives the number of nodes, or the least number if they are many.
 pub(in crate::keyspace) fn bury(
     tx: &mut Tx<'_>,
     slot: Slot,
     remains: Remains,
-) -> Result<usize, TxError> {
-    let Some(value) = tx.value(slot) else { return Ok(0) };
+) -> Result<Buried, TxError> {
+    let Some(value) = tx.value(slot) else { return Ok(Buried::default()) };
     let Some((incarnation, grave)) = grave_of(remains.place, &Entry::new(value)) else {
-        return Ok(0);
+        return Ok(Buried::default());
     };
     let kind = Kind::of(grave[GRAVE_HEAD - 1]);
     let collection = Elements::stored(kind, grave[GRAVE_HEAD..].to_vec());
-    if let Some(few) = collection.and_then(|collection| few_nodes(&collection)) {
-        let nodes = few.len();
+    if let Some(few) = collection.as_ref().and_then(few_nodes) {
+        let removed = few.len();
         // All of them are loaded together, if some are not in memory.
         for &node in &few {
             tx.ask_for(remains.nodes, &node_key(incarnation, node));
@@ -78,11 +86,17 @@ pub(in crate::keyspace) fn bury(
             let node = tx.key_under(slot, remains.nodes, &node_key(incarnation, node), 0)?;
             tx.delete_slot(node)?;
         }
-        return Ok(nodes);
+        return Ok(Buried { removed, left: 0 });
     }
     let at = tx.key_under(slot, remains.graves, &incarnation.to_be_bytes(), grave.len())?;
     mutant!(tx.put_slot(at, &grave), GraveForgotten => Ok(()))?;
-    Ok(NODES_AT_ONCE)
+    Ok(Buried { removed: 0, left: collection.as_ref().map_or(NODES_AT_ONCE, nodes_at_most) })
+}
+
+/// Nodes of a collection, at most: no node is without an element, and each has a number.
+fn nodes_at_most(collection: &Elements) -> usize {
+    let elements = collection.tree.len + collection.index.len;
+    collection.keys.last.min(elements) as usize
 }
 
 /// All nodes of a collection, if these are few leaves.
@@ -96,6 +110,12 @@ fn few_nodes(collection: &Elements) -> Option<Vec<u64>> {
         }
     }
     (few.len() <= NODES_AT_ONCE).then_some(few)
+}
+
+/// Whether a value is a collection with nodes, by its first eight bytes.
+pub(in crate::keyspace) fn has_nodes(entry: &Entry<'_>) -> bool {
+    let is_tree = || entry.u64_at(0).is_none_or(|head| head as u8 & IS_TREE != 0);
+    entry.kind().elements().is_some() && is_tree()
 }
 
 /// The header of a collection for its grave, if the collection has nodes.
