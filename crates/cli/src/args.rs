@@ -326,6 +326,10 @@ pub(crate) struct ServeArgs {
     /// [default: 16KiB, or as the store has it]
     #[arg(long, env = "STILLPOINT_PAGE_SIZE", value_name = "SIZE", value_parser = size)]
     pub(crate) page_size: Option<u64>,
+    /// Longest wait of a command for a lock of a program's open transaction, or `never` for no limit. Such
+    /// locks are those of tables of `--checkpoint siren` [default: 10s]
+    #[arg(long, env = "STILLPOINT_LOCK_TIMEOUT", value_name = "TIME", value_parser = interval)]
+    pub(crate) lock_timeout: Option<Interval>,
     /// Password that clients must give with AUTH
     #[arg(long, env = "STILLPOINT_REQUIREPASS", hide_env_values = true, value_name = "PASS")]
     pub(crate) requirepass: Option<String>,

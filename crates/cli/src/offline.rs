@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
-use stillpoint::offline::{self, Extent, VerifiedTree};
+use stillpoint::offline::{self, Extent, VerifiedSirenTable, VerifiedTree};
 use stillpoint::{Config, Engine};
 use stillpoint_server::{
     CollectionCheck, StoredValue, VerifiedCollections, logged_requests, with_commands,
@@ -76,6 +76,10 @@ pub(crate) fn check(
                 json!({"pages": of.pages, "page_bytes": of.page_bytes, "slots": of.slots})
             }),
             "paged_tables": checked.trees.iter().map(tree_json).collect::<Vec<_>>(),
+            "siren": checked.siren.map(|of| {
+                json!({"pages": of.pages, "tuples": of.tuples, "page_bytes": of.page_bytes})
+            }),
+            "siren_tables": checked.siren_tables.iter().map(siren_json).collect::<Vec<_>>(),
             "procedures": procedures,
             "collections": collections.map(|found| {
                 json!({
@@ -123,6 +127,7 @@ fn show_checked(
             "paged table {name}: {records} records in {pages} pages of {levels} levels, every key in order"
         )?;
     }
+    show_siren(checked, out)?;
     for harmless in &checked.harmless {
         writeln!(out, "harmless: {harmless}")?;
     }
@@ -151,6 +156,32 @@ fn show_checked(
         writeln!(out, "sound")?;
     }
     Ok(())
+}
+
+/// Says what `check` found of SIREN tables.
+fn show_siren(checked: &offline::Checked, out: &mut dyn Write) -> std::io::Result<()> {
+    if let Some(of) = &checked.siren {
+        let (pages, tuples, size) = (of.pages, of.tuples, show_size(of.page_bytes as u64));
+        writeln!(
+            out,
+            "siren pages: {pages} with {tuples} tuples, of {size} or more, every checksum right, every disk \
+             page used once"
+        )?;
+    }
+    for table in &checked.siren_tables {
+        let VerifiedSirenTable { name, records, pages } = table;
+        writeln!(
+            out,
+            "siren table {name}: {records} records in {pages} pages, every key in order, every version in its \
+             page"
+        )?;
+    }
+    Ok(())
+}
+
+fn siren_json(table: &VerifiedSirenTable) -> Value {
+    let VerifiedSirenTable { name, records, pages } = table;
+    json!({"name": name, "records": records, "pages": pages})
 }
 
 fn tree_json(tree: &VerifiedTree) -> Value {
@@ -188,6 +219,14 @@ pub(crate) fn inspect(dir: &Path, as_json: bool, out: &mut dyn Write) -> Done {
             "log_bytes": inspection.logs.map(|logs| logs.replay_bytes),
             "gsn_max": inspection.logs.map(|logs| logs.gsn_max),
             "pages": inspection.pages.as_ref().map(pages_json),
+            "siren": inspection.siren.as_ref().map(|of| {
+                json!({
+                    "level": of.level,
+                    "page_bytes": of.page_bytes,
+                    "pages": of.pages,
+                    "file_pages": of.file_pages,
+                })
+            }),
             "damage": inspection.damage,
         });
         writeln!(out, "{all}")?;
@@ -249,7 +288,7 @@ fn pages_json(of: &offline::InspectedPages) -> Value {
     })
 }
 
-/// Lists the tables, with their kinds, and the pages of paged ones.
+/// Lists the tables, with their kinds, and the pages of other kinds than memory.
 fn show_tables(inspection: &offline::Inspection, out: &mut dyn Write) -> std::io::Result<()> {
     for table in &inspection.manifest.tables {
         let (name, id, generation) = (&table.name, table.id, table.generation);
@@ -259,7 +298,33 @@ fn show_tables(inspection: &offline::Inspection, out: &mut dyn Write) -> std::io
         };
         writeln!(out, "table        {name} (number {id}, generation {generation}{kind})")?;
     }
-    inspection.pages.as_ref().map_or(Ok(()), |pages| show_pages(pages, inspection, out))
+    inspection.pages.as_ref().map_or(Ok(()), |pages| show_pages(pages, inspection, out))?;
+    inspection.siren.as_ref().map_or(Ok(()), |siren| show_siren_pages(siren, inspection, out))
+}
+
+/// Says what `inspect` found of the pages of SIREN tables.
+fn show_siren_pages(
+    of: &offline::InspectedSiren,
+    inspection: &offline::Inspection,
+    out: &mut dyn Write,
+) -> std::io::Result<()> {
+    let level = of.level;
+    match (of.page_bytes, of.file_pages) {
+        (Some(page_bytes), Some(file_pages)) => {
+            let (size, bytes) =
+                (show_size(page_bytes as u64), show_size(file_pages * page_bytes as u64));
+            writeln!(
+                out,
+                "siren pages  of {size}, in {file_pages} disk pages of {bytes}, level {level}"
+            )?;
+        }
+        _ => writeln!(out, "siren pages  of level {level}")?,
+    }
+    for (table, pages) in &of.pages {
+        let name = inspection.manifest.table(*table).map_or("", |table| &table.name);
+        writeln!(out, "in pages     table {name} in {pages} siren pages")?;
+    }
+    Ok(())
 }
 
 /// Says what `inspect` found of the pages of paged tables.

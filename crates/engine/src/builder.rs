@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use stillpoint_format::manifest::TableEntry;
+use stillpoint_format::manifest::{TableEntry, TableKind as KindName};
 use stillpoint_io::Cancel;
 use stillpoint_recovery::Progress;
 use stillpoint_store::TableId;
@@ -196,11 +196,16 @@ pub(crate) struct PendingProcedures<'a>(Vec<(String, MakeProcedure<'a>)>);
 
 impl PendingProcedures<'_> {
     /// Makes the procedures. Adds tables that procedures ask for and that are missing to `entries`.
-    pub(crate) fn make(self, entries: &mut Vec<TableEntry>) -> Result<Procedures, Error> {
+    /// These tables are of `kind`.
+    pub(crate) fn make(
+        self,
+        entries: &mut Vec<TableEntry>,
+        kind: &KindName,
+    ) -> Result<Procedures, Error> {
         let mut made = Procedures::default();
         for (name, make) in self.0 {
             check_name("procedure", &name)?;
-            let procedure = make(&mut Tables { entries })?;
+            let procedure = make(&mut Tables { entries, kind })?;
             if !made.add(name.clone(), procedure) {
                 let reason = format!(
                     "{name:?} is given twice: procedures differ in their names or versions"
@@ -216,6 +221,8 @@ impl PendingProcedures<'_> {
 #[derive(Debug)]
 pub struct Tables<'a> {
     entries: &'a mut Vec<TableEntry>,
+    /// The kind of tables that are made.
+    kind: &'a KindName,
 }
 
 impl Tables<'_> {
@@ -226,6 +233,6 @@ impl Tables<'_> {
     /// [`Error::TableName`] if the name cannot be used.
     pub fn table(&mut self, name: &str) -> Result<TableId, Error> {
         tables::check_table_name(name)?;
-        Ok(tables::find_or_add(self.entries, &[name])?[0])
+        Ok(tables::find_or_add(self.entries, &[name], self.kind)?[0])
     }
 }

@@ -8,9 +8,9 @@ use stillpoint_format::ident::StoreId;
 use stillpoint_format::manifest::Manifest;
 use stillpoint_format::names;
 use stillpoint_io::{Disk, Rng};
-use stillpoint_paged::KIND_NAME;
 
 use crate::error::Error;
+use crate::kinds::OF_ENGINE;
 
 /// The one owner of the MANIFEST.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(crate) fn read_with_kinds(disk: &dyn Disk, kinds: &[&str]) -> Result<Option<
     let path = Path::new(names::MANIFEST);
     if !disk.exists(path)? {
         let mut left = disk.list(Path::new(""))?;
-        let dirs = [names::CHECKPOINT_DIR, names::LOG_DIR, names::PAGES_DIR];
+        let dirs = [names::CHECKPOINT_DIR, names::LOG_DIR, names::PAGES_DIR, names::SIREN_DIR];
         left.retain(|name| dirs.contains(&&**name));
         for at in (0..left.len()).rev() {
             if disk.list(Path::new(&left[at]))?.is_empty() {
@@ -45,7 +45,7 @@ pub(crate) fn read_with_kinds(disk: &dyn Disk, kinds: &[&str]) -> Result<Option<
         return Err(Error::ManifestMissing { directory, found: left.join(" and ") });
     }
     let bytes = stillpoint_io::read_all(disk, path)?;
-    let kinds: Vec<&str> = kinds.iter().copied().chain([KIND_NAME]).collect();
+    let kinds: Vec<&str> = kinds.iter().copied().chain(OF_ENGINE).collect();
     Manifest::decode_with_kinds(&bytes, &kinds)
         .map(Some)
         .map_err(|source| Error::Manifest { file: disk.describe(path), source })

@@ -29,7 +29,8 @@ pub struct Config {
     /// has open, before it refuses. A killed process takes a moment to end.
     pub lock_wait: Duration,
     /// Name of the checkpoint scheme, as [`checkpoint_schemes`](crate::checkpoint_schemes) lists
-    /// them.
+    /// them. With `siren` or `siren-semi-fuzzy`, tables without a named kind are
+    /// [SIREN tables](crate::Kind::Siren).
     pub checkpoint: String,
     /// Time from one checkpoint to the next, if anything was committed since. `None` means never.
     pub checkpoint_every: Option<Duration>,
@@ -80,13 +81,14 @@ pub struct Config {
     /// error.
     pub max_memory_bytes: usize,
     /// Longest wait for a lock of a key in a table of another kind than the memory store. Then the
-    /// transaction ends with [`TxError::LockTimeout`](crate::TxError::LockTimeout). `None` for no limit.
+    /// transaction ends with [`TxError::LockTimeout`](crate::TxError::LockTimeout). A flush of such tables
+    /// waits as long. Waits for locks of records in memory have no limit. `None` for no limit.
     pub lock_timeout: Option<Duration>,
     /// Greatest age of a [transaction that stays open](crate::Session::begin). Then each use of it ends with
     /// [`TxError::TooOld`](crate::TxError::TooOld). `None` for no limit.
     pub transaction_age_max: Option<Duration>,
-    /// Most bytes of writes that a transaction which stays open remembers, to undo them. They are those to
-    /// tables of other kinds than the memory store. `None` for no limit.
+    /// Most bytes of values that a transaction which stays open writes to tables of other kinds than the
+    /// memory store, and remembers to undo them. `None` for no limit.
     pub transaction_bytes_max: Option<usize>,
     /// Bytes of the pool of stable versions, for checkpoint schemes that have one. The pool counts against
     /// [`max_memory_bytes`](Self::max_memory_bytes) from the start. `None` for a fifth of that.
@@ -96,6 +98,7 @@ pub struct Config {
     pub pool_bytes: Option<usize>,
     /// Bytes of memory of the tuples in [SIREN tables](crate::Kind::Siren). They count against
     /// [`max_memory_bytes`](Self::max_memory_bytes) from the start. `None` for a store without such tables.
+    /// If [`checkpoint`](Self::checkpoint) names SIREN, `None` means seven eighths of that.
     pub siren_bytes: Option<usize>,
     /// Bytes of a page of paged tables: a power of two from 4 KiB to 64 KiB. The first paged table of a
     /// store fixes the size, and a later opening with another one is refused. `None` for the size that the
@@ -232,10 +235,14 @@ impl Config {
         }
     }
 
-    /// The row of the checkpoint scheme.
+    /// The row of the checkpoint scheme of records in memory. A form of SIREN's checkpoint leaves these to
+    /// the default scheme.
     pub(crate) fn checkpoint_row(&self) -> Result<&'static stillpoint_checkpoint::Row, Error> {
-        let row = stillpoint_checkpoint::registry::REGISTRY.find(&self.checkpoint);
-        row.map_err(|unknown| Error::Config { setting: "checkpoint", reason: unknown.to_string() })
+        crate::checkpoint_scheme_named(&self.checkpoint)
+            .map_err(|reason| Error::Config { setting: "checkpoint", reason })?;
+        let name = self.siren_row().map_or(&*self.checkpoint, |_| crate::CHECKPOINT_SCHEME_DEFAULT);
+        let row = stillpoint_checkpoint::registry::REGISTRY.find(name);
+        Ok(row.expect("a scheme of that name, or the default one"))
     }
 
     /// Checks that the settings allow tables of other kinds than the memory store.

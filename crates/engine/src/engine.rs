@@ -15,7 +15,7 @@ use crate::checkpoints::{CheckpointCounts, Wish};
 use crate::config::{CheckpointPolicy, Config};
 use crate::error::Error;
 use crate::guards::Inside;
-use crate::kinds::{Operations, Parts, WaitLimits};
+use crate::kinds::{Operations, Parts};
 use crate::log::{CommitCounter, SessionLog};
 use crate::named;
 use crate::session::Session;
@@ -178,10 +178,7 @@ impl Engine {
         let parts = (!shared.kinds.is_empty()).then(|| {
             let (journal, open) = (shared.journal.clone(), shared.open.clone());
             let operations = Operations::new(journal, log, commits.clone(), open);
-            let limits = WaitLimits {
-                clock: shared.config.environment.clock.clone(),
-                timeout: shared.config.lock_timeout,
-            };
+            let limits = shared.wait_limits();
             Parts::new(shared.kinds.clone(), shared.store.clone(), operations, limits)
         });
         let commit_log: Box<dyn CommitLog> = if shared.records_commits {
@@ -278,8 +275,9 @@ impl Engine {
 
     /// Holds the files of checkpoints, so that a chain can be copied while the store is served. Copy the
     /// MANIFEST first, then the checkpoints that it names, and drop the hold.
-    /// [`offline::restore`](crate::offline::restore) makes a store of the copy. Until the hold is
-    /// dropped, checkpoints that were replaced take space.
+    /// [`offline::restore`](crate::offline::restore) makes a store of the copy, if it has tables in memory
+    /// alone: the pages of other kinds are not held. Until the hold is dropped, checkpoints that were
+    /// replaced take space.
     ///
     /// # Errors
     /// [`Error::Config`] if `holder` holds the files already, or is no name of 1 to 64 printable
@@ -368,13 +366,30 @@ impl Engine {
         self.shared.store.keep_accesses()
     }
 
+    /// Whether [`Session::scan_uses`] shows the records of tables that are made without the name of a kind.
+    ///
+    /// # Errors
+    /// [`Error::Config`]: these tables are of another kind than the memory store.
+    pub fn shows_uses(&self) -> Result<(), Error> {
+        let Some(row) = self.shared.config.siren_row() else { return Ok(()) };
+        let reason = format!(
+            "{} is for tables of kind siren, which do not show how their records are used, so that none \
+             can be given up at full memory: choose max-memory-policy noeviction",
+            row.name()
+        );
+        Err(Error::Config { setting: "checkpoint", reason })
+    }
+
     /// Room below the memory limit, at this moment.
     pub fn memory_room(&self) -> MemoryRoom {
         let store = &self.shared.store;
         let (returning_bytes, waiting_bytes) = store.returning_bytes();
+        let siren = self.shared.of_engine.siren.as_ref().map(|siren| siren.stats());
+        let (siren_limit, siren_held) =
+            siren.map_or((0, 0), |siren| (siren.memory_bytes, siren.held_bytes));
         MemoryRoom {
-            limit_bytes: store.max_memory_bytes(),
-            spare_bytes: store.spare_bytes(),
+            limit_bytes: store.max_memory_bytes().saturating_add(siren_limit),
+            spare_bytes: store.spare_bytes() + siren_limit.saturating_sub(siren_held),
             returning_bytes,
             waiting_bytes,
             child_bytes: store.child_bytes().0,
@@ -383,8 +398,11 @@ impl Engine {
 
     /// Sets the memory limit. Memory already in use stays in use.
     pub fn set_max_memory_bytes(&self, bytes: usize) {
-        let pool = self.shared.config.pool_bytes.unwrap_or(0);
-        self.shared.store.set_max_memory_bytes(bytes.saturating_sub(pool));
+        let Shared { config, of_engine, store, .. } = &*self.shared;
+        let siren = config.siren_share(bytes).unwrap_or(0);
+        of_engine.siren.iter().for_each(|kind| kind.set_memory_bytes(siren));
+        let others = config.pool_bytes.unwrap_or(0) + siren;
+        store.set_max_memory_bytes(bytes.saturating_sub(others));
     }
 
     /// When checkpoints are taken and merged.
@@ -460,7 +478,7 @@ impl Engine {
             return Ok(());
         }
         self.shared.load.stop();
-        self.shared.checkpoints.stop();
+        self.shared.stop_checkpoints();
         // All threads end before the first error is returned.
         let ended: Vec<_> = self.threads.lock().drain(..).map(JoinHandle::join).collect();
         self.shared.checkpoints.wait_for_view();
@@ -475,7 +493,7 @@ impl Drop for Engine {
             // itself later.
             self.shared.stopping.store(true, Release);
             self.shared.load.stop();
-            self.shared.checkpoints.stop();
+            self.shared.stop_checkpoints();
         } else if self.stop_threads().is_err() {
             self.shared.fail("a background thread panicked".to_owned());
         }

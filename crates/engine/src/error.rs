@@ -37,11 +37,13 @@ pub enum Error {
     /// The pages of SIREN's tables cannot be opened.
     #[error("tables of kind siren: {0}")]
     Siren(#[from] stillpoint_siren::SirenError),
-    /// The store has paged tables, and the tool does not work on those.
-    #[error("{} has paged tables{}, and {reason}", dir.display(), listed(names))]
-    PagedTables {
+    /// The store has tables of another kind than memory, and the tool does not work on those.
+    #[error("{} has {kind} tables{}, and {reason}", dir.display(), listed(names))]
+    OtherKinds {
         /// The data directory.
         dir: PathBuf,
+        /// The kind, `paged` or `siren`.
+        kind: &'static str,
         /// Names of the tables. Empty if they are not known.
         names: Vec<String>,
         /// The reason and the cure.
@@ -300,8 +302,11 @@ impl Error {
         match self {
             Self::Manifest { .. } | Self::ManifestMissing { .. } => true,
             Self::Pages(error) => error.is_damage(),
+            Self::Siren(error) => error.is_damage(),
             Self::Recovery(error) if error.is_damage() => true,
-            _ => self.abandoned().is_some_and(stillpoint_paged::is_damage),
+            _ => self.abandoned().is_some_and(|reason| {
+                stillpoint_paged::is_damage(reason) || stillpoint_siren::is_damage(reason)
+            }),
         }
     }
 

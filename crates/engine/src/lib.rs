@@ -114,7 +114,7 @@ pub use unflushed::Unflushed;
 
 /// Names of the checkpoint schemes and a line about each, for help texts.
 pub fn checkpoint_schemes() -> impl Iterator<Item = (&'static str, &'static str)> {
-    stillpoint_checkpoint::registry::REGISTRY.help()
+    stillpoint_checkpoint::registry::REGISTRY.help().chain(stillpoint_siren::ROWS.help())
 }
 
 /// Name of the checkpoint scheme that has this name or alias.
@@ -122,8 +122,14 @@ pub fn checkpoint_schemes() -> impl Iterator<Item = (&'static str, &'static str)
 /// # Errors
 /// No scheme has it. The text lists all names.
 pub fn checkpoint_scheme_named(name: &str) -> Result<&'static str, String> {
+    if let Ok(row) = stillpoint_siren::ROWS.find(name) {
+        return Ok(row.name());
+    }
     let row = stillpoint_checkpoint::registry::REGISTRY.find(name);
-    row.map(|row| row.name).map_err(|unknown| unknown.to_string())
+    row.map(|row| row.name).map_err(|unknown| {
+        let more: Vec<_> = stillpoint_siren::ROWS.names().collect();
+        format!("{unknown}, {}", more.join(", "))
+    })
 }
 
 /// Name of the checkpoint scheme of a store whose settings name none.

@@ -1,12 +1,13 @@
 //! Work on data directories that are not open: check, inspect, calls, dump, load, merge, restore, repair.
 
 mod calls;
+mod kinds;
 mod load;
 mod look;
 mod merge;
-mod paged;
 mod repair;
 mod restore;
+mod siren;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,6 +31,7 @@ pub(crate) use look::{check_with, dump_with};
 pub use merge::{adopt, merge};
 pub use repair::{Repair, repair};
 pub use restore::restore;
+pub use siren::{InspectedSiren, VerifiedSiren, VerifiedSirenTable};
 
 /// A data directory, locked while this value lives.
 struct Directory {

@@ -25,7 +25,7 @@ use crate::loading::BackgroundLoad;
 use crate::procedure::Procedures;
 use crate::repeat;
 use crate::shared::Shared;
-use crate::tables::new_table;
+use crate::tables::{name_kinds, new_table};
 use crate::undone::{self, Overwritten};
 
 /// Time between two attempts to lock a directory in use.
@@ -43,7 +43,7 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     let mut plan = plan(&config, &read, &names, &mut *progress)?;
     let (kinds, of_engine) = open_kinds(kinds, &config, &disk, &plan.manifest)?;
     let mut tables = plan.manifest.tables.clone();
-    let procedures = procedures.make(&mut tables)?;
+    let procedures = procedures.make(&mut tables, &config.usual_kind())?;
     let Capabilities { records_commits, logs_calls_alone, logs_before_images } =
         crate::journal_row(&config.journal)?.capabilities;
     let wanted = Manifest { tables, ..plan.manifest.clone() };
@@ -154,6 +154,7 @@ fn begin_incarnation(
 ) -> Result<Catalog, Error> {
     let catalog = Catalog::new(disk.clone(), plan.manifest.clone());
     let mut next = Manifest { tables, ..plan.successor(logs, ends) };
+    name_kinds(&mut next, plan.gsn_floor);
     if let Some(present) = next.incarnations.last_mut() {
         present.scheme = Some(scheme.to_owned());
     }

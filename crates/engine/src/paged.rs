@@ -2,60 +2,29 @@
 
 use std::sync::Arc;
 
-use stillpoint_format::manifest::{Manifest, TableKind as KindName};
+use stillpoint_format::manifest::Manifest;
 use stillpoint_format::pages::{PAGE_BYTES_MAX, PAGE_BYTES_MIN};
 use stillpoint_io::Disk;
 use stillpoint_paged::{
-    KIND_NAME, NamedPages, PAGE_BYTES_DEFAULT, POOL_PAGES_MIN, PageStore, PageStoreConfig, Paged,
-    Pool,
+    NamedPages, PAGE_BYTES_DEFAULT, POOL_PAGES_MIN, PageStore, PageStoreConfig, Paged, Pool,
 };
-use stillpoint_store::TableId;
-use stillpoint_txn::{KindTable, TableKind};
+use stillpoint_txn::TableKind;
 
 use crate::config::Config;
 use crate::error::Error;
-use crate::kinds::Kinds;
+use crate::kinds::{Kinds, TablesOfKind};
+
+pub(crate) use stillpoint_paged::KIND_NAME;
 
 /// Memory that a pool leaves for records in memory, at least.
 pub(crate) const STORE_BYTES_MIN: usize = 32 << 20;
 
-/// What a MANIFEST says about paged tables.
-#[derive(Debug, Default)]
-pub(crate) struct PagedTables<'m> {
-    /// Names of the tables.
-    pub(crate) names: Vec<&'m str>,
-    /// The tables, in the order of the names.
-    pub(crate) tables: Vec<KindTable<'m>>,
-}
-
-impl<'m> PagedTables<'m> {
-    pub(crate) fn of(manifest: &'m Manifest) -> Self {
-        let mut found = Self::default();
-        for table in &manifest.tables {
-            if matches!(&table.kind, KindName::Other(name) if name == KIND_NAME) {
-                found.names.push(&table.name);
-                let (id, generation) = (TableId(table.id), table.generation);
-                found.tables.push(KindTable { id, generation, section: table.private.as_deref() });
-            }
-        }
-        found
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.names.is_empty()
-    }
-
-    /// What the sections say of the pages.
-    ///
-    /// # Errors
-    /// A section cannot be read, or contradicts the others.
-    pub(crate) fn named(&self) -> Result<NamedPages, Error> {
-        Ok(NamedPages::of(&self.sections())?)
-    }
-
-    pub(crate) fn sections(&self) -> Vec<&'m str> {
-        self.tables.iter().filter_map(|table| table.section).collect()
-    }
+/// What the sections of paged tables say of the pages.
+///
+/// # Errors
+/// A section cannot be read, or contradicts the others.
+pub(crate) fn named(tables: &TablesOfKind<'_>) -> Result<NamedPages, Error> {
+    Ok(NamedPages::of(&tables.sections())?)
 }
 
 /// The size of a pool.
@@ -84,7 +53,7 @@ impl Config {
     /// store, and `None` before the store is read. Gives the size of the pool; `None` without one.
     pub(crate) fn check_pool(
         &self,
-        tables: Option<&PagedTables<'_>>,
+        tables: Option<&TablesOfKind<'_>>,
     ) -> Result<Option<PoolSize>, Error> {
         let refuse = |setting, reason: String| Err(Error::Config { setting, reason });
         let Some(pool) = self.pool_bytes else {
@@ -105,8 +74,7 @@ impl Config {
             let reason = format!("{page} bytes are no page: a power of two from 4 to 64 KiB");
             return refuse("page_size", reason);
         }
-        let named = tables.map_or(Ok(NamedPages::default()), PagedTables::named)?;
-        let of_store = named.page_bytes;
+        let of_store = tables.map_or(Ok(NamedPages::default()), named)?.page_bytes;
         if let (Some(asked), Some(found)) = (self.page_bytes, of_store)
             && asked != found
         {
@@ -148,7 +116,9 @@ impl Config {
 
     /// Bytes of the memory limit that are left for records in memory.
     pub(crate) fn store_memory_bytes(&self) -> usize {
-        self.max_memory_bytes - self.pool_bytes.unwrap_or(0) - self.siren_bytes.unwrap_or(0)
+        self.max_memory_bytes
+            - self.pool_bytes.unwrap_or(0)
+            - self.siren_memory_bytes().unwrap_or(0)
     }
 }
 
@@ -162,7 +132,7 @@ pub(crate) fn open(
     disk: &Arc<dyn Disk>,
     manifest: &Manifest,
 ) -> Result<Option<Arc<Paged>>, Error> {
-    let tables = PagedTables::of(manifest);
+    let tables = TablesOfKind::of(manifest, KIND_NAME);
     let Some(PoolSize { frames, page_bytes }) = config.check_pool(Some(&tables))? else {
         return Ok(None);
     };
@@ -171,7 +141,7 @@ pub(crate) fn open(
         page_bytes,
         growth_bytes: config.page_growth_bytes,
         held_back: frames as u64 + 2 * 1024,
-        counts: tables.named()?.map,
+        counts: named(&tables)?.map,
     };
     let store = PageStore::open(&**disk, pages)?;
     let pool = Pool::new(frames, page_bytes, Arc::new(store))?;

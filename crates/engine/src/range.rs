@@ -1,4 +1,4 @@
-//! The records of a range, of an ordered table in memory or of a paged table.
+//! The records of a range, of an ordered table in memory, of a paged table or of a SIREN table.
 
 use std::ops::{Bound, RangeBounds};
 

@@ -72,10 +72,11 @@ impl Session {
     /// returns once all the transaction's writes and reads survive any crash.
     ///
     /// A transaction that meets another one's lock is rolled back and tried again. So `body` may
-    /// run several times: 17 at most, unless tables are flushed meanwhile. The body must have no
-    /// effects but through `tx`, and use no other session. If `body` returns an error, the
-    /// transaction is rolled back. The error is returned once the transaction's reads survive any
-    /// crash.
+    /// run several times: 17 at most, unless tables are flushed meanwhile. An
+    /// [open transaction](Self::begin) may hold a lock in a table of another kind than the memory store.
+    /// Then the body may run more often. The body must have no effects but through `tx`, and use no other session. If `body` returns an
+    /// error, the transaction is rolled back. The error is returned once the transaction's reads survive
+    /// any crash.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -163,6 +164,7 @@ impl Session {
     pub(crate) fn take_back(&mut self, worker: SessionWorker, parts: Option<Parts>) {
         (self.worker, self.parts) = (worker, parts);
         if let Some(parts) = &mut self.parts {
+            (parts.bytes_max, parts.stays_open) = (None, false);
             parts.give_dependencies(&mut self.worker);
         }
         self.note_failure();
@@ -264,6 +266,16 @@ impl Session {
     pub fn load_missed(&mut self) -> Result<bool, Error> {
         Inside::refuse_in_batch("load_missed")?;
         Ok(self.worker.load_missed()?)
+    }
+
+    /// Sets whether this session leaves locks in tables of other kinds alone that others hold for longer than a
+    /// moment. The holder may be an [open transaction](Self::begin) that waits for a person. For event loops,
+    /// which have other clients. A transaction that meets such a lock ends with [`TxError::Held`]. It may run
+    /// again later.
+    pub fn leave_held(&mut self, leaves: bool) {
+        if let Some(parts) = &mut self.parts {
+            parts.limits.leaves_held = leaves;
+        }
     }
 
     /// Group commit. In strict durability, waits until all reads and writes of this session's

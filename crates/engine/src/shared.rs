@@ -18,7 +18,7 @@ use crate::checkpoints::Checkpoints;
 use crate::config::Config;
 use crate::error::Error;
 use crate::guards::Seats;
-use crate::kinds::{Kinds, OfEngine, OpenTransactions};
+use crate::kinds::{Kinds, OfEngine, OpenTransactions, WaitLimits};
 use crate::life::Life;
 use crate::loading::BackgroundLoad;
 use crate::log::CommitCounters;
@@ -65,6 +65,18 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Lets no further checkpoint begin but a last one, and the one under way end soon.
+    pub(crate) fn stop_checkpoints(&self) {
+        self.checkpoints.stop();
+        self.kinds.kinds.iter().for_each(|kind| kind.hurry());
+    }
+
+    /// How long transactions wait for locks of tables of other kinds.
+    pub(crate) fn wait_limits(&self) -> WaitLimits {
+        let clock = self.config.environment.clock.clone();
+        WaitLimits { clock, timeout: self.config.lock_timeout, leaves_held: false }
+    }
+
     #[inline]
     pub(crate) fn admit(&self, log: u8) -> Result<(), Error> {
         self.life.check()?;
@@ -124,7 +136,8 @@ impl Shared {
         if self.scheme.is_none() {
             return 0;
         }
-        let bytes = self.checkpoints.needed_bytes(self) + self.journal.headroom_bytes();
+        let of_kinds: u64 = self.kinds.kinds.iter().map(|kind| kind.checkpoint_bytes()).sum();
+        let bytes = self.checkpoints.needed_bytes(self) + of_kinds + self.journal.headroom_bytes();
         self.journal.set_reserve(bytes);
         bytes
     }

@@ -153,7 +153,10 @@ impl Engine {
         let shared = &self.shared;
         shared.health()?;
         let point = shared.scheme.as_ref().map(|scheme| scheme.point_of_consistency());
-        if !matches!(point, Some(PointOfConsistency::Virtual | PointOfConsistency::Physical)) {
+        let has_point =
+            matches!(point, Some(PointOfConsistency::Virtual | PointOfConsistency::Physical));
+        // The tables of such a store are not in memory, so a view would show none of them.
+        if !has_point || shared.config.siren_row().is_some() {
             return Err(Error::NoSnapshots { scheme: shared.config.checkpoint.clone() });
         }
         shared.load.wait(shared)?;

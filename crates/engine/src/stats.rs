@@ -67,10 +67,13 @@ pub struct MemoryRoom {
 
 pub(crate) fn gather(shared: &Shared) -> Stats {
     let commits = shared.commit_count();
+    let siren = shared.of_engine.siren.as_ref().map(|siren| siren.stats());
     let pool_bytes = shared.config.pool_bytes.unwrap_or(0);
+    let siren_bytes = siren.map_or(0, |siren| siren.held_bytes);
+    let others_max_bytes = pool_bytes + siren.map_or(0, |siren| siren.memory_bytes);
     Stats {
-        memory_bytes: shared.store.held_bytes() + pool_bytes,
-        max_memory_bytes: shared.store.max_memory_bytes().saturating_add(pool_bytes),
+        memory_bytes: shared.store.held_bytes() + pool_bytes + siren_bytes,
+        max_memory_bytes: shared.store.max_memory_bytes().saturating_add(others_max_bytes),
         commits,
         checkpoints: shared
             .checkpoints
@@ -80,13 +83,16 @@ pub(crate) fn gather(shared: &Shared) -> Stats {
         recovered: shared.load.recovered(&shared.recovered),
         epoch: shared.store.driver().now().epoch(),
         incarnation: shared.incarnation,
-        checkpoint_scheme: shared.scheme_name.to_owned(),
+        checkpoint_scheme: match shared.config.siren_row() {
+            Some(row) => row.name().to_owned(),
+            None => shared.scheme_name.to_owned(),
+        },
         checkpoint_copies: shared.store.copies(),
         checkpoint_child_bytes: shared.store.child_bytes().0,
         checkpoint_last_child_bytes: shared.store.child_bytes().1,
         stable_pool: shared.store.stable_pool_bytes(),
         journal_scheme: shared.config.journal.clone(),
         pool: shared.of_engine.paged.as_ref().map(|paged| paged.stats()),
-        siren: shared.of_engine.siren.as_ref().map(|siren| siren.stats()),
+        siren,
     }
 }

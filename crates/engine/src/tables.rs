@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use parking_lot::MutexGuard;
 use stillpoint_format::manifest::{Emptied, Manifest, TableEntry, TableKind};
 use stillpoint_paged::KIND_NAME;
 use stillpoint_store::{NewTable, RegionError, Replaced, Store, TableId};
@@ -19,6 +20,7 @@ use crate::engine::Engine;
 use crate::error::{Error, SnapshotEnd};
 use crate::guards::Inside;
 use crate::kinds::checkpoint::new_entry;
+use crate::kinds::{Locked, LongWait};
 use crate::named::OWN_TABLES;
 use crate::shared::Shared;
 
@@ -56,7 +58,8 @@ impl Engine {
         let _changing = shared.catalog.change_tables();
         let before = shared.catalog.now().tables;
         let mut after = before.clone();
-        let ids = find_or_add(&mut after, names)?;
+        let ids = find_or_add(&mut after, names, &shared.config.usual_kind())?;
+        let of_kinds = prepare_new(shared, &before, &mut after)?;
         // Every step that can fail comes first. Only after a crash may the MANIFEST name a missing
         // table, and then the next opening makes it.
         let made = after
@@ -66,12 +69,18 @@ impl Engine {
             .map(|entry| new_table(&shared.store, entry))
             .collect::<Result<Vec<NewTable>, _>>()
             .map_err(|source| Error::TableSpace { open: before.len(), source })?;
-        if made.is_empty() {
+        if made.is_empty() && of_kinds.is_empty() {
             return Ok(ids);
         }
-        shared.publish(|manifest| manifest.tables = after)?;
+        shared.publish(|manifest| {
+            manifest.tables = after;
+            name_kinds(manifest, shared.floor);
+        })?;
         let published = Published(shared);
         shared.store.add_tables(made).expect("only who holds the right to change tables adds one");
+        for entry in &of_kinds {
+            shared.kinds.add_table(entry, &*shared.disk)?;
+        }
         published.committed();
         Ok(ids)
     }
@@ -167,9 +176,8 @@ impl Engine {
         if let Some(id) = found.filter(|&id| shared.store.generation(id).is_some()) {
             return Ok(id);
         }
-        let id = find_or_add(&mut after, &[name])?[0];
-        let entry = after.iter_mut().find(|table| table.id == id.0).expect("added");
-        entry.kind = kind.recorded();
+        let id = find_or_add(&mut after, &[name], &kind.recorded())?[0];
+        let entry = after.iter().find(|table| table.id == id.0).expect("added");
         let made = new_table(&shared.store, entry)
             .map_err(|source| Error::TableSpace { open: before.len(), source })?;
         shared.publish(|manifest| manifest.tables = after)?;
@@ -212,7 +220,7 @@ impl Engine {
     pub fn table_of_kind(&self, name: &str, kind: &str) -> Result<TableId, Error> {
         check_table_name(name)?;
         let shared = &self.shared;
-        let number = shared.kinds.number_of(kind)?;
+        shared.kinds.number_of(kind)?;
         let of_kind = TableKind::Other(kind.to_owned());
         let find = |tables: &[TableEntry]| {
             let known = tables.iter().find(|table| table.name == name)?;
@@ -228,20 +236,16 @@ impl Engine {
         if let Some(found) = find(&after) {
             return found;
         }
-        shared.kinds.kinds[number].admit_table()?;
-        let id = find_or_add(&mut after, &[name])?[0];
-        let entry = after.iter_mut().find(|table| table.id == id.0).expect("added");
-        entry.kind = of_kind.clone();
-        entry.private = shared.kinds.kinds[number].new_section();
-        let entry = entry.clone();
+        let before = after.clone();
+        let id = find_or_add(&mut after, &[name], &of_kind)?[0];
+        let made = prepare_new(shared, &before, &mut after)?;
+        let entry = made.first().expect("a new table of another kind");
         shared.publish(|manifest| {
             manifest.tables = after;
-            if manifest.kinds.iter().all(|known| known.name != kind) {
-                manifest.kinds.push(new_entry(kind, shared.floor));
-            }
+            name_kinds(manifest, shared.floor);
         })?;
         let published = Published(shared);
-        let added = shared.kinds.add_table(&entry, &*shared.disk);
+        let added = shared.kinds.add_table(entry, &*shared.disk);
         if added.is_err() {
             shared.publish(|manifest| manifest.tables.retain(|table| table.id != id.0))?;
         }
@@ -298,10 +302,12 @@ impl Engine {
     /// Address space for the empty tables is missing, or the MANIFEST could not be written. Then
     /// nothing is removed. [`Error::InsideTransaction`] from inside a transaction. If the engine has other
     /// [kinds](crate::EngineBuilder::table_kind) of tables, also while the thread has an open transaction.
+    /// [`TxError::LockTimeout`](crate::TxError::LockTimeout) if an open transaction uses a table of such a
+    /// kind for longer than [`Config::lock_timeout`](crate::Config::lock_timeout).
     pub fn flush_tables(&self, tables: &[TableId]) -> Result<(), Error> {
         Inside::refuse_changing_tables("flush_tables", &self.shared.kinds)?;
         let shared = &self.shared;
-        let _changing = shared.catalog.change_tables();
+        let (_changing, mut locked) = lock_to_empty(shared, tables)?;
         let generation = |id: TableId| Some((id, shared.store.generation(id)? + 1));
         let next: BTreeMap<TableId, u32> = tables.iter().filter_map(|&id| generation(id)).collect();
         // Every step that can fail comes before the MANIFEST empties the tables.
@@ -309,9 +315,6 @@ impl Engine {
             .iter()
             .map(|(&id, &generation)| shared.store.new_table(id, generation))
             .collect::<Result<Vec<NewTable>, _>>()?;
-        // Like a declared transaction, this takes the locks of the kinds in their order, and no
-        // lock of the store.
-        let mut locked = shared.kinds.lock_tables(tables, &shared.store)?;
         let in_kinds: BTreeSet<TableId> = locked.iter().flat_map(|of| of.ids.clone()).collect();
         let _no_point_of_consistency = hold_point_of_consistency(shared, &next);
         let quiesced = shared.store.driver().quiesce();
@@ -405,12 +408,63 @@ impl Kind {
     }
 }
 
+/// Prepares the new tables of other kinds for the MANIFEST. Returns their entries.
+fn prepare_new(
+    shared: &Shared,
+    before: &[TableEntry],
+    after: &mut [TableEntry],
+) -> Result<Vec<TableEntry>, Error> {
+    let is_new = |table: &TableEntry| before.iter().all(|known| known.id != table.id);
+    let mut prepared = Vec::new();
+    for entry in after.iter_mut().filter(|table| is_new(table)) {
+        let TableKind::Other(name) = &entry.kind else { continue };
+        let kind = &shared.kinds.kinds[shared.kinds.number_of(name)?];
+        kind.admit_table()?;
+        entry.private = kind.new_section();
+        prepared.push(entry.clone());
+    }
+    Ok(prepared)
+}
+
+/// Names each kind that has a table in the MANIFEST. A kind that gets its first one needs no log of before
+/// the incarnation, which begins above `floor`.
+pub(crate) fn name_kinds(manifest: &mut Manifest, floor: u64) {
+    for table in &manifest.tables {
+        if let TableKind::Other(name) = &table.kind
+            && manifest.kinds.iter().all(|known| known.name != *name)
+        {
+            manifest.kinds.push(new_entry(name, floor));
+        }
+    }
+}
+
 /// Makes the store's table for an entry of the MANIFEST.
 pub(crate) fn new_table(store: &Store, entry: &TableEntry) -> Result<NewTable, RegionError> {
     let (id, generation) = (TableId(entry.id), entry.generation);
     match entry.kind {
         TableKind::Ordered => store.new_ordered_table(id, generation),
         _ => store.new_table(id, generation),
+    }
+}
+
+/// Takes the right to change tables, and then the locks of those that are to be emptied and not in memory.
+/// Like a declared transaction, this takes the locks of the kinds in their order, and no lock of the store.
+///
+/// A holder of such a lock may wait for the right to change tables, or for a person. So the right is given
+/// back after a moment, and taken anew.
+fn lock_to_empty<'s>(
+    shared: &'s Shared,
+    tables: &[TableId],
+) -> Result<(MutexGuard<'s, ()>, Vec<Locked<'s>>), Error> {
+    let limits = shared.wait_limits();
+    let mut wait = LongWait::default();
+    loop {
+        let changing = shared.catalog.change_tables();
+        if let Some(locked) = shared.kinds.lock_tables(tables, &shared.store)? {
+            return Ok((changing, locked));
+        }
+        drop(changing);
+        wait.pause(&limits)?;
     }
 }
 
@@ -508,11 +562,12 @@ fn table_of(tables: &[TableEntry], name: &str) -> Option<TableId> {
     tables.iter().find(|table| table.name == name).map(|table| TableId(table.id))
 }
 
-/// Finds the tables of some names, or adds them with free numbers. The tables stay in the order of
-/// their numbers.
+/// Finds the tables of some names, or adds them with free numbers, of this kind. The engine's own tables are
+/// always in memory. The tables stay in the order of their numbers.
 pub(crate) fn find_or_add(
     tables: &mut Vec<TableEntry>,
     names: &[&str],
+    kind: &TableKind,
 ) -> Result<Vec<TableId>, Error> {
     let mut by_name: HashMap<String, u16> =
         tables.iter().map(|table| (table.name.clone(), table.id)).collect();
@@ -525,7 +580,9 @@ pub(crate) fn find_or_add(
             None => {
                 let full = || refused_name(name, "there are 65,536 tables already");
                 let id = free.next().ok_or_else(full)?;
-                tables.push(TableEntry::new(id, name, 1));
+                let is_own = name.starts_with(OWN_TABLES);
+                let kind = if is_own { TableKind::Memory } else { kind.clone() };
+                tables.push(TableEntry { kind, ..TableEntry::new(id, name, 1) });
                 by_name.insert(name.to_owned(), id);
                 id
             }

@@ -17,7 +17,9 @@ use crate::tx::Tx;
 /// Until its end a transaction holds the locks of the keys that it has read and written, so end it
 /// soon. Other transactions on these keys wait for the locks or are tried again. After some
 /// conflicts another transaction takes the permit of the store and waits for the locks. No further
-/// transaction begins until that transaction has ended.
+/// transaction begins until that transaction has ended. Locks of tables of other kinds than memory are no
+/// such burden. Whoever waits for one of them holds no other lock and no permit meanwhile. The wait ends
+/// after [`Config::lock_timeout`](crate::Config::lock_timeout).
 ///
 /// The thread that has used this transaction last may begin or run transactions of other sessions
 /// meanwhile. Those might wait for this transaction, or for the permit, whose holder waits for the
@@ -75,7 +77,7 @@ impl<'s> Transaction<'s> {
         let mut begun = Self { session, worker, parts, thread: OpenOnThread::new(), begun_ns };
         if let Some(parts) = &mut begun.parts {
             parts.forget_keys();
-            parts.bytes_max = bytes_max;
+            (parts.bytes_max, parts.stays_open) = (bytes_max, true);
             // The drop gives the worker back.
             parts.begin(&begun.worker.open())?;
         }

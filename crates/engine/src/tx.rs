@@ -279,7 +279,7 @@ impl<'t> Tx<'t> {
             return self.put_slot_tagged(slot, label.tag, value);
         }
         let KeyLocation::Memory(in_memory) = self.place(slot) else {
-            return Err(TxError::NoDeadlines);
+            return Err(TxError::NoDeadlines(self.kind_of(slot)));
         };
         self.note_memory_write();
         let put = self.memory.put_slot_labelled(in_memory, label, value);
@@ -335,7 +335,7 @@ impl<'t> Tx<'t> {
     /// If the transaction has no such slot.
     pub fn set_slot_deadline(&mut self, slot: Slot, deadline: u64) -> Result<(), TxError> {
         let KeyLocation::Memory(in_memory) = self.place(slot) else {
-            return Err(TxError::NoDeadlines);
+            return Err(TxError::NoDeadlines(self.kind_of(slot)));
         };
         self.note_memory_write();
         let set = self.memory.set_slot_deadline(in_memory, deadline);
@@ -452,8 +452,8 @@ impl<'t> Tx<'t> {
     /// # Errors
     /// [`TxError::NotLocked`] if `parent` was read without its lock: pass it on, and the transaction
     /// runs again with the lock. [`TxError::NotLoaded`] if the record is on the disk: pass it on, too. The
-    /// transaction gives its locks back, loads the record, and runs again. [`TxError::NoSuchTable`] if a
-    /// table is not in memory. Else as for
+    /// transaction gives its locks back, loads the record, and runs again. [`TxError::NoKeysUnder`] if
+    /// `parent` is not in memory. Else as for
     /// [`key`](Self::key), but never [`TxError::NotDeclared`].
     ///
     /// # Panics
@@ -467,9 +467,10 @@ impl<'t> Tx<'t> {
     ) -> Result<Slot, TxError> {
         // A log of calls has the declared keys alone, by which a replay orders its calls.
         self.depends_on_more();
-        let KeyLocation::Memory(parent) = self.place(parent) else {
-            return Err(TxError::NoSuchTable(table));
+        let KeyLocation::Memory(in_memory) = self.place(parent) else {
+            return Err(TxError::NoKeysUnder(self.kind_of(parent)));
         };
+        let parent = in_memory;
         let slot = self.memory.key_under(parent, table, key, value_len)?;
         Ok(match &mut self.parts {
             None => slot,
@@ -495,9 +496,10 @@ impl<'t> Tx<'t> {
         Ok(self.value(slot))
     }
 
-    /// The records of a range of an [ordered](crate::Kind::Ordered) or [paged](crate::Kind::Paged)
-    /// table, in the ascending order of their keys. Keys are ordered bytewise. No other transaction adds, changes or removes a record of
-    /// the part that was read before this transaction has ended. The transaction's own writes are seen.
+    /// The records of a range of an [ordered](crate::Kind::Ordered), [paged](crate::Kind::Paged) or
+    /// [SIREN](crate::Kind::Siren) table, in the ascending order of their keys. Keys are ordered bytewise.
+    /// No other transaction adds, changes or removes a record of the part that was read before this
+    /// transaction has ended. The transaction's own writes are seen.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -736,6 +738,14 @@ impl Tx<'_> {
     fn note_memory_write(&mut self) {
         if let Some(parts) = &mut self.parts {
             parts.note_memory_write();
+        }
+    }
+
+    /// Name of the kind of a slot's table.
+    fn kind_of(&self, slot: Slot) -> &'static str {
+        match (self.place(slot), &self.parts) {
+            (KeyLocation::Part(part, _), Some(parts)) => parts.kinds.kinds[part].name(),
+            _ => "memory",
         }
     }
 

@@ -3,7 +3,7 @@
 
 #[path = "paged/damage.rs"]
 mod damage;
-#[path = "paged/histories.rs"]
+#[path = "common/histories.rs"]
 mod histories;
 #[path = "paged/offline.rs"]
 mod offline;
@@ -183,14 +183,20 @@ fn what_does_not_fit_together_is_refused() {
     open(&disk);
 }
 
+fn history(kinds: [Kind; 2], seed: u64) {
+    let open = |disk: &SimDisk| Engine::open(configure(disk, 24)).expect("opens");
+    let setting = histories::Setting { open, kinds, stays_open: false };
+    histories::no_anomaly_across_crashes(setting, seed, 100);
+}
+
 #[test]
 fn histories_of_paged_tables_have_no_anomaly() {
-    (0..2).for_each(|seed| histories::no_anomaly_across_crashes(Kind::Paged, seed, 100));
+    (0..2).for_each(|seed| history([Kind::Paged, Kind::Paged], seed));
 }
 
 #[test]
 fn histories_of_paged_tables_and_memory_have_no_anomaly() {
-    (0..2).for_each(|seed| histories::no_anomaly_across_crashes(Kind::Ordered, seed, 100));
+    (0..2).for_each(|seed| history([Kind::Paged, Kind::Ordered], seed));
 }
 
 #[test]

@@ -103,6 +103,11 @@ impl CmdError {
     /// The transaction runs again, where it may wait for the disk.
     const NOT_LOADED: Self = Self::Store(Cow::Borrowed("ERR a record is not loaded yet"));
 
+    /// The transaction runs again, when a lock may be free.
+    const HELD: Self = Self::Store(Cow::Borrowed(
+        "ERR another transaction holds a lock for long: run the command again later",
+    ));
+
     /// The transaction runs again, with the locks of its keys.
     const NOT_LOCKED: Self = Self::Store(Cow::Borrowed("ERR the transaction needs a lock"));
 
@@ -126,6 +131,11 @@ impl CmdError {
     /// True if the transaction is to run again where it may wait for the disk.
     pub(crate) fn is_not_loaded(&self) -> bool {
         *self == Self::NOT_LOADED
+    }
+
+    /// True if another transaction holds a lock for long.
+    pub(crate) fn is_held(&self) -> bool {
+        *self == Self::HELD
     }
 
     /// True if the transaction is to run again, with the locks of its keys.
@@ -194,6 +204,7 @@ impl From<TxError> for CmdError {
             TxError::Memory(_) => return Self::FULL,
             TxError::NotLocked => return Self::NOT_LOCKED,
             TxError::NotLoaded => return Self::NOT_LOADED,
+            TxError::Held => return Self::HELD,
             TxError::Log(refused) => format!("MISCONF writes are refused: {refused}").into(),
             error => format!("ERR {error}").into(),
         })

@@ -1,7 +1,7 @@
 //! Insertions, point reads, and transactions that read and change ten records of a SIREN table.
 //!
 //! `cargo bench -p stillpoint-siren -- [RECORDS]`: one thread, keys of 8 bytes in random order, values of
-//! 100 bytes. Each read is a transaction with its lock. The log is a buffer. Prints operations per second,
+//! 100 bytes. Each read is a transaction with its lock, or one without a lock. The log is a buffer. Prints operations per second,
 //! and the bytes that a tuple takes.
 
 use std::sync::Arc;
@@ -106,6 +106,13 @@ fn main() {
             part.release(None);
         }
     });
+    measure("point reads without a lock", records, || {
+        for _ in 0..records {
+            out.clear();
+            let read = kind.read(TABLE, &key(rng.below(records)), &mut out);
+            assert!(matches!(read, Ok(Presence::Here(Some(_)))) && out.len() == VALUE_BYTES);
+        }
+    });
     let (mut asked, mut slots) = (KeyList::default(), Vec::new());
     let transactions = records / TOUCHED as u64;
     measure(&format!("transactions of {TOUCHED} updates"), transactions, || {
@@ -115,6 +122,8 @@ fn main() {
             for key in &keys {
                 asked.push(KindKey { table: TABLE, key, mode: Mode::Write });
             }
+            // As the engine does before declared transactions.
+            part.ask(&asked, &mut |_, _| {});
             part.begin(Priority::DECLARED, Discipline::Declared);
             let locked = part.lock_all(&asked, &|| true, &mut slots);
             assert!(matches!(locked, Ok(Presence::Here(()))));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use stillpoint_format::ident::StoreId;
 use stillpoint_format::siren::PAGE_HEADER_BYTES;
-use stillpoint_sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use stillpoint_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use stillpoint_sync::{Backoff, Mutex, MutexGuard, ReadSections, RwLock, mutant};
 
 use crate::config::{Config, Removes};
@@ -42,6 +42,8 @@ pub(crate) struct Base {
     pub(crate) on_disk: Mutex<OnDisk>,
     pub(crate) held: Arc<HeldBytes>,
     pub(crate) slowed: AtomicU64,
+    /// Whether checkpoints go on without a pace.
+    pub(crate) hurries: AtomicBool,
 }
 
 impl HeldBytes {

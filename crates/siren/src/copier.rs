@@ -22,7 +22,7 @@ use stillpoint_format::siren::{
     Directory, Extent, ExtentKind, PageBuilder, StoredExtent, StoredTable,
 };
 use stillpoint_io::{DiskError, Meter};
-use stillpoint_sync::atomic::Ordering::SeqCst;
+use stillpoint_sync::atomic::Ordering::{Relaxed, SeqCst};
 use stillpoint_sync::{MutexGuard, mutant};
 
 use crate::base::Base;
@@ -150,6 +150,8 @@ pub(crate) struct Copier<'b> {
     current: Option<Current>,
     builder: PageBuilder,
     ring: Vec<(PageBuilder, StoredExtent)>,
+    /// Bytes of the buffers in the ring.
+    ring_bytes: usize,
     spare: Vec<PageBuilder>,
     written: Vec<Written>,
     removed: Vec<Removed>,
@@ -176,6 +178,7 @@ impl<'b> Copier<'b> {
             current: None,
             builder: PageBuilder::default(),
             ring: Vec::new(),
+            ring_bytes: 0,
             spare: Vec::new(),
             written: Vec::new(),
             removed: Vec::new(),
@@ -277,8 +280,13 @@ impl<'b> Copier<'b> {
     }
 
     fn queue(&mut self, builder: PageBuilder, stored: StoredExtent) -> SirenResult<()> {
+        self.ring_bytes += builder.bytes();
         self.ring.push((builder, stored));
-        if self.ring.len() >= self.base.config.page_buffers.max(1) {
+        // A tuple may be larger than a page, and then so is its buffer.
+        let page_bytes = self.on_disk.pages.header.page_bytes as usize;
+        if self.ring_bytes >= self.base.config.page_buffers.max(1) * page_bytes
+            || self.ring.len() >= self.base.config.page_buffers.max(1)
+        {
             self.write_ring()?;
         }
         Ok(())
@@ -292,11 +300,14 @@ impl<'b> Copier<'b> {
             let bytes = builder.seal(header.identity(), &stored, header.page_bytes);
             file.write_at(bytes, header.page_at(stored.extent.first))?;
             self.done.bytes += bytes.len() as u64;
+            let is_usual = bytes.len() == header.page_bytes as usize;
             builder.clear();
-            self.spare.push(builder);
+            self.spare.extend(is_usual.then_some(builder));
         }
-        let bytes = self.done.bytes;
-        self.meter.wait(|| bytes, || false);
+        self.ring_bytes = 0;
+        let (bytes, base) = (self.done.bytes, self.base);
+        // Relaxed: a wish, which orders nothing.
+        self.meter.wait(|| bytes, || base.hurries.load(Relaxed));
         Ok(())
     }
 

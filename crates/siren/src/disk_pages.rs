@@ -8,7 +8,7 @@ use stillpoint_format::ident::{HEADER_BYTES, StoreId};
 use stillpoint_format::names;
 use stillpoint_format::siren::{
     CHECKPOINT_HEADER_BYTES, CHECKPOINT_HEADERS, CheckpointHeader, Directory, Extent, ExtentKind,
-    PagesHeader, StoredExtent, StoredPage,
+    PagesHeader, StoredExtent, StoredPage, TupleImage,
 };
 use stillpoint_io::{Caching, Disk, DiskFile, DiskResult, OpenMode, write_file_durably};
 
@@ -266,17 +266,23 @@ impl DiskPages {
         self.free.end
     }
 
-    /// Reads an extent.
+    /// Reads the tuples of an extent.
     pub(crate) fn read<R>(
         &self,
         stored: &StoredExtent,
-        with: impl FnOnce(StoredPage<'_>) -> SirenResult<R>,
+        with: impl FnOnce(&[TupleImage<'_>]) -> SirenResult<R>,
     ) -> SirenResult<R> {
         let page_bytes = self.header.page_bytes;
+        let damaged = |cause| SirenError::DamagedPage {
+            path: self.path_of_file(),
+            page: stored.extent.first,
+            table: (stored.kind == ExtentKind::Tuples).then_some(stored.table),
+            cause,
+        };
         let mut bytes = vec![0; stored.extent.pages as usize * page_bytes as usize];
         let read = self.file().read_at(&mut bytes, self.header.page_at(stored.extent.first))?;
         let page = StoredPage::decode(self.header.identity(), &bytes[..read], stored, page_bytes);
-        with(page.map_err(|cause| SirenError::damaged(self.path_of_file(), cause))?)
+        with(&page.and_then(|page| page.tuples()).map_err(damaged)?)
     }
 
     pub(crate) fn path_of_file(&self) -> PathBuf {

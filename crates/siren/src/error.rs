@@ -26,6 +26,22 @@ pub enum SirenError {
         #[source]
         cause: DecodeError,
     },
+    /// A page holds bytes that no crash leaves behind, or is not the page that the directory names.
+    #[error(
+        "{}: disk page {page}{}: {cause}; restore the store from a copy", path.display(),
+        table.map_or_else(String::new, |table| format!(" of table {table}"))
+    )]
+    DamagedPage {
+        /// The file.
+        path: PathBuf,
+        /// The first of the disk pages of the logical page.
+        page: u32,
+        /// Number of the table. `None` if the page has removed tuples of all tables.
+        table: Option<u16>,
+        /// The defect.
+        #[source]
+        cause: DecodeError,
+    },
     /// Intact files that contradict each other.
     #[error("{}: {what}; restore the store from a copy", path.display())]
     Inconsistent {
@@ -160,7 +176,13 @@ impl SirenError {
 
     /// Whether a file is damaged, or contradicts another.
     pub fn is_damage(&self) -> bool {
-        matches!(self, Self::Damaged { .. } | Self::Inconsistent { .. } | Self::Section { .. })
+        matches!(
+            self,
+            Self::Damaged { .. }
+                | Self::DamagedPage { .. }
+                | Self::Inconsistent { .. }
+                | Self::Section { .. }
+        )
     }
 
     /// Whether the transaction may succeed when it is aborted and run again.

@@ -23,25 +23,26 @@ use stillpoint_format::ident::StoreId;
 use stillpoint_format::siren::{TupleChange, TupleOperation};
 use stillpoint_io::{Disk, OpenMode};
 use stillpoint_sync::atomic::{
-    AtomicBool, AtomicU64,
+    AtomicBool, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 use stillpoint_sync::{Backoff, Mutex, mutant};
 use stillpoint_txn::{
     KindPart, KindTable, LockedTables, LogRefused, MemoryLimit, Operation, OperationLog, Presence,
-    Sections, TableId, TableKind, TxError,
+    Sections, TableId, TableKind, TxError, UnlockedRead,
 };
 
-use crate::base::Base;
+use crate::base::{Base, HeldBytes};
 use crate::config::Config;
 use crate::copier::{Copier, OnDisk, Prepared};
 use crate::cursors::Cursors;
 use crate::disk_pages::DiskPages;
 use crate::error::{SirenError, SirenResult};
 use crate::load::{Loaded, WrittenKey};
+use crate::look::Named;
 use crate::part::Part;
 use crate::planted;
-use crate::proxy::tagged;
+use crate::proxy::{tagged, untagged};
 use crate::section::Section;
 use crate::store;
 use crate::table::{Author, Table};
@@ -54,7 +55,8 @@ pub const KIND_NAME: &str = "siren";
 pub struct KindConfig {
     /// The store.
     pub store: StoreId,
-    /// Bytes that the tuples may take in memory. A write beyond this is refused.
+    /// Bytes that the tuples may take in memory, those that wait for a checkpoint's pages included. A write
+    /// beyond this is refused.
     pub memory_bytes: usize,
     /// Pages, checkpoints and sessions. The settings of logs and of the store's own transactions do not
     /// count.
@@ -72,6 +74,11 @@ pub(crate) enum RecordError {
     TooLate,
 }
 
+/// Bytes of a page's entry in the directory, at most.
+const DIRECTORY_ENTRY_BYTES: u64 = 24;
+/// Cursors from here on are random places in a table.
+const PLACES_FROM: u64 = 1 << 48;
+
 /// What the kind holds at present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SirenStats {
@@ -79,8 +86,10 @@ pub struct SirenStats {
     pub tuples: u64,
     /// Logical pages.
     pub pages: u64,
-    /// Bytes of memory of the tuples.
+    /// Bytes of memory of the tuples, those included that wait for the pages of a checkpoint.
     pub held_bytes: usize,
+    /// The most that they may take.
+    pub memory_bytes: usize,
     /// The level of the present operations. Each checkpoint raises it.
     pub level: u64,
     /// The most turns of the checkpointer, of one tuple each, that a writer has waited for.
@@ -106,7 +115,7 @@ struct Replay {
 /// The kind of tables.
 pub struct Siren {
     pub(crate) base: Base,
-    memory_bytes: usize,
+    memory_bytes: AtomicUsize,
     next_transaction: AtomicU64,
     section: Option<Section>,
     replay: Mutex<Replay>,
@@ -142,14 +151,8 @@ impl Siren {
     ) -> SirenResult<Arc<Self>> {
         let KindConfig { store, memory_bytes, mut config } = settings;
         store::check(&config)?;
-        let mut named: Vec<(TableId, u32, Section)> = Vec::new();
-        for table in tables {
-            let Some(text) = table.section else { continue };
-            let (id, text) = (table.id.0, text.to_owned());
-            let section = Section::read(&text).ok_or(SirenError::Section { table: id, text })?;
-            named.push((table.id, table.generation, section));
-        }
-        let section = named.iter().map(|(_, _, section)| *section).max_by_key(|it| it.level);
+        let named = Named::of(tables)?;
+        let section = named.newest;
         let (created_ms, threads) = (config.clock.wall_ms(), 2 * config.sessions + 2);
         let (state, on_disk) = match section {
             None => {
@@ -158,12 +161,12 @@ impl Siren {
             }
             Some(section) => {
                 let Section { level, next_transaction, directory, bytes } = section;
-                let counts = |id| named.iter().any(|(table, ..)| table.0 == id);
                 let place = (directory, bytes, level);
+                let counts = |id| named.has(id);
                 let (pages, stored) = DiskPages::open_named(disk, store, mode, place, counts)?;
                 config.page_bytes = pages.header.page_bytes;
                 let mut state = Loaded::new(store, config, (level, next_transaction));
-                for (id, generation, _) in &named {
+                for (id, generation) in &named.tables {
                     state.table(id.0, "", *generation);
                 }
                 state.load(&pages, &stored, true)?;
@@ -193,7 +196,7 @@ impl Siren {
         let slot = base.sections.claim().expect("a slot of a new base");
         Self {
             base,
-            memory_bytes,
+            memory_bytes: AtomicUsize::new(memory_bytes),
             next_transaction,
             section,
             replay: Mutex::new(replay),
@@ -208,8 +211,9 @@ impl Siren {
     pub fn stats(&self) -> SirenStats {
         let tables = self.base.tables.read();
         let mut stats = SirenStats {
-            // Relaxed: a count.
-            held_bytes: self.base.held.tuples.load(Relaxed),
+            held_bytes: self.held_bytes(),
+            // Relaxed: a limit, which orders nothing.
+            memory_bytes: self.memory_bytes.load(Relaxed),
             level: self.base.level.load(SeqCst),
             slowed_writes: self.base.slowed.load(SeqCst),
             ..SirenStats::default()
@@ -228,7 +232,14 @@ impl Siren {
     /// # Errors
     /// What contradicts what.
     pub fn check(&self) -> Result<(), String> {
+        self.serve();
         self.base.check()
+    }
+
+    /// Pages of a table. 0 if there is no such table.
+    pub fn page_count(&self, table: TableId) -> u64 {
+        self.serve();
+        self.base.table(table.0).map_or(0, |table| table.pages.lock().occupancy().pages)
     }
 
     pub(crate) fn table(&self, id: TableId) -> Result<Arc<Table>, TxError> {
@@ -241,10 +252,23 @@ impl Siren {
         self.next_transaction.fetch_add(1, Relaxed)
     }
 
+    /// Bytes of memory of the tuples, those included that wait for the pages of a checkpoint.
+    fn held_bytes(&self) -> usize {
+        // Relaxed: counts.
+        let HeldBytes { tuples, removes, .. } = &*self.base.held;
+        tuples.load(Relaxed).saturating_add(removes.load(Relaxed))
+    }
+
+    /// Sets the limit of these bytes. Memory already in use stays in use.
+    pub fn set_memory_bytes(&self, bytes: usize) {
+        // Relaxed: as in `check_room`.
+        self.memory_bytes.store(bytes, Relaxed);
+    }
+
     /// Refuses a version of so many bytes if there is no memory for it.
     pub(crate) fn check_room(&self, bytes: usize) -> Result<(), TxError> {
-        // Relaxed: a count.
-        let (held, limit) = (self.base.held.tuples.load(Relaxed), self.memory_bytes);
+        // Relaxed: a limit, which orders nothing.
+        let (held, limit) = (self.held_bytes(), self.memory_bytes.load(Relaxed));
         if held.saturating_add(bytes) > limit {
             return Err(TxError::Memory(MemoryLimit { held, limit }));
         }
@@ -283,7 +307,7 @@ impl Siren {
         self.raise_level(&mut replay);
         let level = self.base.level.load(SeqCst);
         for (table, proxy) in std::mem::take(&mut replay.open) {
-            mutant!(table.commit(level, &proxy), CommittedLeftOpen => ());
+            mutant!(table.commit(level, &proxy, None), CommittedLeftOpen => ());
             if proxy.versions.lock().is_empty() {
                 table.gates.purge(proxy.stamp());
                 table.index.forget(&proxy);
@@ -310,7 +334,7 @@ impl Siren {
         let proxy = table.index.find_or_insert(key);
         let author = table.author(&proxy);
         if author.is_some_and(|author| author != transaction) {
-            table.commit(now, &proxy);
+            table.commit(now, &proxy, None);
         }
         let value = match change {
             TupleChange::Put(tag, value) => Some(tagged(tag, value)),
@@ -430,20 +454,35 @@ impl TableKind for Siren {
         out: &mut Vec<Vec<u8>>,
     ) -> Result<Presence<u64>, TxError> {
         let of_table = self.table(table)?;
-        let after =
-            match cursor {
-                0 => None,
-                cursor => Some(self.cursors.find(table, cursor).ok_or_else(|| {
-                    abandon(SirenError::UnknownCursor { table: table.0, cursor })
-                })?),
-            };
+        let unknown = || abandon(SirenError::UnknownCursor { table: table.0, cursor });
+        let after = match cursor {
+            0 => None,
+            // No scan has so many steps: whoever draws records at random gives a random number.
+            PLACES_FROM.. => of_table.index.key_at(cursor),
+            cursor => Some(self.cursors.find(table, cursor).ok_or_else(unknown)?),
+        };
         let above = after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
         let is_end = of_table.index.keys(above, count.max(1), out);
         let next = match out.last() {
-            Some(last) if !is_end => self.cursors.note(table, last),
+            Some(last) if !is_end => self.cursors.note(table, cursor, last),
             _ => 0,
         };
         Ok(Presence::Here(next))
+    }
+
+    fn read(
+        &self,
+        table: TableId,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Presence<Option<UnlockedRead>>, TxError> {
+        // A key without a value may depend on purged ones, so a transaction reads it.
+        let found = self.table(table)?.index.with(key, |proxy| proxy.committed()).flatten();
+        Ok(Presence::Here(found.map(|(value, stamp)| {
+            let (tag, bytes) = untagged(&value);
+            out.extend_from_slice(bytes);
+            UnlockedRead { tag: Some(tag), stamp }
+        })))
     }
 
     fn record_count(&self, table: TableId) -> u64 {
@@ -470,18 +509,42 @@ impl TableKind for Siren {
             return Ok(Some(Sections::new()));
         }
         let mut on_disk = self.base.lock_disk().map_err(abandon)?;
-        on_disk.pages.make(disk).map_err(abandon)?;
+        if let Err(error) = on_disk.pages.make(disk) {
+            // A flush may have failed, and a second one would say nothing about what was lost.
+            let reason = error.to_string();
+            on_disk.in_doubt = Some(reason.clone());
+            return Err(abandon(SirenError::InDoubt { reason }));
+        }
         let level = self.base.change_level();
         let mut copier = Copier::begin(&self.base, on_disk, level);
         // Relaxed: the grace period has ordered the numbers of all operations of the level.
         let next_transaction = self.next_transaction.load(Relaxed);
-        let prepared = copier.prepare().map_err(abandon)?;
+        let prepared = copier.prepare().map_err(|error| match &copier.on_disk.in_doubt {
+            Some(reason) => abandon(SirenError::InDoubt { reason: reason.clone() }),
+            None => abandon(error),
+        })?;
         let (stored, bytes) = prepared.directory();
         let section = Section { level, next_transaction, directory: stored.extent, bytes };
         let section = section.write();
         let sections = copier.tables().map(|id| (TableId(id), section.clone())).collect();
         *self.prepared.lock() = Some(prepared);
         Ok(Some(sections))
+    }
+
+    fn hurry(&self) {
+        // Relaxed: a wish, which orders nothing.
+        self.base.hurries.store(true, Relaxed);
+    }
+
+    fn checkpoint_bytes(&self) -> u64 {
+        let (mut bytes, mut pages) = (0, 0);
+        for table in self.base.tables.read().iter() {
+            let of_table = table.pages.lock().dirty();
+            bytes += of_table.bytes;
+            pages += of_table.dirty + of_table.all;
+        }
+        // Each page ends within a disk page, and has an entry in the directory.
+        bytes + pages * DIRECTORY_ENTRY_BYTES + 2 * u64::from(self.base.config.page_bytes)
     }
 
     fn checkpoint_ended(&self, _: &dyn Disk, is_published: bool) {

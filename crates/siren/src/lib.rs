@@ -4,7 +4,7 @@
 //!
 //! | part of the paper | here |
 //! |---|---|
-//! | proxies, versions, indexes (§2) | `proxy`, `table` |
+//! | proxies, versions, indexes (§2) | `proxy`, `index`, `table` |
 //! | logical pages, pending operations (§2.1 to §3.3) | `pages` |
 //! | the checkpointer (§3.2), one tuple at a time (§3.5) | `copier`, `latch` |
 //! | shadow paging on the disk | `disk_pages`, `checkpoint` |
@@ -17,7 +17,9 @@
 //! A [`Transaction`] may stay open for minutes and across checkpoints. A checkpoint holds the tuples
 //! of open transactions, marked as such.
 
+mod ahead;
 mod base;
+mod by_hash;
 mod checkpoint;
 mod config;
 mod copier;
@@ -25,10 +27,13 @@ mod cursors;
 mod disk_pages;
 mod error;
 mod gates;
+mod index;
+mod key_bytes;
 mod kind;
 mod latch;
 mod load;
 mod log;
+mod look;
 mod pages;
 mod part;
 pub mod planted;
@@ -45,6 +50,9 @@ pub use config::{Config, Logging, ROWS, Removes, Row};
 pub use copier::{CheckpointDone, Progress};
 pub use error::{SirenError, SirenResult};
 pub use kind::{KIND_NAME, KindConfig, Siren, SirenStats};
+pub use look::{
+    CheckedPages, PageCounts, check_pages, count_pages, is_damage, is_in_doubt, named_level,
+};
 pub use pages::Occupancy;
 pub use recovery::Recovered;
 pub use store::{Store, TableId};

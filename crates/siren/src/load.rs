@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use stillpoint_format::ident::StoreId;
-use stillpoint_format::siren::{Directory, ExtentKind, StoredExtent, StoredPage, TupleImage};
+use stillpoint_format::siren::{Directory, ExtentKind, StoredExtent, TupleImage};
 use stillpoint_io::in_parallel;
-use stillpoint_sync::atomic::AtomicU64;
+use stillpoint_sync::atomic::{AtomicBool, AtomicU64};
 use stillpoint_sync::{Mutex, ReadSections, RwLock};
 
 use crate::base::{Base, HeldBytes, new_pages};
@@ -32,11 +32,19 @@ struct LoadedPage {
     tuples: Vec<LoadedTuple>,
 }
 
+/// What orders a page among all: its table, its first and last key, and the statement of its first tuple.
+type PageOrder<'p> = (u16, Option<&'p [u8]>, Option<&'p [u8]>, Option<u32>);
+
 impl LoadedPage {
-    /// Table, first and last key.
-    fn place(&self) -> (u16, Option<&[u8]>, Option<&[u8]>) {
-        let first = self.tuples.first().map(|tuple| &tuple.key[..]);
-        (self.stored.table, first, self.tuples.last().map(|tuple| &tuple.key[..]))
+    fn order(&self) -> PageOrder<'_> {
+        let (first, last) = (self.tuples.first(), self.tuples.last());
+        let statement = first.and_then(|tuple| tuple.open).map(|(_, statement)| statement);
+        (
+            self.stored.table,
+            first.map(|tuple| &tuple.key[..]),
+            last.map(|tuple| &tuple.key[..]),
+            statement,
+        )
     }
 }
 
@@ -102,7 +110,7 @@ impl Loaded {
         let mut loaded = read_pages(pages, directory, self.config.recovery_threads)?;
         // The directory lists pages by their place on the disk. Their order is that of their keys.
         // Versions of one key may begin several pages.
-        loaded.sort_by(|a, b| a.place().cmp(&b.place()));
+        loaded.sort_by(|a, b| a.order().cmp(&b.order()));
         let (apart, ordinary): (Vec<_>, Vec<_>) =
             loaded.into_iter().partition(|page| page.stored.kind == ExtentKind::Removes);
         for page in ordinary {
@@ -182,6 +190,7 @@ impl Loaded {
             on_disk: Mutex::new(OnDisk { extents: self.extents, ..on_disk }),
             held: self.held,
             slowed: AtomicU64::new(0),
+            hurries: AtomicBool::new(false),
             config: self.config,
         }
     }
@@ -201,7 +210,7 @@ fn read_pages(
             move || {
                 let read = chunk.iter().map(|stored| {
                     pages
-                        .read(stored, |page| load_tuples(pages, &page))
+                        .read(stored, |tuples| Ok(load_tuples(tuples)))
                         .map(|tuples| LoadedPage { stored: *stored, tuples })
                 });
                 read.collect::<SirenResult<Vec<_>>>()
@@ -215,14 +224,12 @@ fn read_pages(
     Ok(loaded)
 }
 
-fn load_tuples(pages: &DiskPages, page: &StoredPage<'_>) -> SirenResult<Vec<LoadedTuple>> {
-    let tuples = page.tuples();
-    let tuples = tuples.map_err(|cause| SirenError::damaged(pages.path_of_file(), cause))?;
+fn load_tuples(tuples: &[TupleImage<'_>]) -> Vec<LoadedTuple> {
     let load = |tuple: &TupleImage<'_>| LoadedTuple {
         table: tuple.table,
         key: tuple.key.to_vec(),
         value: (!tuple.is_delete_mark).then(|| Arc::from(tuple.value)),
         open: tuple.open,
     };
-    Ok(tuples.iter().map(load).collect())
+    tuples.iter().map(load).collect()
 }

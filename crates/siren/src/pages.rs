@@ -22,7 +22,8 @@ mod lists;
 
 use std::sync::Arc;
 
-use stillpoint_format::siren::{OPEN_TUPLE_BYTES, TUPLE_HEAD_BYTES};
+use stillpoint_format::siren::{OPEN_TUPLE_BYTES, PAGE_HEADER_BYTES, TUPLE_HEAD_BYTES};
+use stillpoint_mem::prefetch;
 use stillpoint_sync::atomic::Ordering::{Relaxed, SeqCst};
 use stillpoint_sync::mutant;
 
@@ -130,6 +131,15 @@ pub struct Occupancy {
     pub pending: u64,
 }
 
+/// The pages that a checkpoint would write.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DirtyPages {
+    pub(crate) dirty: u64,
+    pub(crate) bytes: u64,
+    /// Number of all pages.
+    pub(crate) all: u64,
+}
+
 /// The pages of a table.
 #[derive(Debug)]
 pub(crate) struct Pages {
@@ -203,8 +213,8 @@ impl Pages {
         let tuple = self.new_tuple(proxy, value, open);
         let page = match (previous.is_none(), self.first.is_none()) {
             (false, _) => self.page_behind(level, previous, tuple),
-            (true, false) => self.first,
-            (true, true) => self.create_page(level, Slot::NONE),
+            (true, false) if !self.waits_for_copy(self.first, level) => self.first,
+            (true, _) => self.create_page(level, Slot::NONE),
         };
         let previous = if self.tuple_page(previous) == page { previous } else { Slot::NONE };
         self.link(page, previous, tuple);
@@ -214,7 +224,8 @@ impl Pages {
         } else {
             self.count_in(page, tuple);
             self.mark_dirty(page, level);
-            while self.split(page, level) {}
+            // One split at most: a page may have far too many tuples after its copy.
+            self.split(page, level);
         }
         tuple
     }
@@ -265,16 +276,26 @@ impl Pages {
         self.numbers
     }
 
-    /// The page for a tuple behind `previous`: a new one where the last page is full.
+    /// The page for a tuple behind `previous`: a new one where the last page is full, or waits for its
+    /// copy. Else all that is appended meanwhile would gather there.
     fn page_behind(&mut self, level: u64, previous: Slot, tuple: Slot) -> Slot {
         let at = self.tuples[previous].page;
         let page = &self.pages[at];
         let is_last = page.after.is_none() && page.last == previous;
         let is_full = page.bytes + self.tuples[tuple].bytes() > self.capacity;
-        if is_last && is_full && !self.is_frozen(at, level) {
+        let is_closed = match self.is_frozen(at, level) {
+            true => mutant!(self.waits_for_copy(at, level), AppendsToFrozenPage => false),
+            false => is_full,
+        };
+        if is_last && is_closed {
             return self.create_page(level, at);
         }
         at
+    }
+
+    /// Whether a page is frozen for operations of this level, while a new page would not be.
+    fn waits_for_copy(&self, page: Slot, level: u64) -> bool {
+        level <= self.settled && self.is_frozen(page, level)
     }
 
     fn tuple_page(&self, tuple: Slot) -> Slot {
@@ -430,6 +451,36 @@ impl Pages {
         let it = &mut self.pages[page];
         it.bytes -= bytes;
         it.tuples -= 1;
+    }
+
+    /// Prefetches a tuple, which may be gone.
+    pub(crate) fn prefetch_tuple(&self, tuple: Slot) {
+        if let Some(tuple) = self.tuples.get_place(tuple) {
+            prefetch(tuple);
+        }
+    }
+
+    /// Prefetches the tuples before and behind a tuple, which may be gone, and its page.
+    pub(crate) fn prefetch_beside(&self, tuple: Slot) {
+        let Some(tuple) = self.tuples.get(tuple) else { return };
+        self.prefetch_tuple(tuple.before);
+        self.prefetch_tuple(tuple.after);
+        if let Some(page) = self.pages.get_place(tuple.page) {
+            prefetch(page);
+        }
+    }
+
+    /// Bytes that a checkpoint of the dirty pages would write, and numbers of pages.
+    pub(crate) fn dirty(&self) -> DirtyPages {
+        let listed = self.dirty.iter().flatten();
+        let present = listed.filter_map(|(page, _)| self.pages.get(*page));
+        let mut dirty = DirtyPages { all: self.pages.len() as u64, ..DirtyPages::default() };
+        for page in present {
+            dirty.dirty += 1;
+            // A page takes whole disk pages.
+            dirty.bytes += page.bytes.max(self.capacity) as u64 + PAGE_HEADER_BYTES as u64;
+        }
+        dirty
     }
 
     pub(crate) fn occupancy(&self) -> Occupancy {

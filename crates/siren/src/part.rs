@@ -28,11 +28,17 @@ use stillpoint_txn::{
     OperationLog, Presence, RangeBatch, TableId, TxError,
 };
 
+use crate::ahead::Ahead;
 use crate::kind::Siren;
 use crate::planted;
 use crate::proxy::{Proxy, untagged};
 use crate::table::{Author, Table};
 
+/// Turns for which any transaction waits for a declared one, which is gone soon. A wait with an end closes no
+/// cycle. An open transaction, which nobody runs again, lives the longer.
+const DECLARED_TURNS: u32 = 96;
+/// Bytes of keys and values after which a batch of a range ends.
+const BATCH_BYTES: usize = 64 << 10;
 /// Keys up to which a search looks at each of them.
 const SEARCHED: usize = 16;
 
@@ -156,7 +162,8 @@ impl Waits<'_> {
         by: Priority,
         backoff: &mut Backoff,
     ) -> Result<(), TxError> {
-        let may_wait = self.discipline.may_wait_for(self.priority, by, backoff.is_spinning());
+        let may_wait = self.discipline.may_wait_for(self.priority, by, backoff.is_spinning())
+            || (by == Priority::DECLARED && backoff.turns() < DECLARED_TURNS);
         if !may_wait || !(self.may_wait)() {
             return Err(TxError::Conflict);
         }
@@ -187,6 +194,7 @@ pub(crate) struct Part {
     by_gap: BTreeMap<usize, usize>,
     /// Room for a record and its stamps, and for a value.
     room: Room,
+    ahead: Ahead,
 }
 
 /// Memory that is used again.
@@ -195,6 +203,8 @@ struct Room {
     body: Vec<u8>,
     touched: Vec<Stamp>,
     value: Vec<u8>,
+    /// Numbers of keys, in the order of their locks.
+    order: Vec<usize>,
 }
 
 impl Part {
@@ -212,6 +222,7 @@ impl Part {
             gaps: Vec::new(),
             by_gap: BTreeMap::new(),
             room: Room::default(),
+            ahead: Ahead::default(),
         }
     }
 
@@ -348,6 +359,10 @@ impl Part {
                     proxy.set_delimits();
                 }
                 lock_word::release_exclusive(word);
+                // Whoever has purged the key above meanwhile has found its gap locked.
+                if let Some(next) = next.filter(|next| next.versions.lock().is_empty()) {
+                    purge(table, &next, self.priority);
+                }
                 if is_next {
                     break;
                 }
@@ -401,12 +416,12 @@ impl Part {
         let used = &tables[held.table];
         let (table, proxy) = (&used.table, &held.proxy);
         let (transaction, statement) = (self.transaction, self.statement);
-        let replaces = {
+        let replaces = held.is_written && {
             let versions = proxy.versions.lock();
             versions.open.last().is_some_and(|last| last.statement == statement)
         };
         let change = value.map_or(TupleChange::Delete, |(tag, value)| TupleChange::Put(tag, value));
-        let Room { body, touched, value: tagged } = room;
+        let Room { body, touched, value: tagged, .. } = room;
         touched.clear();
         touched.push(held.stamp);
         if used.needs_purged {
@@ -437,7 +452,10 @@ impl KindPart for Part {
         (self.transaction, self.statement) = (0, 1);
     }
 
-    fn ask(&mut self, _: &KeyList, _: &mut dyn FnMut(usize, Arc<dyn Arrival>)) {}
+    fn ask(&mut self, keys: &KeyList, _: &mut dyn FnMut(usize, Arc<dyn Arrival>)) {
+        // All keys are in memory, but not in the caches.
+        self.ahead.prefetch(&self.kind, keys);
+    }
 
     fn lock(
         &mut self,
@@ -456,20 +474,27 @@ impl KindPart for Part {
         let waits = Waits { discipline: Discipline::Declared, ..self.waits(may_wait) };
         slots.clear();
         slots.resize(keys.len(), 0);
-        let mut order: Vec<usize> = (0..keys.len()).collect();
+        let mut order = std::mem::take(&mut self.room.order);
+        order.clear();
+        order.extend(0..keys.len());
         // Of two accesses to one key, the exclusive one comes first.
         order.sort_unstable_by(|&a, &b| {
             let (a, b) = (keys.get(a), keys.get(b));
             (a.table, a.key).cmp(&(b.table, b.key)).then(b.mode.cmp(&a.mode))
         });
         // Who empties tables waits for gates, and is waited for at gates alone.
-        for &number in &order {
-            self.table(keys.get(number).table, waits)?;
-        }
-        for number in order {
-            slots[number] = self.lock_key(keys.get(number), waits)?;
-        }
-        Ok(Presence::Here(()))
+        let tables = order.iter().try_for_each(|&number| {
+            let table = keys.get(number).table;
+            self.table(table, waits).map(drop)
+        });
+        let locked = tables.and_then(|()| {
+            order.iter().try_for_each(|&number| {
+                slots[number] = self.lock_key(keys.get(number), waits)?;
+                Ok(())
+            })
+        });
+        self.room.order = order;
+        locked.map(Presence::Here)
     }
 
     fn value(&mut self, slot: u32, out: &mut Vec<u8>) -> Option<u8> {
@@ -511,9 +536,11 @@ impl KindPart for Part {
         if value.is_some() {
             self.kind.check_room(held.proxy.key.len() + len)?;
         }
-        let (table, proxy) = (self.tables[held.table].table.clone(), held.proxy.clone());
         self.kind.base.slow_down();
-        self.claim_gap(&table, &proxy, self.waits(may_wait))?;
+        if !held.proxy.delimits() {
+            let (table, proxy) = (self.tables[held.table].table.clone(), held.proxy.clone());
+            self.claim_gap(&table, &proxy, self.waits(may_wait))?;
+        }
         if self.transaction == 0 {
             self.transaction = self.kind.new_transaction();
         }
@@ -537,8 +564,11 @@ impl KindPart for Part {
         let waits = self.waits(may_wait);
         let table = self.table(range.table, waits)?;
         out.clear();
-        let mut last: Option<Arc<Proxy>> = None;
+        let (mut last, mut bytes) = (None::<Arc<Proxy>>, 0);
         for _ in 0..out.most {
+            if bytes >= BATCH_BYTES {
+                break;
+            }
             let mut rest = *range;
             if let Some(last) = &last {
                 let behind = Bound::Excluded(&last.key[..]);
@@ -554,10 +584,11 @@ impl KindPart for Part {
             let HeldKey { proxy, is_written, .. } = &self.keys[slot as usize];
             proxy.with_value(*is_written, |value| {
                 let Some(value) = value else { return };
-                let (tag, bytes) = untagged(value);
-                let (key_room, value_room) = out.push(tag, proxy.key.len(), bytes.len());
+                let (tag, of_value) = untagged(value);
+                let (key_room, value_room) = out.push(tag, proxy.key.len(), of_value.len());
                 key_room.copy_from_slice(&proxy.key);
-                value_room.copy_from_slice(bytes);
+                value_room.copy_from_slice(of_value);
+                bytes += proxy.key.len() + of_value.len();
             });
             last = Some(proxy.clone());
         }
@@ -573,7 +604,8 @@ impl KindPart for Part {
     }
 
     fn begin_statement(&mut self) -> bool {
-        self.statement += 1;
+        let Some(next) = self.statement.checked_add(1) else { return false };
+        self.statement = next;
         true
     }
 
@@ -587,13 +619,13 @@ impl KindPart for Part {
         Ok(())
     }
 
-    fn install(&mut self, _: Stamp) {
+    fn install(&mut self, stamp: Stamp) {
         if self.transaction == 0 {
             return;
         }
         self.kind.base.operate(self.section, |level| {
             for held in self.keys.iter().filter(|held| held.is_written) {
-                self.tables[held.table].table.commit(level, &held.proxy);
+                self.tables[held.table].table.commit(level, &held.proxy, Some(stamp));
             }
         });
     }
@@ -603,11 +635,12 @@ impl KindPart for Part {
         self.by_gap.clear();
         let mut unused = Vec::new();
         for held in self.keys.drain(..) {
-            let HeldKey { table, proxy, is_exclusive, is_written, .. } = held;
+            let HeldKey { table, proxy, is_exclusive, is_written, existed, .. } = held;
             if is_written && let Some(end) = end {
                 proxy.set_stamp(end);
             }
-            let is_empty = proxy.versions.lock().is_empty();
+            // A value that was there stays while the key is locked, unless this transaction has taken it.
+            let is_empty = (is_written || !existed) && proxy.versions.lock().is_empty();
             release(&proxy.lock, is_exclusive);
             if is_empty {
                 unused.push((self.tables[table].table.clone(), proxy));

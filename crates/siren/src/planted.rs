@@ -38,5 +38,9 @@ stillpoint_sync::planted_bugs! {
         RangeNotReadAgain,
         /// A key without versions is purged while its gap is locked.
         PurgedUnderGapLock,
+        /// What is appended while the last page waits for its copy gathers on that page.
+        AppendsToFrozenPage,
+        /// A commit shows its values before its stamp.
+        CommitWithoutStamp,
     }
 }

@@ -1,21 +1,17 @@
-//! Proxies of tuples ("troxies", §2): one for each key, with the key's versions and its lock. The
-//! index of a table holds them in clustering order. Both are transient.
+//! Proxies of tuples ("troxies", §2): one for each key, with the key's versions and its lock. They are
+//! transient.
 
-use std::borrow::Borrow;
-use std::cmp;
-use std::collections::{BTreeSet, HashMap};
-use std::hash::{BuildHasherDefault, Hasher};
-use std::ops::Bound;
 use std::sync::Arc;
 
 use stillpoint_format::Stamp;
-use stillpoint_format::hash::KeyHasher;
+use stillpoint_mem::prefetch;
 use stillpoint_sync::atomic::{
     AtomicBool, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
-use stillpoint_sync::{CachePadded, Mutex, RwLock, lock_word};
+use stillpoint_sync::{Mutex, lock_word};
 
+use crate::key_bytes::KeyBytes;
 use crate::slab::Slot;
 
 /// A value. `None` is the delete mark.
@@ -131,25 +127,27 @@ impl Versions {
     }
 }
 
-/// The proxy of a key.
+/// The proxy of a key. The order of the fields in memory is that of the source, so that
+/// [`prefetch`](Self::prefetch) meets all cache lines.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Proxy {
-    pub(crate) key: Box<[u8]>,
+    pub(crate) key: KeyBytes,
     /// The lock of the key.
     pub(crate) lock: AtomicU64,
     /// The lock of the gap below the key, down to the next key that delimits gaps.
     pub(crate) gap: AtomicU64,
-    /// The end of the last transaction that changed the key since the opening.
-    stamp: AtomicU64,
     /// Whether the key delimits gaps: it has a version, or had one and is still in the index.
     delimits: AtomicBool,
     pub(crate) versions: Mutex<Versions>,
+    /// The end of the last transaction that changed the key since the opening.
+    stamp: AtomicU64,
 }
 
 impl Proxy {
-    fn new(key: &[u8]) -> Arc<Self> {
+    pub(crate) fn new(key: &[u8]) -> Arc<Self> {
         Arc::new(Self {
-            key: key.into(),
+            key: KeyBytes::new(key),
             lock: AtomicU64::new(lock_word::free(0, 0)),
             gap: AtomicU64::new(lock_word::free(0, 0)),
             stamp: AtomicU64::new(Stamp::NONE.to_bits()),
@@ -158,9 +156,10 @@ impl Proxy {
         })
     }
 
-    /// The end of the last transaction that changed the key. The caller has the key's lock.
+    /// The end of the last transaction that changed the key. The caller has the key's lock, or that of the
+    /// versions.
     pub(crate) fn stamp(&self) -> Stamp {
-        // Relaxed: ordered by the lock, which the caller has.
+        // Relaxed: ordered by the lock that the caller has.
         Stamp::from_bits(self.stamp.load(Relaxed))
     }
 
@@ -181,6 +180,22 @@ impl Proxy {
         self.delimits.store(true, Release);
     }
 
+    /// Prefetches the lines of the proxy.
+    pub(crate) fn prefetch(&self) {
+        prefetch(&self.key);
+        prefetch(&self.delimits);
+        prefetch(&self.versions);
+        prefetch(&self.stamp);
+    }
+
+    /// The committed value and the stamp of the transaction that wrote it, if the key has a value and
+    /// nobody works on its versions.
+    pub(crate) fn committed(&self) -> Option<(Arc<[u8]>, Stamp)> {
+        let versions = self.versions.try_lock()?;
+        let value = versions.committed.as_ref()?.value.clone()?;
+        Some((value, self.stamp()))
+    }
+
     /// The value that a transaction sees: its own newest one if the transaction `writes` the key.
     pub(crate) fn value(&self, writes: bool) -> Value {
         self.with_value(writes, |value| value.cloned())
@@ -195,164 +210,5 @@ impl Proxy {
         let versions = self.versions.lock();
         let own = versions.open.last().filter(|_| writes);
         with(own.or(versions.committed.as_ref()).and_then(|version| version.value.as_ref()))
-    }
-}
-
-/// A proxy in the order of its key.
-#[derive(Debug)]
-struct ByKey(Arc<Proxy>);
-
-impl Borrow<[u8]> for ByKey {
-    fn borrow(&self) -> &[u8] {
-        &self.0.key
-    }
-}
-
-impl PartialEq for ByKey {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.key == other.0.key
-    }
-}
-
-impl Eq for ByKey {}
-
-impl PartialOrd for ByKey {
-    fn partial_cmp(&self, other: &Self) -> Option<cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for ByKey {
-    fn cmp(&self, other: &Self) -> cmp::Ordering {
-        self.0.key.cmp(&other.0.key)
-    }
-}
-
-/// Parts of the map of keys, each with a lock.
-const PARTS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
-
-/// The hasher of a map whose keys are hashes.
-#[derive(Debug, Default)]
-struct IsHash(u64);
-
-impl Hasher for IsHash {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("the keys are numbers")
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-}
-
-/// Proxies by the hashes of their keys.
-type ByHash = HashMap<u64, Arc<Proxy>, BuildHasherDefault<IsHash>>;
-
-/// The index of a table: all proxies in order, and most of them by hash. Of several keys with one hash, only
-/// one is in the map.
-#[derive(Debug)]
-pub(crate) struct Index {
-    hasher: KeyHasher,
-    by_hash: [CachePadded<RwLock<ByHash>>; PARTS],
-    proxies: RwLock<BTreeSet<ByKey>>,
-}
-
-impl Index {
-    pub(crate) fn new(hash_seed: u64) -> Self {
-        let part = |_| CachePadded::new(RwLock::new(ByHash::default()));
-        Self {
-            hasher: KeyHasher::new(hash_seed),
-            by_hash: std::array::from_fn(part),
-            proxies: RwLock::new(BTreeSet::new()),
-        }
-    }
-
-    /// The hash of a key, and its part of the map.
-    fn hash(&self, key: &[u8]) -> (u64, &RwLock<ByHash>) {
-        let hash = self.hasher.hash(0, key);
-        // The map takes the low and the highest bits.
-        (hash, &self.by_hash[(hash >> 48) as usize % PARTS])
-    }
-
-    /// The proxy of a key, which may have no version.
-    pub(crate) fn find(&self, key: &[u8]) -> Option<Arc<Proxy>> {
-        let (hash, part) = self.hash(key);
-        if let Some(found) = part.read().get(&hash)
-            && *found.key == *key
-        {
-            return Some(found.clone());
-        }
-        self.proxies.read().get(key).map(|found| found.0.clone())
-    }
-
-    /// The proxy of a key, a new one if there is none.
-    pub(crate) fn find_or_insert(&self, key: &[u8]) -> Arc<Proxy> {
-        if let Some(found) = self.find(key) {
-            return found;
-        }
-        let (hash, part) = self.hash(key);
-        let mut proxies = self.proxies.write();
-        if let Some(found) = proxies.get(key) {
-            return found.0.clone();
-        }
-        let proxy = Proxy::new(key);
-        part.write().entry(hash).or_insert_with(|| proxy.clone());
-        proxies.insert(ByKey(proxy.clone()));
-        proxy
-    }
-
-    /// The last tuple of the greatest key below `key` that has one.
-    pub(crate) fn predecessor(&self, key: &[u8]) -> Option<Slot> {
-        let proxies = self.proxies.read();
-        let below = (Bound::Unbounded, Bound::Excluded(key));
-        proxies.range::<[u8], _>(below).rev().find_map(|proxy| proxy.0.versions.lock().last())
-    }
-
-    /// The first proxy above a bound that delimits gaps.
-    pub(crate) fn next_delimiter(&self, above: Bound<&[u8]>) -> Option<Arc<Proxy>> {
-        let proxies = self.proxies.read();
-        let mut next = proxies.range::<[u8], _>((above, Bound::Unbounded));
-        next.find(|proxy| proxy.0.delimits()).map(|proxy| proxy.0.clone())
-    }
-
-    /// The last proxy below a bound that delimits gaps.
-    pub(crate) fn last_delimiter(&self, below: Bound<&[u8]>) -> Option<Arc<Proxy>> {
-        let proxies = self.proxies.read();
-        let mut all = proxies.range::<[u8], _>((Bound::Unbounded, below)).rev();
-        all.find(|proxy| proxy.0.delimits()).map(|proxy| proxy.0.clone())
-    }
-
-    /// Removes a proxy without versions. The caller has its lock, so nobody gives it a version.
-    pub(crate) fn forget(&self, proxy: &Proxy) {
-        let mut versions = proxy.versions.lock();
-        if versions.is_empty() && !versions.is_dead {
-            versions.is_dead = true;
-            drop(versions);
-            let (hash, part) = self.hash(&proxy.key);
-            let mut proxies = self.proxies.write();
-            let mut by_hash = part.write();
-            if by_hash.get(&hash).is_some_and(|found| std::ptr::eq(&**found, proxy)) {
-                by_hash.remove(&hash);
-            }
-            proxies.remove::<[u8]>(&proxy.key);
-        }
-    }
-
-    /// Appends the next keys above a bound that may have a value, `count` at most. True at the end.
-    pub(crate) fn keys(&self, above: Bound<&[u8]>, count: usize, out: &mut Vec<Vec<u8>>) -> bool {
-        let proxies = self.proxies.read();
-        let all = proxies.range::<[u8], _>((above, Bound::Unbounded));
-        let mut all = all.filter(|proxy| proxy.0.delimits());
-        out.extend(all.by_ref().take(count).map(|proxy| proxy.0.key.to_vec()));
-        all.next().is_none()
-    }
-
-    /// Calls `visit` with each proxy, in clustering order.
-    pub(crate) fn each(&self, mut visit: impl FnMut(&Arc<Proxy>)) {
-        self.proxies.read().iter().for_each(|proxy| visit(&proxy.0));
     }
 }

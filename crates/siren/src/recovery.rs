@@ -203,7 +203,7 @@ impl Recovery {
             }
             LogRecord::Commit => {
                 for (table, proxy) in self.state.open.remove(&transaction).into_iter().flatten() {
-                    table.commit(self.state.level, &proxy);
+                    table.commit(self.state.level, &proxy, None);
                     table.index.forget(&proxy);
                 }
             }

@@ -50,6 +50,11 @@ impl<T> Slab<T> {
         self.values.get(slot.0 as usize)?.as_ref()
     }
 
+    /// The place of a slot, without a look at it.
+    pub(crate) fn get_place(&self, slot: Slot) -> Option<&Option<T>> {
+        self.values.get(slot.0 as usize)
+    }
+
     /// Number of values.
     pub(crate) fn len(&self) -> usize {
         self.values.len() - self.free.len()

@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 
+use stillpoint_format::Stamp;
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
+use stillpoint_sync::mutant;
 
 use crate::gates::Gates;
+use crate::index::Index;
 use crate::latch::Latch;
 use crate::pages::Pages;
-use crate::proxy::{Index, Proxy, Value, Version, Versions};
+use crate::planted;
+use crate::proxy::{Proxy, Value, Version, Versions};
 use crate::slab::Slot;
 
 /// A table.
@@ -75,10 +79,14 @@ impl Table {
         }
     }
 
-    /// Commits the newest open version of a key and removes all others.
-    pub(crate) fn commit(&self, level: u64, proxy: &Proxy) {
+    /// Commits the newest open version of a key and removes all others. The stamp is that of the commit.
+    /// Whoever reads the value without the key's lock must find the stamp, too.
+    pub(crate) fn commit(&self, level: u64, proxy: &Proxy, stamp: Option<Stamp>) {
         let mut pages = self.pages.lock();
         let mut versions = proxy.versions.lock();
+        if let Some(stamp) = stamp {
+            mutant!(proxy.set_stamp(stamp), CommitWithoutStamp => ());
+        }
         let Versions { committed, open, .. } = &mut *versions;
         let Some(newest) = open.pop() else {
             return;

@@ -238,7 +238,7 @@ impl Transaction<'_> {
                 self.store.log.append(level, self.number, &LogRecord::Commit)?;
             }
             let written = self.locks.iter().filter(|locked| locked.is_written);
-            written.for_each(|it| it.table.commit(level, &it.proxy));
+            written.for_each(|it| it.table.commit(level, &it.proxy, None));
             Ok::<u64, SirenError>(level)
         });
         let level = committed?;

@@ -28,3 +28,23 @@ fn who_has_read_a_gap_keeps_both_parts() {
 fn a_reader_that_has_waited_for_a_gap_looks_again() {
     of_kind::a_reader_that_has_waited_for_a_gap_looks_again();
 }
+
+#[test]
+fn a_read_without_a_lock_finds_value_and_stamp() {
+    of_kind::a_read_without_a_lock_finds_value_and_stamp();
+}
+
+#[test]
+fn a_thousand_checkpoints_leave_the_kind_flat() {
+    of_kind::a_thousand_checkpoints_leave_the_kind_flat();
+}
+
+#[test]
+fn operations_come_amid_checkpoints_of_the_kind() {
+    of_kind::operations_come_amid_checkpoints_of_the_kind();
+}
+
+#[test]
+fn a_slow_checkpoint_hurries_at_the_end() {
+    of_kind::a_slow_checkpoint_hurries_at_the_end();
+}

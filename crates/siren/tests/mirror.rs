@@ -381,3 +381,43 @@ fn an_error_at_every_call_loses_nothing() {
         }
     }
 }
+
+/// Crash states that the test judges for each row and each logging. 10,000: `STILLPOINT_SIREN_CRASHES=10000`.
+/// `STILLPOINT_SIREN_DAY` takes other seeds, as continuous integration does each day.
+#[test]
+fn crash_states_of_each_row_and_logging() {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let wanted = number("STILLPOINT_SIREN_CRASHES").unwrap_or(60);
+    let first = number("STILLPOINT_SIREN_DAY").unwrap_or(0) << 32;
+    for (removes, logging) in settings() {
+        let (mut judged, mut seed) = (0, first + 1000);
+        while judged < wanted {
+            judged += crash_states(removes, logging, seed);
+            seed += 1;
+        }
+    }
+}
+
+/// A life whose disk is taken away at several moments, with transactions open and checkpoints under way.
+/// Judges what each opening finds; gives their number.
+fn crash_states(removes: Removes, logging: Logging, seed: u64) -> u64 {
+    let rng = SeededRng::new(seed);
+    let mut disk = SimDisk::new(seed);
+    let mut store = open(&disk, removes, logging, seed);
+    let mut judged = 0;
+    for _ in 0..4 {
+        let steps = 20 + rng.below(150);
+        let (model, end) = live(&store, &rng, steps, false);
+        assert_eq!(end, End::Whole, "no fault was injected");
+        let images: Vec<SimDisk> = (0..3).map(|_| disk.crash_image(rng.next_u64())).collect();
+        drop(store);
+        for image in &images {
+            let what = format!("seed {seed}, {removes:?}, {logging:?}, state {judged}");
+            model.check(&open(image, removes, logging, seed), logging, &what);
+            judged += 1;
+        }
+        disk = images.into_iter().next().expect("three").crash(rng.next_u64());
+        store = open(&disk, removes, logging, seed);
+    }
+    judged
+}

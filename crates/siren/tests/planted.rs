@@ -8,6 +8,7 @@ mod common;
 #[expect(dead_code, reason = "the other tests use the rest")]
 mod of_kind;
 #[path = "common/scenarios.rs"]
+#[expect(dead_code, reason = "the other tests use the rest")]
 mod scenarios;
 
 use std::panic::catch_unwind;
@@ -57,6 +58,14 @@ fn catcher(bug: Bug) -> Option<(&'static str, fn())> {
             of_kind::a_reader_that_has_waited_for_a_gap_looks_again,
         ),
         Bug::PurgedUnderGapLock => ("a_gap_outlives_its_key", of_kind::a_gap_outlives_its_key),
+        Bug::CommitWithoutStamp => (
+            "a_read_without_a_lock_finds_value_and_stamp",
+            of_kind::a_read_without_a_lock_finds_value_and_stamp,
+        ),
+        Bug::AppendsToFrozenPage => (
+            "what_is_appended_gathers_on_no_frozen_page",
+            scenarios::what_is_appended_gathers_on_no_frozen_page,
+        ),
         Bug::TakenBeforeSettled | Bug::TurnPassesWriters => return None,
     })
 }

@@ -65,6 +65,16 @@ fn a_tuple_removed_behind_the_copy_is_stored_once() {
 }
 
 #[test]
+fn what_is_appended_gathers_on_no_frozen_page() {
+    scenarios::what_is_appended_gathers_on_no_frozen_page();
+}
+
+#[test]
+fn a_write_splits_off_one_page_at_most() {
+    scenarios::a_write_splits_off_one_page_at_most();
+}
+
+#[test]
 fn an_opening_aborts_for_good() {
     scenarios::an_opening_aborts_for_good();
 }
@@ -230,7 +240,7 @@ fn damage_is_a_typed_error() {
         file.write_at(&[byte[0] ^ 0x10], at).expect("a byte");
         let opened = Store::open(Arc::new(disk.clone()), config(Removes::Pend, Logging::None, 1));
         match opened {
-            Err(SirenError::Damaged { path, .. }) => {
+            Err(SirenError::Damaged { path, .. } | SirenError::DamagedPage { path, .. }) => {
                 assert!(path.ends_with("pages"));
                 seen += 1;
             }

@@ -33,7 +33,13 @@ pub const ARROWS: &[(&str, &[&str])] = &[
     ("stillpoint-node", &["stillpoint-format", "stillpoint-mem", "stillpoint-sync"]),
     (
         "stillpoint-siren",
-        &["stillpoint-txn", "stillpoint-format", "stillpoint-io", "stillpoint-sync"],
+        &[
+            "stillpoint-txn",
+            "stillpoint-format",
+            "stillpoint-io",
+            "stillpoint-mem",
+            "stillpoint-sync",
+        ],
     ),
     (
         "stillpoint-paged",

@@ -80,6 +80,10 @@ pub enum TxError {
         /// The wait in milliseconds.
         waited_ms: u64,
     },
+    /// Another transaction holds a lock, and this session leaves such locks alone. The holder may wait for a
+    /// person. The transaction is rolled back.
+    #[error("another transaction holds a lock for long: run the transaction again later")]
+    Held,
     /// An open transaction is older than the settings allow.
     #[error("the transaction is {age_ms} ms old and the limit is {limit_ms}: drop it")]
     TooOld {
@@ -133,8 +137,14 @@ pub enum TxError {
         limit: usize,
     },
     /// A deadline for a record of a table of another kind than the memory store.
-    #[error("tables of this kind keep no deadlines: put the record into a table in memory")]
-    NoDeadlines,
+    #[error("tables of kind {0} keep no deadlines: put the record into a table in memory")]
+    NoDeadlines(&'static str),
+    /// A key below one in a table of another kind than the memory store.
+    #[error(
+        "tables of kind {0} have no keys below a key, of which large collections are made: keep the \
+         collection small, or in a table in memory"
+    )]
+    NoKeysUnder(&'static str),
     /// The index of a table has no address space left.
     #[error("the index of table number {} is full: no address space is left for it", .0.0)]
     IndexFull(TableId),

@@ -213,6 +213,15 @@ pub trait TableKind: Send + Sync + fmt::Debug {
     /// The checkpoint is given up, and the earlier sections stay in force.
     fn checkpoint(&self, disk: &dyn Disk) -> Result<Option<Sections>, TxError>;
 
+    /// Bytes that the kind's part in the next checkpoint may add to the disk, about. The log leaves so much
+    /// free, since only a checkpoint frees the log.
+    fn checkpoint_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Called when the store is being closed. A checkpoint under way, or a last one, goes on without a pace.
+    fn hurry(&self) {}
+
     /// Called when the checkpoint with the kind's last sections was published or given up. Then the
     /// files of the older or of the newer sections are no longer needed.
     fn checkpoint_ended(&self, disk: &dyn Disk, is_published: bool);

@@ -19,6 +19,9 @@ use crate::units::{Interval, interval, size};
 /// it releases the lock.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 
+/// Longest wait of a command for a lock, if the settings name none.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Settings of the server.
 pub(super) struct Settings {
     pub(super) engine: Config,
@@ -60,6 +63,7 @@ struct File {
     stable_pool: Written<u64>,
     pool: Written<u64>,
     page_size: Written<u64>,
+    lock_timeout: Written<Interval>,
     requirepass: Option<String>,
     enable_debug_command: Option<DebugArg>,
     log_level: Option<String>,
@@ -246,6 +250,8 @@ fn engine_settings(args: &ServeArgs, file: File, threads: usize) -> Result<Confi
     config.stable_pool_bytes = pool.map(bytes);
     config.pool_bytes = args.pool.or(file.pool.0).map(bytes);
     config.page_bytes = args.page_size.or(file.page_size.0).map(bytes);
+    let lock_timeout = args.lock_timeout.or(file.lock_timeout.0);
+    config.lock_timeout = lock_timeout.map_or(Some(LOCK_TIMEOUT), |Interval(limit)| limit);
     config.logs = threads.clamp(1, 64);
     config.sessions = threads + 11;
     Ok(config)

@@ -9,5 +9,6 @@ mod log;
 mod look;
 mod paged;
 mod restarts;
+mod siren;
 mod starting;
 mod stopping;

@@ -84,7 +84,7 @@ fn the_tools_know_paged_tables() {
     let (code, said) = run(&["restore", "--checkpoint", "2", "--to", &to], dir);
     assert!(code == Some(2) && said.contains("paged tables (orders)"), "{said}");
     let (code, said) = run(&["load"], dir);
-    assert!(code == Some(2) && said.contains("paged tables need the log"), "{said}");
+    assert!(code == Some(2) && said.contains("such tables need the log"), "{said}");
 
     let mut serve = stillpoint();
     let serve = serve.args(["serve", "--port", "0", "--data"]).arg(dir).output();

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use stillpoint_format::manifest::{IncarnationEntry, KindEntry, Manifest};
 use stillpoint_journal::{Hold, Journal, JournalError};
-use stillpoint_store::TableId;
+use stillpoint_store::{TableId, TxError};
 use stillpoint_sync::{mutant, planted};
 
 use crate::error::Error;
@@ -41,7 +41,10 @@ pub(crate) fn begin(shared: &Shared) -> Result<OfKinds, Error> {
         // commits behind the positions. The other way round, it would get no section, and lose those
         // before the positions.
         let generations = generations(shared);
-        let sections = kind.checkpoint(&*shared.disk).inspect_err(|_| given.end(shared, false))?;
+        let sections = kind.checkpoint(&*shared.disk).inspect_err(|error| {
+            given.end(shared, false);
+            note_failure(shared, error);
+        })?;
         let positions = mutant!(before, KindPositionTooLate => shared.open.positions());
         let Some(sections) = sections else { continue };
         given.asked.push(number);
@@ -52,6 +55,16 @@ pub(crate) fn begin(shared: &Shared) -> Result<OfKinds, Error> {
         given.entries.push(KindEntry { name, gsn_floor, positions });
     }
     Ok(given)
+}
+
+/// Fails the store after a failed flush of a kind's file: no further checkpoint would be taken, and the logs
+/// would grow.
+fn note_failure(shared: &Shared, error: &TxError) {
+    if let TxError::Abandoned(reason) = error
+        && stillpoint_siren::is_in_doubt(&**reason)
+    {
+        shared.fail(reason.to_string());
+    }
 }
 
 impl OfKinds {

@@ -17,8 +17,7 @@ use stillpoint_txn::Arrival;
 
 use crate::batch::Batch;
 use crate::call_log::Runner;
-use crate::kinds::Parts;
-use crate::kinds::commit;
+use crate::kinds::{LongWait, Parts, commit};
 use crate::tx::Tx;
 
 /// Transactions of a batch that are declared together, at most this many keys.
@@ -137,15 +136,22 @@ fn execute_mixed<B: Batch + ?Sized>(
         return Ok(());
     }
     let range = chunk.range(at);
+    let mut wait = LongWait::default();
     let ended = chunk.keys.check(range.clone()).and_then(|()| {
-        let kinds = parts.kinds.clone();
-        worker.run_declared_outside(
-            |keys| chunk.copy(range.clone(), keys, |table| kinds.of(table).is_none()),
-            |open| {
-                let lock = |parts: &mut Parts| parts.lock_declared(&chunk.keys, range.clone());
-                commit::run(open, parts, lock, |tx| runner.run(batch, index, tx))
-            },
-        )
+        loop {
+            let kinds = parts.kinds.clone();
+            let ended = worker.run_declared_outside(
+                |keys| chunk.copy(range.clone(), keys, |table| kinds.of(table).is_none()),
+                |open| {
+                    let lock = |parts: &mut Parts| parts.lock_declared(&chunk.keys, range.clone());
+                    commit::run(open, parts, lock, |tx| runner.run(batch, index, tx))
+                },
+            );
+            if !parts.waits_on(&ended) {
+                return ended;
+            }
+            wait.pause(&parts.limits)?;
+        }
     });
     if let Some(arrival) = parts.absent.take() {
         return Err(Absent { next: index, arrivals: vec![arrival] });

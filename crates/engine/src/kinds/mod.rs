@@ -20,20 +20,20 @@ mod operations;
 mod parts;
 mod replay;
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use stillpoint_format::manifest::{TableEntry, TableKind as KindName};
+use stillpoint_format::manifest::{Manifest, TableEntry, TableKind as KindName};
 use stillpoint_io::Disk;
 use stillpoint_paged::Paged;
 use stillpoint_siren::Siren;
 use stillpoint_store::{Store, TableId, Worker};
-use stillpoint_sync::Backoff;
 use stillpoint_sync::atomic::{
     AtomicU8,
     Ordering::{Acquire, Release},
 };
-use stillpoint_txn::{KindTable, LockedTables, Presence, TableKind, TxError};
+use stillpoint_txn::{KindTable, LockedTables, Presence, TableKind, TxError, UnlockedRead};
 
 use crate::error::Error;
 use crate::tx::Tx;
@@ -43,7 +43,7 @@ pub(crate) use mixed::{Absent, execute};
 pub(crate) use open::OpenTransactions;
 pub(crate) use operations::Operations;
 pub use parts::Savepoint;
-pub(crate) use parts::{KeyLocation, Parts, WaitLimits};
+pub(crate) use parts::{KeyLocation, LongWait, Parts, WaitLimits};
 pub(crate) use replay::KindReplay;
 
 /// The kinds of tables that an engine knows besides the memory store, and the tables of each kind.
@@ -53,6 +53,43 @@ pub(crate) struct Kinds {
     /// For each table number, 1 + the number of the table's kind. 0 for the memory store. Empty
     /// without other kinds.
     of_table: Box<[AtomicU8]>,
+}
+
+/// Turns of a wait for the locks of whole tables. The last ones sleep a tenth of a millisecond.
+const FLUSH_TURNS: u32 = 128 + 50;
+
+/// The names of the kinds that this build has besides the memory store.
+pub(crate) const OF_ENGINE: [&str; 2] = [stillpoint_paged::KIND_NAME, stillpoint_siren::KIND_NAME];
+
+/// What a MANIFEST says about the tables of one kind.
+#[derive(Debug, Default)]
+pub(crate) struct TablesOfKind<'m> {
+    /// Names of the tables.
+    pub(crate) names: Vec<&'m str>,
+    /// The tables, in the order of the names.
+    pub(crate) tables: Vec<KindTable<'m>>,
+}
+
+impl<'m> TablesOfKind<'m> {
+    pub(crate) fn of(manifest: &'m Manifest, kind: &str) -> Self {
+        let mut found = Self::default();
+        for table in &manifest.tables {
+            if matches!(&table.kind, KindName::Other(name) if name == kind) {
+                found.names.push(&table.name);
+                let (id, generation) = (TableId(table.id), table.generation);
+                found.tables.push(KindTable { id, generation, section: table.private.as_deref() });
+            }
+        }
+        found
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    pub(crate) fn sections(&self) -> Vec<&'m str> {
+        self.tables.iter().filter_map(|table| table.section).collect()
+    }
 }
 
 /// The kinds that an engine has by its settings.
@@ -144,19 +181,23 @@ impl Kinds {
         })
     }
 
-    /// Locks tables as wholes, in the order of kinds. Leaves out the tables in memory. While another
-    /// transaction has the permit of the store, which may wait for these locks, none of them is kept.
+    /// Locks tables as wholes, in the order of kinds. Leaves out the tables in memory. `None` if a transaction
+    /// uses one of them for longer than a moment: then no lock is kept. The same if a transaction has the
+    /// permit of the store, since it may wait for these locks.
     pub(crate) fn lock_tables(
         &self,
         tables: &[TableId],
         store: &Store,
-    ) -> Result<Vec<Locked<'_>>, TxError> {
-        let mut backoff = Backoff::new();
-        loop {
-            match self.try_lock_tables(tables, &|| !store.driver().now().is_permitted()) {
-                Err(TxError::Conflict) => backoff.wait(),
-                ended => return ended,
-            }
+    ) -> Result<Option<Vec<Locked<'_>>>, TxError> {
+        let turns = Cell::new(0u32);
+        let may_wait = || {
+            turns.set(turns.get() + 1);
+            turns.get() < FLUSH_TURNS && !store.driver().now().is_permitted()
+        };
+        match self.try_lock_tables(tables, &may_wait) {
+            Ok(locked) => Ok(Some(locked)),
+            Err(TxError::Conflict) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
@@ -213,8 +254,8 @@ impl Locked<'_> {
 /// Some keys of a table of another kind, with their tags and values.
 pub(crate) type Found = Vec<(Vec<u8>, u8, Vec<u8>)>;
 
-/// Reads some keys of a table of another kind, from a cursor on, in one transaction; gives the next
-/// cursor.
+/// Reads some keys of a table of another kind, from a cursor on; gives the next cursor. A key that cannot be
+/// read without a lock is read in a transaction.
 pub(crate) fn scan(
     worker: &mut Worker,
     parts: &mut Parts,
@@ -230,15 +271,28 @@ pub(crate) fn scan(
         }
         keys.clear();
     };
-    let found = transact(worker, parts, &mut |tx| {
-        let mut found = Found::new();
-        for key in &keys {
-            if let Some(value) = tx.get(table, key)? {
-                found.push((key.clone(), value.tag(), value.to_vec()));
+    let (mut found, mut rest) = (Found::new(), Vec::new());
+    for key in keys {
+        let mut value = Vec::new();
+        match kind.read(table, &key, &mut value)? {
+            Presence::Here(Some(UnlockedRead { tag: Some(tag), stamp })) => {
+                worker.depend_on(stamp);
+                found.push((key, tag, value));
             }
+            _ => rest.push(key),
         }
-        Ok(found)
-    })?;
+    }
+    if !rest.is_empty() {
+        found.extend(transact(worker, parts, &mut |tx| {
+            let mut found = Found::new();
+            for key in &rest {
+                if let Some(value) = tx.get(table, key)? {
+                    found.push((key.clone(), value.tag(), value.to_vec()));
+                }
+            }
+            Ok(found)
+        })?);
+    }
     Ok((next, found))
 }
 
@@ -248,10 +302,16 @@ pub(crate) fn transact<R>(
     parts: &mut Parts,
     body: &mut impl FnMut(&mut Tx<'_>) -> Result<R, TxError>,
 ) -> Result<R, TxError> {
-    parts.forget_keys();
-    let ended = worker
-        .run_until_ended(|open| commit::run(open, parts, Parts::lock_remembered, &mut *body))
-        .map(|(result, _)| result);
-    parts.give_dependencies(worker);
-    ended
+    let mut wait = LongWait::default();
+    loop {
+        parts.forget_keys();
+        let ended = worker
+            .run_until_ended(|open| commit::run(open, parts, Parts::lock_remembered, &mut *body))
+            .map(|(result, _)| result);
+        parts.give_dependencies(worker);
+        if !parts.waits_on(&ended) {
+            return ended;
+        }
+        wait.pause(&parts.limits)?;
+    }
 }

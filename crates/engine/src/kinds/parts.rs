@@ -81,6 +81,45 @@ impl Met {
 pub(crate) struct WaitLimits {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) timeout: Option<Duration>,
+    /// Whether the session leaves locks alone that others hold for longer than a moment.
+    pub(crate) leaves_held: bool,
+}
+
+/// Turns of a wait that spin and yield. Each further one sleeps a tenth of a millisecond.
+const QUICK_TURNS: u32 = 128;
+/// Turns of a wait after which a lock counts as held for long. The first are those of a session that leaves
+/// such locks alone. The second are those of a run with the permit of the store. A holder that does not wait
+/// for a person is gone long before the last limit.
+const HELD_TURNS: u32 = QUICK_TURNS + 10;
+const PERMITTED_TURNS: u32 = QUICK_TURNS + 50;
+const LONG_TURNS: u32 = QUICK_TURNS + 500;
+/// First and longest pause between two tries of a transaction that has met such a lock.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(20);
+
+/// The wait of a transaction for a lock that another one holds for long. Meanwhile the transaction holds no
+/// lock, nor the permit of the store. The holder may wait for a person, and nobody else shall wait for both.
+#[derive(Debug, Default)]
+pub(crate) struct LongWait {
+    begun_ns: Option<u64>,
+    pause: Duration,
+}
+
+impl LongWait {
+    /// Pauses before another try.
+    ///
+    /// # Errors
+    /// [`TxError::LockTimeout`] after the longest wait that the settings allow.
+    pub(crate) fn pause(&mut self, limits: &WaitLimits) -> Result<(), TxError> {
+        let now_ns = limits.clock.monotonic_ns();
+        let waited_ns = now_ns - *self.begun_ns.get_or_insert(now_ns);
+        if limits.timeout.is_some_and(|limit| u128::from(waited_ns) >= limit.as_nanos()) {
+            return Err(TxError::LockTimeout { waited_ms: waited_ns / 1_000_000 });
+        }
+        self.pause = (2 * self.pause).clamp(PAUSE_MIN, PAUSE_MAX);
+        limits.clock.sleep(self.pause);
+        Ok(())
+    }
 }
 
 /// A savepoint of an open transaction: [`Transaction::savepoint`](crate::Transaction::savepoint) takes it.
@@ -134,7 +173,9 @@ pub(crate) struct Parts {
     /// How long the run waits for other transactions.
     pub(crate) patience: Patience,
     /// How long a transaction waits for a lock, by which clock.
-    limits: WaitLimits,
+    pub(crate) limits: WaitLimits,
+    /// Whether the transaction stays open across calls, so that it cannot run again.
+    pub(crate) stays_open: bool,
     /// Most bytes of operations that the transaction remembers.
     pub(crate) bytes_max: Option<usize>,
     /// Number of the run, of all runs of all sessions.
@@ -176,6 +217,7 @@ impl Parts {
             absent: None,
             patience: Patience::Endless,
             limits,
+            stays_open: false,
             bytes_max: None,
             run: 0,
             savepoints: Vec::new(),
@@ -294,11 +336,12 @@ impl Parts {
                 continue;
             }
             self.holds_locks = true;
+            let turns_max = self.turns_max();
             let Self {
                 store, parts, absent, must_not_wait, has_conflicted, patience, limits, ..
             } = self;
             let (asked, slots) = (&self.asked, &mut self.slots);
-            let wait = KindWait::new(*patience, limits);
+            let wait = KindWait::new((*patience, turns_max), limits);
             let part = &mut parts[kind];
             let mut here = Here { must_not_wait: *must_not_wait, absent };
             // The holder of the store's permit may wait for locks of this transaction.
@@ -339,8 +382,9 @@ impl Parts {
         }
         let asked = KindKey { table, key, mode };
         self.holds_locks = true;
+        let turns_max = self.turns_max();
         let Self { parts, absent, must_not_wait, patience, limits, .. } = self;
-        let wait = KindWait::new(*patience, limits);
+        let wait = KindWait::new((*patience, turns_max), limits);
         let mut here = Here { must_not_wait: *must_not_wait, absent };
         let may_wait = || wait.may_go_on();
         let slot = match here.until(|| parts[kind].lock(asked, &may_wait)) {
@@ -362,6 +406,23 @@ impl Parts {
         self.places.push(KeyLocation::Part(kind, slot));
         self.met.push(kind, asked, public);
         Ok(public)
+    }
+
+    /// Turns of a wait after which the run gives up, and the transaction waits without its locks.
+    fn turns_max(&self) -> u32 {
+        match () {
+            () if self.limits.leaves_held => HELD_TURNS,
+            // It keeps its locks, or its patience ends the wait.
+            () if self.stays_open || self.patience != Patience::Endless => u32::MAX,
+            () if self.discipline == Discipline::Permitted => PERMITTED_TURNS,
+            () => LONG_TURNS,
+        }
+    }
+
+    /// Whether the transaction waits without its locks and runs again after this end: it has met a lock that
+    /// is held for long.
+    pub(crate) fn waits_on<R>(&self, ended: &Result<R, TxError>) -> bool {
+        matches!(ended, Err(TxError::Held)) && !self.limits.leaves_held
     }
 
     /// Notes a write of the run to a table in memory.
@@ -495,8 +556,9 @@ impl Parts {
                 return Err(TxError::TooLarge { bytes, limit });
             }
         }
+        let turns_max = self.turns_max();
         let Self { store, parts, operations, absent, must_not_wait, patience, limits, .. } = self;
-        let wait = KindWait::new(*patience, limits);
+        let wait = KindWait::new((*patience, turns_max), limits);
         let mut here = Here { must_not_wait: *must_not_wait, absent };
         let gives_way = self.discipline == Discipline::Declared;
         // The holder of the store's permit may have the gap, and wait for locks of this transaction.
@@ -522,8 +584,9 @@ impl Parts {
             return Err(TxError::RangeDeclared);
         }
         self.holds_locks = true;
+        let turns_max = self.turns_max();
         let Self { parts, absent, must_not_wait, patience, limits, .. } = self;
-        let wait = KindWait::new(*patience, limits);
+        let wait = KindWait::new((*patience, turns_max), limits);
         let mut here = Here { must_not_wait: *must_not_wait, absent };
         let may_wait = || wait.may_go_on();
         let read = here.until(|| parts[kind].range(range, &may_wait, out));
@@ -594,22 +657,30 @@ fn remember(remembered: &mut Met, store: &Store, kind: usize, key: KindKey<'_>) 
 struct KindWait<'l> {
     patience: Patience,
     turns: Cell<u32>,
+    turns_max: u32,
     limits: &'l WaitLimits,
     /// When the wait began, if it has a limit.
     begun_ns: Cell<Option<u64>>,
     /// How long the wait was when it ended by its limit.
     ended_ns: Cell<Option<u64>>,
+    /// Whether the wait ended because the lock is held for long.
+    is_held: Cell<bool>,
 }
 
 impl<'l> KindWait<'l> {
-    fn new(patience: Patience, limits: &'l WaitLimits) -> Self {
+    fn new((patience, turns_max): (Patience, u32), limits: &'l WaitLimits) -> Self {
         let (turns, begun_ns, ended_ns) = (Cell::new(0), Cell::new(None), Cell::new(None));
-        Self { patience, turns, limits, begun_ns, ended_ns }
+        let is_held = Cell::new(false);
+        Self { patience, turns, turns_max, limits, begun_ns, ended_ns, is_held }
     }
 
     /// Whether the kind may wait for another turn.
     fn may_go_on(&self) -> bool {
         self.turns.set(self.turns.get().saturating_add(1));
+        if self.turns.get() > self.turns_max {
+            self.is_held.set(true);
+            return false;
+        }
         if let Some(timeout) = self.limits.timeout {
             let now_ns = self.limits.clock.monotonic_ns();
             let begun_ns = self.begun_ns.get().unwrap_or(now_ns);
@@ -630,6 +701,7 @@ impl<'l> KindWait<'l> {
     /// The error of a transaction whose locks the kind has refused.
     fn reason(&self, error: TxError) -> TxError {
         match self.ended_ns.get() {
+            _ if is_conflict(&error) && self.is_held.get() => TxError::Held,
             Some(waited_ns) if is_conflict(&error) => {
                 TxError::LockTimeout { waited_ms: waited_ns / 1_000_000 }
             }

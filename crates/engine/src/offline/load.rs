@@ -7,7 +7,7 @@ use std::path::Path;
 use stillpoint_format::{KEY_BYTES_MAX, Label, VALUE_BYTES_MAX, names};
 use stillpoint_store::{TableId, TxError};
 
-use super::paged;
+use super::kinds;
 use crate::builder::EngineBuilder;
 use crate::catalog;
 use crate::config::Config;
@@ -66,8 +66,8 @@ impl Loader {
     /// session is such a record: after the load the session goes on from the loaded serial.
     ///
     /// # Errors
-    /// [`Error::HoldsRecords`] if `adds` is false and there are records. [`Error::PagedTables`] if the
-    /// store has paged tables, which need a log. Otherwise as [`Engine::open`].
+    /// [`Error::HoldsRecords`] if `adds` is false and there are records. [`Error::OtherKinds`] if the
+    /// store has paged tables or SIREN tables, which need a log. Otherwise as [`Engine::open`].
     pub fn open(config: Config, adds: bool) -> Result<Self, Error> {
         Engine::builder(config).loader(adds)
     }
@@ -80,8 +80,8 @@ impl Loader {
             && let Some(manifest) = catalog::read(&*disk)?
         {
             let reason = "a load makes its records durable by a checkpoint in place of the log, while \
-                 paged tables need the log: let a program with a pool write the records";
-            paged::refuse(&dir, &manifest, reason)?;
+                 such tables need the log: let a program write the records";
+            kinds::refuse(&dir, &manifest, reason)?;
         }
         let builder = builder.with_config(|config| Config {
             // A store with the default settings goes on from the checkpoint at the end.

@@ -11,22 +11,23 @@ use std::path::Path;
 use std::sync::Arc;
 
 use stillpoint_checkpoint::LoadError;
-use stillpoint_format::manifest::{CheckpointEntry, Manifest, TableEntry};
+use stillpoint_format::manifest::{CheckpointEntry, Manifest, TableEntry, TableKind};
 use stillpoint_format::names;
 use stillpoint_io::{Disk, RealClock, RealDisk, SharedLock, cpu_count};
 use stillpoint_paged::{CheckedPages, Paged, PagesError, TreeSummary};
 use stillpoint_recovery::{Calls, Operations, Plan, RecoveryError, RecoverySummary};
 use stillpoint_store::{Store, StoreConfig, TableId, ValueRef, Worker};
 
-use super::paged::{self, ReadTables};
+use super::kinds::{self, ReadTables};
+use super::siren::{InspectedSiren, VerifiedSiren, VerifiedSirenTable};
 use super::{Directory, load_options, plan};
 use crate::builder::PendingProcedures;
 use crate::catalog;
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::paged::PagedTables;
-use crate::repeat;
+use crate::kinds::{OF_ENGINE, OfEngine, TablesOfKind};
+use crate::{paged, repeat};
 
 /// Most times that a checkpoint may be superseded while it is being opened.
 const TRIES: usize = 100;
@@ -79,23 +80,26 @@ fn newest(manifest: &Manifest) -> Option<&CheckpointEntry> {
     manifest.newest_chain().last().copied()
 }
 
-impl Looked {
-    /// Epoch of the newest checkpoint.
-    fn epoch(&self) -> Option<u64> {
-        newest(&self.directory.manifest).map(|checkpoint| checkpoint.epoch)
-    }
+/// The part of a directory that is examined.
+fn extent_of(manifest: &Manifest, is_open: bool) -> Extent {
+    let epoch = || newest(manifest).map(|checkpoint| checkpoint.epoch);
+    if is_open { Extent::Checkpoint(epoch()) } else { Extent::Whole }
+}
 
-    /// Serials of the files that a start would load, and the state of the pages. A merge changes the
-    /// serials, and not the epoch.
-    fn files(&self) -> (Vec<u64>, Option<u64>) {
+impl Looked {
+    /// Serials of the files that a start would load, and what the sections of other kinds name. A merge
+    /// changes the serials, and not the epoch.
+    fn files(&self) -> (Vec<u64>, Vec<Option<u64>>) {
         let manifest = &self.directory.manifest;
         let serials = manifest.newest_chain().iter().map(|entry| entry.serial).collect();
         // An unreadable section is told by whoever reads the pages.
-        (serials, PagedTables::of(manifest).named().ok().and_then(|named| named.map))
+        let map = paged::named(&TablesOfKind::of(manifest, paged::KIND_NAME));
+        let level = InspectedSiren::of(manifest).map(|siren| siren.level);
+        (serials, vec![map.ok().and_then(|named| named.map), level])
     }
 
     fn extent(&self) -> Extent {
-        if self.is_open { Extent::Checkpoint(self.epoch()) } else { Extent::Whole }
+        extent_of(&self.directory.manifest, self.is_open)
     }
 
     /// Examines the directory. If the result `is_spoilt` and another process has published a
@@ -134,7 +138,10 @@ pub struct Inspection {
     pub logs: Option<InspectedLogs>,
     /// The pages of paged tables, if the MANIFEST names any.
     pub pages: Option<InspectedPages>,
-    /// Damage of the logs, or of the map of pages: file, offset, meaning and cure.
+    /// The pages of SIREN tables, if the MANIFEST names any.
+    pub siren: Option<InspectedSiren>,
+    /// Damage of the logs, of the map of pages, or of the directory of SIREN's pages: file, offset, meaning
+    /// and cure.
     pub damage: Option<String>,
 }
 
@@ -156,8 +163,8 @@ pub struct InspectedPages {
 impl InspectedPages {
     /// What the sections of the MANIFEST say. `None` if they name no pages, or cannot be read.
     fn of(manifest: &Manifest) -> Option<Self> {
-        let tables = PagedTables::of(manifest);
-        let named = tables.named().ok()?;
+        let tables = TablesOfKind::of(manifest, paged::KIND_NAME);
+        let named = paged::named(&tables).ok()?;
         let (page_bytes, map) = (named.page_bytes?, named.map?);
         let paged = manifest.tables.iter().filter(|table| tables.names.contains(&&*table.name));
         let records_of =
@@ -176,42 +183,54 @@ pub struct InspectedLogs {
     pub gsn_max: u64,
 }
 
-/// Describes the contents of a data directory. Reads the logs and the map of pages, not the checkpoints
-/// and the pages. If a process has the directory open, reads the MANIFEST only. Writes nothing.
+/// Describes the contents of a data directory. Reads the logs, the map of pages and the directory of SIREN's
+/// pages, not the checkpoints and the pages. If a process has the directory open, reads the MANIFEST only. Writes nothing.
 ///
 /// # Errors
 /// The directory is no store, its MANIFEST is damaged, or the disk refuses. Damage of the logs is
 /// part of the result, since its reader needs the list of checkpoints to restore.
 pub fn inspect(dir: &Path) -> Result<Inspection, Error> {
-    let looked = open(dir)?;
-    let directory = &looked.directory;
-    let (mut logs, mut damage) = (None, None);
-    let mut pages = InspectedPages::of(&directory.manifest);
-    if !looked.is_open {
-        match plan(directory) {
-            Ok(plan) => {
-                let (replay_bytes, gsn_max) = (plan.replay_bytes(), plan.gsn_floor);
-                logs = Some(InspectedLogs { replay_bytes, gsn_max });
-            }
-            Err(error) if error.is_damage() => damage = Some(error.to_string()),
-            Err(error) => return Err(error),
+    let Looked { directory, is_open } = open(dir)?;
+    let extent = extent_of(&directory.manifest, is_open);
+    let manifest = directory.manifest.clone();
+    let pages = InspectedPages::of(&manifest);
+    let siren = InspectedSiren::of(&manifest);
+    let mut found = Inspection { manifest, extent, logs: None, pages, siren, damage: None };
+    if is_open {
+        return Ok(found);
+    }
+    match plan(&directory) {
+        Ok(plan) => {
+            let (replay_bytes, gsn_max) = (plan.replay_bytes(), plan.gsn_floor);
+            found.logs = Some(InspectedLogs { replay_bytes, gsn_max });
         }
-        let tables = PagedTables::of(&directory.manifest);
+        Err(error) if error.is_damage() => found.damage = Some(error.to_string()),
+        Err(error) => return Err(error),
+    }
+    found.add_pages(&directory)?;
+    found.add_siren(&directory)?;
+    Ok(found)
+}
+
+impl Inspection {
+    /// Counts the pages and slots of paged tables. Damage is part of the result.
+    fn add_pages(&mut self, directory: &Directory) -> Result<(), Error> {
+        let tables = TablesOfKind::of(&directory.manifest, paged::KIND_NAME);
         let store = directory.manifest.store;
         match stillpoint_paged::count_pages(&*directory.disk, store, &tables.sections()) {
             Ok(found) => {
-                for (pages, found) in pages.iter_mut().zip(found) {
+                for (pages, found) in self.pages.iter_mut().zip(found) {
                     (pages.pages, pages.slots) = (Some(found.pages), Some(found.slots));
                 }
+                Ok(())
             }
             Err(error) if error.is_damage() => {
-                damage.get_or_insert(error.to_string());
+                self.damage.get_or_insert(error.to_string());
+                Ok(())
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => Err(error.into()),
         }
     }
-    let extent = looked.extent();
-    Ok(Inspection { extent, logs, pages, damage, manifest: looked.directory.manifest })
 }
 
 /// Result of a verification.
@@ -226,6 +245,11 @@ pub struct Checked {
     /// The paged tables as the next start will find them, if they are sound and were brought to the end of
     /// the logs.
     pub trees: Vec<VerifiedTree>,
+    /// The pages of SIREN tables, if there are any on the disk and they are sound.
+    pub siren: Option<VerifiedSiren>,
+    /// The SIREN tables as the next start will find them, if they are sound and were brought to the end of
+    /// the logs.
+    pub siren_tables: Vec<VerifiedSirenTable>,
     /// Bytes of log that the next start will read, if the logs were examined.
     pub replay_bytes: Option<u64>,
     /// The procedures whose calls the next start makes again: name and version.
@@ -268,7 +292,7 @@ impl Checked {
     /// Verifies the map and each page alone. Returns the numbers of the pages.
     fn add_pages(&mut self, directory: &Directory) -> Result<BTreeSet<u64>, Error> {
         let manifest = &directory.manifest;
-        let tables = PagedTables::of(manifest);
+        let tables = TablesOfKind::of(manifest, paged::KIND_NAME);
         let checked =
             stillpoint_paged::check_pages(&*directory.disk, manifest.store, &tables.tables)?;
         let Some(checked) = checked else { return Ok(BTreeSet::new()) };
@@ -283,8 +307,8 @@ impl Checked {
         Ok(placed)
     }
 
-    /// Brings the paged tables to the end of the logs in memory, and verifies their trees.
-    fn add_trees(
+    /// Brings the tables of other kinds to the end of the logs in memory, and verifies them.
+    fn add_tables(
         &mut self,
         directory: &Directory,
         plan: &Plan,
@@ -293,7 +317,15 @@ impl Checked {
         let manifest = &directory.manifest;
         let Some(tables) = ReadTables::open(&*directory.disk, manifest)? else { return Ok(()) };
         tables.bring_to_end(plan)?;
-        let checked = tables.paged.check_trees();
+        let OfEngine { paged, siren } = &tables.of_engine;
+        siren.iter().for_each(|siren| self.add_siren_tables(manifest, siren));
+        paged.iter().for_each(|paged| self.add_trees(manifest, paged, placed));
+        Ok(())
+    }
+
+    /// Verifies the trees of paged tables, which were brought to the end of the logs.
+    fn add_trees(&mut self, manifest: &Manifest, paged: &Paged, placed: &BTreeSet<u64>) {
+        let checked = paged.check_trees();
         for (table, summary) in checked.tables {
             let name = manifest.table(table.0).map_or_else(String::new, |table| table.name.clone());
             let TreeSummary { records, levels, .. } = summary;
@@ -308,7 +340,6 @@ impl Checked {
             ));
         }
         self.damage.extend(checked.damage.iter().map(ToString::to_string));
-        Ok(())
     }
 
     fn add(&mut self, directory: &Directory, entry: &CheckpointEntry) -> Result<(), Error> {
@@ -334,7 +365,8 @@ impl Checked {
 ///
 /// Of paged tables, the map and all pages are verified. Then the tables are brought to the end of the
 /// logs, in memory. Their keys must be in order, each page must be in one tree once, and the number of
-/// records must be the counted one.
+/// records must be the counted one. Of SIREN tables, the page directory and all pages are verified. Then
+/// the tables are brought to the end of the logs, and their lists of pages and tuples are verified.
 ///
 /// If a process has the directory open, only the newest checkpoint is verified, and each page alone.
 /// Writes nothing.
@@ -358,6 +390,7 @@ fn check_looked(mut looked: Looked) -> Result<Checked, Error> {
             newest(&directory.manifest).map_or(Ok(()), |entry| checked.add(directory, entry))?;
             // As of the MANIFEST that was read. A later one makes the look begin anew.
             checked.add_pages(directory)?;
+            checked.add_siren_pages(directory)?;
             // The process may be writing these copies.
             checked.harmless.clear();
             Ok(checked)
@@ -374,6 +407,7 @@ fn check_looked(mut looked: Looked) -> Result<Checked, Error> {
         checked.add(directory, entry)?;
     }
     let placed = checked.add_pages(directory)?;
+    checked.add_siren_pages(directory)?;
     let pages_are_sound = checked.damage.is_empty();
     let planned = plan(directory).and_then(|plan| {
         plan.verify_records(&directory.disk, cpu_count())?;
@@ -382,7 +416,7 @@ fn check_looked(mut looked: Looked) -> Result<Checked, Error> {
         checked.replay_bytes = Some(plan.replay_bytes());
         checked.procedures = needed.into_iter().map(|of| (of.name, of.version)).collect();
         // Damaged pages are told one by one above.
-        if pages_are_sound { checked.add_trees(directory, &plan, &placed) } else { Ok(()) }
+        if pages_are_sound { checked.add_tables(directory, &plan, &placed) } else { Ok(()) }
     });
     match planned {
         Ok(()) => {}
@@ -423,15 +457,15 @@ pub type DumpVisit<'a> = dyn FnMut(&str, &[u8], ValueRef<'_>) -> std::io::Result
 /// name, key, and value. If a process has the directory open, visits the keys of the newest
 /// checkpoint.
 ///
-/// The newest checkpoint alone is no state of a [paged table](crate::Kind::Paged). So such a table is
-/// dumped only if no process has the directory open.
+/// The newest checkpoint alone is no state of a [paged table](crate::Kind::Paged) or a
+/// [SIREN table](crate::Kind::Siren). So such a table is dumped only if no process has the directory open.
 ///
 /// A log of calls needs their procedures, with which [`EngineBuilder::dump`](crate::EngineBuilder::dump)
 /// does the same.
 ///
 /// # Errors
 /// The directory is no store, is damaged, or cannot be read. There is no table `table`, or `visit`
-/// fails. [`Error::PagedTables`] for paged tables of a directory that a process has open.
+/// fails. [`Error::OtherKinds`] for such tables of a directory that a process has open.
 pub fn dump(dir: &Path, table: Option<&str>, visit: &mut DumpVisit<'_>) -> Result<Dumped, Error> {
     Engine::builder(Config::new(dir)).dump(table, visit)
 }
@@ -449,13 +483,14 @@ pub(crate) fn dump_with(
         let name = name.to_owned();
         return Err(Error::TableName { name, reason: "there is no such table" });
     }
-    let (store, paged, recovered) = if looked.is_open {
+    let (store, others, recovered) = if looked.is_open {
         let manifest = &looked.directory.manifest;
-        let is_paged = |name: &&str| table.is_none_or(|table| table == *name);
-        if PagedTables::of(manifest).names.iter().any(is_paged) {
+        let is_asked = |name: &&str| table.is_none_or(|table| table == *name);
+        let mut kinds = OF_ENGINE.iter().map(|kind| TablesOfKind::of(manifest, kind));
+        if kinds.any(|of| of.names.iter().any(is_asked)) {
             let reason = "a process has the directory open: their pages make a state only together with \
                  the logs, to which it appends; end the process, or name a table in memory";
-            paged::refuse(&config.data, manifest, reason)?;
+            kinds::refuse(&config.data, manifest, reason)?;
         }
         let (store, recovered) = looked.look(load_newest, Result::is_err)?;
         (store, None, recovered)
@@ -467,9 +502,9 @@ pub(crate) fn dump_with(
     let mut tables = Vec::new();
     for entry in &looked.directory.manifest.tables {
         if table.is_none_or(|name| name == entry.name) {
-            match &paged {
-                Some(paged) if !entry.kind.is_in_memory() => {
-                    paged.visit(TableId(entry.id), &entry.name, visit)?;
+            match &others {
+                Some(others) if !entry.kind.is_in_memory() => {
+                    others.visit(TableId(entry.id), &entry.name, visit)?;
                 }
                 _ => dump_table(&mut worker, TableId(entry.id), &entry.name, visit)?,
             }
@@ -504,7 +539,7 @@ fn recover(
         None
     } else {
         // Tables that are missing hold nothing.
-        let made = procedures.make(&mut plan.manifest.tables.clone())?;
+        let made = procedures.make(&mut plan.manifest.tables.clone(), &TableKind::Memory)?;
         repeat::check(&made, &needed)?;
         Some(made)
     };
@@ -516,15 +551,15 @@ fn recover(
         None => new_store(&plan.manifest)?,
     };
     let (clock, quiet) = (&RealClock, &mut |_: &_| {});
-    let Some(paged) = ReadTables::open(&**disk, &plan.manifest)? else {
+    let Some(others) = ReadTables::open(&**disk, &plan.manifest)? else {
         let summary = stillpoint_recovery::run(disk, &plan, &store, calls, threads, clock, quiet)?;
         return Ok((store, None, summary));
     };
-    let mut replay = paged.replay(&plan.manifest);
+    let mut replay = others.replay(&plan.manifest);
     let heard = (&mut replay as &mut dyn Operations, calls);
     let summary = stillpoint_recovery::run_with(disk, &plan, &store, heard, threads, clock, quiet)?;
-    paged::undo_losers(replay, &plan)?;
-    Ok((store, Some(paged), summary))
+    kinds::undo_losers(replay, &plan)?;
+    Ok((store, Some(others), summary))
 }
 
 /// The state at the newest checkpoint's point of consistency. A later flush of a table is not part

@@ -7,13 +7,13 @@ use stillpoint_checkpoint::{MERGE_KEY_BYTES, Merge, Pace, WriterConfig, remove_c
 use stillpoint_format::manifest::{CheckpointEntry, Manifest};
 use stillpoint_format::names;
 use stillpoint_io::{Disk, RealClock, read_all, write_file_durably};
-use stillpoint_paged::KIND_NAME;
 
 use super::restore::{copy_checkpoint, verify_copy};
 use super::{Directory, open, plan};
 use crate::catalog::Catalog;
 use crate::checkpoints::{CheckpointsMerged, remove_strays, replace_run, whole_run};
 use crate::error::Error;
+use crate::kinds::OF_ENGINE;
 
 /// Merges the newest checkpoint of a data directory with those that it goes on from, into a full one.
 /// The last `keep` points stay points that `restore` offers; at least one does. `None` if there is
@@ -121,7 +121,7 @@ fn merged_in(of: &Directory) -> Result<Option<(CheckpointEntry, Manifest)>, Erro
         if of.disk.exists(&path)? {
             let in_file = |source| Error::Manifest { file: of.disk.describe(&path), source };
             let inputs = read_all(&*of.disk, &path)?;
-            let inputs = Manifest::decode_with_kinds(&inputs, &[KIND_NAME]).map_err(in_file)?;
+            let inputs = Manifest::decode_with_kinds(&inputs, &OF_ENGINE).map_err(in_file)?;
             return Ok(Some((entry.clone(), inputs)));
         }
     }

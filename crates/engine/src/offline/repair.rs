@@ -12,11 +12,12 @@ use stillpoint_journal::Loss;
 use stillpoint_recovery::{NewerCheckpoint, Plan, RecoveryError};
 
 use super::look::new_store;
-use super::{LockedDisk, load_options, lock, paged};
+use super::{LockedDisk, kinds, load_options, lock};
 use crate::catalog::{self, Catalog};
 use crate::error::Error;
-use crate::paged::PagedTables;
+use crate::kinds::TablesOfKind;
 use crate::undone;
+use crate::{paged, siren};
 
 /// Result of a repair, or of its preview.
 #[derive(Clone, Debug, Default)]
@@ -41,7 +42,7 @@ pub struct Repair {
 ///
 /// # Errors
 /// The directory is in use, is no store, or is of another release, or the disk refuses.
-/// [`Error::PagedTables`] if something of a store with paged tables would have to be given up.
+/// [`Error::OtherKinds`] if something of a store with paged tables or SIREN tables would have to be given up.
 pub fn repair(dir: &Path, accept_loss: bool) -> Result<Repair, Error> {
     let LockedDisk { disk, _lock } = lock(dir)?;
     let mut found = Repair::default();
@@ -133,13 +134,17 @@ fn rebuilt(
         }
         _ => return Err(why),
     };
-    if has_pages(&**disk)? {
-        let names = Vec::new();
-        let reason = format!(
-            "no file but the MANIFEST says which state of their pages counts: put a copy of the data \
-             directory, or the newest MANIFEST, back; {why}"
-        );
-        return Err(Error::PagedTables { dir: dir.to_owned(), names, reason });
+    for (kind, path) in
+        [(paged::KIND_NAME, pages_map_path()), (siren::KIND_NAME, names::SIREN_PAGES.to_owned())]
+    {
+        if has_bytes(&**disk, Path::new(&path))? {
+            let names = Vec::new();
+            let reason = format!(
+                "no file but the MANIFEST says which state of their pages counts: put a copy of the data \
+                 directory, or the newest MANIFEST, back; {why}"
+            );
+            return Err(Error::OtherKinds { dir: dir.to_owned(), kind, names, reason });
+        }
     }
     let Some(rebuilt) = stillpoint_recovery::rebuild(disk, &tables, cpu_count())? else {
         return Err(why);
@@ -149,14 +154,11 @@ fn rebuilt(
     Ok((rebuilt.manifest, rebuilt.logs_are_lost))
 }
 
-/// Whether the directory holds a map of pages.
-fn has_pages(disk: &dyn Disk) -> Result<bool, Error> {
-    let path = pages_map_path();
-    let path = Path::new(&path);
+/// Whether a file is there and not empty. The map of pages of a store without paged tables is empty.
+fn has_bytes(disk: &dyn Disk, path: &Path) -> Result<bool, Error> {
     if !disk.exists(path)? {
         return Ok(false);
     }
-    // The file of a store without paged tables is empty.
     Ok(disk.open(path, OpenMode::Read, Caching::Buffered)?.len()? > 0)
 }
 
@@ -166,20 +168,30 @@ fn refuse_damaged_pages(
     disk: &Arc<dyn Disk>,
     manifest: &Manifest,
 ) -> Result<(), Error> {
-    let tables = PagedTables::of(manifest).tables;
+    let tables = TablesOfKind::of(manifest, paged::KIND_NAME).tables;
     let checked = stillpoint_paged::check_pages(&**disk, manifest.store, &tables)?;
-    let damage = checked.as_ref().and_then(|checked| checked.damage.first());
-    damage.map_or(Ok(()), |damage| refuse_loss(dir, manifest, &damage.to_string()))
+    if let Some(damage) = checked.as_ref().and_then(|checked| checked.damage.first()) {
+        refuse_loss(dir, manifest, &damage.to_string())?;
+    }
+    let tables = TablesOfKind::of(manifest, siren::KIND_NAME).tables;
+    match stillpoint_siren::check_pages(&**disk, manifest.store, &tables) {
+        Ok(checked) => match checked.as_ref().and_then(|checked| checked.damage.first()) {
+            Some(damage) => refuse_loss(dir, manifest, &damage.to_string()),
+            None => Ok(()),
+        },
+        Err(error) if error.is_damage() => refuse_loss(dir, manifest, &error.to_string()),
+        Err(error) => Err(error.into()),
+    }
 }
 
-/// Refuses to give anything up in a store with paged tables. Their pages make a state only together with
+/// Refuses to give anything up in a store with tables of other kinds than memory. Their pages make a state only together with
 /// all of the logs, and they share transactions with the other tables.
 fn refuse_loss(dir: &Path, manifest: &Manifest, loss: &str) -> Result<(), Error> {
     let reason = format!(
         "nothing of such a store is given up, since pages, logs and checkpoints make a state only \
          together: put a copy of the data directory back; what is lost: {loss}"
     );
-    paged::refuse(dir, manifest, &reason)
+    kinds::refuse(dir, manifest, &reason)
 }
 
 /// The newest checkpoint of the chain to load that is damaged, and its first damage.

@@ -8,7 +8,7 @@ use stillpoint_format::manifest::{CheckpointEntry, IncarnationEntry, Manifest};
 use stillpoint_format::names;
 use stillpoint_io::{Caching, Disk, OpenMode, RealDisk, cpu_count};
 
-use super::{Directory, load_options, open, paged, plan};
+use super::{Directory, kinds, load_options, open, plan};
 use crate::catalog::Catalog;
 use crate::error::Error;
 
@@ -24,7 +24,7 @@ const COPY_BYTES: usize = 1 << 20;
 /// # Errors
 /// One of the directories is in use. The first is no store, is damaged, or has no such checkpoint:
 /// the error names those that it offers. The checkpoint has no point of consistency. The store has paged
-/// tables ([`Error::PagedTables`]): their pages make a state only together with the logs. Or the new
+/// tables or SIREN tables ([`Error::OtherKinds`]): their pages make a state only together with the logs. Or the new
 /// directory exists and is not empty; files left by a killed restore do not count.
 pub fn restore(dir: &Path, epoch: u64, to: &Path) -> Result<(u64, u64), Error> {
     let directory = open(dir)?;
@@ -37,7 +37,7 @@ pub fn restore(dir: &Path, epoch: u64, to: &Path) -> Result<(u64, u64), Error> {
     };
     let reason = "`restore` makes a store of a checkpoint's files alone, while pages make a state only \
          together with the logs: copy the whole directory while no process has it open";
-    paged::refuse(dir, manifest, reason)?;
+    kinds::refuse(dir, manifest, reason)?;
     if entry.fuzzy {
         return Err(Error::NeedsLog { dir: dir.to_owned(), epoch });
     }

@@ -137,7 +137,10 @@ fn config(dir: &Path) -> Config {
 /// The refusal of a tool, for this reason.
 fn is_refused(result: Result<(), Error>, why: &str) {
     let refused = result.expect_err(why);
-    let is_it = matches!(&refused, Error::PagedTables { names, .. } if names == &["orders"]);
+    let is_it = matches!(
+        &refused,
+        Error::OtherKinds { kind: "paged", names, .. } if names == &["orders"]
+    );
     let text = refused.to_string();
     assert!(is_it && !refused.is_damage(), "{refused}");
     assert!(text.contains("paged tables (orders)") && text.contains(why), "{text}");
@@ -175,7 +178,7 @@ pub(crate) fn what_does_not_work_is_refused_with_the_reason() {
     assert!(!to.exists(), "nothing was made");
     for adds in [false, true] {
         let loader = Loader::open(Config::new(&dir), adds);
-        is_refused(loader.map(drop), "paged tables need the log");
+        is_refused(loader.map(drop), "such tables need the log");
     }
     let merged = offline::merge(&dir, 1);
     assert!(merged.is_ok(), "{merged:?}");

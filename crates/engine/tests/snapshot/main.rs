@@ -112,7 +112,9 @@ fn schemes() -> Vec<&'static str> {
         }
     }
     let refused = ["none", "naive", "naive:partial"];
-    let has_none = |scheme: &&str| refused.contains(scheme) || scheme.starts_with("fuzzy");
+    let has_none = |scheme: &&str| {
+        refused.contains(scheme) || scheme.starts_with("fuzzy") || scheme.starts_with("siren")
+    };
     assert!(without.iter().all(has_none) && !with.iter().any(has_none), "{without:?}");
     with
 }

@@ -21,6 +21,7 @@ mod peers_collections;
 mod peers_redis;
 mod redo_cost;
 mod restart_serving;
+mod siren_fig8;
 mod siren_fig9;
 mod siren_tab3;
 mod snap_fig3;
@@ -135,6 +136,7 @@ pub(crate) static EXPERIMENTS: Registry<Registered> = Registry::new(
         row::<paged::PagedTpcc>(),
         row::<paged::PagedPageSize>(),
         row::<siren_tab3::SirenTab3>(),
+        row::<siren_fig8::SirenFig8>(),
         row::<siren_fig9::SirenFig9>(),
         row::<fc_words::FcWords>(),
         row::<snap_fig3::SnapFig3>(),

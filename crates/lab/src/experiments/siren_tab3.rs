@@ -1,5 +1,5 @@
 //! `siren-tab3`: what a SIREN checkpoint of the whole database holds twice, beside uniform updates
-//! (Table 3 and Figure 8 of the paper).
+//! (Table 3 of the paper).
 //!
 //! All pages are dirty when the checkpoint begins. The store counts removed tuples whose page is not
 //! copied yet, and the tuples on pages that a copy-on-update of whole pages would have copied. The
@@ -14,10 +14,8 @@ use crate::error::LabResult;
 use crate::experiments::Experiment;
 use crate::harness::Harness;
 use crate::report::figure::axis::grouped;
-use crate::report::result::{Bound, Claim, ExperimentResult, Figure, Series, Table};
-use crate::subjects::siren::{
-    BesideUpdates, PAGE_BYTES, SirenStore, Stored, duplicates, duplicates_max,
-};
+use crate::report::result::{Bound, Claim, ExperimentResult, Table};
+use crate::subjects::siren::{BesideUpdates, PAGE_BYTES, SirenStore, Stored, duplicates_max};
 use crate::sys;
 
 const SOURCE: &str = "SIREN §4.1, Table 3";
@@ -52,7 +50,7 @@ pub(crate) struct SirenTab3;
 impl Experiment for SirenTab3 {
     const ID: &'static str = "siren-tab3";
     const TITLE: &'static str = "Tuples that a SIREN checkpoint holds twice";
-    const PAPER: &'static str = "SIREN, ICDE 2006, Table 3 and Figure 8";
+    const PAPER: &'static str = "SIREN, ICDE 2006, Table 3";
     type Plan = Plan;
 
     fn full() -> Plan {
@@ -110,15 +108,11 @@ impl Experiment for SirenTab3 {
                     runs.push(run);
                 }
                 claim(name, plan.tuples, rate, &runs, result);
-                if rate == plan.rates_per_s[0] {
-                    draw(name, plan.tuples, &runs[0], result);
-                }
             }
             drop(store);
             sys::remove_dir_all(&dir)?;
         }
         result.tables.push(table);
-        figure(plan.rates_per_s[0], result);
         Ok(())
     }
 }
@@ -176,48 +170,6 @@ fn claim(
     add(Claim::new(claim, SOURCE, Bound::AtMost(DISTANCE_MAX)), words, of_pages.collect());
 }
 
-/// The curves of a run: measured, and by the formulas.
-fn draw(name: &str, tuples: u64, run: &BesideUpdates, result: &mut ExperimentResult) {
-    let percent = |count: f64| count / tuples as f64 * 100.0;
-    let samples = run.samples.iter().filter(|(at, _)| *at <= run.seconds);
-    let mut add = |label: &str, points: Vec<[f64; 2]>| {
-        result.series.push(Series {
-            name: format!("held twice, {label}"),
-            label: label.to_owned(),
-            x_unit: "s".into(),
-            y_unit: "%".into(),
-            points,
-            ..Series::default()
-        });
-    };
-    let measured = samples.clone().map(|(at, seen)| [*at, percent(seen.removed as f64)]);
-    add(name, measured.collect());
-    if name == "siren-semi-fuzzy" {
-        return;
-    }
-    let pages = samples.map(|(at, seen)| [*at, percent(seen.touched as f64)]);
-    add("copy-on-update of pages", pages.collect());
-    for (label, per_page) in [("equation 1", 1.0), ("equation 2", run.tuples_per_page)] {
-        let at = |step: u32| run.seconds * f64::from(step) / 50.0;
-        let point = |at| [at, percent(duplicates(tuples as f64, per_page, run, at))];
-        add(label, (0..=50).map(|step| point(at(step))).collect());
-    }
-}
-
-fn figure(rate: f64, result: &mut ExperimentResult) {
-    result.figures.push(Figure {
-        title: "Tuples held twice during a checkpoint".into(),
-        caption: format!(
-            "All pages are dirty at the begin. {} uniform updates per second.",
-            grouped(rate as u64)
-        ),
-        x_label: "time, s".into(),
-        y_label: "share of the database, %".into(),
-        series: result.series.iter().map(|series| series.name.clone()).collect(),
-        ..Figure::default()
-    });
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -233,7 +185,6 @@ mod tests {
         let plan = Plan { tuples: 5_000, rates_per_s: vec![20e3], ..SirenTab3::quick() };
         let result = run_plan::<SirenTab3>(&bench, &plan)?;
         assert_eq!((result.claims.len(), result.tables[0].rows.len()), (3, 2));
-        assert_eq!((result.series.len(), result.figures.len()), (5, 1));
         Ok(())
     }
 }

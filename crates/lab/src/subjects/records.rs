@@ -81,6 +81,34 @@ fn made(needs_journal: bool) -> Vec<Row> {
         rows.push(Row { name: named("paced"), pace_bytes_per_s, ..row });
         rows.push(Row { name: named("unpaced"), ..row });
     }
+    if needs_journal {
+        rows.extend(siren_rows());
+    }
+    rows
+}
+
+/// The forms of SIREN's checkpoint, whose tables are of another kind than the memory store. The journal
+/// completes what their pages hold.
+fn siren_rows() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for form in stillpoint_siren::ROWS.iter() {
+        let scheme = form.name();
+        let row = Row {
+            name: scheme,
+            scheme,
+            takes_checkpoints: true,
+            takes_changes: true,
+            journal: "redo",
+            stops_nobody: true,
+            copies: 1,
+            pace_bytes_per_s: None,
+            value_bytes: VALUE_BYTES,
+        };
+        let named = |mode: &str| format!("{scheme}, {mode}").leak();
+        let pace_bytes_per_s = Some(PAPER_PACE_BYTES_PER_S);
+        rows.push(Row { name: named("paced"), pace_bytes_per_s, ..row });
+        rows.push(Row { name: named("unpaced"), ..row });
+    }
     rows
 }
 
@@ -160,8 +188,12 @@ pub(crate) fn of_scheme(scheme: &str) -> LabResult<Row> {
     let row = all.into_iter().find(|row| row.scheme == scheme && !row.is_paced());
     row.copied().ok_or_else(|| LabError::Missing {
         what: format!("there is no checkpoint scheme {scheme:?}"),
-        cure: format!("choose one of {:?}", REGISTRY.names().collect::<Vec<_>>()),
+        cure: format!("choose one of {:?}", all_names()),
     })
+}
+
+fn all_names() -> Vec<&'static str> {
+    REGISTRY.names().chain(stillpoint_siren::ROWS.names()).collect()
 }
 
 /// The rows that write at the speed of the paper's disk, after the baseline.
@@ -256,6 +288,7 @@ mod tests {
         let asked = journal_rows_of(&["fuzzy".to_owned(), "calc".to_owned()]);
         assert_eq!(asked.len(), 2, "paced and unpaced: {asked:?}");
         assert_eq!(journal_rows_of(&[]), *JOURNAL_ROWS);
+        assert!(journals.contains(&("siren-semi-fuzzy", "redo")), "{journals:?}");
     }
 
     #[test]

@@ -68,6 +68,8 @@ pub(crate) struct Conn {
     pub(crate) is_held_back: bool,
     /// Whether the next request needs a record that is on the disk.
     pub(crate) needs_disk: bool,
+    /// Whether the next request has met a lock that is held for long.
+    pub(crate) met_lock: bool,
     /// Whether a reply was written since replies were last sent.
     pub(crate) replied: bool,
     /// Calls in the batch under construction.
@@ -124,6 +126,7 @@ impl Conn {
             needs_room: false,
             is_held_back: false,
             needs_disk: false,
+            met_lock: false,
             replied: false,
             pending: 0,
             active_ms: now_ms,

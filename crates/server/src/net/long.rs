@@ -22,6 +22,10 @@
 //! command again. While a server serves and loads, there are further threads for such commands alone: a
 //! thread that waits for the disk needs no core.
 //!
+//! A command that meets a lock which another transaction holds for long comes here, too: the holder may wait
+//! for a person. No thread waits for the lock. The command is in the list of those that wait, and is tried
+//! again every millisecond. It fails when the store's longest wait for a lock is over.
+//!
 //! The first thread takes any command, the oldest first. The second one takes none that is very long.
 //! So commands of a millisecond or two do not queue up behind one of a second.
 
@@ -110,6 +114,18 @@ struct Parked {
     call: LongCall,
     /// The wait of a write that has found no memory.
     wait: Option<RoomWait>,
+    /// The wait of a command that has met a lock.
+    lock_wait: Option<LockWait>,
+}
+
+/// The wait of a command for a lock that another transaction holds for long. Times are monotonic
+/// nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct LockWait {
+    /// The end of the wait.
+    until_ns: u64,
+    /// The time of the next try.
+    next_ns: u64,
 }
 
 /// The wait of a write for memory. Times are monotonic nanoseconds.
@@ -125,6 +141,14 @@ struct RoomWait {
     asks: usize,
     /// The time of the next try.
     next_ns: u64,
+}
+
+impl Parked {
+    /// The time of the next try.
+    fn next_ns(&self) -> u64 {
+        let (room, lock) = (self.wait.map(|wait| wait.next_ns), self.lock_wait);
+        room.into_iter().chain(lock.map(|wait| wait.next_ns)).max().unwrap_or(0)
+    }
 }
 
 impl Drop for Parked {
@@ -150,7 +174,7 @@ pub(crate) struct LongCommands {
 #[derive(Debug, Default)]
 struct Queue {
     parked: VecDeque<Parked>,
-    /// Writes that wait for memory, in the order of their next tries.
+    /// Commands that wait for memory or for a lock, in the order of their next tries.
     waiting: VecDeque<Parked>,
     over: bool,
 }
@@ -170,7 +194,8 @@ impl LongCommands {
         call: LongCall,
     ) {
         let desk = Arc::clone(self);
-        let parked = Parked { desk, event_loop, id, conn: Some(conn), call, wait: None };
+        let parked =
+            Parked { desk, event_loop, id, conn: Some(conn), call, wait: None, lock_wait: None };
         self.queue.lock().parked.push_back(parked);
         // Each thread decides whether it may take the command.
         self.changed.notify_all();
@@ -288,10 +313,10 @@ impl LongThread {
         }
     }
 
-    /// A write that waits for memory, is to be tried again, and that this thread may take.
+    /// A command that waits, is to be tried again, and that this thread may take.
     fn due(&self, queue: &mut Queue, mine: impl Fn(&Parked) -> bool) -> Option<Parked> {
         let now_ns = self.shared.config.clock.monotonic_ns();
-        let is_due = |parked: &&Parked| parked.wait.is_some_and(|wait| wait.next_ns <= now_ns);
+        let is_due = |parked: &&Parked| parked.next_ns() <= now_ns;
         let at = queue.waiting.iter().take_while(is_due).position(mine)?;
         queue.waiting.remove(at)
     }
@@ -307,13 +332,22 @@ impl LongThread {
             self.wait(parked);
             return Ok(());
         }
+        if std::mem::take(&mut conn.met_lock) {
+            // The event loop has tried it a moment ago.
+            parked.lock_wait = Some(self.begin_lock_wait());
+            parked.conn = Some(conn);
+            self.wait(parked);
+            return Ok(());
+        }
         self.local.keys.now_ms = self.shared.config.clock.wall_ms();
         let id = self.conns.insert_boxed(conn);
         let client = self.conns.get(id).map(|conn| &conn.client);
-        let mut lacks_room = None;
+        let mut waits_on = None;
         if client.is_some_and(|client| joins_batch(parked.call.spec, client)) {
             let wait = parked.wait.unwrap_or_else(|| self.begin_wait(parked.call.used));
-            lacks_room = self.run_as_round(id, &parked.call, wait).map(|call| (call, wait));
+            let locks_until_ns = parked.lock_wait.map(|wait| wait.until_ns);
+            let given_back = self.run_as_round(id, &parked.call, (wait, locks_until_ns));
+            waits_on = given_back.map(|call| (call, wait));
         } else {
             self.run_now(id, &parked.call);
         }
@@ -324,11 +358,17 @@ impl LongThread {
         for worker in self.shared.keyspace.waiters.take_passed_on() {
             self.shared.mailboxes.wake(worker);
         }
-        if let Some((call, mut wait)) = lacks_room {
-            self.ask(&mut wait);
-            // The garbage of this thread may be the memory that is missing.
-            self.session.idle();
-            (parked.conn, parked.call, parked.wait) = (self.conns.remove(id), call, Some(wait));
+        if let Some((call, mut wait)) = waits_on {
+            (parked.conn, parked.call) = (self.conns.remove(id), call);
+            let conn = parked.conn.as_mut();
+            if conn.is_some_and(|conn| std::mem::take(&mut conn.met_lock)) {
+                parked.lock_wait.get_or_insert_with(|| self.begin_lock_wait());
+            } else {
+                self.ask(&mut wait);
+                // The garbage of this thread may be the memory that is missing.
+                self.session.idle();
+                parked.wait = Some(wait);
+            }
             self.wait(parked);
             return Ok(());
         }
@@ -338,12 +378,11 @@ impl LongThread {
         Ok(())
     }
 
-    /// Puts a write into the list of those that wait for memory.
+    /// Puts a command into the list of those that wait for memory or for a lock.
     fn wait(&self, mut parked: Parked) {
-        if let Some(wait) = &mut parked.wait {
-            let look_ns = ROOM_LOOK.as_nanos() as u64;
-            wait.next_ns = self.shared.config.clock.monotonic_ns() + look_ns;
-        }
+        let next_ns = self.shared.config.clock.monotonic_ns() + ROOM_LOOK.as_nanos() as u64;
+        parked.wait.iter_mut().for_each(|wait| wait.next_ns = next_ns);
+        parked.lock_wait.iter_mut().for_each(|wait| wait.next_ns = next_ns);
         let mut queue = self.desk.queue.lock();
         // The end of the server lets no write wait.
         if queue.over {
@@ -370,6 +409,16 @@ impl LongThread {
             asks: bytes / asked_bytes(limit_bytes) * ASKS_OF_SIZE + ASKS_MIN,
             next_ns: now_ns,
         }
+    }
+
+    /// The wait of a command for a lock, from now on.
+    fn begin_lock_wait(&self) -> LockWait {
+        let Shared { config, keyspace, .. } = &*self.shared;
+        let (now_ns, limit) =
+            (config.clock.monotonic_ns(), keyspace.engine().config().lock_timeout);
+        let limit_ns =
+            limit.map_or(u64::MAX, |limit| limit.as_nanos().try_into().unwrap_or(u64::MAX));
+        LockWait { until_ns: now_ns.saturating_add(limit_ns), next_ns: now_ns }
     }
 
     /// Whether a write should wait on before it runs. Asks that keys are given up for it.
@@ -403,25 +452,37 @@ impl LongThread {
         limit > 0 && self.shared.data_bytes() + call.used as u64 > limit
     }
 
-    /// Runs the call as an event loop runs the calls of a round. If the call finds no memory and may wait
-    /// for it, gives the call back. Reads what the call misses on the disk, and runs it again.
-    fn run_as_round(&mut self, id: usize, call: &LongCall, wait: RoomWait) -> Option<LongCall> {
+    /// Runs the call as an event loop runs the calls of a round. If the call finds no memory or meets a lock,
+    /// and may wait for it, gives the call back. Reads what the call misses on the disk, and runs it again.
+    /// `waits` has the wait for memory, and the end of a wait for a lock.
+    fn run_as_round(
+        &mut self,
+        id: usize,
+        call: &LongCall,
+        waits: (RoomWait, Option<u64>),
+    ) -> Option<LongCall> {
         self.plan.leaves_unloaded = true;
-        let mut missing = self.run_once(id, call, wait)?;
+        let mut missing = self.run_once(id, call, waits)?;
         while missing.reads_disk {
             // No lock is held here. If a record cannot be read, the next run waits for it and tells why.
             self.plan.leaves_unloaded = self.session.load_missed().unwrap_or(false);
-            missing = self.run_once(id, &missing, wait)?;
+            missing = self.run_once(id, &missing, waits)?;
         }
         Some(missing)
     }
 
-    /// Runs the call once. Gives the call back if it lacks memory, or a record that is on the disk.
-    fn run_once(&mut self, id: usize, call: &LongCall, wait: RoomWait) -> Option<LongCall> {
+    /// Runs the call once. Gives the call back if it lacks memory, a lock, or a record that is on the disk.
+    fn run_once(
+        &mut self,
+        id: usize,
+        call: &LongCall,
+        (wait, locks_until_ns): (RoomWait, Option<u64>),
+    ) -> Option<LongCall> {
         let Self { plan, conns, shared, local, session, .. } = self;
         let now_ns = shared.config.clock.monotonic_ns();
         plan.begin(1, now_ns / 1_000_000, u64::MAX, usize::MAX);
         plan.waits_for_room = now_ns < wait.until_ns && shared.keyspace.eviction.makes_room();
+        plan.waits_for_locks = locks_until_ns.is_none_or(|until_ns| now_ns < until_ns);
         plan.push(id, call.base, call.used, &call.spans, call.spec);
         if let Some(conn) = conns.get_mut(id) {
             conn.pending += 1;
@@ -432,7 +493,9 @@ impl LongThread {
         // The event loop of a client that waits learns it when the client is back.
         plan.blocked.clear();
         let conn = conns.get_mut(id)?;
-        if !std::mem::take(&mut conn.needs_room) && !conn.needs_disk {
+        // The caller looks at the mark of a lock.
+        let lacks_room = std::mem::take(&mut conn.needs_room);
+        if !lacks_room && !conn.needs_disk && !conn.met_lock {
             return None;
         }
         conn.replied = false;

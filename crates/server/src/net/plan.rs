@@ -95,6 +95,8 @@ pub(crate) struct Plan {
     pub(super) leaves_unloaded: bool,
     /// Whether a call that finds no memory comes back, although the plan diverts no call.
     pub(super) waits_for_room: bool,
+    /// Whether a call that meets a lock which is held for long comes back.
+    pub(super) waits_for_locks: bool,
     /// Calls that did not run, in the order of `calls`.
     pub(super) postponed: Vec<u32>,
     /// Clients whose call waits for keys.
@@ -130,7 +132,7 @@ fn work_of(
 impl Plan {
     /// Plans of an event loop that leaves long commands to other threads.
     pub(crate) fn diverting() -> Self {
-        Self { diverts: true, leaves_unloaded: true, ..Self::default() }
+        Self { diverts: true, leaves_unloaded: true, waits_for_locks: true, ..Self::default() }
     }
 
     /// Begins a round for `clients` clients at `now_ms`, to be planned before `until_ns`. Each

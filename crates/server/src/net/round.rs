@@ -59,6 +59,8 @@ pub(crate) struct Round<'a> {
     runs_again: bool,
     /// Whether the run under way has missed a record that is on the disk.
     needs_disk: bool,
+    /// Whether the call that has run must run again, when a lock may be free.
+    met_lock: bool,
     /// Whether the call that has run must run again, with further keys or beside the event loop.
     comes_back: bool,
     /// Whether the call that has run waits for keys.
@@ -95,6 +97,7 @@ impl<'a> Round<'a> {
             has_error: false,
             runs_again: false,
             needs_disk: false,
+            met_lock: false,
             comes_back: false,
             waits: false,
             work: 0,
@@ -115,7 +118,10 @@ impl<'a> Round<'a> {
             self.plan.group(self.conns, &self.shared.keyspace);
             // A call that needs the disk comes back. It waits for the disk without a lock.
             session.leave_unloaded(self.plan.leaves_unloaded);
+            // So does one that would wait for a person.
+            session.leave_held(true);
             session.execute(self);
+            session.leave_held(false);
             session.leave_unloaded(false);
             self.local.keys.may_leave = false;
         }
@@ -254,6 +260,11 @@ impl<'a> Round<'a> {
             // By itself the call may find memory in the reserve, or wait for memory.
             return Err(answered());
         }
+        if error.is_held() && self.plan.waits_for_locks && matches!(spec.handler, Handler::Keyed(_))
+        {
+            self.met_lock = true;
+            return Err(answered());
+        }
         if error.is_full() && waits_for_room(self.shared, self.plan, spec) {
             self.runs_again = true;
             return Err(answered());
@@ -299,7 +310,10 @@ impl<'a> Round<'a> {
         let base = call.base as usize;
         let is_long = conn.start.saturating_sub(base) >= LONG_REQUEST_BYTES;
         let may_run_again =
-            self.plan.waits_for_room || self.runs_again || !self.shared.keyspace.has_all();
+            self.plan.waits_for_room
+                || self.met_lock
+                || self.runs_again
+                || !self.shared.keyspace.has_all();
         if is_long && !is_grouped && !may_run_again && is_last(self.plan, i, conn) {
             conn.drop_request(base);
         }
@@ -416,6 +430,9 @@ impl<'a> Round<'a> {
             self.plan.postponed.push(i as u32);
             return;
         }
+        if self.parks_at_lock(i, mark, has_run, &result) {
+            return;
+        }
         let found_none = matches!(result, Err(TxError::Memory(_))) && !has_error;
         let again = found_none && waits_for_room(self.shared, self.plan, call.spec);
         if std::mem::take(&mut self.runs_again) || again {
@@ -446,6 +463,31 @@ impl<'a> Round<'a> {
             }
         }
         settle_reply(&mut conn.client, &mut conn.reply, mark);
+    }
+
+    /// Gives call `i` back to its client if it has met a lock that is held for long and may wait for it. The
+    /// client leaves the event loop, so that no other client waits.
+    fn parks_at_lock(
+        &mut self,
+        i: usize,
+        mark: Mark,
+        has_run: bool,
+        result: &Result<Option<Stamp>, TxError>,
+    ) -> bool {
+        // `EXEC` whose run has used up the queue has replied.
+        let met_lock = matches!(result, Err(TxError::Held)) && !has_run;
+        if !std::mem::take(&mut self.met_lock) && !(met_lock && self.plan.waits_for_locks) {
+            return false;
+        }
+        let call = &self.plan.calls[i];
+        let Some(conn) = self.conns.get_mut(call.conn as usize) else { return false };
+        conn.reply.truncate(mark);
+        (conn.met_lock, conn.leaves_with) = (true, LONG_WORK);
+        if has_run {
+            self.local.stats.uncount_call(call.spec.id);
+        }
+        self.plan.postponed.push(i as u32);
+        true
     }
 
     /// Declares the key of a group.
@@ -646,6 +688,7 @@ impl Batch for Round<'_> {
             && !self.comes_back
         {
             (self.has_error, self.runs_again, self.needs_disk) = (false, false, false);
+            self.met_lock = false;
             return self.dissolve(group, mark);
         }
         self.count_group();

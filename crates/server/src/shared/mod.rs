@@ -191,8 +191,11 @@ impl Shared {
     /// Has the engine keep marks of accesses, if a policy needs them.
     ///
     /// # Errors
-    /// The system refuses the address space.
+    /// The tables show no keys that could be given up, or the system refuses the address space.
     pub(crate) fn keep_marks(&self, policy: Policy) -> Result<(), String> {
+        if policy.evicts() {
+            self.keyspace.engine().shows_uses().map_err(|error| error.to_string())?;
+        }
         if !policy.needs_marks() {
             return Ok(());
         }

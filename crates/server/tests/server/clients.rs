@@ -8,7 +8,10 @@ use crate::common::{TestServer, config, skipped, tool};
 
 #[test]
 fn the_redis_crate_works() {
-    let server = TestServer::start();
+    redis_crate_works_with(&TestServer::start());
+}
+
+pub(crate) fn redis_crate_works_with(server: &TestServer) {
     for query in ["", "?protocol=resp3"] {
         let url = format!("redis://127.0.0.1:{}/0{query}", server.port);
         let client = redis::Client::open(url).expect("address");

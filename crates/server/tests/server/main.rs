@@ -29,5 +29,6 @@ mod panics;
 mod secrets;
 mod serials;
 mod serving;
+mod siren;
 mod strict;
 mod transactions;

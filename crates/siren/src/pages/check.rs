@@ -38,7 +38,7 @@ impl Pages {
         if (self.last, pages, tuples.len()) != (before, self.pages.len(), self.tuples.len()) {
             return fail("pages or tuples are in no list".to_owned());
         }
-        let key = |tuple: &Slot| &self.tuples[*tuple].proxy.key;
+        let key = |tuple: &Slot| &*self.tuples[*tuple].proxy.key;
         match tuples.is_sorted_by(|a, b| key(a) <= key(b)) {
             true => Ok(()),
             false => fail("tuples are out of order".to_owned()),

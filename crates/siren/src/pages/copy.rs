@@ -56,6 +56,10 @@ pub(crate) enum Copied {
     Whole,
 }
 
+/// Tuples with a pending add that one turn passes over, and pending operations that one turn makes
+/// permanent. Both are as much as the copy of one tuple of some length.
+const PENDING_A_TURN: usize = 32;
+
 /// What a checkpoint concerns of a table.
 #[derive(Debug, Default)]
 pub(crate) struct Frozen {
@@ -111,8 +115,14 @@ impl Pages {
 
     /// Copies the next tuple of a page.
     pub(crate) fn copy_next(&mut self, page: Slot, level: u64, to: &mut PageBuilder) -> Copied {
-        let cursor = self.pages[page].cursor;
+        let mut cursor = self.pages[page].cursor;
+        for _ in 1..PENDING_A_TURN {
+            let next = self.tuples.get(cursor).filter(|tuple| tuple.pending == Pending::Add);
+            let Some(added) = next else { break };
+            cursor = added.after;
+        }
         if cursor.is_none() {
+            self.pages[page].cursor = cursor;
             return Copied::Whole;
         }
         let tuple = &mut self.tuples[cursor];
@@ -126,11 +136,20 @@ impl Pages {
         if next.is_none() { Copied::Whole } else { Copied::Partly }
     }
 
-    /// Makes one pending operation of a copied page permanent. `false` if there is none left: then
+    /// Makes some pending operations of a copied page permanent. `false` if there is none left: then
     /// the page is no longer frozen, and is dirty at `level` if an operation was pending.
     pub(crate) fn make_permanent(&mut self, page: Slot, level: u64) -> bool {
+        for _ in 0..PENDING_A_TURN {
+            if !self.make_one_permanent(page, level) {
+                self.unfreeze(page, level);
+                return false;
+            }
+        }
+        true
+    }
+
+    fn make_one_permanent(&mut self, page: Slot, level: u64) -> bool {
         let Some(&tuple) = self.pages[page].pending.last() else {
-            self.unfreeze(page, level);
             return false;
         };
         let pending = self.tuples[tuple].pending;

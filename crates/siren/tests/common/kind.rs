@@ -591,3 +591,177 @@ fn reader_looks_again(is_descending: bool, expected: [&[u8]; 2]) {
     assert!(holder.borrow().is_none(), "it has waited");
     reader.end(true);
 }
+
+/// Whoever reads a value without a lock finds the stamp of its commit, also before the commit has given its
+/// locks back. An open transaction and an abort change nothing that is read so.
+pub(crate) fn a_read_without_a_lock_finds_value_and_stamp() {
+    let world = World::new(Removes::ToPages);
+    let mut session = world.session(0);
+    let read = |key: &[u8]| {
+        let mut out = b"before ".to_vec();
+        let found = here(world.kind.read(TABLE, key, &mut out)).expect("reads");
+        found.map(|found| (found.tag, found.stamp, out))
+    };
+    assert_eq!(read(b"m"), None, "a transaction reads a key without a value");
+    session.transact(|tx| tx.put(b"m", Some(b"first"))).expect("commits");
+    let first = read(b"m").expect("a value");
+    assert_eq!((first.0, &*first.2), (Some(0), &b"before first"[..]));
+    for commits in [false, true] {
+        session.begin(next_number());
+        let mut tx = Tx { session: &mut session, waits: false };
+        tx.put(b"m", Some(b"second")).expect("free");
+        assert_eq!(read(b"m").map(|found| found.2), Some(first.2.clone()), "nothing is committed");
+        if !commits {
+            session.end(false);
+            assert_eq!(read(b"m").map(|found| found.2), Some(first.2.clone()));
+            continue;
+        }
+        let end = Stamp::new(session.log.last.gsn() + 1, 0);
+        session.part.install(end);
+        assert_eq!(read(b"m"), Some((Some(0), end, b"before second".to_vec())));
+        session.part.release(Some(end));
+    }
+    let mut session = world.session(1);
+    session.transact(|tx| tx.put(b"m", None)).expect("commits");
+    assert_eq!(read(b"m"), None, "deleted");
+}
+
+/// A steady load over a thousand checkpoints takes no more memory and disk at the end. Some transactions stay
+/// open across a checkpoint, and some abort.
+pub(crate) fn a_thousand_checkpoints_leave_the_kind_flat() {
+    for removes in [Removes::Pend, Removes::ToPages] {
+        let world = World::new(removes);
+        let rng = SeededRng::new(9);
+        let [mut session, mut open_one] = [world.session(0), world.session(1)];
+        let mut seen = Vec::new();
+        for round in 0..1000u32 {
+            open_one.begin(next_number());
+            let mut tx = Tx { session: &mut open_one, waits: false };
+            tx.put(b"open", Some(&round.to_le_bytes())).expect("free");
+            for _ in 0..10 {
+                let key = rng.below(60).to_le_bytes();
+                let value = (rng.below(3) > 0).then(|| vec![7; rng.below(90) as usize]);
+                session.transact(|tx| tx.put(&key, value.as_deref())).expect("commits");
+            }
+            world.checkpoint(true);
+            open_one.end(rng.below(2) == 0);
+            world.logs.lock().records.clear();
+            seen.push((world.kind.stats(), world.disk.used_bytes()));
+        }
+        world.kind.check().expect("sound pages");
+        let most = |rounds: &[(stillpoint_siren::SirenStats, u64)]| {
+            let numbers =
+                rounds.iter().map(|(of, disk)| [of.tuples, of.pages, of.held_bytes as u64, *disk]);
+            numbers.fold([0; 4], |a, b| std::array::from_fn(|at| a[at].max(b[at])))
+        };
+        let (early, late) = (most(&seen[50..300]), most(&seen[750..]));
+        for (early_one, late_one) in early.into_iter().zip(late) {
+            assert!(late_one <= early_one * 5 / 4 + 8, "{removes:?}: {early:?} {late:?}");
+        }
+    }
+}
+
+/// Operations come between the begin of a checkpoint and its end: writes, commits, aborts and rollbacks of two
+/// threads. What a start finds afterwards is what was committed.
+pub(crate) fn operations_come_amid_checkpoints_of_the_kind() {
+    for seed in 0..6 {
+        let removes = [Removes::Pend, Removes::ToPages][seed as usize % 2];
+        let mut world = World::new(removes);
+        let mut maps = [Map::new(), Map::new()];
+        let mut named = None;
+        for round in 0..3 {
+            let is_over = std::sync::atomic::AtomicBool::new(false);
+            named = std::thread::scope(|scope| {
+                let (world, is_over) = (&world, &is_over);
+                let mut writers = Vec::new();
+                for (number, map) in (0u8..).zip(&mut maps) {
+                    let rng = SeededRng::new(seed * 100 + round * 10 + u64::from(number));
+                    writers.push(scope.spawn(move || {
+                        let mut session = world.session(number);
+                        for _ in 0..60 {
+                            statements(&mut session, number, &rng, map);
+                        }
+                    }));
+                }
+                let checkpoints = scope.spawn(move || {
+                    let mut last = None;
+                    while last.is_none() || !is_over.load(SeqCst) {
+                        last = Some(world.checkpoint(true));
+                    }
+                    last
+                });
+                let ended: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
+                is_over.store(true, SeqCst);
+                ended.into_iter().for_each(|ended| ended.expect("no panic"));
+                checkpoints.join().expect("no panic")
+            });
+            world = world.restart(named.as_ref(), seed);
+            let expected: Map =
+                maps.iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
+            assert_eq!(world.content(), expected, "seed {seed}, round {round}");
+        }
+        assert!(named.is_some());
+    }
+}
+
+/// A transaction of some statements, each of which may be taken back, on keys that nobody else has.
+fn statements(session: &mut Session, number: u8, rng: &SeededRng, map: &mut Map) {
+    let mut wanted = map.clone();
+    session.begin(next_number());
+    for _ in 0..1 + rng.below(5) {
+        let (before, from) = (wanted.clone(), session.log.done.len());
+        session.part.begin_statement();
+        for _ in 0..1 + rng.below(3) {
+            // The keys of both threads lie side by side, so their versions share pages.
+            let key = [b'k', rng.below(30) as u8, number].to_vec();
+            let value = (rng.below(3) > 0).then(|| vec![number; rng.below(200) as usize]);
+            let mut tx = Tx { session, waits: true };
+            // Nobody else has the key, but the other thread may have its gap for a moment.
+            if tx.put(&key, value.as_deref()).is_err() {
+                return session.end(false);
+            }
+            match value {
+                Some(value) => drop(wanted.insert(key, value)),
+                None => drop(wanted.remove(&key)),
+            }
+        }
+        if rng.below(3) == 0 {
+            session.undo_from(from);
+            session.part.begin_statement();
+            wanted = before;
+        }
+    }
+    let commits = rng.below(4) > 0;
+    session.end(commits);
+    if commits {
+        *map = wanted;
+    }
+}
+
+/// A checkpoint at a pace that would last for hours ends at once when the store is being closed.
+pub(crate) fn a_slow_checkpoint_hurries_at_the_end() {
+    let disk = SimDisk::new(1);
+    let config = Config {
+        page_bytes: 4096,
+        pace: stillpoint_io::Pace::BytesPerSecond(1),
+        clock: Arc::new(RealClock),
+        ..Config::default()
+    };
+    let mut world = World::new(Removes::ToPages);
+    let settings = KindConfig { store: StoreId([7; 16]), memory_bytes: 1 << 30, config };
+    let table = KindTable { id: TABLE, generation: 1, section: None };
+    world.kind = Siren::open(&disk, settings, OpenMode::ReadWrite, &[table]).expect("opens");
+    world.kind.add_table(&table, &disk).expect("a table");
+    let mut session = world.session(0);
+    for number in 0..200u8 {
+        session.transact(|tx| tx.put(&[number], Some(&[7; 900]))).expect("commits");
+    }
+    std::thread::scope(|scope| {
+        let kind = &world.kind;
+        let checkpoint = scope.spawn(|| kind.checkpoint(&disk).expect("it writes"));
+        RealClock.sleep(std::time::Duration::from_millis(20));
+        assert!(!checkpoint.is_finished(), "a byte a second");
+        kind.hurry();
+        assert!(checkpoint.join().expect("no panic").is_some());
+    });
+}

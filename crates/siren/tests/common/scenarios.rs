@@ -210,3 +210,62 @@ pub(crate) fn an_opening_aborts_for_good() {
     let after = open(&second.crash(3), Removes::Pend, Logging::Relaxed, 1);
     assert_eq!(get(&after, b"a"), None, "nobody has committed it");
 }
+
+/// While the last page waits for its copy, keys are appended and put before all others. Nothing gathers on
+/// the two pages, and the checkpoint holds none of these keys.
+pub(crate) fn what_is_appended_gathers_on_no_frozen_page() {
+    for removes in [Removes::Pend, Removes::ToPages] {
+        let disk = SimDisk::new(1);
+        let store = start(&disk, removes, Logging::None);
+        let key = |number: u32| number.to_be_bytes();
+        for number in 1000..1040 {
+            put(&store, &key(number), &[1; 100]);
+        }
+        store.checkpoint().expect("a disk");
+        put(&store, &key(1000), &[2; 100]);
+        put(&store, &key(1039), &[2; 100]);
+        let mut checkpoint = store.begin_checkpoint().expect("a disk");
+        checkpoint.step().expect("a disk");
+        for number in 0..500 {
+            put(&store, &key(2000 + number), &[3; 100]);
+            put(&store, &key(999 - number), &[3; 100]);
+        }
+        let occupancy = store.occupancy(TABLE);
+        assert!(occupancy.pending < 10, "{occupancy:?}");
+        assert!(occupancy.pages > 100, "a page of 15 % holds few tuples: {occupancy:?}");
+        while checkpoint.step().expect("a disk") == Progress::More {}
+        let done = checkpoint.finish().expect("a disk");
+        assert!(done.pages < 10, "those that were dirty, and not {done:?}");
+        store.check().expect("sound pages");
+        assert_eq!(open(&disk.crash_image(1), removes, Logging::None, 1).records(TABLE), 40);
+        store.checkpoint().expect("a disk");
+        assert_eq!(open(&disk.crash_image(1), removes, Logging::None, 1).records(TABLE), 1040);
+    }
+}
+
+/// Many keys are put into the middle of a page that waits for its copy. Afterwards each write splits off one
+/// page at most.
+pub(crate) fn a_write_splits_off_one_page_at_most() {
+    let disk = SimDisk::new(1);
+    let store = start(&disk, Removes::ToPages, Logging::None);
+    put(&store, b"a", &[1; 100]);
+    put(&store, b"z", &[1; 100]);
+    let mut checkpoint = store.begin_checkpoint().expect("a disk");
+    for number in 0..2000u32 {
+        put(&store, &[b"m", &number.to_be_bytes()[..]].concat(), &[1; 100]);
+    }
+    let mut steps = 0;
+    while store.occupancy(TABLE).pending > 0 {
+        checkpoint.step().expect("a disk");
+        steps += 1;
+    }
+    assert!(steps < 500, "{steps} turns for 2,000 pending operations");
+    checkpoint.step().expect("the page is frozen no more");
+    let before = store.occupancy(TABLE).pages;
+    put(&store, b"n", &[1; 100]);
+    let after = store.occupancy(TABLE).pages;
+    assert!(after <= before + 1, "{before} pages, {after} after one write");
+    checkpoint.finish().expect("a disk");
+    store.check().expect("sound pages");
+    assert!(store.occupancy(TABLE).pages > 200, "the checkpointer has split the page");
+}

@@ -1,7 +1,7 @@
-//! The paged tables of a data directory that is not open, brought to the end of the logs in memory.
+//! The tables of other kinds in a data directory that is not open, brought to the end of the logs in memory.
 //!
-//! A checkpoint names each page as it was when it was copied. So the pages make a state only together
-//! with the logs. What the replay changes stays in memory: nothing on the disk changes.
+//! A checkpoint of such a kind is no state of its tables by itself, but only together with the logs. What the
+//! replay changes stays in memory: nothing on the disk changes.
 
 use std::ops::Bound;
 use std::path::Path;
@@ -15,36 +15,47 @@ use stillpoint_recovery::Plan;
 use stillpoint_store::{TableId, ValueRef};
 use stillpoint_sync::lock_word::Priority;
 use stillpoint_txn::{
-    Discipline, KindRange, LogRefused, Operation, OperationLog, Presence, RangeBatch, TableKind,
+    Discipline, KindRange, LogRefused, Operation, OperationLog, Presence, RangeBatch,
 };
 
 use super::look::DumpVisit;
 use crate::error::Error;
-use crate::kinds::{KindReplay, Kinds};
-use crate::paged::PagedTables;
+use crate::kinds::{KindReplay, Kinds, OF_ENGINE, OfEngine, TablesOfKind};
+use crate::paged;
 
-/// The paged tables of a directory.
+/// The tables of other kinds in a directory.
 #[derive(Debug)]
 pub(super) struct ReadTables {
-    pub(super) paged: Arc<Paged>,
+    /// The kinds that have tables.
+    pub(super) of_engine: OfEngine,
     kinds: Arc<Kinds>,
 }
 
+/// The paged tables with the pages that the MANIFEST names. `None` without such tables.
+fn open_paged(disk: &dyn Disk, manifest: &Manifest) -> Result<Option<Arc<Paged>>, Error> {
+    let tables = TablesOfKind::of(manifest, paged::KIND_NAME);
+    if tables.is_empty() {
+        return Ok(None);
+    }
+    let store = (manifest.store, manifest.hash_seed);
+    Ok(Some(Paged::open_to_read(disk, store, tables.names.len(), &tables.sections())?))
+}
+
 impl ReadTables {
-    /// The tables with the pages that the MANIFEST names. `None` without such tables.
+    /// The tables with what the MANIFEST names. `None` without such tables.
     ///
     /// # Errors
     /// The pages cannot be read, or are damaged.
     pub(super) fn open(disk: &dyn Disk, manifest: &Manifest) -> Result<Option<Self>, Error> {
-        let tables = PagedTables::of(manifest);
-        if tables.is_empty() {
+        let (paged, siren) =
+            (open_paged(disk, manifest)?, crate::siren::open_to_read(disk, manifest)?);
+        if paged.is_none() && siren.is_none() {
             return Ok(None);
         }
-        let store = (manifest.store, manifest.hash_seed);
-        let paged = Paged::open_to_read(disk, store, tables.names.len(), &tables.sections())?;
-        let kinds = Arc::new(Kinds::new(vec![paged.clone()])?);
+        let of_engine = OfEngine { paged, siren };
+        let kinds = Kinds::with_those_of_engine(Vec::new(), &of_engine)?;
         manifest.tables.iter().try_for_each(|table| kinds.add_table(table, disk))?;
-        Ok(Some(Self { paged, kinds }))
+        Ok(Some(Self { of_engine, kinds }))
     }
 
     /// A replay into the tables.
@@ -72,7 +83,7 @@ impl ReadTables {
         name: &str,
         visit: &mut DumpVisit<'_>,
     ) -> Result<(), Error> {
-        let mut part = self.paged.clone().new_part();
+        let mut part = self.kinds.kind_of(table)?.clone().new_part();
         let (mut batch, mut next) = (RangeBatch::default(), None::<Vec<u8>>);
         loop {
             let lower = next.as_deref().map_or(Bound::Unbounded, Bound::Included);
@@ -118,15 +129,18 @@ impl OperationLog for Unlogged {
     }
 }
 
-/// Refuses a directory with paged tables.
+/// Refuses a directory with tables of other kinds than memory.
 ///
 /// # Errors
-/// [`Error::PagedTables`].
+/// [`Error::OtherKinds`].
 pub(super) fn refuse(dir: &Path, manifest: &Manifest, reason: &str) -> Result<(), Error> {
-    let tables = PagedTables::of(manifest);
-    if tables.is_empty() {
-        return Ok(());
+    for kind in OF_ENGINE {
+        let tables = TablesOfKind::of(manifest, kind);
+        if !tables.is_empty() {
+            let names = tables.names.iter().map(|&name| name.to_owned()).collect();
+            let (dir, reason) = (dir.to_owned(), reason.to_owned());
+            return Err(Error::OtherKinds { dir, kind, names, reason });
+        }
     }
-    let names = tables.names.iter().map(|&name| name.to_owned()).collect();
-    Err(Error::PagedTables { dir: dir.to_owned(), names, reason: reason.to_owned() })
+    Ok(())
 }

@@ -1,4 +1,4 @@
-//! Histories of lists in paged tables and in memory, across crashes, judged by the checker `adya`, a port of
+//! Histories of lists in tables of two kinds, across crashes, judged by the checker `adya`, a port of
 //! Elle. (Kingsbury, Alvaro: "Elle: Inferring Isolation Anomalies from Experimental Observations", VLDB
 //! 2020.)
 //!
@@ -12,19 +12,28 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use adya::{History, Opts, Valid, Workload, check};
 use parking_lot::Mutex;
 use stillpoint::{
-    Engine, KeySet, Kind, Mode, Procedure, Session, Slot, Stamp, TableId, Tx, TxError,
+    Engine, Error, KeySet, Kind, Mode, Procedure, Session, Slot, Stamp, TableId, Tx, TxError,
 };
 use stillpoint_io::{Rng, SeededRng, SimDisk};
 
-use super::configure;
-
 const PROCESSES: usize = 3;
-/// Lists that are in use at the same time. Even ones lie in the paged table.
+/// Lists that are in use at the same time. Even ones lie in the first table.
 const LISTS: u64 = 4;
 const LIVES: u64 = 3;
 
 /// The tables of even and of odd lists.
 type Tables = [TableId; 2];
+
+/// The store of a history.
+#[derive(Clone, Copy)]
+pub(crate) struct Setting {
+    /// Opens the store.
+    pub(crate) open: fn(&SimDisk) -> Engine,
+    /// The kinds of the tables of even and of odd lists.
+    pub(crate) kinds: [Kind; 2],
+    /// Whether every third transaction stays open across calls.
+    pub(crate) stays_open: bool,
+}
 
 /// One transaction: reads and appends, in this order.
 struct Lists {
@@ -115,12 +124,37 @@ struct Recorded {
     lines: String,
     /// The steps of the open transaction of each process, as a line that says that its end is unknown.
     open: Vec<Option<String>>,
+    committed: u64,
+}
+
+/// Runs a transaction that stays open across calls. False if it met a conflict, and nothing of it has
+/// happened.
+fn run_open(session: &mut Session, lists: &mut Lists, tables: Tables) -> bool {
+    let mut open = session.begin().expect("begins");
+    let steps = std::mem::take(&mut lists.steps);
+    let mut found = Vec::new();
+    for step in &steps {
+        lists.steps = vec![*step];
+        let ended = lists.run(&mut open.tx().expect("open"), tables);
+        if ended.is_err() {
+            lists.steps = steps;
+            return false;
+        }
+        found.append(&mut lists.found);
+        std::thread::yield_now();
+    }
+    (lists.steps, lists.found) = (steps, found);
+    match open.commit() {
+        Ok(_) => true,
+        Err(Error::Transaction(TxError::Conflict)) => false,
+        Err(error) => panic!("a sound disk: {error}"),
+    }
 }
 
 fn work(
     session: &mut Session,
     recorded: &Mutex<Recorded>,
-    tables: Tables,
+    (tables, stays_open): (Tables, bool),
     (process, count): (usize, u64),
     rng: &SeededRng,
     done: &AtomicU64,
@@ -143,11 +177,18 @@ fn work(
             let unknown = lists.line("info", process);
             recorded.open[process] = Some(unknown);
         }
-        session.transact(|tx| lists.run(tx, tables)).expect("it is tried until it commits");
+        let happened = if stays_open && rng.below(3) == 0 {
+            run_open(session, &mut lists, tables)
+        } else {
+            session.transact(|tx| lists.run(tx, tables)).expect("it is tried until it commits");
+            true
+        };
         session.flush().expect("a sound disk");
         {
             let mut recorded = recorded.lock();
-            recorded.lines.push_str(&lists.line("ok", process));
+            let ended = if happened { "ok" } else { "fail" };
+            recorded.lines.push_str(&lists.line(ended, process));
+            recorded.committed += u64::from(happened);
             recorded.open[process] = None;
         }
         if rng.below(4) == 0 {
@@ -166,12 +207,13 @@ fn live(
     disk: &SimDisk,
     life: u64,
     mut before: Recorded,
-    second: Kind,
+    setting: Setting,
     count: u64,
     seed: u64,
 ) -> (SimDisk, Recorded) {
-    let engine = Arc::new(Engine::open(configure(disk, 24)).expect("opens"));
-    let tables = ["lists", "others"].into_iter().zip([Kind::Paged, second]);
+    let Setting { open, kinds, stays_open } = setting;
+    let engine = Arc::new(open(disk));
+    let tables = ["lists", "others"].into_iter().zip(kinds);
     let tables: Vec<TableId> =
         tables.map(|(name, kind)| engine.table_with(name, kind).expect("a table")).collect();
     let tables = [tables[0], tables[1]];
@@ -185,6 +227,7 @@ fn live(
             let mut session = engine.session().expect("a session");
             let (recorded, done) = (recorded.clone(), done.clone());
             let work = move || {
+                let tables = (tables, stays_open);
                 work(&mut session, &recorded, tables, (process, count), &rng, &done);
             };
             stillpoint_io::spawn(&format!("lists-{process}"), work).expect("a thread")
@@ -210,15 +253,17 @@ fn live(
     crashed.unwrap_or_else(|| (disk.crash_image(seed), recorded))
 }
 
-/// Three lives of a store. The second table is of the given kind.
-pub(crate) fn no_anomaly_across_crashes(second: Kind, seed: u64, count: u64) {
+/// Three lives of a store.
+pub(crate) fn no_anomaly_across_crashes(setting: Setting, seed: u64, count: u64) {
     let (mut disk, mut recorded) = (SimDisk::new(seed), Recorded::default());
     for life in 0..LIVES {
-        (disk, recorded) = live(&disk, life, recorded, second, count, seed + life);
+        (disk, recorded) = live(&disk, life, recorded, setting, count, seed + life);
         for open in &mut recorded.open {
             recorded.lines.push_str(&open.take().unwrap_or_default());
         }
     }
+    // Up to the last crash, two thirds of the transactions have ended.
+    assert!(recorded.committed > count, "{} have committed", recorded.committed);
     let opts = Opts { models: vec!["strict-serializable".into()], ..Opts::default() };
     let history = History::from_json(&recorded.lines).expect("a well-formed history");
     let report = check(&history, Workload::ListAppend, &opts);

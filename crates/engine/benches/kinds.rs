@@ -1,9 +1,9 @@
-//! Paged tables through sessions, beside hash tables: insertions, single reads, batches of declared reads,
-//! and scans.
+//! Tables of all kinds through sessions: insertions, single reads, batches of declared reads and updates,
+//! transactions of ten updates, and scans.
 //!
-//! `cargo bench -p stillpoint --bench paged -- [RECORDS] [BATCH]`: one thread, values of 100 bytes, keys of
-//! 8 bytes in random order, pages of 16 KiB, relaxed durability. The pool holds everything. Prints
-//! operations per second.
+//! `cargo bench -p stillpoint --bench kinds -- [RECORDS] [BATCH] [KIND]...`: one thread, values of 100 bytes,
+//! keys of 8 bytes in random order, pages of 16 KiB, relaxed durability. The pool holds everything. A kind is
+//! `paged`, `siren` or `memory`, by default each of them. Prints operations per second.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
@@ -17,6 +17,10 @@ use stillpoint_io::{Clock, RealClock, Rng, SeededRng};
 const PAGE_BYTES: usize = 16 << 10;
 /// Insertions of one transaction.
 const TOGETHER: u64 = 8;
+/// Records that the transaction of the CALC paper reads and writes.
+const TOUCHED: usize = 10;
+const KINDS: [(&str, Kind); 3] =
+    [("paged", Kind::Paged), ("siren", Kind::Siren), ("memory", Kind::Memory)];
 
 fn key(number: u64) -> [u8; 8] {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
@@ -50,6 +54,36 @@ impl Batch for Ones {
             return tx.put_slot(Slot(0), &[8; 100]);
         }
         self.found += usize::from(tx.value(Slot(0)).is_some());
+        Ok(())
+    }
+    fn ended(&mut self, _: usize, result: Result<Option<Stamp>, TxError>) {
+        result.expect("nobody else is there");
+    }
+}
+
+/// Transactions that read and write ten keys each.
+struct Tens {
+    table: TableId,
+    keys: Vec<[[u8; 8]; TOUCHED]>,
+}
+
+impl Batch for Tens {
+    fn len(&self) -> usize {
+        self.keys.len()
+    }
+    fn declare(&mut self, index: usize, keys: &mut KeySet) {
+        for key in &self.keys[index] {
+            keys.push(self.table, key, Mode::Write, 100);
+        }
+    }
+    fn run(&mut self, _: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        for slot in (0..TOUCHED as u32).map(Slot) {
+            let mut value = [0; 100];
+            let found = tx.value(slot).map_or_else(Vec::new, |value| value.to_vec());
+            value[..found.len()].copy_from_slice(&found);
+            value[0] = value[0].wrapping_add(1);
+            tx.put_slot(slot, &value)?;
+        }
         Ok(())
     }
     fn ended(&mut self, _: usize, result: Result<Option<Stamp>, TxError>) {
@@ -93,6 +127,17 @@ fn measure_table(
             assert_eq!(ones.found, if writes { 0 } else { all });
         });
     }
+    let transactions = records / TOUCHED as u64;
+    measure(&format!("{kind:?}: transactions of {TOUCHED} updates"), transactions, || {
+        let mut tens = Tens { table, keys: Vec::new() };
+        let in_batch = (batch / TOUCHED).max(1) as u64;
+        for _ in 0..transactions / in_batch {
+            tens.keys.clear();
+            let ten = || std::array::from_fn(|_| key(rng.below(records)));
+            tens.keys.extend((0..in_batch).map(|_| ten()));
+            session.execute(&mut tens);
+        }
+    });
     if kind == Kind::Memory {
         return;
     }
@@ -109,20 +154,26 @@ fn measure_table(
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut arguments = std::env::args().skip(1).filter_map(|argument| argument.parse().ok());
-    let records: u64 = arguments.next().unwrap_or(1_000_000);
-    let batch = arguments.next().unwrap_or(64) as usize;
+    let mut numbers = std::env::args().skip(1).filter_map(|argument| argument.parse().ok());
+    let records: u64 = numbers.next().unwrap_or(1_000_000);
+    let batch = numbers.next().unwrap_or(64) as usize;
+    let asked: Vec<String> = std::env::args().collect();
+    let is_known = |name: &str| KINDS.iter().any(|(known, _)| *known == name);
+    let asks = asked.iter().any(|name| is_known(name));
     let directory = tempfile::tempdir()?;
     let mut config = Config::new(directory.path());
     let pool = (records as usize * 260 / PAGE_BYTES + 64) * PAGE_BYTES;
     (config.pool_bytes, config.page_bytes) = (Some(pool), Some(PAGE_BYTES));
-    config.max_memory_bytes = 2 * pool + (1 << 30);
+    let siren = records as usize * 500 + (16 << 20);
+    config.siren_bytes = Some(siren);
+    config.max_memory_bytes = 2 * (pool + siren) + (1 << 30);
     let engine = Engine::open(config)?;
-    for kind in [Kind::Paged, Kind::Memory] {
+    for (_, kind) in KINDS.iter().filter(|(name, _)| !asks || asked.iter().any(|it| it == name)) {
+        let kind = *kind;
         let table = engine.table_with(&format!("{kind:?}"), kind)?;
         measure_table(&mut engine.session()?, (kind, table), records, batch);
     }
-    println!("{:?}", engine.stats().pool);
+    println!("{:?}\n{:?}", engine.stats().pool, engine.stats().siren);
     engine.close()?;
     Ok(())
 }
