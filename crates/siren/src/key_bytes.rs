@@ -21,6 +21,14 @@ impl KeyBytes {
         bytes[..key.len()].copy_from_slice(key);
         Self::Short { len: key.len() as u8, bytes }
     }
+
+    /// Bytes of memory of its own.
+    pub(crate) fn held_bytes(&self) -> usize {
+        match self {
+            Self::Short { .. } => 0,
+            Self::Long(bytes) => bytes.len(),
+        }
+    }
 }
 
 impl Deref for KeyBytes {

@@ -76,15 +76,17 @@ impl Tuple {
     /// Bytes of memory: the tuple, its value, and its key with all that belongs to it.
     fn held_bytes(&self) -> usize {
         let value = self.value.as_ref().map_or(0, |value| value.len() + ARC_BYTES);
-        TUPLE_HELD_BYTES + self.proxy.key.len() + value
+        TUPLE_HELD_BYTES + self.proxy.key.held_bytes() + value
     }
 }
 
 /// Bytes of the counts of an `Arc`.
 const ARC_BYTES: usize = 2 * size_of::<usize>();
+/// Bytes of a key in the index: in the order of keys, and by its hash. Both have free places.
+const INDEX_BYTES: usize = 48;
 /// Bytes of a tuple, its proxy with one version, and their places in lists and in the index.
 const TUPLE_HELD_BYTES: usize =
-    size_of::<Option<Tuple>>() + size_of::<Proxy>() + ARC_BYTES + 2 * size_of::<usize>();
+    size_of::<Option<Tuple>>() + size_of::<Proxy>() + ARC_BYTES + INDEX_BYTES;
 
 /// A logical page.
 #[derive(Debug)]

@@ -398,6 +398,9 @@ impl<'a> Round<'a> {
     /// Ends the first call of a group, whose transaction has ended with this result.
     fn end_call(&mut self, i: usize, mark: Option<Mark>, result: Result<Option<Stamp>, TxError>) {
         let has_error = std::mem::take(&mut self.has_error);
+        if self.parks_at_lock(i, mark, &result) {
+            return;
+        }
         let call = &self.plan.calls[i];
         let Some(conn) = self.conns.get_mut(call.conn as usize) else {
             return;
@@ -428,9 +431,6 @@ impl<'a> Round<'a> {
                 self.local.stats.uncount_call(call.spec.id);
             }
             self.plan.postponed.push(i as u32);
-            return;
-        }
-        if self.parks_at_lock(i, mark, has_run, &result) {
             return;
         }
         let found_none = matches!(result, Err(TxError::Memory(_))) && !has_error;
@@ -470,22 +470,21 @@ impl<'a> Round<'a> {
     fn parks_at_lock(
         &mut self,
         i: usize,
-        mark: Mark,
-        has_run: bool,
+        mark: Option<Mark>,
         result: &Result<Option<Stamp>, TxError>,
     ) -> bool {
         // `EXEC` whose run has used up the queue has replied.
-        let met_lock = matches!(result, Err(TxError::Held)) && !has_run;
+        let met_lock = matches!(result, Err(TxError::Held)) && mark.is_none();
         if !std::mem::take(&mut self.met_lock) && !(met_lock && self.plan.waits_for_locks) {
             return false;
         }
         let call = &self.plan.calls[i];
         let Some(conn) = self.conns.get_mut(call.conn as usize) else { return false };
-        conn.reply.truncate(mark);
-        (conn.met_lock, conn.leaves_with) = (true, LONG_WORK);
-        if has_run {
+        if let Some(mark) = mark {
+            conn.reply.truncate(mark);
             self.local.stats.uncount_call(call.spec.id);
         }
+        (conn.met_lock, conn.leaves_with) = (true, LONG_WORK);
         self.plan.postponed.push(i as u32);
         true
     }
