@@ -387,7 +387,7 @@ fn an_error_at_every_call_loses_nothing() {
 #[test]
 fn crash_states_of_each_row_and_logging() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let wanted = number("STILLPOINT_SIREN_CRASHES").unwrap_or(60);
+    let wanted = number("STILLPOINT_SIREN_CRASHES").unwrap_or(1000);
     let first = number("STILLPOINT_SIREN_DAY").unwrap_or(0) << 32;
     for (removes, logging) in settings() {
         let (mut judged, mut seed) = (0, first + 1000);

@@ -365,9 +365,10 @@ mod tests {
         assert!(result.series.iter().all(|s| s.points.len() == 5));
         assert_eq!(result.tables[1].rows.len(), 2);
         let compared = &result.tables[2].rows;
-        let with_journal = compared.iter().filter(|row| row[0].starts_with("fuzzy"));
+        let needs = |row: &&Vec<String>| row[0].starts_with("fuzzy") || row[0].starts_with("siren");
+        let with_journal = compared.iter().filter(needs);
         assert!(with_journal.clone().all(|row| row[1].ends_with("redo")), "{compared:?}");
-        assert_eq!((compared.len(), with_journal.count()), (paced_rows().len() + 4, 4));
+        assert_eq!((compared.len(), with_journal.count()), (paced_rows().len() + 6, 6));
         assert!(compared.iter().all(|row| row[4] != "NaN"), "{compared:?}");
         Ok(())
     }

@@ -100,6 +100,7 @@ fn siren_rows() -> Vec<Row> {
             takes_changes: true,
             journal: "redo",
             stops_nobody: true,
+            stops_as_published: false,
             copies: 1,
             pace_bytes_per_s: None,
             value_bytes: VALUE_BYTES,

@@ -46,7 +46,8 @@ fn every_claim_is_measured_and_every_figure_drawn() -> LabResult<()> {
         found.map_or(Vec::new(), |it| it.rows.iter().map(|row| &*row[0]).collect())
     };
     assert_eq!(rows("At rest"), ["naive", "calc", "calc:partial", "zigzag"]);
-    let with_journal = ["fuzzy", "fuzzy:partial", "fuzzy-undo", "fuzzy-undo:partial"];
+    let fuzzy = ["fuzzy", "fuzzy:partial", "fuzzy-undo", "fuzzy-undo:partial"];
+    let with_journal = [&fuzzy[..], &["siren", "siren-semi-fuzzy"]].concat();
     assert_eq!(rows("Under a journal"), with_journal);
     let forms = "What deferred updates give, and what is left of calc's lead";
     assert_eq!(rows(forms), ["naive", "calc", "zigzag"]);
