@@ -92,8 +92,8 @@ fn main() -> Result<(), SirenError> {
     }
     println!("{} checkpoints, {writers} writers, {tuples} tuples", checkpoints.load(Relaxed));
     println!("{:>14} {:>14} {:>14}", "up to, µs", "between", "beside");
-    for class in 0..CLASSES {
-        let [between, beside] = [all[0][class], all[1][class]];
+    let [between, beside] = all;
+    for (class, (between, beside)) in between.into_iter().zip(beside).enumerate() {
         if between + beside > 0 {
             let up_to_us = (1u64 << (class + 1)) as f64 / 1000.0;
             println!("{up_to_us:>14.3} {between:>14} {beside:>14}");
