@@ -475,7 +475,9 @@ impl<'a> Round<'a> {
     ) -> bool {
         // `EXEC` whose run has used up the queue has replied.
         let met_lock = matches!(result, Err(TxError::Held)) && mark.is_none();
-        if !std::mem::take(&mut self.met_lock) && !(met_lock && self.plan.waits_for_locks) {
+        let was_told = std::mem::take(&mut self.met_lock);
+        let waits = was_told || met_lock && self.plan.waits_for_locks;
+        if !waits {
             return false;
         }
         let call = &self.plan.calls[i];
