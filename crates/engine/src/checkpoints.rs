@@ -29,12 +29,13 @@ use stillpoint_sync::atomic::{
     AtomicU64,
     Ordering::{Acquire, Release},
 };
+use stillpoint_sync::{mutant, planted};
 
 use crate::config::CheckpointPolicy;
 use crate::error::{Error, SnapshotEnd};
 use crate::shared::Shared;
 use backoff::Backoff;
-use waiting::{is_pressing, is_worth_it, pause_after};
+use waiting::{frees_half, is_pressing, is_worth_it, pause_after, takes_any};
 
 pub(crate) use attempt::remove_strays;
 pub(crate) use chain::{marks_replayed, replace_run, whole_run};
@@ -472,10 +473,14 @@ impl Checkpoints {
             let is_urgent = state.frees_memory(shared, commits, waited)
                 || state.has_many_notes && waited >= state.frees_every(false)
                 || state.chain_is_damaged;
-            if commits == state.last_commits && state.earlier_log_bytes == 0 && !is_urgent {
+            let is_unchanged = commits == state.last_commits && state.earlier_log_bytes == 0;
+            // Transactions on tables of other kinds fill the log also when they are rolled back.
+            let has_kinds = mutant!(!shared.kinds.is_empty(), RollbacksNotCounted => false);
+            if is_unchanged && !is_urgent && !has_kinds {
                 return false;
             }
-            let by_time = state.policy.every.is_some_and(|every| waited >= every) || is_urgent;
+            let is_time = state.policy.every.is_some_and(|every| waited >= every);
+            let by_time = is_time && !is_unchanged || is_urgent;
             let policy = state.policy;
             (state.retry, policy, by_time, state.positions.clone(), state.earlier_log_bytes)
         };
@@ -488,7 +493,8 @@ impl Checkpoints {
             Shortage::NoSegmentAhead => log_bytes >= shared.journal.headroom_bytes(),
             Shortage::Refuses => true,
         };
-        by_time || frees_log || log_bytes >= policy.log_limit_bytes
+        let limit = policy.log_limit_bytes;
+        by_time || frees_log || log_bytes >= limit || frees_half(shared, limit)
     }
 
     /// Bytes of the disk that the next checkpoint needs, or that the one under way still needs. A
@@ -651,7 +657,11 @@ pub(crate) fn run_in_background(shared: &Arc<Shared>) {
         if std::mem::take(&mut checkpoints.state.lock().was_released) {
             held::remove_released(shared);
         }
-        let may_take = shared.scheme.is_some() && shared.load.is_done() && shared.health().is_ok();
+        shared.open.set_limit(checkpoints.policy().log_limit_bytes);
+        if shared.kinds.have_tables() {
+            shared.open.end_oldest_in_time();
+        }
+        let may_take = takes_any(shared) && shared.load.is_done() && shared.health().is_ok();
         if may_take && checkpoints.is_due(shared) {
             // The status holds the error for the operator.
             let _ = take(shared);
@@ -672,7 +682,7 @@ pub(crate) fn run_in_background(shared: &Arc<Shared>) {
 
 /// Whether the background thread takes a checkpoint, now or when the load has ended.
 fn will_take(shared: &Shared) -> bool {
-    shared.scheme.is_some() && !shared.load.has_stopped() && shared.health().is_ok()
+    takes_any(shared) && !shared.load.has_stopped() && shared.health().is_ok()
 }
 
 /// Takes a checkpoint at the pace of the policy and publishes it. A checkpoint that is

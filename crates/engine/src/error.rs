@@ -293,8 +293,15 @@ impl Error {
             Self::Transaction(TxError::Log(LogRefused::Refused(refused))) => {
                 refused.downcast_ref().is_some_and(JournalError::is_refusal)
             }
-            _ => false,
+            Self::Pages(error) => error.is_full(),
+            _ => self.lacks_pages(),
         }
+    }
+
+    /// Whether paged tables have no room on the disk for further pages. A checkpoint may free some.
+    pub(crate) fn lacks_pages(&self) -> bool {
+        let pages = self.abandoned().and_then(stillpoint_paged::pages_error);
+        pages.is_some_and(PagesError::is_full)
     }
 
     /// Whether the data on disk are damaged or of another version, as opposed to unreadable.

@@ -104,7 +104,7 @@ pub use stillpoint_store::{
     Slot, StablePool, Stamp, TableId, TxError, ValueRef,
 };
 pub use stillpoint_txn::{
-    Arrival, Discipline, KeyList, KindKey, KindPart, KindRange, KindTable, LockedTables,
+    Arrival, Discipline, KeyList, KindKey, KindPart, KindRange, KindTable, LockedTables, LogPinned,
     LogRefused, Operation, OperationLog, Presence, RangeBatch, Sections, TableKind, UnlockedRead,
 };
 pub use tables::Kind;

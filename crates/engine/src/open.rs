@@ -12,6 +12,7 @@ use stillpoint_journal::{Capabilities, Durability, Ends, Hold, Journal};
 use stillpoint_recovery::{Calls, Plan, Progress, RecoverySummary, Remaining, Stage};
 use stillpoint_store::{CellRules, Store, StoreConfig};
 use stillpoint_sync::atomic::{AtomicBool, AtomicUsize};
+use stillpoint_sync::{mutant, planted};
 
 use crate::builder::Parts;
 use crate::catalog::{self, Catalog};
@@ -61,9 +62,10 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     let journal = open_journal(&config, (&disk, &kinds), &plan, &ends)?;
     let logs = (if records_commits { config.logs as u8 } else { 0 }, logs_calls_alone);
     let catalog = begin_incarnation(&disk, &plan, (wanted.tables, logs, scheme_row.name), &ends)?;
-    let open = Arc::new(OpenTransactions::new(journal.clone(), config.logs));
+    let open =
+        Arc::new(OpenTransactions::new(journal.clone(), config.logs, config.log_limit_bytes));
     kind_replay.undo_losers(&journal, &open, store.driver().now().epoch())?;
-    let shared = Shared {
+    Ok(failing_with_pages(Shared {
         kinds,
         of_engine,
         open,
@@ -99,8 +101,22 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
         stopping: AtomicBool::new(false),
         next_log: AtomicUsize::new(0),
         config,
-    };
-    Ok(Arc::new(shared))
+    }))
+}
+
+/// The state of a store that fails once a write or a flush of pages has failed. The log brings everything back.
+fn failing_with_pages(shared: Shared) -> Arc<Shared> {
+    let shared = Arc::new(shared);
+    if let Some(paged) = &shared.of_engine.paged {
+        let failing = Arc::downgrade(&shared);
+        paged.on_failure(Box::new(move |reason| {
+            if let Some(shared) = failing.upgrade() {
+                let reason = format!("a write or flush of pages failed: {reason}");
+                mutant!(shared.fail_for_good(reason), PagesFailUnheard => drop(reason));
+            }
+        }));
+    }
+    shared
 }
 
 /// Opens the kinds that the settings have, over the files that the MANIFEST names. Returns all kinds, those

@@ -140,7 +140,8 @@ pub(crate) fn open(
         store: manifest.store,
         page_bytes,
         growth_bytes: config.page_growth_bytes,
-        held_back: frames as u64 + 2 * 1024,
+        held_back: frames as u64 + 1024,
+        rollback: 1024,
         counts: named(&tables)?.map,
     };
     let store = PageStore::open(&**disk, pages)?;

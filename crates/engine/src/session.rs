@@ -15,6 +15,7 @@ use stillpoint_txn::{Arrival, Presence, UnlockedRead};
 use crate::batch::{Batch, InMemory, Procedure};
 use crate::call::Call;
 use crate::call_log::{CallLog, Runner};
+use crate::checkpoints::Wish;
 use crate::error::Error;
 use crate::guards::{Inside, Seat, SessionWorker, patience};
 use crate::inputs::Inputs;
@@ -128,7 +129,16 @@ impl Session {
             self.count();
         }
         acknowledged?;
-        Ok(result?)
+        self.note_full(result)
+    }
+
+    /// Asks for a checkpoint if pages found no room on the disk: it frees their older copies.
+    fn note_full<R>(&self, result: Result<R, TxError>) -> Result<R, Error> {
+        let result = result.map_err(Error::from);
+        if result.as_ref().is_err_and(Error::lacks_pages) {
+            self.shared.checkpoints.request(Wish::Due);
+        }
+        result
     }
 
     /// Begins a transaction that stays open across calls, until it is committed or dropped.

@@ -120,13 +120,17 @@ impl Shared {
         self.life.fail(reason);
     }
 
-    /// Fails the store after a panic that may have left a publication or a flush half done.
-    pub(crate) fn fail_by_panic(&self, panic: ThreadError) -> Error {
-        let reason = panic.to_string();
+    /// Fails the store. Open transactions do not commit either: the log takes nothing more.
+    pub(crate) fn fail_for_good(&self, reason: String) {
         self.fail(reason.clone());
         let path = self.disk.describe(Path::new(""));
         let source = DiskError::new("work in", path, std::io::Error::other(reason));
         self.journal.refuse(Arc::new(source));
+    }
+
+    /// Fails the store after a panic that may have left a publication or a flush half done.
+    pub(crate) fn fail_by_panic(&self, panic: ThreadError) -> Error {
+        self.fail_for_good(panic.to_string());
         panic.into()
     }
 

@@ -386,8 +386,8 @@ pub enum Kind {
     Ordered,
     /// On the disk, in the order of keys, in pages of which a pool holds those in use
     /// ([`Config::pool_bytes`](crate::Config::pool_bytes)). Such a table may be larger than the memory.
-    /// Keys have at most an eighth of a page, and values a quarter. What transactions write is in place at
-    /// once, and an abort undoes it.
+    /// Keys have at most an eighth of a page. Values beyond a quarter of a page have pages of their own, and
+    /// may be longer than the pool. What transactions write is in place at once, and an abort undoes it.
     Paged,
     /// In memory, in logical pages in the order of keys, after SIREN (ICDE 2006). A checkpoint holds
     /// consistent pages, those that have changed alone, open transactions included, and takes almost no

@@ -64,6 +64,12 @@
 //! | `FlushKeepsMemory` | memory is kept for records on the disk whose table was emptied |
 //! | `LoadForgetsNewKeys` | a load beside transactions leaves out the keys that only the log has |
 //! | `EvictionNotLogged` | a key that a full cache has given up comes back |
+//! | `UndosNotRepeated` | a replay leaves changes that an undo has taken back |
+//! | `UndoneAgain` | a second crash undoes what was undone and then changed |
+//! | `GenerationsBeforePositions` | a table that is emptied amid a checkpoint loses later commits |
+//! | `PagesFailUnheard` | commits go on after a failed write of pages |
+//! | `RollbacksNotCounted` | transactions that roll back fill the log, and no checkpoint comes |
+//! | `LogPinnedForEver` | an open transaction keeps the log without a limit |
 //! | `DeadlineNotCaptured` | a checkpoint lacks the deadlines of records |
 //! | `DeadlineNotReplayed` | a replay leaves out a deadline that was set alone |
 //! | `DeadlineNotMoved` | a large value loses its deadline when its blocks move |
@@ -94,6 +100,8 @@ mod lives;
 mod mix;
 #[path = "command/pointed.rs"]
 mod of_calls;
+#[path = "kinds/pages.rs"]
+mod pages;
 #[path = "crash/pointed.rs"]
 mod pointed;
 #[path = "crash/published.rs"]
@@ -136,7 +144,7 @@ const fn scenario(name: &'static str, run: fn(), sees: &'static [Bug]) -> Scenar
 }
 
 /// Each bug shows in one of these situations. All but the last were made for one bug.
-const SCENARIOS: [Scenario; 53] = [
+const SCENARIOS: [Scenario; 56] = [
     scenario(
         "keys given up for memory",
         deadlines::what_is_given_up_stays_away,
@@ -228,7 +236,11 @@ const SCENARIOS: [Scenario; 53] = [
             Bug::MemoryWritesLeftOut,
         ],
     ),
-    scenario("a crash during the undo", kinds::a_crash_during_the_undo, &[]),
+    scenario(
+        "a crash during the undo",
+        kinds::a_crash_during_the_undo,
+        &[Bug::UndosNotRepeated, Bug::UndoneAgain],
+    ),
     scenario(
         "a transaction across a checkpoint",
         checkpoints::a_transaction_open_across_a_checkpoint_is_undone,
@@ -243,6 +255,31 @@ const SCENARIOS: [Scenario; 53] = [
         "an abort in a full log",
         space::an_abort_finds_room_in_a_full_log,
         &[Bug::UndoRoomNotKept],
+    ),
+    scenario(
+        "a flush before the turn of a kind",
+        pages::a_flush_before_the_turn_of_a_kind_loses_nothing,
+        &[Bug::GenerationsBeforePositions],
+    ),
+    scenario(
+        "a flush beside the holder of the permit",
+        pages::a_flush_and_the_holder_of_the_permit_both_end,
+        &[],
+    ),
+    scenario(
+        "a failed write of pages",
+        pages::a_failed_write_of_pages_fails_the_store,
+        &[Bug::PagesFailUnheard],
+    ),
+    scenario(
+        "rollbacks alone",
+        pages::rollbacks_alone_do_not_fill_the_log,
+        &[Bug::RollbacksNotCounted],
+    ),
+    scenario(
+        "a transaction that keeps the log",
+        pages::a_transaction_that_keeps_the_log_is_told,
+        &[Bug::LogPinnedForEver],
     ),
     scenario("freed logs", checkpoints::logs_are_freed_behind_a_checkpoint_of_both_kinds, &[]),
     scenario("a flush of two kinds", checkpoints::a_flush_empties_tables_of_both_kinds, &[]),

@@ -15,6 +15,7 @@
 //! | [`names`] | files and directories under the data directory |
 //! | [`node`] | slotted nodes of ordered indexes: header, slots, entries |
 //! | [`pages`] | pages of paged tables, and the map of their places |
+//! | [`large`] | values of paged tables that are too long for a leaf |
 //! | [`log`] | redo log: segments, batches, records |
 //! | [`page_log`] | records of paged tables, in operations of the log |
 //! | [`part`] | checkpoint part files: blocks, records, index |
@@ -28,6 +29,7 @@ mod error;
 pub mod hash;
 pub mod ident;
 mod label;
+pub mod large;
 pub mod log;
 pub mod manifest;
 pub mod names;

@@ -227,6 +227,9 @@ impl Slot {
 
 /// Flag of an entry: the record is deleted, and the entry keeps its place.
 pub const ENTRY_GHOST: u8 = 1;
+/// Flag of an entry: the value is a [reference](crate::large) to pages of its own.
+pub const ENTRY_LARGE: u8 = 2;
+
 /// The first word of an entry. The rest of the key follows, padded with zeros to whole words. The
 /// value follows the rest, and begins at a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -237,7 +240,7 @@ pub struct EntryWord {
     pub capacity_bytes: u16,
     /// The tag that the user gave the value.
     pub tag: u8,
-    /// Zero or [`ENTRY_GHOST`].
+    /// [`ENTRY_GHOST`], [`ENTRY_LARGE`], both, or neither.
     pub flags: u8,
 }
 

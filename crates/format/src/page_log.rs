@@ -8,15 +8,21 @@
 //! 4 raise:  root 8, child 8, image of the child
 //! 5 kept:   nothing
 //! 6 purge:  page 8, slots 2 each, ascending
+//! 7 large:  page 8, level 1, bytes behind the header
+//! 8 freed:  page 8
+//! 9 merge:  left 8, right 8, parent 8, separator, image of the left page
 //!
 //! key, separator: length 2, bytes     value: 0, or 1, tag 1, length 4, bytes
+//!                                            or 2, tag 1, length 4, reference of a large value
 //! image: words at the begin 2, first word of the heap 2, both parts as words of 8 bytes
 //! ```
 //! A change holds the value before it, so its undo needs nothing else. Changes of structure are not
-//! undone. The record *kept* stands for their undo.
+//! undone. The record *kept* stands for their undo. A page of a [large value](crate::large) has one record.
+//! The undo of that record frees the page.
 
 use crate::bytes::Cursor;
 use crate::error::{DecodeCause, DecodeError};
+use crate::large::{LARGE_LEVEL_MAX, LargeReference};
 use crate::node::{NODE_BYTES_MAX, NODE_HEADER_WORDS};
 
 const WHAT: &str = "record of a paged table";
@@ -27,9 +33,60 @@ const SPLIT: u8 = 3;
 const RAISE: u8 = 4;
 const KEPT: u8 = 5;
 const PURGE: u8 = 6;
+const LARGE: u8 = 7;
+const FREED: u8 = 8;
+const MERGE: u8 = 9;
 
-/// Tag and bytes of a value. `None` for a key without one.
-pub type LoggedValue<'a> = Option<(u8, &'a [u8])>;
+const ABSENT: u8 = 0;
+const PRESENT: u8 = 1;
+const PRESENT_LARGE: u8 = 2;
+
+/// A value as a leaf has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoredValue<'a> {
+    /// The tag.
+    pub tag: u8,
+    /// The bytes. Those of a [reference](crate::large::LargeReference) if the value is large.
+    pub bytes: &'a [u8],
+    /// Whether the value has pages of its own.
+    pub is_large: bool,
+}
+
+impl<'a> StoredValue<'a> {
+    /// A value that lies in its leaf.
+    pub const fn in_leaf(tag: u8, bytes: &'a [u8]) -> Self {
+        Self { tag, bytes, is_large: false }
+    }
+
+    /// Where the bytes are, if the value is large.
+    pub fn reference(&self) -> Option<LargeReference> {
+        if self.is_large { LargeReference::unpack(self.bytes) } else { None }
+    }
+}
+
+/// The value of a key. `None` for a key without one.
+pub type LoggedValue<'a> = Option<StoredValue<'a>>;
+
+/// What an undo of a record has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ToUndo<'a> {
+    /// The key gets the value before the change.
+    Change {
+        /// The key.
+        key: &'a [u8],
+        /// The value before.
+        before: LoggedValue<'a>,
+        /// The value after.
+        after: LoggedValue<'a>,
+    },
+    /// Nothing: a change of structure stays.
+    Structure,
+    /// The page of a large value is freed.
+    Large {
+        /// The page.
+        page: u64,
+    },
+}
 
 /// A record of a paged table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,6 +144,33 @@ pub enum PageRecord<'a> {
         /// Their slots before the purge, in ascending order, each as a little-endian number.
         slots: &'a [u8],
     },
+    /// A page of a large value was written.
+    Large {
+        /// The page.
+        page: u64,
+        /// Height above the pages of bytes.
+        level: u8,
+        /// The bytes behind the header: those of the value, or numbers of pages.
+        bytes: &'a [u8],
+    },
+    /// A page of a large value is free again, since its transaction has aborted.
+    Freed {
+        /// The page.
+        page: u64,
+    },
+    /// The entries of a page went to its left neighbour, and the page is free.
+    Merge {
+        /// The page that has all entries.
+        left: u64,
+        /// The page that is free.
+        right: u64,
+        /// The parent of both.
+        parent: u64,
+        /// The key that was between both.
+        separator: &'a [u8],
+        /// Content of the left page.
+        image: PageImage<'a>,
+    },
 }
 
 /// The words of a page, without the unused ones between slots and heap.
@@ -106,8 +190,8 @@ fn put_key(out: &mut Vec<u8>, key: &[u8]) {
 }
 
 fn put_value(out: &mut Vec<u8>, value: LoggedValue<'_>) {
-    let Some((tag, bytes)) = value else { return out.push(0) };
-    out.extend_from_slice(&[1, tag]);
+    let Some(StoredValue { tag, bytes, is_large }) = value else { return out.push(ABSENT) };
+    out.extend_from_slice(&[if is_large { PRESENT_LARGE } else { PRESENT }, tag]);
     out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
     out.extend_from_slice(bytes);
 }
@@ -156,6 +240,17 @@ impl<'a> PageRecord<'a> {
                 put_pages(out, PURGE, &[*page]);
                 out.extend_from_slice(slots);
             }
+            Self::Large { page, level, bytes } => {
+                put_pages(out, LARGE, &[*page]);
+                out.push(*level);
+                out.extend_from_slice(bytes);
+            }
+            Self::Freed { page } => put_pages(out, FREED, &[*page]),
+            Self::Merge { left, right, parent, separator, image } => {
+                put_pages(out, MERGE, &[*left, *right, *parent]);
+                put_key(out, separator);
+                image.encode(out);
+            }
         }
     }
 
@@ -190,6 +285,17 @@ impl<'a> PageRecord<'a> {
             }
             KEPT => Self::Kept,
             PURGE => Self::Purge { page: rest.u64()?, slots: slots(&mut rest)? },
+            LARGE => {
+                Self::Large { page: rest.u64()?, level: level(&mut rest)?, bytes: all(&mut rest)? }
+            }
+            FREED => Self::Freed { page: rest.u64()? },
+            MERGE => Self::Merge {
+                left: rest.u64()?,
+                right: rest.u64()?,
+                parent: rest.u64()?,
+                separator: key(&mut rest)?,
+                image: image(&mut rest)?,
+            },
             code => {
                 let value = u64::from(code);
                 return Err(rest.error(DecodeCause::Unknown { field: "code", value }));
@@ -199,6 +305,40 @@ impl<'a> PageRecord<'a> {
             return Err(rest.error(DecodeCause::Inconsistent("bytes behind a record")));
         }
         Ok(record)
+    }
+}
+
+impl<'a> ToUndo<'a> {
+    /// What the undo of a record needs of its bytes: a begin of them.
+    pub fn part_of(record: &'a [u8]) -> &'a [u8] {
+        let bytes = match record.first() {
+            Some(&CHANGE) => record.len(),
+            Some(&LARGE) => 1 + 8,
+            _ => 1,
+        };
+        record.get(..bytes).unwrap_or(record)
+    }
+
+    /// What is to be undone of a record in these bytes, of which only the [part](Self::part_of) is needed.
+    ///
+    /// # Errors
+    /// The bytes are no such record, or that of an undo.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut rest = Cursor::new(bytes, 0, WHAT);
+        match rest.u8()? {
+            CHANGE => match PageRecord::decode(bytes)? {
+                PageRecord::Change { key, before, after, .. } => {
+                    Ok(Self::Change { key, before, after })
+                }
+                _ => unreachable!("the code of a change"),
+            },
+            SPLIT | RAISE | PURGE | MERGE => Ok(Self::Structure),
+            LARGE => Ok(Self::Large { page: rest.u64()? }),
+            code => {
+                let value = u64::from(code);
+                Err(rest.error(DecodeCause::Unknown { field: "code of an operation", value }))
+            }
+        }
     }
 }
 
@@ -219,12 +359,33 @@ fn flag(rest: &mut Cursor<'_>) -> Result<bool, DecodeError> {
 }
 
 fn value<'a>(rest: &mut Cursor<'a>) -> Result<LoggedValue<'a>, DecodeError> {
-    if !flag(rest)? {
-        return Ok(None);
+    let is_large = match rest.u8()? {
+        ABSENT => return Ok(None),
+        PRESENT => false,
+        PRESENT_LARGE => true,
+        other => {
+            let value = u64::from(other);
+            return Err(rest.error(DecodeCause::Unknown { field: "presence", value }));
+        }
+    };
+    let (tag, bytes) = (rest.u8()?, rest.u32()?);
+    let value = StoredValue { tag, bytes: rest.take(bytes as usize)?, is_large };
+    if is_large && value.reference().is_none() {
+        return Err(rest.error(DecodeCause::Inconsistent("a reference of another length")));
     }
-    let tag = rest.u8()?;
-    let bytes = rest.u32()?;
-    Ok(Some((tag, rest.take(bytes as usize)?)))
+    Ok(Some(value))
+}
+
+fn level(rest: &mut Cursor<'_>) -> Result<u8, DecodeError> {
+    let level = rest.u8()?;
+    if level <= LARGE_LEVEL_MAX {
+        return Ok(level);
+    }
+    Err(rest.error(DecodeCause::Unknown { field: "level", value: level.into() }))
+}
+
+fn all<'a>(rest: &mut Cursor<'a>) -> Result<&'a [u8], DecodeError> {
+    rest.take(rest.rest().len())
 }
 
 /// Slots in ascending order, which end the record.
@@ -261,13 +422,63 @@ mod tests {
     fn samples() -> Vec<PageRecord<'static>> {
         let image = PageImage { head: &[7; 72], heap_start: 10, heap: &[9; 16] };
         vec![
-            PageRecord::Change { page: 9, key: b"key", before: None, after: Some((7, b"value")) },
-            PageRecord::Undo { page: u64::MAX, key: b"", had: true, after: Some((0, b"")) },
+            PageRecord::Change {
+                page: 9,
+                key: b"key",
+                before: None,
+                after: Some(StoredValue::in_leaf(7, b"value")),
+            },
+            PageRecord::Undo {
+                page: u64::MAX,
+                key: b"",
+                had: true,
+                after: Some(StoredValue::in_leaf(0, b"")),
+            },
+            PageRecord::Change { page: 9, key: b"key", before: Some(LARGE_VALUE), after: None },
             PageRecord::Split { left: 1, right: 2, parent: 3, separator: b"s", image },
             PageRecord::Raise { root: 1, child: 2, image },
             PageRecord::Kept,
             PageRecord::Purge { page: 7, slots: &[1, 0, 0, 1] },
+            PageRecord::Large { page: 7, level: 1, bytes: &[1; 16] },
+            PageRecord::Freed { page: 7 },
+            PageRecord::Merge { left: 1, right: 2, parent: 3, separator: b"s", image },
         ]
+    }
+
+    const LARGE_VALUE: StoredValue<'static> =
+        StoredValue { tag: 3, bytes: &[9; 24], is_large: true };
+
+    #[test]
+    fn an_undo_needs_a_begin_of_the_record() {
+        for record in samples() {
+            let mut bytes = Vec::new();
+            record.encode(&mut bytes);
+            let found = ToUndo::decode(ToUndo::part_of(&bytes));
+            assert_eq!(found, ToUndo::decode(&bytes));
+            match (record, found) {
+                (PageRecord::Change { key, before, after, .. }, found) => {
+                    assert_eq!(found, Ok(ToUndo::Change { key, before, after }));
+                }
+                (PageRecord::Large { page, .. }, found) => {
+                    assert_eq!(found, Ok(ToUndo::Large { page }));
+                    let mut undo = Vec::new();
+                    PageRecord::Freed { page }.encode(&mut undo);
+                    assert!(undo.len() <= ToUndo::part_of(&bytes).len());
+                }
+                (PageRecord::Undo { .. } | PageRecord::Kept | PageRecord::Freed { .. }, found) => {
+                    assert!(found.is_err(), "an undo is never undone");
+                }
+                (_, found) => assert_eq!(found, Ok(ToUndo::Structure)),
+            }
+        }
+    }
+
+    #[test]
+    fn a_reference_has_its_length() {
+        let mut bytes = Vec::new();
+        let after = Some(StoredValue { bytes: &[9; 23], ..LARGE_VALUE });
+        PageRecord::Undo { page: 1, key: b"k", had: true, after }.encode(&mut bytes);
+        assert!(PageRecord::decode(&bytes).is_err());
     }
 
     #[test]
@@ -285,7 +496,7 @@ mod tests {
 
     #[test]
     fn an_undo_is_no_longer_than_its_change() {
-        let (before, after) = (Some((1, &b"before"[..])), None);
+        let (before, after) = (Some(StoredValue::in_leaf(1, b"before")), None);
         let mut bytes = [Vec::new(), Vec::new()];
         PageRecord::Change { page: 1, key: b"k", before, after }.encode(&mut bytes[0]);
         let undo = PageRecord::Undo { page: 1, key: b"k", had: false, after: before };
@@ -309,7 +520,8 @@ mod tests {
                 }
             }
             bytes.push(0);
-            assert!(PageRecord::decode(&bytes).is_err() || !matches!(record, PageRecord::Kept));
+            let is_bare = matches!(record, PageRecord::Kept | PageRecord::Freed { .. });
+            assert!(PageRecord::decode(&bytes).is_err() || !is_bare);
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Checks that the words of a page are a sound node. Pages from a disk are checked before their
 //! use.
 
+use stillpoint_format::large::LARGE_REFERENCE_BYTES;
 use stillpoint_format::node::{
-    ENTRY_GHOST, EntryWord, Fence, HEAP_UNIT_BYTES, NODE_HEADER_WORDS, NodeKind, entry_words,
-    node_key_bytes_max,
+    ENTRY_GHOST, ENTRY_LARGE, EntryWord, Fence, HEAP_UNIT_BYTES, NODE_HEADER_WORDS, NodeKind,
+    entry_words, node_key_bytes_max,
 };
 use stillpoint_format::{DecodeCause, DecodeError};
 use stillpoint_mem::words;
@@ -137,7 +138,7 @@ impl Checker<'_, '_> {
             node.words.len() - 1,
         )?;
         let entry = node.entry(slot);
-        if entry.pack() != node.word(start) || entry.flags & !ENTRY_GHOST != 0 {
+        if entry.pack() != node.word(start) || entry.flags & !(ENTRY_GHOST | ENTRY_LARGE) != 0 {
             return Err(inconsistent(at, "an entry with unknown flags"));
         }
         let rest_max = node_key_bytes_max(node.page_bytes()).saturating_sub(node.prefix_bytes());
@@ -164,6 +165,15 @@ impl Checker<'_, '_> {
             return Err(inconsistent(at, "a capacity that is no multiple of 8"));
         }
         in_range(at, "length of the value", bytes, 0, capacity)?;
+        if entry.flags & ENTRY_LARGE != 0 {
+            in_range(
+                at,
+                "reference of a large value",
+                bytes,
+                LARGE_REFERENCE_BYTES,
+                LARGE_REFERENCE_BYTES,
+            )?;
+        }
         if self.kind != NodeKind::Leaf {
             let child = self.node.child_bytes();
             in_range(at, "length of a child", bytes, child, child)?;

@@ -1,6 +1,6 @@
 //! The record of a slot, for readers that copy it, and prefetches of what a search will read.
 
-use stillpoint_format::node::{ENTRY_GHOST, EntryWord, NODE_HEADER_WORDS, Slot};
+use stillpoint_format::node::{ENTRY_GHOST, ENTRY_LARGE, EntryWord, NODE_HEADER_WORDS, Slot};
 use stillpoint_mem::{prefetch, words};
 
 use crate::node::{Node, value_start};
@@ -66,6 +66,12 @@ impl Record<'_> {
     #[inline]
     pub fn is_ghost(&self) -> bool {
         self.entry.flags & ENTRY_GHOST != 0
+    }
+
+    /// Whether the value is a reference to pages of its own.
+    #[inline]
+    pub fn is_large(&self) -> bool {
+        self.entry.flags & ENTRY_LARGE != 0
     }
 
     /// The tag of the value.

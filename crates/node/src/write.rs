@@ -1,8 +1,8 @@
 //! Changes of single records. No such change frees the space of a record that still has a slot.
 
 use stillpoint_format::node::{
-    ENTRY_GHOST, EntryWord, Insertions, NODE_HEADER_WORDS, NodeKind, Slot, WORD_LAST_CHILD,
-    entry_words, node_key_bytes_max,
+    ENTRY_GHOST, ENTRY_LARGE, EntryWord, Insertions, NODE_HEADER_WORDS, NodeKind, Slot,
+    WORD_LAST_CHILD, entry_words, node_key_bytes_max,
 };
 use stillpoint_mem::words;
 
@@ -123,6 +123,18 @@ impl Node<'_> {
     /// If there is no such slot, or its record is no ghost.
     pub fn restore(&self, slot: usize) {
         self.set_ghost(slot, false);
+    }
+
+    /// Says whether a record's value is a reference to pages of its own. A new value is none.
+    ///
+    /// # Panics
+    /// If there is no such slot.
+    pub fn set_large(&self, slot: usize, is_large: bool) {
+        assert!(slot < self.slot_count(), "no slot {slot}");
+        let start = usize::from(self.slot(slot).start);
+        let mut entry = EntryWord::unpack(self.word(start));
+        entry.flags = if is_large { entry.flags | ENTRY_LARGE } else { entry.flags & !ENTRY_LARGE };
+        self.set_word(start, entry.pack());
     }
 
     /// Removes a record or a ghost, and frees its space. For an index whose operations are never

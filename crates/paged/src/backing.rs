@@ -50,8 +50,10 @@ pub trait DirtyFrames: Sync {
 /// What pages are written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Their frames are needed. Room for a checkpoint must be left.
+    /// Their frames are needed. Room for a checkpoint must be left, and room for rollbacks.
     Eviction,
+    /// Their frames are needed by a rollback or by a start. Room for a checkpoint must be left.
+    Undo,
     /// A checkpoint.
     Checkpoint,
 }
@@ -70,6 +72,9 @@ pub trait PendingRead: Send + Sync + fmt::Debug {
     /// The device failed, or the page is not the one that was asked for.
     fn check(&self) -> Result<(), BackingError>;
 }
+
+/// Who hears why the backing takes no further write.
+pub type OnFailure = Box<dyn Fn(&str) + Send + Sync>;
 
 /// The pages outside of the pool.
 pub trait Backing: Send + Sync + fmt::Debug {
@@ -100,6 +105,10 @@ pub trait Backing: Send + Sync + fmt::Debug {
     /// Gives the id of a page back whose last change has this stamp.
     fn free(&self, page: u64, stamp: Stamp);
 
+    /// Gives the ids of pages back whose last change has at most this gsn, all at one moment. A replay makes
+    /// these pages anew before it needs them, so they leave with the next state of all pages.
+    fn free_at_once(&self, pages: &[u64], stamp: Stamp);
+
     /// Notes that a page has this id. A replay has met the record that made the page.
     fn note_used(&self, page: u64);
 
@@ -123,4 +132,9 @@ pub trait Backing: Send + Sync + fmt::Debug {
 
     /// Notes that a state counts from here on, or never will.
     fn map_ended(&self, number: u64, counts: bool);
+
+    /// Calls `tell` once a write or a flush has failed, which is final. At once if one has failed already.
+    fn on_failure(&self, tell: OnFailure) {
+        drop(tell);
+    }
 }

@@ -13,6 +13,7 @@ use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use stillpoint_txn::{KindTable, TableId};
 
 use crate::kind::Paged;
+use crate::large::check_large;
 use crate::pages::{PageStore, PageStoreConfig, PageStoreStats, PagesError};
 use crate::pool::{root_page, table_of_root, table_word};
 use crate::tables::{NamedPages, Section};
@@ -65,7 +66,8 @@ pub(crate) fn open_to_read(
     let (Some(page_bytes), counts @ Some(_)) = (named.page_bytes, named.map) else {
         return Ok(None);
     };
-    let config = PageStoreConfig { store, page_bytes, growth_bytes: 0, held_back: 0, counts };
+    let config =
+        PageStoreConfig { store, page_bytes, growth_bytes: 0, held_back: 0, rollback: 0, counts };
     PageStore::open_to_read(disk, config).map(Some)
 }
 
@@ -105,6 +107,9 @@ pub fn check_pages(
     };
     let owners: BTreeMap<u64, u64> = tables.iter().filter_map(root_and_owner).collect();
     let check_node = |words: &[AtomicU64]| -> Result<(), DecodeError> {
+        if let Some(checked) = check_large(words) {
+            return checked;
+        }
         let node = Node::new(words);
         node.check()?;
         // Relaxed: nobody writes the frame.

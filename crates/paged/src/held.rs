@@ -240,7 +240,31 @@ impl<'t> Claims<'t, '_> {
     }
 }
 
-impl Claims<'_, '_> {
+impl<'t> Claims<'t, '_> {
+    /// Claims the stretches of two leaves that are latched and about to become one. Who has read the right one
+    /// keeps the left one from then on.
+    ///
+    /// # Errors
+    /// As [`claim`](Self::claim).
+    pub(crate) fn claim_both(
+        &mut self,
+        left: u64,
+        right: u64,
+    ) -> Result<[Claimed<'t>; 2], Blocked> {
+        let [left_name, right_name] = [left, right].map(|page| self.table.stretch(page));
+        mutant!(MergesUnclaimed => return Ok([Claimed(None), Claimed(None)]));
+        if left_name == right_name {
+            return Ok([self.claim(left, None)?, Claimed(None)]);
+        }
+        let keeps = mutant!(self.held.find(right_name).is_some(), MergedStretchNotKept => false);
+        if keeps {
+            self.held.try_take(self.table, right_name, Mode::Write)?;
+            self.held.try_take(self.table, left_name, Mode::Write)?;
+            return Ok([Claimed(None), Claimed(None)]);
+        }
+        Ok([self.claim(left, None)?, self.claim(right, None)?])
+    }
+
     /// The end of the last transaction that has changed a key. `None` if that one may be open.
     pub(crate) fn end_of(&mut self, table: TableId, key: &[u8]) -> Option<Stamp> {
         let name = self.table.key(self.table.hash(table, key));

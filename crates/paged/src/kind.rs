@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use stillpoint_format::Stamp;
 use stillpoint_format::ident::StoreId;
-use stillpoint_format::page_log::PageRecord;
+use stillpoint_format::page_log::{LoggedValue, PageRecord, ToUndo};
 use stillpoint_io::Disk;
 use stillpoint_sync::Mutex;
 use stillpoint_txn::{
@@ -19,7 +19,9 @@ use stillpoint_txn::{
     Sections, TableId, TableKind, TxError, UnlockedRead,
 };
 
+use crate::backing::{OnFailure, Purpose};
 use crate::check::open_to_read;
+use crate::large::Freeing;
 use crate::loads::Missing;
 use crate::locks::LockTable;
 use crate::log::TableLog;
@@ -70,7 +72,7 @@ pub fn pages_error<'e>(
 ) -> Option<&'e PagesError> {
     match reason.downcast_ref::<PoolError>()? {
         PoolError::Backing(error) => error.downcast_ref(),
-        PoolError::Full { .. } | PoolError::Tables { .. } => None,
+        PoolError::Full { .. } | PoolError::Tables { .. } | PoolError::Large { .. } => None,
     }
 }
 
@@ -78,6 +80,7 @@ pub fn pages_error<'e>(
 pub fn is_damage(reason: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {
     reason.is::<RecordError>()
         || reason.is::<UnreadableSection>()
+        || matches!(reason.downcast_ref(), Some(PoolError::Large { .. }))
         || pages_error(reason).is_some_and(PagesError::is_damage)
 }
 
@@ -96,6 +99,7 @@ pub struct Paged {
     pub(crate) locks: LockTable,
     pub(crate) tables: Tables,
     pub(crate) open: OpenChanges,
+    pub(crate) freeing: Freeing,
     cursors: Mutex<(u64, VecDeque<Cursor>)>,
     /// The state of all pages that a checkpoint under way has written.
     map: Mutex<Option<u64>>,
@@ -116,6 +120,7 @@ impl Paged {
             locks,
             tables: Tables::new(),
             open: OpenChanges::new(),
+            freeing: Freeing::default(),
             cursors: Mutex::default(),
             map: Mutex::default(),
         })
@@ -155,6 +160,11 @@ impl Paged {
         &self.pool
     }
 
+    /// Calls `tell` once a write or a flush of pages has failed. Then nothing more may be acknowledged.
+    pub fn on_failure(&self, tell: OnFailure) {
+        self.pool.backing.on_failure(tell);
+    }
+
     /// Whether nobody holds a lock. For tests.
     pub fn is_unlocked(&self) -> bool {
         self.locks.is_free()
@@ -162,8 +172,17 @@ impl Paged {
 
     /// Begins to load a page. `None` if the step should be taken again at once.
     pub(crate) fn arrival(&self, missing: Missing) -> Result<Option<Arc<dyn Arrival>>, TxError> {
-        let loading = self.pool.load(missing).map_err(TxError::abandon)?;
+        let loading = self.pool.load(missing, Purpose::Eviction).map_err(TxError::abandon)?;
+        loading.iter().for_each(|_| self.pool.note_wait());
         Ok(loading.map(|loading| loading as Arc<dyn Arrival>))
+    }
+
+    /// Loads a page for a rollback or a start. Take the step again.
+    pub(crate) fn bring(&self, missing: Missing) -> Result<(), TxError> {
+        match self.pool.load(missing, Purpose::Undo).map_err(TxError::abandon)? {
+            Some(loading) => Arrival::wait(&*loading),
+            None => Ok(()),
+        }
     }
 
     /// Asks for the leaf of a key ahead of its use, as far as frames are free.
@@ -185,20 +204,15 @@ impl Paged {
     fn undo_change(
         &self,
         table: &Table,
-        record: &PageRecord<'_>,
+        (key, before, after): (&[u8], LoggedValue<'_>, LoggedValue<'_>),
         log: &mut dyn OperationLog,
     ) -> Result<(), TxError> {
-        let PageRecord::Change { key, before, after, .. } = *record else {
-            unreachable!("the caller undoes a change");
-        };
         let added = i64::from(before.is_some()) - i64::from(after.is_some());
         loop {
             let leaf = match self.pool.latch_leaf(table.id, key) {
                 Ok(leaf) => leaf,
                 Err(missing) => {
-                    if let Some(arrival) = self.arrival(missing)? {
-                        arrival.wait()?;
-                    }
+                    self.bring(missing)?;
                     continue;
                 }
             };
@@ -263,7 +277,7 @@ impl TableKind for Paged {
 
     fn new_section(&self) -> Option<String> {
         let (page_bytes, counted) = (self.pool.page_bytes(), Vec::new());
-        Some(Section { map: 0, page_bytes, records: 0, counted }.write())
+        Some(Section { map: 0, page_bytes, records: 0, counted, has_large: false }.write())
     }
 
     fn admit_table(&self) -> Result<(), TxError> {
@@ -325,7 +339,7 @@ impl TableKind for Paged {
             batch.clear();
             let (lower, upper, is_descending) = (Included(&from[..]), Unbounded, false);
             let range = LeafRange { place, lower, upper, is_descending };
-            self.pool.read_leaf(&range, Wanted::Keys, &mut batch, &mut Vec::new());
+            let _ = self.pool.read_leaf(&range, Wanted::Keys, &mut batch, &mut Vec::new());
             if self.pool.is_still(place.leaf) {
                 break;
             }
@@ -359,8 +373,15 @@ impl TableKind for Paged {
                 },
             };
             let Some(stamp) = self.locks.stamp_if_free(name) else { break };
-            let tag = self.pool.copy_value(place, out);
+            let found = self.pool.copy_value(place, out);
             if self.pool.is_still(place.leaf) {
+                if found.is_some_and(|found| found.is_large) {
+                    // Its pages may be freed meanwhile.
+                    out.truncate(start);
+                    break;
+                }
+                self.pool.note_found(name.hash(), 1);
+                let tag = found.map(|found| found.tag);
                 return Ok(Presence::Here(Some(UnlockedRead { tag, stamp })));
             }
             out.truncate(start);
@@ -379,30 +400,31 @@ impl TableKind for Paged {
     }
 
     fn undo(&self, table: TableId, body: &[u8], log: &mut dyn OperationLog) -> Result<(), TxError> {
-        let record =
-            PageRecord::decode(body).map_err(|error| TxError::abandon(RecordError::from(error)))?;
+        let undone =
+            ToUndo::decode(body).map_err(|error| TxError::abandon(RecordError::from(error)))?;
         let table = self.tables.get(table)?;
-        match record {
-            PageRecord::Change { .. } => self.undo_change(&table, &record, log),
-            PageRecord::Split { .. } | PageRecord::Raise { .. } | PageRecord::Purge { .. } => {
-                let (mut body, generation) = (Vec::new(), table.generation());
-                PageRecord::Kept.encode(&mut body);
-                loop {
-                    let mut table_log = TableLog { log: &mut *log, table: table.id, generation };
-                    match table_log.append(&[], &body) {
-                        Ok(_) => return Ok(()),
-                        Err(LogRefused::NoRoom) => log.wait_for_room()?,
-                        Err(refused) => return Err(refused.into()),
-                    }
-                }
+        match undone {
+            ToUndo::Change { key, before, after } => {
+                self.undo_change(&table, (key, before, after), log)
             }
-            PageRecord::Undo { .. } | PageRecord::Kept => {
-                Err(TxError::abandon("an undo is never undone"))
+            ToUndo::Structure => append_undo(&table, &PageRecord::Kept, log).map(drop),
+            ToUndo::Large { page } => {
+                let undo = append_undo(&table, &PageRecord::Freed { page }, log)?;
+                self.free_undone(page, undo);
+                Ok(())
             }
         }
     }
 
+    fn replay_ended(&self) -> Result<(), TxError> {
+        self.free_unreferenced();
+        self.free_unreached();
+        Ok(())
+    }
+
     fn checkpoint(&self, _: &dyn Disk) -> Result<Option<Sections>, TxError> {
+        self.free_replaced();
+        self.pool.free_unfreed();
         let mut sections = self.tables.sections(self.pool.page_bytes());
         if sections.is_empty() {
             return Ok(Some(Sections::new()));
@@ -422,6 +444,25 @@ impl TableKind for Paged {
     }
 }
 
+/// Appends an undo that changes no leaf. Waits for room.
+fn append_undo(
+    table: &Table,
+    record: &PageRecord<'_>,
+    log: &mut dyn OperationLog,
+) -> Result<Stamp, TxError> {
+    let mut body = Vec::new();
+    record.encode(&mut body);
+    let (id, generation) = (table.id, table.generation());
+    loop {
+        let mut log = TableLog { log: &mut *log, table: id, generation };
+        match log.append(&[], &body) {
+            Ok(stamp) => return Ok(stamp),
+            Err(LogRefused::NoRoom) => log.log.wait_for_room()?,
+            Err(refused) => return Err(refused.into()),
+        }
+    }
+}
+
 /// All words of the kind, held for some tables.
 struct AllLocked<'k> {
     kind: &'k Paged,
@@ -431,7 +472,7 @@ struct AllLocked<'k> {
 impl LockedTables for AllLocked<'_> {
     fn empty(&mut self, generations: &[u32]) {
         for (table, &generation) in self.tables.iter().zip(generations) {
-            self.kind.pool.empty_table(table.id, generation);
+            self.kind.pool.empty_table(table.id, generation, table.has_large());
             table.empty(generation);
         }
     }

@@ -10,6 +10,7 @@
 //! | `pages` | the page store: slots, the map of places, write-back, what a crash leaves |
 //! | `swip`, `frame`, `pool` | references to children, headers and latches of frames, the pool |
 //! | `loads`, `provider` | pages on their way into frames; cooling, writing and evicting |
+//! | `large`, `freeing` | values that are too long for a leaf; who frees pages |
 //! | `tree` | the B+-tree: descents, points, ranges, changes, splits |
 //! | `locks`, `held`, `open` | words of keys and stretches; those of a transaction; open transactions |
 //! | `tables`, `log` | generations and numbers of records |
@@ -24,8 +25,10 @@ mod ahead;
 mod backing;
 mod check;
 mod frame;
+mod freeing;
 mod held;
 mod kind;
+mod large;
 mod loads;
 mod locks;
 mod log;
@@ -44,7 +47,9 @@ mod swip;
 mod tables;
 mod tree;
 
-pub use backing::{Backing, BackingError, Copied, DirtyFrames, NewPage, PendingRead, Purpose};
+pub use backing::{
+    Backing, BackingError, Copied, DirtyFrames, NewPage, OnFailure, PendingRead, Purpose,
+};
 pub use check::{CheckedPages, CheckedTrees, TreeDamage, check_pages, count_pages};
 pub use kind::{KIND_NAME, PAGE_BYTES_DEFAULT, Paged, is_damage, pages_error};
 pub use pages::{GROWTH_BYTES, PageStore, PageStoreConfig, PageStoreStats, PagesError};

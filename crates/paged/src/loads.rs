@@ -17,7 +17,7 @@ use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::mutant;
 use stillpoint_txn::{Arrival, TableId, TxError};
 
-use crate::backing::{BackingError, PendingRead};
+use crate::backing::{BackingError, PendingRead, Purpose};
 use crate::frame::{FrameVersion, Latched, State};
 use crate::planted;
 use crate::pool::{Pool, PoolError, table_of_root};
@@ -136,11 +136,12 @@ impl Pool {
     pub(crate) fn load(
         self: &Arc<Self>,
         missing: Missing,
+        purpose: Purpose,
     ) -> Result<Option<Arc<Loading>>, PoolError> {
         if let Some(found) = self.known_load(missing.page)? {
             return Ok(found);
         }
-        let frame = self.free_frames(1)?[0];
+        let frame = self.free_frames_for(1, purpose)?[0];
         self.begin_load(missing, frame)
     }
 
@@ -218,6 +219,42 @@ impl Pool {
         Ok(Some(loading))
     }
 
+    /// The frame of a page of a large value, which no swip ever leads to. `Err` within: the page is on its way.
+    pub(crate) fn frame_of(
+        self: &Arc<Self>,
+        page: u64,
+        table: TableId,
+        purpose: Purpose,
+    ) -> Result<Result<u32, Arc<Loading>>, PoolError> {
+        loop {
+            match self.loads.lock().get(&page) {
+                Some(Load::Loaded(frame)) => return Ok(Ok(*frame)),
+                Some(Load::Reading(_)) | None => {}
+            }
+            match self.known_load(page)? {
+                Some(Some(loading)) => return Ok(Err(loading)),
+                Some(None) => continue,
+                None => {}
+            }
+            let frame = self.free_frames_for(1, purpose)?[0];
+            if let Some(loading) = self.insert_load(page, Some(table), frame, || true)? {
+                return Ok(Err(loading));
+            }
+        }
+    }
+
+    /// Asks for a page of a large value ahead of its use, if a frame is free at once.
+    pub(crate) fn ask_page(self: &Arc<Self>, page: u64, table: TableId) {
+        let is_known = self.loads.lock().contains_key(&page);
+        if is_known || self.free_count() <= self.frame_count() / 4 {
+            return;
+        }
+        if let Some(frames) = self.take_free(1) {
+            // Who needs the page asks again, and gets the error.
+            let _ = self.insert_load(page, Some(table), frames[0], || true);
+        }
+    }
+
     /// The frame of a page that no swip leads to. Reads the page if it is in no frame. For a replay, for
     /// roots, and for pages that are given back.
     ///
@@ -233,7 +270,7 @@ impl Pool {
             let loading = match under_way {
                 Some(loading) => loading,
                 None => {
-                    let frame = self.free_frames(1)?[0];
+                    let frame = self.free_frames_for(1, Purpose::Undo)?[0];
                     let loading = self.insert_load(page, table_of_root(page), frame, || true)?;
                     let Some(loading) = loading else { continue };
                     loading

@@ -1,6 +1,7 @@
 //! The log of a table's changes, as the tree sees it.
 
 use stillpoint_format::Stamp;
+use stillpoint_format::page_log::ToUndo;
 use stillpoint_txn::{LogRefused, Operation, OperationLog, TableId};
 
 use crate::tree::PageLog;
@@ -15,6 +16,7 @@ pub(crate) struct TableLog<'l> {
 impl PageLog for TableLog<'_> {
     fn append(&mut self, touched: &[Stamp], body: &[u8]) -> Result<Stamp, LogRefused> {
         let Self { table, generation, .. } = *self;
-        self.log.append(&Operation { table, generation, touched, body })
+        let undo = ToUndo::part_of(body);
+        self.log.append(&Operation { table, generation, touched, body, undo })
     }
 }

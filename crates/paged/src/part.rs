@@ -8,8 +8,9 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use stillpoint_format::Stamp;
-use stillpoint_format::page_log::PageRecord;
+use stillpoint_format::large::LargeReference;
+use stillpoint_format::page_log::{LoggedValue, PageRecord, StoredValue};
+use stillpoint_format::{Stamp, VALUE_BYTES_MAX};
 use stillpoint_sync::lock_word::Priority;
 use stillpoint_sync::{Backoff, mutant};
 use stillpoint_txn::{
@@ -20,10 +21,12 @@ use stillpoint_txn::{
 use crate::ahead::Ahead;
 use crate::held::{Claims, HeldLocks};
 use crate::kind::Paged;
+use crate::large::{LargePages, LargeReading, LargeWriting};
 use crate::locks::{Blocked, Name};
 use crate::log::TableLog;
 use crate::open::Seat;
 use crate::planted;
+use crate::pool::PoolError;
 use crate::slots::Slots;
 use crate::tables::Table;
 use crate::tree::{KeyPlace, LeafRange, PageLog, Pause, Value, Wanted};
@@ -68,6 +71,14 @@ pub(crate) struct Part {
     has_changed: bool,
     /// Whether the transaction has read a range.
     has_ranged: bool,
+    /// The large value that is being read. A value of that reference never changes.
+    reading: Option<LargeReading>,
+    /// The large value that is being written.
+    writing: Option<LargeWriting>,
+    /// Large values that the transaction has replaced. They are freed if it commits.
+    replaced: Vec<LargePages>,
+    /// Keys and leaves that were found.
+    lookups: u64,
     // Buffers.
     order: Vec<Ordered>,
     body: Vec<u8>,
@@ -87,6 +98,10 @@ impl Part {
             ahead: Ahead::default(),
             has_changed: false,
             has_ranged: false,
+            reading: None,
+            writing: None,
+            replaced: Vec::new(),
+            lookups: 0,
             order: Vec::new(),
             body: Vec::new(),
             key: Vec::new(),
@@ -121,7 +136,7 @@ impl Part {
         (hash, held): (u64, usize),
         mut hint: Option<KeyPlace>,
     ) -> Result<Presence<u32>, TxError> {
-        let Self { kind, slots, .. } = self;
+        let Self { kind, slots, reading, lookups, .. } = self;
         let start = slots.values().len();
         loop {
             let place = match hint.take() {
@@ -134,12 +149,28 @@ impl Part {
                     },
                 },
             };
-            let tag = kind.pool.copy_value(place, slots.values());
-            if kind.pool.is_still(place.leaf) {
-                let slot = slots.push((hash, table, key), (mode, held), (place, tag, start));
-                return Ok(Presence::Here(slot));
+            let found = kind.pool.copy_value(place, slots.values());
+            if !kind.pool.is_still(place.leaf) {
+                slots.values().truncate(start);
+                continue;
             }
-            slots.values().truncate(start);
+            let tag = found.map(|found| found.tag);
+            let mut pages = None;
+            if found.is_some_and(|found| found.is_large) {
+                let reference = reference_in(&slots.values()[start..])?;
+                slots.values().truncate(start);
+                // The key is locked, so the value stays.
+                match read_large(kind, table, reference, reading)? {
+                    Presence::Here((bytes, found)) => {
+                        slots.values().extend_from_slice(&bytes);
+                        pages = Some(found);
+                    }
+                    Presence::NotHere(arrival) => return Ok(Presence::NotHere(arrival)),
+                }
+            }
+            *lookups += 1;
+            let (key, place) = ((hash, table, key), (place, tag, start));
+            return Ok(Presence::Here(slots.push(key, (mode, held), place, pages)));
         }
     }
 
@@ -147,7 +178,7 @@ impl Part {
     fn try_put(
         &mut self,
         slot: usize,
-        after: Value<'_>,
+        after: LoggedValue<'_>,
         log: &mut dyn OperationLog,
         may_wait: &dyn Fn() -> bool,
     ) -> Result<(), Pause> {
@@ -155,19 +186,25 @@ impl Part {
         let at = self.use_table(id).map_err(Pause::Refused)?;
         let Self { kind, seat, locks, slots, tables, has_changed, body, .. } = self;
         let (mut place, held) = (slots.get_mut(slot).place.take(), slots.get(slot).held);
-        let (key, before) = (slots.key(slot), slots.value(slot));
+        let (key, before) = (slots.key(slot), slots.stored(slot));
         if before.is_none() && after.is_none() {
             return Ok(());
         }
         let UsedTable { table, added } = &mut tables[at];
         let mut log = TableLog { log, table: id, generation: table.generation() };
         let (pool, mut backoff) = (&kind.pool, Backoff::new());
+        let mut may_merge = after.is_none();
         loop {
             let mut leaf = match place.take().and_then(|place| pool.latch_place(place)) {
                 Some(leaf) => leaf,
                 None => pool.latch_leaf(id, key)?,
             };
             let mut claims = Claims { table: &kind.locks, held: &mut *locks };
+            if std::mem::take(&mut may_merge) && leaf.is_worth_a_merge() {
+                leaf.release(false);
+                unless_missing(pool.merge_sparse(id, key, (&mut log, &mut claims)))?;
+                continue;
+            }
             let purges = after.is_none() && leaf.is_worth_a_purge();
             if purges {
                 pool.purge(&leaf.latched, id, &mut log, &mut claims)?;
@@ -179,10 +216,8 @@ impl Part {
                 match claims.claim(leaf.latched.header().page(), None) {
                     Ok(_claimed) => {
                         let page = leaf.latched.header().page();
-                        body.clear();
-                        PageRecord::Change { page, key, before, after }.encode(body);
+                        let more = encode_change(page, key, [before, after], body);
                         let touched = [locks.stamp(held), leaf.latched.header().stamp()];
-                        let more = i64::from(after.is_some()) - i64::from(before.is_some());
                         let stamp = kind
                             .tables
                             .append_counted(table, more, || log.append(&touched, body))?;
@@ -199,19 +234,44 @@ impl Part {
             };
             leaf.release(purges);
             let mut claims = Claims { table: &kind.locks, held: &mut *locks };
-            let blocked = match waits {
-                Wait::Blocked(blocked) => blocked,
-                Wait::Room => match pool.make_room(id, key, after, (&mut log, &mut claims)) {
-                    Err(Pause::Blocked(blocked)) => blocked,
-                    made => {
-                        made?;
-                        continue;
-                    }
-                },
-            };
+            let make_room = || pool.make_room(id, key, after, (&mut log, &mut claims));
+            let Some(blocked) = blocked_by(waits, make_room)? else { continue };
             let waited = (Mode::Write, &mut backoff);
             locks.wait(&kind.locks, blocked, waited, may_wait).map_err(Pause::Refused)?;
         }
+    }
+
+    /// Makes the change of a put. The pages of a large value are written first. Returns them.
+    fn try_put_any(
+        &mut self,
+        slot: usize,
+        value: Value<'_>,
+        log: &mut dyn OperationLog,
+        may_wait: &dyn Fn() -> bool,
+    ) -> Result<Option<LargePages>, Pause> {
+        let Some((tag, bytes)) = value else {
+            return self.try_put(slot, None, log, may_wait).map(|()| None);
+        };
+        if bytes.len() <= self.kind.pool.value_bytes_max() {
+            let value = StoredValue::in_leaf(tag, bytes);
+            return self.try_put(slot, Some(value), log, may_wait).map(|()| None);
+        }
+        let id = self.slots.get(slot).table;
+        let at = self.use_table(id).map_err(Pause::Refused)?;
+        let Self { kind, tables, writing, .. } = self;
+        let table = &*tables[at].table;
+        let mut table_log = TableLog { log: &mut *log, table: id, generation: table.generation() };
+        table.note_large();
+        if writing.as_ref().is_none_or(|writing| writing.slot != slot) {
+            *writing = Some(LargeWriting::new(slot));
+        }
+        let writing = writing.as_mut().expect("just begun");
+        let pages = writing.go_on(&kind.pool, table, bytes, &mut table_log)?;
+        let packed = pages.reference.pack();
+        let value = StoredValue { tag, bytes: &packed, is_large: true };
+        self.try_put(slot, Some(value), log, may_wait)?;
+        self.writing = None;
+        Ok(Some(pages))
     }
 
     /// Shares the stretch of a leaf, and reads the next records of a range from it. `Some` if another
@@ -223,7 +283,7 @@ impl Part {
         may_wait: &dyn Fn() -> bool,
         out: &mut RangeBatch,
     ) -> Result<Option<Again>, TxError> {
-        let Self { kind, seat, locks, key, names, has_ranged, .. } = self;
+        let Self { kind, seat, locks, key, names, has_ranged, reading, .. } = self;
         let (pool, leaf) = (&kind.pool, range.place.leaf);
         let header = pool.header(leaf.frame);
         let (page, gsn) = (header.page(), header.stamp().gsn());
@@ -232,7 +292,7 @@ impl Part {
         }
         *has_ranged = true;
         locks.take(&kind.locks, kind.locks.stretch(page), Mode::Read, may_wait)?;
-        let slots = pool.read_leaf(range, Wanted::Records, out, key);
+        let (slots, is_large) = pool.read_leaf(range, Wanted::Records, out, key);
         let mut blocked = None;
         let is_committed = !kind.open.has_older_than(gsn, *seat);
         if !mutant!(is_committed, RangeOverOpenChanges => true) {
@@ -253,7 +313,54 @@ impl Part {
         if !mutant!(pool.is_still(leaf), RangeNotReadAgain => true) {
             return Ok(Some(Again::AtOnce));
         }
-        Ok(blocked.map(Again::After))
+        if let Some(blocked) = blocked {
+            return Ok(Some(Again::After(blocked)));
+        }
+        if is_large {
+            // The stretch is shared, so the value stays.
+            let last = out.len() - 1;
+            let reference = reference_in(out.record(last).2)?;
+            match read_large(kind, table, reference, reading)? {
+                Presence::Here((bytes, _)) => out.set_last_value(&bytes),
+                Presence::NotHere(arrival) => return Ok(Some(Again::Arrived(arrival))),
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Encodes the record of a change. Returns the number of records that it adds.
+fn encode_change(
+    page: u64,
+    key: &[u8],
+    [before, after]: [LoggedValue<'_>; 2],
+    body: &mut Vec<u8>,
+) -> i64 {
+    body.clear();
+    PageRecord::Change { page, key, before, after }.encode(body);
+    i64::from(after.is_some()) - i64::from(before.is_some())
+}
+
+/// Who keeps a change from being made, once there is room for it.
+fn blocked_by(
+    waits: Wait,
+    make_room: impl FnOnce() -> Result<(), Pause>,
+) -> Result<Option<Blocked>, Pause> {
+    let made = match waits {
+        Wait::Blocked(blocked) => return Ok(Some(blocked)),
+        Wait::Room => make_room(),
+    };
+    match made {
+        Err(Pause::Blocked(blocked)) => Ok(Some(blocked)),
+        made => made.map(|()| None),
+    }
+}
+
+/// The result of a merge, without which a deletion goes on. It waits for a missing page alone.
+fn unless_missing(merged: Result<(), Pause>) -> Result<(), Pause> {
+    match merged {
+        Err(Pause::Missing(missing)) => Err(missing.into()),
+        _ => Ok(()),
     }
 }
 
@@ -261,6 +368,34 @@ impl Part {
 enum Again {
     AtOnce,
     After(Blocked),
+    /// Once a page of a large value has come.
+    Arrived(Arc<dyn Arrival>),
+}
+
+/// The reference in the bytes of a leaf.
+fn reference_in(bytes: &[u8]) -> Result<LargeReference, TxError> {
+    LargeReference::unpack(bytes).ok_or_else(|| {
+        let why = "the reference to it has another length".to_owned();
+        TxError::abandon(PoolError::Large { page: 0, why })
+    })
+}
+
+/// Reads a large value that stays as it is. Goes on with what `begun` has of it, and leaves there what was
+/// read before a wait. So a value may be larger than the pool.
+fn read_large(
+    kind: &Paged,
+    table: TableId,
+    reference: LargeReference,
+    begun: &mut Option<LargeReading>,
+) -> Result<Presence<(Vec<u8>, LargePages)>, TxError> {
+    let mut reading = LargeReading::of(reference, begun.take());
+    if let Some(loading) = reading.go_on(&kind.pool, table).map_err(TxError::abandon)? {
+        *begun = Some(reading);
+        kind.pool.note_wait();
+        return Ok(Presence::NotHere(loading));
+    }
+    let bytes = std::mem::take(&mut reading.bytes);
+    Ok(Presence::Here((bytes, reading.into_pages())))
 }
 
 /// Whether no key can be in a range.
@@ -389,14 +524,14 @@ impl KindPart for Part {
         if self.slots.get(slot as usize).mode == Mode::Read {
             return Err(TxError::DeclaredForReading { slot });
         }
-        let (len, limit) =
-            (value.map_or(0, |value| value.1.len()), self.kind.pool.value_bytes_max());
-        if len > limit {
-            return Err(TxError::PagedValueTooLong { len, limit });
+        if let Some((_, bytes)) = value
+            && bytes.len() > VALUE_BYTES_MAX
+        {
+            return Err(TxError::ValueTooLong { len: bytes.len() });
         }
-        loop {
-            match self.try_put(slot as usize, value, log, may_wait) {
-                Ok(()) => break,
+        let large = loop {
+            match self.try_put_any(slot as usize, value, log, may_wait) {
+                Ok(large) => break large,
                 Err(Pause::LogFull) => log.wait_for_room()?,
                 Err(Pause::Refused(error)) => return Err(error),
                 Err(Pause::Blocked(_)) => {}
@@ -406,8 +541,9 @@ impl KindPart for Part {
                     }
                 }
             }
-        }
-        self.slots.set(slot as usize, value);
+        };
+        let before = self.slots.set(slot as usize, value, large);
+        self.replaced.extend(before);
         Ok(Presence::Here(()))
     }
 
@@ -441,8 +577,10 @@ impl KindPart for Part {
                     let waited = (Mode::Read, &mut backoff);
                     self.locks.wait(&self.kind.locks, blocked, waited, may_wait)?;
                 }
+                Some(Again::Arrived(arrival)) => return Ok(Presence::NotHere(arrival)),
             }
         }
+        self.lookups += 1;
         out.most = out.most.saturating_mul(2);
         Ok(Presence::Here(()))
     }
@@ -465,10 +603,17 @@ impl KindPart for Part {
                 used.table.commit(std::mem::take(&mut used.added));
             }
         }
+        self.kind.note_replaced(&mut self.replaced);
     }
 
     fn release(&mut self, end: Option<Stamp>) {
         self.slots.clear();
+        self.writing = None;
+        self.replaced.clear();
+        if self.lookups > 0 {
+            let lookups = std::mem::take(&mut self.lookups);
+            self.kind.pool.note_found(self.seat.map_or(0, |seat| seat as u64), lookups);
+        }
         self.has_ranged = false;
         if std::mem::take(&mut self.has_changed) {
             self.kind.open.end(self.seat, end);

@@ -23,12 +23,24 @@ stillpoint_sync::planted_bugs! {
         RangeOverOpenChanges,
         /// A read without a lock does not look at the key's word.
         UnlockedReadIgnoresWord,
+        /// Leaves are merged although another transaction has read a range of one of them.
+        MergesUnclaimed,
+        /// Who merges a leaf that it has read a range of does not keep the range.
+        MergedStretchNotKept,
+        /// The page that a merge leaves empty is never freed.
+        MergedPageNotFreed,
+        /// A page of an emptied table that could not be read is never freed.
+        UnreadNotFreed,
         /// A deleted record is purged although the transaction that has deleted it is open.
         PurgesOpenGhosts,
         /// A page that is read again has no log, so nothing depends on its last record.
         LogForgotten,
         /// A table is emptied while its root is written back.
         EmptiesWhileWritten,
+        /// The pages of a replaced large value are never freed.
+        LargeNotFreed,
+        /// A start does not free the large values that a crash has left without a reference.
+        LargeNotFreedByStart,
         /// A checkpoint does not wait for a page that somebody is changing.
         SkipsLatched,
         /// The persisted gsn becomes the present one, and not the copied one.

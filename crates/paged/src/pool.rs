@@ -25,22 +25,27 @@ use std::fmt;
 use std::sync::Arc;
 
 use stillpoint_format::Stamp;
+use stillpoint_format::large::LargeReference;
 use stillpoint_mem::{Frames, RegionError};
 use stillpoint_node::{Node, NodeKind};
-use stillpoint_sync::Mutex;
 use stillpoint_sync::atomic::{
     AtomicBool, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
 use stillpoint_sync::version_latch as latch;
+use stillpoint_sync::{CachePadded, Mutex};
 use stillpoint_txn::TableId;
 
 use crate::backing::{Backing, BackingError, NewPage};
 use crate::frame::{FrameVersion, Header, Latched, NEVER, Shared, State};
 use crate::loads::Load;
+use crate::tree::Unfreed;
 
 /// Tables that a pool can have.
 const TABLES: usize = if cfg!(any(loom, shuttle)) { 4 } else { 1 << 16 };
+
+/// Cache lines of the number of keys that were found.
+const STRIPES: usize = 16;
 
 /// Fewest frames of a pool.
 pub const POOL_PAGES_MIN: usize = 16;
@@ -59,6 +64,14 @@ pub enum PoolError {
     Full {
         /// Frames of the pool.
         frames: usize,
+    },
+    /// A page of a large value is not the one that was expected.
+    #[error("page {page} of a large value: {why}; restore a backup")]
+    Large {
+        /// Page.
+        page: u64,
+        /// The defect.
+        why: String,
     },
     /// A table more would take a frame that the others need.
     #[error("a pool of {frames} pages takes at most {tables} paged tables: enlarge the pool")]
@@ -81,6 +94,8 @@ pub struct PoolStats {
     pub cool: usize,
     /// Pages that differ from their copies in the backing.
     pub dirty: usize,
+    /// Keys, and leaves of ranges, that were found without a wait for a page.
+    pub hits: u64,
     /// Pages that were read from the backing.
     pub reads: u64,
     /// Pages that were written to the backing.
@@ -107,8 +122,16 @@ pub struct Pool {
     /// The thread that frees frames ahead of need, and whether it waits for a call.
     pub(crate) provider: Mutex<Option<std::thread::Thread>>,
     pub(crate) provider_waits: AtomicBool,
+    /// Pages of emptied tables that could not be read.
+    pub(crate) unfreed: Mutex<Vec<Unfreed>>,
+    /// Large values to which nothing refers, and that could not be read.
+    pub(crate) unread_values: Mutex<Vec<(TableId, LargeReference)>>,
     /// Page ids that were allocated and not used.
     spare: Mutex<Vec<NewPage>>,
+    /// Keys and leaves that were found, by stripes.
+    found: [CachePadded<AtomicU64>; STRIPES],
+    /// Waits for pages, each of which comes before one of these.
+    waits: AtomicU64,
     pub(crate) reads: AtomicU64,
     pub(crate) writes: AtomicU64,
     pub(crate) evictions: AtomicU64,
@@ -158,7 +181,11 @@ impl Pool {
             hand: AtomicUsize::new(0),
             provider: Mutex::default(),
             provider_waits: AtomicBool::new(false),
+            unfreed: Mutex::default(),
+            unread_values: Mutex::default(),
             spare: Mutex::default(),
+            found: std::array::from_fn(|_| CachePadded::new(AtomicU64::new(0))),
+            waits: AtomicU64::new(0),
             reads: AtomicU64::new(0),
             writes: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
@@ -184,10 +211,25 @@ impl Pool {
             cool: self.headers.iter().filter(|header| header.state() == State::Cool).count(),
             dirty: self.headers.iter().filter(is_dirty).count(),
             // Relaxed: statistics.
+            hits: (self.found.iter().map(|found| found.load(Relaxed)).sum::<u64>())
+                .saturating_sub(self.waits.load(Relaxed)),
             reads: self.reads.load(Relaxed),
             writes: self.writes.load(Relaxed),
             evictions: self.evictions.load(Relaxed),
         }
+    }
+
+    /// Counts keys and leaves that were found. Threads that count much use different stripes.
+    #[inline]
+    pub(crate) fn note_found(&self, stripe: u64, count: u64) {
+        // Relaxed: a statistic.
+        self.found[stripe as usize % STRIPES].fetch_add(count, Relaxed);
+    }
+
+    /// Counts a wait for a page.
+    pub(crate) fn note_wait(&self) {
+        // Relaxed: a statistic.
+        self.waits.fetch_add(1, Relaxed);
     }
 
     #[inline]

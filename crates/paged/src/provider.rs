@@ -37,6 +37,18 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Full`], or an error of the backing.
     pub(crate) fn free_frames(self: &Arc<Self>, count: usize) -> Result<Vec<u32>, PoolError> {
+        self.free_frames_for(count, Purpose::Eviction)
+    }
+
+    /// As [`free_frames`](Self::free_frames), for work that may need the room which others leave.
+    ///
+    /// # Errors
+    /// As [`free_frames`](Self::free_frames).
+    pub(crate) fn free_frames_for(
+        self: &Arc<Self>,
+        count: usize,
+        purpose: Purpose,
+    ) -> Result<Vec<u32>, PoolError> {
         let mut backoff = Backoff::new();
         // A small pool frees few frames at a time, or it would evict what was just read.
         let goal = BUNCH.min(self.frame_count() / 16).max(count);
@@ -46,7 +58,7 @@ impl Pool {
             if let Some(frames) = self.take_free(count) {
                 return Ok(frames);
             }
-            match self.round(goal) {
+            match self.round(goal, purpose) {
                 Ok(0) => backoff.wait(),
                 Ok(_) => {}
                 Err(error) if refusals_left == 0 => return Err(error),
@@ -79,7 +91,7 @@ impl Pool {
         while !stops() {
             let is_low = || self.free_count() < self.low_water();
             // An error is that of whoever needs a frame and gets none.
-            if is_low() && self.round(4 * BUNCH).is_ok_and(|freed| freed > 0) {
+            if is_low() && self.round(4 * BUNCH, Purpose::Eviction).is_ok_and(|freed| freed > 0) {
                 continue;
             }
             // Release: partner of the AcqRel in `call_provider`.
@@ -93,7 +105,7 @@ impl Pool {
     ///
     /// # Errors
     /// Pages could not be written, and no frame became free.
-    fn round(self: &Arc<Self>, goal: usize) -> Result<usize, PoolError> {
+    fn round(self: &Arc<Self>, goal: usize, purpose: Purpose) -> Result<usize, PoolError> {
         self.end_reads();
         let cool_wanted = (self.frame_count() / 10).max(goal);
         let cool = self.cooling.lock().len();
@@ -114,7 +126,7 @@ impl Pool {
             }
         }
         if !dirty.is_empty() {
-            let written = self.backing.write_back(&**self, &dirty, Purpose::Eviction);
+            let written = self.backing.write_back(&**self, &dirty, purpose);
             freed += dirty.iter().filter(|&&frame| self.try_evict(frame)).count();
             if freed == 0 {
                 written?;
@@ -122,7 +134,7 @@ impl Pool {
         }
         // A replay leaves pages that nobody may ever ask for.
         if freed == 0 || self.loads.lock().len() > self.frame_count() / 4 {
-            freed += self.evict_loaded(goal)?;
+            freed += self.evict_loaded(goal, purpose)?;
         }
         Ok(freed)
     }
@@ -198,7 +210,11 @@ impl Pool {
     }
 
     /// Evicts pages that were read and that nobody has attached.
-    fn evict_loaded(self: &Arc<Self>, count: usize) -> Result<usize, BackingError> {
+    fn evict_loaded(
+        self: &Arc<Self>,
+        count: usize,
+        purpose: Purpose,
+    ) -> Result<usize, BackingError> {
         let (mut dirty, mut freed) = (Vec::new(), Vec::new());
         let mut loads = self.loads.lock();
         loads.retain(|_, load| {
@@ -221,7 +237,7 @@ impl Pool {
         self.give_free(freed);
         if count == 0 && !dirty.is_empty() {
             dirty.truncate(BUNCH);
-            self.backing.write_back(&**self, &dirty, Purpose::Eviction)?;
+            self.backing.write_back(&**self, &dirty, purpose)?;
         }
         Ok(count)
     }
@@ -280,7 +296,7 @@ impl Pool {
 }
 
 fn has_children_in_frames(node: &Node<'_>) -> bool {
-    node.kind() != Some(NodeKind::Leaf)
+    node.kind() == Some(NodeKind::Inner)
         && (0..node.child_count())
             .any(|position| Swip::unpack(node.child(position).at).frame().is_some())
 }

@@ -91,6 +91,8 @@ impl Backing for ReadOnly {
 
     fn free(&self, _: u64, _: Stamp) {}
 
+    fn free_at_once(&self, _: &[u64], _: Stamp) {}
+
     fn note_used(&self, _: u64) {}
 
     fn write_back(

@@ -7,12 +7,13 @@
 use std::sync::Arc;
 
 use stillpoint_format::Stamp;
-use stillpoint_format::page_log::{PageImage, PageRecord};
+use stillpoint_format::page_log::{LoggedValue, PageImage, PageRecord};
 use stillpoint_node::{Child, Node, NodeKind, Split};
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use stillpoint_sync::mutant;
 use stillpoint_txn::{TableId, TxError};
 
+use crate::backing::Purpose;
 use crate::frame::{Latched, State};
 use crate::kind::{Paged, RecordError};
 use crate::loads::Load;
@@ -20,7 +21,7 @@ use crate::planted;
 use crate::pool::{Pool, PoolError, root_page, table_word};
 use crate::swip::Swip;
 use crate::tables::Table;
-use crate::tree::{Value, copy_of, copy_words, raise, set_value};
+use crate::tree::{copy_of, copy_words, raise, set_value};
 
 /// A page that a record changes.
 struct Target<'r> {
@@ -45,11 +46,13 @@ impl Paged {
             PageRecord::Change { page, key, before, after } => {
                 let added = i64::from(after.is_some()) - i64::from(before.is_some());
                 self.tables.count_replayed(table, stamp, added);
+                self.note_values(table, key, [before, after]);
                 self.redo_on(&on(page), |page| set(page, key, after))
             }
             PageRecord::Undo { page, key, had, after } => {
                 let added = i64::from(after.is_some()) - i64::from(had);
                 self.tables.count_replayed(table, stamp, added);
+                self.note_values(table, key, [None, after]);
                 self.redo_on(&on(page), |page| set(page, key, after))
             }
             PageRecord::Split { left, right, parent, separator, image } => {
@@ -76,10 +79,60 @@ impl Paged {
             PageRecord::Purge { page, slots } => {
                 self.redo_on(&on(page), |page| purge(&page.node(), slots))
             }
+            PageRecord::Large { page, level, bytes } => {
+                table.note_large();
+                let misfit = |why| TxError::abandon(RecordError::Misfit { page, why });
+                self.redo_large(table, stamp, (page, level, bytes)).map_err(misfit)
+            }
+            PageRecord::Freed { page } => self.redo_freed(table, page, stamp),
+            PageRecord::Merge { left, right, parent, separator, image } => {
+                self.redo_merge(&on(left), parent, (separator, &image))?;
+                self.redo_freed(table, right, stamp)
+            }
         }
     }
 
-    /// Repeats the effect of a record on one page, if the page does not have it.
+    /// Repeats a merge on the page that has all entries, and on the parent.
+    fn redo_merge(
+        &self,
+        left: &Target<'_>,
+        parent: u64,
+        (separator, image): (&[u8], &PageImage<'_>),
+    ) -> Result<(), TxError> {
+        let page = left.page;
+        let misfit = |why| TxError::abandon(RecordError::Misfit { page, why });
+        let words = self.sound_words(image).map_err(misfit)?;
+        self.redo_on(left, |page| {
+            copy_words(&words, page.node());
+            Ok(())
+        })?;
+        self.redo_on(&Target { page: parent, ..*left }, |page| {
+            let node = page.node();
+            match (node.kind(), node.search(separator)) {
+                (Some(NodeKind::Inner), Ok(slot)) => {
+                    let at = Swip::Out(left.page).pack();
+                    node.merge_children(slot, Child { at, records: 0 });
+                    Ok(())
+                }
+                _ => Err("the parent of a merge".to_owned()),
+            }
+        })
+    }
+
+    /// The words of a whole page.
+    fn sound_words(&self, image: &PageImage<'_>) -> Result<Vec<AtomicU64>, String> {
+        let words = self.pool.words_of(image).ok_or("the image's length")?;
+        Node::new(&words).check().map_err(|error| error.to_string())?;
+        Ok(words)
+    }
+
+    /// Notes the large values that a record names.
+    fn note_values(&self, table: &Table, key: &[u8], values: [LoggedValue<'_>; 2]) {
+        let references = values.into_iter().filter_map(|value| value?.reference());
+        references.for_each(|reference| self.note_met(table.id, key, reference));
+    }
+
+    /// Repeats the effect of a record on one page, if there is such a page and it does not have the effect.
     fn redo_on(
         &self,
         target: &Target<'_>,
@@ -89,8 +142,11 @@ impl Paged {
         let misfit = |why| TxError::abandon(RecordError::Misfit { page, why });
         let frame = if page == root_page(table.id) {
             self.pool.root(table.id).ok_or(TxError::NoSuchTable(table.id))?
-        } else {
+        } else if self.pool.exists(page) {
             self.pool.page(page).map_err(TxError::abandon)?
+        } else {
+            // A later record has freed the page, and its content went elsewhere.
+            return Ok(());
         };
         let latched = self.pool.latch(frame);
         let gsn = latched.header().stamp().gsn();
@@ -110,10 +166,10 @@ impl Paged {
     /// Gives a page its first content, unless the page has that or later content.
     fn redo_image(&self, target: &Target<'_>, image: &PageImage<'_>) -> Result<(), TxError> {
         let Target { table, page, stamp } = *target;
-        let misfit = |why: String| TxError::abandon(RecordError::Misfit { page, why });
-        let words = self.pool.words_of(image).ok_or_else(|| misfit("the image's length".into()))?;
-        Node::new(&words).check().map_err(|error| misfit(error.to_string()))?;
+        let misfit = |why| TxError::abandon(RecordError::Misfit { page, why });
+        let words = self.sound_words(image).map_err(misfit)?;
         self.pool.backing.note_used(page);
+        self.note_made(table.id, page);
         let frame = self.pool.page_or_new(page, table).map_err(TxError::abandon)?;
         let latched = self.pool.latch(frame);
         if stamp.gsn() > latched.header().stamp().gsn() {
@@ -146,13 +202,21 @@ impl Pool {
         Some(words)
     }
 
+    /// Whether there is a page that no swip leads to, or one that is out.
+    pub(crate) fn exists(&self, page: u64) -> bool {
+        self.loads.lock().contains_key(&page) || self.backing.is_placed(page)
+    }
+
     /// The frame of a page that a replay makes. A page that nobody has gets a frame.
-    fn page_or_new(self: &Arc<Self>, page: u64, table: &Table) -> Result<u32, PoolError> {
-        let is_known = self.loads.lock().contains_key(&page) || self.backing.is_placed(page);
-        if is_known {
+    pub(crate) fn page_or_new(
+        self: &Arc<Self>,
+        page: u64,
+        table: &Table,
+    ) -> Result<u32, PoolError> {
+        if self.exists(page) {
             return self.page(page);
         }
-        let frame = self.free_frames(1)?[0];
+        let frame = self.free_frames_for(1, Purpose::Undo)?[0];
         self.begin_page(frame, page, table.id, table.generation());
         self.header(frame).set_state(State::Loaded);
         self.loads.lock().insert(page, Load::Loaded(frame));
@@ -161,7 +225,7 @@ impl Pool {
 }
 
 /// Gives a key of a leaf its value.
-fn set(page: &Latched<'_>, key: &[u8], after: Value<'_>) -> Result<(), String> {
+fn set(page: &Latched<'_>, key: &[u8], after: LoggedValue<'_>) -> Result<(), String> {
     let node = page.node();
     if node.kind() != Some(NodeKind::Leaf) || !node.covers(key) {
         return Err("the page is no leaf of the key".to_owned());

@@ -2,8 +2,11 @@
 
 use std::ops::Range;
 
+use stillpoint_format::large::LARGE_REFERENCE_BYTES;
+use stillpoint_format::page_log::{LoggedValue, StoredValue};
 use stillpoint_txn::{Lookup, Mode, TableId};
 
+use crate::large::LargePages;
 use crate::tree::{KeyPlace, Value};
 
 /// Slots up to which a search looks at each of them.
@@ -24,8 +27,23 @@ pub(crate) struct Slot {
     /// The tag, if the transaction sees a value.
     tag: Option<u8>,
     value: Range<usize>,
+    /// The pages of the value, if it is large.
+    large: Option<Box<LargeValue>>,
     /// Where the key was found. It may be elsewhere by now.
     pub(crate) place: Option<KeyPlace>,
+}
+
+/// A large value of a slot: its reference as bytes, and its pages.
+#[derive(Debug)]
+struct LargeValue {
+    packed: [u8; LARGE_REFERENCE_BYTES],
+    pages: LargePages,
+}
+
+impl LargeValue {
+    fn new(pages: LargePages) -> Box<Self> {
+        Box::new(Self { packed: pages.reference.pack(), pages })
+    }
 }
 
 /// All keys of a transaction.
@@ -75,6 +93,16 @@ impl Slots {
         slot.tag.map(|tag| (tag, &self.values[slot.value.clone()]))
     }
 
+    /// The value of a slot as its leaf has it.
+    #[inline]
+    pub(crate) fn stored(&self, slot: usize) -> LoggedValue<'_> {
+        let (tag, bytes) = self.value(slot)?;
+        Some(match &self.slots[slot].large {
+            None => StoredValue::in_leaf(tag, bytes),
+            Some(large) => StoredValue { tag, bytes: &large.packed, is_large: true },
+        })
+    }
+
     /// The slot of a key with this hash.
     #[inline]
     pub(crate) fn find(&mut self, hash: u64, table: TableId, key: &[u8]) -> Option<usize> {
@@ -105,6 +133,7 @@ impl Slots {
         (hash, table, key): (u64, TableId, &[u8]),
         (mode, held): (Mode, usize),
         (place, tag, start): (KeyPlace, Option<u8>, usize),
+        large: Option<LargePages>,
     ) -> u32 {
         let key_start = self.keys.len();
         self.keys.extend_from_slice(key);
@@ -117,17 +146,25 @@ impl Slots {
             existed: tag.is_some(),
             tag,
             value: start..self.values.len(),
+            large: large.map(LargeValue::new),
             place: Some(place),
         });
         (self.slots.len() - 1) as u32
     }
 
-    /// Gives a slot a value.
-    pub(crate) fn set(&mut self, slot: usize, value: Value<'_>) {
+    /// Gives a slot a value, and its pages if it is large. Returns the pages of the value before.
+    pub(crate) fn set(
+        &mut self,
+        slot: usize,
+        value: Value<'_>,
+        large: Option<LargePages>,
+    ) -> Option<LargePages> {
         let Self { slots, values, .. } = self;
         let slot = &mut slots[slot];
         slot.tag = value.map(|(tag, _)| tag);
-        let Some((_, bytes)) = value else { return };
+        let before = std::mem::replace(&mut slot.large, large.map(LargeValue::new));
+        let before = before.map(|before| before.pages);
+        let Some((_, bytes)) = value else { return before };
         if bytes.len() <= slot.value.len() {
             slot.value.end = slot.value.start + bytes.len();
             values[slot.value.clone()].copy_from_slice(bytes);
@@ -135,5 +172,6 @@ impl Slots {
             slot.value = values.len()..values.len() + bytes.len();
             values.extend_from_slice(bytes);
         }
+        before
     }
 }

@@ -32,12 +32,26 @@ pub(crate) struct Table {
     uncommitted: AtomicI64,
     /// For each log, the last gsn that the section's number of records counts.
     counted: HashMap<u8, u64>,
+    /// Whether leaves of the table may refer to large values.
+    has_large: AtomicBool,
 }
 
 impl Table {
     pub(crate) fn generation(&self) -> u32 {
         // Acquire: partner of the Release in `empty`.
         self.generation.load(Acquire)
+    }
+
+    /// Notes that a large value is about to be written.
+    pub(crate) fn note_large(&self) {
+        // Relaxed: the latch of a leaf, or the gate of a checkpoint, orders this before its use.
+        self.has_large.store(true, Relaxed);
+    }
+
+    /// Whether leaves of the table may refer to large values.
+    pub(crate) fn has_large(&self) -> bool {
+        // Relaxed: as in `note_large`.
+        self.has_large.load(Relaxed)
     }
 
     /// Number of committed records.
@@ -57,6 +71,7 @@ impl Table {
     pub(crate) fn empty(&self, generation: u32) {
         self.records.store(0, Relaxed);
         self.uncommitted.store(0, Relaxed);
+        self.has_large.store(false, Relaxed);
         // Release: partner of the Acquire in `generation`.
         self.generation.store(generation, Release);
     }
@@ -73,13 +88,17 @@ pub(crate) struct Section {
     pub(crate) records: i64,
     /// For each log, the last gsn that this number counts.
     pub(crate) counted: Vec<(u8, u64)>,
+    /// Whether leaves of the table may refer to large values.
+    pub(crate) has_large: bool,
 }
 
 impl Section {
     pub(crate) fn write(&self) -> String {
-        let Self { map, page_bytes, records, counted } = self;
+        let Self { map, page_bytes, records, counted, has_large } = self;
         let counted: Vec<_> = counted.iter().map(|(log, gsn)| format!("{log}:{gsn}")).collect();
-        format!("map={map} page={page_bytes} records={records} counted={}", counted.join(","))
+        let large = if *has_large { " large=1" } else { "" };
+        let counted = counted.join(",");
+        format!("map={map} page={page_bytes} records={records} counted={counted}{large}")
     }
 
     /// The section in a text. `None` if the text is no section.
@@ -95,7 +114,13 @@ impl Section {
         };
         let counted = counted.split(',').filter(|pair| !pair.is_empty()).map(pair);
         let counted = counted.collect::<Option<_>>()?;
-        parts.next().is_none().then_some(Self { map, page_bytes, records, counted })
+        let has_large = match parts.next() {
+            None => false,
+            Some("large=1") => true,
+            Some(_) => return None,
+        };
+        let section = Self { map, page_bytes, records, counted, has_large };
+        parts.next().is_none().then_some(section)
     }
 }
 
@@ -166,6 +191,7 @@ impl Tables {
     }
 
     pub(crate) fn add(&self, id: TableId, generation: u32, section: Option<&Section>) {
+        let has_large = section.is_some_and(|section| section.has_large);
         let table = Table {
             id,
             generation: AtomicU32::new(generation),
@@ -173,6 +199,7 @@ impl Tables {
             uncommitted: AtomicI64::new(0),
             counted: section
                 .map_or_else(HashMap::new, |section| section.counted.iter().copied().collect()),
+            has_large: AtomicBool::new(has_large),
         };
         self.tables.write().insert(id.0, Arc::new(table));
     }
@@ -240,7 +267,8 @@ impl Tables {
             all.extend(counted.iter().copied());
             let mut counted: Vec<_> = all.into_iter().collect();
             counted.sort_unstable();
-            (table.id, Section { map: 0, page_bytes, records, counted })
+            let has_large = table.has_large();
+            (table.id, Section { map: 0, page_bytes, records, counted, has_large })
         };
         self.tables.read().values().map(section).collect()
     }
@@ -253,13 +281,18 @@ mod tests {
     #[test]
     fn a_section_is_the_same_after_writing() {
         for counted in [vec![], vec![(0, 7)], vec![(0, 7), (254, u64::MAX)]] {
-            let section = Section { map: 3, page_bytes: 4096, records: -1, counted };
-            assert_eq!(Section::read(&section.write()), Some(section));
+            for has_large in [false, true] {
+                let counted = counted.clone();
+                let section = Section { map: 3, page_bytes: 4096, records: -1, counted, has_large };
+                assert_eq!(Section::read(&section.write()), Some(section));
+            }
         }
         for text in [
             "",
             "map=1",
             "map=1 page=2 records=3 counted=4",
+            "map=1 page=2 records=3 counted= large=0",
+            "map=1 page=2 records=3 counted= large=1 x",
             "map=1 page=2 records=3 counted=1:2 x",
         ] {
             assert_eq!(Section::read(text), None, "{text:?}");

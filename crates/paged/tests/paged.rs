@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{protocols, random, threads};
+use common::{large, protocols, random, threads};
 
 #[test]
 fn a_table_is_like_a_map_across_evictions_and_crashes() {
@@ -18,6 +18,11 @@ fn ascending_insertions_fill_their_pages() {
 #[test]
 fn a_flush_gives_all_pages_back() {
     random::a_flush_gives_all_pages_back();
+}
+
+#[test]
+fn what_a_flush_cannot_read_is_freed_later() {
+    random::what_a_flush_cannot_read_is_freed_later();
 }
 
 #[test]
@@ -83,4 +88,39 @@ fn a_deleted_record_stays_until_its_deletion_has_ended() {
 #[test]
 fn deleted_records_make_room_for_others() {
     protocols::deleted_records_make_room_for_others();
+}
+
+#[test]
+fn values_of_any_length_are_what_they_were() {
+    large::values_of_any_length_are_what_they_were();
+}
+
+#[test]
+fn a_rollback_frees_what_it_has_written() {
+    large::a_rollback_frees_what_it_has_written();
+}
+
+#[test]
+fn a_start_frees_what_nothing_refers_to() {
+    large::a_start_frees_what_nothing_refers_to();
+}
+
+#[test]
+fn a_flush_frees_large_values() {
+    large::a_flush_frees_large_values();
+}
+
+#[test]
+fn a_leaf_that_was_read_is_not_merged() {
+    protocols::a_leaf_that_was_read_is_not_merged();
+}
+
+#[test]
+fn who_merges_a_stretch_keeps_it() {
+    protocols::who_merges_a_stretch_keeps_it();
+}
+
+#[test]
+fn a_queue_keeps_few_pages() {
+    protocols::a_queue_keeps_few_pages();
 }

@@ -7,7 +7,7 @@
 #[expect(dead_code, reason = "the other tests use the rest")]
 mod common;
 
-use common::{protocols, random, threads};
+use common::{large, protocols, random, threads};
 use stillpoint_paged::planted::{Bug, plant};
 
 /// The test that sees a bug.
@@ -25,10 +25,16 @@ fn seen_by(bug: Bug) -> fn() {
         Bug::NewStretchNotShared => protocols::who_splits_a_stretch_keeps_both_parts,
         Bug::RangeOverOpenChanges => protocols::a_range_waits_for_open_changes,
         Bug::RangeNotReadAgain => protocols::a_range_that_had_to_wait_is_found_anew,
+        Bug::MergesUnclaimed => protocols::a_leaf_that_was_read_is_not_merged,
+        Bug::MergedStretchNotKept => protocols::who_merges_a_stretch_keeps_it,
+        Bug::MergedPageNotFreed => protocols::a_queue_keeps_few_pages,
+        Bug::UnreadNotFreed => random::what_a_flush_cannot_read_is_freed_later,
         Bug::PurgesOpenGhosts => protocols::a_deleted_record_stays_until_its_deletion_has_ended,
         Bug::EmptiesWhileWritten => {
             protocols::a_table_that_is_emptied_during_a_checkpoint_stays_empty
         }
+        Bug::LargeNotFreed => large::values_of_any_length_are_what_they_were,
+        Bug::LargeNotFreedByStart => large::a_start_frees_what_nothing_refers_to,
         Bug::SkipsLatched => threads::a_checkpoint_waits_for_a_page_that_is_being_changed,
         Bug::LoadsWithoutParent | Bug::PresentGsnPersisted => {
             threads::transfers_keep_the_sum_while_pages_come_and_go

@@ -52,6 +52,46 @@ fn nothing_is_lost_while_nodes_split_and_pages_leave() {
     shuttle::check_pct(work, SCHEDULES, 3);
 }
 
+/// A thread deletes whole leaves, which are merged with their neighbours. Another one inserts into these, and
+/// a third one reads the lasting keys.
+#[test]
+fn nothing_is_lost_while_leaves_are_merged() {
+    let work = || {
+        let world = Arc::new(World::new(8, 512, 1));
+        let mut session = world.session(0);
+        for number in 0..24 {
+            let put = session.transact(|tx| tx.put(&key(number * 10), Some(&[7; 100])));
+            put.expect("commits");
+        }
+        let pages =
+            |world: &World| world.kind.pool().check_table(TABLE).expect("sound").pages.len();
+        let before = pages(&world);
+        let (deleting, inserting) = (world.clone(), world.clone());
+        let deletes = thread::spawn(move || {
+            let mut session = deleting.session(1);
+            for number in 4..16 {
+                session.transact(|tx| tx.put(&key(number * 10), None)).expect("commits");
+            }
+        });
+        let inserts = thread::spawn(move || {
+            let mut session = inserting.session(2);
+            for number in [3, 16] {
+                let own = key(number * 10 + 1);
+                session.transact(|tx| tx.put(&own, Some(&[8; 20]))).expect("commits");
+            }
+        });
+        for number in [3, 16, 23] {
+            let found = session.transact(|tx| tx.get(&key(number * 10))).expect("reads");
+            assert_eq!(found, Some(vec![7; 100]), "lost {number}");
+        }
+        [deletes, inserts].into_iter().for_each(|thread| thread.join().expect("no panic"));
+        assert_eq!(world.content().len(), 24 - 12 + 2);
+        assert!(pages(&world) < before, "leaves were merged");
+    };
+    shuttle::check_random(work, SCHEDULES);
+    shuttle::check_pct(work, SCHEDULES, 3);
+}
+
 /// Two threads miss one page, and read it once.
 #[test]
 fn two_misses_are_one_read() {

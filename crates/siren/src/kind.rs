@@ -381,6 +381,7 @@ impl Siren {
                     generation,
                     touched: &touched,
                     body: &body,
+                    undo: &body,
                 })?;
                 // Nobody else notes the end of a transaction that a start undoes.
                 mutant!(proxy.set_stamp(stamp), UndoWithoutStamp => ());

@@ -438,7 +438,7 @@ impl Part {
             let key = &proxy.key;
             TupleOperation { level, transaction, statement, replaces, key, change }.encode(body);
             let (id, generation) = (TableId(table.id), table.generation);
-            log.append(&Operation { table: id, generation, touched, body })?;
+            log.append(&Operation { table: id, generation, touched, body, undo: body })?;
             table.write(level, proxy, owned, Author { transaction, statement });
             Ok(())
         })

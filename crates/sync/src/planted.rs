@@ -193,6 +193,18 @@ crate::planted_bugs! {
         LoadForgetsNewKeys,
         /// A commit that only deletes, as an eviction does, leaves no deletion in the log.
         EvictionNotLogged,
+        /// A replay leaves out the undos that the log has.
+        UndosNotRepeated,
+        /// A start undoes from the end again what was undone before a second crash.
+        UndoneAgain,
+        /// A checkpoint takes the generations of tables before the positions of the logs.
+        GenerationsBeforePositions,
+        /// The store goes on after a failed write or flush of pages.
+        PagesFailUnheard,
+        /// Transactions that were rolled back make no checkpoint due.
+        RollbacksNotCounted,
+        /// Transactions that keep too much of the log go on.
+        LogPinnedForEver,
         /// A capture leaves deadlines out.
         DeadlineNotCaptured,
         /// Replay leaves another deadline of a key out.

@@ -102,6 +102,9 @@ pub enum TxError {
         /// The limit in bytes.
         limit: usize,
     },
+    /// An open transaction keeps too much of the log.
+    #[error(transparent)]
+    PinsLog(#[from] LogPinned),
     /// Writes to a table of a kind that takes nothing back to a savepoint. Nothing was taken back, and the
     /// transaction goes on.
     #[error(
@@ -124,14 +127,6 @@ pub enum TxError {
     #[error("a key of {len} bytes is too long for an ordered table; the limit is {limit}")]
     OrderedKeyTooLong {
         /// The key's length in bytes.
-        len: usize,
-        /// The limit in bytes.
-        limit: usize,
-    },
-    /// A value is too long for a page of a paged table.
-    #[error("a value of {len} bytes is too long for a paged table; the limit is {limit}")]
-    PagedValueTooLong {
-        /// The value's length in bytes.
         len: usize,
         /// The limit in bytes.
         limit: usize,
@@ -173,6 +168,7 @@ impl From<LogRefused> for TxError {
     fn from(refused: LogRefused) -> Self {
         match refused {
             LogRefused::Memory(limit) => Self::Memory(limit),
+            LogRefused::Pinned(pinned) => Self::PinsLog(pinned),
             refused => Self::Log(refused),
         }
     }
@@ -188,9 +184,26 @@ pub enum LogRefused {
     /// back.
     #[error(transparent)]
     Memory(#[from] MemoryLimit),
+    /// The transaction keeps too much of the log, and is rolled back.
+    #[error(transparent)]
+    Pinned(#[from] LogPinned),
     /// The log refuses the commit, and the transaction is rolled back.
     #[error(transparent)]
     Refused(#[from] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// A transaction keeps more of the log than the limit of the log allows. A start may have to undo it, so the
+/// log is kept from its first change in place on. The transaction is rolled back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the transaction keeps {bytes} bytes of the log, and the log has a limit of {limit}: commit in parts, end \
+     transactions sooner, or raise log_limit"
+)]
+pub struct LogPinned {
+    /// Bytes of the log that the transaction has written, or that it keeps.
+    pub bytes: u64,
+    /// The limit of the log in bytes.
+    pub limit: u64,
 }
 
 /// More memory was asked for than the limit allows.

@@ -69,8 +69,11 @@ pub struct Operation<'a> {
     pub generation: u32,
     /// The stamps that the operation depends on.
     pub touched: &'a [Stamp],
-    /// Bytes with which the kind repeats and undoes the operation.
+    /// Bytes with which the kind repeats the operation.
     pub body: &'a [u8],
+    /// Bytes with which the kind undoes the operation: the body, or a begin of it. A start that undoes has
+    /// the whole body.
+    pub undo: &'a [u8],
 }
 
 /// The log of one transaction's operations.
@@ -193,13 +196,21 @@ pub trait TableKind: Send + Sync + fmt::Debug {
     /// Undoes an operation of a transaction that aborts, or that a crash has cut off. Logs the undo
     /// and changes the key. The key is locked, or nothing is served yet.
     ///
-    /// The kind logs one record, whose body is no longer than that of the operation: so much room
-    /// was set aside.
+    /// The kind logs one record, whose body is no longer than [`Operation::undo`]: so much room was set
+    /// aside.
     ///
     /// # Errors
     /// The body does not belong to this kind. No other error is possible, since an operation
     /// reserves what its undo needs.
     fn undo(&self, table: TableId, body: &[u8], log: &mut dyn OperationLog) -> Result<(), TxError>;
+
+    /// Called once a start has repeated and undone all operations, and before anything is served.
+    ///
+    /// # Errors
+    /// What the replay has left cannot be read.
+    fn replay_ended(&self) -> Result<(), TxError> {
+        Ok(())
+    }
 
     /// Called before a checkpoint is published. A kind that takes part makes its records durable,
     /// in files that no section names yet, and returns its tables' sections. These files hold the

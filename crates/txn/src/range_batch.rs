@@ -77,6 +77,21 @@ impl RangeBatch {
         }
     }
 
+    /// Gives the last record another value.
+    ///
+    /// # Panics
+    /// If there is no record.
+    pub fn set_last_value(&mut self, value: &[u8]) {
+        let last = self.records.last_mut().expect("a record");
+        let start = last.start + last.key_bytes as usize;
+        last.value_bytes = value.len() as u32;
+        self.used = start + value.len();
+        if self.bytes.len() < self.used {
+            self.bytes.resize(self.used, 0);
+        }
+        self.bytes[start..self.used].copy_from_slice(value);
+    }
+
     /// Number of records.
     #[inline]
     pub fn len(&self) -> usize {
@@ -106,6 +121,20 @@ impl RangeBatch {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_record_gets_another_value() {
+        let mut batch = RangeBatch::default();
+        for value in [&[1; 3][..], &[2; 9000], &[]] {
+            batch.clear();
+            batch.push(7, 1, 2).0[0] = 5;
+            batch.push(8, 1, 2).0[0] = 6;
+            batch.set_last_value(value);
+            batch.push(9, 1, 0).0[0] = 7;
+            assert_eq!(batch.record(1), (&[6][..], 8, value));
+            assert_eq!((batch.record(0).0, batch.record(2).0), (&[5][..], &[7][..]));
+        }
+    }
 
     #[test]
     fn records_are_what_they_were() {

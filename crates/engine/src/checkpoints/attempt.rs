@@ -51,7 +51,7 @@ pub(super) fn take(
     let start_ns = shared.config.environment.clock.monotonic_ns();
     let Some(scheme) = &shared.scheme else {
         if !shared.kinds.is_empty() {
-            return Ok((publish_kinds(shared, start_ns)?, Vec::new()));
+            return publish_kinds(shared, start_ns);
         }
         let reason = format!("scheme {} takes none", shared.config.checkpoint);
         return Err(Error::Config { setting: "checkpoint", reason });
@@ -261,12 +261,16 @@ fn write_ahead(shared: &Shared, positions: &[LogGsn]) -> Option<WriteAhead> {
     Some(WriteAhead { closed, flushed: overwritten.with_overwritten(&scheme.met()) })
 }
 
-/// Publishes the sections of the kinds of tables, if the scheme takes no checkpoints.
-fn publish_kinds(shared: &Arc<Shared>, start_ns: u64) -> Result<CheckpointDone, Error> {
+/// Publishes the sections of the kinds of tables, if the scheme takes no checkpoints. Returns the positions
+/// from which on the kinds need the logs.
+fn publish_kinds(
+    shared: &Arc<Shared>,
+    start_ns: u64,
+) -> Result<(CheckpointDone, Vec<LogGsn>), Error> {
     let clock = &shared.config.environment.clock;
-    publication::publish(shared, None)?;
+    let positions = publication::publish(shared, None)?;
     let duration = Duration::from_nanos(clock.monotonic_ns() - start_ns);
-    Ok(CheckpointDone {
+    let done = CheckpointDone {
         epoch: shared.store.driver().now().epoch(),
         kind: CheckpointKind::Full,
         records: 0,
@@ -283,7 +287,8 @@ fn publish_kinds(shared: &Arc<Shared>, start_ns: u64) -> Result<CheckpointDone, 
         waits: 0,
         waited: Duration::ZERO,
         finished_ms: clock.wall_ms(),
-    })
+    };
+    Ok((done, positions))
 }
 
 /// Removes directories of checkpoints that the MANIFEST does not name. Attempts that failed, or

@@ -30,12 +30,15 @@ pub(super) struct NewCheckpoint {
 }
 
 /// Publishes a checkpoint, if there is one, and the sections of the kinds of tables. One caller at
-/// a time.
+/// a time. Returns the positions of the logs from which on the kinds need them.
 ///
 /// # Errors
 /// The files of a kind or the MANIFEST could not be written, or the logs could not be flushed.
 /// Earlier publications stay in force.
-pub(super) fn publish(shared: &Arc<Shared>, new: Option<NewCheckpoint>) -> Result<(), Error> {
+pub(super) fn publish(
+    shared: &Arc<Shared>,
+    new: Option<NewCheckpoint>,
+) -> Result<Vec<LogGsn>, Error> {
     let of_kinds = kinds::checkpoint::begin(shared)?;
     let ahead = new.as_ref().and_then(|new| new.ahead.as_ref());
     // Recovery takes dependencies on records before the point of consistency as met. So these
@@ -74,7 +77,7 @@ pub(super) fn publish(shared: &Arc<Shared>, new: Option<NewCheckpoint>) -> Resul
     if let Err(error) = of_kinds.hold(shared).and_then(|()| hold()) {
         shared.note_failure(error);
     }
-    Ok(())
+    Ok(of_kinds.positions())
 }
 
 /// Publishes a MANIFEST that `change` has changed, and removes the files of the checkpoints that

@@ -1,4 +1,5 @@
-//! When checkpoints are taken for memory that deleted keys hold until a checkpoint has their deletions.
+//! When checkpoints are taken for memory that deleted keys hold until a checkpoint has their deletions, and for
+//! the logs of tables of other kinds.
 
 use std::time::Duration;
 
@@ -34,6 +35,21 @@ pub(super) fn is_worth_it(shared: &Shared) -> bool {
 /// Whether deleted keys that wait for a checkpoint hold so much that others may soon find no memory.
 pub(super) fn is_pressing(shared: &Shared) -> bool {
     waiting_bytes(shared) >= shared.store.max_memory_bytes() / PRESSING_PART
+}
+
+/// Whether the logs have half of their limit, and a checkpoint frees a quarter. For stores with tables of other
+/// kinds, whose open transactions keep a part of the logs.
+pub(super) fn frees_half(shared: &Shared, limit: u64) -> bool {
+    if !shared.kinds.have_tables() {
+        return false;
+    }
+    let kept = shared.journal.holders().iter().map(|holder| holder.bytes).max().unwrap_or(0);
+    kept >= limit / 2 && kept.saturating_sub(shared.open.kept_bytes()) >= limit / 4
+}
+
+/// Whether there are checkpoints: by the scheme, or of tables of other kinds alone.
+pub(super) fn takes_any(shared: &Shared) -> bool {
+    shared.scheme.is_some() || shared.kinds.have_tables()
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 
+use stillpoint_format::LogGsn;
 use stillpoint_format::manifest::{IncarnationEntry, KindEntry, Manifest};
 use stillpoint_journal::{Hold, Journal, JournalError};
 use stillpoint_store::{TableId, TxError};
@@ -34,13 +35,15 @@ pub(crate) fn begin(shared: &Shared) -> Result<OfKinds, Error> {
     if shared.kinds.is_empty() {
         return Ok(OfKinds::default());
     }
+    shared.open.end_oldest_in_time();
     let mut given = OfKinds::default();
+    let too_early = mutant!(None, GenerationsBeforePositions => Some(generations(shared)));
     for (number, kind) in shared.kinds.kinds.iter().enumerate() {
         let before = shared.open.positions();
         // A table that is emptied or made between both counts as it is then, and the logs have all its
         // commits behind the positions. The other way round, it would get no section, and lose those
         // before the positions.
-        let generations = generations(shared);
+        let generations = too_early.clone().unwrap_or_else(|| generations(shared));
         let sections = kind.checkpoint(&*shared.disk).inspect_err(|error| {
             given.end(shared, false);
             note_failure(shared, error);
@@ -84,6 +87,17 @@ impl OfKinds {
                 table.private = Some(section.clone());
             }
         }
+    }
+
+    /// Positions of the logs before which no kind that took part needs a record.
+    pub(crate) fn positions(&self) -> Vec<LogGsn> {
+        let mut all = self.entries.iter().map(|entry| entry.positions.clone());
+        let first = all.next().unwrap_or_default();
+        all.fold(first, |mut least, next| {
+            let pairs = least.iter_mut().zip(next);
+            pairs.for_each(|(least, next)| least.gsn = least.gsn.min(next.gsn));
+            least
+        })
     }
 
     /// Tells the kinds how the checkpoint has ended.

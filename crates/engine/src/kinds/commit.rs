@@ -93,6 +93,9 @@ fn commit(open: &mut OpenTransaction<'_>, parts: &mut Parts) -> Result<Option<St
     }
     steps.release();
     parts.release(stamp);
+    if stamp.is_some() {
+        parts.operations.has_ended();
+    }
     Ok(stamp)
 }
 
@@ -137,7 +140,7 @@ impl Parts {
                 let undone = self
                     .kinds
                     .kind_of(done.table)
-                    .and_then(|kind| kind.undo(done.table, &done.body, &mut self.operations));
+                    .and_then(|kind| kind.undo(done.table, &done.undo, &mut self.operations));
                 if let Err(error) = undone {
                     // The store fails, and recovery undoes the rest.
                     self.operations.fail_undo(&error);

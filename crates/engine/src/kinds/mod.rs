@@ -30,8 +30,8 @@ use stillpoint_paged::Paged;
 use stillpoint_siren::Siren;
 use stillpoint_store::{Store, TableId, Worker};
 use stillpoint_sync::atomic::{
-    AtomicU8,
-    Ordering::{Acquire, Release},
+    AtomicBool, AtomicU8,
+    Ordering::{Acquire, Relaxed, Release},
 };
 use stillpoint_txn::{KindTable, LockedTables, Presence, TableKind, TxError, UnlockedRead};
 
@@ -53,6 +53,8 @@ pub(crate) struct Kinds {
     /// For each table number, 1 + the number of the table's kind. 0 for the memory store. Empty
     /// without other kinds.
     of_table: Box<[AtomicU8]>,
+    /// Whether one of the kinds has a table.
+    have_tables: AtomicBool,
 }
 
 /// Turns of a wait for the locks of whole tables. The last ones sleep a tenth of a millisecond.
@@ -122,7 +124,8 @@ impl Kinds {
             return Err(Error::Config { setting: "table_kind", reason });
         }
         let tables = if kinds.is_empty() { 0 } else { usize::from(u16::MAX) + 1 };
-        Ok(Self { kinds, of_table: (0..tables).map(|_| AtomicU8::new(0)).collect() })
+        let of_table = (0..tables).map(|_| AtomicU8::new(0)).collect();
+        Ok(Self { kinds, of_table, have_tables: AtomicBool::new(false) })
     }
 
     /// The kinds of a program, and those of the engine.
@@ -141,6 +144,12 @@ impl Kinds {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.kinds.is_empty()
+    }
+
+    /// Whether one of the kinds has a table.
+    pub(crate) fn have_tables(&self) -> bool {
+        // Relaxed: as in `add_table`.
+        self.have_tables.load(Relaxed)
     }
 
     /// The names of the kinds.
@@ -162,6 +171,8 @@ impl Kinds {
         let section = entry.private.as_deref();
         let table = KindTable { id: TableId(entry.id), generation: entry.generation, section };
         self.kinds[number].add_table(&table, disk)?;
+        // Relaxed: it only makes checkpoints due.
+        self.have_tables.store(true, Relaxed);
         // Release: partner of the Acquire in `of`.
         self.of_table[usize::from(entry.id)].store(number as u8 + 1, Release);
         Ok(())

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use stillpoint_format::{LogGsn, Stamp};
 use stillpoint_journal::{Journal, JournalError};
+use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use stillpoint_sync::{mutant, planted};
+use stillpoint_txn::LogPinned;
 
 /// The open transactions of all sessions.
 #[derive(Debug)]
@@ -19,12 +21,69 @@ pub(crate) struct OpenTransactions {
     /// For each log, the gsns of the open transactions' first records. Locked while a first record
     /// is appended.
     of_log: Box<[Mutex<BTreeSet<u64>>]>,
+    /// For each log, the first record of a transaction that keeps too much of the log. It was the oldest one.
+    too_old: Box<[AtomicU64]>,
+    /// The limit of the log, in bytes.
+    limit: AtomicU64,
 }
 
 impl OpenTransactions {
     /// A list of open transactions in `logs` logs, with none open.
-    pub(crate) fn new(journal: Arc<dyn Journal>, logs: usize) -> Self {
-        Self { journal, of_log: (0..logs).map(|_| Mutex::default()).collect() }
+    pub(crate) fn new(journal: Arc<dyn Journal>, logs: usize, limit: u64) -> Self {
+        let of_log = (0..logs).map(|_| Mutex::default()).collect();
+        let too_old = (0..logs).map(|_| AtomicU64::new(0)).collect();
+        Self { journal, of_log, too_old, limit: AtomicU64::new(limit) }
+    }
+
+    /// Sets the limit of the log.
+    pub(crate) fn set_limit(&self, limit: u64) {
+        // Relaxed: a setting.
+        self.limit.store(limit, Relaxed);
+    }
+
+    /// Admits a further operation of a transaction that has logged so many bytes.
+    ///
+    /// # Errors
+    /// These are more than half of the limit, or the transaction is the oldest one and keeps too much.
+    pub(crate) fn admit(&self, first: Option<LogGsn>, bytes: u64) -> Result<(), LogPinned> {
+        // Relaxed: a setting.
+        let limit = self.limit.load(Relaxed);
+        if mutant!(bytes > limit / 2, LogPinnedForEver => false) {
+            return Err(LogPinned { bytes, limit });
+        }
+        let too_old = first.and_then(|first| {
+            let too_old = self.too_old.get(usize::from(first.log))?;
+            // Relaxed: an operation later will do, too.
+            (first.gsn <= too_old.load(Relaxed)).then_some(first)
+        });
+        match too_old {
+            None => Ok(()),
+            Some(_) => Err(LogPinned { bytes: self.kept_bytes(), limit }),
+        }
+    }
+
+    /// Bytes of the logs from the first record of the oldest open transaction on.
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        self.journal.bytes_since(&self.positions())
+    }
+
+    /// Lets the oldest transaction end with an error at its next operation, if it keeps more than three
+    /// quarters of what the log may have. One transaction after the other.
+    pub(crate) fn end_oldest_in_time(&self) {
+        // Relaxed: a setting.
+        let limit = self.limit.load(Relaxed);
+        if self.kept_bytes() <= limit / 4 * 3 {
+            return;
+        }
+        let firsts = self.of_log.iter().enumerate().filter_map(|(log, open)| {
+            let first = open.lock().first().copied()?;
+            Some((first, log))
+        });
+        if let Some((first, log)) = firsts.min() {
+            // Relaxed: as in `admit`.
+            let first = mutant!(first, LogPinnedForEver => 0);
+            self.too_old[log].fetch_max(first, Relaxed);
+        }
     }
 
     /// Appends the first record of a transaction, which is open from here on.

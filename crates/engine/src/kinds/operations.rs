@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use stillpoint_format::log::{
-    LoggedEnd, LoggedOperation, RecordKind, TransactionEnd, WritesEncoder,
+    LoggedEnd, LoggedOperation, RECORD_HEAD_BYTES, RecordKind, TransactionEnd, WritesEncoder,
 };
 use stillpoint_format::{LogGsn, Stamp};
 use stillpoint_io::DiskError;
@@ -11,7 +11,7 @@ use stillpoint_journal::{Entry, Journal, JournalError};
 use stillpoint_store::{Commit, LogRefused, TableId, TxError};
 use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::{mutant, planted};
-use stillpoint_txn::{Operation, OperationLog};
+use stillpoint_txn::{LogPinned, Operation, OperationLog};
 
 use crate::kinds::open::OpenTransactions;
 use crate::log::{CommitCounter, encode_writes, refused};
@@ -21,7 +21,8 @@ use crate::log::{CommitCounter, encode_writes, refused};
 pub(crate) struct Done {
     pub(crate) gsn: u64,
     pub(crate) table: TableId,
-    pub(crate) body: Vec<u8>,
+    /// What the undo needs of the operation's bytes.
+    pub(crate) undo: Vec<u8>,
 }
 
 /// The sort of record that the next append writes.
@@ -47,8 +48,12 @@ pub(crate) struct Operations {
     /// The last record of the transaction. The next record depends on the last one.
     last: Stamp,
     done: Vec<Done>,
-    /// Bytes of the bodies of `done`.
+    /// Bytes that `done` holds.
     done_bytes: usize,
+    /// Bytes of the transaction's operations in the log.
+    logged_bytes: u64,
+    /// Why the transaction cannot commit any more.
+    pinned: Option<LogPinned>,
     /// Bytes of the room that was set aside for the undo under way.
     undoing_bytes: u64,
     /// Whether room was set aside for the undo of each operation. False while a start undoes
@@ -77,6 +82,8 @@ impl Operations {
             last: Stamp::NONE,
             done: Vec::new(),
             done_bytes: 0,
+            logged_bytes: 0,
+            pinned: None,
             undoing_bytes: 0,
             has_aside: true,
             touched: Vec::new(),
@@ -92,6 +99,8 @@ impl Operations {
         self.last = Stamp::NONE;
         self.done.clear();
         self.done_bytes = 0;
+        self.logged_bytes = 0;
+        self.pinned = None;
     }
 
     /// Goes on with a transaction that a crash has cut off.
@@ -117,8 +126,8 @@ impl Operations {
     pub(crate) fn undo_next(&mut self) -> Option<Done> {
         mutant!(UndoesOldestFirst => self.done.reverse());
         let done = self.done.pop()?;
-        self.done_bytes -= done.body.len().min(self.done_bytes);
-        self.undoing_bytes = undo_bytes(&done.body);
+        self.done_bytes -= done.undo.len().min(self.done_bytes);
+        self.undoing_bytes = undo_bytes(&done.undo);
         self.mode = Mode::Undoing(done.gsn, self.done.last().map(|next| next.gsn));
         Some(done)
     }
@@ -147,6 +156,9 @@ impl Operations {
         commit: &Commit<'_>,
         touched: &[Stamp],
     ) -> Result<Stamp, LogRefused> {
+        if let Some(pinned) = self.pinned {
+            return Err(pinned.into());
+        }
         self.touched.clear();
         self.touched.extend_from_slice(commit.touched);
         mutant!(self.touched.extend_from_slice(touched), PartStampsForgotten => ());
@@ -167,7 +179,6 @@ impl Operations {
         };
         let entry = Entry { kind, epoch: commit.epoch, touched: &self.touched, body: &body };
         let stamp = self.journal.append(self.log, &entry).map_err(refused)?;
-        self.has_ended();
         if first.is_some() {
             self.give_back_all();
         }
@@ -200,8 +211,9 @@ impl Operations {
         self.last
     }
 
-    /// Notes that the record that ends the transaction is in the log.
-    fn has_ended(&self) {
+    /// Notes that the record that ends the transaction is in the log, and that all kinds know it. Until then
+    /// a checkpoint leaves the records of the transaction in the log.
+    pub(crate) fn has_ended(&self) {
         if let Some(first) = self.first {
             self.open.remove(first);
         }
@@ -217,18 +229,18 @@ impl Operations {
     }
 
     /// Sets room aside for the undo of an operation, and for the abort if it is the first one.
-    fn set_aside(&self, body: &[u8]) -> Result<(), JournalError> {
-        self.journal.set_aside(self.log, undo_bytes(body))?;
+    fn set_aside(&self, undo: &[u8]) -> Result<(), JournalError> {
+        self.journal.set_aside(self.log, undo_bytes(undo))?;
         if self.first.is_some() {
             return Ok(());
         }
         let aside = self.journal.set_aside(self.log, LoggedEnd::ABORT_BYTES);
-        aside.inspect_err(|_| self.journal.give_back(self.log, undo_bytes(body)))
+        aside.inspect_err(|_| self.journal.give_back(self.log, undo_bytes(undo)))
     }
 
     /// Gives the room back that was set aside for an operation which the log refused.
-    fn give_back(&self, body: &[u8]) {
-        self.journal.give_back(self.log, undo_bytes(body));
+    fn give_back(&self, undo: &[u8]) {
+        self.journal.give_back(self.log, undo_bytes(undo));
         if self.first.is_none() {
             self.journal.give_back(self.log, LoggedEnd::ABORT_BYTES);
         }
@@ -237,7 +249,7 @@ impl Operations {
     /// Gives all room of the transaction back, which has committed.
     fn give_back_all(&self) {
         for done in &self.done {
-            self.journal.give_back(self.log, undo_bytes(&done.body));
+            self.journal.give_back(self.log, undo_bytes(&done.undo));
         }
         self.journal.give_back(self.log, LoggedEnd::ABORT_BYTES);
     }
@@ -276,7 +288,7 @@ impl Operations {
 
 impl OperationLog for Operations {
     fn append(&mut self, operation: &Operation<'_>) -> Result<Stamp, LogRefused> {
-        let Operation { table, generation, touched, body } = *operation;
+        let Operation { table, generation, touched, body, undo } = *operation;
         self.touched.clear();
         self.touched.extend_from_slice(touched);
         self.touched.push(self.last);
@@ -295,11 +307,15 @@ impl OperationLog for Operations {
         }
         let kind = if undoes.is_some() { RecordKind::Undo } else { RecordKind::Operation };
         let entry = Entry { kind, epoch: self.epoch, touched: &self.touched, body: &encode };
+        let logged_bytes = self.logged_bytes + (RECORD_HEAD_BYTES + body.len()) as u64;
         if undoes.is_none() {
-            self.set_aside(body).map_err(refused)?;
+            self.open
+                .admit(self.first, logged_bytes)
+                .inspect_err(|&why| self.pinned = Some(why))?;
+            self.set_aside(undo).map_err(refused)?;
         }
         let appended = match undoes {
-            None => self.append_entry(&entry).inspect_err(|_| self.give_back(body)),
+            None => self.append_entry(&entry).inspect_err(|_| self.give_back(undo)),
             Some(_) => self.append_undo(&entry, self.undoing_bytes),
         };
         let stamp = match appended {
@@ -313,8 +329,9 @@ impl OperationLog for Operations {
         self.last = stamp;
         if undoes.is_none() {
             self.first.get_or_insert(LogGsn { log: stamp.log(), gsn: stamp.gsn() });
-            self.done_bytes += body.len();
-            self.done.push(Done { gsn: stamp.gsn(), table, body: body.to_vec() });
+            self.done_bytes += undo.len();
+            self.logged_bytes = logged_bytes;
+            self.done.push(Done { gsn: stamp.gsn(), table, undo: undo.to_vec() });
         }
         Ok(stamp)
     }
@@ -331,7 +348,7 @@ impl OperationLog for Operations {
     }
 }
 
-/// Bytes of the record's body that an undo needs: the kind logs no more than for the operation.
-fn undo_bytes(body: &[u8]) -> u64 {
-    LoggedOperation::UNDO_HEAD_BYTES + body.len() as u64
+/// Bytes of the body of an undo's record: the kind logs no more than it needs for the undo.
+fn undo_bytes(undo: &[u8]) -> u64 {
+    LoggedOperation::UNDO_HEAD_BYTES + undo.len() as u64
 }

@@ -468,7 +468,7 @@ impl Parts {
         while self.operations.done().len() > mark.done {
             let done = self.operations.undo_next().expect("they were counted");
             let kind = self.kinds.kind_of(done.table)?;
-            let undone = kind.undo(done.table, &done.body, &mut self.operations);
+            let undone = kind.undo(done.table, &done.undo, &mut self.operations);
             undone.expect("a kind undoes what it has logged");
         }
         self.operations.go_on();

@@ -73,7 +73,8 @@ impl KindReplay {
         let kind = kind.ok_or(RecoveryError::NewerTable { log, gsn, table, generation })?;
         // The table was emptied since. The operation is still noted as one of its transaction.
         let is_stale = generation < now;
-        if !is_stale && !self.is_kept(kind.name(), (log, gsn)) {
+        let is_left_out = mutant!(false, UndosNotRepeated => operation.undoes.is_some());
+        if !is_stale && !is_left_out && !self.is_kept(kind.name(), (log, gsn)) {
             kind.redo(TableId(table), Stamp::new(gsn, log), body)
                 .map_err(|source| RecoveryError::Apply { table, gsn, source })?;
         }
@@ -84,7 +85,7 @@ impl KindReplay {
             |why: &str| Err(RecoveryError::Operation { log, gsn, why: why.to_owned() });
         match (operation.transaction, operation.undoes) {
             (None, _) => {
-                let done = Done { gsn, table: TableId(table), body: body.to_vec() };
+                let done = Done { gsn, table: TableId(table), undo: body.to_vec() };
                 self.open.insert((log, gsn), vec![done]);
             }
             (Some(LogGsn { log, gsn: first }), undoes) => {
@@ -92,9 +93,10 @@ impl KindReplay {
                     return contradicts("an operation of a transaction that is not open");
                 };
                 let Some((undone, next)) = undoes else {
-                    open.push(Done { gsn, table: TableId(table), body: body.to_vec() });
+                    open.push(Done { gsn, table: TableId(table), undo: body.to_vec() });
                     return Ok(());
                 };
+                mutant!(UndoneAgain => return Ok(()));
                 let last = open.pop().map(|done| done.gsn);
                 if last != Some(undone) || open.last().map(|done| done.gsn) != next {
                     return contradicts("an undo out of its order");
@@ -140,14 +142,14 @@ impl KindReplay {
             operations.resume(LogGsn { log, gsn }, done, epoch);
             while let Some(done) = operations.undo_next() {
                 let kind = self.kinds.kind_of(done.table)?;
-                kind.undo(done.table, &done.body, &mut operations)?;
+                kind.undo(done.table, &done.undo, &mut operations)?;
             }
             operations.append_abort();
             if let Some(reason) = operations.take_failure() {
                 return Err(Error::Failed(reason));
             }
         }
-        Ok(())
+        Ok(self.kinds.kinds.iter().try_for_each(|kind| kind.replay_ended())?)
     }
 }
 
@@ -158,7 +160,7 @@ impl KindReplay {
     /// A page cannot be read.
     pub(crate) fn undo_with(self, log: &mut dyn OperationLog) -> Result<(), Error> {
         for done in self.open.into_values().flat_map(|done| done.into_iter().rev()) {
-            self.kinds.kind_of(done.table)?.undo(done.table, &done.body, log)?;
+            self.kinds.kind_of(done.table)?.undo(done.table, &done.undo, log)?;
         }
         Ok(())
     }

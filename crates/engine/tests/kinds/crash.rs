@@ -127,8 +127,12 @@ impl Life {
         let mut writes: BTreeMap<(usize, Vec<u8>), Value> = BTreeMap::new();
         for _ in 0..self.pick(5) {
             let key = (self.pick(2), vec![b'k', self.rng.below(KEYS) as u8]);
-            // Pages have 4 KiB, so longer values split them.
-            let longest = if self.tables == self.world.tables { 60 } else { 900 };
+            // Pages have 4 KiB, so longer values split them, and the longest ones have pages of their own.
+            let longest = match self.tables == self.world.tables {
+                true => 60,
+                false if self.tables[1] == self.world.table_of(2) && self.pick(6) == 0 => 9000,
+                false => 900,
+            };
             let value = vec![next as u8; self.pick(longest)];
             let value = (self.pick(4) > 0).then_some((self.pick(9) as u8, value));
             writes.insert(key, value);

@@ -384,7 +384,7 @@ impl TableKind for InPlace {
         let back = Change { key: key.clone(), before: after.clone(), after: before.clone() };
         let body = back.encode();
         let generation = self.check_table(table)?;
-        let operation = Operation { table, generation, touched: &[], body: &body };
+        let operation = Operation { table, generation, touched: &[], body: &body, undo: &body };
         loop {
             let mut records = self.records.lock();
             let record = Self::get(&records, &(table, key.clone()));
@@ -644,8 +644,8 @@ impl KindPart for Part {
             let after = value.map(|(tag, bytes)| (tag, bytes.to_vec()));
             let change = Change { key: at.key.clone(), before, after };
             let body = change.encode();
-            let operation =
-                Operation { table: at.table, generation, touched: &touched, body: &body };
+            let (table, touched) = (at.table, &touched[..]);
+            let operation = Operation { table, generation, touched, body: &body, undo: &body };
             match log.append(&operation) {
                 Ok(stamp) => {
                     self.more += self.kind.count(&change.before, &change.after);

@@ -12,6 +12,7 @@ mod checkpoints;
 mod crash;
 mod in_place;
 mod open;
+mod pages;
 mod space;
 mod suite;
 mod world;
@@ -74,4 +75,39 @@ fn an_abort_finds_room_in_a_full_log() {
 #[test]
 fn a_commit_gives_the_room_of_its_undo_back() {
     space::a_commit_gives_the_room_of_its_undo_back();
+}
+
+#[test]
+fn a_flush_before_the_turn_of_a_kind_loses_nothing() {
+    pages::a_flush_before_the_turn_of_a_kind_loses_nothing();
+}
+
+#[test]
+fn a_flush_and_the_holder_of_the_permit_both_end() {
+    pages::a_flush_and_the_holder_of_the_permit_both_end();
+}
+
+#[test]
+fn a_failed_write_of_pages_fails_the_store() {
+    pages::a_failed_write_of_pages_fails_the_store();
+}
+
+#[test]
+fn rollbacks_alone_do_not_fill_the_log() {
+    pages::rollbacks_alone_do_not_fill_the_log();
+}
+
+#[test]
+fn a_transaction_that_keeps_the_log_is_told() {
+    pages::a_transaction_that_keeps_the_log_is_told();
+}
+
+#[test]
+fn a_transaction_larger_than_the_pool_ends_either_way() {
+    pages::a_transaction_larger_than_the_pool_ends_either_way();
+}
+
+#[test]
+fn a_full_disk_refuses_writes_alone() {
+    pages::a_full_disk_refuses_writes_alone();
 }

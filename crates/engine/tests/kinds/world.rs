@@ -46,6 +46,16 @@ pub(crate) fn configure(disk: &SimDisk, seed: u64, logs: usize) -> Config {
     config
 }
 
+/// As [`configure`], with the engine's own kinds, too.
+pub(crate) fn configure_all(disk: &SimDisk, seed: u64, logs: usize) -> Config {
+    let mut config = configure(disk, seed, logs);
+    config.page_bytes = Some(PAGE_BYTES);
+    config.pool_bytes = Some(POOL_PAGES * PAGE_BYTES);
+    config.page_growth_bytes = 1 << 20;
+    config.siren_bytes = Some(SIREN_BYTES);
+    config
+}
+
 impl World {
     /// The table of a kind: 0 in memory, 1 in place, 2 paged, 3 SIREN. A further kind gets a number here.
     pub(crate) fn table_of(&self, kind: usize) -> TableId {
@@ -62,12 +72,7 @@ impl World {
         logs: usize,
         absences: u64,
     ) -> Result<Self, Error> {
-        let mut config = configure(disk, seed, logs);
-        config.page_bytes = Some(PAGE_BYTES);
-        config.pool_bytes = Some(POOL_PAGES * PAGE_BYTES);
-        config.page_growth_bytes = 1 << 20;
-        config.siren_bytes = Some(SIREN_BYTES);
-        Self::open_with(config, seed, absences)
+        Self::open_with(configure_all(disk, seed, logs), seed, absences)
     }
 
     /// The seed chooses the checkpoint scheme, and all else that varies.

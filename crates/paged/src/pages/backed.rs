@@ -10,7 +10,9 @@ use stillpoint_txn::TableId;
 use super::error::PagesError;
 use super::read::PageRead;
 use super::store::PageStore;
-use crate::backing::{Backing, BackingError, DirtyFrames, NewPage, PendingRead, Purpose};
+use crate::backing::{
+    Backing, BackingError, DirtyFrames, NewPage, OnFailure, PendingRead, Purpose,
+};
 
 impl PendingRead for PageRead {
     fn is_done(&self) -> bool {
@@ -57,6 +59,10 @@ impl Backing for Arc<PageStore> {
         self.free_page(PageId(page), stamp);
     }
 
+    fn free_at_once(&self, pages: &[u64], stamp: Stamp) {
+        self.free_pages(pages, stamp);
+    }
+
     fn note_used(&self, page: u64) {
         self.take_page(PageId(page));
     }
@@ -75,10 +81,14 @@ impl Backing for Arc<PageStore> {
     }
 
     fn map_ended(&self, number: u64, counts: bool) {
-        // A failure is final, and the next write tells it.
+        // A failure is final, and was told.
         if let Err(error) = self.round_ended(number, counts) {
             debug_assert!(self.check_alive().is_err(), "{error}");
         }
+    }
+
+    fn on_failure(&self, tell: OnFailure) {
+        PageStore::on_failure(self, tell);
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! A freed page stays in the map until no replay can meet an older record of it. A replay begins at
 //! the positions that were taken before the round of the map that counts. So the page leaves the map
-//! with the second round after its freeing, and its number is free once that round counts.
+//! with the second round after its freeing, and its number is free once that round counts. A page that a
+//! replay makes anew, or does not need, leaves with the first one.
 
 use std::collections::BTreeSet;
 
@@ -53,6 +54,13 @@ impl PageIds {
         self.taken.add(page.0);
     }
 
+    /// Takes the freeing of a page back: a repeated record has made it anew. False if it was not freed.
+    pub(super) fn keep(&mut self, page: PageId) -> bool {
+        let before = self.freed.len();
+        self.freed.retain(|freed| freed.page != page);
+        self.freed.len() < before
+    }
+
     /// Whether the number is in use. Those of roots always are.
     pub(super) fn is_taken(&self, page: PageId) -> bool {
         page < PageId::FIRST || self.taken.has(page.0)
@@ -79,6 +87,12 @@ impl PageIds {
             stamp,
             stage: mutant!(Stage::New, FreedTooEarly => Stage::Old),
         });
+    }
+
+    /// As [`free`](Self::free), of a page that may leave the map with the next round.
+    pub(super) fn free_at_once(&mut self, page: PageId, stamp: Stamp) {
+        debug_assert!(self.is_taken(page), "page {page} does not exist");
+        self.freed.push(Freed { page, stamp, stage: Stage::Old });
     }
 
     /// A round of the map begins. Returns the pages that leave the map with it.
@@ -117,6 +131,17 @@ impl PageIds {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_page_that_is_made_again_stays() {
+        let mut ids = PageIds::default();
+        let page = PageId(ids.allocate().page);
+        ids.free_at_once(page, Stamp::new(9, 0));
+        assert!(ids.keep(page) && !ids.keep(page));
+        assert_eq!(ids.begin_round(), []);
+        ids.free_at_once(page, Stamp::new(9, 0));
+        assert_eq!(ids.begin_round(), [page], "a replay makes it anew before it needs it");
+    }
 
     #[test]
     fn a_number_comes_back_once_a_round_counts_that_lacks_the_page() {

@@ -22,6 +22,8 @@ pub(super) enum Bug {
     RoundNotCounted,
     /// A start takes the newest copy of a block, whether it counts or not.
     NewestBlockTaken,
+    /// A rollback finds no slot once evictions find none.
+    UndoHeldBack,
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The page store: opening, rounds of the map, growth, numbers of pages.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use stillpoint_format::pages::{
     pages_data_path, pages_map_path,
 };
 use stillpoint_format::{DecodeError, Stamp};
-use stillpoint_io::{AlignedBuf, Caching, Disk, DiskFile, DiskResult, OpenMode, Queue};
+use stillpoint_io::{AlignedBuf, Caching, Disk, DiskError, DiskFile, DiskResult, OpenMode, Queue};
 use stillpoint_sync::Mutex;
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -20,7 +21,7 @@ use super::ids::PageIds;
 use super::map::PageMap;
 use super::map_file::{LoadedMap, MapFile};
 use super::slots::Slots;
-use crate::backing::NewPage;
+use crate::backing::{NewPage, OnFailure};
 
 /// Bytes by which the data file grows, if nothing else is said.
 pub const GROWTH_BYTES: u64 = 64 << 20;
@@ -38,9 +39,11 @@ pub struct PageStoreConfig {
     pub page_bytes: usize,
     /// The data file grows by so many bytes of zeros, ahead of need.
     pub growth_bytes: u64,
-    /// Most slots that new pages and evictions leave free. A checkpoint then finds a slot for each dirty
-    /// frame. So these are the number of frames, and two batches more.
+    /// Most slots that new pages, evictions and rollbacks leave free. A checkpoint then finds a slot for
+    /// each dirty frame. So these are the number of frames, and a batch more.
     pub held_back: u64,
+    /// Most further slots that new pages and evictions leave to rollbacks.
+    pub rollback: u64,
     /// The round of the map that the MANIFEST names. `None` for an empty store: leftover files are
     /// removed.
     pub counts: Option<u64>,
@@ -75,10 +78,22 @@ pub struct PageStore {
     pub(super) unused_copies: Vec<DecodeError>,
     /// Held during a write-back. One at a time keeps the order of its steps.
     pub(super) writing: Mutex<Vec<AlignedBuf>>,
-    /// Why the store takes no further write.
-    failure: Mutex<Option<String>>,
+    failure: Mutex<Failure>,
     pub(super) reads: AtomicU64,
     pub(super) writes: AtomicU64,
+}
+
+/// Why the store takes no further write, and who hears of it.
+#[derive(Default)]
+struct Failure {
+    reason: Option<String>,
+    tell: Option<OnFailure>,
+}
+
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.reason.fmt(f)
+    }
 }
 
 /// What changes with the places of pages.
@@ -151,7 +166,7 @@ impl PageStore {
             space: Mutex::new(Space { slots, ids, unplaced: 0 }),
             map_file: Mutex::new(map_file),
             writing: Mutex::new(Vec::new()),
-            failure: Mutex::new(None),
+            failure: Mutex::default(),
             reads: AtomicU64::new(0),
             writes: AtomicU64::new(0),
         }))
@@ -175,7 +190,7 @@ impl PageStore {
 
     /// Refuses writes after a failure.
     pub(super) fn check_alive(&self) -> Result<(), PagesError> {
-        match &*self.failure.lock() {
+        match &self.failure.lock().reason {
             Some(reason) => Err(PagesError::Failed(reason.clone())),
             None => Ok(()),
         }
@@ -184,9 +199,28 @@ impl PageStore {
     /// Passes a result of the disk on. An error is final.
     pub(super) fn or_fail<T>(&self, result: DiskResult<T>) -> Result<T, PagesError> {
         result.map_err(|error| {
-            self.failure.lock().get_or_insert_with(|| error.to_string());
+            let mut failure = self.failure.lock();
+            if failure.reason.is_none() {
+                let reason = failure.reason.insert(error.to_string()).clone();
+                failure.tell.iter().for_each(|tell| tell(&reason));
+            }
             PagesError::Disk(error)
         })
+    }
+
+    /// The error of a file that cannot grow. It is final unless the disk is full.
+    fn full(&self, wanted: u64, error: DiskError) -> PagesError {
+        match error.is_disk_full() {
+            true => PagesError::Full { wanted, reason: error.to_string() },
+            false => self.or_fail::<()>(Err(error)).expect_err("it has failed"),
+        }
+    }
+
+    /// Calls `tell` once a write or a flush has failed.
+    pub(super) fn on_failure(&self, tell: OnFailure) {
+        let mut failure = self.failure.lock();
+        failure.reason.iter().for_each(|reason| tell(reason));
+        failure.tell = Some(tell);
     }
 
     /// A number for a new page.
@@ -198,7 +232,7 @@ impl PageStore {
         self.check_alive()?;
         // A new page finds a slot when it is evicted, too.
         let unplaced = self.space.lock().unplaced;
-        self.have_free(self.held_back(1) + unplaced + 1)?;
+        self.have_free(self.held_back(1) + self.rollback_slots() + unplaced + 1)?;
         let mut space = self.space.lock();
         space.unplaced += 1;
         Ok(space.ids.allocate())
@@ -207,6 +241,10 @@ impl PageStore {
     /// Takes the number of a page: a repeated record has made the page.
     pub fn take_page(&self, page: PageId) {
         let mut space = self.space.lock();
+        let was_freed = space.ids.keep(page);
+        if was_freed && self.map.entry(page).is_none() {
+            space.unplaced += 1;
+        }
         if !space.ids.is_taken(page) {
             space.ids.take(page);
             space.unplaced += 1;
@@ -223,11 +261,27 @@ impl PageStore {
         space.ids.free(page, stamp);
     }
 
+    /// Gives pages up that a replay makes anew before it needs them. They leave the map with the next round.
+    pub(super) fn free_pages(&self, pages: &[u64], stamp: Stamp) {
+        let mut space = self.space.lock();
+        for page in pages.iter().map(|&page| PageId(page)) {
+            if self.map.entry(page).is_none() {
+                space.unplaced = space.unplaced.saturating_sub(1);
+            }
+            space.ids.free_at_once(page, stamp);
+        }
+    }
+
     /// Slots that a checkpoint may need: one for each page, so many further ones included, but no
     /// more than the configured number.
     pub(super) fn held_back(&self, further: u64) -> u64 {
         let pages = self.map.placed() + self.space.lock().unplaced + further;
         pages.min(self.config.held_back)
+    }
+
+    /// Slots that a rollback may need for what it evicts.
+    pub(super) fn rollback_slots(&self) -> u64 {
+        self.map.placed().min(self.config.rollback)
     }
 
     /// Grows the file until so many slots are free.
@@ -253,7 +307,7 @@ impl PageStore {
             // on a disk that is full by then.
             let pages = PageId::FIRST.0 + count + missing + self.config.held_back;
             let blocks = pages / MAP_BLOCK_ENTRIES as u64 + 1;
-            map_file.make_room(blocks).map_err(|error| full(missing, error))?;
+            map_file.make_room(blocks).map_err(|error| self.full(missing, error))?;
             self.grow(count, missing)?;
         }
     }
@@ -304,7 +358,7 @@ impl PageStore {
         let mut map_file = self.map_file.lock();
         self.check_alive()?;
         // Room comes first. A refusal changes nothing.
-        map_file.make_room(self.map.blocks()).map_err(|error| full(0, error))?;
+        map_file.make_room(self.map.blocks()).map_err(|error| self.full(0, error))?;
         let (header, blocks) = {
             let Space { slots, ids, .. } = &mut *self.space.lock();
             // A page that is placed from here on belongs to the next round.
@@ -352,14 +406,6 @@ impl PageStore {
             self.space.lock().slots.give_up_round();
         }
         Ok(())
-    }
-}
-
-/// The error of a file that cannot grow.
-fn full(wanted: u64, error: stillpoint_io::DiskError) -> PagesError {
-    match error.is_disk_full() {
-        true => PagesError::Full { wanted, reason: error.to_string() },
-        false => PagesError::Disk(error),
     }
 }
 

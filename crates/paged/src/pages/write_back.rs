@@ -126,16 +126,18 @@ impl PageStore {
 
     /// Grows the file for a batch, and ahead of the next ones.
     fn have_free_for(&self, count: u64, purpose: Purpose) -> Result<(), PagesError> {
-        let held_back = self.held_back(0);
+        let (held_back, rollback) = (self.held_back(0), self.rollback_slots());
         let ahead = self.config.growth_bytes / self.config.page_bytes as u64 / 2;
-        match self.have_free(count + held_back + ahead) {
+        match self.have_free(count + held_back + rollback + ahead) {
             Err(PagesError::Full { .. }) => {}
             result => return result,
         }
-        match purpose {
-            Purpose::Eviction => self.have_free(count + held_back),
-            Purpose::Checkpoint => self.have_free(count),
-        }
+        let left = match purpose {
+            Purpose::Eviction => held_back + rollback,
+            Purpose::Undo => held_back + mutant!(0, UndoHeldBack => rollback),
+            Purpose::Checkpoint => 0,
+        };
+        self.have_free(count + left)
     }
 
     /// Takes runs of so many free slots, which are there.

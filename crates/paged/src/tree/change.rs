@@ -2,6 +2,7 @@
 
 use stillpoint_format::Stamp;
 use stillpoint_format::node::entry_words;
+use stillpoint_format::page_log::{LoggedValue, StoredValue};
 use stillpoint_node::{Node, NodeError, node_key_bytes_max, node_value_bytes_max};
 use stillpoint_txn::TableId;
 
@@ -10,7 +11,7 @@ use crate::frame::Latched;
 use crate::loads::Missing;
 use crate::pool::Pool;
 
-/// A record of a table: tag and value, or nothing.
+/// A value of a transaction: tag and bytes, or nothing.
 pub(crate) type Value<'v> = Option<(u8, &'v [u8])>;
 
 /// The leaf of a key, latched exclusively.
@@ -23,7 +24,7 @@ pub(crate) struct Leaf<'p> {
 
 impl<'p> Leaf<'p> {
     /// The bytes that the leaf needs for a value of the key. `None` if it has the room.
-    pub(crate) fn needs(&self, key: &[u8], value: Value<'_>) -> Option<usize> {
+    pub(crate) fn needs(&self, key: &[u8], value: LoggedValue<'_>) -> Option<usize> {
         Self::needs_in(&self.latched.node(), self.slot, key, value)
     }
 
@@ -32,9 +33,9 @@ impl<'p> Leaf<'p> {
         node: &Node<'_>,
         slot: Result<usize, usize>,
         key: &[u8],
-        value: Value<'_>,
+        value: LoggedValue<'_>,
     ) -> Option<usize> {
-        let bytes = value?.1.len();
+        let bytes = value?.bytes.len();
         let capacity = bytes.next_multiple_of(8);
         let rest = key.len().saturating_sub(node.prefix_bytes());
         let needed = (entry_words(rest, capacity) + 1) * 8;
@@ -63,8 +64,20 @@ impl<'p> Leaf<'p> {
         ghosts > 0 && ghosts.is_multiple_of(16) && 2 * ghosts > node.slot_count()
     }
 
+    /// Whether the leaf has one record at most that is not deleted, or is about to be purged and sparse then.
+    pub(crate) fn is_worth_a_merge(&self) -> bool {
+        let node = self.latched.node();
+        let live = node.slot_count() - node.ghost_count();
+        live <= 1 || self.is_worth_a_purge() && 4 * node.ghost_count() > 3 * node.slot_count()
+    }
+
     /// Gives the key its new value. The leaf has the room.
-    pub(crate) fn set(&self, key: &[u8], value: Value<'_>, stamp: Stamp) -> Result<(), NodeError> {
+    pub(crate) fn set(
+        &self,
+        key: &[u8],
+        value: LoggedValue<'_>,
+        stamp: Stamp,
+    ) -> Result<(), NodeError> {
         set_value(&self.latched.node(), self.slot, key, value)?;
         self.latched.set_stamp(stamp);
         Ok(())
@@ -76,11 +89,17 @@ pub(crate) fn set_value(
     node: &Node<'_>,
     slot: Result<usize, usize>,
     key: &[u8],
-    value: Value<'_>,
+    value: LoggedValue<'_>,
 ) -> Result<(), NodeError> {
     match (slot, value) {
-        (Ok(slot), Some((tag, bytes))) if !node.is_ghost(slot) => node.update(slot, bytes, tag)?,
-        (_, Some((tag, bytes))) => drop(node.insert_at(slot, key, bytes, tag)?),
+        (Ok(slot), Some(StoredValue { tag, bytes, is_large })) if !node.is_ghost(slot) => {
+            node.update(slot, bytes, tag)?;
+            node.set_large(slot, is_large);
+        }
+        (_, Some(StoredValue { tag, bytes, is_large })) => {
+            let slot = node.insert_at(slot, key, bytes, tag)?;
+            node.set_large(slot, is_large);
+        }
         (Ok(slot), None) if !node.is_ghost(slot) => node.delete(slot),
         (_, None) => {}
     }
@@ -114,7 +133,7 @@ impl Pool {
         node_key_bytes_max(self.page_bytes())
     }
 
-    /// Longest value of a table, in bytes.
+    /// Longest value that lies in a leaf, in bytes.
     pub(crate) fn value_bytes_max(&self) -> usize {
         node_value_bytes_max(self.page_bytes())
     }

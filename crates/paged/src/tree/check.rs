@@ -7,7 +7,9 @@ use stillpoint_node::{Node, NodeKind};
 use stillpoint_txn::TableId;
 
 use super::copy_of;
+use crate::backing::Purpose;
 use crate::frame::State;
+use crate::large::references;
 use crate::pool::{Pool, PoolError};
 
 /// What a check of a tree has found.
@@ -19,6 +21,8 @@ pub struct TreeSummary {
     pub records: u64,
     /// Number of deleted records that keep their place.
     pub ghosts: u64,
+    /// Number of values that have pages of their own.
+    pub large: u64,
     /// Number of levels.
     pub levels: u8,
 }
@@ -94,6 +98,14 @@ impl Pool {
         if node.kind() == Some(NodeKind::Leaf) {
             summary.records += node.records();
             summary.ghosts += node.ghost_count() as u64;
+            for reference in references(&node) {
+                summary.large += 1;
+                for page in self.read_whole(table, reference)?.pages {
+                    if !summary.pages.insert(page) {
+                        return Err(defect(format!("its large value has page {page} twice")));
+                    }
+                }
+            }
             return Ok(());
         }
         let mut lower = lower;
@@ -128,7 +140,7 @@ impl Pool {
                     }
                 }
                 Err(missing) => {
-                    if let Some(loading) = self.load(missing)? {
+                    if let Some(loading) = self.load(missing, Purpose::Eviction)? {
                         loading.arrive()?;
                     }
                 }

@@ -11,6 +11,7 @@
 //! | `read` | points and ranges |
 //! | `change` | changes of one record, with their records in a log |
 //! | `structure` | splits and higher roots, each one record |
+//! | `merge` | merges of sparse nodes |
 //! | `empty` | all pages of a table |
 //! | `check` | the check of a whole tree |
 
@@ -18,6 +19,7 @@ mod change;
 mod check;
 mod descent;
 mod empty;
+mod merge;
 mod read;
 mod structure;
 
@@ -32,8 +34,9 @@ use crate::pool::PoolError;
 pub(crate) use change::{Value, set_value};
 pub use check::{TreeError, TreeSummary};
 pub(crate) use descent::{Descent, DescentEnd, KeyPlace};
+pub(crate) use empty::Unfreed;
 pub(crate) use read::{LeafRange, Wanted};
-pub(crate) use structure::{copy_of, copy_words, raise};
+pub(crate) use structure::{append, copy_of, copy_words, raise};
 
 /// Appends the records of changes of pages. Called with latches held, so it must not wait.
 pub(crate) trait PageLog {

@@ -9,6 +9,14 @@ use super::descent::KeyPlace;
 use crate::loads::Missing;
 use crate::pool::Pool;
 
+/// What a leaf has of a value besides its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FoundValue {
+    pub(crate) tag: u8,
+    /// Whether the bytes are a reference.
+    pub(crate) is_large: bool,
+}
+
 /// What is wanted of the slots of a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
@@ -43,27 +51,28 @@ impl Pool {
         }
     }
 
-    /// The value of a place, appended to `out`, and its tag. `None` if the key has no value. Means nothing
-    /// before the version of the leaf was checked.
+    /// Appends the bytes of a value, as the leaf has them, to `out`. `None` if the key has no value. Means
+    /// nothing before the version of the leaf was checked.
     #[inline]
-    pub(crate) fn copy_value(&self, place: KeyPlace, out: &mut Vec<u8>) -> Option<u8> {
+    pub(crate) fn copy_value(&self, place: KeyPlace, out: &mut Vec<u8>) -> Option<FoundValue> {
         let record = self.node(place.leaf.frame).record(place.slot.ok()?);
         if record.is_ghost() {
             return None;
         }
         record.read_value(out);
-        Some(record.tag())
+        Some(FoundValue { tag: record.tag(), is_large: record.is_large() })
     }
 
-    /// Reads up to `out.most` slots of the part of a range that lies in a leaf. Returns the slots that
-    /// were looked at. `prefix` is a buffer. All this means nothing before the leaf's version was checked.
+    /// Reads up to `out.most` slots of the part of a range that lies in a leaf. Returns the slots that were
+    /// looked at, and whether the value of the last record is a reference: the batch ends behind such a
+    /// record. `prefix` is a buffer. All this means nothing before the leaf's version was checked.
     pub(crate) fn read_leaf(
         &self,
         range: &LeafRange<'_>,
         wanted: Wanted,
         out: &mut RangeBatch,
         prefix: &mut Vec<u8>,
-    ) -> Range<usize> {
+    ) -> (Range<usize>, bool) {
         let node = self.node(range.place.leaf.frame);
         let is_descending = range.is_descending;
         // The fence behind which the range goes on, if there is one.
@@ -76,7 +85,8 @@ impl Pool {
         // Words of two states may name more bytes than a page has.
         let mut left = self.page_bytes();
         let Range { start: mut first, mut end } = slots;
-        while first < end && out.len() < out.most {
+        let mut is_large = false;
+        while !is_large && first < end && out.len() < out.most {
             let slot = if is_descending { end - 1 } else { first };
             let record = node.record(slot);
             if is_descending {
@@ -91,6 +101,7 @@ impl Pool {
             let Some(rest) = left.checked_sub(record.rest_bytes() + value_bytes) else { break };
             left = rest;
             push(out, prefix, &record, value_bytes);
+            is_large = wanted == Wanted::Records && record.is_large();
         }
         if first < end {
             // A descending range goes on below the slot that was read last.
@@ -101,10 +112,11 @@ impl Pool {
         } else {
             out.is_end = !is_bounded;
         }
-        match is_descending {
+        let looked_at = match is_descending {
             false => slots.start..first,
             true => end..slots.end,
-        }
+        };
+        (looked_at, is_large)
     }
 
     /// The key of a slot, appended to `out`.

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use stillpoint_format::node::entry_words;
-use stillpoint_format::page_log::{PageImage, PageRecord};
+use stillpoint_format::page_log::{LoggedValue, PageImage, PageRecord};
 use stillpoint_format::{LOG_NONE, Stamp};
 use stillpoint_node::{Child, Node, NodeKind};
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use stillpoint_sync::{Backoff, mutant};
 use stillpoint_txn::TableId;
 
-use super::change::{Leaf, Value};
+use super::change::Leaf;
 use super::{PageLog, Pause};
 use crate::backing::NewPage;
 use crate::frame::{Latched, State};
@@ -25,7 +25,7 @@ use crate::swip::Swip;
 #[derive(Clone, Copy, Debug)]
 enum Room<'a> {
     /// A value of the key, in the leaf.
-    Value(Value<'a>),
+    Value(LoggedValue<'a>),
     /// A separator of so many bytes in all, in an inner node.
     Separator(usize),
 }
@@ -41,11 +41,11 @@ enum Attempt {
 }
 
 /// A frame and a page id for a new page. What is not used goes back.
-struct Reserved<'p> {
+pub(crate) struct Reserved<'p> {
     pool: &'p Pool,
-    frame: u32,
-    page: NewPage,
-    is_used: bool,
+    pub(crate) frame: u32,
+    pub(crate) page: NewPage,
+    pub(crate) is_used: bool,
 }
 
 impl Drop for Reserved<'_> {
@@ -66,7 +66,7 @@ impl Pool {
         self: &Arc<Self>,
         table: TableId,
         key: &[u8],
-        value: Value<'_>,
+        value: LoggedValue<'_>,
         (log, claims): (&mut dyn PageLog, &mut Claims<'_, '_>),
     ) -> Result<(), Pause> {
         self.make_room_at(table, key, (0, Room::Value(value)), (log, claims))
@@ -267,7 +267,7 @@ impl Pool {
     }
 
     /// A page id and a frame for a new page.
-    fn reserve(self: &Arc<Self>) -> Result<Reserved<'_>, Pause> {
+    pub(crate) fn reserve(self: &Arc<Self>) -> Result<Reserved<'_>, Pause> {
         let page = self.take_page()?;
         match self.free_frames(1) {
             Ok(frames) => Ok(Reserved { pool: self, frame: frames[0], page, is_used: false }),
@@ -280,7 +280,7 @@ impl Pool {
 
     /// The used words of a latched page as bytes: those at the begin, and those of the heap. Children
     /// are page ids.
-    fn image(&self, node: &Node<'_>) -> [Vec<u8>; 2] {
+    pub(super) fn image(&self, node: &Node<'_>) -> [Vec<u8>; 2] {
         let scratch = copy_of(*node);
         self.unswizzle(&Node::new(&scratch));
         let (head, heap) = Node::new(&scratch).used_words();
@@ -294,7 +294,7 @@ impl Pool {
 
     /// Replaces frames by page ids in a private copy of a page whose latch the caller holds.
     pub(crate) fn unswizzle(&self, node: &Node<'_>) {
-        if node.kind() == Some(NodeKind::Leaf) {
+        if node.kind() != Some(NodeKind::Inner) {
             return;
         }
         for position in 0..node.child_count() {
@@ -313,7 +313,8 @@ pub(crate) fn raise(root: &Node<'_>, child: u64) {
     root.set_only_child(Child { at: child, records: 0 });
 }
 
-fn append(
+/// Appends a record.
+pub(crate) fn append(
     log: &mut dyn PageLog,
     touched: &[Stamp],
     record: &PageRecord<'_>,
@@ -323,7 +324,7 @@ fn append(
     Ok(log.append(touched, &body)?)
 }
 
-fn image_of<'b>(head: &'b [u8], heap: &'b [u8], page_bytes: usize) -> PageImage<'b> {
+pub(super) fn image_of<'b>(head: &'b [u8], heap: &'b [u8], page_bytes: usize) -> PageImage<'b> {
     PageImage { head, heap_start: ((page_bytes - heap.len()) / 8) as u16, heap }
 }
 

@@ -1,5 +1,7 @@
 //! The kind of paged tables over a backing in memory, with a log in memory.
 
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) mod large;
 pub(crate) mod memory;
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) mod protocols;
@@ -59,7 +61,9 @@ impl Logs {
             | PageRecord::Purge { page, .. } => (vec![page], None),
             PageRecord::Split { left, right, parent, .. } => (vec![left, parent], Some(right)),
             PageRecord::Raise { root, child, .. } => (vec![root], Some(child)),
-            PageRecord::Kept => return,
+            PageRecord::Merge { left, right, parent, .. } => (vec![left, right, parent], None),
+            // Pages of large values are written once, and found by no descent.
+            PageRecord::Kept | PageRecord::Large { .. } | PageRecord::Freed { .. } => return,
         };
         for page in &changed {
             if let Some(last) = self.of_pages.get(page) {
@@ -197,7 +201,17 @@ impl World {
         for record in &records {
             after.kind.redo(record.table, record.stamp, &record.body).expect("it fits");
         }
+        after.kind.replay_ended().expect("all pages can be read");
         after
+    }
+
+    /// Checks that each page in the backing belongs to the tree, behind a checkpoint.
+    pub(crate) fn assert_no_page_is_lost(&self) {
+        self.checkpoint(false);
+        let summary = self.kind.pool().check_table(TABLE).expect("a sound tree");
+        let pages = self.memory.pages();
+        let lost: Vec<_> = pages.keys().filter(|page| !summary.pages.contains(page)).collect();
+        assert!(lost.is_empty(), "pages that nothing leads to: {lost:?}");
     }
 
     /// The committed value of a key, read without a lock. `None` if a transaction may be changing it.

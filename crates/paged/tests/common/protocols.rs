@@ -251,3 +251,133 @@ pub(crate) fn declared_keys_are_found_together() {
         assert_eq!(evictions > 0, frames == 16, "{evictions}");
     }
 }
+
+/// The keys of each leaf.
+fn leaves(world: &World) -> Vec<Vec<Vec<u8>>> {
+    let mut session = world.session(8);
+    let mut leaves = Vec::new();
+    session.begin(1);
+    let (mut batch, mut next) = (RangeBatch::default(), Vec::new());
+    batch.most = usize::MAX;
+    loop {
+        let lower = Bound::Included(&next[..]);
+        let range =
+            KindRange { table: TABLE, lower, upper: Bound::Unbounded, is_descending: false };
+        // A batch ends at the end of a leaf.
+        super::until(|| session.part.range(&range, &|| true, &mut batch)).expect("nobody writes");
+        leaves.push((0..batch.len()).map(|at| batch.record(at).0.to_vec()).collect());
+        if batch.is_end {
+            session.end(true);
+            return leaves;
+        }
+        next = batch.next.clone();
+    }
+}
+
+/// Deletes all records of a leaf, each in a transaction of its own.
+fn delete_all(session: &mut Session, keys: &[Vec<u8>]) {
+    for key in keys {
+        session.transact(|tx| tx.put(key, None)).expect("nobody else");
+    }
+}
+
+/// The leaves of a table. The second one has lost all records but `left`, and then the third one all but some.
+/// The others are full.
+fn sparse_leaves(world: &World, left: usize) -> Vec<Vec<Vec<u8>>> {
+    let leaves = leaves(world);
+    let mut session = world.session(3);
+    delete_all(&mut session, leaves[1].get(left..).unwrap_or_default());
+    // A sixteenth deletion would merge the leaf at once.
+    let kept = leaves[2].len() - 15;
+    assert!(leaves.len() > 4 && (2..8).contains(&kept), "{leaves:?}");
+    delete_all(&mut session, &leaves[2][kept..]);
+    leaves
+}
+
+/// The range of the first two records of the third leaf.
+fn sparse_range(leaves: &[Vec<Vec<u8>>]) -> (Bound<&[u8]>, Bound<&[u8]>) {
+    (Bound::Included(&leaves[2][0][..]), Bound::Included(&leaves[2][1][..]))
+}
+
+/// A key between these two records.
+fn phantom(leaves: &[Vec<Vec<u8>>]) -> Vec<u8> {
+    [&leaves[2][0][..], b"+"].concat()
+}
+
+/// A leaf is emptied beside one of which another transaction has read a range.
+pub(crate) fn a_leaf_that_was_read_is_not_merged() {
+    let world = world(120);
+    let leaves = sparse_leaves(&world, usize::MAX);
+    let (mut older, mut younger) = (world.session(1), world.session(2));
+    older.begin(1);
+    let found = older.tx().range(sparse_range(&leaves), usize::MAX).expect("nobody writes");
+    assert_eq!(found.len(), 2);
+    delete_all(&mut younger, &leaves[1]);
+    younger.begin(2);
+    let put = younger.tx().put(&phantom(&leaves), Some(b"phantom"));
+    assert!(is_conflict(put), "the range was read");
+    younger.roll_back();
+    older.end(true);
+    assert!(world.kind.is_unlocked());
+    let put = younger.transact(|tx| tx.put(&phantom(&leaves), Some(b"no phantom")));
+    put.expect("nobody reads");
+    assert_eq!(world.restart(64, 1024, None, 1).content(), world.content());
+}
+
+/// A transaction reads a range of a leaf, and deletes the last record of the leaf before it.
+pub(crate) fn who_merges_a_stretch_keeps_it() {
+    let world = world(120);
+    let leaves = sparse_leaves(&world, 1);
+    let (mut older, mut younger) = (world.session(1), world.session(2));
+    let pages = || world.kind.pool().check_table(TABLE).expect("sound").pages.len();
+    let before = pages();
+    older.begin(1);
+    let found = older.tx().range(sparse_range(&leaves), usize::MAX).expect("nobody writes");
+    assert_eq!(found.len(), 2);
+    older.tx().put(&leaves[1][0], None).expect("nobody else");
+    assert!(pages() < before, "the leaves were merged");
+    younger.begin(2);
+    let put = younger.tx().put(&phantom(&leaves), Some(b"phantom"));
+    assert!(is_conflict(put), "the range was read");
+    younger.roll_back();
+    older.end(true);
+    assert!(world.kind.is_unlocked());
+}
+
+/// Records are inserted at the end and deleted at the front, one at a time or many in one transaction.
+pub(crate) fn a_queue_keeps_few_pages() {
+    for together in [1, 40] {
+        let mut world = World::new(64, 1024, 1);
+        let mut session = world.session(0);
+        let (mut first, mut next) = (0u64, 0u64);
+        for round in 0..60 {
+            for _ in 0..50 {
+                let key = next.to_be_bytes();
+                session.transact(|tx| tx.put(&key, Some(&[7; 40]))).expect("commits");
+                next += 1;
+            }
+            while next - first > 60 {
+                let keys = first..(first + together).min(next);
+                let delete = |tx: &mut super::Tx<'_>| {
+                    keys.clone().try_for_each(|key| tx.put(&key.to_be_bytes(), None))
+                };
+                session.transact(delete).expect("commits");
+                first = keys.end;
+            }
+            let summary = world.kind.pool().check_table(TABLE).expect("sound");
+            assert!(summary.pages.len() < 20, "{round}: {} pages", summary.pages.len());
+            if round % 20 == 7 {
+                let section = world.checkpoint(true);
+                world.assert_no_page_is_lost();
+                let expected = world.content();
+                world = world.restart(64, 1024, Some(&section), round);
+                assert_eq!(world.content(), expected);
+                world.assert_no_page_is_lost();
+                session = world.session(0);
+            }
+        }
+        let after = world.restart(64, 1024, None, 1);
+        assert_eq!(after.content(), world.content());
+        after.assert_no_page_is_lost();
+    }
+}

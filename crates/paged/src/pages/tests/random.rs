@@ -134,7 +134,7 @@ fn a_page_may_be_freed_before_it_was_ever_placed() {
 
 /// On a full disk evictions are refused, a checkpoint is not, and then there is room again.
 #[test]
-fn a_full_disk_refuses_evictions_and_never_a_checkpoint() {
+pub(super) fn a_full_disk_refuses_evictions_and_never_a_checkpoint() {
     let mut world = World::new(1);
     world.disk.set_capacity(Some(4 << 20));
     let full = loop {
@@ -158,6 +158,13 @@ fn a_full_disk_refuses_evictions_and_never_a_checkpoint() {
         }
     }
     assert!(refused > 0, "the disk is full");
+    let others: Vec<u64> = world.pool.pages.lock().keys().copied().skip(6).take(40).collect();
+    let refused = others.into_iter().find(|&page| {
+        world.change(page);
+        world.write(&[page as u32], Purpose::Eviction).is_err()
+    });
+    let refused = refused.expect("each eviction takes a slot");
+    world.write(&[refused as u32], Purpose::Undo).expect("slots are left to rollbacks");
     for _ in 0..5 {
         pages.iter().for_each(|page| world.change(*page));
         world.write(&world.dirty(), Purpose::Checkpoint).expect("slots are held back");

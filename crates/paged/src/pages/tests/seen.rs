@@ -9,6 +9,7 @@ fn seen_by(bug: Bug) -> fn() {
         Bug::PersistedBeforeFlush => random::a_failed_write_or_flush_is_final,
         Bug::StaleNotSeen => damage::a_stale_page_is_found,
         Bug::RoundNotCounted => damage::an_older_block_is_never_taken_for_the_newer_one,
+        Bug::UndoHeldBack => random::a_full_disk_refuses_evictions_and_never_a_checkpoint,
         Bug::OldSlotReused => states::no_state_loses_a_page_that_a_map_names,
         Bug::PageIdTooEarly
         | Bug::FreedTooEarly
@@ -30,6 +31,7 @@ fn every_planted_bug_is_caught() {
         Bug::StaleNotSeen,
         Bug::RoundNotCounted,
         Bug::NewestBlockTaken,
+        Bug::UndoHeldBack,
     ];
     let caught = |bug: &Bug| {
         plant(Some(*bug));

@@ -18,7 +18,8 @@ pub(super) const STORE: StoreId = StoreId(*b"the store's name");
 
 pub(super) fn config(counts: Option<u64>) -> PageStoreConfig {
     let growth_bytes = 16 * PAGE_BYTES as u64;
-    PageStoreConfig { store: STORE, page_bytes: PAGE_BYTES, growth_bytes, held_back: 8, counts }
+    let (page_bytes, held_back, rollback) = (PAGE_BYTES, 8, 4);
+    PageStoreConfig { store: STORE, page_bytes, growth_bytes, held_back, rollback, counts }
 }
 
 /// The bytes of a page after the change with this gsn.
