@@ -89,9 +89,8 @@ impl Pool {
                     // Another thread has evicted it.
                     _ => out.push((page, level)),
                 }
-            } else {
-                let unfreed = Unfreed { table, page, level, has_large };
-                mutant!(self.unfreed.lock().push(unfreed), UnreadNotFreed => return);
+            } else if mutant!(true, UnreadNotFreed => false) {
+                self.unfreed.lock().push(Unfreed { table, page, level, has_large });
             }
         }
     }
