@@ -141,7 +141,7 @@ pub(crate) fn open(
         page_bytes,
         growth_bytes: config.page_growth_bytes,
         held_back: frames as u64 + 1024,
-        rollback: 1024,
+        rollback: frames as u64 + 1024,
         counts: named(&tables)?.map,
     };
     let store = PageStore::open(&**disk, pages)?;

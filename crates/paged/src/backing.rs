@@ -50,10 +50,11 @@ pub trait DirtyFrames: Sync {
 /// What pages are written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Their frames are needed. Room for a checkpoint must be left, and room for rollbacks.
+    /// Their frames are needed by a write. Room for a checkpoint must be left, and room with which others go
+    /// on.
     Eviction,
-    /// Their frames are needed by a rollback or by a start. Room for a checkpoint must be left.
-    Undo,
+    /// Their frames are needed by a read, a rollback or a start. Room for a checkpoint must be left.
+    GoOn,
     /// A checkpoint.
     Checkpoint,
 }
@@ -101,6 +102,20 @@ pub trait Backing: Send + Sync + fmt::Debug {
     /// # Errors
     /// There is no room for another page.
     fn allocate(&self) -> Result<NewPage, BackingError>;
+
+    /// Whether a page that is like its copy may change, as far as room for further copies is known. Never
+    /// waits.
+    fn has_room_for_change(&self) -> bool {
+        true
+    }
+
+    /// Makes room for a page that is about to differ from its copy. May wait.
+    ///
+    /// # Errors
+    /// There is no room.
+    fn admit_change(&self) -> Result<(), BackingError> {
+        Ok(())
+    }
 
     /// Gives the id of a page back whose last change has this stamp.
     fn free(&self, page: u64, stamp: Stamp);

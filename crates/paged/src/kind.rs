@@ -172,14 +172,14 @@ impl Paged {
 
     /// Begins to load a page. `None` if the step should be taken again at once.
     pub(crate) fn arrival(&self, missing: Missing) -> Result<Option<Arc<dyn Arrival>>, TxError> {
-        let loading = self.pool.load(missing, Purpose::Eviction).map_err(TxError::abandon)?;
+        let loading = self.pool.load(missing, Purpose::GoOn).map_err(TxError::abandon)?;
         loading.iter().for_each(|_| self.pool.note_wait());
         Ok(loading.map(|loading| loading as Arc<dyn Arrival>))
     }
 
     /// Loads a page for a rollback or a start. Take the step again.
     pub(crate) fn bring(&self, missing: Missing) -> Result<(), TxError> {
-        match self.pool.load(missing, Purpose::Undo).map_err(TxError::abandon)? {
+        match self.pool.load(missing, Purpose::GoOn).map_err(TxError::abandon)? {
             Some(loading) => Arrival::wait(&*loading),
             None => Ok(()),
         }

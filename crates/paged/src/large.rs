@@ -225,7 +225,7 @@ impl Pool {
         }
         let read = |page| -> Result<LargePage, PoolError> {
             loop {
-                match self.read_large(page, table, Purpose::Undo)? {
+                match self.read_large(page, table, Purpose::GoOn)? {
                     Ok(found) => return Ok(found),
                     Err(loading) => loading.arrive()?,
                 }
@@ -333,7 +333,7 @@ impl LargeReading {
         table: TableId,
     ) -> Result<Option<Arc<Loading>>, PoolError> {
         while let Some(&(page, level)) = self.left.last() {
-            let found = match pool.read_large(page, table, Purpose::Eviction)? {
+            let found = match pool.read_large(page, table, Purpose::GoOn)? {
                 Ok(found) => found,
                 Err(loading) => {
                     let next = self.left.iter().rev().skip(1).take(AHEAD);

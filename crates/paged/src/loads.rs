@@ -270,7 +270,7 @@ impl Pool {
             let loading = match under_way {
                 Some(loading) => loading,
                 None => {
-                    let frame = self.free_frames_for(1, Purpose::Undo)?[0];
+                    let frame = self.free_frames_for(1, Purpose::GoOn)?[0];
                     let loading = self.insert_load(page, table_of_root(page), frame, || true)?;
                     let Some(loading) = loading else { continue };
                     loading

@@ -26,10 +26,10 @@ use crate::locks::{Blocked, Name};
 use crate::log::TableLog;
 use crate::open::Seat;
 use crate::planted;
-use crate::pool::PoolError;
+use crate::pool::{Pool, PoolError};
 use crate::slots::Slots;
 use crate::tables::Table;
-use crate::tree::{KeyPlace, LeafRange, PageLog, Pause, Value, Wanted};
+use crate::tree::{KeyPlace, Leaf, LeafRange, PageLog, Pause, Value, Wanted};
 
 /// Fewest keys of a transaction whose descents are made together.
 const TOGETHER_MIN: usize = 2;
@@ -195,10 +195,11 @@ impl Part {
         let (pool, mut backoff) = (&kind.pool, Backoff::new());
         let mut may_merge = after.is_none();
         loop {
-            let mut leaf = match place.take().and_then(|place| pool.latch_place(place)) {
+            let leaf = match place.take().and_then(|place| pool.latch_place(place)) {
                 Some(leaf) => leaf,
                 None => pool.latch_leaf(id, key)?,
             };
+            let Some(mut leaf) = admitted(pool, leaf)? else { continue };
             let mut claims = Claims { table: &kind.locks, held: &mut *locks };
             if std::mem::take(&mut may_merge) && leaf.is_worth_a_merge() {
                 leaf.release(false);
@@ -327,6 +328,16 @@ impl Part {
         }
         Ok(None)
     }
+}
+
+/// A leaf that may change. `None` if that needed room for a further copy, which there is now.
+fn admitted<'p>(pool: &Pool, leaf: Leaf<'p>) -> Result<Option<Leaf<'p>>, Pause> {
+    if leaf.latched.header().is_dirty() || pool.backing.has_room_for_change() {
+        return Ok(Some(leaf));
+    }
+    leaf.release(false);
+    pool.backing.admit_change()?;
+    Ok(None)
 }
 
 /// Encodes the record of a change. Returns the number of records that it adds.

@@ -216,7 +216,7 @@ impl Pool {
         if self.exists(page) {
             return self.page(page);
         }
-        let frame = self.free_frames_for(1, Purpose::Undo)?[0];
+        let frame = self.free_frames_for(1, Purpose::GoOn)?[0];
         self.begin_page(frame, page, table.id, table.generation());
         self.header(frame).set_state(State::Loaded);
         self.loads.lock().insert(page, Load::Loaded(frame));

@@ -55,6 +55,14 @@ impl Backing for Arc<PageStore> {
         self.allocate_page().map_err(shared)
     }
 
+    fn has_room_for_change(&self) -> bool {
+        self.has_reserve()
+    }
+
+    fn admit_change(&self) -> Result<(), BackingError> {
+        self.have_reserve().map_err(shared)
+    }
+
     fn free(&self, page: u64, stamp: Stamp) {
         self.free_page(PageId(page), stamp);
     }

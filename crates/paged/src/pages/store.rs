@@ -42,7 +42,8 @@ pub struct PageStoreConfig {
     /// Most slots that new pages, evictions and rollbacks leave free. A checkpoint then finds a slot for
     /// each dirty frame. So these are the number of frames, and a batch more.
     pub held_back: u64,
-    /// Most further slots that new pages and evictions leave to rollbacks.
+    /// Most further slots that new pages and writes leave to reads and rollbacks: the number of frames, which
+    /// reads may evict, and a batch more.
     pub rollback: u64,
     /// The round of the map that the MANIFEST names. `None` for an empty store: leftover files are
     /// removed.
@@ -279,9 +280,24 @@ impl PageStore {
         pages.min(self.config.held_back)
     }
 
-    /// Slots that a rollback may need for what it evicts.
+    /// Slots with which reads and rollbacks go on, for what they evict.
     pub(super) fn rollback_slots(&self) -> u64 {
         self.map.placed().min(self.config.rollback)
+    }
+
+    /// Whether all slots that are held back are free.
+    pub(super) fn has_reserve(&self) -> bool {
+        let held_back = self.held_back(0) + self.rollback_slots();
+        self.space.lock().slots.free() >= held_back
+    }
+
+    /// Grows the file until all slots that are held back are free.
+    ///
+    /// # Errors
+    /// [`PagesError::Full`].
+    pub(super) fn have_reserve(&self) -> Result<(), PagesError> {
+        self.check_alive()?;
+        self.have_free(self.held_back(0) + self.rollback_slots())
     }
 
     /// Grows the file until so many slots are free.

@@ -134,7 +134,7 @@ impl PageStore {
         }
         let left = match purpose {
             Purpose::Eviction => held_back + rollback,
-            Purpose::Undo => held_back + mutant!(0, UndoHeldBack => rollback),
+            Purpose::GoOn => held_back + mutant!(0, UndoHeldBack => rollback),
             Purpose::Checkpoint => 0,
         };
         self.have_free(count + left)

@@ -164,7 +164,7 @@ pub(super) fn a_full_disk_refuses_evictions_and_never_a_checkpoint() {
         world.write(&[page as u32], Purpose::Eviction).is_err()
     });
     let refused = refused.expect("each eviction takes a slot");
-    world.write(&[refused as u32], Purpose::Undo).expect("slots are left to rollbacks");
+    world.write(&[refused as u32], Purpose::GoOn).expect("slots are left to rollbacks");
     for _ in 0..5 {
         pages.iter().for_each(|page| world.change(*page));
         world.write(&world.dirty(), Purpose::Checkpoint).expect("slots are held back");
