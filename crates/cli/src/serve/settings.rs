@@ -308,6 +308,25 @@ mod tests {
         assert_eq!((file.log_limit.0, file.max_memory.0), (Some(1 << 30), None));
     }
 
+    /// What a point of consistency waits for is an option, and a field of the file. The option wins.
+    #[test]
+    fn the_form_of_the_point_of_consistency_is_chosen() {
+        let of = |args: &ServeArgs, text: &str| {
+            let file = parse_file(text.as_bytes()).expect("right");
+            engine_settings(args, file, 1).expect("right").quiesce_for
+        };
+        let none = ServeArgs::default();
+        let point_of_consistency = Some(PointArg::Transactions);
+        let asked = ServeArgs { point_of_consistency, ..ServeArgs::default() };
+        assert_eq!(of(&none, "{}"), QuiesceFor::Commits);
+        assert_eq!(of(&asked, "{}"), QuiesceFor::Transactions);
+        let file = "{\"point_of_consistency\": \"transactions\"}";
+        assert_eq!(of(&none, file), QuiesceFor::Transactions);
+        assert_eq!(of(&asked, "{\"point_of_consistency\": \"commits\"}"), QuiesceFor::Transactions);
+        let error = parse_file(b"{\"point_of_consistency\": \"locks\"}").expect_err("no form");
+        assert!(error.contains("point_of_consistency") && error.contains("commits"), "{error}");
+    }
+
     #[test]
     fn a_pace_or_a_limit_of_zero_is_none() {
         let args =

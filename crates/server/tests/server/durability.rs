@@ -531,3 +531,78 @@ fn periods_paces_and_limits_of_checkpoints_are_parameters() {
         assert!(refused.contains(name), "{refused}");
     }
 }
+
+/// The journals that suffice for the checkpoints of a scheme, the least first.
+const JOURNALS: [&str; 2] = ["redo", "undo-redo"];
+
+/// Each scheme serves clients, and opens what the one before it has left when it was killed.
+#[test]
+fn every_scheme_serves_and_goes_on_from_any_other() {
+    let names: Vec<&str> = stillpoint::checkpoint_schemes().map(|(name, _)| name).collect();
+    let mut disk = SimDisk::new(1);
+    let (large, larger) = ("l".repeat(100_000), "m".repeat(200_000));
+    let due = "9000000000000";
+    // The first scheme goes on from the last one, too.
+    for (life, name) in names.iter().chain(&names[..1]).enumerate() {
+        let open = |journal: &&str| {
+            let mut settings = on(&disk, Durability::Strict);
+            settings.checkpoint = (*name).to_owned();
+            settings.journal = (*journal).to_owned();
+            Engine::open(settings).ok()
+        };
+        let engine = JOURNALS.iter().find_map(open).unwrap_or_else(|| panic!("{name} opens"));
+        let server = TestServer::around(config(), engine, None);
+        let mut c = server.client();
+        let mut ask = |words: &[&str]| c.call(words);
+        if life > 0 {
+            let last = (life - 1).to_string();
+            assert_eq!(ask(&["GET", "small"]), Value::bulk(&last), "{name}");
+            assert_eq!(ask(&["GET", "after"]), Value::bulk(&last), "{name}");
+            assert_eq!(ask(&["GET", "renamed"]), Value::bulk(&large), "{name}");
+            assert_eq!(ask(&["GET", "grown"]), Value::bulk(&larger), "{name}");
+            for key in ["renamed", "due"] {
+                assert_eq!(ask(&["PEXPIRETIME", key]).int().to_string(), due, "{name}: {key}");
+            }
+            assert_eq!(ask(&["EXISTS", "deleted", "source"]), Value::Int(0), "{name}");
+            assert_eq!(ask(&["DBSIZE"]), Value::Int(5), "{name}");
+        }
+        let life = life.to_string();
+        for words in [
+            &["SET", "small", "before"][..],
+            &["SET", "deleted", "v"],
+            &["SET", "source", &large],
+            &["SET", "grown", "g"],
+            &["SET", "due", "d"],
+        ] {
+            assert_eq!(ask(words), Value::ok(), "{name}");
+        }
+        assert_eq!(ask(&["PEXPIREAT", "source", due]), Value::Int(1), "{name}");
+        let takes_checkpoints = *name != "none";
+        if takes_checkpoints {
+            assert_eq!(ask(&["SAVE"]), Value::ok(), "{name}");
+        }
+        assert_eq!(ask(&["SET", "small", &life]), Value::ok());
+        assert_eq!(ask(&["DEL", "deleted"]), Value::Int(1));
+        assert_eq!(ask(&["RENAME", "source", "renamed"]), Value::ok());
+        assert_eq!(ask(&["SET", "grown", &larger]), Value::ok());
+        assert_eq!(ask(&["PEXPIREAT", "due", due]), Value::Int(1), "{name}");
+        if takes_checkpoints {
+            assert_eq!(ask(&["SAVE"]), Value::ok(), "{name}");
+        }
+        assert_eq!(ask(&["SET", "after", &life]), Value::ok());
+        if takes_checkpoints {
+            assert_eq!(shown_as(&mut c, "checkpoint_scheme"), *name);
+            let ms = |c: &mut Client, field: &str| -> f64 {
+                shown_as(c, field).parse().expect("milliseconds")
+            };
+            let (last, ready) =
+                (ms(&mut c, "checkpoint_last_ms"), ms(&mut c, "checkpoint_last_ready_ms"));
+            // Only this scheme copies records after the capture.
+            let copies = *name == "piggyback";
+            assert!(ready >= last && (!copies || ready > last), "{name}: {last}, then {ready} ms");
+            let stops = ["naive", "naive:partial"].contains(name);
+            assert!(!stops || ms(&mut c, "checkpoint_last_stopped_ms") > 0.0, "{name}");
+        }
+        disk = disk.kill();
+    }
+}
