@@ -11,13 +11,13 @@ use stillpoint_format::log::WriteOp;
 use stillpoint_format::manifest::Manifest;
 use stillpoint_io::{Clock, Disk, go_behind, in_parallel, spawn};
 use stillpoint_journal::{KeptWrite, ReceiveWrites, ReplayOperation, scan_receiving};
-use stillpoint_store::{Store, TableId, WaitingWrites};
+use stillpoint_store::{Loader, Store, TableId, WaitingWrites};
 use stillpoint_sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::error::RecoveryError;
 use crate::plan::{Plan, plan_with};
 use crate::progress::{Progress, Stage};
-use crate::run::{RecoverySummary, loaders, unknown_kind};
+use crate::run::{RecoverySummary, unknown_kind};
 
 /// Bytes of memory that a record takes beside its entry in a block, about: its cell's header and its
 /// entry in the index.
@@ -176,10 +176,22 @@ pub(crate) fn gather(
     Ok(Some(gatherers.into_iter().map(|of| of.waiting).collect()))
 }
 
+/// Sorts the writes that wait, before clients need many of them.
+pub(crate) fn sort_waiting(store: &Store, threads: usize) -> Result<(), RecoveryError> {
+    let jobs = (0..threads).map(|at| move || store.sort_waiting((at, threads)));
+    in_parallel("load", jobs.collect())?;
+    Ok(())
+}
+
 /// Has the writes enter the store whose keys no record of a checkpoint has brought in. The threads leave
-/// the CPU time to others.
-pub(crate) fn enter_waiting(store: &Arc<Store>, threads: usize) -> Result<(), RecoveryError> {
-    let loaders = loaders(store, threads)?;
+/// the CPU time to others. There may be fewer of them: after a flush of tables, the threads of the load
+/// still wait for their last reads.
+pub(crate) fn enter_waiting(store: &Arc<Store>, wanted: usize) -> Result<(), RecoveryError> {
+    let loaders: Vec<Loader> = (0..wanted).map_while(|_| Loader::new(Arc::clone(store))).collect();
+    let threads = loaders.len();
+    if threads == 0 {
+        return Err(RecoveryError::NoSlot { wanted, found: 0 });
+    }
     let entering = spawn("load", move || {
         go_behind();
         let jobs = loaders.into_iter().enumerate();

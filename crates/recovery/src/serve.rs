@@ -18,7 +18,7 @@ use stillpoint_store::{
 use stillpoint_sync::{mutant, planted};
 
 use crate::error::RecoveryError;
-use crate::gather::{RECORD_BYTES, enter_waiting, gather};
+use crate::gather::{RECORD_BYTES, enter_waiting, gather, sort_waiting};
 use crate::load::Loading;
 use crate::plan::Plan;
 use crate::progress::Progress;
@@ -214,9 +214,11 @@ impl Remaining {
             })
             .collect();
         let (chain, watched) = (self.chain.clone(), progress.clone());
-        let loading = spawn("load", move || {
+        let (sorted, threads) = (Arc::clone(store), self.threads);
+        let loading = spawn("load", move || -> Result<LoadSummary, RecoveryError> {
             go_behind();
-            chain.load(visitors, &watched)
+            sort_waiting(&sorted, threads)?;
+            Ok(chain.load(visitors, &watched)?)
         })?;
         let mut has_ended = false;
         while !loading.is_finished() {

@@ -191,6 +191,15 @@ impl Store {
         self.catalog.note_unloaded(true);
     }
 
+    /// Sorts the writes that wait, so that no transaction has to do that. The first number of `share` tells
+    /// which thread this is, and the second how many share the work. Without this call, who first needs a
+    /// partition of the writes sorts it.
+    pub fn sort_waiting(&self, share: (usize, usize)) {
+        if let Some(unentered) = self.unloaded.unentered() {
+            unentered.pending.sort(share);
+        }
+    }
+
     /// Sets the bytes of memory that are kept for records that are not loaded yet.
     pub fn reserve_for_load(&self, bytes: usize) {
         self.unloaded.reserve(bytes);

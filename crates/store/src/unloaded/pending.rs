@@ -297,6 +297,13 @@ impl Pending {
         Some((partition, order))
     }
 
+    /// Makes the orders of a share of the partitions.
+    pub(crate) fn sort(&self, (first, step): (usize, usize)) {
+        for number in (first..PARTITIONS).step_by(step) {
+            self.sorted(number);
+        }
+    }
+
     /// Whether writes of a key with this hash may wait. Makes no order.
     pub(crate) fn may_have(&self, hash: u64) -> bool {
         self.partitions.get(partition_of(hash)).is_some_and(|of| {
