@@ -82,7 +82,7 @@ pub(crate) fn scan_with(
     start: &ReplayStart,
     logs: Option<u8>,
 ) -> Result<Logs, ScanError> {
-    scan_by(disk, incarnations, start, logs, |disk, input| scan(disk, input))
+    scan_by(disk, incarnations, start, logs, scan)
 }
 
 /// Scans as `by` says.

@@ -309,11 +309,10 @@ impl<'a> Round<'a> {
         // goes first.
         let base = call.base as usize;
         let is_long = conn.start.saturating_sub(base) >= LONG_REQUEST_BYTES;
-        let may_run_again =
-            self.plan.waits_for_room
-                || self.met_lock
-                || self.runs_again
-                || !self.shared.keyspace.has_all();
+        let may_run_again = self.plan.waits_for_room
+            || self.met_lock
+            || self.runs_again
+            || !self.shared.keyspace.has_all();
         if is_long && !is_grouped && !may_run_again && is_last(self.plan, i, conn) {
             conn.drop_request(base);
         }
