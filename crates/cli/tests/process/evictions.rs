@@ -17,7 +17,7 @@ use crate::common::{Client, Serving, wait_for};
 const SECONDS: u64 = 6;
 const CLIENTS: u64 = 3;
 /// Keys of each client. Memory has room for half of them, about.
-const KEYS: u64 = 50_000;
+const KEYS: u64 = 70_000;
 /// Commands that a client sends at once.
 const TOGETHER: usize = 16;
 const FILLED_TOGETHER: usize = 500;
@@ -180,7 +180,7 @@ fn start(data: &Path, durability: &str) -> Serving {
         data,
         &[
             ["--durability", durability],
-            ["--max-memory", "24MiB"],
+            ["--max-memory", "32MiB"],
             ["--max-memory-policy", "allkeys-lru"],
             ["--checkpoint-every", "86400s"],
         ]

@@ -315,6 +315,9 @@ impl LongThread {
 
     /// A command that waits, is to be tried again, and that this thread may take.
     fn due(&self, queue: &mut Queue, mine: impl Fn(&Parked) -> bool) -> Option<Parked> {
+        if queue.waiting.is_empty() {
+            return None;
+        }
         let now_ns = self.shared.config.clock.monotonic_ns();
         let is_due = |parked: &&Parked| parked.next_ns() <= now_ns;
         let at = queue.waiting.iter().take_while(is_due).position(mine)?;
