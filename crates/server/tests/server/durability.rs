@@ -538,7 +538,10 @@ const JOURNALS: [&str; 2] = ["redo", "undo-redo"];
 /// Each scheme serves clients, and opens what the one before it has left when it was killed.
 #[test]
 fn every_scheme_serves_and_goes_on_from_any_other() {
-    let names: Vec<&str> = stillpoint::checkpoint_schemes().map(|(name, _)| name).collect();
+    // SIREN keeps the databases in tables of its own kind, which no other scheme opens.
+    let of_records = |name: &&str| !name.starts_with("siren");
+    let names = stillpoint::checkpoint_schemes().map(|(name, _)| name).filter(of_records);
+    let names: Vec<&str> = names.collect();
     let mut disk = SimDisk::new(1);
     let (large, larger) = ("l".repeat(100_000), "m".repeat(200_000));
     let due = "9000000000000";
