@@ -155,7 +155,7 @@ fn each_scheme_loses_nothing_at_a_failing_call() {
     let settings = matrix().into_iter().filter(|it| it.durability != Durability::Relaxed);
     for (at, setting) in settings.enumerate() {
         fail_calls(&setting, |calls| match share {
-            Some((k, n)) => (1 + ((k + at) % n) as u64, n),
+            Some((k, n)) => (1 + ((k + at) % n) as u64 % calls, n),
             None => (1 + 37 * at as u64 % calls, calls as usize),
         });
     }
