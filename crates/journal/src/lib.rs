@@ -13,6 +13,8 @@
 
 mod closing;
 #[cfg(not(any(loom, shuttle)))]
+mod content;
+#[cfg(not(any(loom, shuttle)))]
 mod cut;
 #[cfg(not(any(loom, shuttle)))]
 mod error;
@@ -40,6 +42,8 @@ mod segments;
 mod workers;
 
 #[cfg(not(any(loom, shuttle)))]
+pub use content::{KeptWrite, OperationRecord, ReceiveWrites, ReplayOperation};
+#[cfg(not(any(loom, shuttle)))]
 pub use error::JournalError;
 #[cfg(not(any(loom, shuttle)))]
 pub use holds::{Hold, Holder};
@@ -54,7 +58,4 @@ pub use reader::{
     SegmentBegin, scan, scan_accepting_loss, scan_receiving, segment_begin,
 };
 #[cfg(not(any(loom, shuttle)))]
-pub use replay::{
-    KeptWrite, Merge, OperationRecord, PartitionOf, ReceiveWrites, Replay, ReplayCall,
-    ReplayOperation, ReplayOptions, ReplayWrite, Round,
-};
+pub use replay::{Merge, PartitionOf, Replay, ReplayCall, ReplayOptions, ReplayWrite, Round};

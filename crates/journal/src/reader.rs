@@ -25,10 +25,10 @@
 mod beyond;
 mod chain;
 mod cutting;
-mod error;
+pub(crate) mod error;
 mod listing;
 mod loss;
-mod segment;
+pub(crate) mod segment;
 mod tails;
 mod walk;
 
@@ -58,7 +58,7 @@ use listing::list_segments;
 use loss::Judge;
 use walk::{Hearing, walk_all};
 
-use crate::replay::{KeptWrite, ReceiveWrites, ReplayOperation};
+use crate::content::{KeptWrite, ReceiveWrites, ReplayOperation};
 
 /// The records that the loaded checkpoint holds already.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

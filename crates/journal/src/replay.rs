@@ -14,16 +14,13 @@ use std::fmt;
 use std::path::PathBuf;
 
 use parking_lot::Mutex;
+use stillpoint_format::DecodeError;
 use stillpoint_format::log::{
-    Batch, BatchReader, CallReader, CallToRepeat, LoggedCall, LoggedOperation, Record, RecordKind,
-    Step, TransactionEnd, Write, WriteIter,
+    Batch, BatchReader, CallReader, CallToRepeat, Record, RecordKind, Step, Write,
 };
-use stillpoint_format::{DecodeError, LogGsn};
 use stillpoint_io::in_parallel;
 
-pub(crate) use unordered::Kept;
-pub use unordered::{KeptWrite, ReceiveWrites};
-
+use crate::content::{Content, ReplayOperation};
 use crate::reader::{
     Chain, LogOffset, Logs, ReadBuffer, ScanError, SegmentFile, Walked, after, damaged_since,
 };
@@ -71,28 +68,6 @@ pub struct ReplayWrite<'a> {
     pub epoch: u64,
     /// The write of the record.
     pub write: Write<'a>,
-}
-
-/// A kept record that holds more than writes to the memory store.
-#[derive(Clone, Debug)]
-pub struct ReplayOperation<'a> {
-    /// The record's gsn.
-    pub gsn: u64,
-    /// The log that holds the record.
-    pub log: u8,
-    /// Content of the record, without its writes.
-    pub record: OperationRecord<'a>,
-}
-
-/// The content of a record beyond its writes to the memory store.
-#[derive(Clone, Debug)]
-pub enum OperationRecord<'a> {
-    /// An operation, or the undo of one.
-    Operation(LoggedOperation<'a>),
-    /// The end of the transaction that began with this record.
-    End(LogGsn, TransactionEnd),
-    /// The call that a transaction was. The transaction's writes are among those of the round.
-    Call(LoggedCall<'a>),
 }
 
 /// A kept record that holds a call instead of writes.
@@ -579,45 +554,6 @@ impl Decoder<'_> {
             decoded.lane[partition].push(ReplayWrite { gsn, log, epoch, write });
         }
         Ok(())
-    }
-}
-
-/// What a kept record holds for a replay.
-struct Content<'w> {
-    operation: Option<OperationRecord<'w>>,
-    /// The writes of a commit to the memory store. `None` if there was no commit, or if a checkpoint has
-    /// them.
-    writes: Option<WriteIter<'w>>,
-}
-
-impl<'w> Content<'w> {
-    /// `is_loaded` says that the checkpoint has the writes.
-    #[inline]
-    fn of(record: &Record<'w>, is_loaded: bool, with_calls: bool) -> Result<Self, DecodeError> {
-        let written = |writes| Some(writes).filter(|_| !is_loaded);
-        let (operation, writes) = match record.kind {
-            RecordKind::Writes => (None, written(record.writes())),
-            RecordKind::End => {
-                let end = record.end()?;
-                let ended = OperationRecord::End(end.transaction, end.outcome);
-                let is_aborted = end.outcome == TransactionEnd::Aborted;
-                (Some(ended), written(end.writes).filter(|_| !is_aborted))
-            }
-            // Calls are read in the order of their batch, and before-images were split off before.
-            RecordKind::Scheme
-            | RecordKind::Call
-            | RecordKind::UndoWrites
-            | RecordKind::UndoCommand => (None, None),
-            RecordKind::Operation | RecordKind::Undo => {
-                (Some(OperationRecord::Operation(record.operation()?)), None)
-            }
-            RecordKind::Command if is_loaded && !with_calls => (None, None),
-            RecordKind::Command => {
-                let (call, writes) = record.command()?;
-                (with_calls.then_some(OperationRecord::Call(call)), written(writes))
-            }
-        };
-        Ok(Self { operation, writes })
     }
 }
 

@@ -1,122 +1,20 @@
 //! The replay of a start that serves at once: what the logs have written waits beside the store, and
 //! enters it with the load.
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use stillpoint_format::hash::KeyHasher;
-use stillpoint_format::log::WriteOp;
 use stillpoint_format::manifest::Manifest;
 use stillpoint_io::{Clock, Disk, go_behind, in_parallel, spawn};
-use stillpoint_journal::{KeptWrite, ReceiveWrites, ReplayOperation, scan_receiving};
+use stillpoint_journal::scan_receiving;
 use stillpoint_store::{Loader, Store, TableId, WaitingWrites};
-use stillpoint_sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::error::RecoveryError;
+use crate::gathered::{Gathered, gatherers};
 use crate::plan::{Plan, plan_with};
 use crate::progress::{Progress, Stage};
-use crate::run::{RecoverySummary, unknown_kind};
-
-/// Bytes of memory that a record takes beside its entry in a block, about: its cell's header and its
-/// entry in the index.
-pub(crate) const RECORD_BYTES: u64 = 32;
-
-/// The writes of the logs, gathered while the logs were scanned.
-#[derive(Debug)]
-pub(crate) struct Gathered {
-    gatherers: Vec<Gatherer>,
-    commits: u64,
-}
-
-/// One gathering thread.
-#[derive(Debug)]
-pub(crate) struct Gatherer {
-    waiting: WaitingWrites,
-    hasher: KeyHasher,
-    /// The generation of each table, by its number.
-    generations: Arc<[Option<u32>]>,
-    writes: u64,
-    stale: u64,
-    /// Bytes of memory for the writes, and for the records that they may become.
-    bytes: usize,
-    /// The part of these bytes that `left` knows.
-    told: usize,
-    /// Bytes of memory that are left for the writes of all threads.
-    left: Arc<AtomicUsize>,
-    is_full: bool,
-}
-
-impl Gatherer {
-    /// Tells the other threads what this one takes.
-    fn tell(&mut self) {
-        let more = self.bytes + self.waiting.bytes() - self.told;
-        self.told += more;
-        // Relaxed: a count.
-        let fits = |left: usize| left.checked_sub(more);
-        self.is_full |= self.left.fetch_update(Relaxed, Relaxed, fits).is_err();
-    }
-}
-
-impl ReceiveWrites for Gatherer {
-    type Error = RecoveryError;
-
-    #[inline]
-    fn write(&mut self, kept: &KeptWrite<'_>) -> Result<(), RecoveryError> {
-        let (table, generation) = (kept.write.table, kept.write.generation);
-        let now = self.generations.get(usize::from(table)).copied().flatten();
-        match now.map(|now| generation.cmp(&now)) {
-            Some(Ordering::Equal) => self.writes += 1,
-            Some(Ordering::Less) => {
-                self.stale += 1;
-                return Ok(());
-            }
-            Some(Ordering::Greater) | None => {
-                let (log, gsn) = (kept.log, kept.gsn);
-                return Err(RecoveryError::NewerTable { log, gsn, table, generation });
-            }
-        }
-        if self.is_full {
-            return Ok(());
-        }
-        let hash = self.hasher.hash(table, kept.write.key);
-        let held = self.waiting.bytes();
-        self.waiting.push(hash, kept.gsn, (TableId(table), generation), kept.encoded);
-        self.bytes += WaitingWrites::PLACE_BYTES;
-        if matches!(kept.write.op, WriteOp::Put { .. }) {
-            self.bytes += kept.encoded.len() + RECORD_BYTES as usize;
-        }
-        if self.waiting.bytes() != held {
-            self.tell();
-        }
-        Ok(())
-    }
-
-    fn operation(&mut self, operation: &ReplayOperation<'_>) -> Result<(), RecoveryError> {
-        Err(unknown_kind(operation))
-    }
-}
-
-/// Receivers for so many threads, which have these bytes of memory together.
-fn gatherers(manifest: &Manifest, (threads, left_bytes): (usize, usize)) -> Vec<Gatherer> {
-    let last = manifest.tables.iter().map(|table| table.id).max().unwrap_or(0);
-    let generation = |id| manifest.table(id).map(|table| table.generation);
-    let generations: Arc<[Option<u32>]> = (0..=last).map(generation).collect();
-    let left = Arc::new(AtomicUsize::new(left_bytes));
-    let gatherer = |_| Gatherer {
-        waiting: WaitingWrites::default(),
-        hasher: KeyHasher::new(manifest.hash_seed),
-        generations: generations.clone(),
-        writes: 0,
-        stale: 0,
-        bytes: 0,
-        told: 0,
-        left: left.clone(),
-        is_full: false,
-    };
-    (0..threads).map(gatherer).collect()
-}
+use crate::run::RecoverySummary;
 
 /// As [`plan`](crate::plan), with these bytes of memory for a start that [serves at once](crate::run_served). The
 /// writes of the logs are gathered while the logs are scanned, so that they are read once.

@@ -17,6 +17,8 @@ mod error;
 #[cfg(not(shuttle))]
 mod gather;
 #[cfg(not(shuttle))]
+mod gathered;
+#[cfg(not(shuttle))]
 mod load;
 #[cfg(not(shuttle))]
 mod newer;

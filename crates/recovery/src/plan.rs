@@ -12,7 +12,7 @@ use stillpoint_journal::{
 use stillpoint_sync::{mutant, planted};
 
 use crate::error::RecoveryError;
-use crate::gather::Gathered;
+use crate::gathered::Gathered;
 use crate::newer::newer_checkpoints;
 
 /// The plan of a recovery.

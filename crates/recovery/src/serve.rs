@@ -18,7 +18,8 @@ use stillpoint_store::{
 use stillpoint_sync::{mutant, planted};
 
 use crate::error::RecoveryError;
-use crate::gather::{RECORD_BYTES, enter_waiting, gather, sort_waiting};
+use crate::gather::{enter_waiting, gather, sort_waiting};
+use crate::gathered::RECORD_BYTES;
 use crate::load::Loading;
 use crate::plan::Plan;
 use crate::progress::Progress;

@@ -173,7 +173,7 @@ impl Store {
         &self.unloaded
     }
 
-    /// Begins a load while which the store is served: `records` has what is not in the store yet, and
+    /// Begins a load while which the store is served. `records` has what is not in the store yet, and
     /// `waiting` has what the logs have written since. Call this before the first worker is made. The
     /// records take about so many `bytes` of memory, which nobody else gets.
     ///

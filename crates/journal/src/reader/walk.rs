@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use stillpoint_format::LogGsn;
 use stillpoint_format::ident::StoreId;
-use stillpoint_format::log::EndCause;
+use stillpoint_format::log::{Batch, EndCause};
 use stillpoint_io::{Disk, in_parallel};
 use stillpoint_sync::atomic::{AtomicU64, Ordering};
 
@@ -15,7 +15,7 @@ use super::error::ScanError;
 use super::listing::{Named, PerLog};
 use super::loss::Judge;
 use super::segment::{LogOffset, SegmentFile, after};
-use crate::replay::{Kept, ReceiveWrites};
+use crate::content::{Kept, ReceiveWrites};
 
 /// Bytes that a thread reads at once.
 pub(crate) const WINDOW_BYTES: usize = 4 << 20;
@@ -90,6 +90,17 @@ pub(crate) struct Hearing<R> {
     pub(crate) commits: u64,
     /// Whether the receiver takes no more, or a record could not be decoded.
     pub(crate) is_over: bool,
+}
+
+impl<R: ReceiveWrites> Hearing<R> {
+    fn hear(&mut self, all: &Kept, file: &SegmentFile, batch: &Batch<'_>) {
+        if !self.is_over {
+            match all.hand_on(file, batch, &mut self.receiver) {
+                Ok(commits) => self.commits += commits,
+                Err(_) => self.is_over = true,
+            }
+        }
+    }
 }
 
 /// Scans all segments with several threads. Keeps the order. Hands the writes of all valid records on,
@@ -177,11 +188,8 @@ impl Job<'_> {
         let settled = |dep: LogGsn| {
             dep.gsn <= entry.gsn_floor || dep.gsn <= self.input.start.position(dep.log)
         };
-        let all = Kept {
-            log: named.log,
-            gsns: (position, u64::MAX),
-            start_epoch: self.input.start.epoch,
-        };
+        let gsns = (position, u64::MAX);
+        let all = Kept { log: named.log, gsns, start_epoch: self.input.start.epoch };
         let mut begin = file.begin();
         let mut needs = Dependencies::default();
         let mut told = file.begin().offset;
@@ -209,12 +217,10 @@ impl Job<'_> {
                 needs.add(batch.deps().filter(|&dep| !settled(dep)), at, batch.last_gsn());
             }
             needs.named_max = batch.deps().map(|dep| dep.gsn).fold(needs.named_max, u64::max);
-            let hearing = hearing.as_deref_mut().filter(|of| !of.is_over);
-            if let Some(hearing) = hearing.filter(|_| batch.last_gsn() > position) {
-                match all.hand_on(&file, batch, &mut hearing.receiver) {
-                    Ok(commits) => hearing.commits += commits,
-                    Err(_) => hearing.is_over = true,
-                }
+            if batch.last_gsn() > position
+                && let Some(hearing) = hearing.as_deref_mut()
+            {
+                hearing.hear(&all, &file, batch);
             }
             if at.offset - told >= WINDOW_BYTES as u64 {
                 self.tell(at.offset - told);

@@ -7,47 +7,14 @@
 use std::ops::ControlFlow;
 
 use parking_lot::Mutex;
-use stillpoint_format::log::{Batch, Record, RecordKind, Write};
 use stillpoint_io::in_parallel;
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::{Content, ReplayOperation};
-use crate::reader::{Chain, Logs, Received, ScanError, SegmentFile, Walked, damaged_since};
+use crate::content::{Kept, ReceiveWrites};
+use crate::reader::{Chain, Logs, Received, ScanError, Walked, damaged_since};
 
 /// Bytes that a thread reads at once. They are decoded from a cache of the processor.
 const WINDOW_BYTES: usize = 512 << 10;
-
-/// A kept write, in no order.
-#[derive(Clone, Debug)]
-pub struct KeptWrite<'a> {
-    /// The record's gsn. Of the writes to a key, the one with the greatest gsn is the last.
-    pub gsn: u64,
-    /// The log that holds the record.
-    pub log: u8,
-    /// The write.
-    pub write: Write<'a>,
-    /// The bytes of the write, as [`WriteIter::behind`](stillpoint_format::log::WriteIter::behind) takes
-    /// them.
-    pub encoded: &'a [u8],
-}
-
-/// A receiver of kept writes, for one thread.
-pub trait ReceiveWrites: Send {
-    /// Why a receiver takes no more.
-    type Error: From<ScanError> + Send;
-
-    /// Receives a write.
-    ///
-    /// # Errors
-    /// The replay ends with this error.
-    fn write(&mut self, write: &KeptWrite<'_>) -> Result<(), Self::Error>;
-
-    /// Receives a record on a table of another kind, or the end of a transaction on such tables.
-    ///
-    /// # Errors
-    /// The replay ends with this error.
-    fn operation(&mut self, operation: &ReplayOperation<'_>) -> Result<(), Self::Error>;
-}
 
 impl Logs {
     /// Hands all kept writes on, with one thread for each receiver. Calls are left out. `told` gets the
@@ -124,53 +91,5 @@ impl Logs {
             }
             _ => Ok(commits),
         }
-    }
-}
-
-/// The records of a log that count.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Kept {
-    pub(crate) log: u8,
-    /// Those above the first gsn and up to the second.
-    pub(crate) gsns: (u64, u64),
-    /// A checkpoint has the writes of earlier epochs.
-    pub(crate) start_epoch: u64,
-}
-
-impl Kept {
-    /// Hands the kept writes of a batch on. Returns the number of commits.
-    pub(crate) fn hand_on<R: ReceiveWrites>(
-        &self,
-        file: &SegmentFile,
-        batch: &Batch<'_>,
-        receiver: &mut R,
-    ) -> Result<u64, R::Error> {
-        let malformed = |source| file.malformed(source);
-        let (log, mut commits) = (self.log, 0);
-        for record in batch.records() {
-            let record = record.map_err(malformed)?;
-            let is_kept = record.gsn > self.gsns.0 && record.gsn <= self.gsns.1;
-            if !is_kept || record.kind == RecordKind::Call {
-                continue;
-            }
-            let split = record.before_images().map_err(malformed)?;
-            let record: Record<'_> = split.map_or(record, |(_, record)| record);
-            let is_loaded = record.epoch < self.start_epoch;
-            let content = Content::of(&record, is_loaded, false).map_err(malformed)?;
-            let gsn = record.gsn;
-            if let Some(record) = content.operation {
-                receiver.operation(&ReplayOperation { gsn, log, record })?;
-            }
-            let Some(mut writes) = content.writes else { continue };
-            commits += 1;
-            loop {
-                let (left, _) = writes.undecoded();
-                let Some(write) = writes.next() else { break };
-                let write = write.map_err(malformed)?;
-                let encoded = &left[..left.len() - writes.undecoded().0.len()];
-                receiver.write(&KeptWrite { gsn, log, write, encoded })?;
-            }
-        }
-        Ok(commits)
     }
 }

@@ -110,7 +110,7 @@ impl Default for WaitingWrites {
 impl WaitingWrites {
     /// Bytes of memory that a write takes beside those of [`bytes`](Self::bytes) once its key has been
     /// asked for.
-    pub const PLACE_BYTES: usize = size_of::<Place>() + size_of::<u32>();
+    pub const PLACE_BYTES: usize = size_of::<WriteLocation>() + size_of::<u32>();
 
     /// Appends a write to a key with this [hash](crate::Store::hash), in the form that
     /// [`WriteIter::behind`] takes. Its bytes were decoded before.
@@ -134,7 +134,7 @@ impl WaitingWrites {
 
 /// Where a write lies in its partition.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct WriteLocation {
     hash: u64,
     chunk: u32,
     at: u32,
@@ -143,7 +143,7 @@ struct Place {
 /// The places of a partition's writes, by hash. Those of one hash are in the order of their gsns.
 #[derive(Debug)]
 struct Order {
-    places: Vec<Place>,
+    places: Vec<WriteLocation>,
     /// For each of a power of two ranges of hashes, the first place; and the number of places.
     starts: Vec<u32>,
 }
@@ -155,7 +155,7 @@ impl Order {
             let mut at = 0;
             while let Some(head) = bytes.get(at..).and_then(<[u8]>::first_chunk) {
                 let Head { hash, gsn, len, .. } = Head::decode(head);
-                found.push((Place { hash, chunk: chunk as u32, at: at as u32 }, gsn));
+                found.push((WriteLocation { hash, chunk: chunk as u32, at: at as u32 }, gsn));
                 at += HEAD_BYTES + len as usize;
             }
         }
@@ -169,7 +169,7 @@ impl Order {
             order.starts[bucket] += order.starts[bucket - 1];
         }
         let mut next = order.starts.clone();
-        let mut sorted = vec![(Place::default(), 0); found.len()];
+        let mut sorted = vec![(WriteLocation::default(), 0); found.len()];
         for (place, gsn) in found {
             let slot = &mut next[order.bucket(place.hash)];
             sorted[*slot as usize] = (place, gsn);
@@ -191,10 +191,11 @@ impl Order {
     }
 
     fn bytes(&self) -> usize {
-        self.places.capacity() * size_of::<Place>() + self.starts.capacity() * size_of::<u32>()
+        self.places.capacity() * size_of::<WriteLocation>()
+            + self.starts.capacity() * size_of::<u32>()
     }
 
-    fn of_hash(&self, hash: u64) -> &[Place] {
+    fn of_hash(&self, hash: u64) -> &[WriteLocation] {
         let bucket = self.bucket(hash);
         let (from, to) = (self.starts[bucket] as usize, self.starts[bucket + 1] as usize);
         let of_bucket = &self.places[from..to];
@@ -205,7 +206,7 @@ impl Order {
 }
 
 /// The head of a write, and the write.
-fn head_at<'a>(chunks: &'a [Vec<u8>], place: &Place) -> (Head, &'a [u8]) {
+fn head_at<'a>(chunks: &'a [Vec<u8>], place: &WriteLocation) -> (Head, &'a [u8]) {
     let bytes = &chunks[place.chunk as usize][place.at as usize..];
     let (head, bytes) = bytes.split_first_chunk().expect("a head precedes each write");
     let head = Head::decode(head);
@@ -220,7 +221,7 @@ struct Partition {
 }
 
 impl Partition {
-    fn write_at(&self, place: &Place) -> (Head, Write<'_>) {
+    fn write_at(&self, place: &WriteLocation) -> (Head, Write<'_>) {
         let (head, encoded) = head_at(&self.chunks, place);
         let (table, generation) = head.table;
         let write = WriteIter::behind((table.0, generation), encoded).next();
