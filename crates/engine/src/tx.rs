@@ -453,8 +453,7 @@ impl<'t> Tx<'t> {
     /// [`TxError::NotLocked`] if `parent` was read without its lock: pass it on, and the transaction
     /// runs again with the lock. [`TxError::NotLoaded`] if the record is on the disk: pass it on, too. The
     /// transaction gives its locks back, loads the record, and runs again. [`TxError::NoKeysUnder`] if
-    /// `parent` is not in memory. Else as for
-    /// [`key`](Self::key), but never [`TxError::NotDeclared`].
+    /// `parent` is not in memory. Else as for [`key`](Self::key), but never [`TxError::NotDeclared`].
     ///
     /// # Panics
     /// If the transaction has no slot `parent`.
