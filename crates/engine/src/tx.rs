@@ -445,9 +445,8 @@ impl<'t> Tx<'t> {
 
     /// Locks a key that only holders of the lock of `parent` ever lock, and returns its slot. The
     /// lock is exclusive if that of `parent` is. A transaction with declared keys may find such
-    /// keys on the way: no cycle of waits goes through them. Both keys are in tables in memory.
-    ///
-    /// A new record has room for a value of `value_len` bytes.
+    /// keys on the way: no cycle of waits goes through them. Both keys are in tables in memory. A
+    /// new record has room for a value of `value_len` bytes.
     ///
     /// # Errors
     /// [`TxError::NotLocked`] if `parent` was read without its lock: pass it on, and the transaction
