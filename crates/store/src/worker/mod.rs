@@ -322,9 +322,8 @@ impl Worker {
         let driver = local.store.driver();
         mutant!(in driver; PhaseReadBeforeLocks => driver.note_phase(local.number));
         transaction.begin_declared(keys.start);
-        if local.tables.has_unloaded {
-            local.missed.in_run = false;
-        }
+        // Also after the load: the last run that missed a record may have been during it.
+        local.missed.in_run = false;
         transaction.keys.check(keys.clone())?;
         let reads_one =
             keys.len() == 1 && transaction.keys.declared()[keys.start].mode == Mode::Read;
