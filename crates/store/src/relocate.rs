@@ -18,7 +18,7 @@
 //! changes, and the old block is as good as the new one until it is free. The lock is taken only of a
 //! record that seems to have a block in a slab that is to leave.
 //!
-//! A call moves a bounded number of bytes, a few cells in each read section.
+//! A call moves a bounded number of bytes, a few cells or a part of a large value in each read section.
 
 use stillpoint_sync::atomic::Ordering::{Acquire, Relaxed};
 use stillpoint_sync::lock_word::{self, Priority};
@@ -39,6 +39,8 @@ use crate::table::Table;
 const CELLS_PER_SECTION: usize = 32;
 /// Bytes after which a read section ends.
 const BYTES_PER_SECTION: usize = 64 << 10;
+/// Bytes of a large value that are copied while its lock is held. What is left moves when slabs are chosen anew.
+const LARGE_BYTES_MAX: usize = 8 << 20;
 /// Bytes that a call copies, and cells that it looks at, about.
 const BYTES_PER_CALL: usize = 512 << 10;
 const CELLS_PER_CALL: usize = 4096;
@@ -89,8 +91,8 @@ impl Participant {
         true
     }
 
-    /// Has all records move to other cells.
-    #[cfg(all(test, shuttle))]
+    /// Has all records and blocks move elsewhere, as far as they may.
+    #[cfg(any(feature = "planted-bugs", all(test, shuttle)))]
     pub(crate) fn relocate_all(&mut self) {
         let store = self.store.clone();
         if let Some(mut moves) = store.moves.try_lock()
@@ -262,7 +264,8 @@ impl Participant {
         let cache = &mut self.cache;
         let mut bytes = 0;
         if let Some(old) = blob
-            && let Ok((new, copied)) = blob::moved(memory, cache, table.owner, old)
+            && let Ok((new, copied)) =
+                blob::moved(memory, cache, table.owner, (old, LARGE_BYTES_MAX))
         {
             cell.record().set_table(new.table);
             self.reclaim.retire_blob(table.owner, old);

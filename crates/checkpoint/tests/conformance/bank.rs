@@ -170,7 +170,8 @@ impl Client {
             40..60 => self.open_or_close(),
             60..75 => self.undeclared_transfer(),
             75..79 => self.blob(),
-            79..82 => self.abandoned(),
+            79..81 => self.abandoned(),
+            81 => self.worker.relocate_all(),
             _ => self.read(),
         }
     }

@@ -29,6 +29,8 @@ const PAUSES: usize = 40;
 struct Action {
     writes: Vec<(u16, Vec<u8>, What)>,
     commits: bool,
+    /// Whether records move to other cells before, as far as the scheme allows it.
+    moves: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -76,7 +78,8 @@ fn deed(rng: &SeededRng) -> Action {
         };
         (table, key, what)
     };
-    Action { writes: (0..rng.below(4) + 1).map(write).collect(), commits: rng.below(8) != 0 }
+    let writes = (0..rng.below(4) + 1).map(write).collect();
+    Action { writes, commits: rng.below(8) != 0, moves: rng.below(12) == 0 }
 }
 
 fn deeds(rng: &SeededRng, most: u64) -> Vec<Action> {
@@ -112,6 +115,9 @@ pub(crate) fn rename(
 
 fn run(worker: &mut Worker, deeds: &[Action]) {
     for deed in deeds {
+        if deed.moves {
+            worker.relocate_all();
+        }
         let done = worker.transact(|tx| {
             for (table, key, what) in &deed.writes {
                 let table = TableId(*table);

@@ -60,11 +60,9 @@ fn schemes_with(bug: Bug) -> &'static [&'static str] {
         Bug::StatusLost | Bug::CopyNotAwaited => &[],
         // The pool of these worlds is large. The models of the store have a small one.
         Bug::ExceededUnclaimed => &[],
-        // Nothing is relocated in so small a store. The models of the store do it all the time.
-        Bug::RelocatedWithoutStatus
-        | Bug::RelocatedWithoutMark
-        | Bug::RelocatedNotReplaced
-        | Bug::RelocatedUnclaimed => &[],
+        Bug::RelocatedWithoutMark => &["calc:partial", "naive:partial", "fuzzy:partial"],
+        Bug::RelocatedNotReplaced => &["calc", "calc:partial", "naive", "fuzzy"],
+        Bug::RelocatedWithoutStatus | Bug::RelocatedUnclaimed => &["calc", "calc:partial"],
         _ => &["calc"],
     }
 }

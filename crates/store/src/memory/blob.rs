@@ -265,12 +265,12 @@ fn is_leaving_chunk(memory: &Memory, number: u64) -> bool {
 }
 
 /// The same value in a new table, and the bytes that were copied from blocks that are to be moved
-/// elsewhere. Chunks that other values share stay.
+/// elsewhere, `most` of them, about. Chunks that other values share stay.
 pub(crate) fn moved(
     memory: &Memory,
     cache: &mut CellCache,
     owner: u32,
-    old: Blob,
+    (old, most): (Blob, usize),
 ) -> Result<(Blob, usize), MemoryLimit> {
     let is_shared = is_shared(memory, old);
     let kept = mutant!(deadline(memory, old), DeadlineNotMoved => 0);
@@ -283,7 +283,7 @@ pub(crate) fn moved(
     for index in 0..chunk_count(old.len) {
         let number = chunk_of(from, index);
         let chunk = memory.arena.cell(number);
-        let number = if !is_shared && is_leaving_chunk(memory, number) {
+        let number = if !is_shared && copied < most && is_leaving_chunk(memory, number) {
             let bytes = CHUNK_BYTES.min(old.len - index * CHUNK_BYTES);
             match new_chunk(memory, cache, owner, bytes) {
                 Ok(new) => {
@@ -378,6 +378,8 @@ mod tests {
     use std::sync::Arc;
     use stillpoint_sync::ReadSections;
 
+    const ALL: usize = usize::MAX;
+
     fn create(memory: &Memory, cache: &mut CellCache, value: &[u8]) -> Result<Blob, MemoryLimit> {
         let blob = allocate(memory, cache, 1, (value.len(), 0))?;
         fill(memory, blob, 0, value);
@@ -447,12 +449,44 @@ mod tests {
         let (_, blob) = kept.into_iter().find(leaves).expect("a value of which the chunks leave");
         assert!(is_leaving(&memory, blob));
         let patch = patched(&memory, &mut cache, 1, blob, 0, &[2; 10]).expect("memory");
-        let (moved_once, copied) = moved(&memory, &mut cache, 1, blob).expect("memory");
+        let (moved_once, copied) = moved(&memory, &mut cache, 1, (blob, ALL)).expect("memory");
         assert_eq!(copied, CHUNK_BYTES, "two chunks are those of the patched value, too");
         release(&memory, &mut cache, blob);
         assert!(!is_leaving(&memory, moved_once) && !is_leaving(&memory, patch));
-        assert_eq!(moved(&memory, &mut cache, 1, moved_once).expect("memory").1, 0);
+        assert_eq!(moved(&memory, &mut cache, 1, (moved_once, ALL)).expect("memory").1, 0);
         assert_eq!(bytes_of(&memory, moved_once), value);
+    }
+
+    /// A value of many blocks moves in parts.
+    #[test]
+    fn a_long_value_moves_a_part_at_a_time() {
+        let memory =
+            Memory::new(64 << 20, 1, &Arc::default(), ReadSections::new(1)).expect("address space");
+        let mut cache = CellCache::default();
+        let value: Vec<u8> = (0..20 * CHUNK_BYTES).map(|at| (at / 7) as u8).collect();
+        let beside = vec![1; CHUNK_BYTES];
+        // Each block of the value lies among others, which go.
+        let blob = allocate(&memory, &mut cache, 1, (0, 0)).expect("memory");
+        let (mut blob, mut others) = (blob, Vec::new());
+        for part in value.chunks(CHUNK_BYTES) {
+            let longer = patched(&memory, &mut cache, 1, blob, blob.len, part).expect("memory");
+            release(&memory, &mut cache, std::mem::replace(&mut blob, longer));
+            let other = || create(&memory, &mut cache, &beside).expect("memory");
+            others.extend(std::iter::repeat_with(other).take(15));
+        }
+        others.into_iter().for_each(|other| release(&memory, &mut cache, other));
+        cache.drain(&memory.arena);
+        memory.arena.choose_leaving().expect("most slabs are nearly empty");
+        let mut steps = 0;
+        while is_leaving(&memory, blob) {
+            let most = 2 * CHUNK_BYTES;
+            let (now, copied) = moved(&memory, &mut cache, 1, (blob, most)).expect("memory");
+            assert!((1..=3 * CHUNK_BYTES).contains(&copied), "{copied} bytes at once");
+            release(&memory, &mut cache, std::mem::replace(&mut blob, now));
+            assert_eq!(bytes_of(&memory, blob), value);
+            steps += 1;
+        }
+        assert!(steps > 3, "{steps} steps");
     }
 
     /// Patches keep a deadline, and another deadline keeps the chunks.

@@ -10,7 +10,7 @@ use crate::memory::cell::Record;
 use crate::memory::value::ValueRef;
 use crate::record::{Ranges, RecordChange};
 use crate::txn::LockedKey;
-use crate::txn::pending::{NONE, OpKind, Pending, Splices};
+use crate::txn::pending::{NONE, Op, OpKind, Pending, Splices};
 
 /// A transaction that is about to commit, with all its locks held.
 #[derive(Debug)]
@@ -131,17 +131,22 @@ impl<'a> Change<'a> {
         match op.kind {
             OpKind::Put => Self::Put { label: pending.label(op), value: pending.bytes(op) },
             OpKind::Splice => unreachable!("a splice follows a put"),
-            OpKind::Share => {
-                let (label, blob) = (pending.label(op), pending.shared(op).expect("it is one"));
-                Self::Share { label, value: ValueRef::large(memory, blob, label) }
-            }
             OpKind::Delete => Self::Delete,
             OpKind::Patch => Self::Patch(Patches { pending, next: first }),
-            OpKind::Until => {
-                let ranges = Patches { pending, next: op.next };
-                Self::Until { deadline: pending.deadline(op), ranges }
-            }
+            OpKind::Share | OpKind::Until => Self::of_label(memory, pending, op),
         }
+    }
+
+    /// The change equal to an operation on label or blocks alone. In a call of its own, so that
+    /// [`of`](Self::of) is inlined.
+    #[cold]
+    fn of_label(memory: &'a Memory, pending: &'a Pending, op: &Op) -> Self {
+        if let Some(blob) = pending.shared(op) {
+            let label = pending.label(op);
+            return Self::Share { label, value: ValueRef::large(memory, blob, label) };
+        }
+        let ranges = Patches { pending, next: op.next };
+        Self::Until { deadline: pending.deadline(op), ranges }
     }
 }
 

@@ -460,6 +460,14 @@ impl Worker {
         self.guarded(|worker| worker.local.relocate())
     }
 
+    /// As [`relocate`](Self::relocate), for records and blocks of all slabs, so that tests need no large
+    /// store. Moves some of them.
+    #[cfg(feature = "planted-bugs")]
+    pub fn relocate_all(&mut self) {
+        self.idle();
+        self.guarded(|worker| worker.local.relocate_all());
+    }
+
     /// Whether the next call of [`idle`](Self::idle) reclaims cells for which a checkpoint was awaited.
     /// A caller with nothing else to do then calls it at once.
     #[inline]

@@ -87,12 +87,13 @@ impl Arena {
         Some(self.mark_leaving(&mut pools, chosen))
     }
 
-    /// Chooses all slabs of records to leave.
-    #[cfg(all(test, shuttle))]
+    /// Chooses all slabs of records and of blocks to leave.
+    #[cfg(any(feature = "planted-bugs", all(test, shuttle)))]
     pub(crate) fn choose_all(&self) -> Leaving {
         let mut pools = self.pools.lock();
         let slabs = (0..self.slabs()).filter_map(|index| Some((index, self.slab(index)?)));
-        let chosen = slabs.filter(|(_, slab)| slab.is_of_records()).map(|(index, _)| index);
+        let moves = |slab: &Slab| slab.is_of_records() || slab.kind == Kind::Block as u8;
+        let chosen = slabs.filter(|(_, slab)| moves(slab)).map(|(index, _)| index);
         self.mark_leaving(&mut pools, chosen.collect())
     }
 
