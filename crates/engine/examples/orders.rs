@@ -127,7 +127,7 @@ fn archived(
     })
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let mut out = std::io::stdout().lock();
     let directory = tempfile::tempdir()?;
     let engine = Engine::open(config(directory.path()))?;

@@ -232,6 +232,7 @@ fn recover(
         clock,
         progress,
     )?;
+    kind_replay.end()?;
     store.set_max_memory_bytes(config.store_memory_bytes());
     Ok((store, kind_replay, (recovered, None)))
 }

@@ -756,7 +756,7 @@ impl Tx<'_> {
         self.parts.as_deref_mut().expect("a place in a part is of a transaction with parts")
     }
 
-    #[cold]
+    #[inline(never)]
     fn value_on_all(&mut self, slot: Slot) -> Option<ValueRef<'_>> {
         match self.place(slot) {
             KeyLocation::Memory(slot) => self.memory.value(slot),
@@ -764,7 +764,7 @@ impl Tx<'_> {
         }
     }
 
-    #[cold]
+    #[inline(never)]
     fn put_on_all(&mut self, slot: Slot, tag: u8, value: &[u8]) -> Result<(), TxError> {
         match self.place(slot) {
             KeyLocation::Memory(slot) => {
@@ -775,7 +775,7 @@ impl Tx<'_> {
         }
     }
 
-    #[cold]
+    #[inline(never)]
     fn patch_on_all(&mut self, slot: Slot, offset: usize, bytes: &[u8]) -> Result<(), TxError> {
         match self.place(slot) {
             KeyLocation::Memory(slot) => {
@@ -786,7 +786,7 @@ impl Tx<'_> {
         }
     }
 
-    #[cold]
+    #[inline(never)]
     fn key_on_all(&mut self, table: TableId, key: &[u8], mode: Mode) -> Result<Slot, TxError> {
         let parts = self.parts.as_deref_mut().expect("called with parts");
         if let Some(kind) = parts.kinds.of(table) {

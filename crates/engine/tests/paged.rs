@@ -11,6 +11,8 @@ mod histories;
 mod large;
 #[path = "paged/offline.rs"]
 mod offline;
+#[path = "../examples/orders.rs"]
+mod orders;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -83,6 +85,11 @@ fn fill(session: &mut Session, table: TableId, seed: u64) -> Records {
         }
     }
     records
+}
+
+#[test]
+fn the_example_with_an_archive_runs() {
+    orders::main().expect("a directory");
 }
 
 #[test]

@@ -11,14 +11,21 @@
 //! 7 large:  page 8, level 1, bytes behind the header
 //! 8 freed:  page 8
 //! 9 merge:  left 8, right 8, parent 8, separator, image of the left page
+//! 10 patch:   page 8, key, for each range: offset 2, length 2, bytes before, bytes after
+//! 11 restore: page 8, key, for each range: offset 2, length 2, bytes
 //!
 //! key, separator: length 2, bytes     value: 0, or 1, tag 1, length 4, bytes
 //!                                            or 2, tag 1, length 4, reference of a large value
 //! image: words at the begin 2, first word of the heap 2, both parts as words of 8 bytes
 //! ```
-//! A change holds the value before it, so its undo needs nothing else. Changes of structure are not
+//! A change holds the value before it, so its undo needs nothing else. A *patch* is a change of some bytes of
+//! a value, whose length and tag stay. The undo of a patch *restores* these bytes. Changes of structure are not
 //! undone. The record *kept* stands for their undo. A page of a [large value](crate::large) has one record.
 //! The undo of that record frees the page.
+
+mod ranges;
+
+pub use ranges::{PatchedRange, PatchedRanges};
 
 use crate::bytes::Cursor;
 use crate::error::{DecodeCause, DecodeError};
@@ -36,6 +43,8 @@ const PURGE: u8 = 6;
 const LARGE: u8 = 7;
 const FREED: u8 = 8;
 const MERGE: u8 = 9;
+const PATCH: u8 = 10;
+const RESTORE: u8 = 11;
 
 const ABSENT: u8 = 0;
 const PRESENT: u8 = 1;
@@ -78,6 +87,13 @@ pub enum ToUndo<'a> {
         before: LoggedValue<'a>,
         /// The value after.
         after: LoggedValue<'a>,
+    },
+    /// Some bytes of the value of a key become those before.
+    Patch {
+        /// The key.
+        key: &'a [u8],
+        /// The bytes.
+        ranges: PatchedRanges<'a>,
     },
     /// Nothing: a change of structure stays.
     Structure,
@@ -171,6 +187,24 @@ pub enum PageRecord<'a> {
         /// Content of the left page.
         image: PageImage<'a>,
     },
+    /// Some bytes of the value of a key have changed.
+    Patch {
+        /// The page that had the key.
+        page: u64,
+        /// The key.
+        key: &'a [u8],
+        /// The bytes.
+        ranges: PatchedRanges<'a>,
+    },
+    /// Some bytes of the value of a key are again what they were before a patch.
+    Restore {
+        /// The page that had the key.
+        page: u64,
+        /// The key.
+        key: &'a [u8],
+        /// The bytes, as *before*.
+        ranges: PatchedRanges<'a>,
+    },
 }
 
 /// The words of a page, without the unused ones between slots and heap.
@@ -251,7 +285,58 @@ impl<'a> PageRecord<'a> {
                 put_key(out, separator);
                 image.encode(out);
             }
+            Self::Patch { page, key, ranges } => {
+                put_pages(out, PATCH, &[*page]);
+                put_key(out, key);
+                out.extend_from_slice(ranges.bytes);
+            }
+            Self::Restore { page, key, ranges } => {
+                put_pages(out, RESTORE, &[*page]);
+                put_key(out, key);
+                ranges.put_before(out);
+            }
         }
+    }
+
+    /// The pages that the record changes, but for those that it makes or frees.
+    pub fn changed_pages(&self) -> [Option<u64>; 2] {
+        match *self {
+            Self::Change { page, .. }
+            | Self::Undo { page, .. }
+            | Self::Patch { page, .. }
+            | Self::Restore { page, .. }
+            | Self::Purge { page, .. } => [Some(page), None],
+            Self::Split { left, parent, .. } | Self::Merge { left, parent, .. } => {
+                [Some(left), Some(parent)]
+            }
+            Self::Raise { root, .. } => [Some(root), None],
+            Self::Kept | Self::Large { .. } | Self::Freed { .. } => [None, None],
+        }
+    }
+
+    /// Appends the record of a change: a patch, if it is shorter than both values.
+    pub fn encode_change(
+        page: u64,
+        key: &[u8],
+        [before, after]: [LoggedValue<'_>; 2],
+        out: &mut Vec<u8>,
+    ) {
+        if let (Some(old), Some(new)) = (before, after)
+            && old.bytes.len() == new.bytes.len()
+            && old.bytes.len() <= usize::from(u16::MAX)
+            && (old.tag, old.is_large, new.is_large) == (new.tag, false, false)
+        {
+            let start = out.len();
+            put_pages(out, PATCH, &[page]);
+            put_key(out, key);
+            let begin = out.len();
+            PatchedRanges::put_between(old.bytes, new.bytes, out);
+            if out.len() - begin < 2 * old.bytes.len() {
+                return;
+            }
+            out.truncate(start);
+        }
+        PageRecord::Change { page, key, before, after }.encode(out);
     }
 
     /// The record in these bytes.
@@ -296,6 +381,16 @@ impl<'a> PageRecord<'a> {
                 separator: key(&mut rest)?,
                 image: image(&mut rest)?,
             },
+            PATCH => Self::Patch {
+                page: rest.u64()?,
+                key: key(&mut rest)?,
+                ranges: PatchedRanges::decode(&mut rest, true)?,
+            },
+            RESTORE => Self::Restore {
+                page: rest.u64()?,
+                key: key(&mut rest)?,
+                ranges: PatchedRanges::decode(&mut rest, false)?,
+            },
             code => {
                 let value = u64::from(code);
                 return Err(rest.error(DecodeCause::Unknown { field: "code", value }));
@@ -312,7 +407,7 @@ impl<'a> ToUndo<'a> {
     /// What the undo of a record needs of its bytes: a begin of them.
     pub fn part_of(record: &'a [u8]) -> &'a [u8] {
         let bytes = match record.first() {
-            Some(&CHANGE) => record.len(),
+            Some(&CHANGE | &PATCH) => record.len(),
             Some(&LARGE) => 1 + 8,
             _ => 1,
         };
@@ -332,6 +427,13 @@ impl<'a> ToUndo<'a> {
                 }
                 _ => unreachable!("the code of a change"),
             },
+            PATCH => {
+                rest.u64()?;
+                Ok(Self::Patch {
+                    key: key(&mut rest)?,
+                    ranges: PatchedRanges::decode(&mut rest, true)?,
+                })
+            }
             SPLIT | RAISE | PURGE | MERGE => Ok(Self::Structure),
             LARGE => Ok(Self::Large { page: rest.u64()? }),
             code => {
@@ -442,6 +544,16 @@ mod tests {
             PageRecord::Large { page: 7, level: 1, bytes: &[1; 16] },
             PageRecord::Freed { page: 7 },
             PageRecord::Merge { left: 1, right: 2, parent: 3, separator: b"s", image },
+            PageRecord::Patch {
+                page: 7,
+                key: b"key",
+                ranges: PatchedRanges { bytes: &[1, 0, 2, 0, 3, 4, 5, 6], has_after: true },
+            },
+            PageRecord::Restore {
+                page: 7,
+                key: b"key",
+                ranges: PatchedRanges { bytes: &[1, 0, 2, 0, 3, 4], has_after: false },
+            },
         ]
     }
 
@@ -465,9 +577,19 @@ mod tests {
                     PageRecord::Freed { page }.encode(&mut undo);
                     assert!(undo.len() <= ToUndo::part_of(&bytes).len());
                 }
-                (PageRecord::Undo { .. } | PageRecord::Kept | PageRecord::Freed { .. }, found) => {
-                    assert!(found.is_err(), "an undo is never undone");
+                (PageRecord::Patch { key, ranges, .. }, found) => {
+                    assert_eq!(found, Ok(ToUndo::Patch { key, ranges }));
+                    let mut undo = Vec::new();
+                    PageRecord::Restore { page: 1, key, ranges }.encode(&mut undo);
+                    assert!(undo.len() <= ToUndo::part_of(&bytes).len());
                 }
+                (
+                    PageRecord::Undo { .. }
+                    | PageRecord::Kept
+                    | PageRecord::Freed { .. }
+                    | PageRecord::Restore { .. },
+                    found,
+                ) => assert!(found.is_err(), "an undo is never undone"),
                 (_, found) => assert_eq!(found, Ok(ToUndo::Structure)),
             }
         }
@@ -492,6 +614,98 @@ mod tests {
         samples()[0].encode(&mut bytes);
         let expected = b"\x01\x09\0\0\0\0\0\0\0\x03\0key\0\x01\x07\x05\0\0\0value";
         assert_eq!(bytes, expected, "as specified");
+    }
+
+    /// The value after a patch, or before it.
+    fn patched(value: &[u8], ranges: PatchedRanges<'_>, is_undone: bool) -> Vec<u8> {
+        let mut value = value.to_vec();
+        for PatchedRange { offset, before, after } in ranges.iter() {
+            let (from, to) = if is_undone { (after, before) } else { (before, after) };
+            let bytes = &mut value[offset..offset + from.len()];
+            assert_eq!(bytes, from);
+            bytes.copy_from_slice(to);
+        }
+        value
+    }
+
+    #[test]
+    fn a_change_of_some_bytes_is_a_patch() {
+        for length in 0..40 {
+            let before: Vec<u8> = (0..length).collect();
+            for (first, second) in (0..length).flat_map(|a| (a..length).map(move |b| (a, b))) {
+                let mut after = before.clone();
+                after[usize::from(first)] ^= 0x80;
+                after[usize::from(second)] ^= 0x40;
+                let values = [&before, &after].map(|bytes| Some(StoredValue::in_leaf(7, bytes)));
+                let mut bytes = Vec::new();
+                PageRecord::encode_change(5, b"key", values, &mut bytes);
+                match PageRecord::decode(&bytes).expect("a record") {
+                    PageRecord::Patch { page: 5, key: b"key", ranges } => {
+                        assert_eq!(patched(&before, ranges, false), after);
+                        assert_eq!(patched(&after, ranges, true), before);
+                        let mut undo = Vec::new();
+                        PageRecord::Restore { page: 5, key: b"key", ranges }.encode(&mut undo);
+                        let Ok(PageRecord::Restore { ranges: bare, .. }) =
+                            PageRecord::decode(&undo)
+                        else {
+                            panic!("an undo");
+                        };
+                        let both = bare.iter().zip(ranges.iter());
+                        for (bare, range) in both {
+                            assert_eq!((bare.offset, bare.before), (range.offset, range.before));
+                            assert!(bare.after.is_empty());
+                        }
+                        assert_eq!(bare.iter().count(), ranges.iter().count());
+                        assert!(ranges.iter().count() == 2 || second - first < 16);
+                    }
+                    PageRecord::Change { before, after, .. } => {
+                        assert_eq!([before, after], values);
+                        assert!(length < 12, "two bytes of {length}");
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn other_changes_hold_both_values() {
+        let value = |tag, bytes| Some(StoredValue::in_leaf(tag, bytes));
+        let long = &[7; 40][..];
+        for values in [
+            [value(1, long), value(2, long)],
+            [value(1, long), value(1, &long[1..])],
+            [value(1, long), None],
+            [None, value(1, long)],
+            [value(1, &[1; 20]), value(1, &[2; 20])],
+            [Some(LARGE_VALUE), Some(LARGE_VALUE)],
+        ] {
+            let mut bytes = Vec::new();
+            PageRecord::encode_change(5, b"key", values, &mut bytes);
+            let [before, after] = values;
+            let change = PageRecord::Change { page: 5, key: b"key", before, after };
+            assert_eq!(PageRecord::decode(&bytes), Ok(change));
+        }
+        let mut same = Vec::new();
+        PageRecord::encode_change(5, b"key", [value(1, long); 2], &mut same);
+        let ranges = PatchedRanges { bytes: b"", has_after: true };
+        assert_eq!(
+            PageRecord::decode(&same),
+            Ok(PageRecord::Patch { page: 5, key: b"key", ranges })
+        );
+    }
+
+    #[test]
+    fn ranges_ascend_and_are_whole() {
+        for ranges in [
+            &[0, 0, 0, 0][..],
+            &[0, 0, 1, 0, 1],
+            &[1, 0, 1, 0, 1, 2, 1, 0, 1, 0, 1, 2],
+            &[1, 0, 1, 0, 1, 2, 0],
+        ] {
+            let bytes = [&[PATCH][..], &[0; 8], &[1, 0, b'k'], ranges].concat();
+            assert!(PageRecord::decode(&bytes).is_err(), "{ranges:?}");
+        }
     }
 
     #[test]

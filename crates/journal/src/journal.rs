@@ -267,8 +267,8 @@ pub trait Journal: Send + Sync + fmt::Debug {
         body_bytes: u64,
     ) -> Result<Stamp, JournalError>;
 
-    /// Gives room back that was set aside for a body of this many bytes.
-    fn give_back(&self, log: u8, body_bytes: u64);
+    /// Gives room back that was set aside for bodies of this many bytes each.
+    fn give_back(&self, log: u8, bodies: &mut dyn Iterator<Item = u64>);
 
     /// Flushes everything that was appended to the log before the call. Returns the greatest
     /// flushed gsn. Concurrent callers share flushes.

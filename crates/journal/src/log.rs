@@ -268,9 +268,10 @@ impl Log {
         }
     }
 
-    /// Gives room back that was set aside and is not needed.
-    pub(crate) fn give_back(&self, body_bytes: u64) {
-        self.unpin_after(&mut self.append.lock(), body_bytes);
+    /// Gives room back that was set aside for records with such bodies, and is not needed.
+    pub(crate) fn give_back(&self, bodies: &mut dyn Iterator<Item = u64>) {
+        let mut state = self.append.lock();
+        bodies.for_each(|body_bytes| self.unpin_after(&mut state, body_bytes));
     }
 
     fn unpin_after(&self, state: &mut Appender, body_bytes: u64) {

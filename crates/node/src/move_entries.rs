@@ -2,7 +2,8 @@
 //! in private words and then stored in the node.
 
 use stillpoint_format::node::{
-    ENTRY_GHOST, Insertions, NodeKind, OWNER_WORDS, WORD_LAST_CHILD, WORD_LAST_COUNT, WORD_OWNER,
+    ENTRY_GHOST, Insertions, NODE_HEADER_WORDS, NodeKind, OWNER_WORDS, Slot, WORD_LAST_CHILD,
+    WORD_LAST_COUNT, WORD_OWNER, entry_words,
 };
 use stillpoint_mem::words;
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -85,6 +86,9 @@ impl Node<'_> {
         trimmed: bool,
         buffers: &mut Buffers,
     ) -> Result<(), NodeError> {
+        if !trimmed && self.prefix_bytes() == from.prefix_bytes() {
+            return self.push_words_from(from, slot);
+        }
         let Buffers { key, value } = buffers;
         key.clear();
         from.read_key(slot, key);
@@ -100,6 +104,26 @@ impl Node<'_> {
         if entry.flags & ENTRY_GHOST != 0 {
             self.count_ghosts(1);
         }
+        Ok(())
+    }
+
+    /// Appends the words of another node's entry, whose keys have as long a prefix.
+    fn push_words_from(&self, from: &Node<'_>, slot: usize) -> Result<(), NodeError> {
+        let slot = from.slot(slot);
+        let entry = from.entry(slot);
+        let count = entry_words(slot.rest_bytes.into(), entry.capacity_bytes.into());
+        let start = self.allocate(count, 1)?;
+        let old = &from.words[usize::from(slot.start)..][..count];
+        for (to, from) in self.words[start..].iter().zip(old) {
+            // Relaxed: see `Node::set_word`.
+            to.store(from.load(Relaxed), Relaxed);
+        }
+        let mut space = self.space();
+        let own = Slot { start: start as u16, ..slot };
+        self.set_word(NODE_HEADER_WORDS + usize::from(space.slots), own.pack());
+        space.slots += 1;
+        space.ghosts += u16::from(entry.flags & ENTRY_GHOST != 0);
+        self.set_space(space);
         Ok(())
     }
 

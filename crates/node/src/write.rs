@@ -5,6 +5,7 @@ use stillpoint_format::node::{
     WORD_LAST_CHILD, entry_words, node_key_bytes_max,
 };
 use stillpoint_mem::words;
+use stillpoint_sync::atomic::Ordering::Relaxed;
 
 use crate::error::NodeError;
 use crate::node::{Node, value_start};
@@ -207,8 +208,10 @@ impl Node<'_> {
         self.write_entry(start, rest, content);
         let mut space = self.space();
         let first = NODE_HEADER_WORDS + slot;
-        for at in (first..NODE_HEADER_WORDS + usize::from(space.slots)).rev() {
-            self.set_word(at + 1, self.word(at));
+        let moved = &self.words[first..=NODE_HEADER_WORDS + usize::from(space.slots)];
+        for pair in moved.windows(2).rev() {
+            // Relaxed: see `set_word`.
+            pair[1].store(pair[0].load(Relaxed), Relaxed);
         }
         let (start, rest_bytes) = (start as u16, rest.len() as u16);
         self.set_word(first, Slot { start, rest_bytes, head: head_of(rest) }.pack());
@@ -224,15 +227,17 @@ impl Node<'_> {
         self.add_garbage(entry_words(usize::from(old.rest_bytes), capacity_bytes));
         let mut space = self.space();
         space.slots -= 1;
-        for at in slot..usize::from(space.slots) {
-            self.set_word(NODE_HEADER_WORDS + at, self.word(NODE_HEADER_WORDS + at + 1));
+        let moved = NODE_HEADER_WORDS + slot..=NODE_HEADER_WORDS + usize::from(space.slots);
+        for pair in self.words[moved].windows(2) {
+            // Relaxed: see `set_word`.
+            pair[0].store(pair[1].load(Relaxed), Relaxed);
         }
         self.set_space(space);
     }
 
     /// Allocates `needed` words of the heap, and leaves room for `slots` more slots. Returns where
     /// these words begin. May move entries.
-    fn allocate(&self, needed: usize, slots: usize) -> Result<usize, NodeError> {
+    pub(crate) fn allocate(&self, needed: usize, slots: usize) -> Result<usize, NodeError> {
         let needed_bytes = (needed + slots) * 8;
         if self.contiguous_bytes() < needed_bytes {
             if self.free_bytes() < needed_bytes {

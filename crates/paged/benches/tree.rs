@@ -1,4 +1,5 @@
-//! Point reads, declared batches of reads, insertions and scans of a paged table that fits its pool.
+//! Point reads, declared batches of reads, insertions, updates, scans and replay of a
+//! paged table that fits its pool.
 //!
 //! `cargo bench -p stillpoint-paged -- [RECORDS] [KEYS OF A BATCH]`: one thread, values of 100 bytes, keys
 //! of 8 bytes in random order, pages of 16 KiB. Reads are without a lock, or each is a transaction with
@@ -43,6 +44,29 @@ fn lock(part: &mut dyn KindPart, key: &[u8]) -> u32 {
     }
 }
 
+/// Repeats the records of insertions and updates on empty pages.
+#[expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
+fn measure_replay(frames: usize, records: u64) {
+    let world = World::new(frames, PAGE_BYTES, 1);
+    let mut session = world.session(0);
+    for number in 0..2 * records {
+        let key = key(number % records);
+        session.transact(|tx| tx.put(&key, Some(&[(number / records) as u8; 100]))).expect("room");
+    }
+    let after = World::new(frames, PAGE_BYTES, 1);
+    let logs = world.logs.lock();
+    let start = RealClock.monotonic_ns();
+    for record in &logs.records {
+        after.kind.redo(record.table, record.stamp, &record.body).expect("it fits");
+    }
+    let seconds = (RealClock.monotonic_ns() - start) as f64 / 1e9;
+    let (count, bytes) = (logs.records.len(), logs.records.iter().map(|record| record.body.len()));
+    let (rate, per_s) = (count as f64 / seconds / 1e6, bytes.sum::<usize>() as f64 / seconds / 1e6);
+    println!(
+        "records replayed: {rate:.3} M/s, {per_s:.0} MB/s of bodies ({count} in {seconds:.2} s)"
+    );
+}
+
 fn main() {
     let mut arguments = std::env::args().skip(1).filter_map(|argument| argument.parse().ok());
     let records: u64 = arguments.next().unwrap_or(1_000_000);
@@ -72,6 +96,14 @@ fn main() {
             out.clear();
             assert!(part.value(slot, &mut out).is_some() && out.len() == 100);
             part.release(None);
+        }
+    });
+    measure("updates of eight bytes", records, || {
+        for number in 0..records {
+            let mut value = [7; 100];
+            value[40..48].copy_from_slice(&number.to_le_bytes());
+            let key = key(rng.below(records));
+            session.transact(|tx| tx.put(&key, Some(&value))).expect("commits");
         }
     });
     let (mut keys, mut slots) = (KeyList::default(), Vec::new());
@@ -106,4 +138,6 @@ fn main() {
         assert_eq!(found, records);
         part.release(None);
     });
+    drop(part);
+    measure_replay(frames, records.min(500_000));
 }

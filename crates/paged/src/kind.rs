@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use stillpoint_format::Stamp;
 use stillpoint_format::ident::StoreId;
-use stillpoint_format::page_log::{LoggedValue, PageRecord, ToUndo};
+use stillpoint_format::page_log::{LoggedValue, PageRecord, PatchedRanges, ToUndo};
 use stillpoint_io::Disk;
 use stillpoint_sync::Mutex;
 use stillpoint_txn::{
@@ -28,10 +28,10 @@ use crate::log::TableLog;
 use crate::open::OpenChanges;
 use crate::pages::PagesError;
 use crate::part::Part;
-use crate::pool::{POOL_PAGES_MIN, Pool, PoolError, PoolStats};
+use crate::pool::{POOL_PAGES_MIN, Pool, PoolError, PoolStats, root_page};
 use crate::read_only::ReadOnly;
 use crate::tables::{NamedPages, Section, Table, Tables};
-use crate::tree::{LeafRange, PageLog, Wanted};
+use crate::tree::{Leaf, LeafRange, PageLog, Wanted};
 
 /// Bytes of a page, if nothing else is said.
 pub const PAGE_BYTES_DEFAULT: usize = 16 << 10;
@@ -208,6 +208,38 @@ impl Paged {
         log: &mut dyn OperationLog,
     ) -> Result<(), TxError> {
         let added = i64::from(before.is_some()) - i64::from(after.is_some());
+        let undo = |page| PageRecord::Undo { page, key, had: after.is_some(), after: before };
+        self.undo_on_leaf(table, (key, added), undo, log, |leaf, stamp| {
+            leaf.set(key, before, stamp).expect("a change keeps the room of its undo");
+            Ok(())
+        })
+    }
+
+    /// Undoes a change of some bytes of a value.
+    fn undo_patch(
+        &self,
+        table: &Table,
+        (key, ranges): (&[u8], PatchedRanges<'_>),
+        log: &mut dyn OperationLog,
+    ) -> Result<(), TxError> {
+        let undo = |page| PageRecord::Restore { page, key, ranges };
+        self.undo_on_leaf(table, (key, 0), undo, log, |leaf, stamp| {
+            let page = leaf.latched.header().page();
+            let misfit = |why| TxError::abandon(RecordError::Misfit { page, why });
+            leaf.restore(ranges, stamp).map_err(misfit)
+        })
+    }
+
+    /// Logs an undo, which adds so many records, and makes it on the leaf of a key.
+    fn undo_on_leaf<'r>(
+        &self,
+        table: &Table,
+        (key, added): (&[u8], i64),
+        undo: impl Fn(u64) -> PageRecord<'r>,
+        log: &mut dyn OperationLog,
+        make: impl FnOnce(&Leaf<'_>, Stamp) -> Result<(), TxError>,
+    ) -> Result<(), TxError> {
+        let mut body = Vec::new();
         loop {
             let leaf = match self.pool.latch_leaf(table.id, key) {
                 Ok(leaf) => leaf,
@@ -216,20 +248,15 @@ impl Paged {
                     continue;
                 }
             };
-            let page = leaf.latched.header().page();
-            let mut body = Vec::new();
-            let had = after.is_some();
-            PageRecord::Undo { page, key, had, after: before }.encode(&mut body);
+            body.clear();
+            undo(leaf.latched.header().page()).encode(&mut body);
             let touched = [leaf.latched.header().stamp()];
             let mut table_log =
                 TableLog { log: &mut *log, table: table.id, generation: table.generation() };
             let appended =
                 self.tables.append_counted(table, added, || table_log.append(&touched, &body));
             match appended {
-                Ok(stamp) => {
-                    leaf.set(key, before, stamp).expect("a change keeps the room of its undo");
-                    return Ok(());
-                }
+                Ok(stamp) => return make(&leaf, stamp),
                 Err(LogRefused::NoRoom) => drop(leaf),
                 Err(refused) => return Err(refused.into()),
             }
@@ -399,6 +426,16 @@ impl TableKind for Paged {
         self.redo_record(&*self.tables.get(table)?, stamp, &record)
     }
 
+    fn ask_for_redo(&self, table: TableId, body: &[u8]) {
+        // An error is that of the redo.
+        let Ok(record) = PageRecord::decode(body) else { return };
+        record.changed_pages().into_iter().flatten().for_each(|page| {
+            if page != root_page(table) {
+                self.pool.ask_for_redo(page, table);
+            }
+        });
+    }
+
     fn undo(&self, table: TableId, body: &[u8], log: &mut dyn OperationLog) -> Result<(), TxError> {
         let undone =
             ToUndo::decode(body).map_err(|error| TxError::abandon(RecordError::from(error)))?;
@@ -407,6 +444,7 @@ impl TableKind for Paged {
             ToUndo::Change { key, before, after } => {
                 self.undo_change(&table, (key, before, after), log)
             }
+            ToUndo::Patch { key, ranges } => self.undo_patch(&table, (key, ranges), log),
             ToUndo::Structure => append_undo(&table, &PageRecord::Kept, log).map(drop),
             ToUndo::Large { page } => {
                 let undo = append_undo(&table, &PageRecord::Freed { page }, log)?;

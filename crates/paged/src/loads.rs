@@ -23,6 +23,9 @@ use crate::planted;
 use crate::pool::{Pool, PoolError, table_of_root};
 use crate::swip::Swip;
 
+/// Fewest frames of a pool in which a replay frees frames for pages ahead of their use.
+const FREEING_FRAMES: usize = 1024;
+
 /// An entry of the table of loads.
 #[derive(Debug)]
 pub(crate) enum Load {
@@ -250,6 +253,22 @@ impl Pool {
             return;
         }
         if let Some(frames) = self.take_free(1) {
+            // Who needs the page asks again, and gets the error.
+            let _ = self.insert_load(page, Some(table), frames[0], || true);
+        }
+    }
+
+    /// Begins to read a page that a replay will soon need. A small pool frees no frame for that.
+    pub(crate) fn ask_for_redo(self: &Arc<Self>, page: u64, table: TableId) {
+        let frames = self.frame_count();
+        if frames < FREEING_FRAMES && self.free_count() <= frames / 4
+            || self.loads.lock().contains_key(&page)
+        {
+            return;
+        }
+        if self.backing.is_placed(page)
+            && let Ok(frames) = self.free_frames_for(1, Purpose::GoOn)
+        {
             // Who needs the page asks again, and gets the error.
             let _ = self.insert_load(page, Some(table), frames[0], || true);
         }

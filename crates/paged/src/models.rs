@@ -41,6 +41,8 @@ enum Without {
     Check,
     OpenChanges,
     Claim,
+    /// The word until the undo.
+    Locks,
 }
 
 impl Leaf {
@@ -90,8 +92,14 @@ impl Leaf {
         let word = self.locks.word(self.key);
         assert!(lock_word::try_exclusive(word, Priority::undeclared(2)).is_ok());
         if self.change(1, seat, without) {
+            if without == Without::Locks {
+                lock_word::release_exclusive(word);
+            }
             if !commits {
                 self.undo();
+            }
+            if without == Without::Locks {
+                return self.open.end(seat, Some(END));
             }
             self.open.end(seat, Some(END));
             self.locks.set_stamp(self.key, END);
@@ -188,6 +196,12 @@ fn an_unlocked_read_needs_the_word() {
 #[should_panic(expected = "not committed")]
 fn an_unlocked_read_needs_the_check() {
     read_beside_a_writer(false, Without::Check);
+}
+
+#[test]
+#[should_panic(expected = "not committed")]
+fn an_abort_needs_its_locks_until_it_has_undone() {
+    read_beside_a_writer(false, Without::Locks);
 }
 
 #[test]

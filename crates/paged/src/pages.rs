@@ -5,15 +5,16 @@
 //! Recovery* (SIGMOD 2020), section 3.5. Decision 0037 says where durability comes from.
 //!
 //! ```text
-//! claim ─▶ copy ─▶ free slots ─▶ large writes ─▶ flush ─▶ map in memory ─▶ persisted gsn, old slot
-//!                                                              │
-//!            round of the map on the disk ◀── checkpoint ──────┘
+//! claim ─▶ copy ─▶ free slots ─▶ large writes ─▶ map in memory ─▶ persisted gsn, old slot
+//!                                                     │
+//!      round of the map on the disk ◀── flush ◀── checkpoint
 //! ```
 //! 1. A page never overwrites another one, nor itself. So there are no torn pages.
 //! 2. What a round of the map names that counts, or may soon count, is overwritten by nothing. So a
 //!    crash finds all pages as that round has left them, whatever was written since.
-//! 3. The persisted gsn of a frame becomes that of its *copy*, and only after the flush. So a change
-//!    that came during the write-back makes the frame dirty.
+//! 3. The persisted gsn of a frame becomes that of its *copy*, and only after the write. So a change
+//!    that came during the write-back makes the frame dirty. Reads find what was written. A crash finds
+//!    the pages of the round that counts alone, so one flush for each round is enough.
 //! 4. A failed write or flush is final: nothing advances, and the store takes no further write.
 //! 5. A page from the disk is used only if its checksum, its number, and the gsn bits of its map
 //!    entry are right.

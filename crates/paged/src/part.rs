@@ -348,7 +348,7 @@ fn encode_change(
     body: &mut Vec<u8>,
 ) -> i64 {
     body.clear();
-    PageRecord::Change { page, key, before, after }.encode(body);
+    PageRecord::encode_change(page, key, [before, after], body);
     i64::from(after.is_some()) - i64::from(before.is_some())
 }
 
@@ -452,12 +452,20 @@ impl KindPart for Part {
         }
         let name = self.kind.locks.key(hash);
         self.kind.locks.prefetch(name);
+        // The word arrives meanwhile. A place is only a hint: the value is read once the word is held.
+        let hint = if known.is_none() { self.kind.pool.place(table, key).ok() } else { None };
+        if mode == Mode::Write
+            && let Some(place) = hint
+        {
+            let page = self.kind.pool.header(place.leaf.frame).page();
+            self.kind.locks.prefetch(self.kind.locks.stretch(page));
+        }
         let held = self.locks.take(&self.kind.locks, name, mode, may_wait)?;
         if let Some(known) = known {
             self.slots.get_mut(known).mode = mode;
             return Ok(Presence::Here(known as u32));
         }
-        self.add_slot(asked, (hash, held), None)
+        self.add_slot(asked, (hash, held), hint)
     }
 
     fn lock_all(

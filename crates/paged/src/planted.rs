@@ -13,6 +13,8 @@ stillpoint_sync::planted_bugs! {
         ParentLeftOut,
         /// A replay repeats a change whose gsn is that of the page.
         RedoneAtSameGsn,
+        /// An undo or a replay of a patch writes the first of its ranges alone.
+        PatchesOneRange,
         /// A record is changed although another transaction has read a range of its leaf.
         StretchUnclaimed,
         /// Who splits a leaf that it has read a range of does not keep the part on the new page.
@@ -33,6 +35,8 @@ stillpoint_sync::planted_bugs! {
         UnreadNotFreed,
         /// A deleted record is purged although the transaction that has deleted it is open.
         PurgesOpenGhosts,
+        /// An insertion over a deleted record gives up the room that an undo of the deletion needs.
+        InsertsBesideGhost,
         /// A page that is read again has no log, so nothing depends on its last record.
         LogForgotten,
         /// A table is emptied while its root is written back.

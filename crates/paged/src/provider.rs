@@ -10,6 +10,7 @@
 
 use std::sync::Arc;
 
+use stillpoint_mem::words;
 use stillpoint_node::{Node, NodeKind};
 use stillpoint_sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use stillpoint_sync::{Backoff, mutant};
@@ -336,21 +337,22 @@ impl DirtyFrames for Pool {
 impl Pool {
     /// Copies a page. `None` if it has changed meanwhile.
     fn try_copy(&self, seen: FrameVersion, out: &mut [u8]) -> Option<Copied> {
-        let header = self.header(seen.frame);
-        let (page, stamp) = (header.page(), header.stamp());
-        let scratch = copy_of(self.node(seen.frame));
+        let (header, node) = (self.header(seen.frame), self.node(seen.frame));
+        let copied = Copied { page: header.page(), stamp: header.stamp() };
+        let scratch = (node.kind() == Some(NodeKind::Inner)).then(|| copy_of(node));
+        if scratch.is_none() {
+            words::read_into(node.words(), 0, out);
+        }
         if header.state() == State::Free || !self.is_still(seen) {
             return None;
         }
+        let Some(scratch) = scratch else { return Some(copied) };
         // The copy is of one state. Its children stay in their frames as long as the version holds.
         mutant!(self.unswizzle(&Node::new(&scratch)), FrameOnDisk => ());
         if !self.is_still(seen) {
             return None;
         }
-        for (bytes, word) in out.chunks_exact_mut(8).zip(&scratch) {
-            // Relaxed: the words are the caller's own.
-            bytes.copy_from_slice(&word.load(Relaxed).to_le_bytes());
-        }
-        Some(Copied { page, stamp })
+        words::read_into(&scratch, 0, out);
+        Some(copied)
     }
 }

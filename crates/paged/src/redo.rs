@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use stillpoint_format::Stamp;
-use stillpoint_format::page_log::{LoggedValue, PageImage, PageRecord};
+use stillpoint_format::page_log::{LoggedValue, PageImage, PageRecord, PatchedRanges};
 use stillpoint_node::{Child, Node, NodeKind, Split};
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use stillpoint_sync::mutant;
@@ -21,7 +21,7 @@ use crate::planted;
 use crate::pool::{Pool, PoolError, root_page, table_word};
 use crate::swip::Swip;
 use crate::tables::Table;
-use crate::tree::{copy_of, copy_words, raise, set_value};
+use crate::tree::{Side, copy_of, copy_words, patch_value, raise, set_value};
 
 /// A page that a record changes.
 struct Target<'r> {
@@ -54,6 +54,12 @@ impl Paged {
                 self.tables.count_replayed(table, stamp, added);
                 self.note_values(table, key, [None, after]);
                 self.redo_on(&on(page), |page| set(page, key, after))
+            }
+            PageRecord::Patch { page, key, ranges } => {
+                self.redo_on(&on(page), |page| patch(page, key, ranges, Side::After))
+            }
+            PageRecord::Restore { page, key, ranges } => {
+                self.redo_on(&on(page), |page| patch(page, key, ranges, Side::Before))
             }
             PageRecord::Split { left, right, parent, separator, image } => {
                 self.redo_image(&on(right), &image)?;
@@ -224,13 +230,30 @@ impl Pool {
     }
 }
 
+/// The node of a page that is the leaf of a key.
+fn leaf_of<'p>(page: &Latched<'p>, key: &[u8]) -> Result<Node<'p>, String> {
+    let node = page.node();
+    match node.kind() == Some(NodeKind::Leaf) && node.covers(key) {
+        true => Ok(node),
+        false => Err("the page is no leaf of the key".to_owned()),
+    }
+}
+
 /// Gives a key of a leaf its value.
 fn set(page: &Latched<'_>, key: &[u8], after: LoggedValue<'_>) -> Result<(), String> {
-    let node = page.node();
-    if node.kind() != Some(NodeKind::Leaf) || !node.covers(key) {
-        return Err("the page is no leaf of the key".to_owned());
-    }
+    let node = leaf_of(page, key)?;
     set_value(&node, node.search(key), key, after).map_err(|error| error.to_string())
+}
+
+/// Gives some bytes of the value of a key what they were before a patch or after it.
+fn patch(
+    page: &Latched<'_>,
+    key: &[u8],
+    ranges: PatchedRanges<'_>,
+    side: Side,
+) -> Result<(), String> {
+    let node = leaf_of(page, key)?;
+    patch_value(&node, node.search(key), ranges, side)
 }
 
 /// Removes deleted records.

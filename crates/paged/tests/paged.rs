@@ -86,6 +86,11 @@ fn a_deleted_record_stays_until_its_deletion_has_ended() {
 }
 
 #[test]
+fn an_abort_finds_the_room_of_what_it_has_deleted() {
+    protocols::an_abort_finds_the_room_of_what_it_has_deleted();
+}
+
+#[test]
 fn deleted_records_make_room_for_others() {
     protocols::deleted_records_make_room_for_others();
 }

@@ -17,6 +17,7 @@ fn seen_by(bug: Bug) -> fn() {
         | Bug::SplitWithoutEntries
         | Bug::ParentLeftOut
         | Bug::RedoneAtSameGsn
+        | Bug::PatchesOneRange
         | Bug::LogForgotten
         | Bug::UnlockedReadIgnoresWord => {
             random::a_table_is_like_a_map_across_evictions_and_crashes
@@ -30,6 +31,7 @@ fn seen_by(bug: Bug) -> fn() {
         Bug::MergedPageNotFreed => protocols::a_queue_keeps_few_pages,
         Bug::UnreadNotFreed => random::what_a_flush_cannot_read_is_freed_later,
         Bug::PurgesOpenGhosts => protocols::a_deleted_record_stays_until_its_deletion_has_ended,
+        Bug::InsertsBesideGhost => protocols::an_abort_finds_the_room_of_what_it_has_deleted,
         Bug::EmptiesWhileWritten => {
             protocols::a_table_that_is_emptied_during_a_checkpoint_stays_empty
         }

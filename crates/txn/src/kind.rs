@@ -193,6 +193,12 @@ pub trait TableKind: Send + Sync + fmt::Debug {
     /// The body does not belong to this kind, or does not fit the table's state.
     fn redo(&self, table: TableId, stamp: Stamp, body: &[u8]) -> Result<(), TxError>;
 
+    /// Says that a replay will soon repeat an operation or an undo. So the kind can ask for what it has on the
+    /// disk, and need not wait for one read after the other. Only a hint.
+    fn ask_for_redo(&self, table: TableId, body: &[u8]) {
+        let _ = (table, body);
+    }
+
     /// Undoes an operation of a transaction that aborts, or that a crash has cut off. Logs the undo
     /// and changes the key. The key is locked, or nothing is served yet.
     ///

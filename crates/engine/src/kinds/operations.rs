@@ -25,6 +25,55 @@ pub(crate) struct Done {
     pub(crate) undo: Vec<u8>,
 }
 
+/// Bytes of operations that are kept from one transaction to the next.
+const KEPT_BYTES: usize = 1 << 20;
+
+/// The operations of a transaction that are not undone, oldest first, in buffers that are used again.
+#[derive(Debug, Default)]
+struct DoneList {
+    /// Of each operation: gsn, table, and where its bytes end.
+    operations: Vec<(u64, TableId, usize)>,
+    bytes: Vec<u8>,
+}
+
+impl DoneList {
+    fn clear(&mut self) {
+        self.operations.clear();
+        self.bytes.clear();
+        self.bytes.shrink_to(KEPT_BYTES);
+    }
+
+    fn push(&mut self, gsn: u64, table: TableId, undo: &[u8]) {
+        self.bytes.extend_from_slice(undo);
+        self.operations.push((gsn, table, self.bytes.len()));
+    }
+
+    fn last_gsn(&self) -> Option<u64> {
+        self.operations.last().map(|(gsn, ..)| *gsn)
+    }
+
+    fn pop(&mut self) -> Option<Done> {
+        let (gsn, table, end) = self.operations.pop()?;
+        let start = self.operations.last().map_or(0, |(.., end)| *end);
+        let undo = self.bytes[start..end].to_vec();
+        self.bytes.truncate(start);
+        Some(Done { gsn, table, undo })
+    }
+
+    /// Turns the order of the operations round. For a planted bug.
+    fn reverse(&mut self) {
+        let all: Vec<Done> = std::iter::from_fn(|| self.pop()).collect();
+        all.iter().for_each(|Done { gsn, table, undo }| self.push(*gsn, *table, undo));
+    }
+
+    /// The room that was set aside for the undo of each operation.
+    fn undo_bytes(&self) -> impl Iterator<Item = u64> {
+        let ends = self.operations.iter().map(|(.., end)| *end);
+        let starts = std::iter::once(0).chain(ends.clone());
+        starts.zip(ends).map(|(start, end)| undo_bytes(end - start))
+    }
+}
+
 /// The sort of record that the next append writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
@@ -47,9 +96,7 @@ pub(crate) struct Operations {
     first: Option<LogGsn>,
     /// The last record of the transaction. The next record depends on the last one.
     last: Stamp,
-    done: Vec<Done>,
-    /// Bytes that `done` holds.
-    done_bytes: usize,
+    done: DoneList,
     /// Bytes of the transaction's operations in the log.
     logged_bytes: u64,
     /// Why the transaction cannot commit any more.
@@ -80,8 +127,7 @@ impl Operations {
             mode: Mode::Doing,
             first: None,
             last: Stamp::NONE,
-            done: Vec::new(),
-            done_bytes: 0,
+            done: DoneList::default(),
             logged_bytes: 0,
             pinned: None,
             undoing_bytes: 0,
@@ -98,17 +144,16 @@ impl Operations {
         self.first = None;
         self.last = Stamp::NONE;
         self.done.clear();
-        self.done_bytes = 0;
         self.logged_bytes = 0;
         self.pinned = None;
     }
 
     /// Goes on with a transaction that a crash has cut off.
-    pub(crate) fn resume(&mut self, first: LogGsn, done: Vec<Done>, epoch: u64) {
+    pub(crate) fn resume(&mut self, first: LogGsn, done: &[Done], epoch: u64) {
         self.begin(epoch);
         self.has_aside = false;
         self.first = Some(first);
-        self.done = done;
+        done.iter().for_each(|Done { gsn, table, undo }| self.done.push(*gsn, *table, undo));
     }
 
     /// True if the transaction has changed anything in place.
@@ -126,20 +171,24 @@ impl Operations {
     pub(crate) fn undo_next(&mut self) -> Option<Done> {
         mutant!(UndoesOldestFirst => self.done.reverse());
         let done = self.done.pop()?;
-        self.done_bytes -= done.undo.len().min(self.done_bytes);
-        self.undoing_bytes = undo_bytes(&done.undo);
-        self.mode = Mode::Undoing(done.gsn, self.done.last().map(|next| next.gsn));
+        self.undoing_bytes = undo_bytes(done.undo.len());
+        self.mode = Mode::Undoing(done.gsn, self.done.last_gsn());
         Some(done)
     }
 
-    /// The operations that an abort would undo, oldest first.
-    pub(crate) fn done(&self) -> &[Done] {
-        &self.done
+    /// Number of operations that an abort would undo.
+    pub(crate) fn done_count(&self) -> usize {
+        self.done.operations.len()
+    }
+
+    /// The tables of these operations, from a number on.
+    pub(crate) fn done_tables(&self, from: usize) -> impl Iterator<Item = TableId> {
+        self.done.operations[from..].iter().map(|(_, table, _)| *table)
     }
 
     /// Bytes of these operations.
     pub(crate) fn done_bytes(&self) -> usize {
-        self.done_bytes
+        self.done.bytes.len()
     }
 
     /// Goes on with the transaction after an undo of its last operations.
@@ -230,28 +279,27 @@ impl Operations {
 
     /// Sets room aside for the undo of an operation, and for the abort if it is the first one.
     fn set_aside(&self, undo: &[u8]) -> Result<(), JournalError> {
-        self.journal.set_aside(self.log, undo_bytes(undo))?;
+        self.journal.set_aside(self.log, undo_bytes(undo.len()))?;
         if self.first.is_some() {
             return Ok(());
         }
         let aside = self.journal.set_aside(self.log, LoggedEnd::ABORT_BYTES);
-        aside.inspect_err(|_| self.journal.give_back(self.log, undo_bytes(undo)))
+        aside.inspect_err(|_| {
+            self.journal.give_back(self.log, &mut std::iter::once(undo_bytes(undo.len())));
+        })
     }
 
     /// Gives the room back that was set aside for an operation which the log refused.
     fn give_back(&self, undo: &[u8]) {
-        self.journal.give_back(self.log, undo_bytes(undo));
-        if self.first.is_none() {
-            self.journal.give_back(self.log, LoggedEnd::ABORT_BYTES);
-        }
+        let abort = self.first.is_none().then_some(LoggedEnd::ABORT_BYTES);
+        let mut all = std::iter::once(undo_bytes(undo.len())).chain(abort);
+        self.journal.give_back(self.log, &mut all);
     }
 
     /// Gives all room of the transaction back, which has committed.
     fn give_back_all(&self) {
-        for done in &self.done {
-            self.journal.give_back(self.log, undo_bytes(&done.undo));
-        }
-        self.journal.give_back(self.log, LoggedEnd::ABORT_BYTES);
+        let mut all = self.done.undo_bytes().chain([LoggedEnd::ABORT_BYTES]);
+        self.journal.give_back(self.log, &mut all);
     }
 
     /// Appends an entry: the first one of a transaction, which is open from there on, or a later one.
@@ -329,9 +377,8 @@ impl OperationLog for Operations {
         self.last = stamp;
         if undoes.is_none() {
             self.first.get_or_insert(LogGsn { log: stamp.log(), gsn: stamp.gsn() });
-            self.done_bytes += undo.len();
             self.logged_bytes = logged_bytes;
-            self.done.push(Done { gsn: stamp.gsn(), table, undo: undo.to_vec() });
+            self.done.push(stamp.gsn(), table, undo);
         }
         Ok(stamp)
     }
@@ -349,6 +396,6 @@ impl OperationLog for Operations {
 }
 
 /// Bytes of the body of an undo's record: the kind logs no more than it needs for the undo.
-fn undo_bytes(undo: &[u8]) -> u64 {
-    LoggedOperation::UNDO_HEAD_BYTES + undo.len() as u64
+fn undo_bytes(needed: usize) -> u64 {
+    LoggedOperation::UNDO_HEAD_BYTES + needed as u64
 }

@@ -26,14 +26,16 @@ pub(crate) enum KeyLocation {
     Part(usize, u32),
 }
 
-/// Keys up to which a search looks at each of them.
-const SEARCHED: usize = 16;
+/// Keys up to which a search looks at the hash of each of them.
+const SEARCHED: usize = 32;
 
 /// Keys of other kinds than the memory store, each with its slot in the transaction, in buffers that
 /// are used again.
 #[derive(Debug, Default)]
 struct Met {
     keys: KeyList,
+    /// Of each key: its hash.
+    hashes: Vec<u64>,
     /// Of each key: its kind, and its slot.
     places: Vec<(usize, Slot)>,
     /// Numbers of keys by hash. Used for more than [`SEARCHED`].
@@ -43,31 +45,33 @@ struct Met {
 impl Met {
     fn clear(&mut self) {
         self.keys.clear();
+        self.hashes.clear();
         self.places.clear();
         if !self.at.is_empty() {
             self.at.clear();
         }
     }
 
-    /// The number of a key.
-    fn find(&mut self, store: &Store, table: TableId, key: &[u8]) -> Option<usize> {
-        let Self { keys, at, .. } = self;
-        let is_it = |known: KindKey<'_>| known.table == table && known.key == key;
-        if keys.len() <= SEARCHED {
-            return keys.iter().position(is_it);
-        }
-        let hash_of = |number: usize| {
+    /// The number of a key with this hash.
+    fn find(&mut self, hash: u64, table: TableId, key: &[u8]) -> Option<usize> {
+        let Self { keys, hashes, at, .. } = self;
+        let is_it = |number: usize| {
             let known = keys.get(number);
-            store.hash(known.table, known.key)
+            hashes[number] == hash && known.table == table && known.key == key
         };
-        while at.covered() < keys.len() {
-            at.cover(Some(hash_of(at.covered())), hash_of);
+        if hashes.len() <= SEARCHED {
+            let mut equal = (0..hashes.len()).filter(|&number| hashes[number] == hash);
+            return equal.find(|&number| is_it(number));
         }
-        at.find(store.hash(table, key), |number| is_it(keys.get(number)))
+        while at.covered() < hashes.len() {
+            at.cover(Some(hashes[at.covered()]), |number| hashes[number]);
+        }
+        at.find(hash, is_it)
     }
 
-    fn push(&mut self, kind: usize, key: KindKey<'_>, slot: Slot) {
+    fn push(&mut self, kind: usize, (hash, key): (u64, KindKey<'_>), slot: Slot) {
         self.keys.push(key);
+        self.hashes.push(hash);
         self.places.push((kind, slot));
     }
 
@@ -307,7 +311,8 @@ impl Parts {
                 Some(kind) => {
                     let slot = Slot(self.places.len() as u32);
                     let (table, mode) = (declared.table, declared.mode);
-                    self.met.push(kind, KindKey { table, key: keys.key(index), mode }, slot);
+                    let key = KindKey { table, key: keys.key(index), mode };
+                    self.met.push(kind, (declared.hash, key), slot);
                     // The slot of the key in its part is known once the key is locked.
                     self.places.push(KeyLocation::Part(kind, 0));
                 }
@@ -365,7 +370,8 @@ impl Parts {
         key: &[u8],
         mode: Mode,
     ) -> Result<Slot, TxError> {
-        let known = self.met.find(&self.store, table, key);
+        let hash = self.store.hash(table, key);
+        let known = self.met.find(hash, table, key);
         let known = known.map(|number| (number, self.met.keys.get(number).mode));
         if self.discipline == Discipline::Declared {
             let Some((known, has)) = known else { return Err(TxError::NotDeclared) };
@@ -393,7 +399,7 @@ impl Parts {
                 let (has_conflicted, error) = (is_conflict(&error), wait.reason(error));
                 if has_conflicted {
                     self.has_conflicted = true;
-                    remember(&mut self.remembered, &self.store, kind, asked);
+                    remember(&mut self.remembered, kind, (hash, asked));
                 }
                 return Err(error);
             }
@@ -404,7 +410,7 @@ impl Parts {
         }
         let public = Slot(self.places.len() as u32);
         self.places.push(KeyLocation::Part(kind, slot));
-        self.met.push(kind, asked, public);
+        self.met.push(kind, (hash, asked), public);
         Ok(public)
     }
 
@@ -435,7 +441,7 @@ impl Parts {
         if self.run == 0 {
             self.run = next_number();
         }
-        let (number, done) = (next_number(), self.operations.done().len());
+        let (number, done) = (next_number(), self.operations.done_count());
         let memory_writes = self.memory_writes;
         self.savepoints.push(Mark { number, done, memory_writes });
         for part in &mut self.parts {
@@ -459,13 +465,13 @@ impl Parts {
         // A new statement also divides what comes from what was undone.
         let takes_back: Vec<bool> =
             self.parts.iter_mut().map(|part| part.begin_statement()).collect();
-        for done in &self.operations.done()[mark.done..] {
-            let kind = self.kinds.of(done.table).ok_or(TxError::NoSuchTable(done.table))?;
+        for table in self.operations.done_tables(mark.done) {
+            let kind = self.kinds.of(table).ok_or(TxError::NoSuchTable(table))?;
             if !takes_back[kind] {
                 return Err(TxError::NoSavepoints(self.kinds.kinds[kind].name()));
             }
         }
-        while self.operations.done().len() > mark.done {
+        while self.operations.done_count() > mark.done {
             let done = self.operations.undo_next().expect("they were counted");
             let kind = self.kinds.kind_of(done.table)?;
             let undone = kind.undo(done.table, &done.undo, &mut self.operations);
@@ -502,8 +508,7 @@ impl Parts {
     /// The hash of the key of a slot in a part.
     pub(crate) fn key_hash(&self, slot: Slot) -> u64 {
         let found = self.met.places.iter().position(|(_, of)| *of == slot);
-        let key = self.met.keys.get(found.expect("a slot in a part has its key"));
-        self.store.hash(key.table, key.key)
+        self.met.hashes[found.expect("a slot in a part has its key")]
     }
 
     /// The value of a slot in a part.
@@ -521,16 +526,20 @@ impl Parts {
         offset: usize,
         bytes: &[u8],
     ) -> Result<(), TxError> {
-        let mut value = Vec::new();
-        let tag = self.parts[part].value(slot, &mut value);
+        let tag = self.value(part, slot).map(|value| value.tag());
         let tag = tag.ok_or(TxError::PatchOutsideValue { offset, len: 0 })?;
-        if offset > value.len() {
-            return Err(TxError::PatchOutsideValue { offset, len: value.len() });
-        }
-        let end = offset + bytes.len();
-        value.resize(value.len().max(end), 0);
-        value[offset..end].copy_from_slice(bytes);
-        self.put(part, slot, Some((tag, &value)))
+        let mut value = std::mem::take(&mut self.scratch);
+        let len = value.len();
+        let patched = if offset > len {
+            Err(TxError::PatchOutsideValue { offset, len })
+        } else {
+            let end = offset + bytes.len();
+            value.resize(len.max(end), 0);
+            value[offset..end].copy_from_slice(bytes);
+            self.put(part, slot, Some((tag, &value)))
+        };
+        self.scratch = value;
+        patched
     }
 
     /// Removes the value of a slot in a part; true if there was one.
@@ -598,9 +607,10 @@ impl Parts {
 
     /// Keeps the keys of a run that has conflicted for the next one.
     pub(crate) fn remember_run(&mut self) {
-        let Self { met, remembered, store, .. } = self;
-        for (&(kind, _), key) in met.places.iter().zip(met.keys.iter()) {
-            remember(remembered, store, kind, key);
+        let Self { met, remembered, .. } = self;
+        let keys = met.hashes.iter().copied().zip(met.keys.iter());
+        for (&(kind, _), key) in met.places.iter().zip(keys) {
+            remember(remembered, kind, key);
         }
         met.clear();
     }
@@ -643,13 +653,13 @@ impl Parts {
 }
 
 /// Adds a key, or strengthens the access to a known one.
-fn remember(remembered: &mut Met, store: &Store, kind: usize, key: KindKey<'_>) {
-    match remembered.find(store, key.table, key.key) {
+fn remember(remembered: &mut Met, kind: usize, (hash, key): (u64, KindKey<'_>)) {
+    match remembered.find(hash, key.table, key.key) {
         Some(known) => {
             let mode = remembered.keys.get(known).mode.max(key.mode);
             remembered.keys.set_mode(known, mode);
         }
-        None => remembered.push(kind, key, Slot(0)),
+        None => remembered.push(kind, (hash, key), Slot(0)),
     }
 }
 

@@ -10,7 +10,7 @@
 //! A crash during that undo is no special case. The undo is logged, so the next opening repeats it
 //! and goes on with the rest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use stillpoint_format::log::{LoggedOperation, TransactionEnd};
@@ -31,6 +31,17 @@ use crate::log::CommitCounter;
 /// Log and gsn of a transaction's first record.
 type First = (u8, u64);
 
+/// Operations that wait for what their kinds read from the disk meanwhile.
+const AHEAD: usize = 64;
+
+/// An operation that is to be repeated.
+#[derive(Debug)]
+struct Waiting {
+    table: TableId,
+    stamp: Stamp,
+    body: Vec<u8>,
+}
+
 /// The transactions of a replay that have not ended yet.
 #[derive(Debug)]
 pub(crate) struct KindReplay {
@@ -40,6 +51,8 @@ pub(crate) struct KindReplay {
     positions: Vec<KindEntry>,
     /// The operations of each open transaction that are not undone, oldest first.
     open: BTreeMap<First, Vec<Done>>,
+    /// The operations that are repeated next, in order.
+    ahead: VecDeque<Waiting>,
 }
 
 impl KindReplay {
@@ -47,7 +60,7 @@ impl KindReplay {
     pub(crate) fn new(kinds: Arc<Kinds>, manifest: &Manifest) -> Self {
         let generations = manifest.tables.iter().map(|table| (table.id, table.generation));
         let (generations, positions) = (generations.collect(), manifest.kinds.clone());
-        Self { kinds, generations, positions, open: BTreeMap::new() }
+        Self { kinds, generations, positions, open: BTreeMap::new(), ahead: VecDeque::new() }
     }
 
     /// True if a transaction with this first record has ended for certain.
@@ -60,6 +73,40 @@ impl KindReplay {
     fn is_kept(&self, kind: &str, (log, gsn): First) -> bool {
         let entry = self.positions.iter().find(|entry| entry.name == kind);
         entry.is_some_and(|entry| gsn <= entry.position(log))
+    }
+
+    /// Repeats an operation after those that wait already.
+    fn redo_later(
+        &mut self,
+        table: TableId,
+        stamp: Stamp,
+        body: &[u8],
+    ) -> Result<(), RecoveryError> {
+        let mut buffer = Vec::new();
+        if self.ahead.len() >= AHEAD
+            && let Some(first) = self.ahead.pop_front()
+        {
+            self.redo(&first)?;
+            buffer = first.body;
+            buffer.clear();
+        }
+        buffer.extend_from_slice(body);
+        self.ahead.push_back(Waiting { table, stamp, body: buffer });
+        Ok(())
+    }
+
+    fn redo(&self, Waiting { table, stamp, body }: &Waiting) -> Result<(), RecoveryError> {
+        let failed = |source| RecoveryError::Apply { table: table.0, gsn: stamp.gsn(), source };
+        self.kinds.kind_of(*table).and_then(|kind| kind.redo(*table, *stamp, body)).map_err(failed)
+    }
+
+    /// Repeats all operations that wait. The logs have no more.
+    ///
+    /// # Errors
+    /// A kind cannot repeat an operation.
+    pub(crate) fn end(&mut self) -> Result<(), RecoveryError> {
+        let ahead = std::mem::take(&mut self.ahead);
+        ahead.iter().try_for_each(|waiting| self.redo(waiting))
     }
 
     fn operation(
@@ -75,8 +122,8 @@ impl KindReplay {
         let is_stale = generation < now;
         let is_left_out = mutant!(false, UndosNotRepeated => operation.undoes.is_some());
         if !is_stale && !is_left_out && !self.is_kept(kind.name(), (log, gsn)) {
-            kind.redo(TableId(table), Stamp::new(gsn, log), body)
-                .map_err(|source| RecoveryError::Apply { table, gsn, source })?;
+            kind.ask_for_redo(TableId(table), body);
+            self.redo_later(TableId(table), Stamp::new(gsn, log), body)?;
         }
         if self.ended_before(operation.transaction.unwrap_or(LogGsn { log, gsn })) {
             return Ok(());
@@ -106,7 +153,7 @@ impl KindReplay {
         Ok(())
     }
 
-    fn end(
+    fn end_transaction(
         &mut self,
         (log, gsn): First,
         transaction: LogGsn,
@@ -139,7 +186,7 @@ impl KindReplay {
         let counter = CommitCounter::default();
         let mut operations = Operations::new(journal.clone(), 0, counter, open.clone());
         for ((log, gsn), done) in self.open {
-            operations.resume(LogGsn { log, gsn }, done, epoch);
+            operations.resume(LogGsn { log, gsn }, &done, epoch);
             while let Some(done) = operations.undo_next() {
                 let kind = self.kinds.kind_of(done.table)?;
                 kind.undo(done.table, &done.undo, &mut operations)?;
@@ -171,7 +218,9 @@ impl Hears for KindReplay {
         let place = (record.log, record.gsn);
         match &record.record {
             OperationRecord::Operation(operation) => self.operation(place, operation),
-            OperationRecord::End(transaction, outcome) => self.end(place, *transaction, *outcome),
+            OperationRecord::End(transaction, outcome) => {
+                self.end_transaction(place, *transaction, *outcome)
+            }
             // The writes of a call are replayed by key.
             OperationRecord::Call(_) => Ok(()),
         }

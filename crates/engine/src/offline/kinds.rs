@@ -108,8 +108,9 @@ impl ReadTables {
     }
 }
 
-/// Undoes, in memory, the transactions that a crash has cut off.
-pub(super) fn undo_losers(replay: KindReplay, plan: &Plan) -> Result<(), Error> {
+/// Ends a replay, and undoes, in memory, the transactions that a crash has cut off.
+pub(super) fn undo_losers(mut replay: KindReplay, plan: &Plan) -> Result<(), Error> {
+    replay.end()?;
     replay.undo_with(&mut Unlogged { gsn: plan.gsn_floor })
 }
 

@@ -56,7 +56,7 @@ impl Journal for NoJournal {
         self.append(log, entry)
     }
 
-    fn give_back(&self, _log: u8, _body_bytes: u64) {}
+    fn give_back(&self, _: u8, _: &mut dyn Iterator<Item = u64>) {}
 
     fn flush(&self, _log: u8) -> Result<u64, JournalError> {
         Ok(0)

@@ -284,9 +284,9 @@ impl Journal for Redo {
         core.log(log)?.append_aside(entry, body_bytes, &background)
     }
 
-    fn give_back(&self, log: u8, body_bytes: u64) {
+    fn give_back(&self, log: u8, bodies: &mut dyn Iterator<Item = u64>) {
         if let Ok(log) = self.core.log(log) {
-            log.give_back(body_bytes);
+            log.give_back(bodies);
         }
     }
 

@@ -4,8 +4,10 @@
 /// A bug to plant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bug {
-    /// A frame counts as written before the flush.
-    PersistedBeforeFlush,
+    /// A frame counts as written before its write has ended.
+    PersistedBeforeWritten,
+    /// A round of the map is written before the pages that it names are flushed.
+    PagesNotFlushed,
     /// A slot is reused although a map on the disk names it.
     OldSlotReused,
     /// The number of a freed page is used again without regard to its gsns.

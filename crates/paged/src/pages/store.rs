@@ -14,12 +14,14 @@ use stillpoint_format::{DecodeError, Stamp};
 use stillpoint_io::{AlignedBuf, Caching, Disk, DiskError, DiskFile, DiskResult, OpenMode, Queue};
 use stillpoint_sync::Mutex;
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
+use stillpoint_sync::mutant;
 
 use super::bits::Bits;
 use super::error::PagesError;
 use super::ids::PageIds;
 use super::map::PageMap;
 use super::map_file::{LoadedMap, MapFile};
+use super::planted;
 use super::slots::Slots;
 use crate::backing::{NewPage, OnFailure};
 
@@ -398,8 +400,8 @@ impl PageStore {
             };
             (header, self.map.take_changed())
         };
-        // The file's length is flushed before a map names slots in it.
-        self.or_fail(self.data.sync())?;
+        // The pages, and the length of their file, are flushed before a map names them.
+        mutant!(self.or_fail(self.data.sync())?, PagesNotFlushed => ());
         self.or_fail(map_file.write_round(header, blocks))
     }
 

@@ -110,11 +110,12 @@ impl PageStore {
         let write = |(buf, offset)| self.queue.write(&self.data, buf, offset);
         let writes: Vec<Transfer> = copies.into_iter().map(write).collect();
         self.queue.submit();
-        mutant!(PersistedBeforeFlush => {
+        mutant!(PersistedBeforeWritten => {
             placings.iter().for_each(|placing| frames.placed(placing.frame, placing.gsn));
         });
         self.end_writes(&writes, bufs)?;
-        self.or_fail(self.data.sync())?;
+        // The round of the map that names these slots flushes them first. Until then they count in memory
+        // alone, and a read finds them.
         let placed = self.place(&placings, &mut taken);
         for placing in &placings {
             frames.placed(placing.frame, placing.gsn);

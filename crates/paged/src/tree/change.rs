@@ -2,13 +2,15 @@
 
 use stillpoint_format::Stamp;
 use stillpoint_format::node::entry_words;
-use stillpoint_format::page_log::{LoggedValue, StoredValue};
+use stillpoint_format::page_log::{LoggedValue, PatchedRange, PatchedRanges, StoredValue};
 use stillpoint_node::{Node, NodeError, node_key_bytes_max, node_value_bytes_max};
+use stillpoint_sync::mutant;
 use stillpoint_txn::TableId;
 
 use super::descent::KeyPlace;
 use crate::frame::Latched;
 use crate::loads::Missing;
+use crate::planted;
 use crate::pool::Pool;
 
 /// A value of a transaction: tag and bytes, or nothing.
@@ -82,6 +84,64 @@ impl<'p> Leaf<'p> {
         self.latched.set_stamp(stamp);
         Ok(())
     }
+
+    /// Gives some bytes of the key's value back what they were before a patch.
+    ///
+    /// # Errors
+    /// As [`patch_value`].
+    pub(crate) fn restore(&self, ranges: PatchedRanges<'_>, stamp: Stamp) -> Result<(), String> {
+        patch_value(&self.latched.node(), self.slot, ranges, Side::Before)?;
+        self.latched.set_stamp(stamp);
+        Ok(())
+    }
+}
+
+/// Which bytes a patch of a record writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Before,
+    After,
+}
+
+impl Side {
+    fn other_and_own(self, PatchedRange { before, after, .. }: PatchedRange<'_>) -> [&[u8]; 2] {
+        match self {
+            Self::Before => [after, before],
+            Self::After => [before, after],
+        }
+    }
+}
+
+/// Writes some bytes of a value of a latched leaf: those of one side of a change, over those of the other side
+/// as far as these are known.
+///
+/// # Errors
+/// The value does not have the bytes of the other side. Nothing was changed.
+pub(crate) fn patch_value(
+    node: &Node<'_>,
+    slot: Result<usize, usize>,
+    ranges: PatchedRanges<'_>,
+    side: Side,
+) -> Result<(), String> {
+    let record = slot.ok().map(|slot| (slot, node.record(slot)));
+    let Some((slot, record)) = record.filter(|(_, record)| !record.is_ghost()) else {
+        return Err("a patch of a key without a value".to_owned());
+    };
+    let mut value = Vec::new();
+    record.read_value(&mut value);
+    let is_sound = |range: PatchedRange<'_>| {
+        let now = value.get(range.offset..range.offset + range.before.len());
+        let [known, _] = side.other_and_own(range);
+        now.is_some_and(|now| known.is_empty() || now == known)
+    };
+    if record.is_large() || !ranges.iter().all(is_sound) {
+        return Err("a patch of another value".to_owned());
+    }
+    for range in ranges.iter().take(mutant!(usize::MAX, PatchesOneRange => 1)) {
+        let [_, bytes] = side.other_and_own(range);
+        node.patch(slot, range.offset, bytes).map_err(|error| error.to_string())?;
+    }
+    Ok(())
 }
 
 /// Gives a key of a latched leaf its value, at the slot where the search has ended.
@@ -96,7 +156,11 @@ pub(crate) fn set_value(
             node.update(slot, bytes, tag)?;
             node.set_large(slot, is_large);
         }
-        (_, Some(StoredValue { tag, bytes, is_large })) => {
+        (slot, Some(StoredValue { tag, bytes, is_large })) => {
+            let slot = mutant!(slot, InsertsBesideGhost => Err(slot.map_or_else(
+                |slot| slot,
+                |slot| { node.remove(slot); slot },
+            )));
             let slot = node.insert_at(slot, key, bytes, tag)?;
             node.set_large(slot, is_large);
         }

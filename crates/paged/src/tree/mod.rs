@@ -31,7 +31,7 @@ use crate::loads::Missing;
 use crate::locks::Blocked;
 use crate::pool::PoolError;
 
-pub(crate) use change::{Leaf, Value, set_value};
+pub(crate) use change::{Leaf, Side, Value, patch_value, set_value};
 pub use check::{TreeError, TreeSummary};
 pub(crate) use descent::{Descent, DescentEnd, KeyPlace};
 pub(crate) use empty::Unfreed;

@@ -9,6 +9,9 @@ use super::descent::KeyPlace;
 use crate::loads::Missing;
 use crate::pool::Pool;
 
+/// Records of a range that are prefetched ahead of their use. They lie anywhere in the heap of the leaf.
+const RECORDS_AHEAD: usize = 8;
+
 /// What a leaf has of a value besides its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FoundValue {
@@ -91,8 +94,10 @@ impl Pool {
             let record = node.record(slot);
             if is_descending {
                 end = slot;
+                node.prefetch_record(slot.saturating_sub(RECORDS_AHEAD));
             } else {
                 first = slot + 1;
+                node.prefetch_record(slot + RECORDS_AHEAD);
             }
             if record.is_ghost() && wanted == Wanted::Records {
                 continue;

@@ -285,8 +285,12 @@ impl Pool {
         self.unswizzle(&Node::new(&scratch));
         let (head, heap) = Node::new(&scratch).used_words();
         let bytes = |words: &[AtomicU64]| {
+            let mut bytes = Vec::with_capacity(words.len() * 8);
             // Relaxed: the words are the caller's own.
-            words.iter().flat_map(|word| word.load(Relaxed).to_le_bytes()).collect()
+            words
+                .iter()
+                .for_each(|word| bytes.extend_from_slice(&word.load(Relaxed).to_le_bytes()));
+            bytes
         };
         let heap = mutant!(&scratch[heap..], SplitWithoutEntries => &scratch[..0]);
         [bytes(&scratch[..head]), bytes(heap)]

@@ -58,6 +58,8 @@ impl Logs {
         let (changed, new) = match record {
             PageRecord::Change { page, .. }
             | PageRecord::Undo { page, .. }
+            | PageRecord::Patch { page, .. }
+            | PageRecord::Restore { page, .. }
             | PageRecord::Purge { page, .. } => (vec![page], None),
             PageRecord::Split { left, right, parent, .. } => (vec![left, parent], Some(right)),
             PageRecord::Raise { root, child, .. } => (vec![root], Some(child)),
@@ -237,6 +239,15 @@ pub(crate) struct Session {
     pub(crate) part: Box<dyn KindPart>,
     pub(crate) log: Log,
     priority: Priority,
+}
+
+/// The locks of a thread that has panicked would keep the others waiting for ever.
+impl Drop for Session {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.part.release(None);
+        }
+    }
 }
 
 /// A running transaction.

@@ -381,3 +381,27 @@ pub(crate) fn a_queue_keeps_few_pages() {
         after.assert_no_page_is_lost();
     }
 }
+
+/// A transaction deletes a record and inserts a shorter one over it. Others fill the leaf, and then it aborts.
+pub(crate) fn an_abort_finds_the_room_of_what_it_has_deleted() {
+    for others in 0..30u8 {
+        let world = World::new(16, 512, 1);
+        let [mut first, mut second] = [world.session(0), world.session(1)];
+        first.transact(|tx| tx.put(b"k", Some(&[1; 100]))).expect("commits");
+        first.begin(1);
+        first.tx().put(b"k", None).expect("nobody else");
+        first.tx().put(b"k", Some(&[2; 8])).expect("nobody else");
+        for other in 0..others {
+            second.begin(2);
+            let put = second.tx().put(&[b'k', other], Some(&[3; 8]));
+            match put {
+                Ok(()) => second.end(true),
+                // It shares the word of the other key.
+                Err(_) => second.roll_back(),
+            }
+        }
+        first.roll_back();
+        assert_eq!(world.read(b"k"), Some(Some(vec![1; 100])), "beside {others} others");
+        assert_eq!(world.content().get(&b"k"[..]), Some(&vec![1; 100]));
+    }
+}

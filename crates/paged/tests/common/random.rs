@@ -20,6 +20,15 @@ fn value(rng: &SeededRng, longest: u64) -> Vec<u8> {
     vec![byte; rng.below(longest + 1) as usize]
 }
 
+/// A value with a few other bytes.
+fn patched(rng: &SeededRng, mut value: Vec<u8>) -> Vec<u8> {
+    for _ in 0..rng.below(4).min(value.len() as u64) {
+        let at = rng.below(value.len() as u64) as usize;
+        value[at] = rng.below(256) as u8;
+    }
+    value
+}
+
 /// Runs a random transaction; `map` has its effect if it commits.
 fn transaction(world: &World, rng: &SeededRng, keys: u64, map: &mut Map) {
     let mut session = world.session(rng.below(3) as u8);
@@ -39,7 +48,10 @@ fn transaction(world: &World, rng: &SeededRng, keys: u64, map: &mut Map) {
                 }
                 3 => range(tx, rng, &key, &after)?,
                 _ => {
-                    let value = value(rng, longest);
+                    let value = match after.get(&key) {
+                        Some(value) if rng.below(2) == 0 => patched(rng, value.clone()),
+                        _ => value(rng, longest),
+                    };
                     tx.put(&key, Some(&value))?;
                     assert_eq!(world.read(&key), None, "an uncommitted value is shown");
                     after.insert(key, value);

@@ -26,7 +26,7 @@ fn value(balance: u64, padding: usize) -> Vec<u8> {
     value
 }
 
-fn transfer(session: &mut Session, rng: &SeededRng) {
+pub(crate) fn transfer(session: &mut Session, rng: &SeededRng) {
     let (from, to) = (rng.below(ACCOUNTS), rng.below(ACCOUNTS));
     let (padding, fails) = (rng.below(60) as usize, rng.below(5) == 0);
     let moved = session.transact(|tx| {
@@ -39,6 +39,19 @@ fn transfer(session: &mut Session, rng: &SeededRng) {
     assert_eq!(moved.is_err(), fails, "{moved:?}");
 }
 
+/// Gives each account its first balance.
+pub(crate) fn open_accounts(session: &mut Session) {
+    for number in 0..ACCOUNTS {
+        let put = session.transact(|tx| tx.put(&account(number), Some(&value(BALANCE, 40))));
+        put.expect("commits");
+    }
+}
+
+/// Checks that no transfer has changed the sum.
+pub(crate) fn check_sum(session: &mut Session) {
+    assert_eq!(sum(session), ACCOUNTS * BALANCE, "the sum of all accounts");
+}
+
 fn sum(session: &mut Session) -> u64 {
     let all = session.transact(|tx| tx.range(.., usize::MAX)).expect("reads");
     assert_eq!(all.len() as u64, ACCOUNTS);
@@ -49,10 +62,7 @@ pub(crate) fn transfers_keep_the_sum_while_pages_come_and_go() {
     for seed in 1..=4 {
         let world = Arc::new(World::new(16, 1024, seed));
         let mut session = world.session(0);
-        for number in 0..ACCOUNTS {
-            let put = session.transact(|tx| tx.put(&account(number), Some(&value(BALANCE, 40))));
-            put.expect("commits");
-        }
+        open_accounts(&mut session);
         let threads: Vec<_> = (1..=3)
             .map(|number| {
                 let world = world.clone();
@@ -71,7 +81,7 @@ pub(crate) fn transfers_keep_the_sum_while_pages_come_and_go() {
             }
         }
         threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
-        assert_eq!(sum(&mut session), ACCOUNTS * BALANCE, "seed {seed}");
+        check_sum(&mut session);
         assert!(world.kind.is_unlocked());
         assert!(world.kind.stats().evictions > 0, "larger than its pool");
         world.kind.pool().check_table(TABLE).expect("a sound tree");

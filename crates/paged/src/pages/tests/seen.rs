@@ -6,7 +6,7 @@ use crate::pages::planted::{Bug, plant};
 /// The test that sees a bug.
 fn seen_by(bug: Bug) -> fn() {
     match bug {
-        Bug::PersistedBeforeFlush => random::a_failed_write_or_flush_is_final,
+        Bug::PersistedBeforeWritten => random::a_failed_write_or_flush_is_final,
         Bug::StaleNotSeen => damage::a_stale_page_is_found,
         Bug::RoundNotCounted => damage::an_older_block_is_never_taken_for_the_newer_one,
         Bug::UndoHeldBack => random::a_full_disk_refuses_evictions_and_never_a_checkpoint,
@@ -15,6 +15,7 @@ fn seen_by(bug: Bug) -> fn() {
         | Bug::FreedTooEarly
         | Bug::MapInPlace
         | Bug::MapNotFlushed
+        | Bug::PagesNotFlushed
         | Bug::NewestBlockTaken => random::what_counts_survives_crashes_at_any_call,
     }
 }
@@ -22,7 +23,8 @@ fn seen_by(bug: Bug) -> fn() {
 #[test]
 fn every_planted_bug_is_caught() {
     let bugs = [
-        Bug::PersistedBeforeFlush,
+        Bug::PersistedBeforeWritten,
+        Bug::PagesNotFlushed,
         Bug::OldSlotReused,
         Bug::PageIdTooEarly,
         Bug::FreedTooEarly,
