@@ -21,10 +21,13 @@ const KEYS: u64 = 70_000;
 /// Commands that a client sends at once.
 const TOGETHER: usize = 16;
 const FILLED_TOGETHER: usize = 500;
-/// A relaxed log is flushed within this time.
-const FLUSHED_NS: u64 = 3_000_000_000;
-/// Lives of the server with each durability, each killed at its end.
-const LIVES: u64 = 2;
+/// Lives of the server with each durability, each killed at its end, at least.
+const LIVES_MIN: u64 = 2;
+/// Longest life, and longest time between two checkpoints.
+const LIFE_MAX: Duration = Duration::from_secs(300);
+const SAVE_EVERY_MAX: Duration = Duration::from_secs(20);
+/// Time between two commands of a client that wait for a flush of the relaxed log.
+const FLUSH_EVERY_NS: u64 = 400_000_000;
 
 /// What a reply has shown of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,22 +43,23 @@ enum Fact {
 /// What the replies have shown of a key, each with its time, the newest last.
 type Facts = Vec<(u64, Fact)>;
 
-/// Notes a reply. Forgets what lies before the last fact that is settled at `now_ns`.
-fn note(facts: &mut Facts, now_ns: u64, fact: Fact, settle_ns: u64) {
+/// Whether a fact is durable, since it was known at this time.
+fn is_settled(&(at, fact): &(u64, Fact), settled_ns: u64) -> bool {
+    at <= settled_ns && !matches!(fact, Fact::Perhaps(_))
+}
+
+/// Notes a reply. Forgets what lies before the last fact that is durable.
+fn note(facts: &mut Facts, now_ns: u64, fact: Fact, settled_ns: u64) {
     facts.push((now_ns, fact));
-    let is_settled =
-        |(at, fact): &(u64, Fact)| at + settle_ns < now_ns && !matches!(fact, Fact::Perhaps(_));
-    if let Some(last) = facts.iter().rposition(is_settled) {
+    if let Some(last) = facts.iter().rposition(|fact| is_settled(fact, settled_ns)) {
         facts.drain(..last);
     }
 }
 
-/// Whether a key may have this version, or be gone, after a crash.
-fn may_be(facts: &Facts, found: Option<u64>, killed_ns: u64, settle_ns: u64) -> bool {
+/// Whether a key may have this version, or be gone, after a crash. Any key may have been given up before.
+fn may_be(facts: &Facts, found: Option<u64>, settled_ns: u64) -> bool {
     let Some(found) = found else { return true };
-    let is_settled =
-        |(at, fact): &(u64, Fact)| at + settle_ns < killed_ns && !matches!(fact, Fact::Perhaps(_));
-    let first = facts.iter().rposition(is_settled).unwrap_or(0);
+    let first = facts.iter().rposition(|fact| is_settled(fact, settled_ns)).unwrap_or(0);
     let has =
         |fact: Fact| matches!(fact, Fact::Is(version) | Fact::Perhaps(version) if version == found);
     facts[first..].iter().any(|&(_, fact)| has(fact))
@@ -70,7 +74,10 @@ struct Cached {
     rng: SeededRng,
     keys: HashMap<u64, Facts>,
     version: u64,
-    settle_ns: u64,
+    /// Whether every reply tells of what is durable.
+    is_strict: bool,
+    /// What was known at this time is durable.
+    settled_ns: u64,
     commands: u64,
 }
 
@@ -95,11 +102,14 @@ impl Cached {
         let requests: Vec<Vec<String>> = acts.iter().map(|(_, _, words)| words.clone()).collect();
         let replies = client.try_ask_all(&requests);
         let now_ns = RealClock.monotonic_ns();
+        if self.is_strict {
+            self.settled_ns = now_ns;
+        }
         for (at, (key, version, words)) in acts.iter().enumerate() {
             let facts = self.keys.entry(*key).or_default();
             let Some(reply) = replies.get(at) else {
                 if let Some(version) = version {
-                    note(facts, now_ns, Fact::Perhaps(*version), self.settle_ns);
+                    note(facts, now_ns, Fact::Perhaps(*version), self.settled_ns);
                 }
                 continue;
             };
@@ -116,11 +126,24 @@ impl Cached {
                 (version, text) => panic!("{words:?} {version:?}: {text}"),
             };
             if facts.last().is_none_or(|&(_, last)| last != fact) {
-                note(facts, now_ns, fact, self.settle_ns);
+                note(facts, now_ns, fact, self.settled_ns);
             }
         }
         self.commands += replies.len() as u64;
         replies.len() == acts.len()
+    }
+
+    /// Waits until all that is known is durable. False once the server is gone.
+    fn settle(&mut self, client: &mut Client) -> bool {
+        let known_ns = RealClock.monotonic_ns();
+        // The reply is an array of two numbers.
+        let replies: std::io::Result<Vec<String>> = client
+            .try_ask(&["WAITAOF", "1", "0", "0"])
+            .and_then(|head| Ok(vec![head, client.reply()?, client.reply()?]));
+        let Ok(replies) = replies else { return false };
+        assert_eq!(replies, ["*2", ":1", ":0"]);
+        self.settled_ns = known_ns;
+        true
     }
 
     fn fill(&mut self, client: &mut Client) {
@@ -132,7 +155,7 @@ impl Cached {
     }
 
     /// Compares all keys with what they may be after a crash. What is found is durable.
-    fn judge(&mut self, client: &mut Client, killed_ns: u64) -> usize {
+    fn judge(&mut self, client: &mut Client) -> usize {
         let keys: Vec<u64> = (0..KEYS).collect();
         let mut gone = 0;
         for some in keys.chunks(FILLED_TOGETHER) {
@@ -145,8 +168,9 @@ impl Cached {
                     text => text.split(' ').next().and_then(|digits| digits.parse().ok()),
                 };
                 let facts = self.keys.entry(key).or_default();
-                let is_sound = may_be(facts, found, killed_ns, self.settle_ns);
-                assert!(is_sound, "key {key} is {reply:?}, killed at {killed_ns}: {facts:?}");
+                let is_sound = may_be(facts, found, self.settled_ns);
+                let since = self.settled_ns;
+                assert!(is_sound, "key {key} is {reply:?}, settled at {since}: {facts:?}");
                 gone += usize::from(found.is_none());
                 *facts = vec![(0, found.map_or(Fact::Gone, Fact::Is))];
             }
@@ -157,6 +181,10 @@ impl Cached {
     /// Reads and writes until the server is gone, or `over`. Small numbers are used far more often.
     fn run(&mut self, client: &mut Client, over: &AtomicBool) {
         while !over.load(SeqCst) {
+            let is_due = self.settled_ns + FLUSH_EVERY_NS < RealClock.monotonic_ns();
+            if !self.is_strict && is_due && !self.settle(client) {
+                return;
+            }
             let acts = (0..TOGETHER)
                 .map(|_| {
                     let uniform = self.rng.below(1 << 30) as f64 / f64::from(1 << 30);
@@ -168,6 +196,7 @@ impl Cached {
                 return;
             }
         }
+        assert!(self.is_strict || self.settle(client), "the server lives");
     }
 }
 
@@ -193,10 +222,10 @@ fn start(data: &Path, durability: &str) -> Serving {
     serving
 }
 
-/// One life of a server: clients load it, it saves now and then, and is killed.
+/// One life of a server: clients load it, it saves now and then, and is killed. If it `stops`, all that the
+/// clients know is durable before.
 fn live(serving: Serving, clients: Vec<Cached>, life: Duration, stops: bool) -> Vec<Cached> {
     let over = Arc::new(AtomicBool::new(false));
-    let settle_ns = clients.first().map_or(0, |cached| cached.settle_ns);
     let threads: Vec<_> = clients
         .into_iter()
         .map(|mut cached| {
@@ -209,19 +238,25 @@ fn live(serving: Serving, clients: Vec<Cached>, life: Duration, stops: bool) -> 
         })
         .collect();
     let mut admin = serving.client();
-    for _ in 0..5 {
-        RealClock.sleep(life / 5);
+    let pause = SAVE_EVERY_MAX.min(life / 5);
+    for _ in 0..life.as_nanos() / pause.as_nanos() {
+        RealClock.sleep(pause);
         let _ = admin.try_ask(&["BGSAVE"]);
-    }
-    if stops {
-        // What was acknowledged is durable, whatever the durability.
-        over.store(true, SeqCst);
-        RealClock.sleep(Duration::from_nanos(settle_ns));
+        if threads.iter().any(|thread| thread.is_finished()) {
+            // A client has complained.
+            break;
+        }
     }
     let stats = admin.ask(&["INFO", "stats"]);
     assert!(!stats.contains("evicted_keys:0\r\n"), "{stats}");
-    serving.signal("KILL");
+    over.store(stops, SeqCst);
+    if !stops {
+        serving.signal("KILL");
+    }
     let clients = threads.into_iter().map(|thread| thread.join().expect("no panic")).collect();
+    if stops {
+        serving.signal("KILL");
+    }
     let (status, _, errors) = serving.ended();
     assert!(!errors.contains("panicked") && status.code().is_none(), "{status}: {errors}");
     clients
@@ -231,8 +266,9 @@ fn live(serving: Serving, clients: Vec<Cached>, life: Duration, stops: bool) -> 
 fn a_full_cache_refuses_nothing_and_brings_nothing_back() {
     let named = std::env::var("STILLPOINT_CACHE_SECONDS");
     let seconds: u64 = named.ok().and_then(|text| text.parse().ok()).unwrap_or(SECONDS);
-    let life = Duration::from_millis(seconds * 1_000 / (2 * LIVES));
-    for (durability, settle_ns) in [("strict", 0), ("relaxed", FLUSHED_NS)] {
+    let each = Duration::from_secs(seconds) / 2;
+    let lives = LIVES_MIN.max(each.as_secs().div_ceil(LIFE_MAX.as_secs()));
+    for durability in ["strict", "relaxed"] {
         let dir = tempfile::tempdir().expect("a directory");
         let mut clients: Vec<Cached> = (0..CLIENTS)
             .map(|number| Cached {
@@ -240,19 +276,18 @@ fn a_full_cache_refuses_nothing_and_brings_nothing_back() {
                 rng: SeededRng::new(RealRng.next_u64()),
                 keys: HashMap::new(),
                 version: 0,
-                settle_ns,
+                is_strict: durability == "strict",
+                settled_ns: 0,
                 commands: 0,
             })
             .collect();
         let mut serving = start(dir.path(), durability);
         clients.iter_mut().for_each(|cached| cached.fill(&mut serving.client()));
-        for round in 0..LIVES {
-            clients = live(serving, clients, life, round == 0);
-            let killed_ns = RealClock.monotonic_ns();
+        for life in 0..lives {
+            clients = live(serving, clients, each / lives as u32, life % 2 == 0);
             serving = start(dir.path(), durability);
             let mut client = serving.client();
-            let gone = clients.iter_mut().map(|cached| cached.judge(&mut client, killed_ns));
-            let gone: usize = gone.sum();
+            let gone: usize = clients.iter_mut().map(|cached| cached.judge(&mut client)).sum();
             let commands: u64 = clients.iter().map(|cached| cached.commands).sum();
             say(&format!("{durability}: {commands} commands, {gone} keys are gone"));
             assert!(gone > 1_000, "the cache was not full");

@@ -15,7 +15,6 @@ use super::elements::{HEAD_BYTES_MAX, NODES_AT_ONCE, Remains};
 use super::eviction::Eviction;
 use super::lock::KeyspaceLock;
 use super::value::{EXPIRY_BYTES, Entry, nodes_table_name, table_name};
-use super::victims::NODE_BYTES;
 use super::waiters::Waiters;
 use super::watch::MissingKeys;
 use crate::config::{DATABASES, Db};
@@ -31,6 +30,8 @@ const PLACES_KEY: &[u8] = b"places";
 const STEP: usize = 1024;
 /// Random places that [`Keyspace::random_key`] tries before it scans the database.
 const RANDOM_TRIES: usize = 64;
+/// Bytes of a node of a collection, about, if its members are short.
+const NODE_BYTES: usize = 1 << 10;
 /// Keys at a random place among which one is drawn.
 const CANDIDATES_MAX: usize = 64;
 

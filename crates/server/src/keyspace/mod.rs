@@ -54,6 +54,6 @@ pub(crate) use kinds::{Kind, SCORE_BYTES};
 pub(crate) use listed::{ListedKeys, ListedNames};
 pub(crate) use value::Entry;
 pub use value::StoredValue;
-pub(crate) use victims::{NODE_BYTES, Victims};
+pub(crate) use victims::{BuriedNodes, Victims};
 pub(crate) use waiters::{WaiterId, Waiting};
 pub(crate) use watch::Watched;

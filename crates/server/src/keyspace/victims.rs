@@ -13,7 +13,7 @@ use stillpoint_io::{Rng, SeededRng};
 
 use super::counts::KeyCounters;
 use super::databases::Keyspace;
-use super::elements::{Buried, bury, has_nodes};
+use super::elements::{bury, has_nodes};
 use super::eviction::{Choice, Policy, frequency, idle_ms};
 use super::value::{EXPIRY_BYTES, Entry};
 use crate::config::{DATABASES, Db};
@@ -30,9 +30,6 @@ const PLACES_PER_STEP: usize = 1 << 10;
 const RECORD_BYTES: usize = 256;
 /// Keys that one call deletes, at most.
 const DELETED_AT_ONCE: usize = 32;
-
-/// Bytes of a node of a collection, about.
-pub(crate) const NODE_BYTES: usize = 1 << 10;
 
 /// A key that may be given up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +68,28 @@ impl Search {
     }
 }
 
+/// Nodes of collections that are still to be removed, about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BuriedNodes {
+    pub(crate) count: usize,
+    pub(crate) bytes: usize,
+}
+
+impl BuriedNodes {
+    /// Adds others.
+    pub(crate) fn add(&mut self, others: Self) {
+        self.count += others.count;
+        self.bytes += others.bytes;
+    }
+
+    /// Takes off so many nodes. Any node that is gone may be one of these.
+    pub(crate) fn remove(&mut self, gone: usize) {
+        let bytes = self.bytes.checked_div(self.count).unwrap_or(0);
+        self.count = self.count.saturating_sub(gone);
+        self.bytes = self.bytes.min(self.count.saturating_mul(bytes));
+    }
+}
+
 /// What one call has given up.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct GivenUp {
@@ -79,8 +98,8 @@ pub(crate) struct GivenUp {
     pub(crate) keys: usize,
     /// Bytes that these keys took. They are free once the deletions survive any crash.
     pub(crate) bytes: usize,
-    /// Bytes of nodes of collections that are removed later, about.
-    pub(crate) buried: usize,
+    /// Number and bytes of the nodes of collections that are removed later, about.
+    pub(crate) buried: BuriedNodes,
     /// The last deletion.
     pub(crate) last: Option<Stamp>,
     /// Whether the search for keys goes on with the next call.
@@ -326,9 +345,9 @@ struct Evictions<'a> {
     counters: &'a KeyCounters,
     policy: Policy,
     chosen: &'a [Candidate],
-    /// If the running transaction deletes its key: whether the key has an expiry, and the nodes below
-    /// its record.
-    deleted: Option<(bool, Buried)>,
+    /// If the running transaction deletes its key: whether the key has an expiry, the bytes of the nodes that
+    /// it deletes with the key, and the nodes that are removed later.
+    deleted: Option<(bool, usize, BuriedNodes)>,
     given_up: GivenUp,
 }
 
@@ -353,24 +372,25 @@ impl Batch for Evictions<'_> {
             return Ok(());
         }
         tx.use_reserve();
-        let nodes = bury(tx, Slot(0), self.keyspace.remains(*db))?;
+        let remains = self.keyspace.remains(*db);
+        let nodes = bury(tx, Slot(0), remains)?;
+        let (count, bytes) = nodes.left(tx, Slot(0), remains.nodes)?;
         tx.delete_slot(Slot(0))?;
-        self.deleted = Some((expires, nodes));
+        self.deleted = Some((expires, nodes.removed_bytes, BuriedNodes { count, bytes }));
         Ok(())
     }
 
     fn ended(&mut self, i: usize, result: Result<Option<Stamp>, TxError>) {
         // A key whose deletion is refused may be drawn again.
-        let (Ok(Some(stamp)), Some((expires, nodes))) = (result, self.deleted.take()) else {
-            return;
-        };
+        let (Ok(Some(stamp)), Some(deleted)) = (result, self.deleted.take()) else { return };
+        let (expires, node_bytes, buried) = deleted;
         self.counters.evicted.add(1);
         if expires {
             self.counters.expiring_changed(self.chosen[i].db, -1);
         }
         self.given_up.keys += 1;
-        self.given_up.bytes += self.chosen[i].used.bytes + nodes.removed * NODE_BYTES;
-        self.given_up.buried += nodes.left * NODE_BYTES;
+        self.given_up.bytes += self.chosen[i].used.bytes + node_bytes;
+        self.given_up.buried.add(buried);
         self.given_up.last = Some(stamp);
     }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use stillpoint::{MemoryRoom, Session, Stamp, Unflushed};
 
 use crate::error::ServerError;
-use crate::keyspace::{NODE_BYTES, Victims, Woken};
+use crate::keyspace::{BuriedNodes, Victims, Woken};
 use crate::shared::Shared;
 
 /// The spare memory that is kept: this part of the limit, within the two bounds.
@@ -88,20 +88,21 @@ impl Coming {
     }
 }
 
-/// Nodes of collections that were given up, and that are still to be removed.
+/// The nodes of collections that were given up, and that are still to be removed.
 #[derive(Clone, Copy, Debug, Default)]
-struct BuriedNodes {
-    bytes: usize,
+struct Burials {
+    left: BuriedNodes,
     /// Nodes of all collections at the last look.
     nodes: u64,
 }
 
-impl BuriedNodes {
-    /// Notes that there are so many nodes of all collections now, and whether there are graves. Every node
-    /// that is gone may be one of these.
+impl Burials {
+    /// Notes that there are so many nodes of all collections now, and whether there are graves.
     fn look(&mut self, nodes: u64, has_graves: bool) {
-        let gone = self.nodes.saturating_sub(nodes) as usize * NODE_BYTES;
-        self.bytes = if has_graves { self.bytes.saturating_sub(gone) } else { 0 };
+        match has_graves {
+            true => self.left.remove(self.nodes.saturating_sub(nodes) as usize),
+            false => self.left = BuriedNodes::default(),
+        }
         self.nodes = nodes;
     }
 }
@@ -123,7 +124,7 @@ pub(crate) struct Evictor {
     session: Session,
     victims: Victims,
     deleted: VecDeque<Deleted>,
-    buried: BuriedNodes,
+    buried: Burials,
     asks: Asks,
     /// Whether records were still to be loaded at the last look.
     was_loading: bool,
@@ -179,7 +180,7 @@ impl Evictor {
         let kept = kept_bytes(room.limit_bytes);
         let deleted: usize = self.deleted.iter().map(|deleted| deleted.bytes).sum();
         self.buried.look(keyspace.nodes(), keyspace.has_graves());
-        let coming = Coming { deleted, buried: keyspace.buried_bytes().max(self.buried.bytes) };
+        let coming = Coming { deleted, buried: keyspace.buried_bytes().max(self.buried.left.bytes) };
         if coming.buried > 0 && (is_asked || room.spare_bytes < kept) {
             keyspace.eviction.ask_to_bury();
             self.shared.mailboxes.wake(0);
@@ -196,6 +197,10 @@ impl Evictor {
         if wanted > 0 && !waits_for_checkpoint(room, presses) {
             found = self.give_up(wanted);
             self.shared.keyspace.eviction.note_exhausted(!found);
+        } else if wanted == 0 && !is_asked {
+            // Whoever finds no room now may ask: there may be keys by now that were not there when the policy
+            // found none.
+            self.shared.keyspace.eviction.note_exhausted(false);
         }
         let is_scarce = room.spare_bytes < kept;
         if is_asked || room.spare_bytes < kept / 2 {
@@ -233,8 +238,8 @@ impl Evictor {
                 continue;
             };
             keys += given_up.keys;
-            sum += given_up.bytes + given_up.buried;
-            self.buried.bytes += given_up.buried;
+            sum += given_up.bytes + given_up.buried.bytes;
+            self.buried.left.add(given_up.buried);
             self.deleted.push_back(Deleted { last, bytes: given_up.bytes, turns: 0 });
         }
         has_found

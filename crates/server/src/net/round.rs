@@ -21,7 +21,7 @@ use crate::error::CmdError;
 use crate::repeat;
 use crate::resp::Mark;
 use crate::session::call::{name_command, name_exec};
-use crate::session::client::Client;
+use crate::session::client::{Client, RanQueue};
 use crate::session::context::{Context, Local};
 use crate::session::exec::{answered, declare_exec, run_exec};
 use crate::session::logged::{log_queue, log_requests};
@@ -265,7 +265,7 @@ impl<'a> Round<'a> {
             self.met_lock = true;
             return Err(answered());
         }
-        if error.is_full() && waits_for_room(self.shared, self.plan, spec) {
+        if error.is_full() && waits_for_room(self.shared, self.plan, spec, &conn.client) {
             self.runs_again = true;
             return Err(answered());
         }
@@ -433,14 +433,10 @@ impl<'a> Round<'a> {
             return;
         }
         let found_none = matches!(result, Err(TxError::Memory(_))) && !has_error;
-        let again = found_none && waits_for_room(self.shared, self.plan, call.spec);
+        let again = found_none && waits_for_room(self.shared, self.plan, call.spec, &conn.client);
+        let ran = conn.client.ran.take();
         if std::mem::take(&mut self.runs_again) || again {
-            // The client leaves the event loop for this command, so that no other client waits.
-            conn.reply.truncate(mark);
-            (conn.needs_room, conn.leaves_with) = (true, LONG_WORK);
-            self.local.stats.uncount_call(call.spec.id);
-            self.plan.postponed.push(i as u32);
-            return;
+            return self.leave_for_room(i, mark, ran);
         }
         if let Some(blocked) = conn.client.blocked.take()
             && result.is_ok()
@@ -462,6 +458,22 @@ impl<'a> Round<'a> {
             }
         }
         settle_reply(&mut conn.client, &mut conn.reply, mark);
+    }
+
+    /// Gives call `i`, which has found no memory, back to its client, with the queue of an `EXEC` that has run.
+    /// The client leaves the event loop for the next run, so that no other client waits.
+    fn leave_for_room(&mut self, i: usize, mark: Mark, ran: Option<RanQueue>) {
+        let call = &self.plan.calls[i];
+        let Some(conn) = self.conns.get_mut(call.conn as usize) else { return };
+        conn.reply.truncate(mark);
+        (conn.needs_room, conn.leaves_with) = (true, LONG_WORK);
+        self.local.stats.uncount_call(call.spec.id);
+        if let Some(ran) = ran {
+            let counted = ran.multi.specs().filter(|_| ran.is_counted);
+            counted.for_each(|spec| self.local.stats.uncount_call(spec.id));
+            conn.client.bring_queue_back(ran);
+        }
+        self.plan.postponed.push(i as u32);
     }
 
     /// Gives call `i` back to its client if it has met a lock that is held for long and may wait for it. The
@@ -511,8 +523,7 @@ impl<'a> Round<'a> {
     }
 }
 
-/// Whether `EXEC` should wait for memory before it runs. Afterwards it cannot run again, since its run
-/// uses up the queue.
+/// Whether `EXEC` should wait for memory before it runs: a queue that somebody sees run cannot run again.
 fn exec_lacks_room(shared: &Shared, client: &Client) -> bool {
     let Some(multi) = &client.multi else { return false };
     let keyspace = &shared.keyspace;
@@ -524,15 +535,19 @@ fn exec_lacks_room(shared: &Shared, client: &Client) -> bool {
     }
 }
 
-/// Whether a call that found no memory is run again a little later. `EXEC` is not, since its run
-/// has used up the queue.
-fn waits_for_room(shared: &Shared, plan: &Plan, spec: &Spec) -> bool {
+/// Whether a call that found no memory is run again a little later. `EXEC` is, if its queue is still there.
+fn waits_for_room(shared: &Shared, plan: &Plan, spec: &Spec, client: &Client) -> bool {
     let is_possible = if shared.keyspace.eviction.makes_room() {
         plan.diverts || plan.waits_for_room
     } else {
         plan.diverts && shared.keyspace.engine().memory_returns()
     };
-    matches!(spec.handler, Handler::Keyed(_)) && is_possible
+    is_possible
+        && match spec.handler {
+            Handler::Keyed(_) => true,
+            Handler::Exec => client.ran.is_some() || client.multi.is_some(),
+            _ => false,
+        }
 }
 
 /// Whether call `i` is the last of its client, and few bytes came behind it.

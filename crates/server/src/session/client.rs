@@ -74,6 +74,17 @@ impl Multi {
     }
 }
 
+/// The queue of an `EXEC` that has run and whose transaction has not ended yet, and what went with it.
+#[derive(Debug)]
+pub(crate) struct RanQueue {
+    pub(crate) multi: Box<Multi>,
+    pub(crate) watched: Vec<Watched>,
+    /// The database before the run.
+    pub(crate) db: Db,
+    /// Whether the commands of the queue are counted as calls.
+    pub(crate) is_counted: bool,
+}
+
 /// Which replies a client wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplyMode {
@@ -153,6 +164,8 @@ pub(crate) struct Client {
     pub(crate) authenticated: bool,
     pub(crate) multi: Option<Box<Multi>>,
     pub(crate) watched: Vec<Watched>,
+    /// Present until the transaction of an `EXEC` ends, if the queue can run once more.
+    pub(crate) ran: Option<RanQueue>,
     pub(crate) reply_mode: ReplyMode,
     /// The counts before the `SAVE` whose end the next request waits for, if any.
     pub(crate) awaited_save: Option<CheckpointCounts>,
@@ -185,6 +198,7 @@ impl Client {
             authenticated,
             multi: None,
             watched: Vec::new(),
+            ran: None,
             reply_mode: ReplyMode::On,
             awaited_save: None,
             awaited_flush: None,
@@ -202,6 +216,11 @@ impl Client {
     /// Whether the client may do nothing before it has authenticated.
     pub(crate) fn must_authenticate(&self, auth: &Auth) -> bool {
         !self.authenticated && auth.is_required()
+    }
+
+    /// Brings the queue back that has just run, so that it runs once more.
+    pub(crate) fn bring_queue_back(&mut self, ran: RanQueue) {
+        (self.multi, self.watched, self.db) = (Some(ran.multi), ran.watched, ran.db);
     }
 
     /// Whether the next request waits for the end of the last one.

@@ -14,7 +14,7 @@
 use stillpoint::{Batch, Call, KeySet, Session, Slot, Stamp, Tx, TxError};
 
 use super::call::name_exec;
-use super::client::{Client, Multi};
+use super::client::{Client, Multi, RanQueue};
 use super::context::Context;
 use super::logged::log_queue;
 use super::spec::{Flags, Handler, Spec};
@@ -110,9 +110,19 @@ pub(crate) fn run_exec(ctx: &mut Context<'_>, tx: &mut Tx<'_>) -> CmdResult {
         // A queued `SELECT` may have run.
         (ctx.client.multi, ctx.client.db) = (Some(multi), db);
     } else {
-        ctx.client.watched.clear();
+        let watched = std::mem::take(&mut ctx.client.watched);
+        let ran = RanQueue { multi, watched, db, is_counted: done.is_ok() };
+        ctx.client.ran = may_run_twice(&ran.multi).then_some(ran);
     }
     done
+}
+
+/// Whether nobody sees that the queue has run, if its transaction is rolled back.
+fn may_run_twice(multi: &Multi) -> bool {
+    let is_unseen = |spec: &Spec| {
+        matches!(spec.handler, Handler::Keyed(_)) || spec.flags.has(Flags::SELECTS)
+    };
+    multi.specs().all(is_unseen)
 }
 
 /// Lets a transaction of commands `from..to` use the reserve of memory, unless one of the commands
@@ -151,7 +161,7 @@ pub(super) fn run_range(
         ctx.first_slot = 0;
         match result {
             Ok(()) => {}
-            Err(error) if error.runs_again() => {
+            Err(error) if error.runs_again() || error.is_full() => {
                 // The commands count once, with their last run.
                 (from..=i).for_each(|i| ctx.local.stats.uncount_call(multi.command(i).0.id));
                 return Err(error);

@@ -185,14 +185,18 @@ fn volatile_policies_leave_keys_without_expiry_alone() {
         full(&mut c, policy);
         assert_eq!(errors_of(&mut c, (0..5_000).map(set)), [""; 0]);
         // Keys with later numbers expire later.
-        let expiring = (5_000..80_000).map(|n| set_for(n, 1_000 + n));
+        let expiring = (5_000..85_000).map(|n| set_for(n, 1_000 + n));
         assert_eq!(errors_of(&mut c, expiring), [""; 0], "{policy}");
-        assert!(evicted(&mut c) > 5_000, "{policy}");
+        let gone = evicted(&mut c);
+        assert!(gone > 15_000, "{policy}: {gone}");
         assert_eq!(existing(&mut c, 0..5_000).len(), 5_000, "{policy}");
         if policy == "volatile-ttl" {
-            let soon = existing(&mut c, 5_000..15_000).len();
-            let late = existing(&mut c, 70_000..80_000).len();
-            assert!(soon * 3 < late, "{soon} that expire soon, {late} that expire late");
+            // With all keys in sight, those that expire first would have gone: as many as are gone. With
+            // five samples and sixteen candidates seven tenths of them go, by chance a quarter.
+            let first = 5_000..5_000 + gone;
+            let left = existing(&mut c, first.clone().step_by(7)).len() as u64;
+            let looked_at = first.step_by(7).count() as u64;
+            assert!(left * 2 < looked_at, "{left} of {looked_at} that expire first are left");
         }
     }
 }
@@ -527,6 +531,84 @@ fn large_collections_are_not_given_up_in_vain() {
     RealClock.sleep(Duration::from_millis(200));
     let gone = evicted(&mut c);
     assert!(gone < 6, "{gone} of 12 hashes were given up");
+}
+
+/// Members that are long lie in nodes of their own. A collection of them is counted by its bytes, whether its nodes
+/// go with it or later.
+#[test]
+fn collections_of_long_members_are_not_given_up_in_vain() {
+    for (hashes, fields) in [(24, 20), (10, 60)] {
+        let server = TestServer::start();
+        let mut c = server.client();
+        let long = vec![b'v'; 60_000];
+        for number in 0..hashes {
+            for field in 0..fields {
+                let (key, field) = (key(number), format!("field {field}"));
+                c.send(&[b"HSET", key.as_bytes(), field.as_bytes(), &long]);
+                assert_eq!(c.read(), Value::Int(1));
+            }
+        }
+        let used = field(&c.call(&["INFO", "memory"]).text(), "used_memory");
+        assert_eq!(c.call(&["CONFIG", "SET", "maxmemory-policy", "allkeys-random"]), Value::ok());
+        let limit = (used - 4_000_000).to_string();
+        assert_eq!(c.call(&["CONFIG", "SET", "maxmemory", &limit]), Value::ok());
+        eventually("a hash is given up", || evicted(&mut c) > 0);
+        assert_eq!(errors_of(&mut c, (1_000..2_000).map(set)), [""; 0]);
+        RealClock.sleep(Duration::from_millis(200));
+        let gone = evicted(&mut c);
+        assert!(gone <= hashes / 3, "{gone} of {hashes} hashes of {fields} fields");
+    }
+}
+
+/// No key could be given up once. Keys that came later make room, although there was room enough for others meanwhile.
+#[test]
+fn keys_that_came_later_make_room_for_a_long_value() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    full(&mut c, "volatile-lru");
+    let errors = errors_of(&mut c, (0..90_000).map(set));
+    assert!(errors.len() > 1_000 && evicted(&mut c) == 0, "{}", errors.len());
+    let dels = (0..25_000).map(|number| encode(&[b"DEL", key(number).as_bytes()]));
+    assert_eq!(errors_of(&mut c, dels), [""; 0]);
+    let long = vec![b'l'; 1 << 20];
+    for name in ["first", "second", "third"] {
+        eventually("memory of the deleted keys", || {
+            c.send(&[b"SET", name.as_bytes(), &long, b"EX", b"10000"]);
+            c.read() == Value::ok()
+        });
+    }
+    // What is still spare does not suffice for this one.
+    let longer = vec![b'l'; 6 << 20];
+    eventually("a key with an expiry is given up", || {
+        c.send(&[b"SET", b"longer", &longer]);
+        c.read() == Value::ok()
+    });
+    assert!(evicted(&mut c) > 0);
+}
+
+/// The queue of a transaction waits for room of any size, as a single command does.
+#[test]
+fn transactions_of_many_sizes_find_room() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    full(&mut c, "allkeys-lru");
+    let mut random = Random(11);
+    let mut refused = Vec::new();
+    for number in 0..4_000u64 {
+        c.send(&[b"MULTI"]);
+        for i in 0..10 {
+            // Again and again other sizes are wanted.
+            let bytes = 20 + (number / 400 * 370 + random.next() % 150) as usize % 3_500;
+            c.send(&[b"SET", key(number * 10 + i).as_bytes(), &vec![b'v'; bytes]]);
+        }
+        c.send(&[b"EXEC"]);
+        (0..11).for_each(|_| drop(c.read()));
+        if let Value::Error(error) = c.read() {
+            refused.push((number, error));
+        }
+    }
+    assert!(refused.is_empty(), "{}: {:?}", refused.len(), refused.first());
+    assert!(evicted(&mut c) > 1_000);
 }
 
 /// A few keys with an expiry lie among a great many without one. They are found, and writes are not refused.

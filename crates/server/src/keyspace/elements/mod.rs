@@ -30,7 +30,7 @@ use stillpoint::{KeyHasher, Slot, TableId, Tx, TxError};
 
 pub(crate) use bulk::{Contents, ranges_of};
 pub(crate) use reclaim::Reclaimer;
-pub(super) use reclaim::{Buried, NODES_AT_ONCE, Remains, bury, has_nodes};
+pub(super) use reclaim::{NODES_AT_ONCE, Remains, bury, has_nodes};
 pub(super) use times::earliest_expiry;
 pub use verify::{CollectionCheck, CollectionFault, DamagedCollection, VerifiedCollections};
 

@@ -16,11 +16,12 @@ use std::collections::HashSet;
 use stillpoint::{Batch, KeySet, Mode, Session, Slot, Stamp, TableId, Tx, TxError};
 
 use super::node::entries;
+use super::tree::Tree;
 use super::{Elements, IS_TREE, SMALL_BYTES, node_key};
 use crate::config::Db;
 use crate::keyspace::databases::Keyspace;
 use crate::keyspace::kinds::Kind;
-use crate::keyspace::value::Entry;
+use crate::keyspace::value::{Entry, INDEX_BYTES};
 use crate::planted::mutant;
 
 /// Nodes that one transaction removes.
@@ -33,12 +34,55 @@ pub(super) const GRAVE_HEAD: usize = 3;
 const SCAN: usize = 16;
 
 /// What becomes of the nodes of a collection that loses its key.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(in crate::keyspace) struct Buried {
-    /// Nodes that the transaction removes.
-    pub(in crate::keyspace) removed: usize,
-    /// Nodes that are removed later, at most.
-    pub(in crate::keyspace) left: usize,
+    /// Bytes of the nodes that the transaction removes.
+    pub(in crate::keyspace) removed_bytes: usize,
+    /// The collection whose nodes are removed later.
+    left: Option<Box<Elements>>,
+}
+
+impl Buried {
+    /// Number and bytes of the nodes that are removed later, about. Each counts as a leaf in the middle of its
+    /// tree, since a long member has a leaf of its own. `slot` has the key of the collection.
+    ///
+    /// # Errors
+    /// A node cannot be locked.
+    pub(in crate::keyspace) fn left(
+        &self,
+        tx: &mut Tx<'_>,
+        slot: Slot,
+        nodes: TableId,
+    ) -> Result<(usize, usize), TxError> {
+        let Some(collection) = &self.left else { return Ok((0, 0)) };
+        let (mut bytes, mut trees) = (0, 0);
+        for tree in [&collection.tree, &collection.index].into_iter().filter(|it| it.height > 0) {
+            bytes += leaf_bytes(tree, collection.keys.incarnation, tx, (slot, nodes))?;
+            trees += 1;
+        }
+        let count = nodes_at_most(collection);
+        Ok((count, count * (bytes / trees.max(1))))
+    }
+}
+
+/// Bytes that a leaf in the middle of a tree takes. 0 if the tree is damaged.
+fn leaf_bytes(
+    tree: &Tree,
+    incarnation: u64,
+    tx: &mut Tx<'_>,
+    (slot, nodes): (Slot, TableId),
+) -> Result<usize, TxError> {
+    let mut inner = tree.root.clone();
+    for level in (0..tree.height).rev() {
+        let children: Vec<u64> = entries(&inner, 0).map(|entry| entry.child).collect();
+        let Some(&child) = children.get(children.len() / 2) else { return Ok(0) };
+        let node = tx.key_under(slot, nodes, &node_key(incarnation, child), 0)?;
+        if level == 0 {
+            return Ok(tx.taken_bytes(node) + INDEX_BYTES);
+        }
+        inner = tx.value(node).map_or_else(Vec::new, |value| value.to_vec());
+    }
+    Ok(0)
 }
 
 /// A part of a collection that is to be removed.
@@ -77,20 +121,21 @@ pub(in crate::keyspace) fn bury(
     let kind = Kind::of(grave[GRAVE_HEAD - 1]);
     let collection = Elements::stored(kind, grave[GRAVE_HEAD..].to_vec());
     if let Some(few) = collection.as_ref().and_then(few_nodes) {
-        let removed = few.len();
         // All of them are loaded together, if some are not in memory.
         for &node in &few {
             tx.ask_for(remains.nodes, &node_key(incarnation, node));
         }
+        let mut removed_bytes = 0;
         for node in few {
             let node = tx.key_under(slot, remains.nodes, &node_key(incarnation, node), 0)?;
+            removed_bytes += tx.taken_bytes(node) + INDEX_BYTES;
             tx.delete_slot(node)?;
         }
-        return Ok(Buried { removed, left: 0 });
+        return Ok(Buried { removed_bytes, left: None });
     }
     let at = tx.key_under(slot, remains.graves, &incarnation.to_be_bytes(), grave.len())?;
     mutant!(tx.put_slot(at, &grave), GraveForgotten => Ok(()))?;
-    Ok(Buried { removed: 0, left: collection.as_ref().map_or(NODES_AT_ONCE, nodes_at_most) })
+    Ok(Buried { removed_bytes: 0, left: collection.map(Box::new) })
 }
 
 /// Nodes of a collection, at most: no node is without an element, and each has a number.
