@@ -1,5 +1,7 @@
 //! A node's header, and the reading of its records.
 
+use std::cmp::Ordering;
+
 use stillpoint_format::node::{
     ENTRY_GHOST, EntryWord, Fence, FencesWord, HEAP_UNIT_BYTES, Insertions, KindWord,
     NODE_BYTES_MAX, NODE_BYTES_MIN, NODE_HEADER_BYTES, NODE_HEADER_WORDS, NodeKind, OWNER_WORDS,
@@ -8,6 +10,8 @@ use stillpoint_format::node::{
 };
 use stillpoint_mem::words;
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::search::big_endian;
 
 /// A node in the words of a page.
 ///
@@ -150,10 +154,24 @@ impl<'a> Node<'a> {
 
     /// Whether the node's fences admit the key.
     pub fn covers(&self, key: &[u8]) -> bool {
-        let (mut lower, mut upper) = (Vec::new(), Vec::new());
-        self.read_lower_fence(&mut lower);
-        let bounded = self.read_upper_fence(&mut upper);
-        lower.as_slice() <= key && (!bounded || key < upper.as_slice())
+        let fences = self.fences();
+        self.order_of_fence(fences.lower, key) != Ordering::Greater
+            && (fences.upper == Fence::NONE
+                || self.order_of_fence(fences.upper, key) == Ordering::Greater)
+    }
+
+    /// The order of a fence and a key.
+    fn order_of_fence(&self, fence: Fence, key: &[u8]) -> Ordering {
+        let own = if fence == Fence::NONE { 0 } else { usize::from(fence.bytes) };
+        // The last word of a fence is padded with zeros, and so is the last chunk of the key.
+        for (index, chunk) in key.chunks(8).enumerate().take(own.div_ceil(8)) {
+            let word = self.word(usize::from(fence.start) + index).swap_bytes();
+            match word.cmp(&big_endian(chunk)) {
+                Ordering::Equal => {}
+                order => return order,
+            }
+        }
+        own.cmp(&key.len())
     }
 
     fn read_fence(&self, fence: Fence, out: &mut Vec<u8>) {

@@ -227,7 +227,7 @@ pub(crate) fn head_of(rest: &[u8]) -> u32 {
 
 /// Up to eight bytes as a number of the same order, padded with zeros.
 #[inline]
-fn big_endian(bytes: &[u8]) -> u64 {
+pub(crate) fn big_endian(bytes: &[u8]) -> u64 {
     if let Some(eight) = bytes.first_chunk::<8>() {
         return u64::from_be_bytes(*eight);
     }

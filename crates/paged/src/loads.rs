@@ -258,12 +258,16 @@ impl Pool {
         }
     }
 
-    /// Begins to read a page that a replay will soon need. A small pool frees no frame for that.
+    /// Asks for a page that a replay will soon need: begins to read it, or prefetches it. A small pool frees
+    /// no frame for that.
     pub(crate) fn ask_for_redo(self: &Arc<Self>, page: u64, table: TableId) {
+        match self.loads.lock().get(&page) {
+            Some(Load::Loaded(frame)) => return self.prefetch_leaf(*frame),
+            Some(Load::Reading(_)) => return,
+            None => {}
+        }
         let frames = self.frame_count();
-        if frames < FREEING_FRAMES && self.free_count() <= frames / 4
-            || self.loads.lock().contains_key(&page)
-        {
+        if frames < FREEING_FRAMES && self.free_count() <= frames / 4 {
             return;
         }
         if self.backing.is_placed(page)

@@ -22,6 +22,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use stillpoint_format::Stamp;
@@ -104,6 +105,29 @@ pub struct PoolStats {
     pub evictions: u64,
 }
 
+/// Hashes ids of pages, which nobody chooses.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PageHasher(u64);
+
+pub(crate) type OfPages = BuildHasherDefault<PageHasher>;
+
+impl Hasher for PageHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(self.0 ^ u64::from(byte)));
+    }
+
+    #[inline]
+    fn write_u64(&mut self, page: u64) {
+        let spread = page.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = spread ^ spread >> 32;
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 /// Frames with pages of paged tables.
 pub struct Pool {
     pub(crate) frames: Arc<Frames>,
@@ -111,7 +135,7 @@ pub struct Pool {
     pub(crate) backing: Arc<dyn Backing>,
     free: Mutex<Vec<u32>>,
     /// Pages on their way into frames, and pages in frames that no swip leads to.
-    pub(crate) loads: Mutex<HashMap<u64, Load>>,
+    pub(crate) loads: Mutex<HashMap<u64, Load, OfPages>>,
     /// Frames in the order in which they were cooled.
     pub(crate) cooling: Mutex<VecDeque<u32>>,
     /// For each table, 1 + the frame of its root.

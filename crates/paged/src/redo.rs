@@ -147,13 +147,12 @@ impl Paged {
         let Target { table, page, stamp } = *target;
         let misfit = |why| TxError::abandon(RecordError::Misfit { page, why });
         let frame = if page == root_page(table.id) {
-            self.pool.root(table.id).ok_or(TxError::NoSuchTable(table.id))?
-        } else if self.pool.exists(page) {
-            self.pool.page(page).map_err(TxError::abandon)?
+            Some(self.pool.root(table.id).ok_or(TxError::NoSuchTable(table.id))?)
         } else {
-            // A later record has freed the page, and its content went elsewhere.
-            return Ok(());
+            self.pool.page_if_exists(page).map_err(TxError::abandon)?
         };
+        // A later record has freed the page, and its content went elsewhere.
+        let Some(frame) = frame else { return Ok(()) };
         let latched = self.pool.latch(frame);
         let gsn = latched.header().stamp().gsn();
         if mutant!(stamp.gsn() <= gsn, RedoneAtSameGsn => stamp.gsn() < gsn) {
@@ -213,14 +212,25 @@ impl Pool {
         self.loads.lock().contains_key(&page) || self.backing.is_placed(page)
     }
 
+    /// As [`page`](Self::page). `None` if there is no such page.
+    fn page_if_exists(self: &Arc<Self>, page: u64) -> Result<Option<u32>, PoolError> {
+        match self.loads.lock().get(&page) {
+            Some(Load::Loaded(frame)) => return Ok(Some(*frame)),
+            Some(Load::Reading(_)) => {}
+            None if self.backing.is_placed(page) => {}
+            None => return Ok(None),
+        }
+        self.page(page).map(Some)
+    }
+
     /// The frame of a page that a replay makes. A page that nobody has gets a frame.
     pub(crate) fn page_or_new(
         self: &Arc<Self>,
         page: u64,
         table: &Table,
     ) -> Result<u32, PoolError> {
-        if self.exists(page) {
-            return self.page(page);
+        if let Some(frame) = self.page_if_exists(page)? {
+            return Ok(frame);
         }
         let frame = self.free_frames_for(1, Purpose::GoOn)?[0];
         self.begin_page(frame, page, table.id, table.generation());

@@ -166,6 +166,11 @@ impl Pool {
         is_frame
     }
 
+    /// Prefetches latch, header and slots of a leaf.
+    pub(crate) fn prefetch_leaf(&self, frame: u32) {
+        self.prefetch(frame, LEAF_SLOTS);
+    }
+
     /// A step of a descent to a child that is not hot.
     #[cold]
     fn not_hot(&self, seen: FrameVersion, position: usize) -> Attempt {
