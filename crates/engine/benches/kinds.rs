@@ -1,5 +1,5 @@
-//! Tables of all kinds through sessions: insertions, single reads, batches of declared reads and updates,
-//! transactions of ten updates, scans, and a start after updates of a tenth of a paged table.
+//! Tables of all kinds through sessions: insertions, single reads, declared reads and updates in batches,
+//! transactions of ten updates, and scans. Then a start after updates of a tenth of a paged table.
 //!
 //! `cargo bench -p stillpoint --bench kinds -- [RECORDS] [BATCH] [KIND]...`: one thread, values of 100 bytes,
 //! keys of 8 bytes in random order, pages of 16 KiB, relaxed durability. The pool holds everything. A kind is

@@ -20,6 +20,8 @@ use stillpoint_txn::{
 };
 
 const PAGE_BYTES: usize = 16 << 10;
+/// Scans of the whole table.
+const SCANS: u64 = 5;
 /// Records that a start asks for ahead of their replay.
 const AHEAD: usize = 64;
 
@@ -71,6 +73,28 @@ fn measure_replay(frames: usize, records: u64) {
     println!(
         "records replayed: {rate:.3} M/s, {per_s:.0} MB/s of bodies ({count} in {seconds:.2} s)"
     );
+}
+
+/// Scans the table some times.
+fn measure_scan(part: &mut dyn KindPart, records: u64) {
+    measure("records scanned", SCANS * records, || {
+        for _ in 0..SCANS {
+            part.begin(Priority::undeclared(1), Discipline::WaitDie);
+            let (mut batch, mut lower, mut found) = (RangeBatch::default(), Vec::new(), 0);
+            while !batch.is_end {
+                let (from, upper) = (Bound::Included(&lower[..]), Bound::Unbounded);
+                let range = KindRange { table: TABLE, lower: from, upper, is_descending: false };
+                let read = part.range(&range, &|| true, &mut batch);
+                assert!(matches!(read, Ok(Presence::Here(()))));
+                for number in 0..batch.len() {
+                    found += u64::from(batch.record(number).2[0] == 7);
+                }
+                lower.clone_from(&batch.next);
+            }
+            assert_eq!(found, records);
+            part.release(None);
+        }
+    });
 }
 
 fn main() {
@@ -127,23 +151,7 @@ fn main() {
             part.release(None);
         }
     });
-    measure("records scanned", records, || {
-        part.begin(Priority::undeclared(1), Discipline::WaitDie);
-        let (mut batch, mut lower, mut found) = (RangeBatch::default(), Vec::new(), 0);
-        while !batch.is_end {
-            let bounds = (Bound::Included(&lower[..]), Bound::Unbounded);
-            let (lower_end, upper) = bounds;
-            let range = KindRange { table: TABLE, lower: lower_end, upper, is_descending: false };
-            let read = part.range(&range, &|| true, &mut batch);
-            assert!(matches!(read, Ok(Presence::Here(()))));
-            for number in 0..batch.len() {
-                found += u64::from(batch.record(number).2[0] == 7);
-            }
-            lower.clone_from(&batch.next);
-        }
-        assert_eq!(found, records);
-        part.release(None);
-    });
+    measure_scan(&mut *part, records);
     drop(part);
     measure_replay(frames, records.min(500_000));
 }

@@ -112,8 +112,8 @@ impl Side {
     }
 }
 
-/// Writes some bytes of a value of a latched leaf: those of one side of a change, over those of the other side
-/// as far as these are known.
+/// Writes the bytes of one side of a change to a value of a latched leaf. The value has those of the other
+/// side, as far as they are known.
 ///
 /// # Errors
 /// The value does not have the bytes of the other side. Nothing was changed.
