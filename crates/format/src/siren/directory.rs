@@ -18,6 +18,13 @@ pub struct Extent {
     pub pages: u32,
 }
 
+impl Extent {
+    /// Whether the extent has a page, and all its pages have a number.
+    pub fn is_possible(self) -> bool {
+        self.pages > 0 && self.first.checked_add(self.pages).is_some()
+    }
+}
+
 /// The content of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -126,7 +133,7 @@ impl Directory {
             let unknown = DecodeCause::Unknown { field: "extent kind", value: u64::from(code) };
             let kind = ExtentKind::from_code(code).ok_or_else(|| rest.error(unknown))?;
             let (table, level) = (rest.u16()?, rest.u64()?);
-            if extent.pages == 0 || extent.first.checked_add(extent.pages).is_none() {
+            if !extent.is_possible() {
                 return Err(rest.error(DecodeCause::Inconsistent("an impossible extent")));
             }
             directory.extents.push(StoredExtent { extent, kind, table, level });

@@ -146,11 +146,15 @@ impl CheckpointHeader {
         if stored != computed {
             return Err(fail(DecodeCause::Checksum { stored, computed }));
         }
+        let directory = Extent { first: u32_at(block, 32), pages: u32_at(block, 36) };
+        if !directory.is_possible() {
+            return Err(fail(DecodeCause::Inconsistent("an impossible extent of the directory")));
+        }
         Ok(Self {
             level: u64_at(block, 8),
             next_transaction: u64_at(block, 16),
             first_segment: u64_at(block, 24),
-            directory: Extent { first: u32_at(block, 32), pages: u32_at(block, 36) },
+            directory,
             directory_bytes: u64_at(block, 40),
             incarnation: u64_at(block, 48),
             is_logged: u64_at(block, 56) != 0,

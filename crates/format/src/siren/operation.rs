@@ -17,6 +17,8 @@ const PUT: u8 = 1;
 const DELETE: u8 = 2;
 const UNDO: u8 = 3;
 const REPLACES: u8 = 4;
+/// Bytes before the key.
+const HEAD_BYTES: usize = 25;
 
 /// What an operation does to its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,31 +68,55 @@ impl<'a> TupleOperation<'a> {
         }
     }
 
+    /// The first bytes of the operation, which an undo needs: as many as the undo has.
+    pub fn undo_bytes(&self) -> usize {
+        HEAD_BYTES + self.key.len()
+    }
+
+    /// The undo of an operation, whose bytes begin with these.
+    ///
+    /// # Errors
+    /// Anything but the begin of an operation.
+    pub fn decode_undo(bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        let (code, head) = Self::decode_head(&mut Cursor::new(bytes, 0, WHAT))?;
+        match code & !REPLACES {
+            PUT | DELETE | UNDO => Ok(head),
+            _ => Err(unknown(code)),
+        }
+    }
+
+    /// The code, and the parts that all operations have.
+    fn decode_head(rest: &mut Cursor<'a>) -> Result<(u8, Self), DecodeError> {
+        let code = rest.u8()?;
+        let (level, transaction, statement) = (rest.u64()?, rest.u64()?, rest.u32()?);
+        let len = rest.u32()? as usize;
+        let (key, replaces, change) = (rest.take(len)?, code & REPLACES != 0, TupleChange::Undo);
+        Ok((code, Self { level, transaction, statement, replaces, key, change }))
+    }
+
     /// Decodes the bytes of an operation.
     ///
     /// # Errors
     /// Anything but the bytes of one operation.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut rest = Cursor::new(bytes, 0, WHAT);
-        let code = rest.u8()?;
-        let (level, transaction, statement) = (rest.u64()?, rest.u64()?, rest.u32()?);
-        let len = rest.u32()? as usize;
-        let key = rest.take(len)?;
+        let (code, head) = Self::decode_head(&mut rest)?;
         let change = match code & !REPLACES {
             PUT => TupleChange::Put(rest.u8()?, rest.take(rest.rest().len())?),
             DELETE => TupleChange::Delete,
             UNDO => TupleChange::Undo,
-            _ => {
-                let value = u64::from(code);
-                return Err(rest.error(DecodeCause::Unknown { field: "code", value }));
-            }
+            _ => return Err(unknown(code)),
         };
         if !rest.is_empty() {
             return Err(rest.error(DecodeCause::Inconsistent("bytes behind the operation")));
         }
-        let replaces = code & REPLACES != 0;
-        Ok(Self { level, transaction, statement, replaces, key, change })
+        Ok(Self { change, ..head })
     }
+}
+
+fn unknown(code: u8) -> DecodeError {
+    let cause = DecodeCause::Unknown { field: "code", value: u64::from(code) };
+    DecodeError { what: WHAT, offset: 0, cause }
 }
 
 #[cfg(test)]
@@ -117,12 +143,17 @@ mod tests {
                 let bytes = encode(&operation);
                 assert_eq!(TupleOperation::decode(&bytes), Ok(operation));
                 let undo = TupleOperation { change: TupleChange::Undo, ..operation };
-                assert!(encode(&undo).len() <= bytes.len());
+                let begin = &bytes[..operation.undo_bytes()];
+                assert_eq!(encode(&undo).len(), begin.len());
+                assert_eq!(TupleOperation::decode_undo(begin), Ok(undo));
+                assert_eq!(TupleOperation::decode_undo(&bytes), Ok(undo), "a start has all bytes");
+                assert!(TupleOperation::decode_undo(&begin[..begin.len() - 1]).is_err());
                 for len in 0..25 + key.len() {
                     assert!(TupleOperation::decode(&bytes[..len]).is_err(), "{len} bytes");
                 }
             }
         }
         assert!(TupleOperation::decode(&[0; 25]).is_err(), "an unknown code");
+        assert!(TupleOperation::decode_undo(&[0; 25]).is_err(), "an unknown code");
     }
 }

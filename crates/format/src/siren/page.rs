@@ -194,12 +194,15 @@ impl<'a> StoredPage<'a> {
                 0 => Some((rest.u64()?, rest.u32()?)),
                 _ => None,
             };
-            let is_wrong = self.table.is_some_and(|own| own != table);
-            if is_wrong || flags & !(COMMITTED | DELETE_MARK) != 0 {
+            let is_delete_mark = flags & DELETE_MARK != 0;
+            let is_of_another = self.table.is_some_and(|own| own != table);
+            let is_too_long = key > KEY_BYTES_MAX || value > VALUE_BYTES_MAX;
+            let is_marked_twice = is_delete_mark && (open.is_none() || value > 0);
+            let is_unknown = flags & !(COMMITTED | DELETE_MARK) != 0;
+            if is_of_another || is_too_long || is_marked_twice || is_unknown {
                 return Err(rest.error(DecodeCause::Inconsistent("an impossible tuple")));
             }
             let (key, value) = (rest.take(key)?, rest.take(value)?);
-            let is_delete_mark = flags & DELETE_MARK != 0;
             tuples.push(TupleImage { table, key, value, is_delete_mark, open });
         }
         if !rest.is_empty() {

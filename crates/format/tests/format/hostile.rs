@@ -122,6 +122,18 @@ fn mutated_pages_and_map_blocks_are_refused() {
 }
 
 #[test]
+fn mutated_siren_files_are_refused() {
+    run(20_000, crate::siren::judge_mutation);
+}
+
+#[test]
+fn forged_siren_files_never_panic() {
+    let mut reached = 0;
+    run(20_000, |stream| reached += crate::siren::judge_forgery(stream));
+    assert!(reached > 10_000, "only {reached} things were decoded: the forgery is clumsy");
+}
+
+#[test]
 fn mutated_manifests_are_refused() {
     let original = crate::common::manifest::manifest().encode().expect("consistent");
     run(20_000, |stream| {

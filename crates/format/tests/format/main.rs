@@ -9,4 +9,5 @@ mod manifest;
 mod operations;
 mod pages;
 mod part;
+mod siren;
 mod state;
