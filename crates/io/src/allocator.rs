@@ -26,6 +26,23 @@ pub fn return_large_allocations() -> bool {
     }
 }
 
+/// Bytes that the allocator takes from the system at a time after [`grow_heap_in_large_steps`].
+const STEP_BYTES: usize = 32 << 20;
+
+/// Makes the allocator take memory for small values in large steps, so that huge pages fit in. Costs no memory
+/// until it is used, but so much may be kept once it was. Returns false for another allocator than that of GNU.
+pub fn grow_heap_in_large_steps() -> bool {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        // SAFETY: as in `return_large_allocations`.
+        unsafe { libc::mallopt(libc::M_TOP_PAD, STEP_BYTES as libc::c_int) == 1 }
+    }
+    #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+    {
+        false
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

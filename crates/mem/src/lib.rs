@@ -10,6 +10,7 @@
 //! [`Frames`] are the pages of a buffer pool, which a device fills by address.
 
 mod frames;
+mod huge;
 mod prefetch;
 mod region;
 mod segments;
@@ -17,6 +18,7 @@ mod table;
 pub mod words;
 
 pub use frames::{Frames, Target};
+pub use huge::{HugeHeap, prefer_huge_pages};
 pub use prefetch::{prefetch, prefetch_to_write};
 pub use region::{AddressSpace, HUGE_PAGE_BYTES, PageSize, Region, RegionError};
 pub use segments::Segments;

@@ -100,8 +100,10 @@ fn main() -> Result<(), SirenError> {
         }
     }
     println!(
-        "a writer has waited for {} turns of the checkpointer at most",
-        store.waited_turns_max()
+        "a writer has waited for {} turns of the checkpointer at most; {} writes waited for the pages of \
+         removed tuples, each for 10 ms at most",
+        store.waited_turns_max(),
+        store.slowed_writes()
     );
     Ok(())
 }

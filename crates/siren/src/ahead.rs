@@ -44,9 +44,10 @@ impl Ahead {
             table.index.with_likely(hash, |proxy| {
                 let Some(versions) = proxy.versions.try_lock() else { return };
                 let Some(committed) = &versions.committed else { return };
-                if let Some(byte) = committed.value.as_ref().and_then(|value| value.first()) {
-                    prefetch(byte);
-                }
+                let value = committed.value.as_deref().unwrap_or_default();
+                // The lines of a longer value follow each other.
+                let ends = [value.first(), value.last()];
+                ends.into_iter().flatten().for_each(prefetch);
                 self.tuples.push(committed.tuple);
             });
         }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use stillpoint_mem::prefetch;
+use stillpoint_mem::{prefer_huge_pages, prefetch};
 
 use crate::proxy::Proxy;
 
@@ -65,7 +65,9 @@ impl ByHash {
 
     fn grow(&mut self) {
         let places = (2 * self.places.len()).max(PLACES_MIN);
-        let fresh = (0..places).map(|_| Bucket::default()).collect();
+        let mut fresh = Vec::with_capacity(places);
+        prefer_huge_pages(&fresh);
+        fresh.resize_with(places, Bucket::default);
         let mask = places - 1;
         for place in std::mem::replace(&mut self.places, fresh) {
             if place.proxy.is_some() {

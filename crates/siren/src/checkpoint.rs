@@ -53,6 +53,11 @@ impl<'s> Checkpoint<'s> {
         self.copier.level()
     }
 
+    /// What the checkpoint has written so far, or is about to write.
+    pub fn so_far(&self) -> CheckpointDone {
+        self.copier.done
+    }
+
     /// Copies the next tuple, or does as much. Writes buffers when the ring is full.
     ///
     /// # Errors

@@ -29,7 +29,7 @@ use crate::base::Base;
 use crate::config::Removes;
 use crate::disk_pages::DiskPages;
 use crate::error::SirenResult;
-use crate::pages::{Copied, Frozen, Removed};
+use crate::pages::{Copied, Frozen, Removed, Split};
 use crate::planted;
 use crate::slab::Slot;
 use crate::table::Table;
@@ -115,6 +115,8 @@ struct Current {
     page: Slot,
     number: u64,
     stage: Stage,
+    /// A split of the page that is under way.
+    split: Option<Split>,
 }
 
 /// A page that the checkpoint has copied.
@@ -218,7 +220,7 @@ impl<'b> Copier<'b> {
             self.take_removes(false)?;
             return self.next_page();
         };
-        let Current { page, number, stage } = current;
+        let Current { page, number, stage, mut split } = current;
         let (level, table) = (self.level, self.walks[self.at].table.clone());
         match stage {
             Stage::Copy => {
@@ -235,9 +237,10 @@ impl<'b> Copier<'b> {
                 }
             }
             Stage::Rebalance => {
-                if !table.pages.turn(|pages| pages.rebalance(page, number, level + 1)) {
-                    self.current = None;
-                }
+                let goes_on = table
+                    .pages
+                    .turn(|pages| pages.rebalance((page, number), level + 1, &mut split));
+                self.current = goes_on.then_some(Current { split, ..current });
             }
         }
         Ok(Progress::More)
@@ -250,7 +253,8 @@ impl<'b> Copier<'b> {
             for (page, number) in walk.dirty.by_ref() {
                 if walk.table.pages.turn(|pages| pages.begin_copy(page, number, level)) {
                     self.builder.clear();
-                    self.current = Some(Current { page, number, stage: Stage::Copy });
+                    self.current =
+                        Some(Current { page, number, stage: Stage::Copy, split: None });
                     return Ok(Progress::More);
                 }
             }
@@ -488,10 +492,12 @@ impl Prepared {
     pub(crate) fn give_up(self, base: &Base, on_disk: &mut OnDisk) {
         let next = self.level + 1;
         for (table, gone) in self.gone {
-            table.pages.turn(|pages| {
+            let removed = table.pages.turn(|pages| {
                 pages.gone_again(gone, next);
-                drop(pages.take_removed());
+                pages.take_removed()
             });
+            // Nobody waits for the latch while they are freed.
+            drop(removed);
         }
         for Written { table, page, number, stored } in self.written {
             mutant!(
@@ -515,7 +521,8 @@ fn unfreeze(table: &Table, page: Slot, number: u64, level: u64) {
     }
     while table.pages.turn(|pages| pages.make_permanent(page, level + 1)) {}
     table.pages.turn(|pages| pages.dirty_again(page, number, level + 1));
-    while table.pages.turn(|pages| pages.rebalance(page, number, level + 1)) {}
+    let mut split = None;
+    while table.pages.turn(|pages| pages.rebalance((page, number), level + 1, &mut split)) {}
 }
 
 /// For each table, the greatest number that its pages had before the table was emptied.

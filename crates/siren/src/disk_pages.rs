@@ -279,8 +279,12 @@ impl DiskPages {
             table: (stored.kind == ExtentKind::Tuples).then_some(stored.table),
             cause,
         };
-        let mut bytes = vec![0; stored.extent.pages as usize * page_bytes as usize];
-        let read = self.file().read_at(&mut bytes, self.header.page_at(stored.extent.first))?;
+        let needed = stored.extent.pages as usize * page_bytes as usize;
+        let offset = self.header.page_at(stored.extent.first);
+        // A damaged directory may announce more than memory holds.
+        let left = usize::try_from(self.file().len()?.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let mut bytes = vec![0; needed.min(left)];
+        let read = self.file().read_at(&mut bytes, offset)?;
         let page = StoredPage::decode(self.header.identity(), &bytes[..read], stored, page_bytes);
         with(&page.and_then(|page| page.tuples()).map_err(damaged)?)
     }

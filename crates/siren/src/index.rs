@@ -7,6 +7,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use stillpoint_format::hash::KeyHasher;
+use stillpoint_mem::HugeHeap;
 use stillpoint_sync::{CachePadded, RwLock};
 
 use crate::by_hash::ByHash;
@@ -117,7 +118,11 @@ impl Ord for ByKey {
 
 /// Proxies in the order of their keys.
 #[derive(Debug, Default)]
-struct InKeyOrder(BTreeSet<ByKey>);
+struct InKeyOrder {
+    keys: BTreeSet<ByKey>,
+    /// Where proxies and values lie.
+    heap: HugeHeap,
+}
 
 impl InKeyOrder {
     /// Those between two bounds. No bound lies beyond the other one.
@@ -129,7 +134,7 @@ impl InKeyOrder {
         let (lower, upper) = (lower.map(Asked::new), upper.map(Asked::new));
         let lower = lower.as_ref().map(|asked| asked as &dyn InOrder);
         let upper = upper.as_ref().map(|asked| asked as &dyn InOrder);
-        self.0.range::<dyn InOrder, _>((lower, upper)).map(|of| &of.proxy)
+        self.keys.range::<dyn InOrder, _>((lower, upper)).map(|of| &of.proxy)
     }
 }
 
@@ -186,8 +191,28 @@ impl Index {
         }
         let (hash, proxy) = (self.hash(key), Proxy::new(key));
         self.part(hash).write().insert(hash, proxy.clone());
-        in_order.0.insert(ByKey { prefix: prefix_of(key), proxy: proxy.clone() });
+        in_order.heap.note(&*proxy);
+        in_order.keys.insert(ByKey { prefix: prefix_of(key), proxy: proxy.clone() });
         proxy
+    }
+
+    /// As [`find_or_insert`](Self::find_or_insert) for a start, and tells whether the proxy is new. A new one is
+    /// in no order before [`fill_order`](Self::fill_order).
+    pub(crate) fn find_or_insert_by_hash(&self, key: &[u8]) -> (Arc<Proxy>, bool) {
+        let hash = self.hash(key);
+        let mut part = self.part(hash).write();
+        if let Some(found) = part.find(hash, key) {
+            return (found.clone(), false);
+        }
+        let proxy = Proxy::new(key);
+        part.insert(hash, proxy.clone());
+        (proxy, true)
+    }
+
+    /// Brings all proxies into the order of keys, in which the caller has almost brought them.
+    pub(crate) fn fill_order(&self, proxies: Vec<Arc<Proxy>>) {
+        let of = |proxy: Arc<Proxy>| ByKey { prefix: prefix_of(&proxy.key), proxy };
+        self.in_order.write().keys = proxies.into_iter().map(of).collect();
     }
 
     /// Prefetches what a search for the key with this hash meets first.
@@ -236,14 +261,15 @@ impl Index {
             let hash = self.hash(&proxy.key);
             let mut in_order = self.in_order.write();
             self.part(hash).write().remove(hash, proxy);
-            in_order.0.remove(&Asked::new(&proxy.key) as &dyn InOrder);
+            in_order.keys.remove(&Asked::new(&proxy.key) as &dyn InOrder);
         }
     }
 
-    /// Appends the next keys above a bound that may have a value, `count` at most. True at the end.
+    /// Appends the next keys above a bound that may have a committed value, `count` at most. True at the end.
     pub(crate) fn keys(&self, above: Bound<&[u8]>, count: usize, out: &mut Vec<Vec<u8>>) -> bool {
         let in_order = self.in_order.read();
-        let mut all = in_order.range(above, Bound::Unbounded).filter(|proxy| proxy.delimits());
+        let all = in_order.range(above, Bound::Unbounded);
+        let mut all = all.filter(|proxy| proxy.may_have_value());
         out.extend(all.by_ref().take(count).map(|proxy| proxy.key.to_vec()));
         all.next().is_none()
     }
@@ -256,6 +282,6 @@ impl Index {
 
     /// Calls `visit` with each proxy, in clustering order.
     pub(crate) fn each(&self, mut visit: impl FnMut(&Arc<Proxy>)) {
-        self.in_order.read().0.iter().for_each(|of| visit(&of.proxy));
+        self.in_order.read().keys.iter().for_each(|of| visit(&of.proxy));
     }
 }

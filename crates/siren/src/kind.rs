@@ -21,7 +21,7 @@ use std::sync::Arc;
 use stillpoint_format::Stamp;
 use stillpoint_format::ident::StoreId;
 use stillpoint_format::siren::{TupleChange, TupleOperation};
-use stillpoint_io::{Disk, OpenMode};
+use stillpoint_io::{Disk, OpenMode, grow_heap_in_large_steps};
 use stillpoint_sync::atomic::{
     AtomicBool, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release, SeqCst},
@@ -76,6 +76,8 @@ pub(crate) enum RecordError {
 
 /// Bytes of a page's entry in the directory, at most.
 const DIRECTORY_ENTRY_BYTES: u64 = 24;
+/// Bytes of memory from which on the tuples' memory comes in large steps.
+const LARGE_BYTES: usize = 256 << 20;
 /// Cursors from here on are random places in a table.
 const PLACES_FROM: u64 = 1 << 48;
 
@@ -151,6 +153,9 @@ impl Siren {
     ) -> SirenResult<Arc<Self>> {
         let KindConfig { store, memory_bytes, mut config } = settings;
         store::check(&config)?;
+        if memory_bytes >= LARGE_BYTES {
+            grow_heap_in_large_steps();
+        }
         let named = Named::of(tables)?;
         let section = named.newest;
         let (created_ms, threads) = (config.clock.wall_ms(), 2 * config.sessions + 2);
@@ -325,7 +330,7 @@ impl Siren {
             return Err(TxError::abandon(RecordError::TooLate));
         }
         replay.level_max = replay.level_max.max(level);
-        self.next_transaction.fetch_max(transaction + 1, Relaxed);
+        self.next_transaction.fetch_max(transaction.saturating_add(1), Relaxed);
         let held = replay.held.get(&table.id).copied().unwrap_or(0);
         if mutant!(level <= held, RepeatedTwice => false) {
             return Ok(());
@@ -373,8 +378,7 @@ impl Siren {
             let slot = self.shared_slot.lock();
             let appended = self.base.operate(*slot, |level| {
                 let mut body = Vec::new();
-                let change = TupleChange::Undo;
-                TupleOperation { level, change, ..*operation }.encode(&mut body);
+                TupleOperation { level, ..*operation }.encode(&mut body);
                 let (table_id, generation) = (TableId(table.id), table.generation);
                 let stamp = log.append(&Operation {
                     table: table_id,
@@ -496,7 +500,8 @@ impl TableKind for Siren {
     }
 
     fn undo(&self, table: TableId, body: &[u8], log: &mut dyn OperationLog) -> Result<(), TxError> {
-        let operation = decode(body)?;
+        let operation = TupleOperation::decode_undo(body)
+            .map_err(|error| TxError::abandon(RecordError::from(error)))?;
         // Acquire: partner of the Release in `serve`.
         if !self.is_serving.load(Acquire) {
             self.raise_level(&mut self.replay.lock());

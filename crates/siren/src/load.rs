@@ -6,6 +6,7 @@ use std::sync::Arc;
 use stillpoint_format::ident::StoreId;
 use stillpoint_format::siren::{Directory, ExtentKind, StoredExtent, TupleImage};
 use stillpoint_io::in_parallel;
+use stillpoint_mem::HugeHeap;
 use stillpoint_sync::atomic::{AtomicBool, AtomicU64};
 use stillpoint_sync::{Mutex, ReadSections, RwLock};
 
@@ -48,8 +49,69 @@ impl LoadedPage {
     }
 }
 
+/// A page with its place in the list of pages.
+struct PlacedPage {
+    table: Arc<Table>,
+    slot: Slot,
+    tuples: Vec<LoadedTuple>,
+}
+
 /// A key that a transaction has written.
 pub(crate) type WrittenKey = (Arc<Table>, Arc<Proxy>);
+
+/// What some pages have.
+#[derive(Default)]
+struct Found {
+    /// New proxies of each table, in the order of keys.
+    proxies: BTreeMap<u16, Vec<Arc<Proxy>>>,
+    /// Keys with versions of open transactions.
+    open: Vec<(u64, WrittenKey)>,
+    tuples: u64,
+    heap: HugeHeap,
+}
+
+impl Found {
+    /// Makes the proxies of a page, and then its tuples.
+    fn load(&mut self, pages: &DiskPages, page: PlacedPage) -> SirenResult<()> {
+        let PlacedPage { table, slot, tuples } = page;
+        let in_order = self.proxies.entry(table.id).or_default();
+        let mut proxies = Vec::with_capacity(tuples.len());
+        for tuple in &tuples {
+            let (proxy, is_new) = table.index.find_or_insert_by_hash(&tuple.key);
+            self.heap.note(&*proxy);
+            in_order.extend(is_new.then(|| proxy.clone()));
+            proxies.push(proxy);
+        }
+        let mut of_table = table.pages.lock();
+        let load = |(tuple, proxy): (&LoadedTuple, &Arc<Proxy>)| {
+            of_table.load_tuple(slot, proxy.clone(), tuple.value.clone(), tuple.open)
+        };
+        let slots: Vec<Slot> = tuples.iter().zip(&proxies).map(load).collect();
+        drop(of_table);
+        let mut loaded = tuples.into_iter().zip(proxies).zip(slots);
+        loaded.try_for_each(|((tuple, proxy), at)| self.add_version(pages, &table, &proxy, at, tuple))
+    }
+
+    fn add_version(
+        &mut self,
+        pages: &DiskPages,
+        table: &Arc<Table>,
+        proxy: &Arc<Proxy>,
+        slot: Slot,
+        tuple: LoadedTuple,
+    ) -> SirenResult<()> {
+        let statement = tuple.open.map(|(_, statement)| statement);
+        if !table.load_version(proxy, slot, tuple.value, statement) {
+            let what = format!("table {} has two tuples of one version of a key", table.id);
+            return Err(SirenError::inconsistent(pages.path_of_file(), what));
+        }
+        if let Some((transaction, _)) = tuple.open {
+            self.open.push((transaction, (table.clone(), proxy.clone())));
+        }
+        self.tuples += 1;
+        Ok(())
+    }
+}
 
 /// The tables and open transactions while they are recovered.
 pub(crate) struct Loaded {
@@ -113,9 +175,7 @@ impl Loaded {
         loaded.sort_by(|a, b| a.order().cmp(&b.order()));
         let (apart, ordinary): (Vec<_>, Vec<_>) =
             loaded.into_iter().partition(|page| page.stored.kind == ExtentKind::Removes);
-        for page in ordinary {
-            self.load_page(pages, page)?;
-        }
+        self.load_pages(pages, ordinary)?;
         for tuple in apart.into_iter().flat_map(|page| page.tuples) {
             if may_lack && self.find(tuple.table).is_none() {
                 continue;
@@ -132,22 +192,57 @@ impl Loaded {
                 tuple.value.clone(),
                 tuple.open,
             );
-            self.add_version(pages, &table, &proxy, slot, tuple)?;
+            let mut found = Found::default();
+            found.add_version(pages, &table, &proxy, slot, tuple)?;
+            self.take(found);
         }
         Ok(())
     }
 
-    fn load_page(&mut self, pages: &DiskPages, page: LoadedPage) -> SirenResult<()> {
-        let table = self.table_of_page(pages, page.stored.table)?;
-        let (slot, number) = table.pages.lock().load_page();
-        self.extents.insert((table.id, number), page.stored);
-        for tuple in page.tuples {
-            let proxy = table.index.find_or_insert(&tuple.key);
-            let (value, open) = (tuple.value.clone(), tuple.open);
-            let at = table.pages.lock().load_tuple(slot, proxy.clone(), value, open);
-            self.add_version(pages, &table, &proxy, at, tuple)?;
+    /// Loads the ordinary pages, which are in order: makes proxies and tuples in several threads, and then the
+    /// orders of keys.
+    fn load_pages(&mut self, pages: &DiskPages, ordered: Vec<LoadedPage>) -> SirenResult<()> {
+        let mut placed = Vec::with_capacity(ordered.len());
+        for page in ordered {
+            let table = self.table_of_page(pages, page.stored.table)?;
+            let (slot, number) = table.pages.lock().load_page();
+            self.extents.insert((table.id, number), page.stored);
+            placed.push(PlacedPage { table, slot, tuples: page.tuples });
         }
+        let share = placed.len().div_ceil(self.config.recovery_threads.max(1)).max(1);
+        let mut jobs = Vec::new();
+        while !placed.is_empty() {
+            let rest = placed.split_off(share.min(placed.len()));
+            let mine = std::mem::replace(&mut placed, rest);
+            jobs.push(move || {
+                let mut found = Found::default();
+                mine.into_iter().try_for_each(|page| found.load(pages, page))?;
+                Ok::<Found, SirenError>(found)
+            });
+        }
+        let mut in_order = BTreeMap::<u16, Vec<Arc<Proxy>>>::new();
+        for loaded in in_parallel("siren-load", jobs)? {
+            let mut found: Found = loaded?;
+            for (table, proxies) in std::mem::take(&mut found.proxies) {
+                in_order.entry(table).or_default().extend(proxies);
+            }
+            self.take(found);
+        }
+        let fill = |(table, proxies)| {
+            let table = self.find(table).expect("it has pages");
+            move || table.index.fill_order(proxies)
+        };
+        in_parallel("siren-load", in_order.into_iter().map(fill).collect())?;
         Ok(())
+    }
+
+    /// Takes over what was found in some pages.
+    fn take(&mut self, found: Found) {
+        self.tuples += found.tuples;
+        for (transaction, key) in found.open {
+            self.next_transaction = self.next_transaction.max(transaction.saturating_add(1));
+            self.open.entry(transaction).or_default().push(key);
+        }
     }
 
     fn table_of_page(&self, pages: &DiskPages, id: u16) -> SirenResult<Arc<Table>> {
@@ -157,29 +252,6 @@ impl Loaded {
         })
     }
 
-    fn add_version(
-        &mut self,
-        pages: &DiskPages,
-        table: &Arc<Table>,
-        proxy: &Arc<Proxy>,
-        slot: Slot,
-        tuple: LoadedTuple,
-    ) -> SirenResult<()> {
-        let statement = tuple.open.map(|(_, statement)| statement);
-        if !table.load_version(proxy, slot, tuple.value, statement) {
-            let what = format!("table {} has two tuples of one version of a key", table.id);
-            return Err(SirenError::inconsistent(pages.path_of_file(), what));
-        }
-        if let Some((transaction, _)) = tuple.open {
-            self.next_transaction = self.next_transaction.max(transaction + 1);
-            self.open.entry(transaction).or_default().push((table.clone(), proxy.clone()));
-        }
-        self.tuples += 1;
-        Ok(())
-    }
-}
-
-impl Loaded {
     /// What was loaded, to work on, for so many threads. The tables are left to the caller.
     pub(crate) fn into_base(self, on_disk: OnDisk, threads: usize) -> Base {
         Base {

@@ -34,6 +34,7 @@ use crate::proxy::{Proxy, Value};
 use crate::slab::{Slab, Slot};
 
 pub(crate) use copy::{Copied, Frozen, Removed};
+pub(crate) use lists::Split;
 
 /// Two neighbours are joined if they have less than this share of a page together, in percent.
 const JOIN_PERCENT: usize = 60;
@@ -47,26 +48,42 @@ enum Pending {
     Commit,
 }
 
-/// A tuple.
+/// A tuple, in one cache line: each change of a list meets the tuples on both sides.
 #[derive(Debug)]
+#[repr(align(64))]
 struct Tuple {
     proxy: Arc<Proxy>,
     /// `None` is a delete mark.
     value: Value,
     /// Transaction and statement that created the tuple. Without meaning once it is committed.
-    open: (u64, u32),
+    transaction: u64,
+    statement: u32,
     is_committed: bool,
     pending: Pending,
     /// Place in the page's list of pending operations.
     pending_at: u32,
-    /// The last checkpoint that has copied the tuple.
-    copied: u64,
+    /// The low half of the level of the last checkpoint that has copied the tuple.
+    copied: u32,
     page: Slot,
     before: Slot,
     after: Slot,
 }
 
 impl Tuple {
+    /// The transaction and the statement that created the tuple, if the transaction is open.
+    fn open(&self) -> Option<(u64, u32)> {
+        (!self.is_committed).then_some((self.transaction, self.statement))
+    }
+
+    /// The checkpoint of this level has copied the tuple.
+    fn note_copied(&mut self, level: u64) {
+        self.copied = level as u32;
+    }
+
+    fn was_copied(&self, level: u64) -> bool {
+        self.copied == level as u32
+    }
+
     fn bytes(&self) -> usize {
         let open = if self.is_committed { 0 } else { OPEN_TUPLE_BYTES };
         let value = self.value.as_ref().map_or(0, |value| value.len());
@@ -87,6 +104,7 @@ const INDEX_BYTES: usize = 48;
 /// Bytes of a tuple, its proxy with one version, and their places in lists and in the index.
 const TUPLE_HELD_BYTES: usize =
     size_of::<Option<Tuple>>() + size_of::<Proxy>() + ARC_BYTES + INDEX_BYTES;
+const _: () = assert!(size_of::<Option<Tuple>>() == 64, "a tuple takes one cache line");
 
 /// A logical page.
 #[derive(Debug)]
@@ -232,11 +250,17 @@ impl Pages {
         tuple
     }
 
-    fn new_tuple(&mut self, proxy: Arc<Proxy>, value: Value, open: (u64, u32)) -> Slot {
+    fn new_tuple(
+        &mut self,
+        proxy: Arc<Proxy>,
+        value: Value,
+        (transaction, statement): (u64, u32),
+    ) -> Slot {
         let tuple = Tuple {
             proxy,
             value,
-            open,
+            transaction,
+            statement,
             is_committed: false,
             pending: Pending::Nothing,
             pending_at: 0,
@@ -265,7 +289,7 @@ impl Pages {
     /// The transaction of a tuple, if it was open when the tuple was added and the tuple is not committed.
     pub(crate) fn author(&self, tuple: Slot) -> Option<u64> {
         let tuple = &self.tuples[tuple];
-        (!tuple.is_committed).then_some(tuple.open.0)
+        tuple.open().map(|(transaction, _)| transaction)
     }
 
     /// The seed of the hashes of keys.
@@ -328,7 +352,7 @@ impl Pages {
             self.pages[page].is_changed = true;
             self.touch(page);
             let tuple = self.take_tuple(tuple);
-            let is_copied = mutant!(tuple.copied == level - 1, RemovedTupleTwice => false);
+            let is_copied = mutant!(tuple.was_copied(level - 1), RemovedTupleTwice => false);
             if !is_copied {
                 let removed = Removed::new(self.table, tuple);
                 self.held.removes.fetch_add(removed.image().bytes(), SeqCst);

@@ -436,9 +436,12 @@ impl Part {
         kind.base.operate(*section, |level| {
             body.clear();
             let key = &proxy.key;
-            TupleOperation { level, transaction, statement, replaces, key, change }.encode(body);
+            let operation =
+                TupleOperation { level, transaction, statement, replaces, key, change };
+            operation.encode(body);
             let (id, generation) = (TableId(table.id), table.generation);
-            log.append(&Operation { table: id, generation, touched, body, undo: body })?;
+            let undo = &body[..operation.undo_bytes()];
+            log.append(&Operation { table: id, generation, touched, body, undo })?;
             table.write(level, proxy, owned, Author { transaction, statement });
             Ok(())
         })

@@ -14,6 +14,9 @@ use stillpoint_sync::{Mutex, lock_word};
 use crate::key_bytes::KeyBytes;
 use crate::slab::Slot;
 
+/// Tries of a read without a lock to find nobody at work on the versions of a key.
+const COMMITTED_TRIES: usize = 16;
+
 /// A value. `None` is the delete mark.
 pub(crate) type Value = Option<Arc<[u8]>>;
 
@@ -45,8 +48,12 @@ pub(crate) struct Version {
 #[derive(Debug, Default)]
 pub(crate) struct OpenVersions {
     last: Option<Version>,
-    earlier: Vec<Version>,
+    earlier: Option<Box<Earlier>>,
 }
+
+/// Earlier versions, oldest first.
+#[derive(Debug, Default)]
+struct Earlier(Vec<Version>);
 
 impl OpenVersions {
     pub(crate) fn last(&self) -> Option<&Version> {
@@ -62,26 +69,33 @@ impl OpenVersions {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.earlier.len() + usize::from(self.last.is_some())
+        self.earlier().len() + usize::from(self.last.is_some())
+    }
+
+    fn earlier(&self) -> &[Version] {
+        self.earlier.as_ref().map_or(&[], |earlier| &earlier.0)
     }
 
     pub(crate) fn push(&mut self, version: Version) {
-        self.earlier.extend(self.last.replace(version));
+        if let Some(last) = self.last.replace(version) {
+            self.earlier.get_or_insert_default().0.push(last);
+        }
     }
 
     pub(crate) fn pop(&mut self) -> Option<Version> {
-        std::mem::replace(&mut self.last, self.earlier.pop())
+        let before = self.earlier.as_mut().and_then(|earlier| earlier.0.pop());
+        std::mem::replace(&mut self.last, before)
     }
 
     /// Takes all versions out, oldest first.
     pub(crate) fn take(&mut self) -> impl Iterator<Item = Version> + use<> {
         let Self { last, earlier } = std::mem::take(self);
-        earlier.into_iter().chain(last)
+        earlier.map(|earlier| earlier.0).unwrap_or_default().into_iter().chain(last)
     }
 
     /// The newest version of a statement before this one.
     fn before(&self, statement: u32) -> Option<&Version> {
-        let mut newest_first = self.last.iter().chain(self.earlier.iter().rev());
+        let mut newest_first = self.last.iter().chain(self.earlier().iter().rev());
         newest_first.find(|version| version.statement < statement)
     }
 
@@ -100,10 +114,11 @@ impl OpenVersions {
 
 /// The versions of a key. The latch of the table's pages is held while they change.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(crate) struct Versions {
+    pub(crate) committed: Option<Version>,
     /// Whether the proxy has left the index.
     pub(crate) is_dead: bool,
-    pub(crate) committed: Option<Version>,
     /// The shadow area of the transaction that holds the lock, in the order of statements.
     pub(crate) open: OpenVersions,
 }
@@ -127,32 +142,32 @@ impl Versions {
     }
 }
 
-/// The proxy of a key. The order of the fields in memory is that of the source, so that
-/// [`prefetch`](Self::prefetch) meets all cache lines.
+/// The proxy of a key. The order of the fields in memory is that of the source. What a read needs comes
+/// first, and [`prefetch`](Self::prefetch) meets all cache lines.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Proxy {
     pub(crate) key: KeyBytes,
+    /// The end of the last transaction that changed the key since the opening.
+    stamp: AtomicU64,
     /// The lock of the key.
     pub(crate) lock: AtomicU64,
+    pub(crate) versions: Mutex<Versions>,
     /// The lock of the gap below the key, down to the next key that delimits gaps.
     pub(crate) gap: AtomicU64,
     /// Whether the key delimits gaps: it has a version, or had one and is still in the index.
     delimits: AtomicBool,
-    pub(crate) versions: Mutex<Versions>,
-    /// The end of the last transaction that changed the key since the opening.
-    stamp: AtomicU64,
 }
 
 impl Proxy {
     pub(crate) fn new(key: &[u8]) -> Arc<Self> {
         Arc::new(Self {
             key: KeyBytes::new(key),
-            lock: AtomicU64::new(lock_word::free(0, 0)),
-            gap: AtomicU64::new(lock_word::free(0, 0)),
             stamp: AtomicU64::new(Stamp::NONE.to_bits()),
-            delimits: AtomicBool::new(false),
+            lock: AtomicU64::new(lock_word::free(0, 0)),
             versions: Mutex::new(Versions::default()),
+            gap: AtomicU64::new(lock_word::free(0, 0)),
+            delimits: AtomicBool::new(false),
         })
     }
 
@@ -183,15 +198,19 @@ impl Proxy {
     /// Prefetches the lines of the proxy.
     pub(crate) fn prefetch(&self) {
         prefetch(&self.key);
-        prefetch(&self.delimits);
         prefetch(&self.versions);
-        prefetch(&self.stamp);
+        prefetch(&self.delimits);
+    }
+
+    /// Whether the key has a committed value, as far as can be seen without a wait.
+    pub(crate) fn may_have_value(&self) -> bool {
+        self.versions.try_lock().is_none_or(|versions| versions.committed.is_some())
     }
 
     /// The committed value and the stamp of the transaction that wrote it, if the key has a value and
-    /// nobody works on its versions.
+    /// nobody works on its versions for longer than an operation takes.
     pub(crate) fn committed(&self) -> Option<(Arc<[u8]>, Stamp)> {
-        let versions = self.versions.try_lock()?;
+        let versions = (0..COMMITTED_TRIES).find_map(|_| self.versions.try_lock())?;
         let value = versions.committed.as_ref()?.value.clone()?;
         Some((value, self.stamp()))
     }
@@ -210,5 +229,16 @@ impl Proxy {
         let versions = self.versions.lock();
         let own = versions.open.last().filter(|_| writes);
         with(own.or(versions.committed.as_ref()).and_then(|version| version.value.as_ref()))
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    /// Beside tuples, proxies are what a store in memory consists of.
+    #[test]
+    fn proxies_are_small() {
+        assert_eq!((size_of::<Option<Version>>(), size_of::<Proxy>()), (24, 128));
     }
 }

@@ -31,7 +31,9 @@ impl Section {
         let (place, bytes) = part("directory")?.split_once(':')?;
         let (first, pages) = place.split_once('+')?;
         let directory = Extent { first: first.parse().ok()?, pages: pages.parse().ok()? };
-        directory.first.checked_add(directory.pages)?;
+        if !directory.is_possible() {
+            return None;
+        }
         let section = Self { level, next_transaction, directory, bytes: bytes.parse().ok()? };
         parts.next().is_none().then_some(section)
     }

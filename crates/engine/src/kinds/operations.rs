@@ -23,6 +23,8 @@ pub(crate) struct Done {
     pub(crate) table: TableId,
     /// What the undo needs of the operation's bytes.
     pub(crate) undo: Vec<u8>,
+    /// Number of the operation's bytes.
+    pub(crate) bytes: usize,
 }
 
 /// Bytes of operations that are kept from one transaction to the next.
@@ -31,21 +33,25 @@ const KEPT_BYTES: usize = 1 << 20;
 /// The operations of a transaction that are not undone, oldest first, in buffers that are used again.
 #[derive(Debug, Default)]
 struct DoneList {
-    /// Of each operation: gsn, table, and where its bytes end.
-    operations: Vec<(u64, TableId, usize)>,
-    bytes: Vec<u8>,
+    /// Of each operation: gsn, table, number of its bytes, and where its undo ends.
+    operations: Vec<(u64, TableId, usize, usize)>,
+    undo: Vec<u8>,
+    /// Bytes of all operations.
+    operation_bytes: usize,
 }
 
 impl DoneList {
     fn clear(&mut self) {
         self.operations.clear();
-        self.bytes.clear();
-        self.bytes.shrink_to(KEPT_BYTES);
+        self.operation_bytes = 0;
+        self.undo.clear();
+        self.undo.shrink_to(KEPT_BYTES);
     }
 
-    fn push(&mut self, gsn: u64, table: TableId, undo: &[u8]) {
-        self.bytes.extend_from_slice(undo);
-        self.operations.push((gsn, table, self.bytes.len()));
+    fn push(&mut self, (gsn, table): (u64, TableId), undo: &[u8], bytes: usize) {
+        self.undo.extend_from_slice(undo);
+        self.operation_bytes += bytes;
+        self.operations.push((gsn, table, bytes, self.undo.len()));
     }
 
     fn last_gsn(&self) -> Option<u64> {
@@ -53,17 +59,18 @@ impl DoneList {
     }
 
     fn pop(&mut self) -> Option<Done> {
-        let (gsn, table, end) = self.operations.pop()?;
+        let (gsn, table, bytes, end) = self.operations.pop()?;
         let start = self.operations.last().map_or(0, |(.., end)| *end);
-        let undo = self.bytes[start..end].to_vec();
-        self.bytes.truncate(start);
-        Some(Done { gsn, table, undo })
+        let undo = self.undo[start..end].to_vec();
+        self.undo.truncate(start);
+        self.operation_bytes -= bytes;
+        Some(Done { gsn, table, undo, bytes })
     }
 
     /// Turns the order of the operations round. For a planted bug.
     fn reverse(&mut self) {
         let all: Vec<Done> = std::iter::from_fn(|| self.pop()).collect();
-        all.iter().for_each(|Done { gsn, table, undo }| self.push(*gsn, *table, undo));
+        all.iter().for_each(|done| self.push((done.gsn, done.table), &done.undo, done.bytes));
     }
 
     /// The room that was set aside for the undo of each operation.
@@ -188,7 +195,7 @@ impl Operations {
 
     /// Bytes of these operations.
     pub(crate) fn done_bytes(&self) -> usize {
-        self.done.bytes.len()
+        self.done.operation_bytes
     }
 
     /// Goes on with the transaction after an undo of its last operations.
@@ -378,7 +385,7 @@ impl OperationLog for Operations {
         if undoes.is_none() {
             self.first.get_or_insert(LogGsn { log: stamp.log(), gsn: stamp.gsn() });
             self.logged_bytes = logged_bytes;
-            self.done.push(stamp.gsn(), table, undo);
+            self.done.push((stamp.gsn(), table), undo, body.len());
         }
         Ok(stamp)
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use stillpoint_format::siren::{PageBuilder, TupleImage};
 use stillpoint_sync::mutant;
 
+use super::lists::Split;
 use super::{Pages, Pending, Tuple};
 use crate::config::Removes;
 use crate::planted;
@@ -23,7 +24,7 @@ pub(crate) struct Removed {
 
 impl Removed {
     pub(super) fn new(table: u16, tuple: Tuple) -> Self {
-        let open = (!tuple.is_committed).then_some(tuple.open);
+        let open = tuple.open();
         Self { table, proxy: tuple.proxy, value: tuple.value, open }
     }
 
@@ -56,9 +57,9 @@ pub(crate) enum Copied {
     Whole,
 }
 
-/// Tuples with a pending add that one turn passes over, and pending operations that one turn makes
-/// permanent. Both are as much as the copy of one tuple of some length.
-const PENDING_A_TURN: usize = 32;
+/// Tuples with a pending add that one turn passes over, pending operations that one turn makes permanent, and
+/// tuples that one turn moves to another page. Each is as much as the copy of one tuple of some length.
+pub(super) const PENDING_A_TURN: usize = 32;
 
 /// What a checkpoint concerns of a table.
 #[derive(Debug, Default)]
@@ -93,7 +94,7 @@ impl Pages {
         self.gone[(level & 1) as usize] = gone;
     }
 
-    fn is_same(&self, page: Slot, number: u64) -> bool {
+    pub(super) fn is_same(&self, page: Slot, number: u64) -> bool {
         self.pages.get(page).is_some_and(|page| page.number == number)
     }
 
@@ -127,9 +128,8 @@ impl Pages {
         }
         let tuple = &mut self.tuples[cursor];
         if tuple.pending != Pending::Add {
-            let open = (!tuple.is_committed).then_some(tuple.open);
-            to.push(&image(self.table, &tuple.proxy, &tuple.value, open));
-            tuple.copied = level;
+            to.push(&image(self.table, &tuple.proxy, &tuple.value, tuple.open()));
+            tuple.note_copied(level);
         }
         let next = tuple.after;
         self.pages[page].cursor = next;
@@ -158,7 +158,7 @@ impl Pages {
             Pending::Add => {
                 self.count_in(page, tuple);
                 // The checkpoint has nothing to do with this tuple any more, if it is removed now.
-                self.tuples[tuple].copied = level - 1;
+                self.tuples[tuple].note_copied(level - 1);
             }
             Pending::Remove => {
                 self.count_out(page, tuple);
@@ -183,10 +183,25 @@ impl Pages {
         }
     }
 
-    /// Splits or joins a page that was copied, if it must be. `false` once nothing is left to do.
-    pub(crate) fn rebalance(&mut self, page: Slot, number: u64, level: u64) -> bool {
-        let is_dirty = self.is_same(page, number) && self.pages[page].dirty == level;
-        is_dirty && (self.split(page, level) || self.join(page, level))
+    /// Splits or joins a page that was copied, if it must be, some tuples at a time. `false` once nothing is
+    /// left to do. `split` has a split that is under way.
+    pub(crate) fn rebalance(
+        &mut self,
+        (page, number): (Slot, u64),
+        level: u64,
+        split: &mut Option<Split>,
+    ) -> bool {
+        if !self.is_same(page, number) || self.pages[page].dirty != level {
+            return false;
+        }
+        *split = split.or_else(|| self.begin_split(page, level));
+        match *split {
+            Some(begun) => {
+                split.take_if(|_| !self.move_front(page, begun, level, PENDING_A_TURN));
+                true
+            }
+            None => self.join_some(page, level, PENDING_A_TURN),
+        }
     }
 
     /// The checkpoint that has copied the page is given up: the page is dirty again.

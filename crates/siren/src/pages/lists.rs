@@ -1,7 +1,19 @@
 //! The lists of tuples and pages: links, splits and joins.
+//!
+//! An operation splits and joins at once. The checkpointer moves some tuples a turn. In between, both pages are
+//! whole: each tuple is on one of them, in its place.
 
 use super::{JOIN_PERCENT, Page, Pages};
 use crate::slab::Slot;
+
+/// A split under way: the front page takes tuples up to so many bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Split {
+    front: Slot,
+    /// Number of the front page.
+    number: u64,
+    wanted: usize,
+}
 
 impl Pages {
     /// Makes an empty page behind `before`, or the first one. The page is dirty at the level.
@@ -79,27 +91,44 @@ impl Pages {
         }
     }
 
-    /// Splits the front half of an overfull page off, at most one page of it. `false` if the page is
+    /// Splits the front half of an overfull page off, at most one page of it. Nothing happens if the page is
     /// not too full, or if its tuples may not move.
-    pub(super) fn split(&mut self, page: Slot, level: u64) -> bool {
+    pub(super) fn split(&mut self, page: Slot, level: u64) {
+        if let Some(split) = self.begin_split(page, level) {
+            self.move_front(page, split, level, usize::MAX);
+        }
+    }
+
+    /// Begins a split with an empty front page. `None` if the page is not too full, or if its tuples may not
+    /// move.
+    pub(super) fn begin_split(&mut self, page: Slot, level: u64) -> Option<Split> {
         let it = &self.pages[page];
         let is_overfull = it.bytes > self.capacity && it.tuples > 1;
         if !is_overfull || !self.can_move(page, level) {
-            return false;
+            return None;
         }
         let wanted = (it.bytes / 2).min(self.capacity);
         let front = self.create_page(level, it.before);
-        let mut moved = 0;
-        while self.pages[page].tuples > 1 {
-            let tuple = self.pages[page].first;
-            let bytes = self.tuples[tuple].bytes();
-            if moved > 0 && moved + bytes > wanted {
-                break;
+        self.mark_dirty(page, level);
+        Some(Split { front, number: self.pages[front].number, wanted })
+    }
+
+    /// Moves the next tuples of a split, `most` at most. `false` once the split is over: the front page is full
+    /// enough, or operations have come between the two pages.
+    pub(super) fn move_front(&mut self, page: Slot, split: Split, level: u64, most: usize) -> bool {
+        let Split { front, number, wanted } = split;
+        let is_here = self.is_same(front, number) && self.pages[front].after == page;
+        if !is_here || !self.can_move(page, level) || !self.can_move(front, level) {
+            return false;
+        }
+        for _ in 0..most {
+            let (tuple, has) = (self.pages[page].first, self.pages[front].bytes);
+            let is_last = self.pages[page].tuples <= 1;
+            if is_last || has > 0 && has + self.tuples[tuple].bytes() > wanted {
+                return false;
             }
             self.move_to_end(tuple, front);
-            moved += bytes;
         }
-        self.mark_dirty(page, level);
         true
     }
 
@@ -114,8 +143,13 @@ impl Pages {
     }
 
     /// Removes an empty page, or joins the page with a neighbour if they have few tuples together.
-    /// Returns whether it did.
-    pub(super) fn join(&mut self, page: Slot, level: u64) -> bool {
+    pub(super) fn join(&mut self, page: Slot, level: u64) {
+        self.join_some(page, level, usize::MAX);
+    }
+
+    /// As [`join`](Self::join), but moves `most` tuples at most. Returns whether anything has happened. A join
+    /// that is not over goes on with the next call, if the two pages still have few tuples.
+    pub(super) fn join_some(&mut self, page: Slot, level: u64, most: usize) -> bool {
         if !self.can_move(page, level) {
             return false;
         }
@@ -136,12 +170,16 @@ impl Pages {
             (false, true) => (page, after),
             (false, false) => return false,
         };
-        while !self.pages[back].first.is_none() {
+        self.mark_dirty(front, level);
+        for _ in 0..most {
             let tuple = self.pages[back].first;
+            if tuple.is_none() {
+                self.remove_page(back, level);
+                return true;
+            }
             self.move_to_end(tuple, front);
         }
-        self.mark_dirty(front, level);
-        self.remove_page(back, level);
+        self.mark_dirty(back, level);
         true
     }
 
@@ -164,5 +202,95 @@ impl Pages {
         if it.is_stored {
             self.gone[(level & 1) as usize].push(it.number);
         }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::sync::Arc;
+
+    use stillpoint_format::ident::StoreId;
+    use stillpoint_format::siren::PageBuilder;
+
+    use super::super::Copied;
+    use super::super::copy::PENDING_A_TURN;
+    use super::*;
+    use crate::base::HeldBytes;
+    use crate::config::Removes;
+    use crate::proxy::Proxy;
+
+    const KEYS: u64 = 800;
+    const CAPACITY: usize = 4000;
+
+    struct World {
+        pages: Pages,
+        tuples: Vec<Slot>,
+    }
+
+    impl World {
+        fn add(&mut self, level: u64, key: u64, previous: Slot) -> Slot {
+            let (proxy, value) = (Proxy::new(&key.to_be_bytes()), Some(Arc::from(&[7][..])));
+            let tuple = self.pages.add(level, previous, proxy, value, (1, 1));
+            self.pages.commit(level, tuple);
+            self.tuples.push(tuple);
+            tuple
+        }
+
+        fn places(&self) -> Vec<Option<Slot>> {
+            let place = |&tuple: &Slot| self.pages.tuples.get(tuple).map(|tuple| tuple.page);
+            self.tuples.iter().map(place).collect()
+        }
+
+        /// The checkpoint of a level, with `amid` after its begin. Gives the most tuples that a turn has moved.
+        fn checkpoint(&mut self, level: u64, amid: impl FnOnce(&mut Self)) -> usize {
+            let frozen = self.pages.settle(level + 1);
+            amid(self);
+            let mut moved_max = 0;
+            for (page, number) in frozen.dirty {
+                if !self.pages.begin_copy(page, number, level) {
+                    continue;
+                }
+                let mut to = PageBuilder::default();
+                while self.pages.copy_next(page, level, &mut to) == Copied::Partly {}
+                while self.pages.make_permanent(page, level + 1) {}
+                let (mut split, mut goes_on) = (None, true);
+                while goes_on {
+                    let before = self.places();
+                    goes_on = self.pages.rebalance((page, number), level + 1, &mut split);
+                    self.pages.check().expect("sound pages after each turn");
+                    let pairs = before.iter().zip(self.places());
+                    moved_max = moved_max.max(pairs.filter(|(old, new)| *old != new).count());
+                }
+            }
+            moved_max
+        }
+    }
+
+    /// A turn of the checkpointer moves few tuples, however many a split or a join moves together.
+    #[test]
+    fn the_checkpointer_splits_and_joins_in_steps() {
+        let held = HeldBytes::of(StoreId([1; 16]));
+        let pages = Pages::new((1, 1, 0), CAPACITY, Removes::Pend, held);
+        let mut world = World { pages, tuples: Vec::new() };
+        let first = world.add(1, 0, Slot::NONE);
+        world.add(1, KEYS, first);
+        let moved = world.checkpoint(1, |world| {
+            // Between two tuples of a frozen page, so that all of them gather there.
+            (1..KEYS).fold(first, |previous, key| world.add(2, key, previous));
+        });
+        assert_eq!(moved, PENDING_A_TURN, "tuples that one turn of a split has moved");
+        let before = world.pages.pages.len();
+        let is_full = |page: Option<Slot>| world.pages.pages[page.expect("there")].bytes > CAPACITY;
+        assert!(before > 3 && !world.places().into_iter().any(is_full));
+        let moved = world.checkpoint(2, |world| {
+            for (at, tuple) in std::mem::take(&mut world.tuples).into_iter().enumerate() {
+                match at % 4 {
+                    0 => world.tuples.push(tuple),
+                    _ => world.pages.remove(3, tuple),
+                }
+            }
+        });
+        assert_eq!(moved, PENDING_A_TURN, "tuples that one turn of a join has moved");
+        assert!(world.pages.pages.len() < before, "{before} pages before");
     }
 }

@@ -97,7 +97,7 @@ impl OperationLog for Log {
         let of = (self.run, sort, operation.body);
         self.last = self.logs.lock().append(self.number, touched, of);
         if !self.is_undoing {
-            self.done.push(operation.body.to_vec());
+            self.done.push(operation.undo.to_vec());
         }
         Ok(self.last)
     }
