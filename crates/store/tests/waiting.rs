@@ -12,7 +12,7 @@ use std::time::Duration;
 use stillpoint_io::{Clock, RealClock};
 use stillpoint_store::{
     CellRules, Commit, CommitLog, KeySet, Lane, LogRefused, Mode, NoLog, Phase, Procedure,
-    RUNS_MAX, Replaced, Sink, Slot, Stamp, Store, TableId, Tx, TxError, Worker,
+    RUNS_MAX, Replaced, Shortage, Sink, Slot, Stamp, Store, TableId, Tx, TxError, Worker,
 };
 
 const T: TableId = TableId(0);
@@ -342,6 +342,57 @@ fn a_commit_that_has_waited_does_not_pass_the_permit_on_to_the_next() {
     goes_on.store(true, SeqCst);
     ended("the transaction with the permit", permitted).expect("it commits");
     assert_committed(&ended("the batch", waiting));
+}
+
+/// A commit that somebody takes step by step may hold locks outside of the store, for which the holder of the
+/// permit waits. So the end of its last step waits for no permit.
+#[test]
+fn a_commit_in_steps_ends_beside_the_permit() {
+    let world = World::new();
+    let flag = || Arc::new(AtomicBool::new(false));
+    let (has_permit, goes_on, has_ended) = (flag(), flag(), flag());
+    let (mut in_steps, ended_steps) = (world.worker(), has_ended.clone());
+    let commit = move || {
+        in_steps.run_until_ended(|open| {
+            open.tx().put(T, b"key", b"after")?;
+            let mut steps = open.begin_commit()?;
+            steps.wait(Shortage::Log)?;
+            while let Some(shortage) = steps.prepare()? {
+                steps.wait(shortage)?;
+            }
+            let stamp = steps.append()?;
+            steps.install(stamp);
+            let stamp = steps.release();
+            ended_steps.store(true, SeqCst);
+            Ok(stamp)
+        })
+    };
+    let waiting = stillpoint_io::spawn("committer", commit).expect("a thread");
+    world.door.await_commit();
+    let mut worker = Worker::new(world.store.clone(), Box::new(NoLog::default())).expect("a slot");
+    let (entered, released) = (has_permit.clone(), goes_on.clone());
+    let hold = move || {
+        entered.store(true, SeqCst);
+        while !released.load(SeqCst) {
+            std::thread::yield_now();
+        }
+    };
+    let permitted = move || put_with_permit(&mut worker, hold);
+    let permitted = stillpoint_io::spawn("permitted", permitted).expect("a thread");
+    while !has_permit.load(SeqCst) {
+        std::thread::yield_now();
+    }
+    world.door.open.store(true, SeqCst);
+    for _ in 0..60_000 {
+        if has_ended.load(SeqCst) {
+            break;
+        }
+        RealClock.sleep(Duration::from_millis(1));
+    }
+    assert!(has_ended.load(SeqCst), "the end of the commit waits for the permit");
+    goes_on.store(true, SeqCst);
+    ended("the transaction with the permit", permitted).expect("it commits");
+    ended("the commit in steps", waiting).expect("it commits");
 }
 
 /// A transaction that writes its keys.

@@ -242,6 +242,11 @@ impl<'t> CommitSteps<'t> {
             local.exit();
         }
         local.store.driver().end_wait();
+        // The transaction may hold locks outside of the store, so it waits for no permit. It enters nothing
+        // any more.
+        if self.leaves {
+            return;
+        }
         // Later transactions of a batch may begin beside the permit rather than wait without end.
         if transaction.discipline == Discipline::Permitted || local.enter_to_begin().is_err() {
             local.enter();
