@@ -23,6 +23,7 @@ use crate::kinds::{self, Absent, Parts};
 use crate::procedure::PreparedCall;
 use crate::serials::Serials;
 use crate::shared::Shared;
+use crate::tables::empty;
 use crate::transaction::Transaction;
 use crate::tx::Tx;
 use crate::unflushed::Unflushed;
@@ -288,6 +289,20 @@ impl Session {
         }
     }
 
+    /// As [`Engine::flush_tables`](crate::Engine::flush_tables), for a session that may
+    /// [leave held locks alone](Self::leave_held).
+    ///
+    /// # Errors
+    /// As [`Engine::flush_tables`](crate::Engine::flush_tables). [`TxError::Held`] if the session leaves held
+    /// locks alone, and an open transaction uses one of the tables for longer than a moment.
+    pub fn flush_tables(&mut self, tables: &[TableId]) -> Result<(), Error> {
+        let limits = match &self.parts {
+            Some(parts) => parts.limits.clone(),
+            None => self.shared.wait_limits(),
+        };
+        empty(&self.shared, tables, &limits)
+    }
+
     /// Group commit. In strict durability, waits until all reads and writes of this session's
     /// transactions survive any crash. Otherwise returns at once. Replies must not leave before
     /// this call returns.
@@ -505,13 +520,8 @@ impl Session {
             Ok(kind) => kind.record_count(table),
             Err(_) => self.shared.store.record_count(table),
         };
-        if self.shared.acknowledges_closed || self.serials.is_tracked() {
-            // A commit is appended before it is counted, so these positions cover every counted
-            // commit.
-            for last in self.shared.appended().stamps {
-                self.worker.depend_on(last);
-            }
-        }
+        // A commit is appended before it is counted, so these positions cover every counted commit.
+        self.depend_on_all();
         self.count();
         Ok(count)
     }
@@ -595,8 +605,16 @@ impl Session {
         Ok(kinds::transact(&mut self.worker, parts, &mut body)?)
     }
 
-    /// Reads some keys of a table of another kind in a transaction of its own, and then shows them
-    /// to the visitor.
+    /// The next answer depends on all commits whose records are in the logs by now.
+    fn depend_on_all(&mut self) {
+        if self.shared.acknowledges_closed || self.serials.is_tracked() {
+            for last in self.shared.appended().stamps {
+                self.worker.depend_on(last);
+            }
+        }
+    }
+
+    /// Reads some keys of a table of another kind, and then shows them to the visitor.
     #[cold]
     fn scan_in_part(
         &mut self,
@@ -610,6 +628,8 @@ impl Session {
         let parts = self.parts.as_mut().expect("there is a table of another kind");
         let (next, found) = kinds::scan(&mut self.worker, parts, table, range)?;
         drop(inside);
+        // A key whose deletion may not be durable yet was not met.
+        self.depend_on_all();
         for (key, tag, value) in found {
             visit(&key, ValueRef::from_bytes(tag, &value[..value.len().min(most)]));
         }

@@ -8,11 +8,12 @@
 //! MANIFEST or fails the store. Committing cannot fail.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use parking_lot::MutexGuard;
 use stillpoint_format::manifest::{Emptied, Manifest, TableEntry, TableKind};
 use stillpoint_paged::KIND_NAME;
-use stillpoint_store::{NewTable, RegionError, Replaced, Store, TableId};
+use stillpoint_store::{NewTable, RegionError, Replaced, Store, TableId, TxError};
 use stillpoint_sync::{mutant, planted};
 
 use crate::checkpoints::HeldPoint;
@@ -20,7 +21,7 @@ use crate::engine::Engine;
 use crate::error::{Error, SnapshotEnd};
 use crate::guards::Inside;
 use crate::kinds::checkpoint::new_entry;
-use crate::kinds::{Locked, LongWait};
+use crate::kinds::{Locked, LongWait, WaitLimits};
 use crate::named::OWN_TABLES;
 use crate::shared::Shared;
 
@@ -305,72 +306,80 @@ impl Engine {
     /// [`TxError::LockTimeout`](crate::TxError::LockTimeout) if an open transaction uses a table of such a
     /// kind for longer than [`Config::lock_timeout`](crate::Config::lock_timeout).
     pub fn flush_tables(&self, tables: &[TableId]) -> Result<(), Error> {
-        Inside::refuse_changing_tables("flush_tables", &self.shared.kinds)?;
-        let shared = &self.shared;
-        let (_changing, mut locked) = lock_to_empty(shared, tables)?;
-        let generation = |id: TableId| Some((id, shared.store.generation(id)? + 1));
-        let next: BTreeMap<TableId, u32> = tables.iter().filter_map(|&id| generation(id)).collect();
-        // Every step that can fail comes before the MANIFEST empties the tables.
-        let emptied = next
-            .iter()
-            .map(|(&id, &generation)| shared.store.new_table(id, generation))
-            .collect::<Result<Vec<NewTable>, _>>()?;
-        let in_kinds: BTreeSet<TableId> = locked.iter().flat_map(|of| of.ids.clone()).collect();
-        let _no_point_of_consistency = hold_point_of_consistency(shared, &next);
-        let quiesced = shared.store.driver().quiesce();
-        if shared.records_commits {
-            // Commits before the flush must not be less durable than the flush itself.
-            let flush_logs =
-                || shared.journal.flush_all().map_err(|error| shared.note_failure(error));
-            mutant!(flush_logs()?, EmptiesBeforeLogs => ());
-            let gsn = last_gsn(shared);
-            emptied.iter().for_each(|table| table.begin_above(gsn));
-            shared.publish(|manifest| {
-                let may_hold_calls = manifest.may_hold_calls();
-                for entry in &mut manifest.tables {
-                    if let Some(&generation) = next.get(&TableId(entry.id)) {
-                        entry.generation = generation;
-                        if may_hold_calls {
-                            entry.emptied.push(Emptied { generation, gsn });
-                        } else {
-                            entry.emptied.clear();
-                        }
-                    } else if in_kinds.contains(&TableId(entry.id)) {
-                        entry.generation += 1;
-                        entry.private = shared.kinds.new_section(TableId(entry.id));
-                    }
-                }
-            })?;
-        }
-        let published = Published(shared);
-        if !shared.records_commits {
-            // Only the next checkpoint makes the flush durable, so the flush makes one due. Nobody may
-            // see the empty tables before.
-            shared.commits.lock().note_flush();
-        }
-        let replaced = match shared.records_commits && !shared.logs_calls_alone {
-            // The MANIFEST makes the records void in every checkpoint.
-            true => Replaced::Forgotten,
-            // The next checkpoint makes the flush durable, like all commits. A checkpoint under way
-            // that has captured everything already is published with the records. In a log of calls,
-            // those of before the flush may read the records.
-            false => Replaced::Captured,
-        };
-        shared.store.replace_tables(&quiesced, emptied, replaced);
-        let now = shared.catalog.now();
-        for of_kind in &mut locked {
-            of_kind.empty(|table| now.table(table.0).map_or(1, |entry| entry.generation));
-        }
-        published.committed();
-        drop(quiesced);
-        if !shared.records_commits {
-            // The checkpoint under way would keep the memory of old generations. The next
-            // checkpoint holds the remaining records.
-            shared.checkpoints.abandon();
-        }
-        tidy_up(shared, &now);
-        Ok(())
+        empty(&self.shared, tables, &self.shared.wait_limits())
     }
+}
+
+/// Empties tables: [`Engine::flush_tables`].
+pub(crate) fn empty(
+    shared: &Arc<Shared>,
+    tables: &[TableId],
+    limits: &WaitLimits,
+) -> Result<(), Error> {
+    Inside::refuse_changing_tables("flush_tables", &shared.kinds)?;
+    let (_changing, mut locked) = lock_to_empty(shared, tables, limits)?;
+    let generation = |id: TableId| Some((id, shared.store.generation(id)? + 1));
+    let next: BTreeMap<TableId, u32> = tables.iter().filter_map(|&id| generation(id)).collect();
+    // Every step that can fail comes before the MANIFEST empties the tables.
+    let emptied = next
+        .iter()
+        .map(|(&id, &generation)| shared.store.new_table(id, generation))
+        .collect::<Result<Vec<NewTable>, _>>()?;
+    let in_kinds: BTreeSet<TableId> = locked.iter().flat_map(|of| of.ids.clone()).collect();
+    let _no_point_of_consistency = hold_point_of_consistency(shared, &next);
+    let quiesced = shared.store.driver().quiesce();
+    if shared.records_commits {
+        // Commits before the flush must not be less durable than the flush itself.
+        let flush_logs =
+            || shared.journal.flush_all().map_err(|error| shared.note_failure(error));
+        mutant!(flush_logs()?, EmptiesBeforeLogs => ());
+        let gsn = last_gsn(shared);
+        emptied.iter().for_each(|table| table.begin_above(gsn));
+        shared.publish(|manifest| {
+            let may_hold_calls = manifest.may_hold_calls();
+            for entry in &mut manifest.tables {
+                if let Some(&generation) = next.get(&TableId(entry.id)) {
+                    entry.generation = generation;
+                    if may_hold_calls {
+                        entry.emptied.push(Emptied { generation, gsn });
+                    } else {
+                        entry.emptied.clear();
+                    }
+                } else if in_kinds.contains(&TableId(entry.id)) {
+                    entry.generation += 1;
+                    entry.private = shared.kinds.new_section(TableId(entry.id));
+                }
+            }
+        })?;
+    }
+    let published = Published(shared);
+    if !shared.records_commits {
+        // Only the next checkpoint makes the flush durable, so the flush makes one due. Nobody may
+        // see the empty tables before.
+        shared.commits.lock().note_flush();
+    }
+    let replaced = match shared.records_commits && !shared.logs_calls_alone {
+        // The MANIFEST makes the records void in every checkpoint.
+        true => Replaced::Forgotten,
+        // The next checkpoint makes the flush durable, like all commits. A checkpoint under way
+        // that has captured everything already is published with the records. In a log of calls,
+        // those of before the flush may read the records.
+        false => Replaced::Captured,
+    };
+    shared.store.replace_tables(&quiesced, emptied, replaced);
+    let now = shared.catalog.now();
+    for of_kind in &mut locked {
+        of_kind.empty(|table| now.table(table.0).map_or(1, |entry| entry.generation));
+    }
+    published.committed();
+    drop(quiesced);
+    if !shared.records_commits {
+        // The checkpoint under way would keep the memory of old generations. The next
+        // checkpoint holds the remaining records.
+        shared.checkpoints.abandon();
+    }
+    tidy_up(shared, &now);
+    Ok(())
 }
 
 /// How the records of a table are stored and found.
@@ -455,16 +464,19 @@ pub(crate) fn new_table(store: &Store, entry: &TableEntry) -> Result<NewTable, R
 fn lock_to_empty<'s>(
     shared: &'s Shared,
     tables: &[TableId],
+    limits: &WaitLimits,
 ) -> Result<(MutexGuard<'s, ()>, Vec<Locked<'s>>), Error> {
-    let limits = shared.wait_limits();
     let mut wait = LongWait::default();
     loop {
         let changing = shared.catalog.change_tables();
-        if let Some(locked) = shared.kinds.lock_tables(tables, &shared.store)? {
+        if let Some(locked) = shared.kinds.lock_tables(tables, &shared.store, limits.leaves_held)? {
             return Ok((changing, locked));
         }
         drop(changing);
-        wait.pause(&limits)?;
+        if limits.leaves_held {
+            return Err(TxError::Held.into());
+        }
+        wait.pause(limits)?;
     }
 }
 

@@ -7,6 +7,8 @@ mod histories;
 mod holders;
 #[path = "siren/offline.rs"]
 mod offline;
+#[path = "siren/scans.rs"]
+mod scans;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -57,7 +57,9 @@ pub(crate) struct Kinds {
     have_tables: AtomicBool,
 }
 
-/// Turns of a wait for the locks of whole tables. The last ones sleep a tenth of a millisecond.
+/// Turns of a wait for the locks of whole tables, of a session that leaves held locks alone and of any other.
+/// The last ones sleep a tenth of a millisecond.
+const FLUSH_TURNS_HERE: u32 = 128 + 10;
 const FLUSH_TURNS: u32 = 128 + 50;
 
 /// The names of the kinds that this build has besides the memory store.
@@ -199,11 +201,13 @@ impl Kinds {
         &self,
         tables: &[TableId],
         store: &Store,
+        leaves_held: bool,
     ) -> Result<Option<Vec<Locked<'_>>>, TxError> {
         let turns = Cell::new(0u32);
+        let most = if leaves_held { FLUSH_TURNS_HERE } else { FLUSH_TURNS };
         let may_wait = || {
             turns.set(turns.get() + 1);
-            turns.get() < FLUSH_TURNS && !store.driver().now().is_permitted()
+            turns.get() < most && !store.driver().now().is_permitted()
         };
         match self.try_lock_tables(tables, &may_wait) {
             Ok(locked) => Ok(Some(locked)),

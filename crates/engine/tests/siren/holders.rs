@@ -183,6 +183,26 @@ fn a_flush_that_waits_holds_up_no_checkpoint() {
     assert!(all(&mut open, world.siren).is_empty());
 }
 
+/// A session that leaves held locks alone learns at once that a table is in use, and flushes it later.
+#[test]
+fn a_flush_leaves_a_table_in_use_alone() {
+    let world = World::new(None);
+    let (mut open, mut other) = (world.session(), world.session());
+    put(&mut open, world.siren, b"key", b"value");
+    let mut holder = open.begin().expect("begins");
+    holder.tx().expect("open").put(world.siren, b"held", b"value").expect("free");
+    other.leave_held(true);
+    std::thread::scope(|scope| {
+        let flush = scope.spawn(|| other.flush_tables(&[world.siren]));
+        let refused = flush.join().expect("no panic");
+        assert!(matches!(refused, Err(Error::Transaction(TxError::Held))), "{refused:?}");
+    });
+    holder.commit().expect("commits");
+    assert_eq!(all(&mut open, world.siren).len(), 2);
+    other.flush_tables(&[world.siren]).expect("nobody uses it");
+    assert!(all(&mut open, world.siren).is_empty());
+}
+
 /// A flush gives up after the longest wait for a lock.
 #[test]
 fn a_flush_that_waits_for_too_long_is_told() {

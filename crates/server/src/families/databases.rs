@@ -300,9 +300,9 @@ fn check_flush_option(args: Args<'_>) -> CmdResult {
     }
 }
 
-fn flushdb(ctx: &mut Context<'_>, args: Args<'_>, _: &mut Session) -> CmdResult {
+fn flushdb(ctx: &mut Context<'_>, args: Args<'_>, session: &mut Session) -> CmdResult {
     check_flush_option(args)?;
-    ctx.shared.keyspace.flush(&[ctx.db()])?;
+    ctx.shared.keyspace.flush(session, &[ctx.db()])?;
     ctx.reply.ok();
     Ok(())
 }
@@ -321,10 +321,10 @@ fn flushdb_listed(
 }
 
 /// Databases without keys are flushed too, since they may hold memory of deleted keys.
-fn flushall(ctx: &mut Context<'_>, args: Args<'_>, _: &mut Session) -> CmdResult {
+fn flushall(ctx: &mut Context<'_>, args: Args<'_>, session: &mut Session) -> CmdResult {
     check_flush_option(args)?;
     let all: Vec<Db> = (0..DATABASES).collect();
-    ctx.shared.keyspace.flush(&all)?;
+    ctx.shared.keyspace.flush(session, &all)?;
     ctx.reply.ok();
     Ok(())
 }

@@ -78,7 +78,8 @@ impl Alone {
     pub fn serve(&self, input: &[u8]) -> [Vec<u8>; 2] {
         let full: Vec<Db> = (0..DATABASES).filter(|&db| self.keyspace.len(db) > 0).collect();
         if !full.is_empty() {
-            self.keyspace.flush(&full).expect("emptied");
+            let mut session = self.engine.session().expect("a free one");
+            self.keyspace.flush(&mut session, &full).expect("emptied");
         }
         self.engine.set_max_memory_bytes(MEMORY_BYTES);
         let mut server = Server::new(self);

@@ -435,8 +435,9 @@ impl Keyspace {
     /// go, too. So do the places of exchanged databases, if the caller has the keyspace lock alone.
     ///
     /// # Errors
-    /// The engine cannot log the step.
-    pub(crate) fn flush(&self, dbs: &[Db]) -> Result<(), CmdError> {
+    /// The engine cannot log the step. An open transaction uses one of the databases, and the session leaves
+    /// held locks alone.
+    pub(crate) fn flush(&self, session: &mut Session, dbs: &[Db]) -> Result<(), CmdError> {
         let mut tables: Vec<TableId> =
             dbs.iter().flat_map(|&db| [self.table(db), self.nodes_table(db)]).collect();
         let are_all = (0..DATABASES).all(|db| dbs.contains(&db));
@@ -450,7 +451,7 @@ impl Keyspace {
             tables.push(self.places_table);
         }
         self.flushes.count(|| {
-            self.engine().flush_tables(&tables)?;
+            session.flush_tables(&tables)?;
             if sets_in_order {
                 for (db, place) in self.places.iter().enumerate() {
                     place.store(db as u8, Relaxed);

@@ -64,8 +64,11 @@ pub(super) const VERY_LONG_WORK: usize = 16 * LONG_WORK;
 const ROOM_PATIENCE: Duration = Duration::from_millis(100);
 /// Longest wait of a write for memory of keys that are given up.
 const EVICTION_PATIENCE: Duration = Duration::from_secs(1);
-/// Time between two tries of a write that waits.
+/// Time between two tries of a command that waits.
 const ROOM_LOOK: Duration = Duration::from_millis(1);
+/// The same for a command over whole databases. A try may take a millisecond, and commands of keys wait
+/// meanwhile.
+const WHOLE_LOOK: Duration = Duration::from_millis(10);
 /// A write of more than the limit without this part of it is refused before any key is given up for it.
 const NEVER_PART: usize = 16;
 /// A write that finds no room asks for this multiple of its size, and some more times. The memory that it
@@ -345,14 +348,16 @@ impl LongThread {
         self.local.keys.now_ms = self.shared.config.clock.wall_ms();
         let id = self.conns.insert_boxed(conn);
         let client = self.conns.get(id).map(|conn| &conn.client);
+        let locks_until_ns = parked.lock_wait.map(|wait| wait.until_ns);
         let mut waits_on = None;
         if client.is_some_and(|client| joins_batch(parked.call.spec, client)) {
             let wait = parked.wait.unwrap_or_else(|| self.begin_wait(parked.call.used));
-            let locks_until_ns = parked.lock_wait.map(|wait| wait.until_ns);
-            let given_back = self.run_as_round(id, &parked.call, (wait, locks_until_ns));
-            waits_on = given_back.map(|call| (call, wait));
-        } else {
-            self.run_now(id, &parked.call);
+            if let Some(call) = self.run_as_round(id, &parked.call, (wait, locks_until_ns)) {
+                parked.call = call;
+                waits_on = Some(wait);
+            }
+        } else if !self.run_now(id, &parked.call, locks_until_ns) {
+            waits_on = Some(self.begin_wait(parked.call.used));
         }
         self.local.keys.delete_expired(&mut self.session, &self.shared.keyspace);
         for worker in self.local.keys.take_wakes() {
@@ -361,8 +366,8 @@ impl LongThread {
         for worker in self.shared.keyspace.waiters.take_passed_on() {
             self.shared.mailboxes.wake(worker);
         }
-        if let Some((call, mut wait)) = waits_on {
-            (parked.conn, parked.call) = (self.conns.remove(id), call);
+        if let Some(mut wait) = waits_on {
+            parked.conn = self.conns.remove(id);
             let conn = parked.conn.as_mut();
             if conn.is_some_and(|conn| std::mem::take(&mut conn.met_lock)) {
                 parked.lock_wait.get_or_insert_with(|| self.begin_lock_wait());
@@ -383,7 +388,9 @@ impl LongThread {
 
     /// Puts a command into the list of those that wait for memory or for a lock.
     fn wait(&self, mut parked: Parked) {
-        let next_ns = self.shared.config.clock.monotonic_ns() + ROOM_LOOK.as_nanos() as u64;
+        let is_whole = matches!(parked.call.spec.handler, Handler::Store(..));
+        let look = if is_whole { WHOLE_LOOK } else { ROOM_LOOK };
+        let next_ns = self.shared.config.clock.monotonic_ns() + look.as_nanos() as u64;
         parked.wait.iter_mut().for_each(|wait| wait.next_ns = next_ns);
         parked.lock_wait.iter_mut().for_each(|wait| wait.next_ns = next_ns);
         let mut queue = self.desk.queue.lock();
@@ -395,7 +402,8 @@ impl LongThread {
             // The other thread may sleep until it is woken, and this one may begin a very long command.
             self.desk.changed.notify_all();
         }
-        queue.waiting.push_back(parked);
+        let at = queue.waiting.partition_point(|other| other.next_ns() <= next_ns);
+        queue.waiting.insert(at, parked);
     }
 
     /// The wait of a write for so much memory, from now on.
@@ -508,10 +516,13 @@ impl LongThread {
         }
     }
 
-    /// Runs the command as an event loop runs a command during planning.
-    fn run_now(&mut self, id: usize, call: &LongCall) {
+    /// Runs the command as an event loop runs a command during planning. False if the command has met a lock
+    /// and may wait for it, until `locks_until_ns`.
+    fn run_now(&mut self, id: usize, call: &LongCall, locks_until_ns: Option<u64>) -> bool {
         let Self { conns, shared, local, session, .. } = self;
-        let Some(conn) = conns.get_mut(id) else { return };
+        let Some(conn) = conns.get_mut(id) else { return true };
+        let now_ns = shared.config.clock.monotonic_ns();
+        let may_wait = locks_until_ns.is_none_or(|until_ns| now_ns < until_ns);
         let args = Args::new(&conn.input[call.base..call.base + call.used], &call.spans);
         let (client, reply) = (&mut conn.client, &mut conn.reply);
         let mut ctx = Context {
@@ -523,7 +534,8 @@ impl LongThread {
             may_wait: false,
             may_derive: false,
         };
-        run_now(&mut ctx, Route::Now(call.spec), args, session);
+        conn.met_lock = run_now(&mut ctx, Route::Now(call.spec), args, session, may_wait).is_err();
+        !conn.met_lock
     }
 
     /// If the client's replies wait for a flush: waits until the reply may leave.

@@ -17,7 +17,7 @@ use crate::resp::{Args, Span};
 use crate::session::client::Client;
 use crate::session::context::{Context, Local};
 use crate::session::exec::must_run_alone;
-use crate::session::route::{Route, classify, run_now};
+use crate::session::route::{MetLock, Route, classify, run_now};
 use crate::session::spec::{Handler, Spec};
 use crate::shared::Shared;
 
@@ -72,6 +72,17 @@ enum Enqueued {
     AfterReplies,
     /// The request is long, and its client leaves the event loop.
     Leaves(LongCall),
+}
+
+/// Lets a client leave its event loop with the parsed request of `used` bytes.
+fn leaves(conn: &mut Conn, used: usize, spec: &'static Spec, work: usize) -> Enqueued {
+    // Earlier replies of the client leave first, since they may wait for a flush.
+    if conn.replied {
+        return Enqueued::AfterReplies;
+    }
+    conn.client.requests += 1;
+    let (spans, base, reads_disk) = (conn.parser.spans().into(), conn.start, false);
+    Enqueued::Leaves(LongCall { spec, base, used, spans, work, reads_disk })
 }
 
 /// The batch of one round, and the buffers from which it is made.
@@ -308,15 +319,7 @@ impl Plan {
                 if conn.pending > 0 {
                     return Enqueued::Waits;
                 }
-                // Earlier replies of the client leave first, since they may wait for a flush.
-                if conn.replied {
-                    return Enqueued::AfterReplies;
-                }
-                let spans = conn.parser.spans().into();
-                conn.client.requests += 1;
-                let (base, reads_disk) = (conn.start, false);
-                let call = LongCall { spec, base, used, spans, work, reads_disk };
-                return Enqueued::Leaves(call);
+                return leaves(conn, used, spec, work);
             }
         }
         if let Route::Batch(spec) = route {
@@ -331,7 +334,7 @@ impl Plan {
         if matches!(route, Route::HoldBack) {
             return Enqueued::HeldBack;
         }
-        conn.replied = true;
+        let had_replied = std::mem::replace(&mut conn.replied, true);
         let (client, reply) = (&mut conn.client, &mut conn.reply);
         let mut ctx = Context {
             client,
@@ -343,7 +346,14 @@ impl Plan {
             may_derive: false,
         };
         let before = ctx.reply.pending();
-        let ended_ns = run_now(&mut ctx, route, args, session);
+        let ended_ns = match run_now(&mut ctx, route, args, session, self.diverts) {
+            Ok(ended_ns) => ended_ns,
+            Err(MetLock(spec)) => {
+                conn.replied = had_replied;
+                conn.met_lock = !had_replied;
+                return leaves(conn, used, spec, LONG_WORK);
+            }
+        };
         conn.client.requests += 1;
         let moved_bytes = used + conn.reply.pending().saturating_sub(before);
         conn.load.add(args.len() + moved_bytes / UNIT_BYTES, self.now_ms);

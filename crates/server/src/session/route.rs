@@ -106,17 +106,32 @@ fn waits_for_load(shared: &Shared, client: &Client, spec: &Spec) -> bool {
     needs_all && shared.keyspace.engine().is_loading()
 }
 
-/// Runs a request that is not for the batch. Gives the moment of its end in nanoseconds.
+/// A command over whole databases has met a lock that is held for long. It has changed nothing and replied
+/// nothing, and may run again.
+#[derive(Debug)]
+pub(crate) struct MetLock(pub(crate) &'static Spec);
+
+/// Runs a request that is not for the batch. Gives the moment of its end in nanoseconds. `parks` says that a
+/// command which meets a lock that is held for long comes back.
 pub(crate) fn run_now(
     ctx: &mut Context<'_>,
     route: Route,
     args: Args<'_>,
     session: &mut Session,
-) -> u64 {
+    parks: bool,
+) -> Result<u64, MetLock> {
     let mark = ctx.reply.begin();
     let start_ns = ctx.shared.config.clock.monotonic_ns();
     let (spec, result) = match route {
-        Route::Now(spec) => (Some(spec), dispatch(ctx, spec, args, session)),
+        Route::Now(spec) => {
+            let result = dispatch(ctx, spec, args, session);
+            if parks && runs_again(spec, &result) {
+                ctx.reply.truncate(mark);
+                ctx.local.stats.uncount_call(spec.id);
+                return Err(MetLock(spec));
+            }
+            (Some(spec), result)
+        }
         Route::Queue(spec) => (None, queue(ctx, spec, args)),
         Route::Refuse(spec, error) => {
             if let Some(spec) = spec {
@@ -146,7 +161,13 @@ pub(crate) fn run_now(
     if let Some(spec) = spec {
         note_time(ctx.shared, ctx.local, ctx.client, spec, args, ended_ns - start_ns);
     }
-    ended_ns
+    Ok(ended_ns)
+}
+
+/// Whether a command over whole databases has met a lock that is held for long. Each is one step, so it has
+/// changed nothing.
+fn runs_again(spec: &Spec, result: &CmdResult) -> bool {
+    matches!(spec.handler, Handler::Store(..)) && result.as_ref().is_err_and(CmdError::is_held)
 }
 
 /// Whether this is the first line of an HTTP request. A hostile page can make a browser send
@@ -209,13 +230,18 @@ fn dispatch(
     ctx.local.max_bulk_bytes = shared.max_bulk_bytes();
     match spec.handler {
         Handler::Pure(run) => run(ctx, args),
-        Handler::Store(run, _) if runs_alone(&shared, spec) => {
-            let _stripes = shared.keyspace.lock.alone();
-            run(ctx, args, session)
-        }
         Handler::Store(run, _) => {
-            let _stripe = shared.keyspace.lock.enter(ctx.local.worker);
-            run(ctx, args, session)
+            // Neither an event loop nor a thread for long commands waits for a person.
+            session.leave_held(true);
+            let result = if runs_alone(&shared, spec) {
+                let _stripes = shared.keyspace.lock.alone();
+                run(ctx, args, session)
+            } else {
+                let _stripe = shared.keyspace.lock.enter(ctx.local.worker);
+                run(ctx, args, session)
+            };
+            session.leave_held(false);
+            result
         }
         Handler::Exec => {
             let _stripes = shared.keyspace.lock.alone();

@@ -114,6 +114,25 @@ fn a_client_that_meets_an_open_transaction_is_parked() {
         let reply = held.read();
         assert!(!matches!(reply, Value::Error(_) | Value::Null), "{request:?}: {reply:?}");
     }
+    // So does a flush, and a scan waits for nobody.
+    let mut holder = session.begin().expect("begins");
+    assert!(holder.tx().expect("open").delete(table, b"held").expect("free"));
+    holder.tx().expect("open").put(table, b"newer", b"mine").expect("free");
+    held.send(&[b"FLUSHDB"]);
+    for turn in 0..50 {
+        assert_eq!(others.call(&["SET", "another", &turn.to_string()]), Value::ok());
+        let found = others.call(&["SCAN", "0"]);
+        let found: Vec<String> = found.items()[1].items().iter().map(Value::text).collect();
+        assert_eq!(found, ["another", "free", "held", "new"]);
+        RealClock.sleep(Duration::from_millis(1));
+    }
+    assert!(!held.has_reply());
+    drop(holder);
+    assert_eq!(held.read(), Value::ok());
+    assert_eq!(held.call(&["DBSIZE"]), Value::Int(0));
+    for key in ["held", "free"] {
+        assert_eq!(others.call(&["SET", key, "after"]), Value::ok());
+    }
     // So does a transaction of the client.
     let mut holder = session.begin().expect("begins");
     assert!(holder.tx().expect("open").delete(table, b"held").expect("free"));
@@ -152,6 +171,14 @@ fn a_client_waits_for_no_longer_than_the_settings_say() {
     let reply = held.read();
     assert!(reply.text().contains("another transaction holds a lock"), "{reply:?}");
     assert!(waited_ms >= 300 && served > 5, "{waited_ms} ms, {served} served");
+    held.send(&[b"FLUSHALL"]);
+    eventually("a reply", || {
+        assert_eq!(others.call(&["INCR", "counter"]), Value::Int(served + 1));
+        served += 1;
+        held.has_reply()
+    });
+    let reply = held.read();
+    assert!(reply.text().contains("another transaction holds a lock"), "{reply:?}");
     drop(holder);
     assert_eq!(held.call(&["GET", "held"]), Value::Null);
 }
