@@ -3,14 +3,15 @@
 //!
 //! `cargo bench -p stillpoint --bench kinds -- [RECORDS] [BATCH] [KIND]...`: one thread, values of 100 bytes,
 //! keys of 8 bytes in random order, pages of 16 KiB, relaxed durability. The pool holds everything. A kind is
-//! `paged`, `siren` or `memory`, by default each of them. Prints operations per second.
+//! `paged`, `siren` or `memory`, by default each of them. Prints operations per second, and the bytes of memory
+//! of a record, as the engine counts them and as the process has grown.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
 use std::error::Error;
 
 use stillpoint::{
-    Batch, Config, Engine, KeySet, Kind, Mode, Session, Slot, Stamp, TableId, Tx, TxError,
+    Batch, Config, Engine, KeySet, Kind, Mode, Slot, Stamp, TableId, Tx, TxError,
 };
 use stillpoint_io::{Clock, RealClock, Rng, SeededRng};
 
@@ -91,12 +92,22 @@ impl Batch for Tens {
     }
 }
 
+/// Bytes of memory of the records by the engine's count, and resident bytes of the process.
+fn memory(engine: &Engine) -> [u64; 2] {
+    let counted = engine.stats().memory_bytes as u64;
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = statm.split(' ').nth(1).and_then(|text| text.parse().ok()).unwrap_or(0);
+    [counted, pages * 4096]
+}
+
 fn measure_table(
-    session: &mut Session,
+    engine: &Engine,
     (kind, table): (Kind, TableId),
     records: u64,
     batch: usize,
-) {
+) -> Result<(), Box<dyn Error>> {
+    let session = &mut engine.session()?;
+    let before = memory(engine);
     measure(&format!("{kind:?}: insertions, {TOGETHER} a transaction"), records, || {
         for first in (0..records).step_by(TOGETHER as usize) {
             let inserted = session.transact(|tx| {
@@ -106,6 +117,9 @@ fn measure_table(
             inserted.expect("commits");
         }
     });
+    let after = memory(engine);
+    let [counted, resident] = [0, 1].map(|at| after[at].saturating_sub(before[at]) / records);
+    println!("{kind:?}: {counted} bytes of a record are counted, {resident} are resident");
     let (rng, mut out) = (SeededRng::new(2), Vec::new());
     measure(&format!("{kind:?}: single reads"), records, || {
         for _ in 0..records {
@@ -139,7 +153,7 @@ fn measure_table(
         }
     });
     if kind == Kind::Memory {
-        return;
+        return Ok(());
     }
     measure(&format!("{kind:?}: records scanned"), records, || {
         let read = session.transact(|tx| {
@@ -151,6 +165,7 @@ fn measure_table(
         });
         assert_eq!(read.expect("reads"), records);
     });
+    Ok(())
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -171,7 +186,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for (_, kind) in KINDS.iter().filter(|(name, _)| !asks || asked.iter().any(|it| it == name)) {
         let kind = *kind;
         let table = engine.table_with(&format!("{kind:?}"), kind)?;
-        measure_table(&mut engine.session()?, (kind, table), records, batch);
+        measure_table(&engine, (kind, table), records, batch)?;
     }
     println!("{:?}\n{:?}", engine.stats().pool, engine.stats().siren);
     if asks && !asked.iter().any(|name| name == "paged") {

@@ -5,7 +5,6 @@
 //! which take the rates of updates and of capture that were measured in the run.
 
 use serde::Serialize;
-use stillpoint_io::Pace;
 use stillpoint_siren::{Logging, Removes};
 
 use crate::context::Context;
@@ -65,7 +64,7 @@ impl Experiment for SirenFig8 {
                 tuples: plan.tuples,
                 removes,
                 logging: Logging::None,
-                pace: Pace::BytesPerSecond(plan.disk_bytes_per_s),
+                disk_bytes_per_s: plan.disk_bytes_per_s,
                 checkpoint_log_bytes: u64::MAX,
             };
             let store = SirenStore::load(&dir, stored)?;

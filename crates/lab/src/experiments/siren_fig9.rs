@@ -3,9 +3,11 @@
 //!
 //! Both run on the same store. The rival changes pages in place, also those that a checkpoint copies,
 //! and logs the before-image of each update. The paper never built the rival's recovery; neither do we.
+//!
+//! The part `paced` has a disk of the paper's rate, which log and checkpoints share. The part `unpaced` has
+//! the machine's disk as it is.
 
 use serde::Serialize;
-use stillpoint_io::Pace;
 use stillpoint_siren::{Logging, Removes};
 
 use crate::context::Context;
@@ -34,7 +36,7 @@ pub(crate) struct Plan {
     pub(crate) run_s: f64,
     /// Runs of each form, in turn.
     pub(crate) runs: usize,
-    /// The checkpoints' rate of writing; 0 for as fast as the device.
+    /// The rate of the paced disk.
     pub(crate) disk_bytes_per_s: u64,
     /// Log at which the next checkpoint begins.
     pub(crate) checkpoint_log_bytes: u64,
@@ -47,16 +49,17 @@ impl Experiment for SirenFig9 {
     const ID: &'static str = "siren-fig9";
     const TITLE: &'static str = "SIREN against fuzzy checkpoints with an undo/redo log";
     const PAPER: &'static str = "SIREN, ICDE 2006, Figure 9";
+    const PARTS: &'static [&'static str] = &["paced", "unpaced"];
     type Plan = Plan;
 
     fn full() -> Plan {
         Plan {
             tuples: 1_000_000,
-            clients: vec![1, 5, 10, 20],
-            run_s: 10.0,
+            clients: vec![1, 5, 20],
+            run_s: 5.0,
             runs: 3,
             disk_bytes_per_s: 30_000_000,
-            checkpoint_log_bytes: 64 << 20,
+            checkpoint_log_bytes: 16 << 20,
         }
     }
 
@@ -77,55 +80,81 @@ impl Experiment for SirenFig9 {
     }
 
     fn run(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
-        let mut table = Table {
-            title: "Transactions of five updates".into(),
-            columns: [
-                "log",
-                "form",
-                "clients",
-                "txn/s",
-                "log MB",
-                "removes MB",
-                "device MB",
-                "checkpoints",
-            ]
-            .map(String::from)
-            .to_vec(),
-            ..Table::default()
-        };
-        for logging in [Logging::None, Logging::Relaxed, Logging::Strict] {
-            let mut runs: Vec<(usize, usize, ClientRun)> = Vec::new();
-            for (number, (name, removes)) in FORMS.iter().enumerate() {
-                // A fuzzy checkpoint is nothing without its log.
-                if logging == Logging::None && *removes == Removes::AtOnce {
-                    continue;
-                }
-                let store = open(bench, plan, name, *removes, logging)?;
-                for &clients in &plan.clients {
-                    for seed in 1..=plan.runs as u64 {
-                        let run = store.store.run_clients(clients, plan.run_s, true, seed)?;
-                        table.rows.push(row(logging, name, clients, &run));
-                        runs.push((number, clients, run));
-                    }
-                }
-                let reads = store.store.run_clients(plan.clients[0], plan.run_s, false, 1)?;
-                result.parameter(
-                    &format!("reads_per_s {name} {}", log_name(logging)),
-                    reads.transactions_per_s * 5.0,
-                );
-                drop(store.store);
-                sys::remove_dir_all(&store.dir)?;
-            }
-            draw(logging, plan, &runs, result);
-            if logging != Logging::None {
-                claims(logging, plan, &runs, result);
+        for (part, rate) in [("paced", plan.disk_bytes_per_s), ("unpaced", 0)] {
+            if bench.context.wants(part) {
+                let disk = TestedDisk { part, rate };
+                result.in_part(part, |result| compare(bench, plan, disk, result))?;
             }
         }
-        result.tables.push(table);
-        result
-            .note("The rival has no recovery, as in the paper: only its work at run time is done.");
         Ok(())
     }
+}
+
+/// A disk of the experiment: its part, and its rate in bytes per second, 0 for the machine's own.
+#[derive(Clone, Copy)]
+struct TestedDisk {
+    part: &'static str,
+    rate: u64,
+}
+
+/// Compares both forms on a disk, under all logs.
+fn compare(
+    bench: &Harness<'_>,
+    plan: &Plan,
+    disk: TestedDisk,
+    result: &mut ExperimentResult,
+) -> LabResult<()> {
+    let mut table = Table {
+        title: format!("Transactions of five updates, {}", disk.part),
+        columns: [
+            "log",
+            "form",
+            "clients",
+            "txn/s",
+            "log MB",
+            "removes MB",
+            "device MB",
+            "checkpoints",
+        ]
+        .map(String::from)
+        .to_vec(),
+        ..Table::default()
+    };
+    for logging in [Logging::None, Logging::Relaxed, Logging::Strict] {
+        let mut runs: Vec<(usize, usize, ClientRun)> = Vec::new();
+        for (number, (name, removes)) in FORMS.iter().enumerate() {
+            // A fuzzy checkpoint is nothing without its log.
+            if logging == Logging::None && *removes == Removes::AtOnce {
+                continue;
+            }
+            let store = open(bench, plan, disk, (name, *removes, logging))?;
+            for &clients in &plan.clients {
+                for seed in 1..=plan.runs as u64 {
+                    let run = store.store.run_clients(clients, plan.run_s, true, seed)?;
+                    let rate = grouped(run.transactions_per_s as u64);
+                    bench.context.note(format!("{clients} clients, {}: {rate} txn/s", disk.part));
+                    table.rows.push(row(logging, name, clients, &run));
+                    runs.push((number, clients, run));
+                }
+            }
+            let reads_s = plan.run_s.min(1.0);
+            let reads = store.store.run_clients(plan.clients[0], reads_s, false, 1)?;
+            result.parameter(
+                &format!("reads_per_s {name} {} {}", log_name(logging), disk.part),
+                reads.transactions_per_s * 5.0,
+            );
+            drop(store.store);
+            sys::remove_dir_all(&store.dir)?;
+        }
+        draw((logging, disk), plan, &runs, result);
+        if logging != Logging::None {
+            claims((logging, disk), plan, &runs, result);
+        }
+    }
+    result.tables.push(table);
+    result
+        .note("The rival has no recovery, as in the paper: only its work at run time is done.");
+    Ok(())
 }
 
 /// A store with its directory.
@@ -137,9 +166,8 @@ struct Opened {
 fn open(
     bench: &Harness<'_>,
     plan: &Plan,
-    name: &str,
-    removes: Removes,
-    logging: Logging,
+    disk: TestedDisk,
+    (name, removes, logging): (&str, Removes, Logging),
 ) -> LabResult<Opened> {
     let dir = bench.context.fresh_dir(&format!("fig9-{}", log_name(logging)))?;
     bench.context.note(format!(
@@ -147,16 +175,13 @@ fn open(
         plan.tuples,
         log_name(logging)
     ));
-    let pace = match plan.disk_bytes_per_s {
-        0 => Pace::Unpaced,
-        rate => Pace::BytesPerSecond(rate),
-    };
     // The rival logs twice as much. Both take as many checkpoints.
     let checkpoint_log_bytes = match removes {
         Removes::AtOnce => plan.checkpoint_log_bytes * 2,
         _ => plan.checkpoint_log_bytes,
     };
-    let stored = Stored { tuples: plan.tuples, removes, logging, pace, checkpoint_log_bytes };
+    let (tuples, disk_bytes_per_s) = (plan.tuples, disk.rate);
+    let stored = Stored { tuples, removes, logging, disk_bytes_per_s, checkpoint_log_bytes };
     let store = SirenStore::load(&dir, stored)?;
     Ok(Opened { store, dir })
 }
@@ -194,13 +219,13 @@ fn of_form(
 }
 
 fn claims(
-    logging: Logging,
+    (logging, disk): (Logging, TestedDisk),
     plan: &Plan,
     runs: &[(usize, usize, ClientRun)],
     result: &mut ExperimentResult,
 ) {
     let clients = plan.clients.last().copied().unwrap_or(1);
-    let at = format!("{} log, {clients} clients", log_name(logging));
+    let at = format!("{} log, {clients} clients, {}", log_name(logging), disk.part);
     let ratio = |figure: &dyn Fn(&ClientRun) -> f64| {
         of_form(runs, (0, clients), figure) / of_form(runs, (1, clients), figure)
     };
@@ -221,7 +246,7 @@ fn claims(
 }
 
 fn draw(
-    logging: Logging,
+    (logging, disk): (Logging, TestedDisk),
     plan: &Plan,
     runs: &[(usize, usize, ClientRun)],
     result: &mut ExperimentResult,
@@ -231,7 +256,7 @@ fn draw(
         if runs.iter().all(|run| run.0 != number) {
             continue;
         }
-        let series = format!("{name}, log {}", log_name(logging));
+        let series = format!("{name}, log {}, {}", log_name(logging), disk.part);
         let rate = |clients| of_form(runs, (number, clients), |run| run.transactions_per_s);
         result.series.push(Series {
             name: series.clone(),
@@ -244,7 +269,7 @@ fn draw(
         names.push(series);
     }
     result.figures.push(Figure {
-        title: format!("Transactions of five updates, log {}", log_name(logging)),
+        title: format!("Transactions of five updates, log {}, {}", log_name(logging), disk.part),
         caption: "Clients run in the process of the store.".into(),
         x_label: "clients".into(),
         y_label: "transactions per second".into(),
@@ -267,8 +292,9 @@ mod tests {
         let bench = Harness { context: &context, open: &Toy::open, children: false };
         let plan = Plan { tuples: 3_000, ..SirenFig9::quick() };
         let result = run_plan::<SirenFig9>(&bench, &plan)?;
-        assert_eq!((result.claims.len(), result.figures.len()), (4, 3));
-        assert_eq!(result.tables[0].rows.len(), 5);
+        assert_eq!((result.claims.len(), result.figures.len()), (8, 6));
+        assert!(result.tables.iter().all(|table| table.rows.len() == 5), "{:?}", result.tables);
+        assert!(result.claims.iter().all(|claim| claim.measured.is_some_and(|it| it > 0.0)));
         Ok(())
     }
 }

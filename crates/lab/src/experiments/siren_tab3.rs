@@ -6,7 +6,6 @@
 //! formulas take the rates of updates and of capture that were measured in the run.
 
 use serde::Serialize;
-use stillpoint_io::Pace;
 use stillpoint_siren::{Logging, Removes};
 
 use crate::context::Context;
@@ -91,12 +90,11 @@ impl Experiment for SirenTab3 {
         for (name, removes) in removes {
             let dir = bench.context.fresh_dir(name)?;
             bench.context.note(format!("loading {} tuples into {name}", plan.tuples));
-            let pace = Pace::BytesPerSecond(plan.disk_bytes_per_s);
             let stored = Stored {
                 tuples: plan.tuples,
                 removes,
                 logging: Logging::None,
-                pace,
+                disk_bytes_per_s: plan.disk_bytes_per_s,
                 checkpoint_log_bytes: u64::MAX,
             };
             let store = SirenStore::load(&dir, stored)?;

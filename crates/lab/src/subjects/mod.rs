@@ -6,6 +6,7 @@ pub(crate) mod adapter;
 pub(crate) mod aries;
 pub(crate) mod arrays;
 pub(crate) mod counters;
+pub(crate) mod metered_disk;
 pub(crate) mod null_server;
 pub(crate) mod paged;
 pub(crate) mod records;

@@ -4,10 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use stillpoint_io::{Clock, Pace, RealClock, RealDisk, Rng, SeededRng, in_parallel};
-use stillpoint_siren::{Config, Logging, Occupancy, Removes, SirenError, Store, TableId};
+use stillpoint_io::{Clock, RealClock, Rng, SeededRng, in_parallel};
+use stillpoint_siren::{Config, Logging, Occupancy, Progress, Removes, SirenError, Store, TableId};
 
 use crate::error::{LabError, LabResult};
+use crate::subjects::metered_disk::{DiskMeter, MeteredDisk};
 
 /// Bytes of a value. With its key of 8 bytes a tuple has 300 bytes.
 const VALUE_BYTES: usize = 292;
@@ -27,8 +28,9 @@ pub(crate) struct Stored {
     pub(crate) removes: Removes,
     /// Its log.
     pub(crate) logging: Logging,
-    /// How fast checkpoints write.
-    pub(crate) pace: Pace,
+    /// The rate at which the disk writes log and checkpoints together, in bytes per second, once the tuples
+    /// are loaded. 0 stands for as fast as it can.
+    pub(crate) disk_bytes_per_s: u64,
     /// Log at which the next checkpoint begins.
     pub(crate) checkpoint_log_bytes: u64,
 }
@@ -46,7 +48,7 @@ pub(crate) struct ClientRun {
     pub(crate) removes_bytes: u64,
     /// Bytes written: log with headers and padding, and checkpoints.
     pub(crate) device_bytes: u64,
-    /// Finished checkpoints.
+    /// Finished checkpoints, and one that was under way at the end.
     pub(crate) checkpoints: u64,
 }
 
@@ -56,6 +58,8 @@ const OPERATIONS: u64 = 5;
 /// A loaded store.
 pub(crate) struct SirenStore {
     store: Store,
+    disk: Arc<DiskMeter>,
+    disk_bytes_per_s: u64,
     table: TableId,
     tuples: u64,
     logging: Logging,
@@ -116,22 +120,19 @@ fn update(
 }
 
 impl SirenStore {
-    /// Opens a store in an empty directory, loads the tuples, and takes a checkpoint if it has a log.
+    /// Opens a store in an empty directory, loads the tuples, and takes a checkpoint.
     ///
     /// # Errors
     /// When the store fails.
     pub(crate) fn load(dir: &Path, stored: Stored) -> LabResult<Self> {
-        let Stored { tuples, removes, logging, pace, checkpoint_log_bytes } = stored;
-        let disk = RealDisk::new(dir).map_err(|error| LabError::Engine {
-            engine: "siren".into(),
-            reason: error.to_string(),
-        })?;
+        let Stored { tuples, removes, logging, disk_bytes_per_s, checkpoint_log_bytes } = stored;
+        let meter = Arc::<DiskMeter>::default();
+        let disk = MeteredDisk::new(dir, meter.clone()).map_err(|error| failed(error.into()))?;
         let config = Config {
             removes,
             logging,
             checkpoint_log_bytes,
             page_bytes: PAGE_BYTES,
-            pace,
             ..Config::default()
         };
         let store = Store::open(Arc::new(disk), config).map_err(failed)?;
@@ -147,14 +148,19 @@ impl SirenStore {
             transaction.commit().map_err(failed)?;
         }
         drop(session);
-        if logging != Logging::None {
-            store.checkpoint().map_err(failed)?;
-        }
-        Ok(Self { store, table, tuples, logging, checkpoint_log_bytes })
+        store.checkpoint().map_err(failed)?;
+        let disk = meter;
+        disk.set_rate(disk_bytes_per_s);
+        Ok(Self { store, disk, disk_bytes_per_s, table, tuples, logging, checkpoint_log_bytes })
     }
 
-    /// Updates a tuple of each page, so that each is dirty.
+    /// Makes all pages clean, and then updates a tuple of each. So all are dirty, and the checkpoint copies
+    /// them in the order of keys. Otherwise the pages that the last run has updated would come first. They
+    /// have more tuples than others, and the capture would not be linear.
     fn make_all_dirty(&self) -> LabResult<()> {
+        self.disk.set_rate(0);
+        self.store.checkpoint().map_err(failed)?;
+        self.disk.set_rate(self.disk_bytes_per_s);
         let occupancy = self.store.occupancy(self.table);
         let step = (occupancy.tuples / occupancy.pages / 2).max(1);
         let session = self.store.session().map_err(failed)?;
@@ -192,11 +198,15 @@ impl SirenStore {
         });
         let taken = std::sync::OnceLock::new();
         let checkpointer: Job<'_> = Box::new(|| {
-            let done = self.store.checkpoint();
+            let copied = self.store.begin_checkpoint().and_then(|mut checkpoint| {
+                while checkpoint.step()? == Progress::More {}
+                Ok(checkpoint)
+            });
+            // From here on nothing is held twice.
             let end = (seconds(), updates.load(Relaxed));
             // Relaxed: see the load above.
             is_over.store(true, Relaxed);
-            let _ = taken.set((done?, end));
+            let _ = taken.set((copied?.finish()?, end));
             Ok(Vec::new())
         });
         let results = in_parallel("siren", vec![writer, sampler, checkpointer])
@@ -241,7 +251,7 @@ impl SirenStore {
     ) -> LabResult<ClientRun> {
         let (is_over, committed) = (AtomicBool::new(false), AtomicU64::new(0));
         let begin_ns = RealClock.monotonic_ns();
-        let (records, written) = self.store.log_bytes();
+        let (records, written) = (self.store.log_bytes().0, self.disk.written());
         type Job<'a> = Box<dyn FnOnce() -> Result<ClientRun, SirenError> + Send + 'a>;
         let mut jobs: Vec<Job<'_>> = Vec::new();
         for client in 0..clients as u64 {
@@ -254,25 +264,32 @@ impl SirenStore {
         jobs.push(Box::new(|| self.run_checkpoints(&is_over, &committed)));
         jobs.push(Box::new(|| {
             RealClock.sleep(std::time::Duration::from_secs_f64(seconds));
+            let passed_s = (RealClock.monotonic_ns() - begin_ns) as f64 / 1e9;
+            // What comes after this moment, such as the end of a write, does not count.
+            let transactions = committed.load(Relaxed);
+            let run = ClientRun {
+                transactions,
+                transactions_per_s: transactions as f64 / passed_s,
+                log_bytes: self.store.log_bytes().0 - records,
+                device_bytes: self.disk.written() - written,
+                ..ClientRun::default()
+            };
             // Relaxed: a flag that publishes nothing; its partner is the load in `run_client`.
             is_over.store(true, Relaxed);
-            Ok(ClientRun::default())
+            Ok(run)
         }));
         let results = in_parallel("siren", jobs)
             .map_err(|error| LabError::process("threads of the experiment", error))?;
         let mut run = ClientRun::default();
         for result in results {
             let of_thread = result.map_err(failed)?;
+            run.transactions += of_thread.transactions;
+            run.transactions_per_s += of_thread.transactions_per_s;
+            run.log_bytes += of_thread.log_bytes;
+            run.device_bytes += of_thread.device_bytes;
             run.checkpoints += of_thread.checkpoints;
             run.removes_bytes += of_thread.removes_bytes;
-            run.device_bytes += of_thread.device_bytes;
         }
-        let passed_s = (RealClock.monotonic_ns() - begin_ns) as f64 / 1e9;
-        let (records_after, written_after) = self.store.log_bytes();
-        run.transactions = committed.load(Relaxed);
-        run.transactions_per_s = run.transactions as f64 / passed_s;
-        run.log_bytes = records_after - records;
-        run.device_bytes += written_after - written;
         Ok(run)
     }
 
@@ -309,7 +326,7 @@ impl SirenStore {
         Ok(())
     }
 
-    /// Takes checkpoints when they are due, until the run is over.
+    /// Takes checkpoints when they are due, until the run is over. One that is under way then is given up.
     fn run_checkpoints(
         &self,
         is_over: &AtomicBool,
@@ -329,10 +346,13 @@ impl SirenStore {
                 continue;
             }
             counted += updates;
-            let done = self.store.checkpoint()?;
+            let mut checkpoint = self.store.begin_checkpoint()?;
+            while !is_over.load(Relaxed) && checkpoint.step()? == Progress::More {}
             run.checkpoints += 1;
-            run.removes_bytes += done.removes * TUPLE_BYTES;
-            run.device_bytes += done.bytes;
+            run.removes_bytes += checkpoint.so_far().removes * TUPLE_BYTES;
+            if !is_over.load(Relaxed) {
+                checkpoint.finish()?;
+            }
         }
         Ok(run)
     }
