@@ -35,6 +35,41 @@ pub(crate) fn stillpoint() -> Command {
     command
 }
 
+/// Runs a tool over a directory with a text on its standard input. Returns exit code, stdout and
+/// stderr.
+pub(crate) fn run_with(
+    tool: &str,
+    dir: &Path,
+    more: &[&str],
+    input: &[u8],
+) -> (Option<i32>, String, String) {
+    let mut command = stillpoint();
+    command.arg(tool).arg(dir).args(more).stdin(Stdio::piped());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the binary runs");
+    // A refusal may come before all of the input was read.
+    let _ = child.stdin.take().expect("piped").write_all(input);
+    let ended = child.wait_with_output().expect("it ends");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    (ended.status.code(), text(ended.stdout), text(ended.stderr))
+}
+
+/// Runs a tool over a directory. Returns exit code, and all that the tool has said.
+pub(crate) fn run(arguments: &[&str], dir: &Path) -> (Option<i32>, String) {
+    let (tool, more) = arguments.split_first().expect("a tool");
+    let (code, said, errors) = run_with(tool, dir, more, b"");
+    (code, said + &errors)
+}
+
+/// Loads the dump of a directory into another one. Returns what the tool has said.
+pub(crate) fn load_elsewhere(dir: &Path, to: &Path) -> String {
+    let (code, dump, errors) = run_with("dump", dir, &[], b"");
+    assert_eq!(code, Some(0), "{errors}");
+    let (code, said, errors) = run_with("load", to, &[], dump.as_bytes());
+    assert_eq!(code, Some(0), "{errors}");
+    said + &errors
+}
+
 /// A server in a process of its own. A drop kills the server.
 pub(crate) struct Serving {
     pub(crate) child: Child,

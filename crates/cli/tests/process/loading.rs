@@ -1,30 +1,14 @@
 //! Tests of `stillpoint load`: it loads a whole dump, or nothing.
 
-use std::io::Write;
 use std::path::Path;
-use std::process::Stdio;
 
 use stillpoint::{Config, Engine};
 use stillpoint_io::{Rng, SeededRng};
 
-use crate::common::{Serving, stillpoint};
-
-/// Runs a tool over a directory with a text on its standard input. Returns exit code, stdout and
-/// stderr.
-fn run(tool: &str, dir: &Path, more: &[&str], input: &[u8]) -> (Option<i32>, String, String) {
-    let mut command = stillpoint();
-    command.arg(tool).arg(dir).args(more).stdin(Stdio::piped());
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("the binary runs");
-    // A refusal may come before all of the input was read.
-    let _ = child.stdin.take().expect("piped").write_all(input);
-    let ended = child.wait_with_output().expect("it ends");
-    let text = |bytes| String::from_utf8(bytes).expect("text");
-    (ended.status.code(), text(ended.stdout), text(ended.stderr))
-}
+use crate::common::{Serving, run_with};
 
 fn dump(dir: &Path, more: &[&str]) -> String {
-    let (code, said, errors) = run("dump", dir, more, b"");
+    let (code, said, errors) = run_with("dump", dir, more, b"");
     assert_eq!(code, Some(0), "{errors}");
     said
 }
@@ -80,13 +64,13 @@ fn a_dump_that_is_loaded_is_dumped_again_as_it_was() {
         let before = dump(from.path(), &[]);
         let to = tempfile::tempdir().expect("a directory");
         let new = to.path().join("new");
-        let (code, said, errors) = run("load", &new, &["--json"], before.as_bytes());
+        let (code, said, errors) = run_with("load", &new, &["--json"], before.as_bytes());
         assert_eq!(code, Some(0), "seed {seed}: {errors}");
         let json: serde_json::Value = serde_json::from_str(&said).expect("JSON");
         assert_eq!(json["records"], before.lines().count() - 2, "seed {seed}");
         let after = dump(&new, &[]);
         assert!(sorted(&before) == sorted(&after), "seed {seed}: the dumps differ");
-        assert_eq!(run("check", &new, &[], b"").0, Some(0), "seed {seed}");
+        assert_eq!(run_with("check", &new, &[], b"").0, Some(0), "seed {seed}");
     }
 }
 
@@ -100,10 +84,10 @@ fn records_that_are_there_stay_unless_the_load_may_add_to_them() {
     }
     drop(serving); // The process was killed, so the records are in the log.
     let line = r#"{"table":"db0","key":"replaced","tag":0,"value":"new"}"#;
-    let (code, _, errors) = run("load", dir.path(), &[], line.as_bytes());
+    let (code, _, errors) = run_with("load", dir.path(), &[], line.as_bytes());
     assert_eq!(code, Some(2), "{errors}");
     assert!(errors.contains("holds 2 records"), "{errors}");
-    let (code, said, errors) = run("load", dir.path(), &["--add"], line.as_bytes());
+    let (code, said, errors) = run_with("load", dir.path(), &["--add"], line.as_bytes());
     assert_eq!(code, Some(0), "{errors}");
     assert!(said.starts_with("1 records"), "{said}");
     let serving = Serving::start(dir.path(), &[]);
@@ -151,7 +135,7 @@ fn what_is_no_whole_dump_is_refused_with_its_place_and_loads_nothing() {
     ];
     let dir = tempfile::tempdir().expect("a directory");
     for (text, reason) in cases {
-        let (code, said, errors) = run("load", dir.path(), &[], text.as_bytes());
+        let (code, said, errors) = run_with("load", dir.path(), &[], text.as_bytes());
         assert_eq!((code, said.as_str()), (Some(2), ""), "{text}");
         assert!(errors.contains(reason), "{text}: {errors}");
         assert!(errors.ends_with("; nothing was loaded\n"), "{text}: {errors}");
@@ -159,7 +143,7 @@ fn what_is_no_whole_dump_is_refused_with_its_place_and_loads_nothing() {
     let left = dump(dir.path(), &[]);
     assert_eq!(left.lines().count(), 2, "no record: {left}");
     // After any failure the same directory accepts another load.
-    let (code, _, errors) = run("load", dir.path(), &[], format!("{head}{one}{end}").as_bytes());
+    let (code, _, errors) = run_with("load", dir.path(), &[], format!("{head}{one}{end}").as_bytes());
     assert_eq!(code, Some(0), "{errors}");
 }
 
@@ -170,7 +154,7 @@ fn a_dump_of_an_earlier_release_is_loaded() {
         {\"key\":{\"base16\":\"00FF\"},\"table\":\"t\",\"tag\":9,\"value\":\"\"}\n\
         {\"key\":\"t\",\"table\":\"db0\",\"tag\":128,\"value\":{\"base16\":\"00d4ffff8f1d000068656c6c6f\"}}";
     let dir = tempfile::tempdir().expect("a directory");
-    let (code, _, errors) = run("load", dir.path(), &[], lines.as_bytes());
+    let (code, _, errors) = run_with("load", dir.path(), &[], lines.as_bytes());
     assert_eq!(code, Some(0), "{errors}");
     let dumped = dump(dir.path(), &[]);
     for part in [
@@ -190,7 +174,7 @@ fn memory_that_does_not_suffice_is_told_with_the_line() {
     let line =
         |n: u32| format!("{{\"table\":\"t\",\"key\":\"{n}\",\"tag\":0,\"value\":\"{value}\"}}\n");
     let text: String = (0..12).map(line).collect();
-    let (code, _, errors) = run("load", dir.path(), &["--max-memory", "32MiB"], text.as_bytes());
+    let (code, _, errors) = run_with("load", dir.path(), &["--max-memory", "32MiB"], text.as_bytes());
     assert_eq!(code, Some(2), "{errors}");
     assert!(errors.starts_with("stillpoint: line "), "{errors}");
     assert!(errors.contains("memory") && errors.contains("nothing was loaded"), "{errors}");

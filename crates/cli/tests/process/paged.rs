@@ -1,20 +1,11 @@
 //! The tools on a directory with paged tables.
 
-use std::io::Write;
 use std::path::Path;
-use std::process::{Output, Stdio};
 
 use stillpoint::{Config, Durability, Engine, Kind};
 use stillpoint_io::{Caching, Disk, OpenMode, RealDisk, read_all};
 
-use crate::common::{Serving, stillpoint};
-
-fn run(arguments: &[&str], dir: &Path) -> (Option<i32>, String) {
-    let (tool, more) = arguments.split_first().expect("a tool");
-    let Output { status, stdout, stderr } =
-        stillpoint().arg(tool).arg(dir).args(more).output().expect("the binary runs");
-    (status.code(), String::from_utf8([stdout, stderr].concat()).expect("text"))
-}
+use crate::common::{Serving, load_elsewhere, run, stillpoint};
 
 fn config(dir: &Path) -> Config {
     let mut config = Config::new(dir);
@@ -68,15 +59,8 @@ fn the_tools_know_paged_tables() {
     let (code, said) = run(&["dump", "--table", "orders"], dir);
     assert_eq!((code, said.matches("\"order ").count()), (Some(0), 1000), "{said}");
     // A dump is loaded into tables in memory.
-    let dump = stillpoint().arg("dump").arg(dir).output().expect("the binary runs").stdout;
-    let mut load = stillpoint();
-    load.arg("load").arg(home.path().join("loaded"));
-    load.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = load.spawn().expect("the binary runs");
-    child.stdin.take().expect("piped").write_all(&dump).expect("it reads");
-    let Output { status, stdout, stderr } = child.wait_with_output().expect("it ends");
-    let said = String::from_utf8([stdout, stderr].concat()).expect("text");
-    assert!(status.success() && said.contains("1010 records"), "{said}");
+    let said = load_elsewhere(dir, &home.path().join("loaded"));
+    assert!(said.contains("1010 records"), "{said}");
 
     let (code, said) = run(&["repair"], dir);
     assert!(code == Some(0) && said.contains("nothing has to be given up"), "{said}");

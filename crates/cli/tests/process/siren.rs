@@ -1,17 +1,9 @@
 //! `--checkpoint siren`: commands, `kill -9` and a restart, the tools on its directory, and what is refused.
 
-use std::io::Write;
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::Output;
 
-use crate::common::{Client, Serving, stillpoint};
-
-fn run(arguments: &[&str], dir: &Path) -> (Option<i32>, String) {
-    let (tool, more) = arguments.split_first().expect("a tool");
-    let Output { status, stdout, stderr } =
-        stillpoint().arg(tool).arg(dir).args(more).output().expect("the binary runs");
-    (status.code(), String::from_utf8([stdout, stderr].concat()).expect("text"))
-}
+use crate::common::{Client, Serving, load_elsewhere, run, stillpoint};
 
 /// The refusal of a start.
 fn refusal(dir: &Path, arguments: &[&str]) -> String {
@@ -57,7 +49,9 @@ fn a_siren_store_serves_and_survives_its_end() {
     }
     tools_know_it(dir);
     let in_memory = &home.path().join("loaded");
-    loads_elsewhere(dir, in_memory);
+    // A dump is loaded into tables in memory.
+    let said = load_elsewhere(dir, in_memory);
+    assert!(said.contains("200 records"), "{said}");
     what_does_not_fit_is_refused(dir, in_memory);
 }
 
@@ -82,19 +76,6 @@ fn tools_know_it(dir: &Path) {
 
     let (code, said) = run(&["dump", "--table", "db0"], dir);
     assert_eq!((code, said.matches("\"key ").count()), (Some(0), 198), "{said}");
-}
-
-/// A dump is loaded into tables in memory.
-fn loads_elsewhere(dir: &Path, in_memory: &Path) {
-    let dump = stillpoint().arg("dump").arg(dir).output().expect("the binary runs").stdout;
-    let mut load = stillpoint();
-    load.arg("load").arg(in_memory);
-    load.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = load.spawn().expect("the binary runs");
-    child.stdin.take().expect("piped").write_all(&dump).expect("it reads");
-    let Output { status, stdout, stderr } = child.wait_with_output().expect("it ends");
-    let said = String::from_utf8([stdout, stderr].concat()).expect("text");
-    assert!(status.success() && said.contains("200 records"), "{said}");
 }
 
 fn what_does_not_fit_is_refused(dir: &Path, in_memory: &Path) {
