@@ -10,9 +10,7 @@
 
 use std::error::Error;
 
-use stillpoint::{
-    Batch, Config, Engine, KeySet, Kind, Mode, Slot, Stamp, TableId, Tx, TxError,
-};
+use stillpoint::{Batch, Config, Engine, KeySet, Kind, Mode, Slot, Stamp, TableId, Tx, TxError};
 use stillpoint_io::{Clock, RealClock, Rng, SeededRng};
 
 const PAGE_BYTES: usize = 16 << 10;

@@ -330,8 +330,7 @@ pub(crate) fn empty(
     let quiesced = shared.store.driver().quiesce();
     if shared.records_commits {
         // Commits before the flush must not be less durable than the flush itself.
-        let flush_logs =
-            || shared.journal.flush_all().map_err(|error| shared.note_failure(error));
+        let flush_logs = || shared.journal.flush_all().map_err(|error| shared.note_failure(error));
         mutant!(flush_logs()?, EmptiesBeforeLogs => ());
         let gsn = last_gsn(shared);
         emptied.iter().for_each(|table| table.begin_above(gsn));

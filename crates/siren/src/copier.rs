@@ -253,8 +253,7 @@ impl<'b> Copier<'b> {
             for (page, number) in walk.dirty.by_ref() {
                 if walk.table.pages.turn(|pages| pages.begin_copy(page, number, level)) {
                     self.builder.clear();
-                    self.current =
-                        Some(Current { page, number, stage: Stage::Copy, split: None });
+                    self.current = Some(Current { page, number, stage: Stage::Copy, split: None });
                     return Ok(Progress::More);
                 }
             }

@@ -89,7 +89,8 @@ impl Found {
         let slots: Vec<Slot> = tuples.iter().zip(&proxies).map(load).collect();
         drop(of_table);
         let mut loaded = tuples.into_iter().zip(proxies).zip(slots);
-        loaded.try_for_each(|((tuple, proxy), at)| self.add_version(pages, &table, &proxy, at, tuple))
+        loaded
+            .try_for_each(|((tuple, proxy), at)| self.add_version(pages, &table, &proxy, at, tuple))
     }
 
     fn add_version(

@@ -436,8 +436,7 @@ impl Part {
         kind.base.operate(*section, |level| {
             body.clear();
             let key = &proxy.key;
-            let operation =
-                TupleOperation { level, transaction, statement, replaces, key, change };
+            let operation = TupleOperation { level, transaction, statement, replaces, key, change };
             operation.encode(body);
             let (id, generation) = (TableId(table.id), table.generation);
             let undo = &body[..operation.undo_bytes()];

@@ -177,7 +177,8 @@ impl Recovery {
 
     /// Repeats an operation, unless the checkpoint holds it.
     fn repeat(&mut self, level: u64, transaction: u64, record: &LogRecord<'_>) {
-        self.state.next_transaction = self.state.next_transaction.max(transaction.saturating_add(1));
+        self.state.next_transaction =
+            self.state.next_transaction.max(transaction.saturating_add(1));
         let is_rollback = matches!(record, LogRecord::Rollback { .. });
         let is_held = level < self.state.level;
         if is_held && mutant!(true, StatementRolledBackTwice => !is_rollback) {

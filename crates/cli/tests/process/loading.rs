@@ -143,7 +143,8 @@ fn what_is_no_whole_dump_is_refused_with_its_place_and_loads_nothing() {
     let left = dump(dir.path(), &[]);
     assert_eq!(left.lines().count(), 2, "no record: {left}");
     // After any failure the same directory accepts another load.
-    let (code, _, errors) = run_with("load", dir.path(), &[], format!("{head}{one}{end}").as_bytes());
+    let (code, _, errors) =
+        run_with("load", dir.path(), &[], format!("{head}{one}{end}").as_bytes());
     assert_eq!(code, Some(0), "{errors}");
 }
 
@@ -174,7 +175,8 @@ fn memory_that_does_not_suffice_is_told_with_the_line() {
     let line =
         |n: u32| format!("{{\"table\":\"t\",\"key\":\"{n}\",\"tag\":0,\"value\":\"{value}\"}}\n");
     let text: String = (0..12).map(line).collect();
-    let (code, _, errors) = run_with("load", dir.path(), &["--max-memory", "32MiB"], text.as_bytes());
+    let (code, _, errors) =
+        run_with("load", dir.path(), &["--max-memory", "32MiB"], text.as_bytes());
     assert_eq!(code, Some(2), "{errors}");
     assert!(errors.starts_with("stillpoint: line "), "{errors}");
     assert!(errors.contains("memory") && errors.contains("nothing was loaded"), "{errors}");

@@ -280,8 +280,8 @@ impl Hunt {
     fn fill(&mut self, client: &mut Client) {
         let put = |place| (place, Act::Put(format!("{place:?}").repeat(15)));
         let keys = (0..self.keys).map(|number| Target::Key(0, number));
-        let fields =
-            (0..self.hashes).flat_map(|hash| (0..FIELDS).map(move |field| Target::Field(hash, field)));
+        let fields = (0..self.hashes)
+            .flat_map(|hash| (0..FIELDS).map(move |field| Target::Field(hash, field)));
         let all: Vec<(Target, Act)> = keys.chain(fields).map(put).collect();
         for some in all.chunks(500) {
             assert!(self.send(client, some).is_ok(), "the server lives");

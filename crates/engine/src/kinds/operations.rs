@@ -70,6 +70,10 @@ impl DoneList {
     /// Turns the order of the operations round. For a planted bug.
     fn reverse(&mut self) {
         let all: Vec<Done> = std::iter::from_fn(|| self.pop()).collect();
+        self.extend(&all);
+    }
+
+    fn extend(&mut self, all: &[Done]) {
         all.iter().for_each(|done| self.push((done.gsn, done.table), &done.undo, done.bytes));
     }
 
@@ -160,7 +164,7 @@ impl Operations {
         self.begin(epoch);
         self.has_aside = false;
         self.first = Some(first);
-        done.iter().for_each(|Done { gsn, table, undo }| self.done.push(*gsn, *table, undo));
+        self.done.extend(&done);
     }
 
     /// True if the transaction has changed anything in place.
@@ -190,7 +194,7 @@ impl Operations {
 
     /// The tables of these operations, from a number on.
     pub(crate) fn done_tables(&self, from: usize) -> impl Iterator<Item = TableId> {
-        self.done.operations[from..].iter().map(|(_, table, _)| *table)
+        self.done.operations[from..].iter().map(|(_, table, ..)| *table)
     }
 
     /// Bytes of these operations.

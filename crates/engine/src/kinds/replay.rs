@@ -132,7 +132,8 @@ impl KindReplay {
             |why: &str| Err(RecoveryError::Operation { log, gsn, why: why.to_owned() });
         match (operation.transaction, operation.undoes) {
             (None, _) => {
-                let done = Done { gsn, table: TableId(table), undo: body.to_vec(), bytes: body.len() };
+                let done =
+                    Done { gsn, table: TableId(table), undo: body.to_vec(), bytes: body.len() };
                 self.open.insert((log, gsn), vec![done]);
             }
             (Some(LogGsn { log, gsn: first }), undoes) => {
@@ -140,7 +141,12 @@ impl KindReplay {
                     return contradicts("an operation of a transaction that is not open");
                 };
                 let Some((undone, next)) = undoes else {
-                    open.push(Done { gsn, table: TableId(table), undo: body.to_vec(), bytes: body.len() });
+                    open.push(Done {
+                        gsn,
+                        table: TableId(table),
+                        undo: body.to_vec(),
+                        bytes: body.len(),
+                    });
                     return Ok(());
                 };
                 mutant!(UndoneAgain => return Ok(()));

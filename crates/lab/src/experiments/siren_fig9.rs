@@ -152,8 +152,7 @@ fn compare(
         }
     }
     result.tables.push(table);
-    result
-        .note("The rival has no recovery, as in the paper: only its work at run time is done.");
+    result.note("The rival has no recovery, as in the paper: only its work at run time is done.");
     Ok(())
 }
 

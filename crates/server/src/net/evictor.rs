@@ -180,7 +180,8 @@ impl Evictor {
         let kept = kept_bytes(room.limit_bytes);
         let deleted: usize = self.deleted.iter().map(|deleted| deleted.bytes).sum();
         self.buried.look(keyspace.nodes(), keyspace.has_graves());
-        let coming = Coming { deleted, buried: keyspace.buried_bytes().max(self.buried.left.bytes) };
+        let coming =
+            Coming { deleted, buried: keyspace.buried_bytes().max(self.buried.left.bytes) };
         if coming.buried > 0 && (is_asked || room.spare_bytes < kept) {
             keyspace.eviction.ask_to_bury();
             self.shared.mailboxes.wake(0);

@@ -119,9 +119,8 @@ pub(crate) fn run_exec(ctx: &mut Context<'_>, tx: &mut Tx<'_>) -> CmdResult {
 
 /// Whether nobody sees that the queue has run, if its transaction is rolled back.
 fn may_run_twice(multi: &Multi) -> bool {
-    let is_unseen = |spec: &Spec| {
-        matches!(spec.handler, Handler::Keyed(_)) || spec.flags.has(Flags::SELECTS)
-    };
+    let is_unseen =
+        |spec: &Spec| matches!(spec.handler, Handler::Keyed(_)) || spec.flags.has(Flags::SELECTS);
     multi.specs().all(is_unseen)
 }
 

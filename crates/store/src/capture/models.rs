@@ -283,7 +283,8 @@ fn a_large_value_is_whole_while_its_table_moves() {
         let mover = thread::spawn(move || {
             let cell = moving.cell(0);
             assert!(lock_word::try_exclusive(cell.lock(), Priority::DECLARED).is_ok(), "alone");
-            let (new, _) = blob::moved(&moving.memory, &mut cache, 1, (old, usize::MAX)).expect("room");
+            let (new, _) =
+                blob::moved(&moving.memory, &mut cache, 1, (old, usize::MAX)).expect("room");
             cell.record().set_table(new.table);
             lock_word::release_exclusive(cell.lock());
         });
