@@ -57,8 +57,8 @@ pub(crate) enum Copied {
     Whole,
 }
 
-/// Tuples with a pending add that one turn passes over, pending operations that one turn makes permanent, and
-/// tuples that one turn moves to another page. Each is as much as the copy of one tuple of some length.
+/// So many tuples with a pending add one turn passes over. So many pending operations it makes permanent, or
+/// tuples it moves to another page. Each is as much as the copy of one tuple of some length.
 pub(super) const PENDING_A_TURN: usize = 32;
 
 /// What a checkpoint concerns of a table.
