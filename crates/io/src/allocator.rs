@@ -30,7 +30,8 @@ pub fn return_large_allocations() -> bool {
 const STEP_BYTES: usize = 32 << 20;
 
 /// Makes the allocator take memory for small values in large steps, so that huge pages fit in. Costs no memory
-/// until it is used, but so much may be kept once it was. Returns false for another allocator than that of GNU.
+/// until it is used, but so much may be kept once it was. From here on each allocation of 128 KiB or more has a
+/// mapping of its own, unless another size was set. Returns false for another allocator than that of GNU.
 pub fn grow_heap_in_large_steps() -> bool {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
