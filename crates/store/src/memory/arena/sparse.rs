@@ -87,12 +87,14 @@ impl Arena {
         Some(self.mark_leaving(&mut pools, chosen))
     }
 
-    /// Chooses all slabs of records and of blocks to leave.
+    /// Chooses all slabs of records to leave, and those of blocks.
     #[cfg(any(feature = "planted-bugs", all(test, shuttle)))]
     pub(crate) fn choose_all(&self) -> Leaving {
         let mut pools = self.pools.lock();
         let slabs = (0..self.slabs()).filter_map(|index| Some((index, self.slab(index)?)));
-        let moves = |slab: &Slab| slab.is_of_records() || slab.kind == Kind::Block as u8;
+        // The models of captures move blocks in a model of their own.
+        let moves =
+            |slab: &Slab| slab.is_of_records() || !cfg!(shuttle) && slab.kind == Kind::Block as u8;
         let chosen = slabs.filter(|(_, slab)| moves(slab)).map(|(index, _)| index);
         self.mark_leaving(&mut pools, chosen.collect())
     }
