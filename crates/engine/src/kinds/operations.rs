@@ -164,7 +164,7 @@ impl Operations {
         self.begin(epoch);
         self.has_aside = false;
         self.first = Some(first);
-        self.done.extend(&done);
+        self.done.extend(done);
     }
 
     /// True if the transaction has changed anything in place.
