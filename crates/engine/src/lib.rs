@@ -44,6 +44,7 @@ mod catalog;
 mod checkpoints;
 mod config;
 mod durable;
+mod emptying;
 mod engine;
 mod error;
 mod guards;

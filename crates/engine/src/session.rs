@@ -16,6 +16,7 @@ use crate::batch::{Batch, InMemory, Procedure};
 use crate::call::Call;
 use crate::call_log::{CallLog, Runner};
 use crate::checkpoints::Wish;
+use crate::emptying::empty;
 use crate::error::Error;
 use crate::guards::{Inside, Seat, SessionWorker, patience};
 use crate::inputs::Inputs;
@@ -23,7 +24,6 @@ use crate::kinds::{self, Absent, Parts};
 use crate::procedure::PreparedCall;
 use crate::serials::Serials;
 use crate::shared::Shared;
-use crate::tables::empty;
 use crate::transaction::Transaction;
 use crate::tx::Tx;
 use crate::unflushed::Unflushed;
@@ -296,11 +296,8 @@ impl Session {
     /// As [`Engine::flush_tables`](crate::Engine::flush_tables). [`TxError::Held`] if the session leaves held
     /// locks alone, and an open transaction uses one of the tables for longer than a moment.
     pub fn flush_tables(&mut self, tables: &[TableId]) -> Result<(), Error> {
-        let limits = match &self.parts {
-            Some(parts) => parts.limits.clone(),
-            None => self.shared.wait_limits(),
-        };
-        empty(&self.shared, tables, &limits)
+        let limits = self.parts.as_ref().map(|parts| parts.limits.clone());
+        empty(&self.shared, tables, &limits.unwrap_or_else(|| self.shared.wait_limits()))
     }
 
     /// Group commit. In strict durability, waits until all reads and writes of this session's

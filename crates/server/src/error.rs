@@ -213,7 +213,10 @@ impl From<TxError> for CmdError {
 
 impl From<EngineError> for CmdError {
     fn from(error: EngineError) -> Self {
-        Self::Store(format!("MISCONF {error}").into())
+        match error {
+            EngineError::Transaction(TxError::Held) => Self::HELD,
+            error => Self::Store(format!("MISCONF {error}").into()),
+        }
     }
 }
 

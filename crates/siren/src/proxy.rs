@@ -207,8 +207,8 @@ impl Proxy {
         self.versions.try_lock().is_none_or(|versions| versions.committed.is_some())
     }
 
-    /// The committed value and the stamp of the transaction that wrote it, if the key has a value and
-    /// nobody works on its versions for longer than an operation takes.
+    /// The committed value and the stamp of the transaction that wrote it. `None` if the key has no value, or
+    /// if somebody works on its versions for longer than an operation takes.
     pub(crate) fn committed(&self) -> Option<(Arc<[u8]>, Stamp)> {
         let versions = (0..COMMITTED_TRIES).find_map(|_| self.versions.try_lock())?;
         let value = versions.committed.as_ref()?.value.clone()?;

@@ -28,8 +28,8 @@ pub(crate) struct Stored {
     pub(crate) removes: Removes,
     /// Its log.
     pub(crate) logging: Logging,
-    /// The rate at which the disk writes log and checkpoints together, in bytes per second, once the tuples
-    /// are loaded. 0 stands for as fast as it can.
+    /// Bytes per second that the disk writes, log and checkpoints together. The load of the tuples has no
+    /// such limit. 0 stands for as fast as it can.
     pub(crate) disk_bytes_per_s: u64,
     /// Log at which the next checkpoint begins.
     pub(crate) checkpoint_log_bytes: u64,

@@ -345,8 +345,8 @@ struct Evictions<'a> {
     counters: &'a KeyCounters,
     policy: Policy,
     chosen: &'a [Candidate],
-    /// If the running transaction deletes its key: whether the key has an expiry, the bytes of the nodes that
-    /// it deletes with the key, and the nodes that are removed later.
+    /// `None` if the running transaction leaves its key. Whether the key has an expiry, the bytes of the nodes
+    /// that go with the key, and the nodes that are removed later.
     deleted: Option<(bool, usize, BuriedNodes)>,
     given_up: GivenUp,
 }

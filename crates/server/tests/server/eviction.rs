@@ -555,8 +555,12 @@ fn collections_of_long_members_are_not_given_up_in_vain() {
         eventually("a hash is given up", || evicted(&mut c) > 0);
         assert_eq!(errors_of(&mut c, (1_000..2_000).map(set)), [""; 0]);
         RealClock.sleep(Duration::from_millis(200));
-        let gone = evicted(&mut c);
-        assert!(gone <= hashes / 2, "{gone} of {hashes} hashes of {fields} fields");
+        // Some of the other keys may be given up, too, while memory comes back.
+        let keys: Vec<String> = (0..hashes).map(key).collect();
+        let words: Vec<&[u8]> =
+            [&b"EXISTS"[..]].into_iter().chain(keys.iter().map(String::as_bytes)).collect();
+        let Value::Int(left) = c.call(&words) else { panic!("a number") };
+        assert!(left * 2 >= hashes as i64, "{left} of {hashes} hashes of {fields} fields are left");
     }
 }
 
