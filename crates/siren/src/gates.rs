@@ -45,6 +45,8 @@ impl Gates {
             let mut backoff = Backoff::new();
             while lock_word::try_exclusive(gate, Priority::DECLARED).is_err() {
                 if !may_wait() {
+                    // The holder may keep the gate for minutes, and others use it meanwhile.
+                    lock_word::await_no_longer(gate);
                     let closed = self.gates[..at].iter();
                     closed.for_each(|gate| lock_word::release_exclusive(gate));
                     return false;
@@ -89,5 +91,24 @@ impl Gates {
     /// Appends the stamps of purged keys.
     pub(crate) fn add_purged(&self, out: &mut Vec<Stamp>) {
         out.extend_from_slice(&self.purged.lock());
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Other sessions of the same gate go on while an open transaction keeps the table from being emptied.
+    #[test]
+    fn who_gives_up_on_a_gate_holds_up_nobody() {
+        let gates = Gates::new();
+        let share = |session| lock_word::try_shared(gates.gate(session), Priority::DECLARED);
+        assert!(share(3).is_ok());
+        let turns = Cell::new(0);
+        let may_wait = || turns.replace(turns.get() + 1) < 3;
+        assert!(!gates.close(&may_wait), "a gate is held");
+        assert!(share(3 + GATES).is_ok() && share(0).is_ok());
     }
 }

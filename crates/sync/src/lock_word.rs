@@ -197,6 +197,12 @@ pub fn await_sharers(word: &AtomicU64, priority: Priority) {
     }
 }
 
+/// Takes the note of [`await_sharers`] back, so that others may share the lock again. Who waits on notes it anew.
+pub fn await_no_longer(word: &AtomicU64) {
+    // Relaxed: a hint, which protects nothing.
+    word.fetch_and(!AWAITED, Ordering::Relaxed);
+}
+
 /// Whether this value of the word says that a transaction waits for the sharers to leave.
 #[inline]
 pub fn is_awaited(seen: u64) -> bool {
