@@ -557,8 +557,8 @@ fn collections_of_long_members_are_not_given_up_in_vain() {
         RealClock.sleep(Duration::from_millis(200));
         // Some of the other keys may be given up, too, while memory comes back.
         let keys: Vec<String> = (0..hashes).map(key).collect();
-        let words: Vec<&[u8]> =
-            [&b"EXISTS"[..]].into_iter().chain(keys.iter().map(String::as_bytes)).collect();
+        let words: Vec<&str> =
+            ["EXISTS"].into_iter().chain(keys.iter().map(String::as_str)).collect();
         let Value::Int(left) = c.call(&words) else { panic!("a number") };
         assert!(left * 2 >= hashes as i64, "{left} of {hashes} hashes of {fields} fields are left");
     }
