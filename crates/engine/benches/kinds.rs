@@ -91,6 +91,7 @@ impl Batch for Tens {
 }
 
 /// Bytes of memory of the records by the engine's count, and resident bytes of the process.
+#[expect(clippy::disallowed_methods, reason = "the system's file, not the store's")]
 fn memory(engine: &Engine) -> [u64; 2] {
     let counted = engine.stats().memory_bytes as u64;
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
