@@ -42,7 +42,8 @@ pub enum Wanted {
     /// every record instead if the scheme does not [take changes](Checkpointer::takes_changes), or
     /// if too many records have changed.
     Changes {
-        /// The most records that may have changed, in percent of the records with a value.
+        /// The most records that may have changed, in percent of the records with a value. `u64::MAX` for
+        /// any number.
         percent_max: u64,
     },
 }
@@ -52,7 +53,7 @@ impl Wanted {
     fn kind(self, dirty: u64, records: u64) -> CheckpointKind {
         match self {
             Self::Changes { percent_max }
-                if dirty.saturating_mul(100) <= records.saturating_mul(percent_max) =>
+                if dirty.saturating_mul(100) <= records.max(1).saturating_mul(percent_max) =>
             {
                 CheckpointKind::Partial
             }

@@ -35,7 +35,10 @@ use crate::config::CheckpointPolicy;
 use crate::error::{Error, SnapshotEnd};
 use crate::shared::Shared;
 use backoff::Backoff;
-use waiting::{frees_half, is_pressing, is_worth_it, pause_after, takes_any};
+use waiting::{
+    are_changes_due, frees_half, is_pressing, is_worth_it, may_take_now, pause_after, takes_any,
+    wait_for_load, will_take,
+};
 
 pub(crate) use attempt::remove_strays;
 pub(crate) use chain::{marks_replayed, replace_run, whole_run};
@@ -661,7 +664,7 @@ pub(crate) fn run_in_background(shared: &Arc<Shared>) {
         if shared.kinds.have_tables() {
             shared.open.end_oldest_in_time();
         }
-        let may_take = takes_any(shared) && shared.load.is_done() && shared.health().is_ok();
+        let may_take = takes_any(shared) && may_take_now(shared) && shared.health().is_ok();
         if may_take && checkpoints.is_due(shared) {
             // The status holds the error for the operator.
             let _ = take(shared);
@@ -669,7 +672,7 @@ pub(crate) fn run_in_background(shared: &Arc<Shared>) {
         }
         let mut state = checkpoints.state.lock();
         if !will_take(shared) {
-            state.requested = false;
+            state.give_up_request(shared);
         }
         let is_idle = !may_take || !state.requested && !state.was_released;
         if is_idle && !shared.stopping.load(Acquire) {
@@ -678,11 +681,6 @@ pub(crate) fn run_in_background(shared: &Arc<Shared>) {
     }
     // A caller that waits for a requested checkpoint must not wait for ever.
     shared.checkpoints.state.lock().requested = false;
-}
-
-/// Whether the background thread takes a checkpoint, now or when the load has ended.
-fn will_take(shared: &Shared) -> bool {
-    takes_any(shared) && !shared.load.has_stopped() && shared.health().is_ok()
 }
 
 /// Takes a checkpoint at the pace of the policy and publishes it. A checkpoint that is
@@ -700,12 +698,18 @@ pub(crate) fn take_last(shared: &Arc<Shared>) -> Result<CheckpointDone, Error> {
 }
 
 fn take_until_not_abandoned(shared: &Arc<Shared>, is_last: bool) -> Result<CheckpointDone, Error> {
-    shared.load.wait(shared)?;
     loop {
+        wait_for_load(shared)?;
         let Some(running) = shared.checkpoints.begin(shared, is_last) else {
             tracing::info!("no checkpoint: the store is being closed");
             return Err(CheckpointError::Cancelled.into());
         };
+        let changes_alone = !shared.load.is_done();
+        if changes_alone && (running.wish == Wish::Full || !are_changes_due(shared)) {
+            // A full one was asked for meanwhile, and is still asked for.
+            shared.checkpoints.state.lock().requested = true;
+            continue;
+        }
         shared.health()?;
         let commits = shared.commit_count();
         tracing::info!("a checkpoint begins");
@@ -718,7 +722,8 @@ fn take_until_not_abandoned(shared: &Arc<Shared>, is_last: bool) -> Result<Check
         // A panic of the capture has become an error already. Any other panic may have interrupted
         // a publication.
         let taken = catch_panic("checkpoint", || {
-            attempt::take(shared, wish, attempt::Manner { pace, quiesce_for, is_last }, progress)
+            let manner = attempt::Manner { changes_alone, pace, quiesce_for, is_last };
+            attempt::take(shared, wish, manner, progress)
         })
         .unwrap_or_else(|panic| Err(shared.fail_by_panic(panic)));
         match taken {

@@ -252,7 +252,7 @@ impl Engine {
     pub fn checkpoint(&self) -> Result<crate::CheckpointDone, Error> {
         Inside::refuse("checkpoint")?;
         let done = crate::checkpoints::take(&self.shared)?;
-        if !self.shared.config.environment.background {
+        if !self.shared.config.environment.background && self.shared.load.is_done() {
             // No caller waits for the result. The status shows an error.
             let _ = crate::checkpoints::merge(&self.shared, false);
         }
@@ -329,8 +329,8 @@ impl Engine {
     /// Asks the background thread for a checkpoint and returns at once. The scheme and the chain decide
     /// whether the checkpoint is full or one of changes. Returns the counts before the checkpoint: it has
     /// ended when the [status](crate::CheckpointStatus) counts more. `None` if one is under way. While a
-    /// store is [served and loaded](Config::serve_while_loading), the checkpoint waits for the end of the
-    /// load. `None`, too, if the load has stopped.
+    /// store is [served and loaded](Config::serve_while_loading), a full checkpoint waits for the end of the
+    /// load. One of changes waits for the writes of the logs alone. `None`, too, if the load has stopped.
     pub fn checkpoint_in_background(&self) -> Option<CheckpointCounts> {
         self.request(Wish::Due)
     }

@@ -1,7 +1,8 @@
 //! The load of a store that is served meanwhile.
 //!
-//! Sessions load the keys that they ask for by themselves. What needs every record waits here:
-//! checkpoints, merges, snapshots, scans and counts.
+//! Sessions load the keys that they ask for by themselves. What needs every record waits here: full
+//! checkpoints, merges, snapshots, scans and counts. A checkpoint of changes waits for the writes of the logs
+//! alone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +21,12 @@ use crate::shared::Shared;
 /// Time after an error of the disk, or of the system, until the load begins anew. It doubles each time.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+
+/// Time after which a checkpoint of changes that is due does not wait for the load. A load that ends sooner
+/// brings the writes of the logs into the store faster than looks for their records do.
+const LONG_LOAD: Duration = Duration::from_secs(30);
+/// Why the load of a store that is closed has stopped.
+const CLOSED: &str = "the store was closed before";
 
 /// The load of a store that is served meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +69,8 @@ pub(crate) struct BackgroundLoad {
     index_bytes: u64,
     /// Keys that were asked for, and blocks that were read for them, once everything is loaded.
     asked: Mutex<(u64, u64)>,
+    /// Whether all writes of the logs have entered the store. Locked while they do.
+    replayed: Mutex<bool>,
     /// What the load has read, once everything is loaded.
     loaded: Mutex<RecoverySummary>,
     /// When the store was served, and when the load has ended, in monotonic nanoseconds. 0 for not yet.
@@ -82,6 +91,7 @@ impl BackgroundLoad {
             index_bytes: remaining.as_ref().map_or(0, Remaining::index_bytes),
             remaining: Mutex::new(remaining.map(Arc::new)),
             asked: Mutex::default(),
+            replayed: Mutex::default(),
             loaded: Mutex::default(),
             begun_ns: now_ns,
             ended_ns: AtomicU64::new(0),
@@ -105,7 +115,15 @@ impl BackgroundLoad {
 
     /// Whether the load has ended before every record was in memory.
     pub(crate) fn has_stopped(&self) -> bool {
-        matches!(*self.state.lock(), State::Ended(Some(_)))
+        self.failure().is_some()
+    }
+
+    /// Why the load has ended before every record was in memory, if it has.
+    pub(crate) fn failure(&self) -> Option<String> {
+        match &*self.state.lock() {
+            State::Ended(reason) => reason.clone(),
+            State::Waits | State::Runs => None,
+        }
     }
 
     /// Gives the load up, since the store is being closed. Who waits for it gets an error.
@@ -113,7 +131,7 @@ impl BackgroundLoad {
         self.progress.cancel();
         let mut state = self.state.lock();
         if matches!(*state, State::Waits) {
-            *state = State::Ended(Some("the store was closed before".to_owned()));
+            *state = State::Ended(Some(CLOSED.to_owned()));
         }
         self.changed.notify_all();
     }
@@ -137,6 +155,35 @@ impl BackgroundLoad {
                 State::Waits | State::Runs => self.changed.wait(&mut state),
             }
         }
+    }
+
+    /// Has all writes of the logs enter the store, each with its record, whatever else is still to be
+    /// loaded. Then a checkpoint of changes lacks nothing.
+    ///
+    /// # Errors
+    /// [`Error::NotLoaded`].
+    pub(crate) fn enter_replayed(&self, shared: &Shared) -> Result<(), Error> {
+        let mut have_entered = self.replayed.lock();
+        if *have_entered || self.is_done() {
+            return Ok(());
+        }
+        if let State::Ended(Some(reason)) = &*self.state.lock() {
+            return Err(Error::NotLoaded(reason.clone()));
+        }
+        let Some(remaining) = self.remaining.lock().clone() else { return Ok(()) };
+        let is_over = || shared.stopping.load(Acquire);
+        let entered = remaining.enter_replayed(&shared.store, &is_over);
+        entered.map_err(|error| Error::NotLoaded(error.to_string()))?;
+        if is_over() {
+            return Err(Error::NotLoaded(CLOSED.to_owned()));
+        }
+        *have_entered = true;
+        Ok(())
+    }
+
+    /// Whether a store is loaded for so long that checkpoints which are due do not wait for it.
+    pub(crate) fn takes_long(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.begun_ns) >= LONG_LOAD.as_nanos() as u64
     }
 
     /// Loads what is left, unless another thread does or has done so.
@@ -279,10 +326,7 @@ impl BackgroundLoad {
             0 => now_ns,
             ended_ns => ended_ns,
         };
-        let failure = match &*self.state.lock() {
-            State::Ended(failure) => failure.clone(),
-            State::Waits | State::Runs => None,
-        };
+        let failure = self.failure();
         LoadStatus {
             is_done,
             bytes_done,

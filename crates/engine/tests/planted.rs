@@ -63,6 +63,7 @@
 //! | `CommitsAfterMiss` | a transaction commits that has missed a record on the disk |
 //! | `FlushKeepsMemory` | memory is kept for records on the disk whose table was emptied |
 //! | `LoadForgetsNewKeys` | a load beside transactions leaves out the keys that only the log has |
+//! | `CheckpointLacksReplayed` | a checkpoint during a load lacks what only the earlier logs have |
 //! | `EvictionNotLogged` | a key that a full cache has given up comes back |
 //! | `UndosNotRepeated` | a replay leaves changes that an undo has taken back |
 //! | `UndoneAgain` | a second crash undoes what was undone and then changed |
@@ -367,6 +368,11 @@ const SCENARIOS: [Scenario; 58] = [
         "a load beside writes",
         served::a_load_overwrites_nothing_newer,
         &[Bug::LoadOverwrites],
+    ),
+    scenario(
+        "a checkpoint during a load",
+        served::a_checkpoint_of_changes_waits_for_no_load,
+        &[Bug::CheckpointLacksReplayed],
     ),
     scenario(
         "a patch before its base",

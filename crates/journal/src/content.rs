@@ -4,6 +4,7 @@ use stillpoint_format::log::{
     Batch, LoggedCall, LoggedOperation, Record, RecordKind, TransactionEnd, Write, WriteIter,
 };
 use stillpoint_format::{DecodeError, LogGsn};
+use stillpoint_io::AlignedBuf;
 
 use crate::reader::error::ScanError;
 use crate::reader::segment::SegmentFile;
@@ -85,6 +86,8 @@ pub struct KeptWrite<'a> {
     /// The bytes of the write, as [`WriteIter::behind`](stillpoint_format::log::WriteIter::behind) takes
     /// them.
     pub encoded: &'a [u8],
+    /// Where in the present window of the log these bytes begin.
+    pub at: usize,
 }
 
 /// A receiver of kept writes, for one thread.
@@ -97,6 +100,10 @@ pub trait ReceiveWrites: Send {
     /// # Errors
     /// The replay ends with this error.
     fn write(&mut self, write: &KeptWrite<'_>) -> Result<(), Self::Error>;
+
+    /// The present window of a log ends: no further write lies in it. The receiver may take the bytes, so that
+    /// the places of writes stay valid.
+    fn end_window(&mut self, _bytes: &mut AlignedBuf) {}
 
     /// Receives a record on a table of another kind, or the end of a transaction on such tables.
     ///
@@ -116,11 +123,11 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Hands the kept writes of a batch on. Returns the number of commits.
+    /// Hands the kept writes of a batch on, whose bytes lie in this window. Returns the number of commits.
     pub(crate) fn hand_on<R: ReceiveWrites>(
         &self,
         file: &SegmentFile,
-        batch: &Batch<'_>,
+        (window, batch): (&[u8], &Batch<'_>),
         receiver: &mut R,
     ) -> Result<u64, R::Error> {
         let malformed = |source| file.malformed(source);
@@ -146,7 +153,8 @@ impl Kept {
                 let Some(write) = writes.next() else { break };
                 let write = write.map_err(malformed)?;
                 let encoded = &left[..left.len() - writes.undecoded().0.len()];
-                receiver.write(&KeptWrite { gsn, log, write, encoded })?;
+                let at = encoded.as_ptr().addr() - window.as_ptr().addr();
+                receiver.write(&KeptWrite { gsn, log, write, encoded, at })?;
             }
         }
         Ok(commits)

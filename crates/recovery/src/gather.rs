@@ -81,6 +81,28 @@ pub(crate) fn sort_waiting(store: &Store, threads: usize) -> Result<(), Recovery
     Ok(())
 }
 
+/// Has all writes that wait enter the store, each with its record, while the rest is still to be loaded.
+/// Then waits until nobody is about to enter one of them a second time.
+pub(crate) fn enter_replayed(
+    store: &Arc<Store>,
+    wanted: usize,
+    is_over: &(dyn Fn() -> bool + Sync),
+) -> Result<(), RecoveryError> {
+    let loaders: Vec<Loader> = (0..wanted).map_while(|_| Loader::new(Arc::clone(store))).collect();
+    let threads = loaders.len();
+    if threads == 0 {
+        return Err(RecoveryError::NoSlot { wanted, found: 0 });
+    }
+    let jobs = loaders.into_iter().enumerate();
+    let jobs = jobs.map(|(at, mut loader)| move || loader.load_replayed((at, threads), is_over));
+    for entered in in_parallel("replay", jobs.collect())? {
+        let apply = |(TableId(table), source)| RecoveryError::Apply { table, gsn: 0, source };
+        entered.map_err(apply)?;
+    }
+    store.driver().read_sections().wait_grace_period();
+    Ok(())
+}
+
 /// Has the writes enter the store whose keys no record of a checkpoint has brought in. The threads leave
 /// the CPU time to others. There may be fewer of them: after a flush of tables, the threads of the load
 /// still wait for their last reads.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use stillpoint_format::hash::KeyHasher;
 use stillpoint_format::log::WriteOp;
 use stillpoint_format::manifest::Manifest;
+use stillpoint_io::AlignedBuf;
 use stillpoint_journal::{KeptWrite, ReceiveWrites, ReplayOperation};
 use stillpoint_store::{TableId, WaitingWrites};
 use stillpoint_sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -75,7 +76,7 @@ impl ReceiveWrites for Gatherer {
         }
         let hash = self.hasher.hash(table, kept.write.key);
         let held = self.waiting.bytes();
-        self.waiting.push(hash, kept.gsn, (TableId(table), generation), kept.encoded);
+        self.waiting.push(hash, kept.gsn, (TableId(table), generation), kept.at);
         self.bytes += WaitingWrites::PLACE_BYTES;
         if matches!(kept.write.op, WriteOp::Put { .. }) {
             self.bytes += kept.encoded.len() + RECORD_BYTES as usize;
@@ -84,6 +85,14 @@ impl ReceiveWrites for Gatherer {
             self.tell();
         }
         Ok(())
+    }
+
+    fn end_window(&mut self, bytes: &mut AlignedBuf) {
+        let held = self.waiting.bytes();
+        self.waiting.end_window(bytes);
+        if self.waiting.bytes() != held {
+            self.tell();
+        }
     }
 
     fn operation(&mut self, operation: &ReplayOperation<'_>) -> Result<(), RecoveryError> {
@@ -100,8 +109,8 @@ pub(crate) fn gatherers(
     let generation = |id| manifest.table(id).map(|table| table.generation);
     let generations: Arc<[Option<u32>]> = (0..=last).map(generation).collect();
     let left = Arc::new(AtomicUsize::new(left_bytes));
-    let gatherer = |_| Gatherer {
-        waiting: WaitingWrites::default(),
+    let gatherer = |waiting| Gatherer {
+        waiting,
         hasher: KeyHasher::new(manifest.hash_seed),
         generations: generations.clone(),
         writes: 0,
@@ -111,5 +120,5 @@ pub(crate) fn gatherers(
         left: left.clone(),
         is_full: false,
     };
-    (0..threads).map(gatherer).collect()
+    WaitingWrites::for_threads(threads).into_iter().map(gatherer).collect()
 }

@@ -12,15 +12,13 @@ use std::time::Duration;
 use stillpoint_checkpoint::{Found, LoadSummary, LoadedRecord, OpenChain, SoughtKey, Visit};
 use stillpoint_format::manifest::{CheckpointEntry, Manifest, TableGeneration};
 use stillpoint_io::{Clock, Disk, go_behind, spawn};
-use stillpoint_store::{
-    BesideRecord, ColdRecords, FoundRecord, Store, TableId, TakeBeside, UnreadableRecord,
-};
+use stillpoint_store::{ColdRecords, FoundRecord, Store, TableId, TakeBeside, UnreadableRecord};
 use stillpoint_sync::{mutant, planted};
 
 use crate::error::RecoveryError;
-use crate::gather::{enter_waiting, gather, sort_waiting};
+use crate::gather::{enter_replayed, enter_waiting, gather, sort_waiting};
 use crate::gathered::RECORD_BYTES;
-use crate::load::Loading;
+use crate::load::{Loading, image_of};
 use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::run::{LOOK_EVERY, RecoverySummary, load_options, loaders, reserve};
@@ -53,17 +51,13 @@ impl ColdRecords for Checkpoints {
         key: &[u8],
         beside: &mut TakeBeside<'_>,
     ) -> Result<FoundRecord, UnreadableRecord> {
-        let take = &mut |record: &LoadedRecord<'_>| {
-            if let Some(value) = record.value {
-                beside(&BesideRecord {
-                    table: TableId(record.table),
-                    generation: record.generation,
-                    key: record.key,
-                    hash: record.hash,
-                    label: record.label,
-                    value,
-                });
-            }
+        let take = &mut |records: &[LoadedRecord<'_>]| {
+            let of = |record: &LoadedRecord<'_>| (record.table, record.generation);
+            records.chunk_by(|one, next| of(one) == of(next)).fold(true, |all, run| {
+                let (table, generation) = of(&run[0]);
+                let images = run.iter().map(image_of);
+                beside((TableId(table), generation), &images.collect::<Vec<_>>()) && all
+            })
         };
         match self.chain.find(&SoughtKey { table: table.0, generation, hash, key }, take)? {
             Found::Nothing | Found::Deletion => Ok(None),
@@ -181,6 +175,21 @@ impl Remaining {
         };
         let bytes = share(share(self.record_bytes, (left, total)), (count, all));
         store.reserve_for_load(bytes as usize + self.chain.held_bytes());
+    }
+
+    /// Has all writes of the logs enter the store, each with its record, whatever else is still to be
+    /// loaded. So every change since the newest checkpoint is marked in memory. `is_over` ends the work
+    /// early.
+    ///
+    /// # Errors
+    /// A record that the writes need is damaged, or they do not fit it; a disk that refuses; too little
+    /// memory. The call can be repeated.
+    pub fn enter_replayed(
+        &self,
+        store: &Arc<Store>,
+        is_over: &(dyn Fn() -> bool + Sync),
+    ) -> Result<(), RecoveryError> {
+        enter_replayed(store, self.threads, is_over)
     }
 
     /// Ends the load: every record is in memory, or its table was emptied.

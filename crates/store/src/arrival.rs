@@ -4,19 +4,24 @@
 //! ends with [`TxError::NotLoaded`]. Outside of locks and read sections, the worker then reads all records
 //! that it has missed, and runs again. Each such turn loads one record at least, or tells why it cannot.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use stillpoint_format::{LOG_NONE, Stamp};
 use stillpoint_sync::{mutant, planted};
 use stillpoint_txn::{TableId, TxError};
 
+use crate::load::KeyImage;
 use crate::memory::arena::{Allowance, Kind};
 use crate::memory::index::Inserted;
 use crate::participant::Participant;
 use crate::record::{self, NewCell, RecordChange};
 use crate::table::Table;
 use crate::unloaded::missed::MissedKey;
-use crate::unloaded::{BesideRecord, WholeValue};
+use crate::unloaded::{Unentered, WholeValue};
+
+/// Records that were read for one of them and that enter the store in one read section.
+const BESIDE_TOGETHER: usize = 64;
 
 impl Participant {
     /// The cell of a key, if the key has one. Reads no disk. Call this inside a read section.
@@ -68,7 +73,7 @@ impl Participant {
             });
         }
         // No disk is read: the logs alone have the key, or nobody has it.
-        match store.unloaded().read(of, hash, key, &mut |_| ()) {
+        match store.unloaded().read(of, hash, key, &mut |_, _| false) {
             None | Some(Ok(None)) => {}
             Some(Ok(Some(whole))) => self.enter_loaded(&table, (hash, key), &whole)?,
             Some(Err(unreadable)) => {
@@ -131,44 +136,90 @@ impl Participant {
         if !store.unloaded().reads_for(of, (hash, key)) {
             return Ok(());
         }
-        let enter_beside = &mut |record: &BesideRecord<'_>| self.enter_beside(record);
+        let enter_beside =
+            &mut |of: (TableId, u32), records: &[KeyImage<'_>]| self.enter_beside(of, records);
         let read = store.unloaded().read(of, hash, key, enter_beside);
         let Some(read) = read else { return Ok(()) };
         self.enter();
         let is_present = |now: &Arc<Table>| now.generation == table.generation;
         let counts = store.unloaded().is_loading() && self.tables.get(id).is_some_and(is_present);
         let entered = match read {
-            _ if !counts => Ok(()),
+            _ if !counts || self.find(&table, key, hash).is_some() => Ok(()),
             Ok(Some(whole)) => self.enter_loaded(&table, (hash, key), &whole),
             Ok(None) => self.enter_absent(&table, (hash, key)),
-            // Another thread may have found the record in the meantime.
-            Err(unreadable) => match self.find(&table, key, hash) {
-                Some(_) => Ok(()),
-                None => Err(TxError::Unreadable(unreadable)),
-            },
+            Err(unreadable) => Err(TxError::Unreadable(unreadable)),
         };
         self.exit();
         entered
     }
 
-    /// Enters a record that was read with another one, unless its key has a cell or writes. The reading of
-    /// a block costs as much as the entry of its records, and somebody will ask for them.
-    fn enter_beside(&mut self, record: &BesideRecord<'_>) {
-        let &BesideRecord { table, generation, key, hash, label, value } = record;
+    /// Enters values of a generation of a table that were read for one of them, with the writes that wait for
+    /// their keys. Leaves out keys that have a cell, and those whose writes nobody has sorted yet. The reading
+    /// of a block costs as much as the entry of its records, and somebody will ask for them. Returns
+    /// whether every key has a cell now.
+    fn enter_beside(&mut self, (id, generation): (TableId, u32), records: &[KeyImage<'_>]) -> bool {
         let store = Arc::clone(&self.store);
-        self.enter();
-        let of = |table: &&Arc<Table>| table.generation == generation;
-        let table = self.tables.get(table).filter(of).cloned();
-        if let Some(table) = table
-            && store.unloaded().is_loading()
-            && self.find(&table, key, hash).is_none()
-            && !store.unloaded().may_have_writes(hash)
-        {
-            let whole = WholeValue { label, value: Some(value.to_vec()), gsn: 0 };
-            // Nobody has asked for it, so nobody needs an error.
-            let _ = self.enter_loaded(&table, (hash, key), &whole);
+        let Some(unentered) = store.unloaded().unentered() else { return false };
+        let mut all = true;
+        for records in records.chunks(BESIDE_TOGETHER) {
+            self.enter();
+            let of = |table: &&Arc<Table>| table.generation == generation;
+            let table = self.tables.get(id).filter(of).cloned();
+            match table.filter(|_| store.unloaded().is_loading()) {
+                Some(table) => all &= self.enter_some_beside(&table, &unentered, records),
+                None => all = false,
+            }
+            self.exit();
         }
-        self.exit();
+        all
+    }
+
+    /// As [`enter_beside`](Self::enter_beside), inside of a read section that has seen the store being
+    /// loaded.
+    fn enter_some_beside(
+        &mut self,
+        table: &Table,
+        unentered: &Unentered,
+        records: &[KeyImage<'_>],
+    ) -> bool {
+        let mut all = true;
+        for record in records {
+            table.index.prefetch(record.hash);
+        }
+        for record in records {
+            let (hash, key) = (record.hash, record.key);
+            if self.find(table, key, hash).is_some() {
+                continue;
+            }
+            // Nobody has asked for it, so nobody needs an error.
+            let whole = unentered.complete((table.id, table.generation), record);
+            all &= whole.is_some_and(|whole| self.enter_loaded(table, (hash, key), &whole).is_ok());
+        }
+        all
+    }
+
+    /// Has the writes enter the store that wait for a key of this generation of a table, with its record
+    /// from the disk if they need it. Do not call this inside a read section.
+    ///
+    /// # Errors
+    /// As [`load_ahead`](Self::load_ahead).
+    pub(crate) fn load_replayed(
+        &mut self,
+        (id, generation): (TableId, u32),
+        (hash, key): (u64, &[u8]),
+    ) -> Result<(), TxError> {
+        loop {
+            self.load_ahead(id, key, hash)?;
+            self.enter();
+            // Writes of an emptied table count no more.
+            let counts = self.tables.get(id).is_some_and(|table| table.generation == generation);
+            let found = if counts { self.find_loaded(id, key, hash).map(|_| ()) } else { Ok(()) };
+            self.exit();
+            self.missed.forget();
+            if !matches!(found, Err(TxError::NotLoaded)) {
+                return found;
+            }
+        }
     }
 
     /// Whether keys without a cell are to be loaded before a transaction locks them.
@@ -220,7 +271,7 @@ impl Participant {
         &mut self,
         table: &Table,
         (hash, key): (u64, &[u8]),
-        whole: &WholeValue,
+        whole: &WholeValue<'_>,
     ) -> Result<(), TxError> {
         let number = self.make_loaded(table, (hash, key), whole)?;
         let is_key = |cell| self.is_cell_of(cell, key);
@@ -242,13 +293,13 @@ impl Participant {
         &mut self,
         table: &Table,
         (hash, key): (u64, &[u8]),
-        whole: &WholeValue,
+        whole: &WholeValue<'_>,
     ) -> Result<u64, TxError> {
         let Self { store, cache, .. } = self;
         let now = store.driver().now();
         let mark = if whole.gsn > 0 { store.replayed_status() } else { 0 };
         let status = store.rules().first_status(now) | store.loaded_status() | mark;
-        let bytes = |value: &Vec<u8>| value.len() + whole.label.deadline_bytes();
+        let bytes = |value: &Cow<'_, [u8]>| value.len() + whole.label.deadline_bytes();
         let value_len = whole.value.as_ref().map_or(0, bytes);
         let kind = Kind::Record;
         let new = NewCell { table, hash, key, value_len, kind, locked_by: None, status };

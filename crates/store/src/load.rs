@@ -388,8 +388,13 @@ impl Loader {
         Ok(false)
     }
 
-    /// Gives back a cell that never was in the index. So no other thread has met the cell.
+    /// Gives back a cell that never was in the index. If the store is not served yet, no other thread has
+    /// met the cell.
     fn drop_cell(&mut self, number: u64) {
+        if self.unentered.is_some() {
+            // A capture of changes may be looking at it.
+            return self.local.retire_unpublished(number);
+        }
         let Participant { cache, store, .. } = &mut self.local;
         let cell = store.cell(number);
         cell.kill();

@@ -49,8 +49,7 @@ impl Participant {
     pub(crate) fn relocate(&mut self) -> bool {
         let store = self.store.clone();
         if store.unloaded().keeps_deleted() {
-            // A load beside transactions drops cells at once that it has made and not entered into the
-            // index. So nobody else may meet them.
+            // A load beside transactions makes many cells before it enters them into the index.
             return false;
         }
         // One thread moves cells at a time.

@@ -20,6 +20,7 @@
 pub(crate) mod missed;
 pub(crate) mod pending;
 
+use std::borrow::Cow;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -31,7 +32,8 @@ use stillpoint_sync::atomic::{
 use stillpoint_sync::{RwLock, mutant, planted};
 use stillpoint_txn::TableId;
 
-use pending::{Pending, Resolved, WaitingWrites};
+use crate::load::KeyImage;
+use pending::{Pending, WaitingWrites};
 
 /// The reason why a record cannot be read.
 pub type UnreadableRecord = Box<dyn std::error::Error + Send + Sync>;
@@ -40,25 +42,9 @@ pub type UnreadableRecord = Box<dyn std::error::Error + Send + Sync>;
 /// that has it has its deletion.
 pub type FoundRecord = Option<(Label, Vec<u8>)>;
 
-/// A record that was read with the one that somebody has asked for.
-#[derive(Clone, Copy, Debug)]
-pub struct BesideRecord<'a> {
-    /// Table.
-    pub table: TableId,
-    /// Generation of the table.
-    pub generation: u32,
-    /// Key.
-    pub key: &'a [u8],
-    /// Keyed hash of table and key.
-    pub hash: u64,
-    /// Tag and deadline of the value.
-    pub label: Label,
-    /// The value.
-    pub value: &'a [u8],
-}
-
-/// Takes records that were read with the one that somebody has asked for.
-pub type TakeBeside<'a> = dyn FnMut(&BesideRecord<'_>) + 'a;
+/// Takes values that were read for the one that somebody has asked for, of a generation of a table. Returns
+/// whether all of them are in the store now.
+pub type TakeBeside<'a> = dyn FnMut((TableId, u32), &[KeyImage<'_>]) -> bool + 'a;
 
 /// Where the records are that are not in the store yet.
 pub trait ColdRecords: Debug + Send + Sync {
@@ -68,8 +54,8 @@ pub trait ColdRecords: Debug + Send + Sync {
     /// Whether [`find`](Self::find) reads from a disk for such a key of this generation.
     fn reads_for(&self, hash: u64) -> bool;
 
-    /// What the key has there. Any number of threads may ask. `beside` gets other records that were read
-    /// on the way, and that are the newest ones of their keys.
+    /// What the key has there. Any number of threads may ask. `beside` gets the values that were read on the
+    /// way, and that are the newest ones of their keys.
     ///
     /// # Errors
     /// The record is damaged, or the disk refuses.
@@ -89,12 +75,19 @@ const LOADED: u8 = 2;
 
 /// What a key has, which is to enter the store.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct WholeValue {
+pub(crate) struct WholeValue<'a> {
     pub(crate) label: Label,
     /// `None` for a deletion that was replayed.
-    pub(crate) value: Option<Vec<u8>>,
+    pub(crate) value: Option<Cow<'a, [u8]>>,
     /// The gsn of the last replayed write; 0 without one.
     pub(crate) gsn: u64,
+}
+
+impl WholeValue<'_> {
+    fn into_owned(self) -> WholeValue<'static> {
+        let Self { label, value, gsn } = self;
+        WholeValue { label, value: value.map(|value| Cow::Owned(value.into_owned())), gsn }
+    }
 }
 
 /// What keys without a cell may have: records of checkpoints, and writes of the logs.
@@ -111,38 +104,43 @@ impl Unentered {
             && (self.records.reads_for(hash) || self.pending.may_have(hash))
     }
 
+    /// What a key has whose newest record was read with another one: the record, with the writes that wait
+    /// for it. `None` if they do not fit, or if nobody has sorted them yet.
+    pub(crate) fn complete<'a>(
+        &self,
+        of: (TableId, u32),
+        record: &KeyImage<'a>,
+    ) -> Option<WholeValue<'a>> {
+        let &KeyImage { hash, key, label, value, .. } = record;
+        if !self.pending.may_have(hash) {
+            return Some(WholeValue { label, value: value.map(Cow::Borrowed), gsn: 0 });
+        }
+        if !self.pending.is_sorted(hash) {
+            return None;
+        }
+        let base = value.map(|value| (label, value));
+        self.pending.of_key(of, (hash, key)).whole(base).ok()?
+    }
+
     fn read(
         &self,
         (table, generation): (TableId, u32),
         hash: u64,
         key: &[u8],
         beside: &mut TakeBeside<'_>,
-    ) -> Result<Option<WholeValue>, UnreadableRecord> {
+    ) -> Result<Option<WholeValue<'static>>, UnreadableRecord> {
         let of = (table, generation);
         if !self.records.may_have(table, generation) {
             return Ok(None);
         }
-        let stands_alone = self.pending.stands_alone(of, (hash, key));
-        let found = match stands_alone {
+        let writes = self.pending.of_key(of, (hash, key));
+        let found = match writes.stand_alone() {
             Some(true) => None,
             _ if !self.records.reads_for(hash) => None,
             _ => self.records.find(table, generation, hash, key, beside)?,
         };
-        if stands_alone.is_none() {
-            return Ok(found.map(|(label, value)| WholeValue {
-                label,
-                value: Some(value),
-                gsn: 0,
-            }));
-        }
         let base = found.as_ref().map(|(label, value)| (*label, &value[..]));
-        let mut value = Vec::new();
-        let made = self.pending.apply(of, (hash, key), base, &mut value)?;
-        Ok(made.map(|Resolved { label, gsn }| WholeValue {
-            label: label.unwrap_or_default(),
-            value: label.map(|_| value),
-            gsn,
-        }))
+        Ok(writes.whole(base)?.map(WholeValue::into_owned))
     }
 }
 
@@ -234,11 +232,6 @@ impl Unloaded {
         self.is_loading() && self.unentered.read().as_ref().is_some_and(reads)
     }
 
-    /// Whether writes of a key with this hash may wait. Makes no order of writes.
-    pub(crate) fn may_have_writes(&self, hash: u64) -> bool {
-        self.unentered.read().as_ref().is_some_and(|from| from.pending.may_have(hash))
-    }
-
     /// What a key has that has no cell: its record with the writes that wait for it. `None` if the load
     /// has ended. `beside` gets other records that were read on the way.
     pub(crate) fn read(
@@ -247,7 +240,7 @@ impl Unloaded {
         hash: u64,
         key: &[u8],
         beside: &mut TakeBeside<'_>,
-    ) -> Option<Result<Option<WholeValue>, UnreadableRecord>> {
+    ) -> Option<Result<Option<WholeValue<'static>>, UnreadableRecord>> {
         Some(self.unentered()?.read(of, hash, key, beside))
     }
 }

@@ -191,6 +191,8 @@ crate::planted_bugs! {
         FlushKeepsMemory,
         /// A load that goes on while the store is served leaves out what only the log has.
         LoadForgetsNewKeys,
+        /// A checkpoint that is taken during a load lacks what the logs of earlier runs have.
+        CheckpointLacksReplayed,
         /// A commit that only deletes, as an eviction does, leaves no deletion in the log.
         EvictionNotLogged,
         /// A replay leaves out the undos that the log has.

@@ -82,8 +82,13 @@ impl Decoder {
     ) -> Result<LoadSummary, LoadError> {
         let mut decoding = UnitDecoder::new(self, number, part);
         let mut rest = bytes;
-        for block in part.blocks(unit) {
-            decoding.block(block, rest, take)?;
+        for (block, is_loaded) in part.blocks_to_load(unit) {
+            if is_loaded {
+                decoding.summary.records += u64::from(block.values);
+                decoding.summary.value_bytes += u64::from(block.value_bytes);
+            } else {
+                decoding.block(block, rest, take)?;
+            }
             rest = &rest[block.bytes as usize..];
         }
         decoding.finish(unit, take)

@@ -10,10 +10,10 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use stillpoint_format::Label;
 use stillpoint_format::hash::{KeyHasher, partition_of};
 use stillpoint_format::manifest::{CheckpointEntry, PartEntry};
 use stillpoint_format::part::{BlockEntry, BlockReader, Content, Entry, FragmentJoiner, KeyMap};
+use stillpoint_format::{DecodeError, Label};
 use stillpoint_io::{AlignedBuf, Disk, in_parallel};
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use stillpoint_sync::{mutant, planted};
@@ -63,8 +63,9 @@ pub struct FindCounts {
     pub blocks: u64,
 }
 
-/// Takes records that were read with a sought one.
-pub type Beside<'a> = dyn FnMut(&LoadedRecord<'_>) + 'a;
+/// Takes the values of a block that was read, that of the sought key among them. Returns whether all of
+/// them are loaded now.
+pub type Beside<'a> = dyn FnMut(&[LoadedRecord<'_>]) -> bool + 'a;
 
 /// A block with more newer checkpoints than these gives the sought record alone. Others would have to be
 /// looked up in the key maps of all of them.
@@ -78,6 +79,39 @@ const SAMPLE_KEYS: usize = 256;
 struct Finder {
     buf: AlignedBuf,
     joiner: FragmentJoiner,
+}
+
+/// The values of a block that no newer checkpoint has.
+struct Values<'a, 'b> {
+    hasher: KeyHasher,
+    block: &'b BlockEntry,
+    records: Vec<LoadedRecord<'a>>,
+}
+
+impl<'a, 'b> Values<'a, 'b> {
+    fn new(hasher: KeyHasher, block: &'b BlockEntry) -> Self {
+        Self { hasher, block, records: Vec::with_capacity(block.values as usize) }
+    }
+
+    fn add(&mut self, entry: &Entry<'a>, partitions_log2: u8, is_in_newer: impl Fn(u64) -> bool) {
+        let (Content::Value(value), key) = (entry.content, entry.key) else { return };
+        let hash = self.hasher.hash(key.table, key.key);
+        // The load tells of a key in the block of another partition.
+        if partition_of(hash, partitions_log2) == self.block.partition && !is_in_newer(hash) {
+            let (label, value) = (entry.label, Some(value));
+            let (table, generation, key) = (key.table, key.generation, key.key);
+            self.records.push(LoadedRecord { table, generation, key, hash, label, value, gsn: 0 });
+        }
+    }
+
+    /// Whether the block has nothing else.
+    fn are_all(&self) -> bool {
+        let BlockEntry { values, tombstones, value_bytes, .. } = *self.block;
+        let bytes = |record: &LoadedRecord<'_>| record.value.map_or(0, <[u8]>::len) as u64;
+        tombstones == 0
+            && u64::from(values) == self.records.len() as u64
+            && u64::from(value_bytes) == self.records.iter().map(bytes).sum::<u64>()
+    }
 }
 
 struct Link {
@@ -230,7 +264,8 @@ impl OpenChain {
     }
 
     /// Finds what the newest checkpoint with this key has of it. Any number of threads may do so. `beside`
-    /// gets the other values of the blocks that are read, but those that a newer checkpoint may have.
+    /// gets the values of the blocks that are read, but those that a newer checkpoint may have. A
+    /// [load](Self::load) leaves out a block whose records `beside` has all loaded.
     ///
     /// # Errors
     /// Damage in a block that may have the key, or an error of the disk.
@@ -281,21 +316,11 @@ impl OpenChain {
     /// Searches a block of link number `at` for the begin of a record of the key.
     fn find_in_block(
         &self,
-        finder: &mut Finder,
+        Finder { buf, joiner }: &mut Finder,
         at: usize,
         (keyed, block): (&KeyedPart, &BlockEntry),
         (sought, beside): (&SoughtKey<'_>, &mut Beside<'_>),
     ) -> Result<Found, LoadError> {
-        let hasher = KeyHasher::new(self.options.hash_seed);
-        let mut give = |entry: &Entry<'_>| {
-            let (Content::Value(value), key) = (entry.content, entry.key) else { return };
-            let hash = hasher.hash(key.table, key.key);
-            if at <= BESIDE_LINKS_MAX && !self.is_in_newer(at, hash) {
-                let (label, value) = (entry.label, Some(value));
-                let (table, generation, key) = (key.table, key.generation, key.key);
-                beside(&LoadedRecord { table, generation, key, hash, label, value, gsn: 0 });
-            }
-        };
         let is_sought = |entry: &Entry<'_>| {
             let key = entry.key;
             let goes_on = matches!(entry.content, Content::Fragment(of, _) if of.offset > 0);
@@ -303,29 +328,36 @@ impl OpenChain {
                 && (key.table, key.generation) == (sought.table, sought.generation)
                 && key.key == sought.key
         };
-        let Finder { buf, joiner } = finder;
-        let mut found = Found::Nothing;
-        let mut is_large = false;
-        self.read_block(buf, &keyed.part, block, &mut |entry| {
-            if found != Found::Nothing || !is_sought(entry) {
-                give(entry);
-                return Ok(());
-            }
-            match entry.content {
-                Content::Value(value) => {
-                    found = Found::Value { label: entry.label, value: value.to_vec() };
+        let part = &keyed.part;
+        let (mut found, mut is_large) = (Found::Nothing, false);
+        let mut values = Values::new(KeyHasher::new(self.options.hash_seed), block);
+        let wrong = |error: DecodeError| damage(part.path(), block.offset, error.into());
+        let from = self.read(buf, part, block)?;
+        let mut reader = BlockReader::new(part.identity());
+        for entry in reader.open_indexed(block, &buf[from..]).map_err(wrong)?.entries() {
+            let entry = entry.map_err(wrong)?;
+            if found == Found::Nothing && is_sought(&entry) {
+                match entry.content {
+                    Content::Value(value) => {
+                        found = Found::Value { label: entry.label, value: value.to_vec() };
+                    }
+                    Content::Tombstone => found = Found::Deletion,
+                    Content::Fragment(..) => {
+                        is_large = true;
+                        *joiner = FragmentJoiner::default();
+                        let begun = joiner.push(&entry).map(|_| ());
+                        begun.map_err(|cause| inconsistent(part, block.offset, cause))?;
+                    }
                 }
-                Content::Tombstone => found = Found::Deletion,
-                Content::Fragment(..) => {
-                    is_large = true;
-                    *joiner = FragmentJoiner::default();
-                    let begun = joiner.push(entry).map(|_| ());
-                    begun.map_err(|cause| inconsistent(&keyed.part, block.offset, cause))?;
-                }
             }
-            Ok(())
-        })?;
-        if is_large { self.join(buf, joiner, &keyed.part, block) } else { Ok(found) }
+            if at <= BESIDE_LINKS_MAX {
+                values.add(&entry, part.partitions_log2(), |hash| self.is_in_newer(at, hash));
+            }
+        }
+        if !values.records.is_empty() && beside(&values.records) && values.are_all() {
+            part.note_loaded(block.offset);
+        }
+        if is_large { self.join(buf, joiner, part, block) } else { Ok(found) }
     }
 
     /// Reads the rest of a large value, whose first fragment was read, in the blocks behind that one.
@@ -340,14 +372,16 @@ impl OpenChain {
         let at = blocks.partition_point(|block| block.offset <= first.offset);
         let mut found = Found::Nothing;
         for block in &blocks[at..] {
-            self.read_block(buf, part, block, &mut |entry| {
-                let joined = joiner.push(entry);
+            let wrong = |error: DecodeError| damage(part.path(), block.offset, error.into());
+            let from = self.read(buf, part, block)?;
+            let mut reader = BlockReader::new(part.identity());
+            for entry in reader.open_indexed(block, &buf[from..]).map_err(wrong)?.entries() {
+                let joined = joiner.push(&entry.map_err(wrong)?);
                 let joined = joined.map_err(|cause| inconsistent(part, block.offset, cause))?;
                 if let (Found::Nothing, Some(whole)) = (&found, joined) {
                     found = Found::Value { label: whole.label, value: whole.value.to_vec() };
                 }
-                Ok(())
-            })?;
+            }
             if found != Found::Nothing {
                 return Ok(found);
             }
@@ -356,24 +390,16 @@ impl OpenChain {
         Err(inconsistent(part, first.offset, cause).into())
     }
 
-    /// Reads and verifies a block, and visits its entries.
-    fn read_block(
+    /// Reads a block. Returns where in the buffer it begins.
+    fn read(
         &self,
         buf: &mut AlignedBuf,
         part: &Part,
         block: &BlockEntry,
-        visit: &mut dyn FnMut(&Entry<'_>) -> Result<(), LoadError>,
-    ) -> Result<(), LoadError> {
+    ) -> Result<usize, LoadError> {
         // Relaxed: a statistic.
         self.blocks.fetch_add(1, Relaxed);
-        let at = part.read_blocks(std::slice::from_ref(block), buf)?;
-        let wrong =
-            |error: stillpoint_format::DecodeError| damage(part.path(), block.offset, error.into());
-        let mut reader = BlockReader::new(part.identity());
-        for entry in reader.open_indexed(block, &buf[at..]).map_err(wrong)?.entries() {
-            visit(&entry.map_err(wrong)?)?;
-        }
-        Ok(())
+        part.read_blocks(std::slice::from_ref(block), buf)
     }
 
     /// Loads the chain as [`load_chain`](super::load_chain) does, with a thread for each visitor. Keys can

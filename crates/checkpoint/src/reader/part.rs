@@ -14,6 +14,10 @@ use stillpoint_format::part::{
     Trailer,
 };
 use stillpoint_io::{AlignedBuf, Caching, DIRECT_ALIGN, Disk, DiskFile, OpenMode};
+use stillpoint_sync::atomic::{
+    AtomicBool,
+    Ordering::{Acquire, Release},
+};
 
 use super::{LoadOptions, damage};
 use crate::error::{DamageCause, LoadError};
@@ -38,6 +42,9 @@ pub(super) struct Part {
     file_bytes: u64,
     /// The blocks, in the order of the file.
     blocks: Vec<BlockEntry>,
+    /// For each block of a part that is open for keys, whether all its records are loaded. Empty for other
+    /// parts.
+    loaded: Arc<[AtomicBool]>,
 }
 
 /// A part with its index by partition, and its key map.
@@ -153,6 +160,7 @@ impl Part {
             identity: header.identity(),
             partitions_log2: header.partitions_log2,
             file_bytes,
+            loaded: blocks.iter().filter(|_| wants_keys).map(|_| AtomicBool::new(false)).collect(),
             blocks,
         };
         part.check_blocks()?;
@@ -187,8 +195,29 @@ impl Part {
     pub(super) fn with_partitions(&self, partitions: &Range<u32>) -> Self {
         let of_them = |block: &&BlockEntry| partitions.contains(&block.partition);
         let blocks = self.blocks.iter().filter(of_them).copied().collect();
-        let source = self.source.clone();
-        Self { source, path: self.path.clone(), blocks, ..*self }
+        let (source, loaded) = (self.source.clone(), Arc::default());
+        Self { source, path: self.path.clone(), blocks, loaded, ..*self }
+    }
+
+    /// Notes that all records of the block at this offset are loaded. Whoever loads the part may leave it
+    /// out.
+    pub(super) fn note_loaded(&self, offset: u64) {
+        let at = self.blocks.binary_search_by_key(&offset, |block| block.offset);
+        if let Some(loaded) = at.ok().and_then(|at| self.loaded.get(at)) {
+            // Release: partner of the Acquire in `is_loaded`.
+            loaded.store(true, Release);
+        }
+    }
+
+    /// Whether all records of a block are loaded.
+    fn is_loaded(&self, at: usize) -> bool {
+        // Acquire: partner of the Release in `note_loaded`.
+        self.loaded.get(at).is_some_and(|loaded| loaded.load(Acquire))
+    }
+
+    /// The blocks of a unit, each with whether all its records are loaded.
+    pub(super) fn blocks_to_load(&self, unit: Unit) -> impl Iterator<Item = (&BlockEntry, bool)> {
+        (unit.first..unit.end).map(|at| (&self.blocks[at], self.is_loaded(at)))
     }
 
     pub(super) fn all_blocks(&self) -> &[BlockEntry] {

@@ -35,6 +35,8 @@ struct AtPointOfConsistency {
 
 /// How an attempt is made.
 pub(super) struct Manner {
+    /// Not every record is loaded. So the checkpoint is one of changes, however many there are.
+    pub(super) changes_alone: bool,
     pub(super) pace: Pace,
     pub(super) quiesce_for: QuiesceFor,
     /// No further checkpoint will be taken.
@@ -45,7 +47,7 @@ pub(super) struct Manner {
 pub(super) fn take(
     shared: &Arc<Shared>,
     wish: Wish,
-    Manner { pace, quiesce_for, is_last }: Manner,
+    Manner { changes_alone, pace, quiesce_for, is_last }: Manner,
     progress: &Arc<Progress>,
 ) -> Result<(CheckpointDone, Vec<LogGsn>), Error> {
     let start_ns = shared.config.environment.clock.monotonic_ns();
@@ -84,7 +86,10 @@ pub(super) fn take(
     let cycle = Cycle {
         store: shared.store.clone(),
         scheme: scheme.clone(),
-        wanted: wanted(shared, wish),
+        wanted: match changes_alone {
+            true => Wanted::Changes { percent_max: u64::MAX },
+            false => wanted(shared, wish),
+        },
         clock: shared.config.environment.clock.clone(),
         threads: shared.config.checkpoint_threads,
         pace,
@@ -189,7 +194,7 @@ fn observer(shared: &Arc<Shared>, noted: &Arc<Mutex<AtPointOfConsistency>>) -> O
 }
 
 /// The wanted content of the checkpoint.
-fn wanted(shared: &Shared, wish: Wish) -> Wanted {
+pub(super) fn wanted(shared: &Shared, wish: Wish) -> Wanted {
     let percent_max = shared.config.changed_percent_max;
     let merges = shared.checkpoints.policy().merge_after.is_some();
     match wish {

@@ -1,8 +1,13 @@
-//! When checkpoints are taken for memory that deleted keys hold until a checkpoint has their deletions, and for
+//! What checkpoints wait for, and when they are taken for memory that deleted keys hold until a checkpoint has their deletions, and for
 //! the logs of tables of other kinds.
 
 use std::time::Duration;
 
+use stillpoint_checkpoint::Wanted;
+use stillpoint_sync::{mutant, planted};
+
+use super::{State, Wish, attempt};
+use crate::error::Error;
 use crate::shared::Shared;
 
 /// Shortest time between two checkpoints that are taken for the memory of deleted keys, or for the notes
@@ -45,6 +50,58 @@ pub(super) fn frees_half(shared: &Shared, limit: u64) -> bool {
     }
     let kept = shared.journal.holders().iter().map(|holder| holder.bytes).max().unwrap_or(0);
     kept >= limit / 2 && kept.saturating_sub(shared.open.kept_bytes()) >= limit / 4
+}
+
+/// Whether the next checkpoint is one of changes, however many there are.
+pub(super) fn are_changes_due(shared: &Shared) -> bool {
+    let takes_changes = shared.scheme.as_ref().is_some_and(|scheme| scheme.takes_changes());
+    takes_changes
+        && !shared.checkpoints.state.lock().owes_full
+        && matches!(attempt::wanted(shared, Wish::Due), Wanted::Changes { .. })
+}
+
+/// Whether the load has ended, or the background thread takes a checkpoint of changes before: one that was
+/// asked for, or one that is due while the load takes long.
+pub(super) fn may_take_now(shared: &Shared) -> bool {
+    let load = &shared.load;
+    let asked = || shared.checkpoints.state.lock().requested;
+    let takes_long = || load.takes_long(shared.config.environment.clock.monotonic_ns());
+    load.is_done() || !load.has_stopped() && (asked() || takes_long()) && are_changes_due(shared)
+}
+
+/// Whether the background thread takes a checkpoint, now or when the load has ended.
+pub(super) fn will_take(shared: &Shared) -> bool {
+    takes_any(shared) && !shared.load.has_stopped() && shared.health().is_ok()
+}
+
+/// Waits until the next checkpoint lacks nothing: for the whole load, or before a checkpoint of changes for
+/// the writes of the logs.
+///
+/// # Errors
+/// [`Error::NotLoaded`]. A request is answered by that.
+pub(super) fn wait_for_load(shared: &Shared) -> Result<(), Error> {
+    if shared.load.is_done() {
+        return Ok(());
+    }
+    if !are_changes_due(shared) {
+        return shared.load.wait(shared);
+    }
+    let entered = mutant!(shared.load.enter_replayed(shared), CheckpointLacksReplayed => Ok(()));
+    entered.or_else(|error| {
+        shared.checkpoints.state.lock().requested = false;
+        shared.checkpoints.note(shared, shared.commit_count(), Err(error)).map(|_| ())
+    })
+}
+
+impl State {
+    /// No checkpoint will be taken. Whoever waits for one counts the attempts that have failed.
+    pub(super) fn give_up_request(&mut self, shared: &Shared) {
+        if let Some(reason) = shared.load.failure().filter(|_| self.requested) {
+            self.failures += 1;
+            self.last_error = Some(Error::NotLoaded(reason).to_string());
+        }
+        self.requested = false;
+    }
 }
 
 /// Whether there are checkpoints: by the scheme, or of tables of other kinds alone.

@@ -60,6 +60,11 @@ fn nothing_is_lost_or_stale_wherever_the_load_stands() {
 }
 
 #[test]
+fn a_checkpoint_of_changes_waits_for_no_load() {
+    served::a_checkpoint_of_changes_waits_for_no_load();
+}
+
+#[test]
 fn a_load_overwrites_nothing_newer() {
     served::a_load_overwrites_nothing_newer();
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use stillpoint::{
     Durability, Engine, Error, KeySet, Mode, Procedure, Session, Slot, Stamp, TableId, Tx, TxError,
 };
+use stillpoint_format::manifest::CheckpointKind;
 use stillpoint_io::{
     Caching, Clock, Disk, JoinHandle, OpenMode, RealClock, Rng, SeededRng, SimDisk,
 };
@@ -242,6 +243,40 @@ pub(crate) fn nothing_is_lost_or_stale_wherever_the_load_stands() {
             let table = engine.table("things").expect("a table");
             let mut session = engine.session().expect("a session");
             assert_same(&mut session, table, &model);
+        }
+    }
+}
+
+/// Checkpoints of changes that are taken while the load stands still have what the logs have had and what
+/// was written since. The load goes on after them, and a start after a crash lacks nothing.
+pub(crate) fn a_checkpoint_of_changes_waits_for_no_load() {
+    for seed in 0..3 {
+        let rng = SeededRng::new(seed);
+        let (mut disk, mut model) = store_with_chain(&CHANGES, &rng);
+        for life in 0..2 {
+            let mut served = Served::open(&disk, &CHANGES);
+            let table = served.table;
+            served.gate.let_pass(life);
+            for _ in 0..2 {
+                (0..60).for_each(|_| step(&mut served.session, table, &rng, &mut model));
+                let done = served.engine.checkpoint().expect("one of changes");
+                assert_eq!(done.kind, CheckpointKind::Partial);
+                assert!(!served.engine.loading().is_done, "it has waited for the load");
+            }
+            (0..30).for_each(|_| step(&mut served.session, table, &rng, &mut model));
+            if life == 0 {
+                served.cut_off();
+            } else {
+                let (engine, mut session) = served.finish();
+                assert_same(&mut session, table, &model);
+                drop((session, engine));
+            }
+            disk = disk.crash(seed);
+            let (engine, _) = open(&disk, &CHANGES, false);
+            let mut session = engine.session().expect("a session");
+            assert_same(&mut session, engine.table("things").expect("a table"), &model);
+            drop((session, engine));
+            disk = disk.crash(seed);
         }
     }
 }

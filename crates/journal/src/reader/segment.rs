@@ -7,7 +7,7 @@ use std::sync::Arc;
 use stillpoint_format::DecodeError;
 use stillpoint_format::ident::{HEADER_BYTES, StoreId};
 use stillpoint_format::log::{Batch, BatchReader, EndCause, SegmentEnd, SegmentHeader, Step};
-use stillpoint_io::{Caching, Disk, DiskFile, OpenMode};
+use stillpoint_io::{AlignedBuf, Caching, Disk, DiskFile, OpenMode};
 
 use super::error::ScanError;
 
@@ -31,6 +31,19 @@ pub(crate) struct SegmentFile {
     pub(crate) header: SegmentHeader,
     pub(crate) bytes: u64,
     file: Arc<dyn DiskFile>,
+}
+
+/// Bytes of a window that a receiver of writes may keep.
+const KEPT_WINDOW_BYTES: usize = 4 << 20;
+/// Bytes that are read at once into such a window. They are decoded from a cache of the processor.
+const STEP_BYTES: usize = 512 << 10;
+
+/// What a walk through the windows of a segment comes to.
+pub(crate) enum InWindow<'a> {
+    /// A batch, with its place, and the window that has its bytes.
+    Batch(&'a Batch<'a>, &'a LogOffset, &'a [u8]),
+    /// The end of a window, whose bytes may be taken.
+    End(&'a mut AlignedBuf),
 }
 
 /// Bytes of a segment from some offset on.
@@ -142,6 +155,58 @@ impl SegmentFile {
             match self.more(&end, buffer.offset + buffer.bytes.len() as u64) {
                 Some(needed) => len = window_bytes.max(needed),
                 None => return Ok((at, Some(end.cause))),
+            }
+        }
+    }
+
+    /// As [`walk`](Self::walk), in windows that the visitor may keep. Each window ends, also the one in which
+    /// the visitor breaks. An error ends the walk at once.
+    pub(crate) fn walk_windows(
+        &self,
+        from: LogOffset,
+        mut visit: impl FnMut(InWindow<'_>) -> Result<ControlFlow<()>, ScanError>,
+    ) -> Result<(LogOffset, Option<EndCause>), ScanError> {
+        let mut window = AlignedBuf::new();
+        let (mut at, mut len) = (from, KEPT_WINDOW_BYTES);
+        loop {
+            let (begin, mut filled, mut is_cut_off) = (at.offset, 0, false);
+            let left = usize::try_from(self.bytes.saturating_sub(begin)).unwrap_or(usize::MAX);
+            if window.len() < len.min(left) {
+                window = AlignedBuf::zeroed(len.min(left));
+            }
+            let end = loop {
+                let rest = &window[(at.offset - begin) as usize..filled];
+                let step =
+                    BatchReader::window(&self.header, rest, at.offset, at.number, at.last_gsn)
+                        .next_batch();
+                match step {
+                    Step::Batch(batch) => {
+                        if visit(InWindow::Batch(&batch, &at, &window))?.is_break() {
+                            let _ = visit(InWindow::End(&mut window))?;
+                            return Ok((at, None));
+                        }
+                        at = after(&batch);
+                    }
+                    Step::End(end) => {
+                        let more = self.more(&end, begin + filled as u64);
+                        let most = len.min(left);
+                        let Some(more) = more.filter(|_| filled < most) else { break end };
+                        let wanted = STEP_BYTES.max(more).min(most - filled);
+                        let part = &mut window[filled..filled + wanted];
+                        match self.file.read_at(part, begin + filled as u64)? {
+                            0 => {
+                                is_cut_off = true;
+                                break end;
+                            }
+                            read => filled += read,
+                        }
+                    }
+                }
+            };
+            let _ = visit(InWindow::End(&mut window))?;
+            match self.more(&end, begin + filled as u64) {
+                Some(needed) if !is_cut_off => len = KEPT_WINDOW_BYTES.max(needed),
+                _ => return Ok((at, Some(end.cause))),
             }
         }
     }

@@ -14,7 +14,7 @@ use super::ScanInput;
 use super::error::ScanError;
 use super::listing::{Named, PerLog};
 use super::loss::Judge;
-use super::segment::{LogOffset, SegmentFile, after};
+use super::segment::{InWindow, LogOffset, SegmentFile, after};
 use crate::content::{Kept, ReceiveWrites};
 
 /// Bytes that a thread reads at once.
@@ -72,6 +72,30 @@ impl Walked {
     }
 }
 
+/// What the batches of a segment say, up to the present one.
+struct Noted {
+    begin: LogOffset,
+    needs: Dependencies,
+    /// File offset up to which progress was told.
+    told: u64,
+    flushed_below: u64,
+    epoch_max: u64,
+    closed: Vec<LogGsn>,
+}
+
+impl Noted {
+    fn new(file: &SegmentFile) -> Self {
+        Self {
+            begin: file.begin(),
+            needs: Dependencies::default(),
+            told: file.begin().offset,
+            flushed_below: 0,
+            epoch_max: 0,
+            closed: Vec::new(),
+        }
+    }
+}
+
 /// State shared by all scanning threads.
 struct Job<'a> {
     disk: &'a dyn Disk,
@@ -93,7 +117,7 @@ pub(crate) struct Hearing<R> {
 }
 
 impl<R: ReceiveWrites> Hearing<R> {
-    fn hear(&mut self, all: &Kept, file: &SegmentFile, batch: &Batch<'_>) {
+    fn hear(&mut self, all: &Kept, file: &SegmentFile, batch: (&[u8], &Batch<'_>)) {
         if !self.is_over {
             match all.hand_on(file, batch, &mut self.receiver) {
                 Ok(commits) => self.commits += commits,
@@ -178,69 +202,79 @@ impl Job<'_> {
         &self,
         incarnation: usize,
         named: &Named,
-        mut hearing: Option<&mut Hearing<R>>,
+        hearing: Option<&mut Hearing<R>>,
     ) -> Result<Walked, ScanError> {
         let who = (named.incarnation, named.log, named.first_gsn);
         let file = SegmentFile::open(self.disk, &named.path, self.store, who)?;
         let entry = &self.input.incarnations[incarnation];
         let position = self.input.start.read_position(named.log).max(entry.gsn_floor);
-        let loaded_gsn = self.input.start.position(named.log).max(entry.gsn_floor);
-        let settled = |dep: LogGsn| {
-            dep.gsn <= entry.gsn_floor || dep.gsn <= self.input.start.position(dep.log)
-        };
         let gsns = (position, u64::MAX);
         let all = Kept { log: named.log, gsns, start_epoch: self.input.start.epoch };
-        let mut begin = file.begin();
-        let mut needs = Dependencies::default();
-        let mut told = file.begin().offset;
-        let (mut flushed_below, mut epoch_max) = (0, 0);
-        let mut closed: Vec<LogGsn> = Vec::new();
-        let (end, cause) = file.walk(file.begin(), WINDOW_BYTES, |batch, at| {
-            if batch.number() >= named.below_batch {
-                return Ok(ControlFlow::Break(()));
-            }
-            if batch.epochs().1 >= self.input.next_epoch {
-                return Err(ScanError::NewerEpoch {
-                    path: file.shown.clone(),
-                    epoch: batch.epochs().1,
-                    next_epoch: self.input.next_epoch,
-                });
-            }
-            flushed_below = flushed_below.max(batch.flushed_below());
-            epoch_max = epoch_max.max(batch.epochs().1);
-            batch.closed().for_each(|mark| raise(&mut closed, mark));
-            if batch.last_gsn() <= position {
-                begin = after(batch);
-            }
-            // Records up to the checkpoint's position were flushed, with all their dependencies.
-            if batch.last_gsn() > loaded_gsn {
-                needs.add(batch.deps().filter(|&dep| !settled(dep)), at, batch.last_gsn());
-            }
-            needs.named_max = batch.deps().map(|dep| dep.gsn).fold(needs.named_max, u64::max);
-            if batch.last_gsn() > position
-                && let Some(hearing) = hearing.as_deref_mut()
-            {
-                hearing.hear(&all, &file, batch);
-            }
-            if at.offset - told >= WINDOW_BYTES as u64 {
-                self.tell(at.offset - told);
-                told = at.offset;
-            }
-            Ok(ControlFlow::Continue(()))
-        })?;
-        self.tell(file.bytes.saturating_sub(told));
-        let Dependencies { runs, named_max } = needs;
-        Ok(Walked {
-            file,
-            begin,
-            end,
-            cause,
-            needs: runs,
-            flushed_below,
-            closed,
-            epoch_max,
-            named_max,
-        })
+        let mut noted = Noted::new(&file);
+        let note = |noted: &mut Noted, batch: &Batch<'_>, at: &LogOffset| {
+            self.note(noted, (incarnation, named), &file, (batch, at))
+        };
+        let (end, cause) = match hearing {
+            None => file.walk(file.begin(), WINDOW_BYTES, |batch, at| note(&mut noted, batch, at)),
+            Some(hearing) => file.walk_windows(file.begin(), |come_to| {
+                let (batch, at, window) = match come_to {
+                    InWindow::Batch(batch, at, window) => (batch, at, window),
+                    InWindow::End(bytes) => {
+                        hearing.receiver.end_window(bytes);
+                        return Ok(ControlFlow::Continue(()));
+                    }
+                };
+                let flow = note(&mut noted, batch, at)?;
+                if flow.is_continue() && batch.last_gsn() > position {
+                    hearing.hear(&all, &file, (window, batch));
+                }
+                Ok(flow)
+            }),
+        }?;
+        self.tell(file.bytes.saturating_sub(noted.told));
+        let Noted { begin, needs, flushed_below, closed, epoch_max, .. } = noted;
+        let Dependencies { runs: needs, named_max } = needs;
+        Ok(Walked { file, begin, end, cause, needs, flushed_below, closed, epoch_max, named_max })
+    }
+
+    /// Notes what a batch says. Breaks at the first batch that is of no interest.
+    fn note(
+        &self,
+        noted: &mut Noted,
+        (incarnation, named): (usize, &Named),
+        file: &SegmentFile,
+        (batch, at): (&Batch<'_>, &LogOffset),
+    ) -> Result<ControlFlow<()>, ScanError> {
+        let (start, entry) = (self.input.start, &self.input.incarnations[incarnation]);
+        if batch.number() >= named.below_batch {
+            return Ok(ControlFlow::Break(()));
+        }
+        if batch.epochs().1 >= self.input.next_epoch {
+            return Err(ScanError::NewerEpoch {
+                path: file.shown.clone(),
+                epoch: batch.epochs().1,
+                next_epoch: self.input.next_epoch,
+            });
+        }
+        noted.flushed_below = noted.flushed_below.max(batch.flushed_below());
+        noted.epoch_max = noted.epoch_max.max(batch.epochs().1);
+        batch.closed().for_each(|mark| raise(&mut noted.closed, mark));
+        if batch.last_gsn() <= start.read_position(named.log).max(entry.gsn_floor) {
+            noted.begin = after(batch);
+        }
+        let needs = &mut noted.needs;
+        // Records up to the checkpoint's position were flushed, with all their dependencies.
+        if batch.last_gsn() > start.position(named.log).max(entry.gsn_floor) {
+            let settled =
+                |dep: &LogGsn| dep.gsn <= entry.gsn_floor || dep.gsn <= start.position(dep.log);
+            needs.add(batch.deps().filter(|dep| !settled(dep)), at, batch.last_gsn());
+        }
+        needs.named_max = batch.deps().map(|dep| dep.gsn).fold(needs.named_max, u64::max);
+        if at.offset - noted.told >= WINDOW_BYTES as u64 {
+            self.tell(at.offset - noted.told);
+            noted.told = at.offset;
+        }
+        Ok(ControlFlow::Continue(()))
     }
 
     fn tell(&self, bytes: u64) {

@@ -11,10 +11,7 @@ use stillpoint_io::in_parallel;
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::content::{Kept, ReceiveWrites};
-use crate::reader::{Chain, Logs, Received, ScanError, Walked, damaged_since};
-
-/// Bytes that a thread reads at once. They are decoded from a cache of the processor.
-const WINDOW_BYTES: usize = 512 << 10;
+use crate::reader::{Chain, InWindow, Logs, Received, ScanError, Walked, damaged_since};
 
 impl Logs {
     /// Hands all kept writes on, with one thread for each receiver. Calls are left out. `told` gets the
@@ -69,11 +66,18 @@ impl Logs {
             start_epoch: self.start.epoch,
         };
         let (mut commits, mut refused) = (0, None);
-        let (place, cause) = segment.file.walk(segment.begin, WINDOW_BYTES, |batch, at| {
+        let (place, cause) = segment.file.walk_windows(segment.begin, |come_to| {
+            let (batch, at, window) = match come_to {
+                InWindow::Batch(batch, at, window) => (batch, at, window),
+                InWindow::End(bytes) => {
+                    receiver.end_window(bytes);
+                    return Ok(ControlFlow::Continue(()));
+                }
+            };
             if at.offset >= segment.end.offset || batch.first_gsn() > chain.kept_gsn {
                 return Ok(ControlFlow::Break(()));
             }
-            match kept.hand_on(&segment.file, batch, receiver) {
+            match kept.hand_on(&segment.file, (window, batch), receiver) {
                 Ok(more) => {
                     commits += more;
                     Ok(ControlFlow::Continue(()))

@@ -21,7 +21,7 @@ pub(super) const ROWS: &[Spec] = &[
     row("lolwut", -1, RF, NONE, SERVER, "5.0.0", Pure(lolwut), "Shows the version."),
     row("replicaof", 3, ADM.or(Flags::STALE), NONE, SERVER, "5.0.0", Pure(replicaof), "Makes the server a replica."),
     row("role", 1, CONN.or(F), NONE, SERVER, "2.8.12", Pure(role), "Returns the role in replication."),
-    row("save", -1, ADM.or(Flags::NO_MULTI).or(Flags::NEEDS_ALL), NONE, SERVER, "1.0.0", Pure(save), "Makes a checkpoint and waits for it."),
+    row("save", -1, ADM.or(Flags::NO_MULTI), NONE, SERVER, "1.0.0", Pure(save), "Makes a checkpoint and waits for it."),
     row("shutdown", -1, ADM.or(ANY).or(Flags::NO_MULTI), NONE, SERVER, "1.0.0", Pure(shutdown), "Ends the server."),
     row("slaveof", 3, ADM.or(Flags::STALE), NONE, SERVER, "1.0.0", Pure(replicaof), "Makes the server a replica."),
     row("time", 1, ANY.or(F), NONE, SERVER, "2.6.0", Pure(time), "Returns the server's time."),

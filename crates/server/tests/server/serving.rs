@@ -419,15 +419,38 @@ fn a_flush_cancels_what_is_still_to_load() {
 }
 
 #[test]
-fn a_save_that_was_asked_for_comes_after_the_load() {
+fn a_save_of_changes_waits_for_no_load() {
+    let disk = filled();
+    let gate = Arc::<ReadGate>::default();
+    let server = server_on(&disk, &gate);
+    let mut client = server.client();
+    client.call(&["SET", "key 3", "new"]);
+    assert_eq!(client.call(&["SAVE"]), Value::ok());
+    assert!(is_loading(&mut client), "it has waited for the load");
+    client.call(&["SET", "key 4", "newer"]);
+    client.call(&["WAITAOF", "1", "0", "0"]);
+    drop(client);
+    gate.open();
+    server.end().expect("it ends");
+    let server = server_on(&disk, &opened_gate());
+    let mut client = server.client();
+    for (key, value) in [("key 1", "value 1 and more"), ("key 3", "new"), ("key 4", "newer")] {
+        assert_eq!(client.call(&["GET", key]), Value::bulk(value));
+    }
+    assert_eq!(client.call(&["EXISTS", "key 2"]).int(), 0);
+    assert_eq!(client.call(&["LLEN", "list"]).int(), 4);
+}
+
+#[test]
+fn a_full_save_that_was_asked_for_comes_after_the_load() {
     let disk = filled();
     let gate = Arc::<ReadGate>::default();
     let server = server_on(&disk, &gate);
     let (mut client, mut saving) = (server.client(), server.client());
     let saves =
         |client: &mut Client| field(&client.call(&["INFO", "persistence"]).text(), "rdb_saves");
-    client.call(&["BGSAVE"]);
-    saving.send(&[b"SAVE"]);
+    client.call(&["BGSAVE", "FULL"]);
+    saving.send(&[b"SAVE", b"FULL"]);
     // Longer than the thread of checkpoints waits between two looks.
     RealClock.sleep(Duration::from_millis(200));
     assert!(saves(&mut client) == 0 && !saving.has_reply(), "a record would be missing");

@@ -3,6 +3,7 @@
 //! The writes of the logs wait beside the store. A record of a checkpoint enters the store together with
 //! the writes that wait for its key. Once all records are loaded, the keys that only the logs have enter.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -25,6 +26,8 @@ pub(super) struct Made {
     bytes: Vec<u8>,
     /// For each record, what the writes have made of it; `None` if no write waits for it.
     values: Vec<Option<MadeValue>>,
+    /// The hashes of keys with writes that no other key has, and that have a cell after the batch.
+    entered: Vec<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -67,7 +70,9 @@ impl Loader {
         let loaded = resolved.and_then(|()| {
             let images = records.zip(&made.values);
             let images = images.map(|(record, value)| made.image(record, value));
-            self.load_unless_hidden(table, images.zip(hidden.iter().copied()))
+            self.load_unless_hidden(table, images.zip(hidden.iter().copied()))?;
+            made.entered.iter().for_each(|&hash| unentered.pending.note_entered(hash));
+            Ok(())
         });
         self.made = made;
         loaded
@@ -84,6 +89,7 @@ impl Loader {
     ) -> Result<(), TxError> {
         made.bytes.clear();
         made.values.clear();
+        made.entered.clear();
         for record in records.clone() {
             table.index.prefetch(record.hash);
             pending.prefetch(record.hash);
@@ -102,13 +108,19 @@ impl Loader {
             }
             let start = made.bytes.len();
             let base = value.map(|value| (label, value));
-            let resolved = pending.apply(of, (hash, key), base, &mut made.bytes);
+            let writes = pending.of_key(of, (hash, key));
+            let resolved = writes.apply(base, &mut made.bytes);
             let resolved = resolved.map_err(|error| TxError::Unreadable(error.into()))?;
+            if resolved.is_some_and(|resolved| resolved.writes == writes.of_hash()) {
+                made.entered.push(hash);
+            }
             let range = start..made.bytes.len();
             made.values.push(match resolved {
                 None => None,
-                Some(Resolved { label: Some(label), gsn }) => Some(MadeValue { label, gsn, range }),
-                Some(Resolved { label: None, gsn }) => {
+                Some(Resolved { label: Some(label), gsn, .. }) => {
+                    Some(MadeValue { label, gsn, range })
+                }
+                Some(Resolved { label: None, gsn, .. }) => {
                     *hidden = true;
                     self.enter(table, (hash, key), (None, gsn))?;
                     None
@@ -126,8 +138,36 @@ impl Loader {
         (value, gsn): (Option<(Label, &[u8])>, u64),
     ) -> Result<(), TxError> {
         let (label, value) = value.unzip();
-        let (label, value) = (label.unwrap_or_default(), value.map(<[u8]>::to_vec));
+        let (label, value) = (label.unwrap_or_default(), value.map(Cow::Borrowed));
         self.local.enter_loaded(table, key, &WholeValue { label, value, gsn })
+    }
+
+    /// Loads the keys for which writes wait, each with its record, whatever else is still to be loaded. The
+    /// first number of `share` tells which loader this is, and the second how many share the work.
+    /// `is_over` ends the work early.
+    ///
+    /// # Errors
+    /// A record cannot be read, or the writes do not fit it; too little memory; and the table of the key. The
+    /// call can be repeated.
+    pub fn load_replayed(
+        &mut self,
+        share: (usize, usize),
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<(), (TableId, TxError)> {
+        let Some(unentered) = self.unentered.clone() else { return Ok(()) };
+        for partition in (share.0..PARTITIONS).step_by(share.1) {
+            if is_over() {
+                break;
+            }
+            for WaitingKey { hash, table, key } in unentered.pending.keys_of(partition) {
+                let loaded = self.local.load_replayed(table, (hash, key));
+                loaded.map_err(|error| (table.0, error))?;
+            }
+            self.local.enter();
+            self.local.collect_garbage(&ALL_CLOSED);
+            self.local.exit();
+        }
+        Ok(())
     }
 
     /// Loads the keys that only writes of the logs have, once all records of the checkpoints are loaded.
@@ -186,13 +226,13 @@ impl Loader {
                 continue;
             }
             value.clear();
-            match pending.apply(of.table, (of.hash, of.key), None, &mut value) {
+            match pending.of_key(of.table, (of.hash, of.key)).apply(None, &mut value) {
                 Err(_) => {
                     loaded = Ok(Some(of.key));
                     break;
                 }
                 Ok(None) => {}
-                Ok(Some(Resolved { label, gsn })) => {
+                Ok(Some(Resolved { label, gsn, .. })) => {
                     let content = (label.map(|label| (label, &value[..])), gsn);
                     let entered = self.enter(&table, (of.hash, of.key), content);
                     if let Err(error) = entered {

@@ -30,11 +30,11 @@ fn all_of_checkpoint() -> impl Iterator<Item = &'static [u8]> {
 
 /// What the log has written after the checkpoint.
 fn written_after(store: &Store) -> Vec<WaitingWrites> {
-    let mut threads = vec![WaitingWrites::default(), WaitingWrites::default()];
+    let mut threads = WaitingWrites::for_threads(2);
     let mut write = |thread: usize, gsn, key: &[u8], encode: &dyn Fn(&mut WritesEncoder<'_>)| {
         let mut body = Vec::new();
         encode(&mut WritesEncoder::new(&mut body));
-        threads[thread].push(store.hash(TABLE, key), gsn, (TABLE, 1), &body);
+        threads[thread].push_alone(store.hash(TABLE, key), gsn, (TABLE, 1), &body);
     };
     let put = |key, value: &'static [u8]| {
         move |writer: &mut WritesEncoder<'_>| writer.put(0, 1, key, 0, value).expect("it is short")

@@ -13,6 +13,7 @@ use stillpoint_io::{Caching, OpenMode, Rng, SeededRng, SimDisk};
 
 use super::*;
 use crate::error::DamageCause;
+use crate::reader::Visit;
 
 const STORE: StoreId = StoreId([3; 16]);
 const SEED: u64 = 11;
@@ -188,7 +189,7 @@ fn chain_of_16(disk: &Arc<dyn Disk>) -> (Vec<CheckpointEntry>, Records) {
 }
 
 fn find(open: &OpenChain, key: &[u8]) -> Result<Found, LoadError> {
-    open.find(&SoughtKey { table: TABLE, generation: 1, hash: hash(key), key }, &mut |_| ())
+    open.find(&SoughtKey { table: TABLE, generation: 1, hash: hash(key), key }, &mut |_| false)
 }
 
 #[test]
@@ -220,7 +221,7 @@ fn a_hit_reads_two_blocks_at_most_and_a_miss_over_sixteen_checkpoints_hardly_one
     // Another generation of the table has none of them.
     let other = key(3);
     let sought = SoughtKey { table: TABLE, generation: 2, hash: hash(&other), key: &other };
-    assert_eq!(open.find(&sought, &mut |_| ()).expect("sound"), Found::Nothing);
+    assert_eq!(open.find(&sought, &mut |_| false).expect("sound"), Found::Nothing);
 }
 
 /// The other records of a block that was read are given, but those that a newer checkpoint has.
@@ -233,16 +234,76 @@ fn what_lies_beside_a_key_is_the_newest_of_its_own() {
     let mut given = 0;
     for key in now.keys() {
         let sought = SoughtKey { table: TABLE, generation: 1, hash: hash(key), key };
-        let found = open.find(&sought, &mut |beside| {
-            given += 1;
-            assert_ne!(beside.key, key);
-            assert_eq!(beside.hash, hash(beside.key));
-            let newest = now.get(beside.key).and_then(|value| value.as_deref());
-            assert_eq!(beside.value, newest, "{}", beside.key.escape_ascii());
+        let found = open.find(&sought, &mut |all| {
+            given += all.len();
+            for beside in all {
+                assert_eq!(beside.hash, hash(beside.key));
+                let newest = now.get(beside.key).and_then(|value| value.as_deref());
+                assert_eq!(beside.value, newest, "{}", beside.key.escape_ascii());
+            }
+            false
         });
         found.expect("sound");
     }
     assert!(given > now.len(), "{given} records beside {} keys", now.len());
+}
+
+/// Keeps the first record of each key, and counts all of them.
+struct Keeping(Arc<Mutex<(Records, usize)>>);
+
+impl Visit for Keeping {
+    fn records(
+        &mut self,
+        batch: &[LoadedRecord<'_>],
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let (kept, count) = &mut *self.0.lock();
+        *count += batch.len();
+        for record in batch {
+            let value = record.value.map(<[u8]>::to_vec);
+            kept.entry(record.key.to_vec()).or_insert(value);
+        }
+        Ok(())
+    }
+}
+
+/// A load leaves out the blocks whose values were all taken before, and no others.
+#[test]
+fn a_load_leaves_out_what_was_taken() {
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(1));
+    let (chain, now) = chain_of_16(&disk);
+    for links in [1, chain.len()] {
+        let links: Vec<&CheckpointEntry> = chain[..links].iter().collect();
+        let open = || OpenChain::open(&disk, &links, &options(), 2).expect("sound").expect("maps");
+        let load = |open: &OpenChain, taken: Records| {
+            let kept = Arc::new(Mutex::new((taken, 0)));
+            let visitor: Box<dyn Visit> = Box::new(Keeping(kept.clone()));
+            open.load(vec![visitor], &Arc::default()).expect("sound");
+            std::mem::take(&mut *kept.lock())
+        };
+        let (expected, all) = load(&open(), Records::new());
+        if links.len() > 1 {
+            assert_eq!(expected, now);
+        }
+        for takes_all in [true, false] {
+            let (open, mut taken, mut calls) = (open(), Records::new(), 0);
+            for key in now.keys() {
+                let sought = SoughtKey { table: TABLE, generation: 1, hash: hash(key), key };
+                let found = open.find(&sought, &mut |records| {
+                    calls += 1;
+                    let takes = takes_all || calls % 3 == 0;
+                    for record in records.iter().filter(|_| takes) {
+                        taken.insert(record.key.to_vec(), record.value.map(<[u8]>::to_vec));
+                    }
+                    takes
+                });
+                found.expect("sound");
+            }
+            let (loaded, count) = load(&open, taken);
+            assert_eq!(loaded, expected, "{} links", links.len());
+            assert!(count < all, "{count} of {all} records were loaded again");
+            assert!(links.len() > 1 || !takes_all || count == 0, "{count} records again");
+        }
+    }
 }
 
 /// A chain needs memory for what counts of it, about.

@@ -26,7 +26,7 @@ fn push(
     reader.next().expect("a write").expect("decodes");
     let cut = reader.undecoded().0;
     let encoded = if gsn.is_multiple_of(2) { &body } else { cut };
-    writes.push(hash, gsn, table, encoded);
+    writes.push_alone(hash, gsn, table, encoded);
 }
 
 fn put(value: &[u8]) -> impl Fn(&mut WritesEncoder<'_>, u16, u32, &[u8]) {
@@ -52,14 +52,14 @@ type Outcome = Result<Option<(Resolved, Vec<u8>)>, PatchWithoutBase>;
 fn apply(pending: &Pending, key: (u64, &[u8]), base: Option<&[u8]>) -> Outcome {
     let mut out = b"before".to_vec();
     let base = base.map(|value| (Label { tag: 4, deadline: 0 }, value));
-    let resolved = pending.apply(TABLE, key, base, &mut out);
+    let resolved = pending.of_key(TABLE, key).apply(base, &mut out);
     assert!(out.starts_with(b"before"));
     resolved.map(|resolved| resolved.map(|resolved| (resolved, out[6..].to_vec())))
 }
 
 #[test]
 fn writes_of_several_threads_are_applied_in_their_order() {
-    let mut threads = [WaitingWrites::default(), WaitingWrites::default()];
+    let mut threads = WaitingWrites::for_threads(2);
     push(&mut threads[1], KEY, 9, TABLE, &patch(5, b"!!"));
     push(&mut threads[1], KEY, 5, TABLE, &patch(2, b"CD"));
     push(&mut threads[0], KEY, 7, TABLE, &|writer, table, generation, key| {
@@ -73,18 +73,22 @@ fn writes_of_several_threads_are_applied_in_their_order() {
     push(&mut threads[0], (KEY.0, b"another"), 6, TABLE, &put(b"another's"));
     push(&mut threads[0], KEY, 6, (TableId(3), 8), &put(b"of a later generation"));
     push(&mut threads[0], (KEY.0 + 1, b"key"), 6, TABLE, &put(b"of another hash"));
-    let pending = Pending::new(threads.into());
+    let pending = Pending::new(threads);
     assert!(pending.may_have(KEY.0));
-    assert_eq!(pending.stands_alone(TABLE, KEY), Some(false));
+    assert_eq!(pending.of_key(TABLE, KEY).stand_alone(), Some(false));
     // abcde, abCDe, axyzDe, axyzD!!
-    for _ in 0..2 {
+    for is_sorted in [false, true] {
+        if is_sorted {
+            pending.sort((0, 1));
+        }
+        assert_eq!(pending.is_sorted(KEY.0), is_sorted);
         let (resolved, value) =
             apply(&pending, KEY, Some(b"abcde")).expect("they fit").expect("some");
         assert_eq!((&*value, resolved.gsn), (&b"axyzD!!"[..], 9));
         assert_eq!(resolved.label, Some(Label { tag: 4, deadline: 77 }));
     }
-    assert_eq!(pending.stands_alone(TABLE, (KEY.0, b"another")), Some(true));
-    assert_eq!(pending.stands_alone(TABLE, (KEY.0, b"none")), None);
+    assert_eq!(pending.of_key(TABLE, (KEY.0, b"another")).stand_alone(), Some(true));
+    assert_eq!(pending.of_key(TABLE, (KEY.0, b"none")).stand_alone(), None);
     assert_eq!(apply(&pending, (KEY.0, b"none"), Some(b"base")), Ok(None));
     assert!(pending.may_have(KEY.0) && !pending.may_have(KEY.0 + 2) && !pending.may_have(!KEY.0));
     let keys = pending.keys_of(partition_of(KEY.0));
@@ -96,31 +100,33 @@ fn writes_of_several_threads_are_applied_in_their_order() {
 
 #[test]
 fn the_newest_whole_value_needs_no_base() {
-    let mut writes = WaitingWrites::default();
-    push(&mut writes, KEY, 1, TABLE, &patch(90, b"fits nowhere"));
-    push(&mut writes, KEY, 3, TABLE, &put(b"value"));
-    push(&mut writes, KEY, 4, TABLE, &patch(1, b"A"));
+    let mut threads = WaitingWrites::for_threads(1);
+    let writes = &mut threads[0];
+    push(writes, KEY, 1, TABLE, &patch(90, b"fits nowhere"));
+    push(writes, KEY, 3, TABLE, &put(b"value"));
+    push(writes, KEY, 4, TABLE, &patch(1, b"A"));
     let deleted = (!0, &b"deleted"[..]);
-    push(&mut writes, deleted, 5, TABLE, &put(b"value"));
-    push(&mut writes, deleted, 6, TABLE, &delete);
-    let pending = Pending::new(vec![writes]);
+    push(writes, deleted, 5, TABLE, &put(b"value"));
+    push(writes, deleted, 6, TABLE, &delete);
+    let pending = Pending::new(threads);
     for base in [None, Some(&b"old"[..])] {
         let (resolved, value) = apply(&pending, KEY, base).expect("it fits").expect("some");
         assert_eq!((resolved.gsn, &*value), (4, &b"vAlue"[..]));
         let (resolved, value) = apply(&pending, deleted, base).expect("it fits").expect("some");
-        assert_eq!((resolved, &*value), (Resolved { label: None, gsn: 6 }, &b""[..]));
+        assert_eq!((resolved, &*value), (Resolved { label: None, gsn: 6, writes: 2 }, &b""[..]));
     }
-    assert_eq!(pending.stands_alone(TABLE, KEY), Some(true));
+    assert_eq!(pending.of_key(TABLE, KEY).stand_alone(), Some(true));
 }
 
 #[test]
 fn a_patch_without_a_base_is_an_error() {
-    let mut writes = WaitingWrites::default();
-    push(&mut writes, KEY, 5, TABLE, &patch(2, b"CD"));
+    let mut threads = WaitingWrites::for_threads(1);
+    let writes = &mut threads[0];
+    push(writes, KEY, 5, TABLE, &patch(2, b"CD"));
     let deleted = (!0, &b"deleted"[..]);
-    push(&mut writes, deleted, 6, TABLE, &delete);
-    push(&mut writes, deleted, 7, TABLE, &patch(0, b"x"));
-    let pending = Pending::new(vec![writes]);
+    push(writes, deleted, 6, TABLE, &delete);
+    push(writes, deleted, 7, TABLE, &patch(0, b"x"));
+    let pending = Pending::new(threads);
     let wrong = |offset, len| Err(PatchWithoutBase { offset, len });
     assert_eq!(apply(&pending, KEY, None), wrong(2, 0));
     assert_eq!(apply(&pending, KEY, Some(b"a")), wrong(2, 1));
@@ -131,7 +137,7 @@ fn a_patch_without_a_base_is_an_error() {
 fn many_writes_are_all_found() {
     const KEYS: u64 = 30_000;
     let hash = |key: u64| key.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    let mut threads = [WaitingWrites::default(), WaitingWrites::default()];
+    let mut threads = WaitingWrites::for_threads(2);
     for gsn in 1..=3 * KEYS {
         let key = gsn * 7 % KEYS;
         let large = if gsn.is_multiple_of(10_000) { 50 << 10 } else { 20 };
@@ -140,7 +146,7 @@ fn many_writes_are_all_found() {
         push(of_thread, (hash(key), &key.to_le_bytes()), gsn, TABLE, &put(&value));
     }
     let held: usize = threads.iter().map(WaitingWrites::bytes).sum();
-    let pending = Pending::new(threads.into());
+    let pending = Pending::new(threads);
     let mut found = 0;
     for number in 0..PARTITIONS {
         for of in pending.keys_of(number) {
@@ -154,5 +160,15 @@ fn many_writes_are_all_found() {
         }
     }
     assert_eq!(found, KEYS);
-    assert!(pending.bytes() > held);
+    for key in (0..KEYS).step_by(2) {
+        pending.note_entered(hash(key));
+    }
+    let left = (0..PARTITIONS).flat_map(|number| pending.keys_of(number));
+    let mut left: Vec<u64> = left.map(|of| of.hash).collect();
+    left.sort_unstable();
+    let mut expected: Vec<u64> = (1..KEYS).step_by(2).map(hash).collect();
+    expected.sort_unstable();
+    assert_eq!(left, expected, "the others are entered");
+    let orders = 3 * KEYS as usize * WaitingWrites::PLACE_BYTES + PARTITIONS * 64;
+    assert!(pending.bytes() <= held + orders, "{} bytes, {held} before", pending.bytes());
 }
