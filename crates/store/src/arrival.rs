@@ -198,8 +198,8 @@ impl Participant {
         all
     }
 
-    /// Has the writes enter the store that wait for a key of this generation of a table, with its record
-    /// from the disk if they need it. Do not call this inside a read section.
+    /// Has the writes enter the store that wait for a key of this generation of a table. If they need its
+    /// record from the disk, reads it. Do not call this inside a read section.
     ///
     /// # Errors
     /// As [`load_ahead`](Self::load_ahead).

@@ -1,5 +1,5 @@
-//! What checkpoints wait for, and when they are taken for memory that deleted keys hold until a checkpoint has their deletions, and for
-//! the logs of tables of other kinds.
+//! What checkpoints wait for, and when they are taken for memory or for logs. Deleted keys hold memory until a
+//! checkpoint has their deletions, and tables of other kinds keep the logs.
 
 use std::time::Duration;
 

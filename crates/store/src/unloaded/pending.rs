@@ -6,9 +6,8 @@
 //! ```
 //! The bytes of the logs stay in memory as they were read. Who reads them only appends, and so touches
 //! memory in sequence. Once the store is served, nobody changes any of this but the order of a partition.
-//! Threads of the load sort. Who looks for one key before searches the whole partition, which takes some
-//! ten microseconds: nobody waits for a thread that sorts. All of them get the same. The memory goes when
-//! the load has settled.
+//! Threads of the load sort. Who looks for one key before searches the whole partition: nobody waits for a
+//! thread that sorts. All of them get the same. The memory goes when the load has settled.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -33,7 +32,7 @@ const CHUNK_WRITES_MAX: usize = 1024;
 /// Writes that share an entry of a partition's directory, about.
 const BUCKET_WRITES: usize = 4;
 /// Writes of a key whose lines are prefetched.
-const PREFETCHED_WRITES: usize = 16;
+const PREFETCHED_WRITES: usize = 32;
 
 /// The patches of a key do not fit its record. The log or the checkpoint is damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -490,10 +489,12 @@ impl Pending {
     }
 
     pub(crate) fn prefetch_places(&self, hash: u64) {
-        if let Some(order) = self.sorted(partition_of(hash))
-            && let Some(first) = order.places.get(order.starts[order.bucket(hash)] as usize)
-        {
-            stillpoint_mem::prefetch(first);
+        let Some(order) = self.sorted(partition_of(hash)) else { return };
+        let bucket = order.bucket(hash);
+        let places = order.starts[bucket] as usize..order.starts[bucket + 1] as usize;
+        // Two of them lie in a line.
+        for place in order.places[places].iter().step_by(2).take(PREFETCHED_WRITES / 2) {
+            stillpoint_mem::prefetch(place);
         }
     }
 
