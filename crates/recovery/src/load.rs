@@ -8,12 +8,6 @@ use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::error::RecoveryError;
 
-/// A record of a checkpoint in the form that the store takes.
-pub(crate) fn image_of<'a>(record: &LoadedRecord<'a>) -> KeyImage<'a> {
-    let &LoadedRecord { hash, key, label, value, gsn, .. } = record;
-    KeyImage { hash, key, label, value, gsn }
-}
-
 /// One loading thread.
 pub(crate) struct Loading {
     pub(crate) loader: Loader,
@@ -34,7 +28,13 @@ impl Visit for Loading {
         let of = |record: &LoadedRecord<'_>| (record.table, record.generation);
         for run in batch.chunk_by(|one, next| of(one) == of(next)) {
             let (table, generation) = of(&run[0]);
-            let images = run.iter().map(image_of);
+            let images = run.iter().map(|record| KeyImage {
+                hash: record.hash,
+                key: record.key,
+                label: record.label,
+                value: record.value,
+                gsn: record.gsn,
+            });
             let loaded = self.loader.load_generation(TableId(table), generation, images);
             loaded.map_err(|source| RecoveryError::Apply { table, gsn: 0, source })?;
         }

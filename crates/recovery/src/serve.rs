@@ -12,13 +12,15 @@ use std::time::Duration;
 use stillpoint_checkpoint::{Found, LoadSummary, LoadedRecord, OpenChain, SoughtKey, Visit};
 use stillpoint_format::manifest::{CheckpointEntry, Manifest, TableGeneration};
 use stillpoint_io::{Clock, Disk, go_behind, spawn};
-use stillpoint_store::{ColdRecords, FoundRecord, Store, TableId, TakeBeside, UnreadableRecord};
+use stillpoint_store::{
+    BesideRecord, ColdRecords, FoundRecord, Store, TableId, TakeBeside, UnreadableRecord,
+};
 use stillpoint_sync::{mutant, planted};
 
 use crate::error::RecoveryError;
 use crate::gather::{enter_replayed, enter_waiting, gather, sort_waiting};
 use crate::gathered::RECORD_BYTES;
-use crate::load::{Loading, image_of};
+use crate::load::Loading;
 use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::run::{LOOK_EVERY, RecoverySummary, load_options, loaders, reserve};
@@ -55,8 +57,11 @@ impl ColdRecords for Checkpoints {
             let of = |record: &LoadedRecord<'_>| (record.table, record.generation);
             records.chunk_by(|one, next| of(one) == of(next)).fold(true, |all, run| {
                 let (table, generation) = of(&run[0]);
-                let images = run.iter().map(image_of);
-                beside((TableId(table), generation), &images.collect::<Vec<_>>()) && all
+                let values = run.iter().filter_map(|record| {
+                    let &LoadedRecord { hash, key, label, .. } = record;
+                    Some(BesideRecord { hash, key, label, value: record.value? })
+                });
+                beside((TableId(table), generation), &values.collect::<Vec<_>>()) && all
             })
         };
         match self.chain.find(&SoughtKey { table: table.0, generation, hash, key }, take)? {

@@ -11,14 +11,13 @@ use stillpoint_format::{LOG_NONE, Stamp};
 use stillpoint_sync::{mutant, planted};
 use stillpoint_txn::{TableId, TxError};
 
-use crate::load::KeyImage;
 use crate::memory::arena::{Allowance, Kind};
 use crate::memory::index::Inserted;
 use crate::participant::Participant;
 use crate::record::{self, NewCell, RecordChange};
 use crate::table::Table;
 use crate::unloaded::missed::MissedKey;
-use crate::unloaded::{Unentered, WholeValue};
+use crate::unloaded::{BesideRecord, Unentered, WholeValue};
 
 /// Records that were read for one of them and that enter the store in one read section.
 const BESIDE_TOGETHER: usize = 64;
@@ -137,7 +136,7 @@ impl Participant {
             return Ok(());
         }
         let enter_beside =
-            &mut |of: (TableId, u32), records: &[KeyImage<'_>]| self.enter_beside(of, records);
+            &mut |of: (TableId, u32), records: &[BesideRecord<'_>]| self.enter_beside(of, records);
         let read = store.unloaded().read(of, hash, key, enter_beside);
         let Some(read) = read else { return Ok(()) };
         self.enter();
@@ -157,7 +156,11 @@ impl Participant {
     /// their keys. Leaves out keys that have a cell, and those whose writes nobody has sorted yet. The reading
     /// of a block costs as much as the entry of its records, and somebody will ask for them. Returns
     /// whether every key has a cell now.
-    fn enter_beside(&mut self, (id, generation): (TableId, u32), records: &[KeyImage<'_>]) -> bool {
+    fn enter_beside(
+        &mut self,
+        (id, generation): (TableId, u32),
+        records: &[BesideRecord<'_>],
+    ) -> bool {
         let store = Arc::clone(&self.store);
         let Some(unentered) = store.unloaded().unentered() else { return false };
         let mut all = true;
@@ -180,7 +183,7 @@ impl Participant {
         &mut self,
         table: &Table,
         unentered: &Unentered,
-        records: &[KeyImage<'_>],
+        records: &[BesideRecord<'_>],
     ) -> bool {
         let mut all = true;
         for record in records {

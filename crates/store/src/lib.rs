@@ -81,5 +81,5 @@ pub use txn::pending::Splices;
 pub use txn::range::Range;
 pub use txn::tx::Tx;
 pub use unloaded::pending::{PatchWithoutBase, WaitingWrites};
-pub use unloaded::{ColdRecords, FoundRecord, TakeBeside, UnreadableRecord};
+pub use unloaded::{BesideRecord, ColdRecords, FoundRecord, TakeBeside, UnreadableRecord};
 pub use worker::{Batch, FoundValue, OpenTransaction, Procedure, RecordUse, Worker};

@@ -32,7 +32,6 @@ use stillpoint_sync::atomic::{
 use stillpoint_sync::{RwLock, mutant, planted};
 use stillpoint_txn::TableId;
 
-use crate::load::KeyImage;
 use pending::{Pending, WaitingWrites};
 
 /// The reason why a record cannot be read.
@@ -42,9 +41,22 @@ pub type UnreadableRecord = Box<dyn std::error::Error + Send + Sync>;
 /// that has it has its deletion.
 pub type FoundRecord = Option<(Label, Vec<u8>)>;
 
+/// A value that was read, perhaps for another key.
+#[derive(Clone, Copy, Debug)]
+pub struct BesideRecord<'a> {
+    /// Keyed hash of table and key.
+    pub hash: u64,
+    /// Key.
+    pub key: &'a [u8],
+    /// Tag and deadline of the value.
+    pub label: Label,
+    /// The value.
+    pub value: &'a [u8],
+}
+
 /// Takes values that were read for the one that somebody has asked for, of a generation of a table. Returns
 /// whether all of them are in the store now.
-pub type TakeBeside<'a> = dyn FnMut((TableId, u32), &[KeyImage<'_>]) -> bool + 'a;
+pub type TakeBeside<'a> = dyn FnMut((TableId, u32), &[BesideRecord<'_>]) -> bool + 'a;
 
 /// Where the records are that are not in the store yet.
 pub trait ColdRecords: Debug + Send + Sync {
@@ -109,17 +121,16 @@ impl Unentered {
     pub(crate) fn complete<'a>(
         &self,
         of: (TableId, u32),
-        record: &KeyImage<'a>,
+        record: &BesideRecord<'a>,
     ) -> Option<WholeValue<'a>> {
-        let &KeyImage { hash, key, label, value, .. } = record;
+        let &BesideRecord { hash, key, label, value } = record;
         if !self.pending.may_have(hash) {
-            return Some(WholeValue { label, value: value.map(Cow::Borrowed), gsn: 0 });
+            return Some(WholeValue { label, value: Some(Cow::Borrowed(value)), gsn: 0 });
         }
         if !self.pending.is_sorted(hash) {
             return None;
         }
-        let base = value.map(|value| (label, value));
-        self.pending.of_key(of, (hash, key)).whole(base).ok()?
+        self.pending.of_key(of, (hash, key)).whole(Some((label, value))).ok()?
     }
 
     fn read(

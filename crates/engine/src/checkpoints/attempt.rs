@@ -33,6 +33,9 @@ struct AtPointOfConsistency {
     positions: Vec<LogGsn>,
 }
 
+/// A checkpoint of changes, however many there are.
+const ALL_CHANGES: Wanted = Wanted::Changes { percent_max: u64::MAX };
+
 /// How an attempt is made.
 pub(super) struct Manner {
     /// Not every record is loaded. So the checkpoint is one of changes, however many there are.
@@ -86,10 +89,7 @@ pub(super) fn take(
     let cycle = Cycle {
         store: shared.store.clone(),
         scheme: scheme.clone(),
-        wanted: match changes_alone {
-            true => Wanted::Changes { percent_max: u64::MAX },
-            false => wanted(shared, wish),
-        },
+        wanted: if changes_alone { ALL_CHANGES } else { wanted(shared, wish) },
         clock: shared.config.environment.clock.clone(),
         threads: shared.config.checkpoint_threads,
         pace,

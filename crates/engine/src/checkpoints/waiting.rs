@@ -60,8 +60,8 @@ pub(super) fn are_changes_due(shared: &Shared) -> bool {
         && matches!(attempt::wanted(shared, Wish::Due), Wanted::Changes { .. })
 }
 
-/// Whether the load has ended, or the background thread takes a checkpoint of changes before: one that was
-/// asked for, or one that is due while the load takes long.
+/// Whether the load has ended, or the background thread takes a checkpoint of changes before. It takes one
+/// that was asked for. It takes one that is due if the load takes long.
 pub(super) fn may_take_now(shared: &Shared) -> bool {
     let load = &shared.load;
     let asked = || shared.checkpoints.state.lock().requested;
