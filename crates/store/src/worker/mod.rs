@@ -201,12 +201,16 @@ impl Worker {
                 let end = self.ends[at];
                 let large_bytes = || self.large_bytes(first..end);
                 if batch.begins(next + at, &large_bytes) {
-                    let mut result = self.run_declared(first..end, batch, next + at);
-                    while self.local.runs_again(&result) {
-                        result = self
-                            .load_between_runs()
-                            .and_then(|()| self.run_declared(first..end, batch, next + at));
-                    }
+                    let result = loop {
+                        // One place calls this, so it is inlined.
+                        let result = self.run_declared(first..end, batch, next + at);
+                        if !self.local.runs_again(&result) {
+                            break result;
+                        }
+                        if let Err(error) = self.load_between_runs() {
+                            break Err(error);
+                        }
+                    };
                     batch.ended(next + at, result);
                 }
                 first = end;
