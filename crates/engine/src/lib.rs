@@ -101,7 +101,7 @@ pub use stillpoint_recovery::{Progress, RecoverySummary, Stage};
 pub use stillpoint_siren::SirenStats;
 pub use stillpoint_store::{
     AddressSpace, FoundValue, KeySet, MemoryLimit, Mode, PageSize, Phase, RecordUse, RegionError,
-    Slot, StablePool, Stamp, TableId, TxError, ValueRef,
+    SchemeMemory, Slot, StablePool, Stamp, TableId, TxError, ValueRef,
 };
 pub use stillpoint_txn::{
     Arrival, Discipline, KeyList, KindKey, KindPart, KindRange, KindTable, LockedTables, LogPinned,

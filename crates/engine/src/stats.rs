@@ -4,7 +4,7 @@ use stillpoint_journal::{Holder, JournalStats};
 use stillpoint_paged::PoolStats;
 use stillpoint_recovery::RecoverySummary;
 use stillpoint_siren::SirenStats;
-use stillpoint_store::StablePool;
+use stillpoint_store::{SchemeMemory, StablePool};
 
 use crate::checkpoints::CheckpointStatus;
 use crate::shared::Shared;
@@ -34,6 +34,8 @@ pub struct Stats {
     pub checkpoint_scheme: String,
     /// Copies of each value in memory that the checkpoint scheme keeps.
     pub checkpoint_copies: usize,
+    /// Memory that the checkpoint scheme takes, beside one copy of each value.
+    pub checkpoint_memory: SchemeMemory,
     /// Bytes of memory that a checkpoint holds in a child process.
     pub checkpoint_child_bytes: usize,
     /// Bytes that the last such checkpoint held there at the end of its capture.
@@ -88,6 +90,7 @@ pub(crate) fn gather(shared: &Shared) -> Stats {
             None => shared.scheme_name.to_owned(),
         },
         checkpoint_copies: shared.store.copies(),
+        checkpoint_memory: shared.store.scheme_memory(),
         checkpoint_child_bytes: shared.store.child_bytes().0,
         checkpoint_last_child_bytes: shared.store.child_bytes().1,
         stable_pool: shared.store.stable_pool_bytes(),

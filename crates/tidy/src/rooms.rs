@@ -13,7 +13,7 @@ pub const ROOMS: &[(&str, &[&[&str]])] = &[
             &["chains", "phase", "read_stamps", "record", "rules", "sink"],
             &["catalog"],
             &["store"],
-            &["dirty", "stable"],
+            &["dirty", "scheme_memory", "stable"],
             &["checkpointer"],
             &["capture", "held"],
             &["arrival", "participant", "reclaim", "relocate"],

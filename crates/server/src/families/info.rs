@@ -286,6 +286,9 @@ fn persistence(out: &mut String, ctx: &Context<'_>) {
     field(out, "aof_current_size", stats.journal.written_bytes);
     field(out, "checkpoint_scheme", &stats.checkpoint_scheme);
     field(out, "checkpoint_copies", stats.checkpoint_copies);
+    field(out, "checkpoint_memory_bytes", stats.checkpoint_memory.total_bytes());
+    field(out, "checkpoint_copies_bytes", stats.checkpoint_memory.copies_bytes);
+    field(out, "checkpoint_marks_bytes", stats.checkpoint_memory.marks_bytes);
     field(out, "checkpoint_child_bytes", stats.checkpoint_child_bytes);
     field(out, "checkpoint_last_child_bytes", stats.checkpoint_last_child_bytes);
     field(out, "checkpoint_stable_pool_bytes", stats.stable_pool.bytes);

@@ -548,6 +548,19 @@ fn assert_left(c: &mut Client, name: &str, last: &str, (large, larger): (&str, &
     assert_eq!(ask(&["DBSIZE"]), Value::Int(5), "{name}");
 }
 
+/// INFO tells the memory of every scheme: further copies, marks of changes, and a pool.
+fn assert_memory_is_told(c: &mut Client, name: &str) {
+    let mut number = |field: &str| shown_as(c, field).parse::<u64>().expect("a number");
+    let (copies, copies_bytes) = (number("checkpoint_copies"), number("checkpoint_copies_bytes"));
+    let (marks, pool) = (number("checkpoint_marks_bytes"), number("checkpoint_stable_pool_bytes"));
+    let has_pool = name.starts_with("calc-stored");
+    assert_eq!((copies_bytes > 0, pool > 0), (copies > 1 || has_pool, has_pool), "{name}");
+    let is_of_changes = name.ends_with(":partial") || name == "hourglass";
+    assert_eq!(marks > 0, is_of_changes, "{name}: {marks} bytes of marks");
+    let all = copies_bytes + marks + pool + number("checkpoint_child_bytes");
+    assert_eq!(number("checkpoint_memory_bytes"), all, "{name}");
+}
+
 /// Each scheme serves clients, and opens what the one before it has left when it was killed.
 #[test]
 fn every_scheme_serves_and_goes_on_from_any_other() {
@@ -596,6 +609,7 @@ fn every_scheme_serves_and_goes_on_from_any_other() {
             assert_eq!(ask(&["SAVE"]), Value::ok(), "{name}");
         }
         assert_eq!(ask(&["SET", "after", &life]), Value::ok());
+        assert_memory_is_told(&mut c, name);
         if takes_checkpoints {
             assert_eq!(shown_as(&mut c, "checkpoint_scheme"), *name);
             let ms = |c: &mut Client, field: &str| -> f64 {

@@ -114,6 +114,20 @@ impl Memory {
             Some(_) => cell_bytes(key_len, value_len, 1) + REFERENCE_WORDS * 8,
         }
     }
+
+    /// About how many bytes of the cells of records hold further copies of values, or refer to stable
+    /// versions. Cells that are free count, and keys count as one word.
+    pub(crate) fn further_copies_bytes(&self) -> usize {
+        const BESIDE_VALUES: usize = (HEADER_WORDS + 1) * 8;
+        let (cells, bytes) = self.arena.record_cells();
+        match self.pool {
+            Some(_) => cells * REFERENCE_WORDS * 8,
+            None => {
+                let of_values = bytes.saturating_sub(cells * BESIDE_VALUES);
+                of_values / self.copies * (self.copies - 1)
+            }
+        }
+    }
 }
 
 /// A record's cell.

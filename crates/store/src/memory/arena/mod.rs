@@ -90,6 +90,8 @@ pub(crate) struct Arena {
     accesses: OnceLock<AccessMarks>,
     /// Cells of the slabs of records, those for locks alone excepted.
     record_cells: AtomicUsize,
+    /// Bytes of these cells.
+    record_cell_bytes: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -174,6 +176,7 @@ impl Arena {
             marks: None,
             accesses: OnceLock::new(),
             record_cells: AtomicUsize::new(0),
+            record_cell_bytes: AtomicUsize::new(0),
         })
     }
 
@@ -252,10 +255,19 @@ impl Arena {
     /// Counts the cells of a slab that was taken, or that is taken no more.
     fn count_record_cells(&self, slab: Slab, is_taken: bool) {
         if slab.kind == Kind::Record as u8 {
-            let cells = if is_taken { slab.cells() } else { slab.cells().wrapping_neg() };
-            // Relaxed: a statistic.
-            self.record_cells.fetch_add(cells, Relaxed);
+            let add = |to: &AtomicUsize, count: usize| {
+                // Relaxed: a statistic. The sum wraps and comes right at once.
+                to.fetch_add(if is_taken { count } else { count.wrapping_neg() }, Relaxed);
+            };
+            add(&self.record_cells, slab.cells());
+            add(&self.record_cell_bytes, slab.cells_bytes());
         }
+    }
+
+    /// Number and bytes of the cells of all slabs of records, free cells included.
+    pub(crate) fn record_cells(&self) -> (usize, usize) {
+        // Relaxed: statistics.
+        (self.record_cells.load(Relaxed), self.record_cell_bytes.load(Relaxed))
     }
 
     /// What the table says of a slab; 0 if it has no such slab.
