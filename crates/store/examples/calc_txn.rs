@@ -10,10 +10,12 @@
 //! - `calc`: ten records are read and patched, as in the CALC microbenchmark;
 //! - `partial`: the same, and commits mark what they write, as for checkpoints of changes;
 //! - `none`: the same, without anything for checkpoints;
+//! - `cou`, `zigzag`, `ping-pong`, `hourglass`, `stored`: the same, with the cells of these schemes at rest;
 //! - `get`: one value of 100 bytes is read without a lock;
 //! - `set`: one value of 100 bytes is replaced.
 //!
-//! In all kinds but `none` every record carries a mark, as under a scheme that saves before-images.
+//! In `calc`, `partial`, `get` and `set` every record carries a mark, as under a scheme that saves
+//! before-images.
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 
 #[path = "../benches/calc/mod.rs"]
@@ -22,7 +24,7 @@ mod calc;
 use std::sync::Arc;
 use stillpoint_store::{
     CellRules, DirtyRule, KeySet, Mode, Procedure, Reuse, Slot, Stamp, StatusChanges, Store, Tx,
-    TxError,
+    TxError, WriteRule,
 };
 
 /// Reads or replaces one value.
@@ -65,6 +67,12 @@ fn run_one_key(store: &Arc<Store>, writes: bool, records: u64, transactions: u64
     }
 }
 
+/// Cells of several copies, or with a stable version.
+fn copies(copies: usize, write: WriteRule) -> CellRules {
+    let (status_changes, reuse) = (StatusChanges::InCapture, Reuse::OutsideOfCaptures);
+    CellRules { copies, write, status_changes, reuse, ..CellRules::IN_PLACE }
+}
+
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let kind = arguments.next().unwrap_or_else(|| "calc".to_owned());
@@ -81,18 +89,23 @@ fn main() {
             reuse: Reuse::WhenClean,
             ..CellRules::BEFORE_IMAGES
         },
+        "cou" => copies(2, WriteRule::KeepShadow),
+        "zigzag" => copies(2, WriteRule::SwitchCopies),
+        "ping-pong" => copies(4, WriteRule::WriteBoth),
+        "hourglass" => copies(2, WriteRule::AlternateCopies),
+        "stored" => copies(1, WriteRule::StoreStable),
         _ => CellRules::BEFORE_IMAGES,
     };
     let store = calc::filled(records, rules);
     match kind.as_str() {
-        "calc" | "partial" | "none" => {
+        "calc" | "partial" | "none" | "cou" | "zigzag" | "ping-pong" | "hourglass" | "stored" => {
             calc::run(&store, 1, records, transactions, batch as usize);
             let expected = transactions.div_ceil(batch) * batch * calc::KEYS_PER_TRANSACTION;
             assert_eq!(calc::sum(&store), expected);
         }
         "get" => run_one_key(&store, false, records, transactions, batch as usize),
         "set" => run_one_key(&store, true, records, transactions, batch as usize),
-        other => panic!("no kind {other}: calc, partial, none, get or set"),
+        other => panic!("no kind {other}: see the head of this file"),
     }
     println!("{transactions} transactions ({kind}) on {records} records in batches of {batch}");
 }

@@ -1,5 +1,7 @@
-//! The memory that a checkpoint scheme takes, beside one copy of each value.
+//! The memory that a checkpoint scheme takes, beside one copy of each value: how much it is, and what
+//! commits touch of it.
 
+use crate::rules::WriteRule;
 use crate::store::Store;
 
 /// Memory of the checkpoint scheme, in bytes. All of it counts against the memory limit. Before-images on
@@ -34,5 +36,30 @@ impl Store {
             marks_bytes: memory.arena.mark_bytes(),
             child_bytes: self.child_bytes().0,
         }
+    }
+
+    /// Prefetches what a commit reads and writes of a cell.
+    #[inline]
+    pub(crate) fn prefetch_to_commit(&self, number: u64) {
+        self.memory().arena.prefetch(number);
+        if self.memory().copies > 1 {
+            self.prefetch_copies_to_commit(number);
+        }
+    }
+
+    #[inline(never)]
+    fn prefetch_copies_to_commit(&self, number: u64) {
+        let copies = match self.rules().write {
+            // The shadow or the reference is written during captures alone.
+            WriteRule::KeepShadow | WriteRule::StoreStable
+                if !self.driver().now().is_capturing() =>
+            {
+                return;
+            }
+            // Copy 3 is that of scans.
+            WriteRule::WriteBoth => 3,
+            _ => self.memory().copies,
+        };
+        self.memory().prefetch_copies(number, copies);
     }
 }

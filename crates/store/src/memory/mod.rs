@@ -65,20 +65,23 @@ impl Memory {
         Ok(())
     }
 
-    /// Prefetches the first two cache lines of a cell, and the first kilobyte of a cell of several copies.
+    /// Prefetches the first two cache lines of a cell, and of a cell of several copies the first kilobyte.
     #[inline]
     pub(crate) fn prefetch(&self, number: u64) {
         self.arena.prefetch(number);
         if self.copies > 1 {
-            self.prefetch_copies(number);
+            self.prefetch_copies(number, self.copies);
         }
     }
 
+    /// Prefetches the lines of a cell behind the second one, as far as they have its first `copies` copies,
+    /// and up to the first kilobyte.
     #[inline(never)]
-    fn prefetch_copies(&self, number: u64) {
+    pub(crate) fn prefetch_copies(&self, number: u64, copies: usize) {
         const LINE_WORDS: usize = 8;
-        let lines = self.arena.cell(number).chunks(LINE_WORDS).take(1024 / 64).skip(2);
-        lines.for_each(|line| stillpoint_mem::prefetch(&line[0]));
+        let words = self.arena.cell(number);
+        let lines = words[..words.len() * copies / self.copies].chunks(LINE_WORDS);
+        lines.take(1024 / 64).skip(2).for_each(|line| stillpoint_mem::prefetch(&line[0]));
     }
 
     /// Counts one large value of `owner` as pinned by a checkpoint. The caller is inside a read

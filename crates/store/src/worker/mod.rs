@@ -284,7 +284,7 @@ impl Worker {
         for key in &mut *keys {
             if let Some(table) = tables.get(key.table) {
                 key.candidate = table.index.candidate(key.candidate, key.hash);
-                store.memory().prefetch(key.candidate);
+                store.prefetch_to_commit(key.candidate);
             }
         }
         store.memory().arena.prefetch_accesses(keys.iter().map(|key| key.candidate));
