@@ -123,11 +123,27 @@ const CHANGES: CellRules = CellRules {
     ..CellRules::BEFORE_IMAGES
 };
 
+/// What a model runs on.
+#[derive(Clone, Copy)]
+struct Setting {
+    rules: CellRules,
+    pool_bytes: usize,
+    /// What the committers do.
+    deeds: &'static [Action],
+}
+
+impl Setting {
+    const fn of(rules: CellRules) -> Self {
+        Self { rules, pool_bytes: STABLE_POOL_BYTES, deeds: &DEEDS }
+    }
+}
+
 #[derive(Clone)]
 struct World {
     store: Arc<Store>,
     history: Arc<History>,
     bug: Option<Bug>,
+    deeds: &'static [Action],
     /// State at the last published checkpoint, where checkpoints may be of changes.
     published: Arc<Mutex<Option<State>>>,
     /// Whether the last checkpoint was published.
@@ -141,7 +157,8 @@ struct World {
 static REUSED_SLABS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
 impl World {
-    fn new((rules, pool_bytes): (CellRules, usize), bug: Option<Bug>) -> Self {
+    fn new(setting: Setting, bug: Option<Bug>) -> Self {
+        let Setting { rules, pool_bytes, deeds } = setting;
         let config = StoreConfig {
             max_memory_bytes: 1 << 20,
             workers: 6,
@@ -155,6 +172,7 @@ impl World {
             store: Arc::new(store),
             history: Arc::default(),
             bug,
+            deeds,
             published: Arc::default(),
             is_settled: Arc::default(),
             slabs: Arc::default(),
@@ -244,6 +262,11 @@ enum Action {
     LockOnly,
 }
 
+/// Values grow to blocks, and shrink again.
+const GROWS: [Action; 2] = [Action::PutLarge, Action::Put];
+/// Keys come and go.
+const DELETES: [Action; 2] = [Action::Delete, Action::Put];
+
 const DEEDS: [Action; 10] = [
     Action::Put,
     Action::PutLonger,
@@ -295,7 +318,7 @@ fn commit(world: &World, number: u8) {
         let mut worker = world.worker(number);
         for turn in 0..TRANSACTIONS {
             let tag = 1 + number * 2 * TRANSACTIONS + life * TRANSACTIONS + turn;
-            let deed = || DEEDS[thread_rng().gen_range(0..DEEDS.len())];
+            let deed = || world.deeds[thread_rng().gen_range(0..world.deeds.len())];
             let key = thread_rng().gen_range(0..KEYS);
             let deeds = [(key, deed()), ((key + 1) % KEYS, deed())];
             let count = thread_rng().gen_range(1..=2);
@@ -507,8 +530,8 @@ fn takes_changes(world: &World) -> bool {
     world.store.rules().dirty == DirtyRule::ByEpoch
 }
 
-fn model(rules: (CellRules, usize), bug: Option<Bug>) {
-    let world = World::new(rules, bug);
+fn model(setting: Setting, bug: Option<Bug>) {
+    let world = World::new(setting, bug);
     if let Some(bug) = bug {
         world.store.driver().plant(bug);
     }
@@ -535,16 +558,16 @@ fn model(rules: (CellRules, usize), bug: Option<Bug>) {
 }
 
 fn explore(scheduler: impl Scheduler + 'static, rules: CellRules, bug: Option<Bug>) {
-    explore_with(scheduler, (rules, STABLE_POOL_BYTES), bug);
+    explore_with(scheduler, Setting::of(rules), bug);
 }
 
-fn explore_with(scheduler: impl Scheduler + 'static, rules: (CellRules, usize), bug: Option<Bug>) {
+fn explore_with(scheduler: impl Scheduler + 'static, setting: Setting, bug: Option<Bug>) {
     let mut config = shuttle::Config::new();
     config.stack_size = 1 << 17;
     if bug.is_some() {
         config.failure_persistence = FailurePersistence::None;
     }
-    Runner::new(scheduler, config).run(move || model(rules, bug));
+    Runner::new(scheduler, config).run(move || model(setting, bug));
 }
 
 #[test]
@@ -611,7 +634,7 @@ fn a_checkpoint_has_the_stable_versions_of_overwritten_values() {
 #[test]
 fn a_commit_beyond_the_pool_is_not_captured() {
     for rules in [STORED, STORED_OF_CHANGES] {
-        let small = (rules, SMALL_POOL_BYTES);
+        let small = Setting { pool_bytes: SMALL_POOL_BYTES, ..Setting::of(rules) };
         explore_with(RandomScheduler::new(SCHEDULES_FEW), small, None);
         explore_with(PctScheduler::new(4, SCHEDULES_FEW), small, None);
     }
@@ -686,19 +709,26 @@ fn every_planted_bug_is_seen() {
     for rules in [STORED, CHANGES, SWITCHED_OF_CHANGES, COPIES_OF_CHANGES, COPIES, MERGED] {
         assert!(is_seen(Bug::StatusLost, rules), "a lost status was not seen with {rules:?}");
     }
+    // A copier meets a writer whose value grows to blocks, and one that deletes the key.
+    for rules in [COPIES, COPIES_OF_CHANGES, COPIES_ALONGSIDE] {
+        for deeds in [&GROWS, &DELETES] {
+            let met = is_seen_in(Bug::CopyNotAwaited, Setting { deeds, ..Setting::of(rules) });
+            assert!(met, "a copy that is not awaited was not seen with {rules:?}, {deeds:?}");
+        }
+    }
     for rules in [STORED, STORED_OF_CHANGES] {
-        let small = (rules, SMALL_POOL_BYTES);
+        let small = Setting { pool_bytes: SMALL_POOL_BYTES, ..Setting::of(rules) };
         assert!(is_seen_in(Bug::ExceededUnclaimed, small), "not seen beyond the pool: {rules:?}");
     }
 }
 
 fn is_seen(bug: Bug, rules: CellRules) -> bool {
-    is_seen_in(bug, (rules, STABLE_POOL_BYTES))
+    is_seen_in(bug, Setting::of(rules))
 }
 
-fn is_seen_in(bug: Bug, rules: (CellRules, usize)) -> bool {
+fn is_seen_in(bug: Bug, setting: Setting) -> bool {
     let explored = catch_unwind(AssertUnwindSafe(|| {
-        explore_with(RandomScheduler::new(SCHEDULES_PLANTED), rules, Some(bug));
+        explore_with(RandomScheduler::new(SCHEDULES_PLANTED), setting, Some(bug));
     }));
     explored.is_err()
 }
