@@ -201,16 +201,10 @@ impl Worker {
                 let end = self.ends[at];
                 let large_bytes = || self.large_bytes(first..end);
                 if batch.begins(next + at, &large_bytes) {
-                    let result = loop {
-                        // One place calls this, so it is inlined.
-                        let result = self.run_declared(first..end, batch, next + at);
-                        if !self.local.runs_again(&result) {
-                            break result;
-                        }
-                        if let Err(error) = self.load_between_runs() {
-                            break Err(error);
-                        }
-                    };
+                    let mut result = self.run_declared(first..end, batch, next + at);
+                    if self.local.runs_again(&result) {
+                        result = self.run_loaded(first..end, batch, next + at);
+                    }
                     batch.ended(next + at, result);
                 }
                 first = end;
@@ -316,6 +310,26 @@ impl Worker {
         keys.filter_map(large).sum()
     }
 
+    /// Runs a transaction of a batch that has missed a record, until it misses none. In a call of its own, so
+    /// that the first run is inlined.
+    #[cold]
+    fn run_loaded<B: Batch + ?Sized>(
+        &mut self,
+        keys: std::ops::Range<usize>,
+        batch: &mut B,
+        index: usize,
+    ) -> Result<Option<Stamp>, TxError> {
+        loop {
+            self.load_between_runs()?;
+            let result = self.run_declared(keys.clone(), batch, index);
+            if !self.local.runs_again(&result) {
+                return result;
+            }
+        }
+    }
+
+    // Always inlined: once for the first runs, once for the others.
+    #[inline(always)]
     fn run_declared<B: Batch + ?Sized>(
         &mut self,
         keys: std::ops::Range<usize>,
@@ -348,8 +362,12 @@ impl Worker {
             return Err(error);
         }
         let ran = batch.run(index, &mut Tx::new(transaction, local));
-        // Whatever the run has made of that.
-        let ran = if local.has_missed() { Err(TxError::NotLoaded) } else { ran };
+        if local.has_missed() {
+            // Whatever the run has made of that.
+            transaction.roll_back(local);
+            transaction.keys.truncate(declared);
+            return Err(TxError::NotLoaded);
+        }
         let ended = ran.and_then(|()| transaction.commit(local, log));
         if ended.is_err() {
             transaction.roll_back(local);
