@@ -143,6 +143,10 @@ impl HeldLocks {
         let may_end_soon = name.is_stretch() && is_spinning;
         let waits = may_end_soon || self.discipline.may_wait_for(self.priority, by, is_spinning);
         if !waits || !may_wait() {
+            if mode == Mode::Write && backoff.turns() > 0 {
+                // The sharers may stay for minutes, and others share the word meanwhile.
+                lock_word::await_no_longer(table.word(name));
+            }
             return Err(TxError::Conflict);
         }
         if mode == Mode::Write {

@@ -168,6 +168,8 @@ impl LockTable {
             let mut backoff = Backoff::new();
             while lock_word::try_exclusive(word, Priority::DECLARED).is_err() {
                 if !may_wait() {
+                    // The holder may keep the word for minutes, and others share it meanwhile.
+                    lock_word::await_no_longer(word);
                     self.words().take(taken).for_each(lock_word::release_exclusive);
                     return false;
                 }
@@ -193,5 +195,30 @@ impl LockTable {
             free
         };
         self.words().all(is_free)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::cell::Cell;
+
+    use stillpoint_txn::Mode;
+
+    use super::*;
+    use crate::held::HeldLocks;
+
+    /// While an open transaction shares a word, who wants the word alone gives up. Others go on to share it.
+    #[test]
+    fn who_gives_up_on_a_word_holds_up_nobody() {
+        let table = LockTable::new(1, 1);
+        let name = table.key(1 << 63);
+        let share = || lock_word::try_shared(table.word(name), Priority::DECLARED);
+        let turns = Cell::new(0);
+        let may_wait = || turns.replace(turns.get() + 1) % 4 < 3;
+        assert!(share().is_ok());
+        assert!(!table.lock_all(&may_wait), "a word is held");
+        assert!(share().is_ok(), "who empties the tables has given up");
+        let taken = HeldLocks::new().take(&table, name, Mode::Write, &may_wait);
+        assert!(taken.is_err() && share().is_ok(), "a writer has given up: {taken:?}");
     }
 }

@@ -165,6 +165,10 @@ impl Waits<'_> {
         let may_wait = self.discipline.may_wait_for(self.priority, by, backoff.is_spinning())
             || (by == Priority::DECLARED && backoff.turns() < DECLARED_TURNS);
         if !may_wait || !(self.may_wait)() {
+            if take != Take::Share && backoff.turns() > 0 {
+                // The sharers may stay for minutes, and others share the lock meanwhile.
+                lock_word::await_no_longer(word);
+            }
             return Err(TxError::Conflict);
         }
         if take != Take::Share {
@@ -694,4 +698,24 @@ fn purge(table: &Table, proxy: &Proxy, priority: Priority) {
         lock_word::release_exclusive(&proxy.gap);
     }
     lock_word::release_exclusive(&proxy.lock);
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// While an open transaction shares a lock, a writer gives up. Others go on to share the lock.
+    #[test]
+    fn who_gives_up_on_a_lock_holds_up_nobody() {
+        let word = AtomicU64::new(lock_word::free(0, 0));
+        let turns = Cell::new(0);
+        let may_wait = || turns.replace(turns.get() + 1) < 3;
+        let (priority, discipline) = (Priority::DECLARED, Discipline::Declared);
+        let waits = Waits { priority, discipline, may_wait: &may_wait };
+        assert!(waits.attempt(&word, Take::Share).is_ok());
+        assert!(waits.take(&word, Take::Exclusive).is_err(), "the lock is shared");
+        assert!(waits.attempt(&word, Take::Share).is_ok());
+    }
 }
