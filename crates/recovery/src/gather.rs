@@ -100,6 +100,9 @@ pub(crate) fn enter_replayed(
         entered.map_err(apply)?;
     }
     store.driver().read_sections().wait_grace_period();
+    if !is_over() {
+        store.note_replayed();
+    }
     Ok(())
 }
 

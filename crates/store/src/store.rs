@@ -200,6 +200,14 @@ impl Store {
         }
     }
 
+    /// Notes that every key with writes that wait has a cell, and that nobody is about to make another one.
+    /// From then on nobody reads those writes, and the logs need not be held for them.
+    pub fn note_replayed(&self) {
+        if let Some(unentered) = self.unloaded.unentered() {
+            unentered.pending.note_all_entered();
+        }
+    }
+
     /// Sets the bytes of memory that are kept for records that are not loaded yet.
     pub fn reserve_for_load(&self, bytes: usize) {
         self.unloaded.reserve(bytes);

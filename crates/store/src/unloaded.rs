@@ -145,7 +145,7 @@ impl Unentered {
             return Ok(None);
         }
         let writes = self.pending.of_key(of, (hash, key));
-        let found = match writes.stand_alone() {
+        let found = match writes.stand_alone()? {
             Some(true) => None,
             _ if !self.records.reads_for(hash) => None,
             _ => self.records.find(table, generation, hash, key, beside)?,
@@ -237,8 +237,9 @@ impl Unloaded {
     pub(crate) fn reads_for(&self, (table, generation): (TableId, u32), of: (u64, &[u8])) -> bool {
         let reads = |from: &Arc<Unentered>| {
             from.records.may_have(table, generation)
-                && from.records.reads_for(of.0)
-                && !from.pending.is_known_alone((table, generation), of)
+                && (from.pending.reads_for(of.0)
+                    || from.records.reads_for(of.0)
+                        && !from.pending.is_known_alone((table, generation), of))
         };
         self.is_loading() && self.unentered.read().as_ref().is_some_and(reads)
     }

@@ -4,9 +4,9 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stillpoint_format::DecodeError;
 use stillpoint_format::ident::{HEADER_BYTES, StoreId};
 use stillpoint_format::log::{Batch, BatchReader, EndCause, SegmentEnd, SegmentHeader, Step};
+use stillpoint_format::{DecodeCause, DecodeError};
 use stillpoint_io::{AlignedBuf, Caching, Disk, DiskFile, OpenMode};
 
 use super::error::ScanError;
@@ -33,17 +33,46 @@ pub(crate) struct SegmentFile {
     file: Arc<dyn DiskFile>,
 }
 
-/// Bytes of a window that a receiver of writes may keep.
-const KEPT_WINDOW_BYTES: usize = 4 << 20;
-/// Bytes that are read at once into such a window. They are decoded from a cache of the processor.
-const STEP_BYTES: usize = 512 << 10;
+/// Bytes of a window whose writes are noted. They are decoded from a cache of the processor.
+const NOTED_WINDOW_BYTES: usize = 128 << 10;
 
 /// What a walk through the windows of a segment comes to.
 pub(crate) enum InWindow<'a> {
     /// A batch, with its place, and the window that has its bytes.
     Batch(&'a Batch<'a>, &'a LogOffset, &'a [u8]),
-    /// The end of a window, whose bytes may be taken.
-    End(&'a mut AlignedBuf),
+    /// The end of a window, which this function describes.
+    End(&'a dyn Fn() -> LogWindow),
+}
+
+/// A part of a log that was read. It can be read again as long as the segment is held.
+#[derive(Debug)]
+pub struct LogWindow {
+    file: SegmentFile,
+    offset: u64,
+    len: usize,
+    crc: u32,
+}
+
+impl LogWindow {
+    /// Bytes of the window, up to the end of its last valid batch.
+    pub fn bytes(&self) -> usize {
+        self.len
+    }
+
+    /// Reads the window again.
+    ///
+    /// # Errors
+    /// The bytes have changed, or the disk refuses.
+    pub fn read(&self) -> Result<AlignedBuf, ScanError> {
+        let Self { file, offset, len, crc } = self;
+        let mut bytes = AlignedBuf::zeroed(*len);
+        let read = file.file.read_at(&mut bytes, *offset)?;
+        if read == *len && file.header.identity().checksum(*offset, &bytes) == *crc {
+            return Ok(bytes);
+        }
+        let cause = DecodeCause::Inconsistent("bytes that have changed since the start");
+        Err(file.malformed(DecodeError { what: "log window", offset: *offset, cause }))
+    }
 }
 
 /// Bytes of a segment from some offset on.
@@ -159,54 +188,45 @@ impl SegmentFile {
         }
     }
 
-    /// As [`walk`](Self::walk), in windows that the visitor may keep. Each window ends, also the one in which
-    /// the visitor breaks. An error ends the walk at once.
+    /// As [`walk`](Self::walk), in windows of which the visitor learns the end, also if the visitor breaks.
+    /// An error ends the walk at once.
     pub(crate) fn walk_windows(
         &self,
         from: LogOffset,
         mut visit: impl FnMut(InWindow<'_>) -> Result<ControlFlow<()>, ScanError>,
     ) -> Result<(LogOffset, Option<EndCause>), ScanError> {
-        let mut window = AlignedBuf::new();
-        let (mut at, mut len) = (from, KEPT_WINDOW_BYTES);
+        let mut buffer = ReadBuffer::default();
+        let (mut at, mut wanted) = (from, NOTED_WINDOW_BYTES);
         loop {
-            let (begin, mut filled, mut is_cut_off) = (at.offset, 0, false);
-            let left = usize::try_from(self.bytes.saturating_sub(begin)).unwrap_or(usize::MAX);
-            if window.len() < len.min(left) {
-                window = AlignedBuf::zeroed(len.min(left));
-            }
+            self.fill(&mut buffer, at.offset, wanted)?;
+            let offset = at.offset;
             let end = loop {
-                let rest = &window[(at.offset - begin) as usize..filled];
+                let rest = &buffer.bytes[(at.offset - offset) as usize..];
                 let step =
                     BatchReader::window(&self.header, rest, at.offset, at.number, at.last_gsn)
                         .next_batch();
                 match step {
                     Step::Batch(batch) => {
-                        if visit(InWindow::Batch(&batch, &at, &window))?.is_break() {
-                            let _ = visit(InWindow::End(&mut window))?;
-                            return Ok((at, None));
+                        if visit(InWindow::Batch(&batch, &at, &buffer.bytes))?.is_break() {
+                            break None;
                         }
                         at = after(&batch);
                     }
-                    Step::End(end) => {
-                        let more = self.more(&end, begin + filled as u64);
-                        let most = len.min(left);
-                        let Some(more) = more.filter(|_| filled < most) else { break end };
-                        let wanted = STEP_BYTES.max(more).min(most - filled);
-                        let part = &mut window[filled..filled + wanted];
-                        match self.file.read_at(part, begin + filled as u64)? {
-                            0 => {
-                                is_cut_off = true;
-                                break end;
-                            }
-                            read => filled += read,
-                        }
-                    }
+                    Step::End(end) => break Some(end),
                 }
             };
-            let _ = visit(InWindow::End(&mut window))?;
-            match self.more(&end, begin + filled as u64) {
-                Some(needed) if !is_cut_off => len = KEPT_WINDOW_BYTES.max(needed),
-                _ => return Ok((at, Some(end.cause))),
+            let bytes = &buffer.bytes[..(at.offset - offset) as usize];
+            let describe = || LogWindow {
+                file: self.clone(),
+                offset,
+                len: bytes.len(),
+                crc: self.header.identity().checksum(offset, bytes),
+            };
+            let _ = visit(InWindow::End(&describe))?;
+            let Some(end) = end else { return Ok((at, None)) };
+            match self.more(&end, offset + buffer.bytes.len() as u64) {
+                Some(needed) => wanted = NOTED_WINDOW_BYTES.max(needed),
+                None => return Ok((at, Some(end.cause))),
             }
         }
     }

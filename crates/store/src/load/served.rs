@@ -15,7 +15,7 @@ use crate::load::{ALL_CLOSED, KeyImage, Loader};
 use crate::memory::arena::Allowance;
 use crate::table::Table;
 use crate::unloaded::WholeValue;
-use crate::unloaded::pending::{PARTITIONS, Pending, Resolved, WaitingKey};
+use crate::unloaded::pending::{PARTITIONS, Pending, Resolved, WaitingError, WaitingKey};
 
 /// Keys whose index lines are prefetched together.
 const BATCH: usize = 32;
@@ -60,7 +60,8 @@ impl Loader {
         records: impl Iterator<Item = KeyImage<'a>> + Clone,
         hidden: &mut [bool],
     ) -> Result<(), TxError> {
-        let unentered = self.unentered.clone().filter(|from| !from.pending.is_empty());
+        let waits = |pending: &Pending| !pending.is_empty() && !pending.are_all_entered();
+        let unentered = self.unentered.clone().filter(|from| waits(&from.pending));
         let Some(unentered) = unentered else {
             return self.load_unless_hidden(table, records.zip(hidden.iter().copied()));
         };
@@ -159,7 +160,7 @@ impl Loader {
             if is_over() {
                 break;
             }
-            for WaitingKey { hash, table, key } in unentered.pending.keys_of(partition) {
+            for WaitingKey { hash, table, key } in self.keys_of(&unentered.pending, partition)? {
                 let loaded = self.local.load_replayed(table, (hash, key));
                 loaded.map_err(|error| (table.0, error))?;
             }
@@ -186,7 +187,12 @@ impl Loader {
         let pending = &unentered.pending;
         for partition in (share.0..PARTITIONS).step_by(share.1) {
             mutant!(LoadForgetsNewKeys => continue);
-            for keys in pending.keys_of(partition).chunks(BATCH) {
+            let keys = match self.keys_of(pending, partition) {
+                // A checkpoint has all of them, and has given their logs up.
+                _ if pending.are_all_entered() => break,
+                keys => keys?,
+            };
+            for keys in keys.chunks(BATCH) {
                 // Nobody empties a table inside of this section.
                 self.local.enter();
                 let entered = self.load_keys(pending, keys);
@@ -198,6 +204,19 @@ impl Loader {
             }
         }
         Ok(None)
+    }
+
+    /// The keys of a partition whose writes count, but those that are known to have a cell.
+    fn keys_of<'k>(
+        &self,
+        pending: &'k Pending,
+        partition: usize,
+    ) -> Result<Vec<WaitingKey<'k>>, (TableId, TxError)> {
+        let counts = |(id, generation): (TableId, u32)| {
+            self.local.tables.get(id).is_some_and(|now| now.generation == generation)
+        };
+        let keys = pending.keys_of(partition, counts);
+        keys.map_err(|unreadable| (TableId(0), TxError::Unreadable(unreadable)))
     }
 
     /// Loads those of these keys that have no cell. Returns a key without a base.
@@ -227,8 +246,12 @@ impl Loader {
             }
             value.clear();
             match pending.of_key(of.table, (of.hash, of.key)).apply(None, &mut value) {
-                Err(_) => {
+                Err(WaitingError::Misfit(_)) => {
                     loaded = Ok(Some(of.key));
+                    break;
+                }
+                Err(WaitingError::Log(unreadable)) => {
+                    loaded = Err((table.id, TxError::Unreadable(unreadable)));
                     break;
                 }
                 Ok(None) => {}

@@ -4,23 +4,27 @@
 //! logs: each thread reads windows, notes where a write lies ─▶ partitions by hash, in no order
 //!   ─▶ once a partition is sorted: by hash and gsn ─▶ all writes of a key, in their order
 //! ```
-//! The bytes of the logs stay in memory as they were read. Who reads them only appends, and so touches
-//! memory in sequence. Once the store is served, nobody changes any of this but the order of a partition.
-//! Threads of the load sort. Who looks for one key before searches the whole partition: nobody waits for a
+//! What is noted of a write is small. The window with its bytes is read again when somebody first needs it,
+//! and stays in memory then. So a start touches little new memory before it serves. Once the store is
+//! served, nobody changes any of this but the order of a partition. Threads of the load sort. Who looks for one key before searches the whole partition: nobody waits for a
 //! thread that sorts. All of them get the same. The memory goes when the load has settled.
 
 use std::borrow::Cow;
+use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use stillpoint_format::Label;
 use stillpoint_format::log::{Write, WriteIter, WriteOp};
 use stillpoint_io::AlignedBuf;
-use stillpoint_sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use stillpoint_sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use stillpoint_sync::{RwLock, mutant, planted};
 use stillpoint_txn::TableId;
 
-use super::WholeValue;
+use super::{UnreadableRecord, WholeValue};
 
 /// Bits of the hash that choose a partition.
 const PARTITIONS_LOG2: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 11 };
@@ -46,6 +50,45 @@ pub struct PatchWithoutBase {
 
 fn partition_of(hash: u64) -> usize {
     ((hash >> 1) >> (63 - PARTITIONS_LOG2)) as usize
+}
+
+/// A part of a log with writes that wait, which can be read again.
+pub trait WindowSource: Debug + Send + Sync {
+    /// Bytes of the part.
+    fn bytes(&self) -> usize;
+
+    /// Reads the part.
+    ///
+    /// # Errors
+    /// The bytes have changed, or the disk refuses.
+    fn read(&self) -> Result<AlignedBuf, UnreadableRecord>;
+}
+
+/// A window, and its bytes once somebody has needed them.
+#[derive(Debug)]
+struct Window {
+    source: Box<dyn WindowSource>,
+    bytes: OnceLock<AlignedBuf>,
+}
+
+impl Window {
+    fn bytes(&self) -> Result<&[u8], UnreadableRecord> {
+        if let Some(bytes) = self.bytes.get() {
+            return Ok(bytes);
+        }
+        // Two threads may read it. Nobody waits for the other.
+        let read = self.source.read()?;
+        Ok(self.bytes.get_or_init(|| read))
+    }
+}
+
+/// Why the writes of a key cannot be applied.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WaitingError {
+    #[error(transparent)]
+    Misfit(#[from] PatchWithoutBase),
+    #[error("{0}")]
+    Log(UnreadableRecord),
 }
 
 /// Where a write lies, and what puts it into order.
@@ -85,7 +128,7 @@ impl Chunks {
 pub struct WaitingWrites {
     partitions: Vec<Chunks>,
     /// The windows with writes, and their numbers, which no other thread has.
-    windows: Vec<(u32, AlignedBuf)>,
+    windows: Vec<(u32, Box<dyn WindowSource>)>,
     next_window: Arc<AtomicU32>,
     /// Number of the present window, if it has a write.
     window: Option<u32>,
@@ -127,11 +170,12 @@ impl WaitingWrites {
         chunks.last.push(WriteLocation { hash, gsn, window, at, generation, table });
     }
 
-    /// Ends the present window of a log. Takes its bytes, if they have a write.
-    pub fn end_window(&mut self, bytes: &mut AlignedBuf) {
+    /// Ends the present window of a log. Asks for its source if it has a write.
+    pub fn end_window(&mut self, source: impl FnOnce() -> Box<dyn WindowSource>) {
         if let Some(number) = self.window.take() {
-            self.bytes += bytes.capacity();
-            self.windows.push((number, std::mem::take(bytes)));
+            let source = source();
+            self.bytes += source.bytes();
+            self.windows.push((number, source));
         }
     }
 
@@ -144,15 +188,31 @@ impl WaitingWrites {
         table: (TableId, u32),
         encoded: &[u8],
     ) {
-        let mut window = AlignedBuf::new();
-        window.extend_from_slice(encoded);
         self.push(hash, gsn, table, 0);
-        self.end_window(&mut window);
+        self.end_window(|| Box::new(InMemory(encoded.to_vec())));
     }
 
-    /// Bytes of memory.
+    /// Bytes of memory, those of the windows included.
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+}
+
+/// A window of a test.
+#[cfg(test)]
+#[derive(Debug)]
+struct InMemory(Vec<u8>);
+
+#[cfg(test)]
+impl WindowSource for InMemory {
+    fn bytes(&self) -> usize {
+        self.0.len()
+    }
+
+    fn read(&self) -> Result<AlignedBuf, UnreadableRecord> {
+        let mut bytes = AlignedBuf::new();
+        bytes.extend_from_slice(&self.0);
+        Ok(bytes)
     }
 }
 
@@ -296,19 +356,28 @@ pub(crate) struct KeyWrites<'a> {
 
 impl KeyWrites<'_> {
     /// The writes, each with its gsn.
-    fn iter(&self) -> impl Iterator<Item = (u64, WriteOp<'_>)> {
-        self.of_hash.iter().filter_map(|place| {
-            let write = self.pending.write_at(place);
-            let is_its =
-                (TableId(write.table), write.generation) == self.table && write.key == self.key;
-            is_its.then_some((place.gsn, write.op))
+    fn iter(&self) -> impl Iterator<Item = Result<(u64, WriteOp<'_>), UnreadableRecord>> {
+        self.of_hash.iter().filter_map(|place| match self.pending.write_at(place) {
+            Ok(write) => {
+                let is_its =
+                    (TableId(write.table), write.generation) == self.table && write.key == self.key;
+                is_its.then_some(Ok((place.gsn, write.op)))
+            }
+            Err(unreadable) => Some(Err(unreadable)),
         })
     }
 
     /// Whether they need no record of a checkpoint. `None` if no write of the key waits.
-    pub(crate) fn stand_alone(&self) -> Option<bool> {
-        let is_whole = |op: &WriteOp<'_>| matches!(op, WriteOp::Put { .. } | WriteOp::Delete);
-        self.iter().map(|(_, op)| is_whole(&op)).reduce(|one, next| one || next)
+    ///
+    /// # Errors
+    /// A log cannot be read.
+    pub(crate) fn stand_alone(&self) -> Result<Option<bool>, UnreadableRecord> {
+        let mut alone = None;
+        for write in self.iter() {
+            let is_whole = matches!(write?.1, WriteOp::Put { .. } | WriteOp::Delete);
+            alone = Some(alone == Some(true) || is_whole);
+        }
+        Ok(alone)
     }
 
     /// The number of writes with such a hash, whoever's they are.
@@ -320,33 +389,41 @@ impl KeyWrites<'_> {
     /// if no write of the key waits.
     ///
     /// # Errors
-    /// They do not fit the record.
+    /// They do not fit the record, or a log cannot be read. Leaves `out` alone.
     pub(crate) fn apply(
         &self,
         base: Option<(Label, &[u8])>,
         out: &mut Vec<u8>,
-    ) -> Result<Option<Resolved>, PatchWithoutBase> {
+    ) -> Result<Option<Resolved>, WaitingError> {
         let mut writes = self.iter().peekable();
         if writes.peek().is_none() {
             return Ok(None);
         }
         let mut making = Making::new(base, out);
-        for (gsn, op) in writes {
-            making.gsn = gsn;
-            making.writes += 1;
-            making.apply(op);
+        for write in writes {
+            match write {
+                Ok((gsn, op)) => {
+                    making.gsn = gsn;
+                    making.writes += 1;
+                    making.apply(op);
+                }
+                Err(unreadable) => {
+                    making.give_up();
+                    return Err(WaitingError::Log(unreadable));
+                }
+            }
         }
-        making.end().map(Some)
+        Ok(Some(making.end()?))
     }
 
     /// What the key has after them. Without a write, what its record has; `None` without a record, too.
     ///
     /// # Errors
-    /// They do not fit the record.
+    /// As [`apply`](Self::apply).
     pub(crate) fn whole<'b>(
         &self,
         base: Option<(Label, &'b [u8])>,
-    ) -> Result<Option<WholeValue<'b>>, PatchWithoutBase> {
+    ) -> Result<Option<WholeValue<'b>>, WaitingError> {
         let mut value = Vec::new();
         Ok(match self.apply(base, &mut value)? {
             Some(Resolved { label, gsn, .. }) => Some(WholeValue {
@@ -368,9 +445,11 @@ impl KeyWrites<'_> {
 pub(crate) struct Pending {
     /// Empty if no write waits.
     partitions: Box<[Partition]>,
-    /// The bytes of the logs that have the writes.
-    windows: Box<[AlignedBuf]>,
+    /// The parts of the logs that have the writes, by their numbers.
+    windows: Box<[Option<Window>]>,
     bytes: AtomicUsize,
+    /// Whether every key with a write has a cell.
+    all_entered: AtomicBool,
 }
 
 impl Pending {
@@ -390,15 +469,27 @@ impl Pending {
                 partition.extend(full);
                 partition.extend(Some(last).filter(|last| !last.is_empty()));
             }
-            for (number, window) in writes.windows {
-                windows[number as usize] = window;
+            for (number, source) in writes.windows {
+                windows[number as usize] = Some(Window { source, bytes: OnceLock::new() });
             }
         }
         Self {
             partitions: partitions.into_iter().map(Partition::new).collect(),
             windows: windows.into(),
             bytes: AtomicUsize::new(bytes),
+            all_entered: AtomicBool::new(false),
         }
+    }
+
+    /// Notes that every key with a write has a cell. From then on no window need be readable.
+    pub(crate) fn note_all_entered(&self) {
+        // Release: partner of the Acquire in `are_all_entered`.
+        self.all_entered.store(true, Release);
+    }
+
+    pub(crate) fn are_all_entered(&self) -> bool {
+        // Acquire: partner of the Release in `note_all_entered`.
+        self.all_entered.load(Acquire)
     }
 
     /// Whether no write waits at all.
@@ -443,11 +534,22 @@ impl Pending {
         }
     }
 
-    fn write_at(&self, place: &WriteLocation) -> Write<'_> {
+    fn window(&self, place: &WriteLocation) -> &Window {
+        self.windows[place.window as usize].as_ref().expect("it was noted with its writes")
+    }
+
+    fn write_at(&self, place: &WriteLocation) -> Result<Write<'_>, UnreadableRecord> {
+        let bytes = self.window(place).bytes()?;
         let of = (place.table, place.generation);
-        let bytes = &self.windows[place.window as usize][place.at as usize..];
-        let write = WriteIter::behind(of, bytes).next();
-        write.and_then(Result::ok).expect("the start has decoded it")
+        let write = WriteIter::behind(of, &bytes[place.at as usize..]).next();
+        Ok(write.and_then(Result::ok).expect("the start has decoded the same bytes"))
+    }
+
+    /// Whether to look for the writes of keys with such a hash reads from a disk.
+    pub(crate) fn reads_for(&self, hash: u64) -> bool {
+        let is_read = |place: &WriteLocation| self.window(place).bytes.get().is_some();
+        let partition = self.partitions.get(partition_of(hash));
+        partition.is_some_and(|of| !of.of_hash(hash).iter().all(is_read))
     }
 
     /// Whether writes of a key with this hash may wait. Searches no writes that are not sorted.
@@ -477,7 +579,9 @@ impl Pending {
     /// Whether the writes of a key need no record of a checkpoint, as far as this is known without a
     /// search.
     pub(crate) fn is_known_alone(&self, table: (TableId, u32), of: (u64, &[u8])) -> bool {
-        self.is_sorted(of.0) && self.of_key(table, of).stand_alone() == Some(true)
+        self.is_sorted(of.0)
+            && !self.reads_for(of.0)
+            && matches!(self.of_key(table, of).stand_alone(), Ok(Some(true)))
     }
 
     /// Prefetches what leads to the writes of a hash. Then [`prefetch_places`](Self::prefetch_places) and
@@ -501,7 +605,9 @@ impl Pending {
     pub(crate) fn prefetch_writes(&self, hash: u64) {
         let Some(order) = self.sorted(partition_of(hash)) else { return };
         for place in order.of_hash(hash).iter().take(PREFETCHED_WRITES) {
-            let bytes = &self.windows[place.window as usize][place.at as usize..];
+            // Who applies the write tells an error.
+            let Ok(bytes) = self.window(place).bytes() else { return };
+            let bytes = &bytes[place.at as usize..];
             // The key and its change are at most in two lines, as a rule.
             stillpoint_mem::prefetch(&bytes[0]);
             if let Some(next) = bytes.get(64) {
@@ -517,22 +623,30 @@ impl Pending {
         }
     }
 
-    /// The keys of a partition, each once, but those that are [entered](Self::note_entered).
-    pub(crate) fn keys_of(&self, number: usize) -> Vec<WaitingKey<'_>> {
-        let Some(order) = self.sorted(number) else { return Vec::new() };
+    /// The keys of a partition, each once, of generations of tables that count. Leaves out those that are
+    /// [entered](Self::note_entered).
+    ///
+    /// # Errors
+    /// A log cannot be read.
+    pub(crate) fn keys_of(
+        &self,
+        number: usize,
+        counts: impl Fn((TableId, u32)) -> bool,
+    ) -> Result<Vec<WaitingKey<'_>>, UnreadableRecord> {
+        let Some(order) = self.sorted(number) else { return Ok(Vec::new()) };
         let mut keys: Vec<WaitingKey<'_>> = Vec::new();
         for (at, place) in order.places.iter().enumerate() {
-            if order.is_entered(at) {
+            let table = (TableId(place.table), place.generation);
+            if order.is_entered(at) || !counts(table) {
                 continue;
             }
-            let table = (TableId(place.table), place.generation);
-            let of = WaitingKey { hash: place.hash, table, key: self.write_at(place).key };
+            let of = WaitingKey { hash: place.hash, table, key: self.write_at(place)?.key };
             let mut same_hash = keys.iter().rev().take_while(|earlier| earlier.hash == of.hash);
             if same_hash.all(|one| (one.table, one.key) != (of.table, of.key)) {
                 keys.push(of);
             }
         }
-        keys
+        Ok(keys)
     }
 }
 
@@ -610,6 +724,10 @@ impl<'a> Making<'a> {
 
     fn misfit(&mut self, offset: usize, len: usize) {
         self.wrong.get_or_insert(PatchWithoutBase { offset, len });
+    }
+
+    fn give_up(self) {
+        self.out.truncate(self.start);
     }
 
     fn end(self) -> Result<Resolved, PatchWithoutBase> {
