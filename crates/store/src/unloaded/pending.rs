@@ -6,8 +6,9 @@
 //! ```
 //! What is noted of a write is small. The window with its bytes is read again when somebody first needs it,
 //! and stays in memory then. So a start touches little new memory before it serves. Once the store is
-//! served, nobody changes any of this but the order of a partition. Threads of the load sort. Who looks for one key before searches the whole partition: nobody waits for a
-//! thread that sorts. All of them get the same. The memory goes when the load has settled.
+//! served, nobody changes any of this but the order of a partition. Threads of the load sort. Who looks for
+//! one key before searches the whole partition: nobody waits for a thread that sorts. All of them get the
+//! same. The memory goes when the load has settled.
 
 use std::borrow::Cow;
 use std::fmt::Debug;
@@ -461,8 +462,8 @@ impl Pending {
         }
         let mut partitions: Vec<Vec<Vec<WriteLocation>>> = vec![Vec::new(); PARTITIONS];
         let numbers = from.iter().flat_map(|of| &of.windows).map(|(number, _)| *number);
-        let mut windows =
-            vec![AlignedBuf::new(); numbers.max().map_or(0, |last| last as usize + 1)];
+        let count = numbers.max().map_or(0, |last| last as usize + 1);
+        let mut windows: Vec<Option<Window>> = (0..count).map(|_| None).collect();
         for writes in from {
             debug_assert!(writes.window.is_none(), "the last window has ended");
             for (partition, Chunks { full, last }) in partitions.iter_mut().zip(writes.partitions) {
