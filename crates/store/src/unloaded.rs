@@ -236,10 +236,10 @@ impl Unloaded {
     /// Whether [`read`](Self::read) may read from a disk for a key.
     pub(crate) fn reads_for(&self, (table, generation): (TableId, u32), of: (u64, &[u8])) -> bool {
         let reads = |from: &Arc<Unentered>| {
+            let reads_record = from.records.reads_for(of.0)
+                && !from.pending.is_known_alone((table, generation), of);
             from.records.may_have(table, generation)
-                && (from.pending.reads_for(of.0)
-                    || from.records.reads_for(of.0)
-                        && !from.pending.is_known_alone((table, generation), of))
+                && (reads_record || from.pending.reads_for(of.0))
         };
         self.is_loading() && self.unentered.read().as_ref().is_some_and(reads)
     }
