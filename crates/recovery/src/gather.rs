@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use stillpoint_format::manifest::Manifest;
 use stillpoint_io::{Clock, Disk, go_behind, in_parallel, spawn};
 use stillpoint_journal::scan_receiving;
-use stillpoint_store::{Loader, Store, TableId, WaitingWrites};
+use stillpoint_store::{Loader, Store, TableId, TxError, WaitingWrites};
 
 use crate::error::RecoveryError;
 use crate::gathered::{Gathered, gatherers};
@@ -81,6 +81,21 @@ pub(crate) fn sort_waiting(store: &Store, threads: usize) -> Result<(), Recovery
     Ok(())
 }
 
+/// Reads the writes that wait, in the order of the logs, unless the load is cancelled.
+pub(crate) fn read_waiting(
+    store: &Store,
+    threads: usize,
+    progress: &stillpoint_checkpoint::Progress,
+) -> Result<(), RecoveryError> {
+    let is_over = &|| progress.is_cancelled();
+    let jobs = (0..threads).map(|at| move || store.read_waiting((at, threads), is_over));
+    for read in in_parallel("load", jobs.collect())? {
+        let read = read.map_err(TxError::Unreadable);
+        read.map_err(|source| RecoveryError::of_record(TableId(0), source))?;
+    }
+    Ok(())
+}
+
 /// Has all writes that wait enter the store, each with its record, while the rest is still to be loaded.
 /// Then waits until nobody is about to enter one of them a second time.
 pub(crate) fn enter_replayed(
@@ -96,8 +111,7 @@ pub(crate) fn enter_replayed(
     let jobs = loaders.into_iter().enumerate();
     let jobs = jobs.map(|(at, mut loader)| move || loader.load_replayed((at, threads), is_over));
     for entered in in_parallel("replay", jobs.collect())? {
-        let apply = |(TableId(table), source)| RecoveryError::Apply { table, gsn: 0, source };
-        entered.map_err(apply)?;
+        entered.map_err(|(table, source)| RecoveryError::of_record(table, source))?;
     }
     store.driver().read_sections().wait_grace_period();
     if !is_over() {
@@ -125,9 +139,7 @@ pub(crate) fn enter_waiting(store: &Arc<Store>, wanted: usize) -> Result<(), Rec
         match entered {
             Ok(None) => {}
             Ok(Some(key)) => return Err(RecoveryError::PatchWithoutRecord { key }),
-            Err((TableId(table), source)) => {
-                return Err(RecoveryError::Apply { table, gsn: 0, source });
-            }
+            Err((table, source)) => return Err(RecoveryError::of_record(table, source)),
         }
     }
     Ok(())

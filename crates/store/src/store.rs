@@ -25,7 +25,7 @@ use crate::read_stamps::ReadStamps;
 use crate::rules::{CellRules, DirtyRule, Reuse, StatusChanges, WriteRule, status};
 use crate::sink::{KeptValue, Sink};
 use crate::unloaded::pending::WaitingWrites;
-use crate::unloaded::{ColdRecords, Unloaded};
+use crate::unloaded::{ColdRecords, Unloaded, UnreadableRecord};
 
 /// How a store is made.
 #[derive(Clone, Debug)]
@@ -197,6 +197,23 @@ impl Store {
     pub fn sort_waiting(&self, share: (usize, usize)) {
         if let Some(unentered) = self.unloaded.unentered() {
             unentered.pending.sort(share);
+        }
+    }
+
+    /// Reads the writes that wait, so that no other thread of the load reads the logs. `share` is that of
+    /// [`sort_waiting`](Self::sort_waiting), and `is_over` ends the work early. Without this call, who first
+    /// needs such writes reads them.
+    ///
+    /// # Errors
+    /// A log is damaged, or the disk refuses.
+    pub fn read_waiting(
+        &self,
+        share: (usize, usize),
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<(), UnreadableRecord> {
+        match self.unloaded.unentered() {
+            Some(unentered) => unentered.pending.read_windows(share, is_over),
+            None => Ok(()),
         }
     }
 

@@ -117,7 +117,7 @@ impl Unentered {
     }
 
     /// What a key has whose newest record was read with another one: the record, with the writes that wait
-    /// for it. `None` if they do not fit, or if nobody has sorted them yet.
+    /// for it. `None` if they do not fit, or if nobody has sorted or read them yet.
     pub(crate) fn complete<'a>(
         &self,
         of: (TableId, u32),
@@ -127,7 +127,7 @@ impl Unentered {
         if !self.pending.may_have(hash) {
             return Some(WholeValue { label, value: Some(Cow::Borrowed(value)), gsn: 0 });
         }
-        if !self.pending.is_sorted(hash) {
+        if !self.pending.is_sorted(hash) || self.pending.reads_for(hash) {
             return None;
         }
         self.pending.of_key(of, (hash, key)).whole(Some((label, value))).ok()?

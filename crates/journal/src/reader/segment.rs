@@ -4,9 +4,9 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use stillpoint_format::DecodeError;
 use stillpoint_format::ident::{HEADER_BYTES, StoreId};
 use stillpoint_format::log::{Batch, BatchReader, EndCause, SegmentEnd, SegmentHeader, Step};
-use stillpoint_format::{DecodeCause, DecodeError};
 use stillpoint_io::{AlignedBuf, Caching, Disk, DiskFile, OpenMode};
 
 use super::error::ScanError;
@@ -44,34 +44,41 @@ pub(crate) enum InWindow<'a> {
     End(&'a dyn Fn() -> LogWindow),
 }
 
-/// A part of a log that was read. It can be read again as long as the segment is held.
+/// Valid batches of a log that were read. They can be read again as long as the segment is held.
 #[derive(Debug)]
 pub struct LogWindow {
     file: SegmentFile,
-    offset: u64,
-    len: usize,
-    crc: u32,
+    begin: LogOffset,
+    end: LogOffset,
 }
 
 impl LogWindow {
-    /// Bytes of the window, up to the end of its last valid batch.
+    /// Bytes of the window.
     pub fn bytes(&self) -> usize {
-        self.len
+        (self.end.offset - self.begin.offset) as usize
     }
 
-    /// Reads the window again.
+    /// Reads the window again, and verifies each batch as a start does.
     ///
     /// # Errors
     /// The bytes have changed, or the disk refuses.
     pub fn read(&self) -> Result<AlignedBuf, ScanError> {
-        let Self { file, offset, len, crc } = self;
-        let mut bytes = AlignedBuf::zeroed(*len);
-        let read = file.file.read_at(&mut bytes, *offset)?;
-        if read == *len && file.header.identity().checksum(*offset, &bytes) == *crc {
-            return Ok(bytes);
+        let Self { file, begin, end } = self;
+        let mut bytes = AlignedBuf::zeroed(self.bytes());
+        let read = file.file.read_at(&mut bytes, begin.offset)?;
+        let LogOffset { offset, number, last_gsn } = *begin;
+        let mut reader =
+            BatchReader::window(&file.header, &bytes[..read], offset, number, last_gsn);
+        let mut at = *begin;
+        while at.offset < end.offset {
+            match reader.next_batch() {
+                Step::Batch(batch) => at = after(&batch),
+                Step::End(SegmentEnd { cause, .. }) => {
+                    return Err(damaged_since(file, file.header.log, &at, cause));
+                }
+            }
         }
-        let cause = DecodeCause::Inconsistent("bytes that have changed since the start");
-        Err(file.malformed(DecodeError { what: "log window", offset: *offset, cause }))
+        Ok(bytes)
     }
 }
 
@@ -199,9 +206,9 @@ impl SegmentFile {
         let (mut at, mut wanted) = (from, NOTED_WINDOW_BYTES);
         loop {
             self.fill(&mut buffer, at.offset, wanted)?;
-            let offset = at.offset;
+            let begin = at;
             let end = loop {
-                let rest = &buffer.bytes[(at.offset - offset) as usize..];
+                let rest = &buffer.bytes[(at.offset - begin.offset) as usize..];
                 let step =
                     BatchReader::window(&self.header, rest, at.offset, at.number, at.last_gsn)
                         .next_batch();
@@ -215,16 +222,10 @@ impl SegmentFile {
                     Step::End(end) => break Some(end),
                 }
             };
-            let bytes = &buffer.bytes[..(at.offset - offset) as usize];
-            let describe = || LogWindow {
-                file: self.clone(),
-                offset,
-                len: bytes.len(),
-                crc: self.header.identity().checksum(offset, bytes),
-            };
+            let describe = || LogWindow { file: self.clone(), begin, end: at };
             let _ = visit(InWindow::End(&describe))?;
             let Some(end) = end else { return Ok((at, None)) };
-            match self.more(&end, offset + buffer.bytes.len() as u64) {
+            match self.more(&end, begin.offset + buffer.bytes.len() as u64) {
                 Some(needed) => wanted = NOTED_WINDOW_BYTES.max(needed),
                 None => return Ok((at, Some(end.cause))),
             }

@@ -84,12 +84,19 @@ impl Window {
 }
 
 /// Why the writes of a key cannot be applied.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 pub(crate) enum WaitingError {
-    #[error(transparent)]
-    Misfit(#[from] PatchWithoutBase),
-    #[error("{0}")]
+    Misfit(PatchWithoutBase),
     Log(UnreadableRecord),
+}
+
+impl From<WaitingError> for UnreadableRecord {
+    fn from(error: WaitingError) -> Self {
+        match error {
+            WaitingError::Misfit(misfit) => misfit.into(),
+            WaitingError::Log(unreadable) => unreadable,
+        }
+    }
 }
 
 /// Where a write lies, and what puts it into order.
@@ -375,7 +382,12 @@ impl KeyWrites<'_> {
     pub(crate) fn stand_alone(&self) -> Result<Option<bool>, UnreadableRecord> {
         let mut alone = None;
         for write in self.iter() {
-            let is_whole = matches!(write?.1, WriteOp::Put { .. } | WriteOp::Delete);
+            let op = match write {
+                Ok((_, op)) => op,
+                Err(_) if self.pending.are_all_entered() => return Ok(None),
+                Err(unreadable) => return Err(unreadable),
+            };
+            let is_whole = matches!(op, WriteOp::Put { .. } | WriteOp::Delete);
             alone = Some(alone == Some(true) || is_whole);
         }
         Ok(alone)
@@ -410,11 +422,13 @@ impl KeyWrites<'_> {
                 }
                 Err(unreadable) => {
                     making.give_up();
-                    return Err(WaitingError::Log(unreadable));
+                    // The log may hold other records by now. The key has a cell, if it has writes at all.
+                    let is_gone = self.pending.are_all_entered();
+                    return if is_gone { Ok(None) } else { Err(WaitingError::Log(unreadable)) };
                 }
             }
         }
-        Ok(Some(making.end()?))
+        making.end().map(Some).map_err(WaitingError::Misfit)
     }
 
     /// What the key has after them. Without a write, what its record has; `None` without a record, too.
@@ -482,7 +496,8 @@ impl Pending {
         }
     }
 
-    /// Notes that every key with a write has a cell. From then on no window need be readable.
+    /// Notes that every key with a write has a cell. From then on no window need be readable. A thread may
+    /// have begun a look before: what it fails to read counts as nothing, and its entry meets the cell.
     pub(crate) fn note_all_entered(&self) {
         // Release: partner of the Acquire in `are_all_entered`.
         self.all_entered.store(true, Release);
@@ -550,7 +565,30 @@ impl Pending {
     pub(crate) fn reads_for(&self, hash: u64) -> bool {
         let is_read = |place: &WriteLocation| self.window(place).bytes.get().is_some();
         let partition = self.partitions.get(partition_of(hash));
+        let partition = partition.filter(|_| !self.are_all_entered());
         partition.is_some_and(|of| !of.of_hash(hash).iter().all(is_read))
+    }
+
+    /// Reads a share of the windows, in the order of their numbers, until all are read or `is_over`.
+    ///
+    /// # Errors
+    /// A log cannot be read.
+    pub(crate) fn read_windows(
+        &self,
+        (first, step): (usize, usize),
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<(), UnreadableRecord> {
+        for window in self.windows.iter().skip(first).step_by(step).flatten() {
+            if is_over() {
+                break;
+            }
+            match window.bytes() {
+                // A checkpoint has all of them, and has given their logs up.
+                _ if self.are_all_entered() => break,
+                read => read.map(|_| ())?,
+            }
+        }
+        Ok(())
     }
 
     /// Whether writes of a key with this hash may wait. Searches no writes that are not sorted.
@@ -566,13 +604,14 @@ impl Pending {
         self.partitions.get(partition_of(hash)).is_some_and(|of| of.order.get().is_some())
     }
 
-    /// The writes of a key.
+    /// The writes of a key that may have no cell. None, once [every key](Self::note_all_entered) has one.
     pub(crate) fn of_key<'a>(
         &'a self,
         table: (TableId, u32),
         (hash, key): (u64, &'a [u8]),
     ) -> KeyWrites<'a> {
         let partition = self.partitions.get(partition_of(hash));
+        let partition = partition.filter(|_| !self.are_all_entered());
         let of_hash = partition.map_or(Cow::Borrowed(&[][..]), |of| of.of_hash(hash));
         KeyWrites { pending: self, of_hash, table, key }
     }

@@ -183,3 +183,60 @@ fn many_writes_are_all_found() {
     let orders = 3 * KEYS as usize * WaitingWrites::PLACE_BYTES + PARTITIONS * 64;
     assert!(pending.bytes() <= held + orders, "{} bytes, {held} before", pending.bytes());
 }
+
+/// A window that can be read as long as the switch is on.
+#[derive(Debug)]
+struct Switched(Arc<AtomicBool>, Vec<u8>);
+
+impl WindowSource for Switched {
+    fn bytes(&self) -> usize {
+        self.1.len()
+    }
+
+    fn read(&self) -> Result<AlignedBuf, UnreadableRecord> {
+        if !self.0.load(Relaxed) {
+            return Err("switched off".into());
+        }
+        InMemory(self.1.clone()).read()
+    }
+}
+
+#[test]
+fn a_window_is_read_when_somebody_needs_it() {
+    let is_on = Arc::new(AtomicBool::new(false));
+    let written = || {
+        let mut body = Vec::new();
+        put(b"value")(&mut WritesEncoder::new(&mut body), TABLE.0.0, TABLE.1, KEY.1);
+        let mut threads = WaitingWrites::for_threads(1);
+        threads[0].push(KEY.0, 4, TABLE, 0);
+        threads[0].end_window(|| Box::new(Switched(is_on.clone(), body)));
+        Pending::new(threads)
+    };
+    let apply_to = |pending: &Pending| {
+        let mut out = b"before".to_vec();
+        let resolved = pending.of_key(TABLE, KEY).apply(None, &mut out);
+        resolved.map(|resolved| resolved.map(|_| out.split_off(6)))
+    };
+    let pending = written();
+    assert!(pending.reads_for(KEY.0) && !pending.reads_for(KEY.0 + 1));
+    assert!(matches!(apply_to(&pending), Err(WaitingError::Log(_))));
+    pending.of_key(TABLE, KEY).stand_alone().expect_err("nobody can read it");
+    pending.keys_of(partition_of(KEY.0), |_| true).expect_err("nobody can read it");
+    assert!(pending.keys_of(partition_of(KEY.0), |_| false).expect("none counts").is_empty());
+    pending.read_windows((0, 1), &|| false).expect_err("nobody can read it");
+    assert!(pending.reads_for(KEY.0), "a window that could not be read counts as read");
+    is_on.store(true, Relaxed);
+    pending.read_windows((0, 1), &|| false).expect("it can be read now");
+    is_on.store(false, Relaxed);
+    assert!(!pending.reads_for(KEY.0));
+    assert_eq!(apply_to(&pending).expect("in memory").as_deref(), Some(&b"value"[..]));
+    // What a checkpoint has need not be readable, also for a look that was begun before.
+    let pending = written();
+    let begun = pending.of_key(TABLE, KEY);
+    pending.note_all_entered();
+    assert!(!pending.reads_for(KEY.0));
+    assert!(begun.apply(None, &mut Vec::new()).is_ok_and(|resolved| resolved.is_none()));
+    assert_eq!(begun.stand_alone().expect("it has a cell"), None);
+    assert_eq!(apply_to(&pending).expect("it has a cell"), None);
+    pending.read_windows((0, 1), &|| false).expect("nobody needs it");
+}
