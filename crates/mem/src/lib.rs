@@ -19,7 +19,7 @@ pub mod words;
 
 pub use frames::{Frames, Target};
 pub use huge::{HugeHeap, prefer_huge_pages};
-pub use prefetch::{prefetch, prefetch_to_write};
+pub use prefetch::{prefetch, prefetch_shared, prefetch_to_write};
 pub use region::{AddressSpace, HUGE_PAGE_BYTES, PageSize, Region, RegionError};
 pub use segments::Segments;
 pub use table::{CellCursor, Grain, Placement, Spot, Table, TableShape, copy_grains};

@@ -1,60 +1,98 @@
 //! Brings what transactions need into the caches before they begin. The processor then waits for all keys
-//! at once, and not for one after the other.
+//! at once, and not for one after the other. The proxies that are found on the way spare another search.
 
-use stillpoint_mem::prefetch;
+use std::ops::Range;
+use std::sync::Arc;
+
+use stillpoint_mem::prefetch_shared;
 use stillpoint_txn::{KeyList, Mode};
 
 use crate::kind::Siren;
+use crate::proxy::Proxy;
 use crate::slab::Slot;
 use crate::table::Table;
 
-/// Room that is used again.
+/// What was found for the keys that were asked for, in room that is used again.
 #[derive(Debug, Default)]
 pub(crate) struct Ahead {
-    hashes: Vec<u64>,
+    tables: Vec<Arc<Table>>,
+    /// Of each key: its hash, the number of its table, and its proxy, if it has one.
+    keys: Vec<(u64, usize, Option<Arc<Proxy>>)>,
+    /// Keys whose transactions have begun.
+    begun: usize,
     tuples: Vec<Slot>,
 }
 
 impl Ahead {
-    /// Prefetches places in the index, then proxies, then values and tuples, then the tuples beside them.
-    pub(crate) fn prefetch(&mut self, kind: &Siren, keys: &KeyList) {
+    /// Prefetches places in the index, then proxies, then values and tuples, then pages.
+    pub(crate) fn prefetch(&mut self, kind: &Siren, asked: &KeyList) {
+        self.tables.clear();
+        self.keys.clear();
+        self.begun = 0;
         let mut from = 0;
-        while from < keys.len() {
-            let id = keys.get(from).table;
-            let same = (from..keys.len()).take_while(|&at| keys.get(at).table == id);
+        while from < asked.len() {
+            let id = asked.get(from).table;
+            let same = (from..asked.len()).take_while(|&at| asked.get(at).table == id);
             let to = from + same.count();
-            if let Ok(table) = kind.table(id) {
-                let mut writes = false;
-                self.hashes.clear();
-                for key in (from..to).map(|at| keys.get(at)) {
-                    self.hashes.push(table.index.hash(key.key));
-                    writes |= key.mode == Mode::Write;
-                }
-                self.prefetch_keys(&table, writes);
+            match kind.table(id) {
+                Ok(table) => self.prefetch_keys(&table, asked, from..to),
+                Err(_) => self.keys.resize(to, (0, usize::MAX, None)),
             }
             from = to;
         }
     }
 
-    fn prefetch_keys(&mut self, table: &Table, writes: bool) {
-        self.hashes.iter().for_each(|&hash| table.index.prefetch_place(hash));
-        self.hashes.iter().for_each(|&hash| table.index.prefetch_proxy(hash));
-        self.tuples.clear();
-        for &hash in &self.hashes {
-            table.index.with_likely(hash, |proxy| {
-                let Some(versions) = proxy.versions.try_lock() else { return };
-                let Some(committed) = &versions.committed else { return };
-                let value = committed.value.as_deref().unwrap_or_default();
-                // The lines of a longer value follow each other.
-                let ends = [value.first(), value.last()];
-                ends.into_iter().flatten().for_each(prefetch);
-                self.tuples.push(committed.tuple);
-            });
+    fn prefetch_keys(&mut self, table: &Arc<Table>, asked: &KeyList, range: Range<usize>) {
+        let Self { tables, keys, tuples, .. } = self;
+        let number = tables.len();
+        tables.push(table.clone());
+        let mut writes = false;
+        let mut map = table.index.search();
+        for key in range.clone().map(|at| asked.get(at)) {
+            let hash = table.index.hash(key.key);
+            map.part(hash).prefetch(hash);
+            keys.push((hash, number, None));
+            writes |= key.mode == Mode::Write;
         }
+        for &(hash, ..) in &keys[range.clone()] {
+            map.part(hash).likely(hash).into_iter().for_each(prefetch_shared);
+        }
+        tuples.clear();
+        for at in range {
+            let (hash, _, found) = &mut keys[at];
+            let Some(proxy) = map.part(*hash).find(*hash, asked.get(at).key) else { continue };
+            *found = Some(proxy.clone());
+            let Some(versions) = proxy.versions.try_lock() else { continue };
+            let Some(committed) = &versions.committed else { continue };
+            committed.value.iter().for_each(prefetch_shared);
+            tuples.push(committed.tuple);
+        }
+        drop(map);
         if writes {
             let pages = table.pages.lock();
-            self.tuples.iter().for_each(|&tuple| pages.prefetch_tuple(tuple));
-            self.tuples.iter().for_each(|&tuple| pages.prefetch_beside(tuple));
+            tuples.iter().for_each(|&tuple| pages.prefetch_tuple(tuple));
+            tuples.iter().for_each(|&tuple| pages.prefetch_page(tuple));
         }
+    }
+
+    /// Begins a transaction with so many keys, which are the next ones that were asked for. Gives the number of
+    /// the first.
+    pub(crate) fn begin(&mut self, keys: usize) -> usize {
+        let first = self.begun;
+        self.begun += keys;
+        first
+    }
+
+    /// Takes the proxy that was found for a key, if it is this key of this table that was asked for. The proxy
+    /// may have left the index since.
+    pub(crate) fn take(
+        &mut self,
+        number: usize,
+        table: &Arc<Table>,
+        key: &[u8],
+    ) -> Option<Arc<Proxy>> {
+        let (_, of, found) = self.keys.get_mut(number)?;
+        let is_of_table = self.tables.get(*of).is_some_and(|known| Arc::ptr_eq(known, table));
+        found.take_if(|proxy| is_of_table && *proxy.key == *key)
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use stillpoint_format::hash::KeyHasher;
 use stillpoint_mem::HugeHeap;
-use stillpoint_sync::{CachePadded, RwLock};
+use stillpoint_sync::{CachePadded, RwLock, RwLockReadGuard};
 
 use crate::by_hash::ByHash;
 use crate::proxy::Proxy;
@@ -21,7 +21,7 @@ trait InOrder {
     fn bytes(&self) -> &[u8];
 }
 
-fn prefix_of(key: &[u8]) -> u64 {
+pub(crate) fn prefix_of(key: &[u8]) -> u64 {
     if let Some(first) = key.first_chunk() {
         return u64::from_be_bytes(*first);
     }
@@ -141,6 +141,21 @@ impl InKeyOrder {
 /// Parts of the map of keys, each with a lock.
 const PARTS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
 
+/// The map during a search for several keys: each part that the search has met stays locked for reading. Who
+/// searches waits for nobody else meanwhile.
+pub(crate) struct Search<'i> {
+    index: &'i Index,
+    locked: [Option<RwLockReadGuard<'i, ByHash>>; PARTS],
+}
+
+impl Search<'_> {
+    /// The part of the map for a hash.
+    pub(crate) fn part(&mut self, hash: u64) -> &ByHash {
+        let number = Index::number_of_part(hash);
+        self.locked[number].get_or_insert_with(|| self.index.by_hash[number].read())
+    }
+}
+
 /// The index of a table. Who changes it has the lock of the order first, and then that of a part.
 #[derive(Debug)]
 pub(crate) struct Index {
@@ -166,7 +181,11 @@ impl Index {
 
     /// The part of the map for a hash, whose place there has the low bits.
     fn part(&self, hash: u64) -> &RwLock<ByHash> {
-        &self.by_hash[(hash >> 48) as usize % PARTS]
+        &self.by_hash[Self::number_of_part(hash)]
+    }
+
+    fn number_of_part(hash: u64) -> usize {
+        (hash >> 48) as usize % PARTS
     }
 
     /// The proxy of a key, which may have no version.
@@ -215,22 +234,9 @@ impl Index {
         self.in_order.write().keys = proxies.into_iter().map(of).collect();
     }
 
-    /// Prefetches what a search for the key with this hash meets first.
-    pub(crate) fn prefetch_place(&self, hash: u64) {
-        self.part(hash).read().prefetch(hash);
-    }
-
-    /// Prefetches the proxy of the key with this hash, if there is one.
-    pub(crate) fn prefetch_proxy(&self, hash: u64) {
-        self.with_likely(hash, Proxy::prefetch);
-    }
-
-    /// Lends the proxy that most likely is that of the key with this hash to `with`, which waits for no
-    /// lock.
-    pub(crate) fn with_likely(&self, hash: u64, with: impl FnOnce(&Proxy)) {
-        if let Some(proxy) = self.part(hash).read().likely(hash) {
-            with(proxy);
-        }
+    /// The map, for a search for several keys.
+    pub(crate) fn search(&self) -> Search<'_> {
+        Search { index: self, locked: std::array::from_fn(|_| None) }
     }
 
     /// The last tuple of the greatest key below `key` that has one.
@@ -254,9 +260,9 @@ impl Index {
 
     /// Removes a proxy without versions. The caller has its lock, so nobody gives it a version.
     pub(crate) fn forget(&self, proxy: &Proxy) {
-        let mut versions = proxy.versions.lock();
-        if versions.is_empty() && !versions.is_dead {
-            versions.is_dead = true;
+        let versions = proxy.versions.lock();
+        if versions.is_empty() && !proxy.is_dead() {
+            proxy.set_dead();
             drop(versions);
             let hash = self.hash(&proxy.key);
             let mut in_order = self.in_order.write();

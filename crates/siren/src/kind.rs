@@ -224,9 +224,11 @@ impl Siren {
             ..SirenStats::default()
         };
         for table in tables.iter() {
-            let of_table = table.pages.lock().occupancy();
+            let pages = table.pages.lock();
+            let of_table = pages.occupancy();
             stats.tuples += of_table.tuples;
             stats.pages += of_table.pages;
+            stats.held_bytes = stats.held_bytes.saturating_add_signed(pages.untold_bytes());
             stats.waited_turns_max = stats.waited_turns_max.max(table.pages.waited_turns_max());
         }
         stats
@@ -258,6 +260,8 @@ impl Siren {
     }
 
     /// Bytes of memory of the tuples, those included that wait for the pages of a checkpoint.
+    ///
+    /// The count may be wrong by some tuples of each table.
     fn held_bytes(&self) -> usize {
         // Relaxed: counts.
         let HeldBytes { tuples, removes, .. } = &*self.base.held;

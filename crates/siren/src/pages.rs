@@ -39,6 +39,9 @@ pub(crate) use lists::Split;
 /// Two neighbours are joined if they have less than this share of a page together, in percent.
 const JOIN_PERCENT: usize = 60;
 
+/// The count of all tables' bytes may be wrong by less than this for each table.
+const UNTOLD_BYTES: usize = 4096;
+
 /// What waits until the tuple's page has been copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pending {
@@ -48,7 +51,10 @@ enum Pending {
     Commit,
 }
 
-/// A tuple, in one cache line: each change of a list meets the tuples on both sides.
+/// A tuple, in one cache line.
+///
+/// It stands in the list of its page, or hangs on the one before it, which has the same key. Most new
+/// versions hang, and then take the older tuple's place. So an update meets no neighbours in the list.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Tuple {
@@ -64,9 +70,13 @@ struct Tuple {
     pending_at: u32,
     /// The low half of the level of the last checkpoint that has copied the tuple.
     copied: u32,
+    /// Whether the tuple hangs on `before`, and has no `after`.
+    hangs: bool,
     page: Slot,
     before: Slot,
     after: Slot,
+    /// The tuple that hangs on this one.
+    newer: Slot,
 }
 
 impl Tuple {
@@ -182,15 +192,15 @@ pub(crate) struct Pages {
     removed: Vec<Removed>,
     /// What all tables hold.
     held: Arc<HeldBytes>,
-    /// Bytes of the tuples, with what belongs to them in memory.
-    held_bytes: usize,
+    /// Bytes of the tuples, with what belongs to them in memory. The second number is what `held` knows.
+    held_bytes: [usize; 2],
     occupancy: Occupancy,
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // Relaxed: a count, see `new_tuple`.
-        self.held.tuples.fetch_sub(self.held_bytes, Relaxed);
+        // Relaxed: a count, see `tell_held`.
+        self.held.tuples.fetch_sub(self.held_bytes[1], Relaxed);
     }
 }
 
@@ -216,7 +226,7 @@ impl Pages {
             gone: [Vec::new(), Vec::new()],
             removed: Vec::new(),
             held,
-            held_bytes: 0,
+            held_bytes: [0; 2],
             occupancy: Occupancy::default(),
         }
     }
@@ -231,13 +241,10 @@ impl Pages {
         open: (u64, u32),
     ) -> Slot {
         let tuple = self.new_tuple(proxy, value, open);
-        let page = match (previous.is_none(), self.first.is_none()) {
-            (false, _) => self.page_behind(level, previous, tuple),
-            (true, false) if !self.waits_for_copy(self.first, level) => self.first,
-            (true, _) => self.create_page(level, Slot::NONE),
+        let page = match self.hang(previous, tuple) {
+            Some(page) => page,
+            None => self.link_behind(level, previous, tuple),
         };
-        let previous = if self.tuple_page(previous) == page { previous } else { Slot::NONE };
-        self.link(page, previous, tuple);
         if self.is_frozen(page, level) {
             self.freeze(page, level);
             self.push_pending(page, tuple, Pending::Add);
@@ -265,24 +272,51 @@ impl Pages {
             pending: Pending::Nothing,
             pending_at: 0,
             copied: 0,
+            hangs: false,
             page: Slot::NONE,
             before: Slot::NONE,
             after: Slot::NONE,
+            newer: Slot::NONE,
         };
-        let bytes = tuple.held_bytes();
-        self.held_bytes += bytes;
-        // Relaxed: a count; whoever adds to it looks at it without an order.
-        self.held.tuples.fetch_add(bytes, Relaxed);
+        self.held_bytes[0] += tuple.held_bytes();
+        self.tell_held();
         self.tuples.insert(tuple)
+    }
+
+    /// Tells all tables' count what this table holds, once the count is wrong by some tuples.
+    fn tell_held(&mut self) {
+        let [bytes, told] = self.held_bytes;
+        if bytes.abs_diff(told) >= UNTOLD_BYTES {
+            // Relaxed: a count; whoever adds to it looks at it without an order. It wraps below a count that
+            // another table has told.
+            self.held.tuples.fetch_add(bytes.wrapping_sub(told), Relaxed);
+            self.held_bytes[1] = bytes;
+        }
+    }
+
+    /// Bytes of memory of the tuples that all tables' count does not know, less those that it knows too many.
+    pub(crate) fn untold_bytes(&self) -> isize {
+        self.held_bytes[0].wrapping_sub(self.held_bytes[1]).cast_signed()
+    }
+
+    /// Links a new tuple behind another one, which may be none; gives its page.
+    fn link_behind(&mut self, level: u64, previous: Slot, tuple: Slot) -> Slot {
+        let previous = self.listed(previous, tuple);
+        let page = match (previous.is_none(), self.first.is_none()) {
+            (false, _) => self.page_behind(level, previous, tuple),
+            (true, false) if !self.waits_for_copy(self.first, level) => self.first,
+            (true, _) => self.create_page(level, Slot::NONE),
+        };
+        let previous = if self.tuple_page(previous) == page { previous } else { Slot::NONE };
+        self.link(page, previous, tuple);
+        page
     }
 
     /// Takes a tuple out of memory, which stands in no list any more.
     fn take_tuple(&mut self, tuple: Slot) -> Tuple {
         let tuple = self.tuples.remove(tuple);
-        let bytes = tuple.held_bytes();
-        self.held_bytes -= bytes;
-        // Relaxed: a count, see `new_tuple`.
-        self.held.tuples.fetch_sub(bytes, Relaxed);
+        self.held_bytes[0] -= tuple.held_bytes();
+        self.tell_held();
         tuple
     }
 
@@ -381,6 +415,37 @@ impl Pages {
             Pending::Nothing => self.push_pending(page, tuple, Pending::Commit),
             pending => unreachable!("a commit of a tuple with a pending {pending:?}"),
         }
+    }
+
+    /// REMOVE-TUPLE of a version and COMMIT-TUPLE of the next one in one step, if the page is not frozen and
+    /// the new tuple hangs on the old one. Then the new version takes the old tuple's place, and its own
+    /// place is free. `false` if nothing was done.
+    pub(crate) fn replace(&mut self, level: u64, old: Slot, new: Slot) -> bool {
+        let Tuple { page, newer, .. } = self.tuples[old];
+        if newer != new || self.is_frozen(page, level) {
+            return false;
+        }
+        if self.pages[page].cursor == new {
+            self.pages[page].cursor = self.tuples[old].after;
+        }
+        let Tuple { value, transaction, statement, pending, copied, .. } = self.tuples.remove(new);
+        let at = &mut self.tuples[old];
+        debug_assert_eq!([pending, at.pending], [Pending::Nothing; 2], "the page is not frozen");
+        let (before, held) = (at.bytes(), at.held_bytes());
+        (at.value, at.is_committed, at.newer) = (value, true, Slot::NONE);
+        (at.transaction, at.statement, at.copied) = (transaction, statement, copied);
+        let after = at.bytes();
+        self.held_bytes[0] -= held;
+        self.tell_held();
+        let it = &mut self.pages[page];
+        // The page has counted both.
+        it.bytes -= before + OPEN_TUPLE_BYTES;
+        it.tuples -= 1;
+        self.mark_dirty(page, level);
+        if after < before {
+            self.join(page, level);
+        }
+        true
     }
 
     fn set_committed(&mut self, page: Slot, tuple: Slot) {
@@ -486,12 +551,10 @@ impl Pages {
         }
     }
 
-    /// Prefetches the tuples before and behind a tuple, which may be gone, and its page.
-    pub(crate) fn prefetch_beside(&self, tuple: Slot) {
-        let Some(tuple) = self.tuples.get(tuple) else { return };
-        self.prefetch_tuple(tuple.before);
-        self.prefetch_tuple(tuple.after);
-        if let Some(page) = self.pages.get_place(tuple.page) {
+    /// Prefetches the page of a tuple, which may be gone.
+    pub(crate) fn prefetch_page(&self, tuple: Slot) {
+        let page = self.tuples.get(tuple).and_then(|tuple| self.pages.get_place(tuple.page));
+        if let Some(page) = page {
             prefetch(page);
         }
     }

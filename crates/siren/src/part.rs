@@ -29,6 +29,7 @@ use stillpoint_txn::{
 };
 
 use crate::ahead::Ahead;
+use crate::index::prefix_of;
 use crate::kind::Siren;
 use crate::planted;
 use crate::proxy::{Proxy, untagged};
@@ -207,8 +208,8 @@ struct Room {
     body: Vec<u8>,
     touched: Vec<Stamp>,
     value: Vec<u8>,
-    /// Numbers of keys, in the order of their locks.
-    order: Vec<usize>,
+    /// Table, first bytes and number of keys, in the order of their locks.
+    order: Vec<(TableId, u64, usize)>,
 }
 
 impl Part {
@@ -289,10 +290,8 @@ impl Part {
             return Ok(Some(known));
         }
         waits.take(&proxy.lock, if is_exclusive { Take::Exclusive } else { Take::Share })?;
-        let versions = proxy.versions.lock();
-        let (is_dead, existed) = (versions.is_dead, versions.committed.is_some());
-        drop(versions);
-        if is_dead {
+        let existed = proxy.has_value();
+        if proxy.is_dead() {
             release(&proxy.lock, is_exclusive);
             return Ok(None);
         }
@@ -302,16 +301,25 @@ impl Part {
         Ok(Some(self.push(HeldKey { table, proxy, is_exclusive, is_written, existed, stamp })))
     }
 
-    fn lock_key(&mut self, asked: KindKey<'_>, waits: Waits<'_>) -> Result<u32, TxError> {
+    /// Locks a key; its number. `ahead` is its number among the keys that were asked for.
+    fn lock_key(
+        &mut self,
+        asked: KindKey<'_>,
+        ahead: Option<usize>,
+        waits: Waits<'_>,
+    ) -> Result<u32, TxError> {
         let KindKey { table, key, mode } = asked;
         let len = key.len();
         if len > KEY_BYTES_MAX {
             return Err(TxError::KeyTooLong { len });
         }
-        let table = self.table(table, waits)?;
+        let number = self.table(table, waits)?;
+        let table = &self.tables[number].table;
+        let mut found = ahead.and_then(|ahead| self.ahead.take(ahead, table, key));
         loop {
-            let proxy = self.tables[table].table.index.find_or_insert(key);
-            if let Some(slot) = self.lock_proxy(table, proxy, mode, waits)? {
+            let index = &self.tables[number].table.index;
+            let proxy = found.take().unwrap_or_else(|| index.find_or_insert(key));
+            if let Some(slot) = self.lock_proxy(number, proxy, mode, waits)? {
                 return Ok(slot);
             }
         }
@@ -468,7 +476,7 @@ impl KindPart for Part {
         asked: KindKey<'_>,
         may_wait: &dyn Fn() -> bool,
     ) -> Result<Presence<u32>, TxError> {
-        self.lock_key(asked, self.waits(may_wait)).map(Presence::Here)
+        self.lock_key(asked, None, self.waits(may_wait)).map(Presence::Here)
     }
 
     fn lock_all(
@@ -480,22 +488,25 @@ impl KindPart for Part {
         let waits = Waits { discipline: Discipline::Declared, ..self.waits(may_wait) };
         slots.clear();
         slots.resize(keys.len(), 0);
+        let first = self.ahead.begin(keys.len());
         let mut order = std::mem::take(&mut self.room.order);
         order.clear();
-        order.extend(0..keys.len());
+        order.extend(
+            keys.iter().enumerate().map(|(number, key)| (key.table, prefix_of(key.key), number)),
+        );
         // Of two accesses to one key, the exclusive one comes first.
-        order.sort_unstable_by(|&a, &b| {
-            let (a, b) = (keys.get(a), keys.get(b));
-            (a.table, a.key).cmp(&(b.table, b.key)).then(b.mode.cmp(&a.mode))
+        order.sort_unstable_by(|a, b| {
+            (a.0, a.1).cmp(&(b.0, b.1)).then_with(|| {
+                let (a, b) = (keys.get(a.2), keys.get(b.2));
+                a.key.cmp(b.key).then(b.mode.cmp(&a.mode))
+            })
         });
         // Who empties tables waits for gates, and is waited for at gates alone.
-        let tables = order.iter().try_for_each(|&number| {
-            let table = keys.get(number).table;
-            self.table(table, waits).map(drop)
-        });
+        let mut tables = order.chunk_by(|a, b| a.0 == b.0);
+        let tables = tables.try_for_each(|of| self.table(of[0].0, waits).map(drop));
         let locked = tables.and_then(|()| {
-            order.iter().try_for_each(|&number| {
-                slots[number] = self.lock_key(keys.get(number), waits)?;
+            order.iter().try_for_each(|&(.., number)| {
+                slots[number] = self.lock_key(keys.get(number), Some(first + number), waits)?;
                 Ok(())
             })
         });
@@ -630,8 +641,10 @@ impl KindPart for Part {
             return;
         }
         self.kind.base.operate(self.section, |level| {
-            for held in self.keys.iter().filter(|held| held.is_written) {
-                self.tables[held.table].table.commit(level, &held.proxy, Some(stamp));
+            for keys in self.keys.chunk_by(|a, b| a.table == b.table) {
+                let written = keys.iter().filter(|held| held.is_written);
+                let table = &self.tables[keys[0].table].table;
+                table.commit_all(level, written.map(|held| &held.proxy), stamp);
             }
         });
     }
@@ -646,7 +659,7 @@ impl KindPart for Part {
                 proxy.set_stamp(end);
             }
             // A value that was there stays while the key is locked, unless this transaction has taken it.
-            let is_empty = (is_written || !existed) && proxy.versions.lock().is_empty();
+            let is_empty = (is_written || !existed) && !proxy.has_value();
             release(&proxy.lock, is_exclusive);
             if is_empty {
                 unused.push((self.tables[table].table.clone(), proxy));

@@ -4,9 +4,8 @@
 use std::sync::Arc;
 
 use stillpoint_format::Stamp;
-use stillpoint_mem::prefetch;
 use stillpoint_sync::atomic::{
-    AtomicBool, AtomicU64,
+    AtomicU8, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
 use stillpoint_sync::{Mutex, lock_word};
@@ -117,8 +116,6 @@ impl OpenVersions {
 #[repr(C)]
 pub(crate) struct Versions {
     pub(crate) committed: Option<Version>,
-    /// Whether the proxy has left the index.
-    pub(crate) is_dead: bool,
     /// The shadow area of the transaction that holds the lock, in the order of statements.
     pub(crate) open: OpenVersions,
 }
@@ -143,7 +140,7 @@ impl Versions {
 }
 
 /// The proxy of a key. The order of the fields in memory is that of the source. What a read needs comes
-/// first, and [`prefetch`](Self::prefetch) meets all cache lines.
+/// first.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Proxy {
@@ -155,9 +152,16 @@ pub(crate) struct Proxy {
     pub(crate) versions: Mutex<Versions>,
     /// The lock of the gap below the key, down to the next key that delimits gaps.
     pub(crate) gap: AtomicU64,
-    /// Whether the key delimits gaps: it has a version, or had one and is still in the index.
-    delimits: AtomicBool,
+    /// What whoever has the lock of the key, or that of its gap, may know without a look at the versions.
+    state: AtomicU8,
 }
+
+/// The key delimits gaps: it has a version, or had one and is still in the index.
+const DELIMITS: u8 = 1;
+/// The key has a committed value.
+const HAS_VALUE: u8 = 2;
+/// The proxy has left the index.
+const DEAD: u8 = 4;
 
 impl Proxy {
     pub(crate) fn new(key: &[u8]) -> Arc<Self> {
@@ -167,7 +171,7 @@ impl Proxy {
             lock: AtomicU64::new(lock_word::free(0, 0)),
             versions: Mutex::new(Versions::default()),
             gap: AtomicU64::new(lock_word::free(0, 0)),
-            delimits: AtomicBool::new(false),
+            state: AtomicU8::new(0),
         })
     }
 
@@ -184,22 +188,48 @@ impl Proxy {
         self.stamp.store(end.to_bits(), Relaxed);
     }
 
+    fn is(&self, bit: u8) -> bool {
+        // Acquire: partner of the Release in `set`. Who holds a lock of the key or of a gap is ordered by it.
+        self.state.load(Acquire) & bit != 0
+    }
+
+    fn set(&self, bit: u8, is_set: bool) {
+        if self.is(bit) != is_set {
+            // Release: partner of the Acquire in `is`.
+            match is_set {
+                true => self.state.fetch_or(bit, Release),
+                false => self.state.fetch_and(!bit, Release),
+            };
+        }
+    }
+
     pub(crate) fn delimits(&self) -> bool {
-        // Acquire: partner of the Release in `set_delimits`. Who holds a lock of a gap is ordered by it.
-        self.delimits.load(Acquire)
+        self.is(DELIMITS)
     }
 
     /// The key delimits gaps from here on. The caller has the lock of the gap that the key divides.
     pub(crate) fn set_delimits(&self) {
-        // Release: partner of the Acquire in `delimits`.
-        self.delimits.store(true, Release);
+        self.set(DELIMITS, true);
     }
 
-    /// Prefetches the lines of the proxy.
-    pub(crate) fn prefetch(&self) {
-        prefetch(&self.key);
-        prefetch(&self.versions);
-        prefetch(&self.delimits);
+    /// Whether the key has a committed value. The caller has the lock of the key.
+    pub(crate) fn has_value(&self) -> bool {
+        self.is(HAS_VALUE)
+    }
+
+    /// Notes whether the key has a committed value. The caller has the lock of the versions.
+    pub(crate) fn set_has_value(&self, has_value: bool) {
+        self.set(HAS_VALUE, has_value);
+    }
+
+    /// Whether the proxy has left the index. The caller has the lock of the key.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.is(DEAD)
+    }
+
+    /// The proxy leaves the index. The caller has the lock of the versions.
+    pub(crate) fn set_dead(&self) {
+        self.set(DEAD, true);
     }
 
     /// Whether the key has a committed value, as far as can be seen without a wait.
@@ -239,6 +269,6 @@ mod tests {
     /// Beside tuples, proxies are what a store in memory consists of.
     #[test]
     fn proxies_are_small() {
-        assert_eq!((size_of::<Option<Version>>(), size_of::<Proxy>()), (24, 128));
+        assert_eq!((size_of::<Option<Version>>(), size_of::<Proxy>()), (24, 120));
     }
 }

@@ -14,6 +14,9 @@ use crate::planted;
 use crate::proxy::{Proxy, Value, Version, Versions};
 use crate::slab::Slot;
 
+/// So many keys a transaction commits while it has the latch of the pages.
+const COMMITS_A_TURN: usize = 16;
+
 /// A table.
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -82,31 +85,60 @@ impl Table {
     /// Commits the newest open version of a key and removes all others. The stamp is that of the commit.
     /// Whoever reads the value without the key's lock must find the stamp, too.
     pub(crate) fn commit(&self, level: u64, proxy: &Proxy, stamp: Option<Stamp>) {
-        let mut pages = self.pages.lock();
+        self.commit_on(&mut self.pages.lock(), level, proxy, stamp);
+    }
+
+    /// As [`commit`](Self::commit), for some keys of a transaction.
+    pub(crate) fn commit_all<'p>(
+        &self,
+        level: u64,
+        proxies: impl Iterator<Item = &'p Arc<Proxy>>,
+        stamp: Stamp,
+    ) {
+        let mut proxies = proxies.peekable();
+        while proxies.peek().is_some() {
+            let mut pages = self.pages.lock();
+            for proxy in proxies.by_ref().take(COMMITS_A_TURN) {
+                self.commit_on(&mut pages, level, proxy, Some(stamp));
+            }
+        }
+    }
+
+    fn commit_on(&self, pages: &mut Pages, level: u64, proxy: &Proxy, stamp: Option<Stamp>) {
         let mut versions = proxy.versions.lock();
         if let Some(stamp) = stamp {
             mutant!(proxy.set_stamp(stamp), CommitWithoutStamp => ());
         }
         let Versions { committed, open, .. } = &mut *versions;
-        let Some(newest) = open.pop() else {
+        let Some(mut newest) = open.pop() else {
             return;
         };
+        let has_value = newest.value.is_some();
         let before = committed.take();
         let had_value = before.is_some();
-        for version in before.into_iter().chain(open.take()) {
-            pages.remove(level, version.tuple);
+        let mut is_committed = false;
+        let mut earlier = before.into_iter().chain(open.take()).peekable();
+        while let Some(Version { tuple, .. }) = earlier.next() {
+            let may_replace = has_value && earlier.peek().is_none();
+            if may_replace && pages.replace(level, tuple, newest.tuple) {
+                (newest.tuple, is_committed) = (tuple, true);
+            } else {
+                pages.remove(level, tuple);
+            }
         }
-        if newest.value.is_none() {
-            pages.remove(level, newest.tuple);
-        } else {
-            pages.commit(level, newest.tuple);
-            *committed = Some(newest);
+        match has_value {
+            true if is_committed => {}
+            true => pages.commit(level, newest.tuple),
+            false => pages.remove(level, newest.tuple),
         }
-        // Relaxed: counts, see `records`.
-        match (had_value, committed.is_some()) {
-            (false, true) => drop(self.records.fetch_add(1, Relaxed)),
-            (true, false) => drop(self.records.fetch_sub(1, Relaxed)),
-            _ => {}
+        *committed = has_value.then_some(newest);
+        if had_value != has_value {
+            proxy.set_has_value(has_value);
+            // Relaxed: counts, see `records`.
+            match has_value {
+                true => self.records.fetch_add(1, Relaxed),
+                false => self.records.fetch_sub(1, Relaxed),
+            };
         }
     }
 
@@ -135,13 +167,14 @@ impl Table {
         value: Value,
         statement: Option<u32>,
     ) -> bool {
-        proxy.set_delimits();
         let mut versions = proxy.versions.lock();
+        proxy.set_delimits();
         let version = Version { tuple, statement: statement.unwrap_or(0), value };
         match statement {
             None if versions.committed.is_some() || version.value.is_none() => return false,
             None => {
                 versions.committed = Some(version);
+                proxy.set_has_value(true);
                 // Relaxed: a count, see `records`.
                 self.records.fetch_add(1, Relaxed);
             }

@@ -309,7 +309,7 @@ impl Transaction<'_> {
                 })?,
                 false => self.wait_for(&table, || lock_word::try_shared(&proxy.lock, priority))?,
             }
-            if proxy.versions.lock().is_dead {
+            if proxy.is_dead() {
                 release(&proxy, is_exclusive);
                 continue;
             }

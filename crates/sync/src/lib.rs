@@ -15,7 +15,7 @@ pub mod version_latch;
 mod wait;
 
 pub use asymmetric::AsymmetricFences;
-pub use mutex::{Mutex, MutexGuard, RwLock};
+pub use mutex::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 pub use padded::CachePadded;
 pub use read_sections::{GracePeriod, ReadSection, ReadSections};
 pub use wait::Backoff;

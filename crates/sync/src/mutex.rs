@@ -2,10 +2,10 @@
 //! names. A lock whose holder panicked is free again.
 
 #[cfg(not(any(loom, shuttle)))]
-pub use parking_lot::{Mutex, MutexGuard, RwLock};
+pub use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 #[cfg(any(loom, shuttle))]
-pub use model::{Mutex, MutexGuard, RwLock};
+pub use model::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 #[cfg(any(loom, shuttle))]
 mod model {
@@ -14,8 +14,8 @@ mod model {
     #[cfg(shuttle)]
     use shuttle::sync as checked;
 
-    pub use checked::MutexGuard;
-    use checked::{RwLockReadGuard, RwLockWriteGuard};
+    use checked::RwLockWriteGuard;
+    pub use checked::{MutexGuard, RwLockReadGuard};
     use std::sync::{PoisonError, TryLockError};
 
     /// A mutual exclusion lock.

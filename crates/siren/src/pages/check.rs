@@ -18,7 +18,7 @@ impl Pages {
     }
 
     fn tuples_of(&self, page: Slot) -> impl Iterator<Item = Slot> {
-        let next = |tuple: &Slot| Some(self.tuples[*tuple].after).filter(|it| !it.is_none());
+        let next = |tuple: &Slot| Some(self.next(*tuple)).filter(|it| !it.is_none());
         std::iter::successors(Some(self.pages[page].first).filter(|it| !it.is_none()), next)
     }
 
@@ -50,7 +50,8 @@ impl Pages {
         let (mut before, mut bytes, mut count, mut pending) = (Slot::NONE, 0, 0, 0);
         for tuple in self.tuples_of(page) {
             let at = &self.tuples[tuple];
-            if (at.before, at.page) != (before, page) {
+            // One that hangs is behind the one that knows it, or its list ends there.
+            if (at.before, at.page) != (before, page) || at.hangs && !at.newer.is_none() {
                 return Err("a tuple is linked wrongly".to_owned());
             }
             if at.pending != Pending::Nothing {
@@ -63,7 +64,9 @@ impl Pages {
                 bytes += at.bytes();
                 count += 1;
             }
-            before = tuple;
+            if !at.hangs {
+                before = tuple;
+            }
         }
         if it.last != before || (it.bytes, it.tuples) != (bytes, count) {
             return Err(format!("{bytes} bytes counted, {} noted", it.bytes));

@@ -119,19 +119,21 @@ impl Pages {
         let mut cursor = self.pages[page].cursor;
         for _ in 1..PENDING_A_TURN {
             let next = self.tuples.get(cursor).filter(|tuple| tuple.pending == Pending::Add);
-            let Some(added) = next else { break };
-            cursor = added.after;
+            if next.is_none() {
+                break;
+            }
+            cursor = self.next(cursor);
         }
         if cursor.is_none() {
             self.pages[page].cursor = cursor;
             return Copied::Whole;
         }
+        let next = self.next(cursor);
         let tuple = &mut self.tuples[cursor];
         if tuple.pending != Pending::Add {
             to.push(&image(self.table, &tuple.proxy, &tuple.value, tuple.open()));
             tuple.note_copied(level);
         }
-        let next = tuple.after;
         self.pages[page].cursor = next;
         if next.is_none() { Copied::Whole } else { Copied::Partly }
     }

@@ -1,9 +1,11 @@
 //! The lists of tuples and pages: links, splits and joins.
 //!
 //! An operation splits and joins at once. The checkpointer moves some tuples a turn. In between, both pages are
-//! whole: each tuple is on one of them, in its place.
+//! whole: each tuple is on one of them, in its place. A tuple that hangs on another one moves with it.
 
-use super::{JOIN_PERCENT, Page, Pages};
+use std::sync::Arc;
+
+use super::{JOIN_PERCENT, Page, Pages, Tuple};
 use crate::slab::Slot;
 
 /// A split under way: the front page takes tuples up to so many bytes.
@@ -57,7 +59,55 @@ impl Pages {
         page
     }
 
-    /// Links a tuple behind `previous`, or as the first one of the page.
+    /// Hangs a new tuple on the one before it, and gives the page of both. `None` if that one has another key,
+    /// hangs itself, or has a tuple that hangs. Also if the two are too large for one page, since they cannot be
+    /// split.
+    pub(super) fn hang(&mut self, previous: Slot, tuple: Slot) -> Option<Slot> {
+        let on = self.tuples.get(previous)?;
+        let it = &self.tuples[tuple];
+        let is_free = !on.hangs && on.newer.is_none();
+        if !Arc::ptr_eq(&on.proxy, &it.proxy) || !is_free || on.bytes() + it.bytes() > self.capacity
+        {
+            return None;
+        }
+        let page = on.page;
+        self.hang_on(page, previous, tuple);
+        Some(page)
+    }
+
+    fn hang_on(&mut self, page: Slot, previous: Slot, tuple: Slot) {
+        self.tuples[previous].newer = tuple;
+        let it = &mut self.tuples[tuple];
+        (it.page, it.before, it.after, it.hangs) = (page, previous, Slot::NONE, true);
+    }
+
+    /// The tuple of a list behind which a new one goes that belongs behind `previous`. If a later version of the
+    /// new tuple's key hangs there, it gets a place in the list.
+    pub(super) fn listed(&mut self, previous: Slot, new: Slot) -> Slot {
+        let Some(it) = self.tuples.get(previous) else { return previous };
+        if it.hangs {
+            return it.before;
+        }
+        let (page, newer) = (it.page, it.newer);
+        if !newer.is_none() && Arc::ptr_eq(&it.proxy, &self.tuples[new].proxy) {
+            self.tuples[previous].newer = Slot::NONE;
+            self.tuples[newer].hangs = false;
+            self.link(page, previous, newer);
+        }
+        previous
+    }
+
+    /// The tuple behind another one of its page, in the order of keys and versions.
+    pub(super) fn next(&self, tuple: Slot) -> Slot {
+        let it = &self.tuples[tuple];
+        match (it.newer.is_none(), it.hangs) {
+            (false, _) => it.newer,
+            (true, true) => self.tuples[it.before].after,
+            (true, false) => it.after,
+        }
+    }
+
+    /// Links a tuple behind `previous`, which hangs nowhere, or as the first one of the page.
     pub(super) fn link(&mut self, page: Slot, previous: Slot, tuple: Slot) {
         let next = match previous.is_none() {
             true => self.pages[page].first,
@@ -75,19 +125,30 @@ impl Pages {
         }
     }
 
+    /// Takes a tuple out of its page. One that hangs on it takes its place in the list.
     pub(super) fn unlink(&mut self, tuple: Slot) {
-        let it = &self.tuples[tuple];
-        let (page, before, after) = (it.page, it.before, it.after);
+        let next = self.next(tuple);
+        let Tuple { page, before, after, newer, hangs, .. } = self.tuples[tuple];
+        if self.pages[page].cursor == tuple {
+            self.pages[page].cursor = next;
+        }
+        if hangs {
+            self.tuples[before].newer = Slot::NONE;
+            return;
+        }
+        let (mut front, mut back) = (after, before);
+        if !newer.is_none() {
+            let it = &mut self.tuples[newer];
+            (it.hangs, it.before, it.after) = (false, before, after);
+            (front, back) = (newer, newer);
+        }
         match before.is_none() {
-            true => self.pages[page].first = after,
-            false => self.tuples[before].after = after,
+            true => self.pages[page].first = front,
+            false => self.tuples[before].after = front,
         }
         match after.is_none() {
-            true => self.pages[page].last = before,
-            false => self.tuples[after].before = before,
-        }
-        if self.pages[page].cursor == tuple {
-            self.pages[page].cursor = after;
+            true => self.pages[page].last = back,
+            false => self.tuples[after].before = back,
         }
     }
 
@@ -103,7 +164,7 @@ impl Pages {
     /// move.
     pub(super) fn begin_split(&mut self, page: Slot, level: u64) -> Option<Split> {
         let it = &self.pages[page];
-        let is_overfull = it.bytes > self.capacity && it.tuples > 1;
+        let is_overfull = it.bytes > self.capacity && it.first != it.last;
         if !is_overfull || !self.can_move(page, level) {
             return None;
         }
@@ -121,25 +182,36 @@ impl Pages {
         if !is_here || !self.can_move(page, level) || !self.can_move(front, level) {
             return false;
         }
-        for _ in 0..most {
+        let mut moved = 0;
+        while moved < most {
             let (tuple, has) = (self.pages[page].first, self.pages[front].bytes);
-            let is_last = self.pages[page].tuples <= 1;
+            let is_last = tuple == self.pages[page].last;
             if is_last || has > 0 && has + self.tuples[tuple].bytes() > wanted {
                 return false;
             }
-            self.move_to_end(tuple, front);
+            moved += self.move_to_end(tuple, front);
         }
         true
     }
 
-    /// Moves a tuple to the end of another page.
-    fn move_to_end(&mut self, tuple: Slot, to: Slot) {
+    /// Moves a tuple of a list to the end of another page, with the one that hangs on it. Returns how many.
+    fn move_to_end(&mut self, tuple: Slot, to: Slot) -> usize {
+        let newer = self.tuples[tuple].newer;
         let from = self.tuples[tuple].page;
         self.count_out(from, tuple);
         self.unlink(tuple);
+        self.tuples[tuple].newer = Slot::NONE;
         let last = self.pages[to].last;
         self.link(to, last, tuple);
         self.count_in(to, tuple);
+        if newer.is_none() {
+            return 1;
+        }
+        self.count_out(from, newer);
+        self.unlink(newer);
+        self.hang_on(to, tuple, newer);
+        self.count_in(to, newer);
+        2
     }
 
     /// Removes an empty page, or joins the page with a neighbour if they have few tuples together.
@@ -160,6 +232,10 @@ impl Pages {
             return true;
         }
         let limit = self.capacity * JOIN_PERCENT / 100;
+        if bytes >= limit {
+            // Without a look at the neighbours.
+            return false;
+        }
         let fits = |other: Slot| {
             !other.is_none()
                 && self.pages[other].bytes + bytes < limit
@@ -171,13 +247,14 @@ impl Pages {
             (false, false) => return false,
         };
         self.mark_dirty(front, level);
-        for _ in 0..most {
+        let mut moved = 0;
+        while moved < most {
             let tuple = self.pages[back].first;
             if tuple.is_none() {
                 self.remove_page(back, level);
                 return true;
             }
-            self.move_to_end(tuple, front);
+            moved += self.move_to_end(tuple, front);
         }
         self.mark_dirty(back, level);
         true
@@ -207,8 +284,6 @@ impl Pages {
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
-    use std::sync::Arc;
-
     use stillpoint_format::ident::StoreId;
     use stillpoint_format::siren::PageBuilder;
 
