@@ -287,8 +287,10 @@ mod tests {
     use stillpoint_format::ident::StoreId;
     use stillpoint_format::siren::PageBuilder;
 
-    use super::super::Copied;
+    use stillpoint_io::{Rng, SeededRng};
+
     use super::super::copy::PENDING_A_TURN;
+    use super::super::{Copied, Pending};
     use super::*;
     use crate::base::HeldBytes;
     use crate::config::Removes;
@@ -297,12 +299,61 @@ mod tests {
     const KEYS: u64 = 800;
     const CAPACITY: usize = 4000;
 
+    /// The proxy of a key, and its versions, with whether they are committed.
+    type Versions = (Arc<Proxy>, Vec<(Slot, bool)>);
+
     struct World {
         pages: Pages,
         tuples: Vec<Slot>,
+        keys: Vec<Versions>,
     }
 
     impl World {
+        fn new(removes: Removes) -> Self {
+            let held = HeldBytes::of(StoreId([1; 16]));
+            let pages = Pages::new((1, 1, 0), CAPACITY, removes, held);
+            Self { pages, tuples: Vec::new(), keys: Vec::new() }
+        }
+
+        /// Adds, commits, replaces or removes a version of a key.
+        fn step(&mut self, level: u64, rng: &SeededRng) {
+            let key = rng.below(self.keys.len() as u64) as usize;
+            let len = self.keys[key].1.len() as u64;
+            match rng.below(4) {
+                0 | 1 if len < 4 => {
+                    let at = rng.below(len + 1) as usize;
+                    let below = self.keys[..key].iter().rev().find_map(|(_, all)| all.last());
+                    let before = self.keys[key].1[..at].last().or(below);
+                    let before = before.map_or(Slot::NONE, |&(tuple, _)| tuple);
+                    let value = vec![7; [20, 100, CAPACITY as u64][rng.below(3) as usize] as usize];
+                    let proxy = self.keys[key].0.clone();
+                    let tuple =
+                        self.pages.add(level, before, proxy, Some(Arc::from(value)), (1, 1));
+                    self.keys[key].1.insert(at, (tuple, false));
+                }
+                2 if len > 1 => {
+                    let versions = &mut self.keys[key].1;
+                    let (new, is_committed) = versions.pop().expect("two");
+                    let (old, _) = versions.pop().expect("two");
+                    let is_new = is_committed || !self.pages.replace(level, old, new);
+                    if is_new {
+                        self.pages.remove(level, old);
+                        (!is_committed).then(|| self.pages.commit(level, new));
+                    }
+                    versions.push((if is_new { new } else { old }, true));
+                }
+                _ if len > 0 => {
+                    let (tuple, _) = self.keys[key].1.remove(rng.below(len) as usize);
+                    self.pages.remove(level, tuple);
+                }
+                _ => {}
+            }
+            self.pages.check().expect("sound pages");
+            let shown = |tuple: &Slot| self.pages.tuples[*tuple].pending != Pending::Remove;
+            let known = self.keys.iter().flat_map(|(_, all)| all.iter().map(|(tuple, _)| *tuple));
+            assert!(self.pages.walk().filter(shown).eq(known), "out of order");
+        }
+
         fn add(&mut self, level: u64, key: u64, previous: Slot) -> Slot {
             let (proxy, value) = (Proxy::new(&key.to_be_bytes()), Some(Arc::from(&[7][..])));
             let tuple = self.pages.add(level, previous, proxy, value, (1, 1));
@@ -341,12 +392,27 @@ mod tests {
         }
     }
 
+    /// Versions come behind any other one of their key, also where one hangs. They lie in order, and what hangs
+    /// moves along.
+    #[test]
+    fn versions_lie_in_their_order() {
+        for seed in 0..20 {
+            let (rng, mut world) = (
+                SeededRng::new(seed),
+                World::new([Removes::Pend, Removes::ToPages][seed as usize % 2]),
+            );
+            world.keys.extend((0..40u64).map(|key| (Proxy::new(&key.to_be_bytes()), Vec::new())));
+            for level in 1..5 {
+                (0..100).for_each(|_| world.step(level, &rng));
+                world.checkpoint(level, |world| (0..40).for_each(|_| world.step(level + 1, &rng)));
+            }
+        }
+    }
+
     /// A turn of the checkpointer moves few tuples, however many a split or a join moves together.
     #[test]
     fn the_checkpointer_splits_and_joins_in_steps() {
-        let held = HeldBytes::of(StoreId([1; 16]));
-        let pages = Pages::new((1, 1, 0), CAPACITY, Removes::Pend, held);
-        let mut world = World { pages, tuples: Vec::new() };
+        let mut world = World::new(Removes::Pend);
         let first = world.add(1, 0, Slot::NONE);
         world.add(1, KEYS, first);
         let moved = world.checkpoint(1, |world| {
