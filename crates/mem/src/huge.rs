@@ -26,6 +26,14 @@ pub fn prefer_huge_pages<T>(of: &Vec<T>) {
     let _ = of;
 }
 
+/// A slice of `count` values, on huge pages where it is large enough and the system has them.
+pub fn huge_slice<T>(count: usize, make: impl FnMut() -> T) -> Box<[T]> {
+    let mut values = Vec::with_capacity(count);
+    prefer_huge_pages(&values);
+    values.resize_with(count, make);
+    values.into_boxed_slice()
+}
+
 #[cfg(not(any(loom, shuttle)))]
 fn advise(start: *const u8, bytes: usize) {
     // SAFETY: the advice changes no contents, whoever owns them. The system skips what is not mapped.
@@ -78,6 +86,15 @@ mod tests {
             assert!(values.iter().copied().eq(0..2 * len), "{len} values");
         }
         prefer_huge_pages(&vec![(); 3]);
+    }
+
+    #[test]
+    fn a_slice_has_so_many_values() {
+        for count in [0, 3, 1 << 19] {
+            let mut next = 0..;
+            let values = huge_slice(count, || next.next());
+            assert!(values.iter().copied().eq((0..count).map(Some)), "{count} values");
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ mod table;
 pub mod words;
 
 pub use frames::{Frames, Target};
-pub use huge::{HugeHeap, prefer_huge_pages};
+pub use huge::{HugeHeap, huge_slice, prefer_huge_pages};
 pub use prefetch::{prefetch, prefetch_shared, prefetch_to_write};
 pub use region::{AddressSpace, HUGE_PAGE_BYTES, PageSize, Region, RegionError};
 pub use segments::Segments;

@@ -64,13 +64,33 @@ impl Node<'_> {
     /// As [`search`](Self::search).
     #[inline]
     pub fn search_near(&self, key: &[u8], near: Near) -> Result<usize, usize> {
+        self.search_heads(key, near).and_then(|first| self.search_from(key, first))
+    }
+
+    /// The first slot whose head is not below that of a key, which is probably near a place. If the heads agree,
+    /// the record is prefetched, and [`search_from`](Self::search_from) ends the search.
+    ///
+    /// # Errors
+    /// The slot that the key would get, if no slot has its head.
+    #[inline]
+    pub fn search_heads(&self, key: &[u8], near: Near) -> Result<usize, usize> {
         let (sought, slots) = (self.sought(key), self.slots());
         let low = first_from(slots, around(slots, near, sought.head), sought.head);
-        if slots.get(low).is_some_and(|found| head_in(found) == sought.head) {
-            // Key and value lie in several lines, which arrive together.
-            self.prefetch_record(low);
+        if slots.get(low).is_none_or(|found| head_in(found) != sought.head) {
+            return Err(low);
         }
-        self.decide(slots, low, &sought)
+        // Key and value lie in several lines, which arrive together.
+        self.prefetch_record(low);
+        Ok(low)
+    }
+
+    /// Ends a [search](Self::search) at the first slot whose head is not below that of the key.
+    ///
+    /// # Errors
+    /// As [`search`](Self::search).
+    #[inline]
+    pub fn search_from(&self, key: &[u8], first: usize) -> Result<usize, usize> {
+        self.decide(self.slots(), first, &self.sought(key))
     }
 
     /// As [`child_of`](Self::child_of), for a key that is probably near a place. Also gives the key's

@@ -16,7 +16,7 @@
 
 use stillpoint_format::Stamp;
 use stillpoint_format::hash::KeyHasher;
-use stillpoint_mem::prefetch;
+use stillpoint_mem::{huge_slice, prefetch};
 use stillpoint_sync::atomic::{
     AtomicU64,
     Ordering::{Acquire, Relaxed},
@@ -76,15 +76,16 @@ pub(crate) struct LockTable {
 impl LockTable {
     /// Words for a pool of so many frames.
     pub(crate) fn new(seed: u64, frames: usize) -> Self {
-        let lock = |_| Lock {
+        let lock = || Lock {
             word: AtomicU64::new(lock_word::free(0, 0)),
             stamp: AtomicU64::new(Stamp::NONE.to_bits()),
         };
         let words = frames.saturating_mul(WORDS_PER_FRAME).max(1).next_power_of_two();
         let words_log2 = words.ilog2().clamp(*WORDS_LOG2.start(), *WORDS_LOG2.end());
-        let locks = (0..1usize << words_log2).map(lock).collect();
+        // Each key has its word at another place.
+        let locks = huge_slice(1 << words_log2, lock);
         let stretches = 1usize << (words_log2 - KEYS_PER_STRETCH_LOG2);
-        let stretches = (0..stretches).map(|_| AtomicU64::new(lock_word::free(0, 0))).collect();
+        let stretches = huge_slice(stretches, || AtomicU64::new(lock_word::free(0, 0)));
         Self { hasher: KeyHasher::new(seed), words_log2, locks, stretches }
     }
 

@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use stillpoint_format::Stamp;
 use stillpoint_format::large::LargeReference;
-use stillpoint_mem::{Frames, RegionError};
+use stillpoint_mem::{Frames, RegionError, huge_slice};
 use stillpoint_node::{Node, NodeKind};
 use stillpoint_sync::atomic::{
     AtomicBool, AtomicU64, AtomicUsize,
@@ -195,7 +195,7 @@ impl Pool {
         let frames = Frames::new(count, page_bytes)?;
         Ok(Arc::new(Self {
             frames,
-            headers: (0..count).map(|_| Header::new()).collect(),
+            headers: huge_slice(count, Header::new),
             backing,
             free: Mutex::new((0..count as u32).rev().collect()),
             loads: Mutex::default(),

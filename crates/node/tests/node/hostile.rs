@@ -6,7 +6,7 @@
 use std::hint::black_box;
 
 use stillpoint_io::{Rng, SeededRng};
-use stillpoint_node::{Child, Node, NodeError, NodeKind};
+use stillpoint_node::{Child, Near, Node, NodeError, NodeKind};
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::common::{PAGES, below, copy, key, page, run, sample_leaf, value};
@@ -17,6 +17,9 @@ fn read(node: &Node<'_>, random: &SeededRng) {
     for _ in 0..8 {
         let key = key(random, node.page_bytes());
         let _ = black_box(node.search(&key));
+        let (_, near) = black_box(node.child_near(&key, Near::MIDDLE));
+        let _ = black_box(node.search_near(&key, near));
+        let _ = black_box(node.search_from(&key, below(random, node.slot_count() + 2)));
         black_box((node.child_of(&key), node.child_below(&key)));
         black_box(node.covers(&key));
         let slot = match below(random, 4) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use stillpoint_io::SeededRng;
-use stillpoint_node::{Node, NodeError, NodeKind};
+use stillpoint_node::{Near, Node, NodeError, NodeKind};
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::common::{PAGES, below, fences_of, key, key_of, page, run, value, value_of};
@@ -149,6 +149,7 @@ impl Chain {
                 assert_eq!(&key_of(&node, slot), key);
                 assert_eq!((value_of(&node, slot), node.tag(slot), node.is_ghost(slot)), *entry);
                 assert_eq!(node.search(key), Ok(slot));
+                assert_eq!(node.search_near(key, Near::MIDDLE), Ok(slot));
             }
             if let Some(upper) = &upper {
                 assert_eq!(node.search(upper), Err(node.slot_count()), "the upper fence");

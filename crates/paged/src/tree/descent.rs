@@ -65,14 +65,29 @@ impl Pool {
         table: TableId,
         key: Option<&[u8]>,
     ) -> Result<KeyPlace, Missing> {
-        let choose = |node: Node<'_>, _: Near| match key {
-            Some(key) => (node.child_below(key), Near::MIDDLE),
-            None => (node.child_count() - 1, Near::MIDDLE),
+        let FoundNode { seen, .. } = match key {
+            Some(key) => self.descend_below(table, key, 0)?,
+            None => {
+                let last = |node: Node<'_>, _: Near| (node.child_count() - 1, Near::MIDDLE);
+                self.descend_by(table, last, 0)?
+            }
         };
-        let FoundNode { seen, .. } = self.descend_by(table, choose, 0)?;
         let node = self.node(seen.frame);
         let slot = key.map_or_else(|| Err(node.slot_count()), |key| node.search(key));
         Ok(KeyPlace { leaf: seen, slot })
+    }
+
+    /// The node of this level that has the keys just below a key, or the root of a lower tree.
+    ///
+    /// # Errors
+    /// A page on the way is not in a frame.
+    pub(super) fn descend_below(
+        &self,
+        table: TableId,
+        key: &[u8],
+        level: u8,
+    ) -> Result<FoundNode, Missing> {
+        self.descend_by(table, |node, _| (node.child_below(key), Near::MIDDLE), level)
     }
 
     /// The node of this level on the way to a key, or the root of a lower tree.
@@ -316,6 +331,8 @@ enum Stage {
     Search(FrameVersion),
     /// Follows the swip at a position.
     Follow(FrameVersion, usize),
+    /// Compares the keys of a leaf from a slot on that has the head of the sought one.
+    Compare(FrameVersion, usize),
     Ended(DescentEnd),
 }
 
@@ -392,6 +409,10 @@ impl Pool {
                     },
                 }
             }
+            Stage::Compare(leaf, first) => {
+                let slot = self.node(leaf.frame).search_from(key, first);
+                Stage::Ended(DescentEnd::At(KeyPlace { leaf, slot }))
+            }
             ended @ Stage::Ended(_) => ended,
         };
     }
@@ -400,11 +421,10 @@ impl Pool {
     fn search(&self, walk: &mut Descent, seen: FrameVersion, key: &[u8]) -> Stage {
         let node = self.node(seen.frame);
         if node.level() == 0 {
-            let slot = node.search_near(key, walk.near);
-            if let Ok(slot) = slot {
-                node.prefetch_record(slot);
-            }
-            return Stage::Ended(DescentEnd::At(KeyPlace { leaf: seen, slot }));
+            return match node.search_heads(key, walk.near) {
+                Ok(first) => Stage::Compare(seen, first),
+                slot => Stage::Ended(DescentEnd::At(KeyPlace { leaf: seen, slot })),
+            };
         }
         let (position, near) = node.child_near(key, walk.near);
         node.prefetch_child(position);
