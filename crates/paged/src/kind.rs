@@ -185,13 +185,13 @@ impl Paged {
         }
     }
 
-    /// Asks for the leaf of a key ahead of its use, as far as frames are free.
+    /// Asks for the leaf of a key ahead of its use, as far as there are frames for it.
     pub(crate) fn ask(&self, table: TableId, key: &[u8]) -> Presence<()> {
         loop {
             let Err(missing) = self.pool.descend(table, key, 0) else {
                 return Presence::Here(());
             };
-            match self.pool.load_if_free(missing) {
+            match self.pool.load_ahead(missing) {
                 Some(loading) => return Presence::NotHere(loading),
                 // Either the page has arrived, or there is no frame for it.
                 None if self.pool.has_arrived(missing.page) => {}

@@ -148,16 +148,25 @@ impl Pool {
         self.begin_load(missing, frame)
     }
 
-    /// As [`load`](Self::load), if a frame is free at once. Otherwise begins nothing.
-    pub(crate) fn load_if_free(self: &Arc<Self>, missing: Missing) -> Option<Arc<Loading>> {
+    /// As [`load`](Self::load), ahead of the use of the page. Begins nothing if there is no
+    /// [frame](Self::frame_ahead) for it.
+    pub(crate) fn load_ahead(self: &Arc<Self>, missing: Missing) -> Option<Arc<Loading>> {
         if let Some(found) = self.known_load(missing.page).ok()? {
             return found;
         }
-        if self.free_count() <= self.frame_count() / 4 {
-            return None;
-        }
-        let frame = self.take_free(1)?[0];
+        let frame = self.frame_ahead()?;
         self.begin_load(missing, frame).ok().flatten()
+    }
+
+    /// Queues the read of a missing page ahead of its use, for [`Backing::submit`](crate::Backing::submit). True
+    /// if that was begun. `None` if there is no [frame](Self::frame_ahead) for it.
+    pub(crate) fn queue_ahead(self: &Arc<Self>, missing: Missing) -> Option<bool> {
+        if self.loads.lock().contains_key(&missing.page) {
+            return Some(false);
+        }
+        let frame = self.frame_ahead()?;
+        // Who needs the page asks again, and gets the error.
+        Some(self.queue_missing(missing, frame).is_ok_and(|begun| begun.is_some()))
     }
 
     /// The read of a page that is under way. `Some(None)` if the page has arrived.
@@ -176,18 +185,40 @@ impl Pool {
 
     fn begin_load(
         self: &Arc<Self>,
+        missing: Missing,
+        frame: u32,
+    ) -> Result<Option<Arc<Loading>>, PoolError> {
+        let queued = self.queue_missing(missing, frame)?;
+        self.backing.submit();
+        Ok(queued)
+    }
+
+    fn queue_missing(
+        self: &Arc<Self>,
         Missing { page, parent }: Missing,
         frame: u32,
     ) -> Result<Option<Arc<Loading>>, PoolError> {
         // Relaxed: who finds that the parent has not changed has read its table.
         let table = TableId(self.node(parent.frame).owner_words()[2].load(Relaxed) as u16);
         let is_out = || mutant!(self.is_still(parent), LoadsWithoutParent => true);
-        self.insert_load(page, Some(table), frame, is_out)
+        self.queue_load(page, Some(table), frame, is_out)
     }
 
-    /// Begins a read into a free frame, unless the page has an entry or is not out. `None` if it has
-    /// arrived or is not out.
+    /// As [`queue_load`](Self::queue_load), and hands the read to the device.
     fn insert_load(
+        self: &Arc<Self>,
+        page: u64,
+        table: Option<TableId>,
+        frame: u32,
+    ) -> Result<Option<Arc<Loading>>, PoolError> {
+        let queued = self.queue_load(page, table, frame, || true)?;
+        self.backing.submit();
+        Ok(queued)
+    }
+
+    /// Queues a read into a free frame, unless the page has an entry or is not out. `None` if it has
+    /// arrived or is not out.
+    fn queue_load(
         self: &Arc<Self>,
         page: u64,
         table: Option<TableId>,
@@ -217,8 +248,6 @@ impl Pool {
         let loading =
             Arc::new(Loading { pool: self.clone(), page, frame, read, result: Mutex::new(None) });
         loads.insert(page, Load::Reading(loading.clone()));
-        drop(loads);
-        self.backing.submit();
         Ok(Some(loading))
     }
 
@@ -240,21 +269,20 @@ impl Pool {
                 None => {}
             }
             let frame = self.free_frames_for(1, purpose)?[0];
-            if let Some(loading) = self.insert_load(page, Some(table), frame, || true)? {
+            if let Some(loading) = self.insert_load(page, Some(table), frame)? {
                 return Ok(Err(loading));
             }
         }
     }
 
-    /// Asks for a page of a large value ahead of its use, if a frame is free at once.
+    /// Asks for a page of a large value ahead of its use, if there is a [frame](Self::frame_ahead) for it.
     pub(crate) fn ask_page(self: &Arc<Self>, page: u64, table: TableId) {
-        let is_known = self.loads.lock().contains_key(&page);
-        if is_known || self.free_count() <= self.frame_count() / 4 {
+        if self.loads.lock().contains_key(&page) {
             return;
         }
-        if let Some(frames) = self.take_free(1) {
+        if let Some(frame) = self.frame_ahead() {
             // Who needs the page asks again, and gets the error.
-            let _ = self.insert_load(page, Some(table), frames[0], || true);
+            let _ = self.insert_load(page, Some(table), frame);
         }
     }
 
@@ -274,7 +302,7 @@ impl Pool {
             && let Ok(frames) = self.free_frames_for(1, Purpose::GoOn)
         {
             // Who needs the page asks again, and gets the error.
-            let _ = self.insert_load(page, Some(table), frames[0], || true);
+            let _ = self.insert_load(page, Some(table), frames[0]);
         }
     }
 
@@ -294,7 +322,7 @@ impl Pool {
                 Some(loading) => loading,
                 None => {
                     let frame = self.free_frames_for(1, Purpose::GoOn)?[0];
-                    let loading = self.insert_load(page, table_of_root(page), frame, || true)?;
+                    let loading = self.insert_load(page, table_of_root(page), frame)?;
                     let Some(loading) = loading else { continue };
                     loading
                 }

@@ -29,7 +29,7 @@ use crate::planted;
 use crate::pool::{Pool, PoolError};
 use crate::slots::Slots;
 use crate::tables::Table;
-use crate::tree::{KeyPlace, Leaf, LeafRange, PageLog, Pause, Value, Wanted};
+use crate::tree::{KeyPlace, Leaf, LeafRange, PageLog, Pause, ReadAhead, Value, Wanted};
 
 /// Fewest keys of a transaction whose descents are made together.
 const TOGETHER_MIN: usize = 2;
@@ -71,6 +71,8 @@ pub(crate) struct Part {
     has_changed: bool,
     /// Whether the transaction has read a range.
     has_ranged: bool,
+    /// What the last range has asked for.
+    read_ahead: ReadAhead,
     /// The large value that is being read. A value of that reference never changes.
     reading: Option<LargeReading>,
     /// The large value that is being written.
@@ -98,6 +100,7 @@ impl Part {
             ahead: Ahead::default(),
             has_changed: false,
             has_ranged: false,
+            read_ahead: ReadAhead::default(),
             reading: None,
             writing: None,
             replaced: Vec::new(),
@@ -284,7 +287,7 @@ impl Part {
         may_wait: &dyn Fn() -> bool,
         out: &mut RangeBatch,
     ) -> Result<Option<Again>, TxError> {
-        let Self { kind, seat, locks, key, names, has_ranged, reading, .. } = self;
+        let Self { kind, seat, locks, key, names, has_ranged, read_ahead, reading, .. } = self;
         let (pool, leaf) = (&kind.pool, range.place.leaf);
         let header = pool.header(leaf.frame);
         let (page, gsn) = (header.page(), header.stamp().gsn());
@@ -316,6 +319,11 @@ impl Part {
         }
         if let Some(blocked) = blocked {
             return Ok(Some(Again::After(blocked)));
+        }
+        let count = read_ahead.note(page, out.most);
+        if count > 0 && !out.is_end {
+            let how = (range.is_descending, count);
+            read_ahead.note_asked(pool.ask_for_leaves(table, &out.next, how));
         }
         if is_large {
             // The stretch is shared, so the value stays.

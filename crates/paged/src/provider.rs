@@ -69,6 +69,23 @@ impl Pool {
         Err(PoolError::Full { frames: self.frame_count() })
     }
 
+    /// A free frame for a page that is wanted later. Makes one round at most, and none in a small pool, whose
+    /// pages are wanted at once. `None` while many pages that were read wait for their use. Call this with no
+    /// latch held.
+    pub(crate) fn frame_ahead(self: &Arc<Self>) -> Option<u32> {
+        let frames = self.frame_count();
+        if self.free_count() <= frames / 4 {
+            if frames < FRAMES_MIN || self.loads.lock().len() >= frames / 8 {
+                return None;
+            }
+            if self.free_count() == 0 {
+                // An error is that of whoever needs a frame and gets none.
+                let _ = self.round(BUNCH, Purpose::GoOn);
+            }
+        }
+        self.take_free(1)?.pop()
+    }
+
     /// Fewest free frames that the thread of [`provide`](Self::provide) leaves: a hundredth.
     pub(crate) fn low_water(&self) -> usize {
         if self.frame_count() < FRAMES_MIN { 0 } else { self.frame_count() / 100 }

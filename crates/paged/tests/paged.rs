@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{large, protocols, random, threads};
+use common::{large, protocols, random, scans, threads};
 
 #[test]
 fn a_table_is_like_a_map_across_evictions_and_crashes() {
@@ -128,4 +128,14 @@ fn who_merges_a_stretch_keeps_it() {
 #[test]
 fn a_queue_keeps_few_pages() {
     protocols::a_queue_keeps_few_pages();
+}
+
+#[test]
+fn a_long_scan_reads_ahead_and_a_short_one_does_not() {
+    scans::a_long_scan_reads_ahead_and_a_short_one_does_not();
+}
+
+#[test]
+fn a_read_ahead_that_fails_is_told_to_who_needs_the_page() {
+    scans::a_read_ahead_that_fails_is_told_to_who_needs_the_page();
 }

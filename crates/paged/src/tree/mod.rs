@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `descent` | descents, heating of cool children, attaching of pages that have arrived |
 //! | `read` | points and ranges |
+//! | `read_ahead` | leaves that a long scan asks for ahead of their use |
 //! | `change` | changes of one record, with their records in a log |
 //! | `structure` | splits and higher roots, each one record |
 //! | `merge` | merges of sparse nodes |
@@ -21,6 +22,7 @@ mod descent;
 mod empty;
 mod merge;
 mod read;
+mod read_ahead;
 mod structure;
 
 use stillpoint_format::Stamp;
@@ -36,6 +38,7 @@ pub use check::{TreeError, TreeSummary};
 pub(crate) use descent::{Descent, DescentEnd, KeyPlace};
 pub(crate) use empty::Unfreed;
 pub(crate) use read::{LeafRange, Wanted};
+pub(crate) use read_ahead::ReadAhead;
 pub(crate) use structure::{append, copy_of, copy_words, raise};
 
 /// Appends the records of changes of pages. Called with latches held, so it must not wait.

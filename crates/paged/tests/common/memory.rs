@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 use stillpoint_format::Stamp;
 use stillpoint_io::{Rng, SeededRng};
@@ -38,6 +38,8 @@ pub(crate) struct Memory {
     /// Reads and writes fail while this is set.
     pub(crate) fails: AtomicBool,
     pub(crate) begun: AtomicU64,
+    /// The most reads that were under way at a time.
+    pub(crate) most_waiting: AtomicUsize,
     /// Called once, by a write-back that has copied its pages and has not placed them.
     pub(crate) on_copies: Mutex<Option<OnCopies>>,
 }
@@ -77,6 +79,7 @@ impl Memory {
             state: Mutex::new(State { next: FIRST, ..State::default() }),
             fails: AtomicBool::new(false),
             begun: AtomicU64::new(0),
+            most_waiting: AtomicUsize::new(0),
             on_copies: Mutex::default(),
         })
     }
@@ -170,6 +173,7 @@ impl Backing for InMemory {
         let waiting = Arc::new(Waiting { page, bytes, target, is_done });
         state.waiting.push(waiting.clone());
         memory.begun.fetch_add(1, SeqCst);
+        memory.most_waiting.fetch_max(state.waiting.len(), SeqCst);
         drop(state);
         Ok(Box::new(Read { memory, waiting }))
     }

@@ -8,6 +8,8 @@ pub(crate) mod protocols;
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) mod random;
 #[cfg(not(any(loom, shuttle)))]
+pub(crate) mod scans;
+#[cfg(not(any(loom, shuttle)))]
 pub(crate) mod threads;
 
 use std::collections::BTreeMap;

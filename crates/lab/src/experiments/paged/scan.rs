@@ -52,7 +52,7 @@ impl Experiment for PagedScan {
             runs: 5,
             pool: PoolSize { pool_bytes: 3 << 30, page_bytes: 16 << 10 },
             times: 10.0,
-            depth: 1,
+            depth: 64,
             raw_s: 5.0,
         }
     }
