@@ -62,8 +62,10 @@ pub(crate) const LONG_WORK: usize = 1024;
 pub(super) const VERY_LONG_WORK: usize = 16 * LONG_WORK;
 /// Longest wait of a write for memory that is being freed.
 const ROOM_PATIENCE: Duration = Duration::from_millis(100);
-/// Longest wait of a write for memory of keys that are given up.
+/// Longest wait of a write for memory of keys that are given up, while none is on its way.
 const EVICTION_PATIENCE: Duration = Duration::from_secs(1);
+/// Longest wait while the memory of deleted keys waits for the log. A busy device may stall for seconds.
+const FLUSH_PATIENCE: Duration = Duration::from_secs(10);
 /// Time between two tries of a command that waits.
 const ROOM_LOOK: Duration = Duration::from_millis(1);
 /// The same for a command over whole databases. A try may take a millisecond, and commands of keys wait
@@ -138,8 +140,10 @@ struct RoomWait {
     bytes: usize,
     /// The end of the wait for memory that is being freed.
     returned_ns: u64,
-    /// The end of the wait for memory of keys that are given up.
+    /// The end of the wait for memory of keys that are given up, if none is on its way.
     until_ns: u64,
+    /// The end of the wait in any case.
+    longest_ns: u64,
     /// How often the write may ask that keys are given up.
     asks: usize,
     /// The time of the next try.
@@ -231,6 +235,14 @@ fn needed_bytes(conn: &Conn, call: &LongCall) -> usize {
 /// Whether a write of so many bytes is refused however many keys are given up for it.
 fn never_fits(bytes: usize, limit_bytes: usize) -> bool {
     bytes > limit_bytes - limit_bytes / NEVER_PART
+}
+
+/// Whether a write may still wait for memory of keys that are given up.
+fn may_wait_for_room(shared: &Shared, wait: &RoomWait, now_ns: u64) -> bool {
+    let Shared { keyspace, .. } = shared;
+    let is_coming = || keyspace.engine().memory_room().returning_bytes > 0;
+    keyspace.eviction.makes_room()
+        && (now_ns < wait.until_ns || now_ns < wait.longest_ns && is_coming())
 }
 
 /// The next step of a thread.
@@ -412,11 +424,15 @@ impl LongThread {
         let now_ns = config.clock.monotonic_ns();
         let limit_bytes = keyspace.engine().memory_room().limit_bytes;
         let never_fits = never_fits(bytes, limit_bytes);
-        let patience = if never_fits { Duration::ZERO } else { EVICTION_PATIENCE };
+        let (patience, longest) = match never_fits {
+            true => (Duration::ZERO, Duration::ZERO),
+            false => (EVICTION_PATIENCE, FLUSH_PATIENCE),
+        };
         RoomWait {
             bytes,
             returned_ns: now_ns + ROOM_PATIENCE.as_nanos() as u64,
             until_ns: now_ns + patience.as_nanos() as u64,
+            longest_ns: now_ns + longest.as_nanos() as u64,
             asks: bytes / asked_bytes(limit_bytes) * ASKS_OF_SIZE + ASKS_MIN,
             next_ns: now_ns,
         }
@@ -439,8 +455,7 @@ impl LongThread {
         if engine.memory_returns() && now_ns < wait.returned_ns {
             return true;
         }
-        let lacks_room = keyspace.eviction.makes_room()
-            && now_ns < wait.until_ns
+        let lacks_room = may_wait_for_room(&self.shared, wait, now_ns)
             && engine.memory_room().spare_bytes < wait.bytes;
         if lacks_room {
             self.ask(wait);
@@ -492,7 +507,7 @@ impl LongThread {
         let Self { plan, conns, shared, local, session, .. } = self;
         let now_ns = shared.config.clock.monotonic_ns();
         plan.begin(1, now_ns / 1_000_000, u64::MAX, usize::MAX);
-        plan.waits_for_room = now_ns < wait.until_ns && shared.keyspace.eviction.makes_room();
+        plan.waits_for_room = may_wait_for_room(shared, &wait, now_ns);
         plan.waits_for_locks = locks_until_ns.is_none_or(|until_ns| now_ns < until_ns);
         plan.push(id, call.base, call.used, &call.spans, call.spec);
         if let Some(conn) = conns.get_mut(id) {
