@@ -122,6 +122,13 @@ fn mutated_pages_and_map_blocks_are_refused() {
 }
 
 #[test]
+fn mutated_records_of_pages_never_panic() {
+    let mut accepted = 0;
+    run(20_000, |stream| accepted += u64::from(crate::page_log::judge_mutation(stream)));
+    assert!(accepted > 0, "no record was accepted: the mutations are clumsy");
+}
+
+#[test]
 fn mutated_siren_files_are_refused() {
     run(20_000, crate::siren::judge_mutation);
 }

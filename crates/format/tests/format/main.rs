@@ -7,6 +7,7 @@ mod keys;
 mod log;
 mod manifest;
 mod operations;
+mod page_log;
 mod pages;
 mod part;
 mod siren;
