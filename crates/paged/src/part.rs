@@ -614,7 +614,7 @@ impl KindPart for Part {
 
     fn touched(&self, out: &mut Vec<Stamp>) {
         self.locks.touched(out);
-        if self.has_ranged {
+        if mutant!(self.has_ranged, RangeNamesNothing => false) {
             // A range depends on each change of its leaves, whoever has made it.
             self.kind.open.ends(out);
         }

@@ -41,6 +41,10 @@ stillpoint_sync::planted_bugs! {
         LogForgotten,
         /// A table is emptied while its root is written back.
         EmptiesWhileWritten,
+        /// The end of a transaction does not become the stamp of the words that it has changed.
+        StampsLeft,
+        /// A range depends on no earlier change.
+        RangeNamesNothing,
         /// The pages of a replaced large value are never freed.
         LargeNotFreed,
         /// A start does not free the large values that a crash has left without a reference.

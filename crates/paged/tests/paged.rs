@@ -91,6 +91,11 @@ fn an_abort_finds_the_room_of_what_it_has_deleted() {
 }
 
 #[test]
+fn who_reads_later_depends_on_the_end_of_a_change() {
+    protocols::who_reads_later_depends_on_the_end_of_a_change();
+}
+
+#[test]
 fn deleted_records_make_room_for_others() {
     protocols::deleted_records_make_room_for_others();
 }

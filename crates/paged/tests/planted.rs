@@ -30,6 +30,9 @@ fn seen_by(bug: Bug) -> fn() {
         Bug::MergedStretchNotKept => protocols::who_merges_a_stretch_keeps_it,
         Bug::MergedPageNotFreed => protocols::a_queue_keeps_few_pages,
         Bug::UnreadNotFreed => random::what_a_flush_cannot_read_is_freed_later,
+        Bug::StampsLeft | Bug::RangeNamesNothing => {
+            protocols::who_reads_later_depends_on_the_end_of_a_change
+        }
         Bug::PurgesOpenGhosts => protocols::a_deleted_record_stays_until_its_deletion_has_ended,
         Bug::InsertsBesideGhost => protocols::an_abort_finds_the_room_of_what_it_has_deleted,
         Bug::EmptiesWhileWritten => {

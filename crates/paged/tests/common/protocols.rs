@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Bound;
 use std::sync::Arc;
 
+use stillpoint_format::Stamp;
 use stillpoint_io::{Rng, SeededRng};
 use stillpoint_sync::Mutex;
 use stillpoint_sync::lock_word::Priority;
@@ -12,7 +13,7 @@ use stillpoint_txn::{
 };
 
 use super::memory::OnCopies;
-use super::{Session, TABLE, World};
+use super::{Session, TABLE, World, until};
 
 fn key(number: u64) -> Vec<u8> {
     format!("key {number:04}").into_bytes()
@@ -205,7 +206,7 @@ pub(crate) fn deleted_records_make_room_for_others() {
 fn declared(session: &mut Session, keys: &KeyList) -> Result<Vec<u32>, TxError> {
     session.part.begin(Priority::DECLARED, Discipline::Declared);
     let mut slots = Vec::new();
-    super::until(|| session.part.lock_all(keys, &|| true, &mut slots))?;
+    until(|| session.part.lock_all(keys, &|| true, &mut slots))?;
     Ok(slots)
 }
 
@@ -264,7 +265,7 @@ fn leaves(world: &World) -> Vec<Vec<Vec<u8>>> {
         let range =
             KindRange { table: TABLE, lower, upper: Bound::Unbounded, is_descending: false };
         // A batch ends at the end of a leaf.
-        super::until(|| session.part.range(&range, &|| true, &mut batch)).expect("nobody writes");
+        until(|| session.part.range(&range, &|| true, &mut batch)).expect("nobody writes");
         leaves.push((0..batch.len()).map(|at| batch.record(at).0.to_vec()).collect());
         if batch.is_end {
             session.end(true);
@@ -403,5 +404,44 @@ pub(crate) fn an_abort_finds_the_room_of_what_it_has_deleted() {
         first.roll_back();
         assert_eq!(world.read(b"k"), Some(Some(vec![1; 100])), "beside {others} others");
         assert_eq!(world.content().get(&b"k"[..]), Some(&vec![1; 100]));
+    }
+}
+
+/// An insertion, a deletion, and each of them rolled back: whoever reads the key later, or the place where it
+/// was, depends on the end of that transaction. Otherwise a crash could keep the reader and lose the end.
+pub(crate) fn who_reads_later_depends_on_the_end_of_a_change() {
+    let world = World::new(16, 512, 1);
+    let mut writer = world.session(0);
+    writer.transact(|tx| tx.put(b"a", Some(&[0; 8]))).expect("commits");
+    let changes: [(&[u8], Option<&[u8]>); 3] =
+        [(b"b", Some(&[1; 8])), (b"a", None), (b"c", Some(&[2; 8]))];
+    for (round, (key, value)) in changes.into_iter().enumerate() {
+        for commits in [false, true] {
+            writer.begin(1);
+            writer.tx().put(key, value).expect("changes");
+            if commits {
+                writer.end(true)
+            } else {
+                writer.roll_back()
+            }
+            let end = Stamp::new(world.logs.lock().last[&0], 0);
+            let what = format!("change {round}, commits: {commits}");
+            let mut out = Vec::new();
+            let read = until(|| world.kind.read(TABLE, key, &mut out)).expect("reads");
+            assert_eq!(read.expect("no lock").stamp, end, "without a lock: {what}");
+            let mut reader = world.session(1);
+            for is_range in [false, true] {
+                reader.begin(2);
+                if is_range {
+                    reader.tx().range(.., usize::MAX).expect("reads");
+                } else {
+                    reader.tx().get(key).expect("reads");
+                }
+                let mut touched = Vec::new();
+                reader.part.touched(&mut touched);
+                assert!(touched.contains(&end), "range: {is_range}, {what}: {touched:?}");
+                reader.end(true);
+            }
+        }
     }
 }
