@@ -407,8 +407,8 @@ pub(crate) fn an_abort_finds_the_room_of_what_it_has_deleted() {
     }
 }
 
-/// An insertion, a deletion, and each of them rolled back: whoever reads the key later, or the place where it
-/// was, depends on the end of that transaction. Otherwise a crash could keep the reader and lose the end.
+/// Insertions and deletions, committed or rolled back. Whoever reads the key later depends on the end of that
+/// transaction. Otherwise a crash could keep the reader and lose the end.
 pub(crate) fn who_reads_later_depends_on_the_end_of_a_change() {
     let world = World::new(16, 512, 1);
     let mut writer = world.session(0);
