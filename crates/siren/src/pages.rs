@@ -115,29 +115,32 @@ const INDEX_BYTES: usize = 48;
 const TUPLE_HELD_BYTES: usize =
     size_of::<Option<Tuple>>() + size_of::<Proxy>() + ARC_BYTES + INDEX_BYTES;
 const _: () = assert!(size_of::<Option<Tuple>>() == 64, "a tuple takes one cache line");
+const _: () = assert!(size_of::<Option<Page>>() == 128, "a page begins with a cache line");
 
-/// A logical page.
+/// A logical page. The order of the fields in memory is that of the source: what an update needs lies in one
+/// cache line.
 #[derive(Debug)]
+#[repr(C, align(64))]
 struct Page {
-    /// Never used twice, unlike the slot.
-    number: u64,
     /// The level at which the page was changed since its last copy. 0 if it was not.
     dirty: u64,
+    /// Bytes and number of the tuples without pending adds.
+    bytes: usize,
+    tuples: usize,
+    /// Never used twice, unlike the slot.
+    number: u64,
     first: Slot,
     last: Slot,
     before: Slot,
     after: Slot,
-    /// Bytes and number of the tuples without pending adds.
-    bytes: usize,
-    tuples: usize,
-    pending: Vec<Slot>,
+    /// The next tuple to copy.
+    cursor: Slot,
+    is_copying: bool,
     /// Whether an operation was pending since the freeze.
     is_changed: bool,
     /// Whether a checkpoint may hold the page.
     is_stored: bool,
-    /// The next tuple to copy.
-    cursor: Slot,
-    is_copying: bool,
+    pending: Vec<Slot>,
     /// Tuples that a copy-on-update of whole pages would have copied.
     touched: usize,
 }

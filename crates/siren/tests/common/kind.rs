@@ -17,6 +17,10 @@ use stillpoint_txn::{
     Presence, RangeBatch, TableId, TableKind, TxError,
 };
 
+#[cfg(shuttle)]
+#[path = "gaps.rs"]
+pub(crate) mod gaps;
+
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 /// Of each log, a gsn up to which no record is replayed.
 type Positions = BTreeMap<u8, u64>;
