@@ -74,9 +74,15 @@ pub(crate) fn gather(
     Ok(Some(gatherers.into_iter().map(|of| of.waiting).collect()))
 }
 
-/// Sorts the writes that wait, before clients need many of them.
+/// Touches the indexes' memory, and sorts the writes that wait, before clients need many of them.
 pub(crate) fn sort_waiting(store: &Store, threads: usize) -> Result<(), RecoveryError> {
-    let jobs = (0..threads).map(|at| move || store.sort_waiting((at, threads)));
+    let jobs = (0..threads).map(|at| {
+        move || {
+            // All threads together, so that the first clients meet few fresh pages.
+            store.populate_indexes((at, threads));
+            store.sort_waiting((at, threads));
+        }
+    });
     in_parallel("load", jobs.collect())?;
     Ok(())
 }

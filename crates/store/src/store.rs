@@ -191,6 +191,12 @@ impl Store {
         self.catalog.note_unloaded(true);
     }
 
+    /// Touches the memory of the tables' indexes, so that no transaction waits for its first pages. `share` is
+    /// that of [`sort_waiting`](Self::sort_waiting).
+    pub fn populate_indexes(&self, share: (usize, usize)) {
+        self.catalog.for_each(|table| table.index.populate(share));
+    }
+
     /// Sorts the writes that wait, so that no transaction has to do that. The first number of `share` tells
     /// which thread this is, and the second how many share the work. Without this call, who first needs a
     /// partition of the writes sorts it.

@@ -201,11 +201,16 @@ impl LongCommands {
         call: LongCall,
     ) {
         let desk = Arc::clone(self);
+        let is_for_all = call.is_for(LONG_THREADS - 1);
         let parked =
             Parked { desk, event_loop, id, conn: Some(conn), call, wait: None, lock_wait: None };
         self.queue.lock().parked.push_back(parked);
-        // Each thread decides whether it may take the command.
-        self.changed.notify_all();
+        if is_for_all {
+            self.changed.notify_one();
+        } else {
+            // Each thread decides whether it may take the command.
+            self.changed.notify_all();
+        }
     }
 
     /// The clients that are back.
@@ -303,12 +308,15 @@ impl LongThread {
             }
             let oldest = queue.parked.iter().position(mine);
             let is_turn = number < LASTING_THREADS && (oldest.is_none() || !self.tried_waiting);
-            if is_turn && let Some(parked) = self.due(&mut queue, mine) {
-                self.tried_waiting = true;
-                return Next::Run(Box::new(parked));
-            }
-            if let Some(parked) = oldest.and_then(|at| queue.parked.remove(at)) {
-                self.tried_waiting = false;
+            let due = if is_turn { self.due(&mut queue, mine) } else { None };
+            let is_due = due.is_some();
+            let next = due.or_else(|| oldest.and_then(|at| queue.parked.remove(at)));
+            if let Some(parked) = next {
+                self.tried_waiting = is_due;
+                if !queue.parked.is_empty() {
+                    // The thread may have been woken for another command than this.
+                    desk.changed.notify_one();
+                }
                 return Next::Run(Box::new(parked));
             }
             if number >= LASTING_THREADS {
