@@ -9,7 +9,10 @@
 use loom::cell::UnsafeCell;
 use loom::thread;
 use std::sync::Arc;
-use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
+use stillpoint_sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed},
+};
 use stillpoint_sync::version_latch as latch;
 
 /// A latch, two words that are always equal, and a value that the model checker watches.
@@ -45,11 +48,20 @@ impl Latched {
         let seen = [self.pair[0].load(Relaxed), self.pair[1].load(Relaxed)];
         latch::is_still(&self.word, version).then_some(seen)
     }
+
+    /// As [`read`](Self::read), but the check has no Acquire fence. Nobody shares the latch.
+    fn read_without_fence(&self) -> Option<[u64; 2]> {
+        let before = self.word.load(Acquire);
+        if before & 1 != 0 {
+            return None;
+        }
+        let seen = [self.pair[0].load(Relaxed), self.pair[1].load(Relaxed)];
+        (self.word.load(Relaxed) == before).then_some(seen)
+    }
 }
 
-#[test]
-fn a_reader_accepts_one_state_only() {
-    loom::model(|| {
+fn reader_beside_a_writer(read: fn(&Latched) -> Option<[u64; 2]>) {
+    loom::model(move || {
         let latched = Latched::new();
         let writing = latched.clone();
         let version = latch::read(&latched.word).expect("nobody writes yet");
@@ -61,12 +73,23 @@ fn a_reader_accepts_one_state_only() {
             writing.set(2);
             latch::release_exclusive(&writing.word);
         });
-        if let Some([first, second]) = latched.read() {
+        if let Some([first, second]) = read(&latched) {
             assert_eq!(first, second, "two states");
         }
         writer.join().unwrap();
         assert_eq!(latched.read(), Some([2, 2]), "the last state is seen");
     });
+}
+
+#[test]
+fn a_reader_accepts_one_state_only() {
+    reader_beside_a_writer(Latched::read);
+}
+
+#[test]
+#[should_panic(expected = "two states")]
+fn a_reader_needs_the_fence() {
+    reader_beside_a_writer(Latched::read_without_fence);
 }
 
 /// A reader that has seen a later state never goes back to an earlier one.
