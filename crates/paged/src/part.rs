@@ -320,7 +320,7 @@ impl Part {
         if let Some(blocked) = blocked {
             return Ok(Some(Again::After(blocked)));
         }
-        let count = read_ahead.note(page, out.most);
+        let count = read_ahead.note(page, out.most, pool.frame_count());
         if count > 0 && !out.is_end {
             let how = (range.is_descending, count);
             read_ahead.note_asked(pool.ask_for_leaves(table, &out.next, how));

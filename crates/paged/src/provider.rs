@@ -70,12 +70,12 @@ impl Pool {
     }
 
     /// A free frame for a page that is wanted later. Makes one round at most, and none in a small pool, whose
-    /// pages are wanted at once. `None` while many pages that were read wait for their use. Call this with no
-    /// latch held.
+    /// pages are wanted at once. `None` while most pages are such that no swip leads to, more than a round
+    /// leaves. Call this with no latch held.
     pub(crate) fn frame_ahead(self: &Arc<Self>) -> Option<u32> {
         let frames = self.frame_count();
         if self.free_count() <= frames / 4 {
-            if frames < FRAMES_MIN || self.loads.lock().len() >= frames / 8 {
+            if frames < FRAMES_MIN || self.loads.lock().len() > frames / 2 {
                 return None;
             }
             if self.free_count() == 0 {

@@ -11,6 +11,8 @@ use crate::swip::Swip;
 
 /// Most leaves that a scan asks for at a time. A device has about half as many reads under way all the time.
 const LEAVES: usize = 64;
+/// A scan asks for this part of the pool at most.
+const PART: usize = 32;
 /// A batch of so many records makes a scan a long one. Each further leaf then doubles what is asked for.
 const LONG: usize = 128;
 
@@ -24,9 +26,9 @@ pub(crate) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Notes that a batch of up to `most` records was read from a leaf. Returns the number of leaves to ask for
-    /// now, which is 0 most of the time.
-    pub(crate) fn note(&mut self, page: u64, most: usize) -> usize {
+    /// Notes that a batch of up to `most` records was read from a leaf, in a pool of so many frames. Returns the
+    /// number of leaves to ask for now, which is 0 most of the time.
+    pub(crate) fn note(&mut self, page: u64, most: usize, frames: usize) -> usize {
         if std::mem::replace(&mut self.page, page) != page {
             self.left = self.left.saturating_sub(1);
         }
@@ -34,7 +36,7 @@ impl ReadAhead {
             self.left = 0;
             return 0;
         }
-        let wanted = (most / (LONG / 2)).min(LEAVES);
+        let wanted = (most / (LONG / 2)).min(LEAVES).min(frames / PART);
         if self.left > wanted / 2 { 0 } else { wanted }
     }
 
