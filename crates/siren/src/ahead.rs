@@ -15,9 +15,9 @@ use crate::table::Table;
 /// What was found for the keys that were asked for, in room that is used again.
 #[derive(Debug, Default)]
 pub(crate) struct Ahead {
-    tables: Vec<Arc<Table>>,
-    /// Of each key: its hash, the number of its table, and its proxy, if it has one.
-    keys: Vec<(u64, usize, Option<Arc<Proxy>>)>,
+    /// Of each key: its hash, number and generation of its table, and its proxy, if it has one. Nothing here
+    /// keeps an emptied table in memory.
+    keys: Vec<(u64, (u16, u32), Option<Arc<Proxy>>)>,
     /// Keys whose transactions have begun.
     begun: usize,
     tuples: Vec<Slot>,
@@ -26,7 +26,6 @@ pub(crate) struct Ahead {
 impl Ahead {
     /// Prefetches places in the index, then proxies, then values and tuples, then pages.
     pub(crate) fn prefetch(&mut self, kind: &Siren, asked: &KeyList) {
-        self.tables.clear();
         self.keys.clear();
         self.begun = 0;
         let mut from = 0;
@@ -36,22 +35,20 @@ impl Ahead {
             let to = from + same.count();
             match kind.table(id) {
                 Ok(table) => self.prefetch_keys(&table, asked, from..to),
-                Err(_) => self.keys.resize(to, (0, usize::MAX, None)),
+                Err(_) => self.keys.resize(to, (0, (id.0, 0), None)),
             }
             from = to;
         }
     }
 
-    fn prefetch_keys(&mut self, table: &Arc<Table>, asked: &KeyList, range: Range<usize>) {
-        let Self { tables, keys, tuples, .. } = self;
-        let number = tables.len();
-        tables.push(table.clone());
+    fn prefetch_keys(&mut self, table: &Table, asked: &KeyList, range: Range<usize>) {
+        let Self { keys, tuples, .. } = self;
         let mut writes = false;
         let mut map = table.index.search();
         for key in range.clone().map(|at| asked.get(at)) {
             let hash = table.index.hash(key.key);
             map.part(hash).prefetch(hash);
-            keys.push((hash, number, None));
+            keys.push((hash, (table.id, table.generation), None));
             writes |= key.mode == Mode::Write;
         }
         for &(hash, ..) in &keys[range.clone()] {
@@ -72,6 +69,9 @@ impl Ahead {
             let pages = table.pages.lock();
             tuples.iter().for_each(|&tuple| pages.prefetch_tuple(tuple));
             tuples.iter().for_each(|&tuple| pages.prefetch_page(tuple));
+            if pages.has_touched() {
+                tuples.iter().for_each(|&tuple| pages.prefetch_beside(tuple));
+            }
         }
     }
 
@@ -83,16 +83,18 @@ impl Ahead {
         first
     }
 
-    /// Takes the proxy that was found for a key, if it is this key of this table that was asked for. The proxy
-    /// may have left the index since.
-    pub(crate) fn take(
-        &mut self,
-        number: usize,
-        table: &Arc<Table>,
-        key: &[u8],
-    ) -> Option<Arc<Proxy>> {
+    /// Forgets what was found, once all transactions have begun.
+    pub(crate) fn end(&mut self) {
+        if self.begun >= self.keys.len() {
+            self.keys.clear();
+        }
+    }
+
+    /// Takes the proxy that was found for a key, if this key of this table was asked for. The proxy may have left
+    /// the index since.
+    pub(crate) fn take(&mut self, number: usize, table: &Table, key: &[u8]) -> Option<Arc<Proxy>> {
         let (_, of, found) = self.keys.get_mut(number)?;
-        let is_of_table = self.tables.get(*of).is_some_and(|known| Arc::ptr_eq(known, table));
+        let is_of_table = *of == (table.id, table.generation);
         found.take_if(|proxy| is_of_table && *proxy.key == *key)
     }
 }

@@ -554,6 +554,21 @@ impl Pages {
         }
     }
 
+    /// Whether some pages are frozen and changed: a checkpoint is under way.
+    pub(crate) fn has_touched(&self) -> bool {
+        self.occupancy.touched > 0
+    }
+
+    /// Prefetches the tuples before and behind a tuple, which may be gone, if its page is frozen. There the new
+    /// version cannot take the tuple's place.
+    pub(crate) fn prefetch_beside(&self, tuple: Slot) {
+        let Some(tuple) = self.tuples.get(tuple) else { return };
+        if self.is_frozen(tuple.page, self.settled) {
+            self.prefetch_tuple(tuple.before);
+            self.prefetch_tuple(tuple.after);
+        }
+    }
+
     /// Prefetches the page of a tuple, which may be gone.
     pub(crate) fn prefetch_page(&self, tuple: Slot) {
         let page = self.tuples.get(tuple).and_then(|tuple| self.pages.get_place(tuple.page));

@@ -650,6 +650,7 @@ impl KindPart for Part {
     }
 
     fn release(&mut self, end: Option<Stamp>) {
+        self.ahead.end();
         self.by_proxy.clear();
         self.by_gap.clear();
         let mut unused = Vec::new();

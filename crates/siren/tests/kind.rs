@@ -48,3 +48,8 @@ fn operations_come_amid_checkpoints_of_the_kind() {
 fn a_slow_checkpoint_hurries_at_the_end() {
     of_kind::a_slow_checkpoint_hurries_at_the_end();
 }
+
+#[test]
+fn an_emptied_table_leaves_no_memory_in_use() {
+    of_kind::an_emptied_table_leaves_no_memory_in_use();
+}

@@ -13,8 +13,8 @@ use stillpoint_siren::{Config, KindConfig, Removes, Siren};
 use stillpoint_sync::lock_word::Priority;
 use stillpoint_sync::{Backoff, Mutex};
 use stillpoint_txn::{
-    Discipline, KindKey, KindPart, KindRange, KindTable, LogRefused, Mode, Operation, OperationLog,
-    Presence, RangeBatch, TableId, TableKind, TxError,
+    Discipline, KeyList, KindKey, KindPart, KindRange, KindTable, LogRefused, Mode, Operation,
+    OperationLog, Presence, RangeBatch, TableId, TableKind, TxError,
 };
 
 #[cfg(shuttle)]
@@ -628,6 +628,22 @@ pub(crate) fn a_read_without_a_lock_finds_value_and_stamp() {
     let mut session = world.session(1);
     session.transact(|tx| tx.put(b"m", None)).expect("commits");
     assert_eq!(read(b"m"), None, "deleted");
+}
+
+/// A session that has asked for a key keeps nothing of a table that is emptied then, and finds the new table.
+pub(crate) fn an_emptied_table_leaves_no_memory_in_use() {
+    let world = World::new(Removes::Pend);
+    let (mut session, value, mut slots) = (world.session(0), [7; 50_000], Vec::new());
+    session.transact(|tx| tx.put(b"key", Some(&value))).expect("commits");
+    let mut asked = KeyList::default();
+    asked.push(KindKey { table: TABLE, key: b"key", mode: Mode::Write });
+    session.part.ask(&asked, &mut |_, _| {});
+    world.kind.lock_tables(&[TABLE], &|| true).expect("nobody uses it").empty(&[2]);
+    assert_eq!(world.kind.stats().held_bytes, 0);
+    session.part.begin(Priority::DECLARED, Discipline::Declared);
+    here(session.part.lock_all(&asked, &|| true, &mut slots)).expect("free");
+    assert!(session.part.value(slots[0], &mut Vec::new()).is_none(), "of the emptied table");
+    session.part.release(None);
 }
 
 /// A steady load over a thousand checkpoints takes no more memory and disk at the end. Some transactions stay
