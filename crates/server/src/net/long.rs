@@ -45,6 +45,7 @@ use crate::error::ServerError;
 use crate::families::COMMANDS;
 use crate::resp::{Args, Span};
 use crate::session::context::{Context, Local};
+use crate::session::exec::must_run_alone;
 use crate::session::route::{Route, joins_batch, run_now};
 use crate::session::spec::{Handler, Spec};
 use crate::shared::Shared;
@@ -408,7 +409,12 @@ impl LongThread {
 
     /// Puts a command into the list of those that wait for memory or for a lock.
     fn wait(&self, mut parked: Parked) {
-        let is_whole = matches!(parked.call.spec.handler, Handler::Store(..));
+        let client = parked.conn.as_ref().map(|conn| &conn.client);
+        let is_whole = match parked.call.spec.handler {
+            Handler::Store(..) => true,
+            Handler::Exec => client.is_some_and(must_run_alone),
+            _ => false,
+        };
         let look = if is_whole { WHOLE_LOOK } else { ROOM_LOOK };
         let next_ns = self.shared.config.clock.monotonic_ns() + look.as_nanos() as u64;
         parked.wait.iter_mut().for_each(|wait| wait.next_ns = next_ns);

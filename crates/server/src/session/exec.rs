@@ -11,6 +11,8 @@
 //!
 //! [`whole`]: super::whole
 
+use std::ops::Range;
+
 use stillpoint::{Batch, Call, KeySet, Session, Slot, Stamp, Tx, TxError};
 
 use super::call::name_exec;
@@ -174,11 +176,30 @@ pub(super) fn run_range(
 
 /// Runs an `EXEC` whose queue holds commands over whole databases. The caller holds the keyspace
 /// lock alone, so nothing else runs in between.
+///
+/// Before it writes, it waits for nobody who holds a lock for long. If it meets such a lock, the error is
+/// [held](CmdError::is_held). The client then has its queue and its watched keys still, and `EXEC` may run
+/// again.
 pub(crate) fn run_exec_alone(ctx: &mut Context<'_>, session: &mut Session) -> CmdResult {
-    if ctx.client.multi.as_ref().is_some_and(|multi| writing_steps(multi.specs()) > 1) {
-        return whole::run_exec(ctx, session);
+    let db = ctx.client.db;
+    session.leave_held(true);
+    let result = match ctx.client.multi.as_ref().map(|multi| writing_steps(multi.specs())) {
+        Some(2..) => whole::run_exec(ctx, session),
+        _ => run_in_pieces(ctx, session),
+    };
+    session.leave_held(false);
+    if result.as_ref().is_err_and(CmdError::is_held) {
+        ctx.client.db = db;
+    } else {
+        forget_queue(ctx.client);
     }
-    run_in_pieces(ctx, session)
+    result
+}
+
+/// Ends the transaction of a client.
+pub(crate) fn forget_queue(client: &mut Client) {
+    client.multi = None;
+    client.watched.clear();
 }
 
 /// The number of steps that write, if the queue runs in steps.
@@ -203,6 +224,10 @@ fn run_in_pieces(ctx: &mut Context<'_>, session: &mut Session) -> CmdResult {
     let is_store = |client: &Client, i: usize| {
         client.multi.as_ref().is_some_and(|m| matches!(m.command(i).0.handler, Handler::Store(..)))
     };
+    let writes = |client: &Client, mut range: Range<usize>| {
+        let multi = client.multi.as_ref();
+        multi.is_some_and(|m| range.any(|i| m.command(i).0.flags.has(Flags::WRITE)))
+    };
     let start = ctx.reply.mark();
     let mut piece = QueuedRun { ctx, from: 0, to: 0, start, stop: false, error: None };
     let mut i = 0;
@@ -220,33 +245,45 @@ fn run_in_pieces(ctx: &mut Context<'_>, session: &mut Session) -> CmdResult {
             break;
         }
         if to < queued {
-            run_store_command(piece.ctx, session, to);
+            if let Err(error) = run_store_command(piece.ctx, session, to) {
+                piece.error = Some(error);
+                break;
+            }
             to += 1;
+        }
+        if writes(piece.ctx.client, i..to) {
+            // The queue cannot run again.
+            session.leave_held(false);
         }
         i = to;
     }
-    let error = piece.error.take();
-    ctx.client.multi = None;
-    ctx.client.watched.clear();
-    match error {
-        Some(error) => Err(error),
-        None => Ok(()),
-    }
+    piece.error.take().map_or(Ok(()), Err)
 }
 
-fn run_store_command(ctx: &mut Context<'_>, session: &mut Session, i: usize) {
+/// Runs a command over whole databases, and answers its error.
+///
+/// # Errors
+/// The command has met a lock that is held for long, and has changed nothing.
+fn run_store_command(ctx: &mut Context<'_>, session: &mut Session, i: usize) -> CmdResult {
     let Some(multi) = ctx.client.multi.take() else {
-        return;
+        return Ok(());
     };
     let (spec, args) = multi.command(i);
     let mark = ctx.reply.mark();
     ctx.count_call(spec);
+    let mut result = Ok(());
     if let Handler::Store(run, _) = spec.handler
         && let Err(error) = run(ctx, args, session)
     {
-        ctx.answer_error(mark, &error);
+        if error.is_held() {
+            ctx.local.stats.uncount_call(spec.id);
+            result = Err(error);
+        } else {
+            ctx.answer_error(mark, &error);
+        }
     }
     ctx.client.multi = Some(multi);
+    result
 }
 
 /// One step: consecutive commands that declare their keys, as one transaction.

@@ -8,7 +8,7 @@ use stillpoint::Session;
 use super::client::{Client, Multi, ReplyMode};
 use super::commands::{Commands, Refusal};
 use super::context::{Context, Local};
-use super::exec::{must_run_alone, run_exec_alone};
+use super::exec::{forget_queue, must_run_alone, run_exec_alone};
 use super::spec::{Flags, Handler, Spec};
 use crate::args::is;
 use crate::config::DebugCommand;
@@ -125,10 +125,15 @@ pub(crate) fn run_now(
     let (spec, result) = match route {
         Route::Now(spec) => {
             let result = dispatch(ctx, spec, args, session);
-            if parks && runs_again(spec, &result) {
-                ctx.reply.truncate(mark);
-                ctx.local.stats.uncount_call(spec.id);
-                return Err(MetLock(spec));
+            if may_run_again(spec, &result) {
+                if parks {
+                    ctx.reply.truncate(mark);
+                    ctx.local.stats.uncount_call(spec.id);
+                    return Err(MetLock(spec));
+                }
+                if matches!(spec.handler, Handler::Exec) {
+                    forget_queue(ctx.client);
+                }
             }
             (Some(spec), result)
         }
@@ -165,9 +170,10 @@ pub(crate) fn run_now(
 }
 
 /// Whether a command over whole databases has met a lock that is held for long. Each is one step, so it has
-/// changed nothing.
-fn runs_again(spec: &Spec, result: &CmdResult) -> bool {
-    matches!(spec.handler, Handler::Store(..)) && result.as_ref().is_err_and(CmdError::is_held)
+/// changed nothing. `EXEC` leaves such locks alone before its first change.
+fn may_run_again(spec: &Spec, result: &CmdResult) -> bool {
+    matches!(spec.handler, Handler::Store(..) | Handler::Exec)
+        && result.as_ref().is_err_and(CmdError::is_held)
 }
 
 /// Whether this is the first line of an HTTP request. A hostile page can make a browser send

@@ -32,19 +32,16 @@ fn listed(multi: &Multi, mut db: Db) -> [bool; DATABASES as usize] {
     listed
 }
 
-/// Runs an `EXEC` as one transaction. The caller holds the keyspace lock alone.
+/// Runs an `EXEC` as one transaction. The caller holds the keyspace lock alone, and ends the queue.
 pub(super) fn run_exec(ctx: &mut Context<'_>, session: &mut Session) -> CmdResult {
     let listed = ctx.client.multi.as_ref().map(|multi| listed(multi, ctx.client.db));
     let names = ListedNames::find(&ctx.shared.keyspace, session, listed.unwrap_or_default());
-    let result = names.and_then(|names| {
+    names.and_then(|names| {
         let start = ctx.reply.mark();
         let mut exec = Exec { ctx, names, listed: ListedKeys::default(), start, error: None };
         session.execute(std::slice::from_mut(&mut exec));
         exec.error.map_or(Ok(()), Err)
-    });
-    ctx.client.multi = None;
-    ctx.client.watched.clear();
-    result
+    })
 }
 
 struct Exec<'a, 'b> {

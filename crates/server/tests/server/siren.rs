@@ -149,6 +149,39 @@ fn a_client_that_meets_an_open_transaction_is_parked() {
     assert_eq!(held.read(), Value::Array(vec![Value::Int(1), Value::bulk("after")]));
 }
 
+/// A queue with commands over whole databases is parked as a whole, with one writing step or several.
+#[test]
+fn a_queue_with_a_flush_that_meets_an_open_transaction_is_parked() {
+    let server = start(None);
+    let (mut held, mut others) = (server.client(), server.client());
+    let (mut session, table) = server.look(|engine| {
+        (engine.session().expect("a session"), engine.table("db0").expect("a table"))
+    });
+    for later in [None, Some(["SET", "later", "value"])] {
+        for key in ["held", "free"] {
+            assert_eq!(others.call(&["SET", key, "after"]), Value::ok());
+        }
+        let mut holder = session.begin().expect("begins");
+        assert!(holder.tx().expect("open").delete(table, b"held").expect("free"));
+        held.call(&["MULTI"]);
+        held.call(&["GET", "free"]);
+        held.call(&["FLUSHDB"]);
+        later.iter().for_each(|request| drop(held.call(request)));
+        held.send(&[b"EXEC"]);
+        for turn in 0..20 {
+            assert_eq!(others.call(&["GET", "free"]), Value::bulk("after"), "{turn}");
+            RealClock.sleep(Duration::from_millis(1));
+        }
+        assert!(!held.has_reply());
+        drop(holder);
+        let mut replies = vec![Value::bulk("after"), Value::ok()];
+        replies.extend(later.map(|_| Value::ok()));
+        assert_eq!(held.read(), Value::Array(replies));
+        assert_eq!(held.call(&["DBSIZE"]), Value::Int(later.iter().len() as i64));
+        assert_eq!(held.call(&["EXEC"]).text(), "ERR EXEC without MULTI");
+    }
+}
+
 /// After the longest wait the client gets an error, and nothing has changed. Others were served.
 #[test]
 fn a_client_waits_for_no_longer_than_the_settings_say() {
