@@ -12,12 +12,23 @@ use crate::proxy::Proxy;
 use crate::slab::Slot;
 use crate::table::Table;
 
-/// What was found for the keys that were asked for, in room that is used again.
+/// Keys that are searched together. More would push each other out of the caches, and keep others from the
+/// index for long.
+const TOGETHER: usize = 64;
+
+/// A key that was asked for. It keeps no emptied table in memory.
+#[derive(Clone, Debug)]
+struct AskedKey {
+    hash: u64,
+    /// Number and generation of its table.
+    table: (u16, u32),
+    found: Option<Arc<Proxy>>,
+}
+
+/// The keys that were asked for, in room that is used again.
 #[derive(Debug, Default)]
 pub(crate) struct Ahead {
-    /// Of each key: its hash, number and generation of its table, and its proxy, if it has one. Nothing here
-    /// keeps an emptied table in memory.
-    keys: Vec<(u64, (u16, u32), Option<Arc<Proxy>>)>,
+    keys: Vec<AskedKey>,
     /// Keys whose transactions have begun.
     begun: usize,
     tuples: Vec<Slot>,
@@ -32,10 +43,13 @@ impl Ahead {
         while from < asked.len() {
             let id = asked.get(from).table;
             let same = (from..asked.len()).take_while(|&at| asked.get(at).table == id);
-            let to = from + same.count();
+            let to = from + same.take(TOGETHER).count();
             match kind.table(id) {
                 Ok(table) => self.prefetch_keys(&table, asked, from..to),
-                Err(_) => self.keys.resize(to, (0, (id.0, 0), None)),
+                Err(_) => {
+                    let absent = AskedKey { hash: 0, table: (id.0, 0), found: None };
+                    self.keys.resize(to, absent);
+                }
             }
             from = to;
         }
@@ -48,15 +62,15 @@ impl Ahead {
         for key in range.clone().map(|at| asked.get(at)) {
             let hash = table.index.hash(key.key);
             map.part(hash).prefetch(hash);
-            keys.push((hash, (table.id, table.generation), None));
+            keys.push(AskedKey { hash, table: (table.id, table.generation), found: None });
             writes |= key.mode == Mode::Write;
         }
-        for &(hash, ..) in &keys[range.clone()] {
+        for &AskedKey { hash, .. } in &keys[range.clone()] {
             map.part(hash).likely(hash).into_iter().for_each(prefetch_shared);
         }
         tuples.clear();
         for at in range {
-            let (hash, _, found) = &mut keys[at];
+            let AskedKey { hash, found, .. } = &mut keys[at];
             let Some(proxy) = map.part(*hash).find(*hash, asked.get(at).key) else { continue };
             *found = Some(proxy.clone());
             let Some(versions) = proxy.versions.try_lock() else { continue };
@@ -93,7 +107,7 @@ impl Ahead {
     /// Takes the proxy that was found for a key, if this key of this table was asked for. The proxy may have left
     /// the index since.
     pub(crate) fn take(&mut self, number: usize, table: &Table, key: &[u8]) -> Option<Arc<Proxy>> {
-        let (_, of, found) = self.keys.get_mut(number)?;
+        let AskedKey { table: of, found, .. } = self.keys.get_mut(number)?;
         let is_of_table = *of == (table.id, table.generation);
         found.take_if(|proxy| is_of_table && *proxy.key == *key)
     }
