@@ -142,8 +142,9 @@ impl SegmentFile {
         Ok(())
     }
 
-    /// Has the buffer hold up to `len` bytes from `offset` on. Reads those alone that it lacks.
-    fn fill(&self, buffer: &mut ReadBuffer, offset: u64, len: usize) -> Result<(), ScanError> {
+    /// Has the buffer hold up to `len` bytes from `offset` on. Reads those alone that it lacks. False if the
+    /// file ends before: it is shorter than when it was opened.
+    fn fill(&self, buffer: &mut ReadBuffer, offset: u64, len: usize) -> Result<bool, ScanError> {
         let left = usize::try_from(self.bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
         let wanted = len.min(left);
         let skipped = offset.checked_sub(buffer.offset).and_then(|of| usize::try_from(of).ok());
@@ -156,7 +157,7 @@ impl SegmentFile {
         buffer.bytes.resize(wanted, 0);
         let read = self.file.read_at(&mut buffer.bytes[held..], offset + held as u64)?;
         buffer.bytes.truncate(held + read);
-        Ok(())
+        Ok(held + read == wanted)
     }
 
     /// Visits batches from a place on, until the visitor breaks or the valid ones end. Returns the
@@ -171,7 +172,7 @@ impl SegmentFile {
         let mut at = from;
         let mut len = window_bytes;
         loop {
-            self.fill(&mut buffer, at.offset, len)?;
+            let is_whole = self.fill(&mut buffer, at.offset, len)?;
             let begin = at;
             let end = loop {
                 let rest = &buffer.bytes[(at.offset - begin.offset) as usize..];
@@ -189,8 +190,8 @@ impl SegmentFile {
                 }
             };
             match self.more(&end, buffer.offset + buffer.bytes.len() as u64) {
-                Some(needed) => len = window_bytes.max(needed),
-                None => return Ok((at, Some(end.cause))),
+                Some(needed) if is_whole => len = window_bytes.max(needed),
+                _ => return Ok((at, Some(end.cause))),
             }
         }
     }
@@ -205,7 +206,7 @@ impl SegmentFile {
         let mut buffer = ReadBuffer::default();
         let (mut at, mut wanted) = (from, NOTED_WINDOW_BYTES);
         loop {
-            self.fill(&mut buffer, at.offset, wanted)?;
+            let is_whole = self.fill(&mut buffer, at.offset, wanted)?;
             let begin = at;
             let end = loop {
                 let rest = &buffer.bytes[(at.offset - begin.offset) as usize..];
@@ -226,8 +227,8 @@ impl SegmentFile {
             let _ = visit(InWindow::End(&describe))?;
             let Some(end) = end else { return Ok((at, None)) };
             match self.more(&end, begin.offset + buffer.bytes.len() as u64) {
-                Some(needed) => wanted = NOTED_WINDOW_BYTES.max(needed),
-                None => return Ok((at, Some(end.cause))),
+                Some(needed) if is_whole => wanted = NOTED_WINDOW_BYTES.max(needed),
+                _ => return Ok((at, Some(end.cause))),
             }
         }
     }
