@@ -6,6 +6,9 @@
 //! If the command takes elements and leaves more, the next waiter is woken. A waiter that finds
 //! nothing keeps its place. A woken waiter that ends without success wakes the next one: its command
 //! may have failed, or its client may be gone.
+//!
+//! While the first waiter is awake, nobody behind it is woken, or a faster event loop would serve them in
+//! another order. What is made meanwhile wakes the next one when the first has ended.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -29,8 +32,9 @@ const COUNTERS: usize = 1024;
 struct Queues {
     /// Hash of a key → its waiters, in the order in which they came.
     by_key: HashMap<u64, BTreeMap<u64, WaiterId>>,
-    /// Waiters that were woken and whose run has not ended, with the key that woke each.
-    woken: HashMap<u64, u64>,
+    /// Waiters that were woken and whose run has not ended, with the keys that woke each: the first, and
+    /// those that were made since.
+    woken: HashMap<u64, Vec<u64>>,
     /// Client → its place in the order, and its event loop.
     clients: HashMap<u64, (u64, usize)>,
     /// Clients that `CLIENT UNBLOCK` has chosen, with whether they get an error.
@@ -104,14 +108,21 @@ impl Waiters {
         }
     }
 
-    /// Wakes the first waiter of a key, behind place `after`, that has not been woken yet. Returns
-    /// the waiter's event loop.
+    /// Wakes the first waiter of a key behind place `after`. Returns the waiter's event loop; `None` if there
+    /// is no waiter, or if it is awake.
     pub(super) fn wake(&self, hash: u64, after: u64) -> Option<usize> {
         let mut queues = self.queues.lock();
         let Queues { by_key, woken, .. } = &mut *queues;
-        let mut waiters = by_key.get(&hash)?.range(after + 1..);
-        let (place, id) = waiters.find(|(place, _)| !woken.contains_key(place))?;
-        woken.insert(*place, hash);
+        let (place, id) = by_key.get(&hash)?.range(after + 1..).next()?;
+        let keys = woken.entry(*place).or_default();
+        if let [_, since @ ..] = &keys[..] {
+            // It finds the key as it is now, unless it has run: then its end wakes the next.
+            if !since.contains(&hash) {
+                keys.push(hash);
+            }
+            return None;
+        }
+        keys.push(hash);
         self.inboxes[id.worker].lock().push(id.client);
         Some(id.worker)
     }
@@ -163,10 +174,17 @@ impl Waiting {
         self.of.queues.lock().unblocked.remove(&self.client)
     }
 
-    /// Notes that a run has taken what woke the client, or has found nothing. In the second case the
-    /// caller holds the locks of the keys, and the client may be woken anew.
+    /// Notes that a run has found nothing. The caller holds the locks of the keys, and the client may be
+    /// woken anew.
     pub(crate) fn settle(&self) {
         self.of.queues.lock().woken.remove(&self.place);
+    }
+
+    /// Notes that a run has taken what woke the client. What was made since wakes the next client at the end.
+    pub(crate) fn settle_served(&self) {
+        if let Some(keys) = self.of.queues.lock().woken.get_mut(&self.place) {
+            keys.drain(..keys.len().min(1));
+        }
     }
 
     /// Whether keys have moved since the wait began, so that it waits for others.
@@ -200,9 +218,9 @@ impl Drop for Waiting {
         // If a woken client leaves without success, the key that woke it wakes the next waiter.
         let woken_by = queues.woken.remove(&self.place);
         drop(queues);
-        if let Some(worker) = woken_by.and_then(|hash| self.of.wake(hash, 0)) {
-            let mut passed_on = self.of.passed_on.lock();
-            passed_on.push(worker);
+        for hash in woken_by.into_iter().flatten() {
+            let Some(worker) = self.of.wake(hash, 0) else { continue };
+            self.of.passed_on.lock().push(worker);
             self.of.has_passed_on.store(true, Ordering::Relaxed);
         }
     }
@@ -222,9 +240,10 @@ mod tests {
         let (first, second) = (waiters.enter(id(1), vec![7, 7, 9]), waiters.enter(id(2), vec![7]));
         assert!(waiters.may_wait(7) && waiters.may_wait(9) && !waiters.may_wait(8));
         assert_eq!((waiters.wake(7, 0), waiters.take_woken(1)), (Some(1), vec![1]));
-        assert_eq!((waiters.wake(7, 0), waiters.take_woken(0)), (Some(0), vec![2]));
-        assert_eq!((waiters.wake(7, 0), waiters.wake(8, 0)), (None, None));
-        // The first waiter finds nothing, and keeps its place.
+        assert_eq!((waiters.wake(7, 0), waiters.wake(8, 0)), (None, None), "the first is awake");
+        // The first waiter finds nothing, wakes the next one, and keeps its place.
+        assert_eq!(waiters.wake(7, first.place()), Some(0));
+        assert_eq!(waiters.take_woken(0), [2]);
         first.settle();
         assert_eq!(waiters.wake(7, 0), Some(1));
         assert_eq!(waiters.wake(7, first.place()), None, "the second is awake");
@@ -261,9 +280,16 @@ mod tests {
         assert_eq!((waiters.take_woken(0), waiters.take_passed_on()), (vec![2], vec![0]));
         assert_eq!(waiters.take_woken(1), [1]);
         // A client that has taken something wakes nobody by leaving.
-        let _third = waiters.enter(id(3), vec![7]);
-        second.settle();
+        let third = waiters.enter(id(3), vec![7, 9]);
+        second.settle_served();
         drop(second);
         assert_eq!((waiters.take_woken(1), waiters.take_passed_on()), (vec![], vec![]));
+        // But what was made while it was awake is the next one's, whether it was made before its run or after.
+        let fourth = waiters.enter(id(4), vec![9]);
+        assert_eq!((waiters.wake(7, 0), waiters.wake(9, 0)), (Some(1), None));
+        third.settle_served();
+        drop(third);
+        assert_eq!((waiters.take_woken(0), waiters.take_passed_on()), (vec![4], vec![0]));
+        drop(fourth);
     }
 }

@@ -442,7 +442,7 @@ impl<'a> Round<'a> {
             && result.is_ok()
         {
             // Otherwise the next client gets what has woken this one.
-            blocked.waiting.settle();
+            blocked.waiting.settle_served();
         }
         if let Err(error) = result
             && !has_error

@@ -118,8 +118,9 @@ fn a_stall_is_charged_to_everything_that_was_due() -> LabResult<()> {
     // The server answered nothing in a quarter of the time. The requests of that quarter waited 150
     // ms in the median, so more than a tenth of all waited over 100 ms.
     assert!(all.ms(0.90) > 100.0, "p90 is {} ms", all.ms(0.90));
-    assert!(all.ms(0.50) < 50.0, "p50 is {} ms", all.ms(0.50));
-    assert!((250.0..450.0).contains(&all.max_ms()), "{}", all.max_ms());
+    // Only those that were due in the stall waited for it.
+    assert!(all.ms(0.50) < all.ms(0.90) / 2.0, "p50 is {} ms", all.ms(0.50));
+    assert!(all.max_ms() >= 250.0, "{}", all.max_ms());
     Ok(())
 }
 
