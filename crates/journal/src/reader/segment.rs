@@ -270,3 +270,80 @@ pub(crate) fn damaged_since(
         proof: None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use stillpoint_format::log::{BatchBuilder, BatchPlace, RecordHead, RecordKind};
+    use stillpoint_io::SimDisk;
+
+    use super::*;
+
+    const BATCH_BYTES: u64 = 4096;
+
+    /// A segment of three batches, each of which fills a page, and its disk.
+    fn segment() -> (SimDisk, SegmentFile) {
+        let header = SegmentHeader {
+            store: StoreId([1; 16]),
+            created_ms: 0,
+            incarnation: 1,
+            log: 0,
+            first_gsn: 1,
+            first_batch: 1,
+            file_bytes: HEADER_BYTES as u64 + 3 * BATCH_BYTES,
+        };
+        let mut bytes = header.encode().to_vec();
+        for number in 1..=3 {
+            let mut builder = BatchBuilder::with_capacity(BATCH_BYTES as usize);
+            let head = RecordHead { gsn: number, epoch: 1, deps: &[] };
+            builder.append(head, RecordKind::Writes, b"body").expect("room");
+            let (offset, align) = (bytes.len() as u64, BATCH_BYTES as usize);
+            let segment = &header;
+            let place =
+                BatchPlace { segment, offset, number, flushed_below: number, align, closed: &[] };
+            bytes.extend_from_slice(builder.seal(&place));
+        }
+        let disk = SimDisk::new(1);
+        let path = Path::new("segment");
+        let file = disk.open(path, OpenMode::CreateNew, Caching::Buffered).expect("creates");
+        file.write_at(&bytes, 0).expect("writes");
+        let opened = SegmentFile::open(&disk, path, header.store, (1, 0, 1)).expect("opens");
+        (disk, opened)
+    }
+
+    fn reopened(disk: &SimDisk) -> Arc<dyn DiskFile> {
+        disk.open(Path::new("segment"), OpenMode::ReadWrite, Caching::Buffered).expect("opens")
+    }
+
+    #[test]
+    fn a_walk_ends_where_a_file_was_cut_off() {
+        let (disk, segment) = segment();
+        let end = HEADER_BYTES as u64 + 2 * BATCH_BYTES;
+        reopened(&disk).set_len(end).expect("cuts");
+        let goes_on = || Ok(ControlFlow::Continue(()));
+        let walked = segment.walk(segment.begin(), 1 << 20, |_, _| goes_on());
+        let (place, cause) = walked.expect("reads");
+        assert_eq!((place.offset, cause), (end, Some(EndCause::Exhausted)));
+        let (place, cause) = segment.walk_windows(segment.begin(), |_| goes_on()).expect("reads");
+        assert_eq!((place.offset, cause), (end, Some(EndCause::Exhausted)));
+    }
+
+    #[test]
+    fn a_window_is_verified_when_it_is_read_again() {
+        let (disk, segment) = segment();
+        let mut windows = Vec::new();
+        let walked = segment.walk_windows(segment.begin(), |come_to| {
+            if let InWindow::End(describe) = come_to {
+                windows.push(describe());
+            }
+            Ok(ControlFlow::Continue(()))
+        });
+        walked.expect("reads");
+        let [window] = &windows[..] else { panic!("{} windows", windows.len()) };
+        let bytes = window.read().expect("unchanged");
+        assert_eq!((bytes.len(), window.bytes()), (3 * BATCH_BYTES as usize, bytes.len()));
+        let at = HEADER_BYTES as u64 + BATCH_BYTES + 70;
+        reopened(&disk).write_at(b"!", at).expect("writes");
+        let error = window.read().expect_err("it has changed");
+        assert!(matches!(error, ScanError::Damaged { log: 0, last_gsn: 1, .. }), "{error}");
+    }
+}
