@@ -282,7 +282,8 @@ impl Draw {
 pub(super) type Popped = Option<(usize, Vec<Vec<u8>>)>;
 
 /// Opens the collection of a key. If the command has waited, a value of another kind counts as no
-/// value, and the next client that waits for the key is woken.
+/// value, and the next client that waits for the key is woken. What is an earlier client's counts as no
+/// value, too.
 pub(super) fn open_waiting(
     ctx: &mut Context<'_>,
     tx: &mut Tx<'_>,
@@ -297,6 +298,13 @@ pub(super) fn open_waiting(
             ctx.keys().wake_next(tx, slot, waiting);
             ctx.client.blocked = blocked;
             Ok(None)
+        }
+        Ok(Some(elements)) => {
+            let blocked = ctx.client.blocked.take();
+            let waiting = blocked.as_ref().map(|blocked| &blocked.waiting);
+            let gives_way = waiting.is_some_and(|it| ctx.keys().gives_way(tx, slot, it));
+            ctx.client.blocked = blocked;
+            Ok(Some(elements).filter(|_| !gives_way))
         }
         opened => opened,
     }

@@ -474,6 +474,11 @@ impl<'a> Keys<'a> {
         self.local.wakes.extend(self.keyspace.waiters.wake(hash, after));
     }
 
+    /// Whether a client that waits for the `i`-th key leaves it to one that came before, and is awake.
+    pub(crate) fn gives_way(&self, tx: &Tx<'_>, i: u32, waiting: &Waiting) -> bool {
+        waiting.gives_way(tx.key_hash(self.slot(i)))
+    }
+
     /// Makes a client wait for any of the first `count` keys from the `first`-th on.
     pub(crate) fn wait_for(
         &self,

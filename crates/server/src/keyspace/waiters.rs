@@ -169,6 +169,20 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
+    /// Whether a waiter of the key that came before is awake. It gets what there is, and this one is woken
+    /// again when it has ended. The caller holds the key's lock.
+    pub(super) fn gives_way(&self, hash: u64) -> bool {
+        let mut queues = self.of.queues.lock();
+        let Queues { by_key, woken, .. } = &mut *queues;
+        let Some(waiters) = by_key.get(&hash) else { return false };
+        let is_before = |place: &u64| *place < self.place && waiters.contains_key(place);
+        let Some((_, keys)) = woken.iter_mut().find(|(place, _)| is_before(place)) else {
+            return false;
+        };
+        keys.push(hash);
+        true
+    }
+
     /// Whether `CLIENT UNBLOCK` has ended the wait, and whether with an error.
     pub(crate) fn take_unblocked(&self) -> Option<bool> {
         self.of.queues.lock().unblocked.remove(&self.client)
@@ -244,7 +258,9 @@ mod tests {
         // The first waiter finds nothing, wakes the next one, and keeps its place.
         assert_eq!(waiters.wake(7, first.place()), Some(0));
         assert_eq!(waiters.take_woken(0), [2]);
+        assert!(second.gives_way(7) && !first.gives_way(7), "the first is awake still");
         first.settle();
+        assert!(!second.gives_way(7));
         assert_eq!(waiters.wake(7, 0), Some(1));
         assert_eq!(waiters.wake(7, first.place()), None, "the second is awake");
         assert_eq!((second.take_unblocked(), waiters.unblock(2, true)), (None, Some(0)));
