@@ -6,7 +6,6 @@ use std::sync::Arc;
 use stillpoint_format::hash::KeyHasher;
 use stillpoint_format::log::WriteOp;
 use stillpoint_format::manifest::Manifest;
-use stillpoint_io::AlignedBuf;
 use stillpoint_journal::{KeptWrite, LogWindow, ReceiveWrites, ReplayOperation};
 use stillpoint_store::{TableId, UnreadableRecord, WaitingWrites, WindowSource};
 use stillpoint_sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -33,8 +32,8 @@ impl WindowSource for OfLog {
         self.0.bytes()
     }
 
-    fn read(&self) -> Result<AlignedBuf, UnreadableRecord> {
-        Ok(self.0.read()?)
+    fn read(&self, into: &mut [u8]) -> Result<(), UnreadableRecord> {
+        Ok(self.0.read(into)?)
     }
 }
 

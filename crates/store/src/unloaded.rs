@@ -144,7 +144,8 @@ impl Unentered {
         if !self.records.may_have(table, generation) {
             return Ok(None);
         }
-        let writes = self.pending.of_key(of, (hash, key));
+        let mut writes = self.pending.of_key(of, (hash, key));
+        writes.read_apart()?;
         let found = match writes.stand_alone()? {
             Some(true) => None,
             _ if !self.records.reads_for(hash) => None,

@@ -58,17 +58,15 @@ impl LogWindow {
         (self.end.offset - self.begin.offset) as usize
     }
 
-    /// Reads the window again, and verifies each batch as a start does.
+    /// Reads the window again, into a buffer of its length. Verifies each batch as a start does.
     ///
     /// # Errors
     /// The bytes have changed, or the disk refuses.
-    pub fn read(&self) -> Result<AlignedBuf, ScanError> {
+    pub fn read(&self, into: &mut [u8]) -> Result<(), ScanError> {
         let Self { file, begin, end } = self;
-        let mut bytes = AlignedBuf::zeroed(self.bytes());
-        let read = file.file.read_at(&mut bytes, begin.offset)?;
+        let read = file.file.read_at(into, begin.offset)?;
         let LogOffset { offset, number, last_gsn } = *begin;
-        let mut reader =
-            BatchReader::window(&file.header, &bytes[..read], offset, number, last_gsn);
+        let mut reader = BatchReader::window(&file.header, &into[..read], offset, number, last_gsn);
         let mut at = *begin;
         while at.offset < end.offset {
             match reader.next_batch() {
@@ -78,7 +76,7 @@ impl LogWindow {
                 }
             }
         }
-        Ok(bytes)
+        Ok(())
     }
 }
 
@@ -339,11 +337,12 @@ mod tests {
         });
         walked.expect("reads");
         let [window] = &windows[..] else { panic!("{} windows", windows.len()) };
-        let bytes = window.read().expect("unchanged");
-        assert_eq!((bytes.len(), window.bytes()), (3 * BATCH_BYTES as usize, bytes.len()));
+        let mut bytes = vec![0; window.bytes()];
+        assert_eq!(bytes.len() as u64, 3 * BATCH_BYTES);
+        window.read(&mut bytes).expect("unchanged");
         let at = HEADER_BYTES as u64 + BATCH_BYTES + 70;
         reopened(&disk).write_at(b"!", at).expect("writes");
-        let error = window.read().expect_err("it has changed");
+        let error = window.read(&mut bytes).expect_err("it has changed");
         assert!(matches!(error, ScanError::Damaged { log: 0, last_gsn: 1, .. }), "{error}");
     }
 }

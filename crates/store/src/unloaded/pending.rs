@@ -4,11 +4,13 @@
 //! logs: each thread reads windows, notes where a write lies ─▶ partitions by hash, in no order
 //!   ─▶ once a partition is sorted: by hash and gsn ─▶ all writes of a key, in their order
 //! ```
-//! What is noted of a write is small. The window with its bytes is read again when somebody first needs it,
-//! and stays in memory then. So a start touches little new memory before it serves. Once the store is
-//! served, nobody changes any of this but the order of a partition. Threads of the load sort. Who looks for
-//! one key before searches the whole partition: nobody waits for a thread that sorts. All of them get the
-//! same. The memory goes when the load has settled.
+//! What is noted of a write is small. The load reads the windows again, and keeps them. Who needs one before
+//! reads it for a key alone. So a start touches little new memory before it serves. Once the store is served,
+//! nobody changes any of this but the order of a partition. Threads of the load sort. Who looks for one key
+//! before searches the whole partition: nobody waits for a thread that sorts. All of them get the same. The
+//! memory goes when the load has settled.
+
+mod making;
 
 use std::borrow::Cow;
 use std::fmt::Debug;
@@ -22,10 +24,11 @@ use stillpoint_sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
-use stillpoint_sync::{RwLock, mutant, planted};
+use stillpoint_sync::{Mutex, RwLock};
 use stillpoint_txn::TableId;
 
 use super::{UnreadableRecord, WholeValue};
+use making::Making;
 
 /// Bits of the hash that choose a partition.
 const PARTITIONS_LOG2: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 11 };
@@ -36,6 +39,9 @@ const CHUNK_WRITES_MIN: usize = 16;
 const CHUNK_WRITES_MAX: usize = 1024;
 /// Writes that share an entry of a partition's directory, about.
 const BUCKET_WRITES: usize = 4;
+/// Windows that the load reads into one buffer. It lies on huge pages then, and looks at random places in all
+/// windows cost less.
+const WINDOWS_TOGETHER: usize = 32;
 /// Writes of a key whose lines are prefetched.
 const PREFETCHED_WRITES: usize = 32;
 
@@ -58,28 +64,58 @@ pub trait WindowSource: Debug + Send + Sync {
     /// Bytes of the part.
     fn bytes(&self) -> usize;
 
-    /// Reads the part.
+    /// Reads the part into a buffer of that length.
     ///
     /// # Errors
-    /// The bytes have changed, or the disk refuses.
-    fn read(&self) -> Result<AlignedBuf, UnreadableRecord>;
+    /// The bytes have changed, or the disk refuses. The buffer holds anything then.
+    fn read(&self, into: &mut [u8]) -> Result<(), UnreadableRecord>;
 }
 
-/// A window, and its bytes once somebody has needed them.
+/// Where the bytes of a window lie in memory: in a buffer that it may share with others.
+#[derive(Debug)]
+struct Held {
+    buffer: Arc<AlignedBuf>,
+    range: Range<usize>,
+}
+
+/// A window, and its bytes once the load has read them.
 #[derive(Debug)]
 struct Window {
     source: Box<dyn WindowSource>,
-    bytes: OnceLock<AlignedBuf>,
+    held: OnceLock<Held>,
 }
 
 impl Window {
+    /// The bytes, if they are in memory.
+    fn held(&self) -> Option<&[u8]> {
+        self.held.get().map(|Held { buffer, range }| &buffer[range.clone()])
+    }
+
     fn bytes(&self) -> Result<&[u8], UnreadableRecord> {
-        if let Some(bytes) = self.bytes.get() {
-            return Ok(bytes);
+        if self.held.get().is_none() {
+            // Two threads may read it. Nobody waits for the other.
+            Self::read_together(&[self])?;
         }
-        // Two threads may read it. Nobody waits for the other.
-        let read = self.source.read()?;
-        Ok(self.bytes.get_or_init(|| read))
+        Ok(self.held().expect("somebody has read it"))
+    }
+
+    /// Reads windows into one buffer.
+    fn read_together(windows: &[&Self]) -> Result<(), UnreadableRecord> {
+        let bytes: usize = windows.iter().map(|window| window.source.bytes()).sum();
+        let (mut buffer, mut ranges) = (AlignedBuf::zeroed(bytes), Vec::new());
+        let mut begin = 0;
+        for window in windows {
+            let range = begin..begin + window.source.bytes();
+            window.source.read(&mut buffer[range.clone()])?;
+            begin = range.end;
+            ranges.push(range);
+        }
+        let buffer = Arc::new(buffer);
+        for (window, range) in windows.iter().zip(ranges) {
+            // Another thread may have read it, too.
+            let _ = window.held.set(Held { buffer: buffer.clone(), range });
+        }
+        Ok(())
     }
 }
 
@@ -109,6 +145,16 @@ struct WriteLocation {
     at: u32,
     generation: u32,
     table: u16,
+}
+
+impl WriteLocation {
+    /// The write that begins these bytes, and their number.
+    fn decode<'b>(&self, bytes: &'b [u8]) -> (Write<'b>, usize) {
+        let mut reader = WriteIter::behind((self.table, self.generation), bytes);
+        let write = reader.next().and_then(Result::ok);
+        let left = reader.undecoded().0.len();
+        (write.expect("the start has decoded the same bytes"), bytes.len() - left)
+    }
 }
 
 /// Writes of one partition, in pieces of memory. Only the last one grows.
@@ -217,10 +263,9 @@ impl WindowSource for InMemory {
         self.0.len()
     }
 
-    fn read(&self) -> Result<AlignedBuf, UnreadableRecord> {
-        let mut bytes = AlignedBuf::new();
-        bytes.extend_from_slice(&self.0);
-        Ok(bytes)
+    fn read(&self, into: &mut [u8]) -> Result<(), UnreadableRecord> {
+        into.copy_from_slice(&self.0);
+        Ok(())
     }
 }
 
@@ -358,20 +403,64 @@ pub(crate) struct Resolved {
 pub(crate) struct KeyWrites<'a> {
     pending: &'a Pending,
     of_hash: Cow<'a, [WriteLocation]>,
+    /// The bytes of those writes that were [read apart](Self::read_apart).
+    apart: Vec<Option<Box<[u8]>>>,
     table: (TableId, u32),
     key: &'a [u8],
 }
 
 impl KeyWrites<'_> {
+    /// Reads those writes that are not in memory, for this key alone. What lies beside them is not kept: a
+    /// key may have writes in many windows, and fresh memory for all of these takes longer than the reads.
+    ///
+    /// # Errors
+    /// A log cannot be read.
+    pub(crate) fn read_apart(&mut self) -> Result<(), UnreadableRecord> {
+        let pending = self.pending;
+        let mut missing: Vec<usize> = (0..self.of_hash.len()).collect();
+        missing.retain(|&at| pending.window(&self.of_hash[at]).held().is_none());
+        if missing.is_empty() {
+            return Ok(());
+        }
+        missing.sort_by_key(|&at| self.of_hash[at].window);
+        let mut buffer = pending.buffers.lock().pop().unwrap_or_default();
+        let (mut apart, mut present) = (vec![None; self.of_hash.len()], None);
+        for at in missing {
+            let place = self.of_hash[at];
+            if present != Some(place.window) {
+                let source = &pending.window(&place).source;
+                buffer.resize(source.bytes(), 0);
+                match source.read(&mut buffer) {
+                    Ok(()) => present = Some(place.window),
+                    // The log may hold other records by now. The key has a cell, if it has writes at all.
+                    Err(_) if pending.are_all_entered() => {
+                        self.of_hash = Cow::Borrowed(&[]);
+                        return Ok(());
+                    }
+                    Err(unreadable) => return Err(unreadable),
+                }
+            }
+            let bytes = &buffer[place.at as usize..];
+            apart[at] = Some(Box::from(&bytes[..place.decode(bytes).1]));
+        }
+        pending.buffers.lock().push(buffer);
+        self.apart = apart;
+        Ok(())
+    }
+
     /// The writes, each with its gsn.
     fn iter(&self) -> impl Iterator<Item = Result<(u64, WriteOp<'_>), UnreadableRecord>> {
-        self.of_hash.iter().filter_map(|place| match self.pending.write_at(place) {
-            Ok(write) => {
-                let is_its =
-                    (TableId(write.table), write.generation) == self.table && write.key == self.key;
-                is_its.then_some(Ok((place.gsn, write.op)))
+        self.of_hash.iter().enumerate().filter_map(|(at, place)| {
+            let apart = self.apart.get(at).and_then(Option::as_deref);
+            let write = apart.map(|bytes| Ok(place.decode(bytes).0));
+            match write.unwrap_or_else(|| self.pending.write_at(place)) {
+                Ok(write) => {
+                    let of = (TableId(write.table), write.generation);
+                    let is_its = of == self.table && write.key == self.key;
+                    is_its.then_some(Ok((place.gsn, write.op)))
+                }
+                Err(unreadable) => Some(Err(unreadable)),
             }
-            Err(unreadable) => Some(Err(unreadable)),
         })
     }
 
@@ -465,6 +554,8 @@ pub(crate) struct Pending {
     bytes: AtomicUsize,
     /// Whether every key with a write has a cell.
     all_entered: AtomicBool,
+    /// Buffers of those who read for one key.
+    buffers: Mutex<Vec<AlignedBuf>>,
 }
 
 impl Pending {
@@ -485,7 +576,7 @@ impl Pending {
                 partition.extend(Some(last).filter(|last| !last.is_empty()));
             }
             for (number, source) in writes.windows {
-                windows[number as usize] = Some(Window { source, bytes: OnceLock::new() });
+                windows[number as usize] = Some(Window { source, held: OnceLock::new() });
             }
         }
         Self {
@@ -493,6 +584,7 @@ impl Pending {
             windows: windows.into(),
             bytes: AtomicUsize::new(bytes),
             all_entered: AtomicBool::new(false),
+            buffers: Mutex::default(),
         }
     }
 
@@ -555,18 +647,15 @@ impl Pending {
     }
 
     fn write_at(&self, place: &WriteLocation) -> Result<Write<'_>, UnreadableRecord> {
-        let bytes = self.window(place).bytes()?;
-        let of = (place.table, place.generation);
-        let write = WriteIter::behind(of, &bytes[place.at as usize..]).next();
-        Ok(write.and_then(Result::ok).expect("the start has decoded the same bytes"))
+        Ok(place.decode(&self.window(place).bytes()?[place.at as usize..]).0)
     }
 
     /// Whether to look for the writes of keys with such a hash reads from a disk.
     pub(crate) fn reads_for(&self, hash: u64) -> bool {
-        let is_read = |place: &WriteLocation| self.window(place).bytes.get().is_some();
+        let is_held = |place: &WriteLocation| self.window(place).held().is_some();
         let partition = self.partitions.get(partition_of(hash));
         let partition = partition.filter(|_| !self.are_all_entered());
-        partition.is_some_and(|of| !of.of_hash(hash).iter().all(is_read))
+        partition.is_some_and(|of| !of.of_hash(hash).iter().all(is_held))
     }
 
     /// Reads a share of the windows, in the order of their numbers, until all are read or `is_over`.
@@ -578,14 +667,15 @@ impl Pending {
         (first, step): (usize, usize),
         is_over: &dyn Fn() -> bool,
     ) -> Result<(), UnreadableRecord> {
-        for window in self.windows.iter().skip(first).step_by(step).flatten() {
+        for windows in self.windows.chunks(WINDOWS_TOGETHER).skip(first).step_by(step) {
             if is_over() {
                 break;
             }
-            match window.bytes() {
+            let missing = windows.iter().flatten().filter(|window| window.held().is_none());
+            match Window::read_together(&missing.collect::<Vec<_>>()) {
                 // A checkpoint has all of them, and has given their logs up.
                 _ if self.are_all_entered() => break,
-                read => read.map(|_| ())?,
+                read => read?,
             }
         }
         Ok(())
@@ -613,7 +703,7 @@ impl Pending {
         let partition = self.partitions.get(partition_of(hash));
         let partition = partition.filter(|_| !self.are_all_entered());
         let of_hash = partition.map_or(Cow::Borrowed(&[][..]), |of| of.of_hash(hash));
-        KeyWrites { pending: self, of_hash, table, key }
+        KeyWrites { pending: self, of_hash, apart: Vec::new(), table, key }
     }
 
     /// Whether the writes of a key need no record of a checkpoint, as far as this is known without a
@@ -687,100 +777,6 @@ impl Pending {
             }
         }
         Ok(keys)
-    }
-}
-
-/// A value that is being made of a record and writes. Its bytes are the last ones of `out`.
-struct Making<'a> {
-    out: &'a mut Vec<u8>,
-    start: usize,
-    /// `None` without a value.
-    label: Option<Label>,
-    gsn: u64,
-    writes: usize,
-    /// The first change that did not fit, if no whole value has come since.
-    wrong: Option<PatchWithoutBase>,
-}
-
-impl<'a> Making<'a> {
-    fn new(base: Option<(Label, &[u8])>, out: &'a mut Vec<u8>) -> Self {
-        let planted = || Some((Label::default(), &[0; 1 << 10][..]));
-        let base = mutant!(base, PatchesWithoutBase => planted());
-        let start = out.len();
-        let label = base.map(|(label, value)| {
-            out.extend_from_slice(value);
-            label
-        });
-        Self { out, start, label, gsn: 0, writes: 0, wrong: None }
-    }
-
-    fn apply(&mut self, op: WriteOp<'_>) {
-        match op {
-            WriteOp::Put { label, value } => {
-                self.out.truncate(self.start);
-                self.out.extend_from_slice(value);
-                (self.label, self.wrong) = (Some(label), None);
-            }
-            WriteOp::Delete => {
-                self.out.truncate(self.start);
-                (self.label, self.wrong) = (None, None);
-            }
-            WriteOp::Patch(ranges) => {
-                ranges.for_each(|range| self.change(range.offset, None, range.bytes));
-            }
-            WriteOp::Until { deadline, ranges } => {
-                match &mut self.label {
-                    Some(label) => {
-                        mutant!(label.deadline = deadline, DeadlineNotReplayed => ());
-                    }
-                    None => self.misfit(0, 0),
-                }
-                ranges.for_each(|range| self.change(range.offset, None, range.bytes));
-            }
-            WriteOp::Splice(splices) => {
-                splices.for_each(|of| self.change(of.offset, Some(of.removed), of.bytes));
-            }
-        }
-    }
-
-    /// Replaces bytes of the value. Without a number of removed bytes the bytes overwrite what is there,
-    /// and may make the value longer.
-    fn change(&mut self, offset: u32, removed: Option<u32>, bytes: &[u8]) {
-        let (offset, len) = (offset as usize, self.out.len() - self.start);
-        let end = match removed {
-            Some(removed) => offset + removed as usize,
-            None => len.min(offset + bytes.len()),
-        };
-        if self.label.is_none() || offset > end || end > len {
-            return self.misfit(offset, len);
-        }
-        let at = self.start + offset;
-        if end - offset == bytes.len() {
-            self.out[at..at + bytes.len()].copy_from_slice(bytes);
-        } else {
-            self.out.splice(at..self.start + end, bytes.iter().copied());
-        }
-    }
-
-    fn misfit(&mut self, offset: usize, len: usize) {
-        self.wrong.get_or_insert(PatchWithoutBase { offset, len });
-    }
-
-    fn give_up(self) {
-        self.out.truncate(self.start);
-    }
-
-    fn end(self) -> Result<Resolved, PatchWithoutBase> {
-        match self.wrong {
-            Some(wrong) => {
-                self.out.truncate(self.start);
-                Err(wrong)
-            }
-            None => {
-                let Self { label, gsn, writes, .. } = self;
-                Ok(Resolved { label, gsn, writes })
-            }
-        }
     }
 }
 

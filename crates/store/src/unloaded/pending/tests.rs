@@ -193,11 +193,12 @@ impl WindowSource for Switched {
         self.1.len()
     }
 
-    fn read(&self) -> Result<AlignedBuf, UnreadableRecord> {
+    fn read(&self, into: &mut [u8]) -> Result<(), UnreadableRecord> {
         if !self.0.load(Relaxed) {
             return Err("switched off".into());
         }
-        InMemory(self.1.clone()).read()
+        into.copy_from_slice(&self.1);
+        Ok(())
     }
 }
 
@@ -225,6 +226,15 @@ fn a_window_is_read_when_somebody_needs_it() {
     assert!(pending.keys_of(partition_of(KEY.0), |_| false).expect("none counts").is_empty());
     pending.read_windows((0, 1), &|| false).expect_err("nobody can read it");
     assert!(pending.reads_for(KEY.0), "a window that could not be read counts as read");
+    pending.of_key(TABLE, KEY).read_apart().expect_err("nobody can read it");
+    is_on.store(true, Relaxed);
+    let mut apart = pending.of_key(TABLE, KEY);
+    apart.read_apart().expect("it can be read now");
+    is_on.store(false, Relaxed);
+    let mut value = Vec::new();
+    assert!(apart.apply(None, &mut value).is_ok_and(|resolved| resolved.is_some()));
+    assert_eq!(value, b"value");
+    assert!(pending.reads_for(KEY.0), "who reads for one key keeps nothing");
     is_on.store(true, Relaxed);
     pending.read_windows((0, 1), &|| false).expect("it can be read now");
     is_on.store(false, Relaxed);
@@ -232,11 +242,12 @@ fn a_window_is_read_when_somebody_needs_it() {
     assert_eq!(apply_to(&pending).expect("in memory").as_deref(), Some(&b"value"[..]));
     // What a checkpoint has need not be readable, also for a look that was begun before.
     let pending = written();
-    let begun = pending.of_key(TABLE, KEY);
+    let mut begun = pending.of_key(TABLE, KEY);
     pending.note_all_entered();
     assert!(!pending.reads_for(KEY.0));
     assert!(begun.apply(None, &mut Vec::new()).is_ok_and(|resolved| resolved.is_none()));
     assert_eq!(begun.stand_alone().expect("it has a cell"), None);
+    begun.read_apart().expect("it has a cell");
     assert_eq!(apply_to(&pending).expect("it has a cell"), None);
     pending.read_windows((0, 1), &|| false).expect("nobody needs it");
 }
