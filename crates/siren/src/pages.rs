@@ -420,9 +420,9 @@ impl Pages {
         }
     }
 
-    /// REMOVE-TUPLE of a version and COMMIT-TUPLE of the next one in one step, if the page is not frozen and
-    /// the new tuple hangs on the old one. Then the new version takes the old tuple's place, and its own
-    /// place is free. `false` if nothing was done.
+    /// REMOVE-TUPLE of a version and COMMIT-TUPLE of the next one in one step. The page must not be frozen,
+    /// and the new tuple must hang on the old one. Then the new version takes the old tuple's place, and its
+    /// own place is free. `false` if nothing was done.
     pub(crate) fn replace(&mut self, level: u64, old: Slot, new: Slot) -> bool {
         let Tuple { page, newer, .. } = self.tuples[old];
         if newer != new || self.is_frozen(page, level) {

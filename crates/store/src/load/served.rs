@@ -13,9 +13,12 @@ use stillpoint_txn::{TableId, TxError};
 
 use crate::load::{ALL_CLOSED, KeyImage, Loader};
 use crate::memory::arena::Allowance;
+use crate::store::Store;
 use crate::table::Table;
-use crate::unloaded::WholeValue;
-use crate::unloaded::pending::{PARTITIONS, Pending, Resolved, WaitingError, WaitingKey};
+use crate::unloaded::pending::{
+    PARTITIONS, Pending, Resolved, WaitingError, WaitingKey, WaitingWrites,
+};
+use crate::unloaded::{ColdRecords, UnreadableRecord, WholeValue};
 
 /// Keys whose index lines are prefetched together.
 const BATCH: usize = 32;
@@ -49,6 +52,80 @@ impl Made {
                 ..record
             },
         }
+    }
+}
+
+impl Store {
+    /// Begins a load while which the store is served. `records` has what is not in the store yet, and
+    /// `waiting` has what the logs have written since. Call this before the first worker is made. The
+    /// records take about so many `bytes` of memory, which nobody else gets.
+    ///
+    /// Every record is loaded by [loaders](crate::Loader), which then [load the rest of the
+    /// writes](crate::Loader::load_waiting). Then [`end_load`](Self::end_load) is called. Until then no
+    /// capture may begin, and no table may be ordered.
+    pub fn begin_load(
+        &self,
+        records: Arc<dyn ColdRecords>,
+        waiting: Vec<WaitingWrites>,
+        bytes: usize,
+    ) {
+        self.unloaded().begin(records, waiting);
+        self.unloaded().reserve(bytes);
+        self.catalog().note_unloaded(true);
+    }
+
+    /// Touches the memory of the tables' indexes, so that no transaction waits for its first pages. `share` is
+    /// that of [`sort_waiting`](Self::sort_waiting).
+    pub fn populate_indexes(&self, share: (usize, usize)) {
+        self.catalog().for_each(|table| table.index.populate(share));
+    }
+
+    /// Sorts the writes that wait, so that no transaction has to do that. The first number of `share` tells
+    /// which thread this is, and the second how many share the work. Without this call, who first needs a
+    /// partition of the writes sorts it.
+    pub fn sort_waiting(&self, share: (usize, usize)) {
+        if let Some(unentered) = self.unloaded().unentered() {
+            unentered.pending.sort(share);
+        }
+    }
+
+    /// Reads the writes that wait, so that no other thread of the load reads the logs. `share` is that of
+    /// [`sort_waiting`](Self::sort_waiting), and `is_over` ends the work early. Without this call, who first
+    /// needs such writes reads them.
+    ///
+    /// # Errors
+    /// A log is damaged, or the disk refuses.
+    pub fn read_waiting(
+        &self,
+        share: (usize, usize),
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<(), UnreadableRecord> {
+        match self.unloaded().unentered() {
+            Some(unentered) => unentered.pending.read_windows(share, is_over),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes that every key with writes that wait has a cell, and that nobody is about to make another one.
+    /// From then on nobody reads those writes, and the logs need not be held for them.
+    pub fn note_replayed(&self) {
+        if let Some(unentered) = self.unloaded().unentered() {
+            unentered.pending.note_all_entered();
+        }
+    }
+
+    /// Sets the bytes of memory that are kept for records that are not loaded yet.
+    pub fn reserve_for_load(&self, bytes: usize) {
+        self.unloaded().reserve(bytes);
+    }
+
+    /// Ends a load: the loaders have loaded every record and all writes that have waited, and have been
+    /// dropped. Waits for a grace period.
+    pub fn end_load(&self) {
+        self.unloaded().end();
+        self.catalog().note_unloaded(false);
+        self.driver().read_sections().wait_grace_period();
+        self.unloaded().settle();
     }
 }
 

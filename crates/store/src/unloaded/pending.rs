@@ -73,22 +73,22 @@ pub trait WindowSource: Debug + Send + Sync {
 
 /// Where the bytes of a window lie in memory: in a buffer that it may share with others.
 #[derive(Debug)]
-struct Held {
+struct WindowBytes {
     buffer: Arc<AlignedBuf>,
     range: Range<usize>,
 }
 
 /// A window, and its bytes once the load has read them.
 #[derive(Debug)]
-struct Window {
+struct KeptWindow {
     source: Box<dyn WindowSource>,
-    held: OnceLock<Held>,
+    held: OnceLock<WindowBytes>,
 }
 
-impl Window {
+impl KeptWindow {
     /// The bytes, if they are in memory.
     fn held(&self) -> Option<&[u8]> {
-        self.held.get().map(|Held { buffer, range }| &buffer[range.clone()])
+        self.held.get().map(|WindowBytes { buffer, range }| &buffer[range.clone()])
     }
 
     fn bytes(&self) -> Result<&[u8], UnreadableRecord> {
@@ -113,7 +113,7 @@ impl Window {
         let buffer = Arc::new(buffer);
         for (window, range) in windows.iter().zip(ranges) {
             // Another thread may have read it, too.
-            let _ = window.held.set(Held { buffer: buffer.clone(), range });
+            let _ = window.held.set(WindowBytes { buffer: buffer.clone(), range });
         }
         Ok(())
     }
@@ -550,7 +550,7 @@ pub(crate) struct Pending {
     /// Empty if no write waits.
     partitions: Box<[Partition]>,
     /// The parts of the logs that have the writes, by their numbers.
-    windows: Box<[Option<Window>]>,
+    windows: Box<[Option<KeptWindow>]>,
     bytes: AtomicUsize,
     /// Whether every key with a write has a cell.
     all_entered: AtomicBool,
@@ -568,7 +568,7 @@ impl Pending {
         let mut partitions: Vec<Vec<Vec<WriteLocation>>> = vec![Vec::new(); PARTITIONS];
         let numbers = from.iter().flat_map(|of| &of.windows).map(|(number, _)| *number);
         let count = numbers.max().map_or(0, |last| last as usize + 1);
-        let mut windows: Vec<Option<Window>> = (0..count).map(|_| None).collect();
+        let mut windows: Vec<Option<KeptWindow>> = (0..count).map(|_| None).collect();
         for writes in from {
             debug_assert!(writes.window.is_none(), "the last window has ended");
             for (partition, Chunks { full, last }) in partitions.iter_mut().zip(writes.partitions) {
@@ -576,7 +576,7 @@ impl Pending {
                 partition.extend(Some(last).filter(|last| !last.is_empty()));
             }
             for (number, source) in writes.windows {
-                windows[number as usize] = Some(Window { source, held: OnceLock::new() });
+                windows[number as usize] = Some(KeptWindow { source, held: OnceLock::new() });
             }
         }
         Self {
@@ -642,7 +642,7 @@ impl Pending {
         }
     }
 
-    fn window(&self, place: &WriteLocation) -> &Window {
+    fn window(&self, place: &WriteLocation) -> &KeptWindow {
         self.windows[place.window as usize].as_ref().expect("it was noted with its writes")
     }
 
@@ -672,7 +672,7 @@ impl Pending {
                 break;
             }
             let missing = windows.iter().flatten().filter(|window| window.held().is_none());
-            match Window::read_together(&missing.collect::<Vec<_>>()) {
+            match KeptWindow::read_together(&missing.collect::<Vec<_>>()) {
                 // A checkpoint has all of them, and has given their logs up.
                 _ if self.are_all_entered() => break,
                 read => read?,
