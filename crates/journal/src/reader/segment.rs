@@ -7,7 +7,7 @@ use std::sync::Arc;
 use stillpoint_format::DecodeError;
 use stillpoint_format::ident::{HEADER_BYTES, StoreId};
 use stillpoint_format::log::{Batch, BatchReader, EndCause, SegmentEnd, SegmentHeader, Step};
-use stillpoint_io::{AlignedBuf, Caching, Disk, DiskFile, OpenMode};
+use stillpoint_io::{Caching, Disk, DiskFile, OpenMode};
 
 use super::error::ScanError;
 
