@@ -29,6 +29,8 @@ use stillpoint_txn::TableId;
 
 use super::{UnreadableRecord, WholeValue};
 use making::Making;
+pub use making::PatchWithoutBase;
+pub(crate) use making::Resolved;
 
 /// Bits of the hash that choose a partition.
 const PARTITIONS_LOG2: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 11 };
@@ -44,16 +46,6 @@ const BUCKET_WRITES: usize = 4;
 const WINDOWS_TOGETHER: usize = 32;
 /// Writes of a key whose lines are prefetched.
 const PREFETCHED_WRITES: usize = 32;
-
-/// The patches of a key do not fit its record. The log or the checkpoint is damaged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the log changes a part of a value at offset {offset}, and the checkpoints have {len} bytes of it"
-)]
-pub struct PatchWithoutBase {
-    offset: usize,
-    len: usize,
-}
 
 fn partition_of(hash: u64) -> usize {
     ((hash >> 1) >> (63 - PARTITIONS_LOG2)) as usize
@@ -387,17 +379,6 @@ pub(crate) struct WaitingKey<'a> {
     pub(crate) key: &'a [u8],
 }
 
-/// What the writes of a key make of its record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Resolved {
-    /// The label of the value; `None` if the key has none.
-    pub(crate) label: Option<Label>,
-    /// The gsn of the last write.
-    pub(crate) gsn: u64,
-    /// Number of the writes.
-    pub(crate) writes: usize,
-}
-
 /// The writes of a key, in the order of their gsns.
 #[derive(Debug)]
 pub(crate) struct KeyWrites<'a> {
@@ -410,7 +391,7 @@ pub(crate) struct KeyWrites<'a> {
 }
 
 impl KeyWrites<'_> {
-    /// Reads those writes that are not in memory, for this key alone. What lies beside them is not kept: a
+    /// Reads those writes that are not in memory, for this key alone. What lies beside them is not kept. A
     /// key may have writes in many windows, and fresh memory for all of these takes longer than the reads.
     ///
     /// # Errors

@@ -4,7 +4,26 @@ use stillpoint_format::Label;
 use stillpoint_format::log::WriteOp;
 use stillpoint_sync::{mutant, planted};
 
-use super::{PatchWithoutBase, Resolved};
+/// The patches of a key do not fit its record. The log or the checkpoint is damaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the log changes a part of a value at offset {offset}, and the checkpoints have {len} bytes of it"
+)]
+pub struct PatchWithoutBase {
+    pub(super) offset: usize,
+    pub(super) len: usize,
+}
+
+/// What the writes of a key make of its record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Resolved {
+    /// The label of the value; `None` if the key has none.
+    pub(crate) label: Option<Label>,
+    /// The gsn of the last write.
+    pub(crate) gsn: u64,
+    /// Number of the writes.
+    pub(crate) writes: usize,
+}
 
 /// A value that is being made of a record and writes. Its bytes are the last ones of `out`.
 pub(super) struct Making<'a> {
