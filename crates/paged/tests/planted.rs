@@ -1,7 +1,6 @@
 //! Tests that the tests of paged tables see planted bugs.
 //!
-//! `cargo test -p stillpoint-paged --features planted-bugs --test planted`; the tests of the workspace
-//! have the feature.
+//! `cargo test -p stillpoint-paged --features planted-bugs --test planted`, as `.ci/run` does.
 #![cfg(all(feature = "planted-bugs", not(any(loom, shuttle))))]
 
 #[expect(dead_code, reason = "the other tests use the rest")]
