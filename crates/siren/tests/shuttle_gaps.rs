@@ -24,7 +24,8 @@ fn a_range_has_no_phantoms() {
 #[test]
 fn planted_bugs_of_gaps_are_caught() {
     use stillpoint_siren::planted::{Bug, plant};
-    for bug in [Bug::GapUnclaimed, Bug::RangeNotReadAgain, Bug::PurgedUnderGapLock] {
+    // `PurgedUnderGapLock` needs a purge between two steps of a range. tests/planted.rs catches that bug.
+    for bug in [Bug::GapUnclaimed, Bug::RangeNotReadAgain] {
         plant(Some(bug));
         let run = || shuttle::check_random(side_by_side, 10 * SCHEDULES);
         let is_caught = std::panic::catch_unwind(run).is_err();
