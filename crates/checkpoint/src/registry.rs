@@ -81,6 +81,11 @@ impl Capabilities {
     pub fn stops_commits(&self) -> bool {
         self.point.is_some_and(PointOfConsistency::stops_commits)
     }
+
+    /// Whether commits wait for the whole capture. Such a capture has no pace.
+    pub fn stops_throughout(&self) -> bool {
+        self.point == Some(PointOfConsistency::PhysicalThroughout)
+    }
 }
 
 /// A scheme, made for one store.

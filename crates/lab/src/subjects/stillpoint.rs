@@ -8,9 +8,12 @@ use stillpoint::{
     Arguments, Batch, Call, Config, Durability, Engine, KeySet, Mode, Procedure, QuiesceFor,
     RecoverySummary, Session, Slot, Snapshot, Stamp, StoredProcedure, TableId, Tx, TxError,
 };
+use stillpoint_checkpoint::registry::REGISTRY;
+use stillpoint_io::Disk;
 
 use crate::error::{LabError, LabResult};
 use crate::subjects::adapter::{Checkpointed, LabEngine, LabSession, Recovered, Setup, Status};
+use crate::subjects::metered_disk::{DiskMeter, MeteredDisk};
 use crate::workloads::calc::{
     self, CalcTransaction, Change, Check, KEYS_PER_TRANSACTION, LARGE_VALUE_BYTES, LongTransaction,
     VALUE_BYTES,
@@ -66,6 +69,7 @@ pub(crate) fn measured(dir: &Path, scheme: &str, journal: &str) -> Config {
 pub(crate) fn open(setup: &Setup) -> LabResult<Box<dyn LabEngine>> {
     let mut config = measured(&setup.dir, &setup.scheme, &setup.journal);
     config.checkpoint_pace = setup.pace_bytes_per_s;
+    config.environment.disk = disk_of_pace(setup)?;
     config.sessions = setup.sessions;
     config.stable_pool_bytes = setup.stable_pool_bytes;
     if setup.published_points {
@@ -77,6 +81,18 @@ pub(crate) fn open(setup: &Setup) -> LabResult<Box<dyn LabEngine>> {
         LARGE_VALUE_BYTES => open_with::<LARGE_VALUE_BYTES>(config, name, setup.records),
         other => Err(failed(&name, format!("values of {other} bytes are not prepared for"))),
     }
+}
+
+/// A scheme for whose whole capture commits wait has no pace of its own. Beside schemes at a pace it gets a disk
+/// that is as slow, as the paper's was.
+fn disk_of_pace(setup: &Setup) -> LabResult<Option<Arc<dyn Disk>>> {
+    let scheme = REGISTRY.find(&setup.scheme).map_err(|e| failed(&setup.scheme, e))?;
+    let has_no_pace = scheme.capabilities.stops_throughout();
+    let Some(rate) = setup.pace_bytes_per_s.filter(|_| has_no_pace) else { return Ok(None) };
+    let meter = Arc::<DiskMeter>::default();
+    meter.set_rate(rate);
+    let disk = MeteredDisk::new(&setup.dir, meter).map_err(|e| failed(&setup.scheme, e))?;
+    Ok(Some(Arc::new(disk)))
 }
 
 /// Recovers the data in the directory with so many threads.

@@ -42,7 +42,7 @@ const SCHEDULES: usize = 10_000;
 /// As [`SCHEDULES`], where the rules differ little from others.
 const SCHEDULES_FEW: usize = 4_000;
 /// Schedules within which each planted bug must be seen.
-const SCHEDULES_PLANTED: usize = 20_000;
+const SCHEDULES_PLANTED: usize = 200_000;
 
 /// The rules of a store whose commits write the copy of their epoch, while a copier brings the rest over.
 const COPIES: CellRules = CellRules {
