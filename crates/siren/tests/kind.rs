@@ -10,6 +10,11 @@ fn a_table_is_like_a_map_across_crashes() {
 }
 
 #[test]
+fn open_transactions_are_like_a_map() {
+    of_kind::interactive::open_transactions_are_like_a_map();
+}
+
+#[test]
 fn a_range_that_was_found_empty_stays_empty() {
     of_kind::a_range_that_was_found_empty_stays_empty();
 }

@@ -20,6 +20,9 @@ use stillpoint_txn::{
 #[cfg(shuttle)]
 #[path = "gaps.rs"]
 pub(crate) mod gaps;
+#[cfg(not(shuttle))]
+#[path = "interactive.rs"]
+pub(crate) mod interactive;
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 /// Of each log, a gsn up to which no record is replayed.
