@@ -6,6 +6,8 @@ mod alone;
 mod crash;
 #[cfg(test)]
 mod logged;
+#[cfg(test)]
+mod members;
 mod replies;
 mod samples;
 #[cfg(test)]

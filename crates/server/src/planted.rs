@@ -12,6 +12,10 @@ pub(crate) enum Bug {
     HeaderBeforeNodes,
     /// A deletion of a large collection leaves no grave.
     GraveForgotten,
+    /// Members of one tag and one score are both short in the index of their sorted set.
+    TwinsStayShort,
+    /// A split that divides a score leaves its elements short in the index.
+    DividedStayShort,
     /// A call in the log does not have the time of its commands.
     TimeNotLogged,
     /// A call in the log has the number of a database for that of its table.

@@ -61,7 +61,7 @@ fn command(rng: &SeededRng) -> Vec<u8> {
 }
 
 /// Sends a request and gives all that comes back.
-fn ask(server: &mut Server, client: &mut [Client], request: &[u8]) -> Vec<u8> {
+pub(super) fn ask(server: &mut Server, client: &mut [Client], request: &[u8]) -> Vec<u8> {
     client[0].replies.clear();
     client[0].send(request);
     let mut seen = 0;
@@ -75,7 +75,7 @@ fn ask(server: &mut Server, client: &mut [Client], request: &[u8]) -> Vec<u8> {
 }
 
 /// Verifies all trees of an engine.
-fn verified(alone: &Alone, session: &mut Session) -> VerifiedCollections {
+pub(super) fn verified(alone: &Alone, session: &mut Session) -> VerifiedCollections {
     let mut check = CollectionCheck::default();
     for name in ["db0", "db0.nodes", "graves"] {
         let table = alone.engine.table(name).expect("a table");

@@ -355,7 +355,7 @@ fn check(client: &mut Client, elements: usize) {
         assert_eq!(client.call(&["ZRANK", "sorted", &name]), Value::Int(i as i64));
         assert_eq!(client.call(&["ZSCORE", "sorted", &name]), Value::bulk(&i.to_string()));
     }
-    for (key, least) in [("hash", 26), ("set", 17), ("list", 17), ("sorted", 48)] {
+    for (key, least) in [("hash", 26), ("set", 17), ("list", 17), ("sorted", 30)] {
         let Value::Int(bytes) = client.call(&["MEMORY", "USAGE", key]) else { panic!("bytes") };
         let of_one = bytes as usize / elements;
         assert!((least..3 * least).contains(&of_one), "{key}: {of_one} bytes for an element");

@@ -147,16 +147,14 @@ pub(super) fn add_pairs(
     let mut set = ctx.keys().open_or_new(tx, 0, key, Kind::SORTED_SET)?;
     let (mut added, mut changed, mut last) = (0, 0, None);
     for (score, member) in pairs {
-        let old = score_of(&mut set, tx, member)?;
-        let new = options.new_score(old, score)?;
-        if let Some(new) = new {
-            if old != Some(new) {
-                set.put(tx, &content(new, member))?;
-            }
-            added += i64::from(old.is_none());
-            changed += i64::from(old.is_some_and(|old| old != new));
-        }
-        last = new;
+        set.update(tx, member, |old| {
+            let old = old.map(|content| parts(content).0);
+            last = options.new_score(old, score)?;
+            let new = last.filter(|new| old != Some(*new));
+            added += i64::from(old.is_none() && new.is_some());
+            changed += i64::from(old.is_some() && new.is_some());
+            Ok::<_, CmdError>(new.map(|new| content(new, member)))
+        })?;
     }
     ctx.keys().save(tx, 0, &set)?;
     match (options.adds_to, last) {
@@ -232,9 +230,8 @@ fn rank(
     }
     let mut found = None;
     if let Some(mut set) = ctx.keys().open_read(tx, 0, args.at(1), Kind::SORTED_SET)?
-        && let Some(content) = set.get(tx, args.at(2))?
+        && let Some((position, content)) = set.ranked(tx, args.at(2))?
     {
-        let position = set.position_of(tx, &content)?.unwrap_or(0);
         let position = if back { set.len() - 1 - position } else { position };
         found = Some((position as i64, parts(&content).0));
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use stillpoint::{KeyHasher, Tx, TxError};
+use stillpoint::{Tx, TxError};
 
 use super::tree::bulk::{Doomed, Gone, is_packed};
 use super::tree::damaged;
@@ -86,10 +86,7 @@ impl Elements {
         let mut nodes = TxNodes { keys: &mut self.keys, tx };
         self.tree.fill(&mut nodes, &sorting, &contents)?;
         if self.has_index() {
-            self.sort_by_names(&mut contents);
-            let by_name = self.by_name();
-            let mut nodes = TxNodes { keys: &mut self.keys, tx };
-            self.index.fill(&mut nodes, &by_name, &contents)?;
+            self.fill_index(tx, &contents)?;
         }
         self.note_all_times(tx, &contents)
     }
@@ -121,9 +118,9 @@ impl Elements {
     }
 
     fn sort_by_names(&self, contents: &mut Vec<&[u8]>) {
-        let (hasher, name) = (KeyHasher::new(self.keys.incarnation), self.rules.name);
+        let hashes = self.hashes();
         let mut hashed: Vec<(u64, &[u8])> =
-            contents.iter().map(|content| (hasher.hash(0, name(content)), *content)).collect();
+            contents.iter().map(|content| (*hashes.of(content).start(), *content)).collect();
         hashed.sort_unstable_by_key(|(hash, _)| *hash);
         contents.clear();
         contents.extend(hashed.into_iter().map(|(_, content)| content));
@@ -166,11 +163,13 @@ impl Elements {
         };
         let mut nodes = TxNodes { keys: &mut self.keys, tx };
         let count = self.tree.remove_all(&mut nodes, doomed, Some(&mut keep))?;
-        let (hasher, name) = (KeyHasher::new(self.keys.incarnation), self.rules.name);
-        let mut names: Vec<(u64, &[u8])> =
-            removed.iter().map(name).map(|name| (hasher.hash(0, name), name)).collect();
+        let hashes = self.member_hashes();
+        let mut names: Vec<(u64, &[u8])> = removed
+            .iter()
+            .map(|content| (hashes.of_name((hashes.name)(content)), content))
+            .collect();
         names.sort_unstable_by_key(|(hash, _)| *hash);
-        let doomed = Doomed::Names { hasher, name, names: &names };
+        let doomed = Doomed::Names { hashes, names: &names };
         let mut nodes = TxNodes { keys: &mut self.keys, tx };
         if self.index.remove_all(&mut nodes, doomed, None)? != count {
             return Err(damaged());

@@ -13,12 +13,14 @@
 //! the lock of the key, so no transaction waits for the lock of a node. A transaction that changes
 //! a node also changes the record of the key, so that `WATCH` and readers see the change.
 //!
-//! A sorted set that has grown has an index beside its tree: the same elements by their members. A
-//! grown hash whose fields expire has an index by time (`times`).
+//! A sorted set that has grown has an index beside its tree: the same elements by their members
+//! (`members`). A grown hash whose fields expire has an index by time (`times`).
 
 mod bulk;
+mod members;
 mod node;
 mod reclaim;
+mod sorting;
 mod times;
 mod tree;
 mod verify;
@@ -37,8 +39,10 @@ pub use verify::{CollectionCheck, CollectionFault, DamagedCollection, VerifiedCo
 use super::kinds::{ElementRules, Kind, Order};
 use super::value::RECORD_OVERHEAD;
 use crate::planted::mutant;
+use members::Found;
+use sorting::{Hashes, Sorting};
 use times::{EARLIEST_BYTES, IS_TIMED, NEVER};
-use tree::{Nodes, PACKED_BYTES_MAX, Sorting, Tree, TreePosition, damaged};
+use tree::{Nodes, PACKED_BYTES_MAX, Tree, damaged};
 
 /// The flag of a collection whose nodes are records of their own.
 const IS_TREE: u8 = 1;
@@ -265,8 +269,8 @@ pub(crate) struct Elements {
     next_incarnation: u64,
     flags: u8,
     tree: Tree,
-    /// The index of a large sorted set: its elements in the order of their members. Of a large hash:
-    /// the fields with an expiry, in the order of time.
+    /// The index of a large sorted set: its elements by their members. Of a large hash: the fields
+    /// with an expiry, in the order of time.
     index: Tree,
     /// The earliest expiry of an element, in milliseconds since the Unix epoch; `NEVER` for none.
     earliest: u64,
@@ -453,15 +457,16 @@ impl Elements {
         Ok(own + self.index.node_bytes(&mut nodes, overhead)?)
     }
 
-    fn by_name(&self) -> Sorting {
+    /// The hashes of the names of elements.
+    fn hashes(&self) -> Hashes {
         let hasher = KeyHasher::new(self.keys.incarnation);
-        Sorting::Hashes { hasher, name: self.rules.name }
+        Hashes { hasher, name: self.rules.name, are_tags: false }
     }
 
     fn sorting(&self) -> Sorting {
         match self.rules.order {
             Order::Position => Sorting::Positions,
-            Order::Names => self.by_name(),
+            Order::Names => Sorting::Hashes(self.hashes()),
             Order::Contents => Sorting::Contents,
         }
     }
@@ -471,18 +476,17 @@ impl Elements {
         self.rules.order == Order::Contents && self.tree.height > 0
     }
 
-    /// The place of the element of that name, in the tree or its index.
-    fn find(&mut self, tx: &mut Tx<'_>, name: &[u8]) -> Result<TreePosition, TxError> {
-        let sorting = self.by_name();
-        let of = self.rules.name;
-        let tree = if self.has_index() { &self.index } else { &self.tree };
+    /// Finds the element of that name, by the index if there is one.
+    fn find(&mut self, tx: &mut Tx<'_>, name: &[u8]) -> Result<Found, TxError> {
+        if self.has_index() {
+            return self.find_member(tx, name);
+        }
+        let (sorting, of) = (Sorting::Hashes(self.hashes()), self.rules.name);
         let mut nodes = TxNodes { keys: &mut self.keys, tx };
-        tree.place_of_name(&mut nodes, &sorting, &|content| of(content) == name, name)
-    }
-
-    fn content_at(&self, place: &TreePosition) -> Vec<u8> {
-        let tree = if self.has_index() { &self.index } else { &self.tree };
-        tree.content(place).to_vec()
+        let named = &|content: &[u8]| of(content) == name;
+        let place = self.tree.place_of_name(&mut nodes, &sorting, named, name)?;
+        let content = place.is_there.then(|| self.tree.content(&place).to_vec());
+        Ok(Found { place, content, in_tree: None })
     }
 
     /// The content of the element of that name, unless the element has expired.
@@ -490,8 +494,7 @@ impl Elements {
     /// # Errors
     /// A node cannot be locked or read.
     pub(crate) fn get(&mut self, tx: &mut Tx<'_>, name: &[u8]) -> Result<Option<Vec<u8>>, TxError> {
-        let place = self.find(tx, name)?;
-        let content = place.is_there.then(|| self.content_at(&place));
+        let content = self.find(tx, name)?.content;
         Ok(content.filter(|content| self.judge().is_live(content)))
     }
 
@@ -504,26 +507,42 @@ impl Elements {
         tx: &mut Tx<'_>,
         content: &[u8],
     ) -> Result<Option<Vec<u8>>, TxError> {
-        let name = (self.rules.name)(content);
-        let place = self.find(tx, name)?;
-        let old = place.is_there.then(|| self.content_at(&place));
-        if old.as_deref() == Some(content) {
-            return Ok(old.filter(|old| self.judge().is_live(old)));
+        let found = self.find(tx, (self.rules.name)(content))?;
+        let old = found.content.clone();
+        self.put_found(tx, found, content)?;
+        Ok(old.filter(|old| self.judge().is_live(old)))
+    }
+
+    /// Changes the element of a name. `change` gets the content of the element, if there is one, and gives the new
+    /// one, if any.
+    ///
+    /// # Errors
+    /// A node cannot be locked, read or written, the collection is full, or `change` fails.
+    pub(crate) fn update<E: From<TxError>>(
+        &mut self,
+        tx: &mut Tx<'_>,
+        name: &[u8],
+        change: impl FnOnce(Option<&[u8]>) -> Result<Option<Vec<u8>>, E>,
+    ) -> Result<(), E> {
+        let found = self.find(tx, name)?;
+        let judge = self.judge();
+        let old = found.content.as_deref().filter(|old| judge.is_live(old));
+        match change(old)? {
+            Some(new) => Ok(self.put_found(tx, found, &new)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Puts an element, which was sought by its name.
+    fn put_found(&mut self, tx: &mut Tx<'_>, found: Found, content: &[u8]) -> Result<(), TxError> {
+        if found.content.as_deref() == Some(content) {
+            return Ok(());
         }
         if self.rules.order == Order::Contents {
-            match &old {
-                // The tree of a single element would become a leaf in between.
-                Some(old) if self.tree.height > 0 && self.tree.len > 1 => {
-                    self.exchange(tx, place, (old, content))?;
-                }
-                Some(old) => {
-                    self.take_out(tx, old)?;
-                    self.put_in(tx, content)?;
-                }
-                None => self.put_in(tx, content)?,
-            }
-            return Ok(old);
+            return self.put_content(tx, found, content);
         }
+        let Found { place, content: old, .. } = found;
+        let name = (self.rules.name)(content);
         self.prepare_for(content, old.is_none())?;
         let (sorting, was_tree) = (self.sorting(), self.tree.height > 0);
         let mut nodes = TxNodes { keys: &mut self.keys, tx };
@@ -531,8 +550,7 @@ impl Elements {
             Some(_) => self.tree.replace(&mut nodes, &sorting, place, content)?,
             None => self.tree.insert(&mut nodes, &sorting, place, content)?,
         }
-        self.note_times(tx, was_tree, name, (old.as_deref(), Some(content)))?;
-        Ok(old.filter(|old| self.judge().is_live(old)))
+        self.note_times(tx, was_tree, name, (old.as_deref(), Some(content)))
     }
 
     /// Notes a change of the collection, which may become large or a tree by it.
@@ -552,63 +570,6 @@ impl Elements {
         Ok(())
     }
 
-    /// Takes an element of that content out of a tree in the order of contents.
-    fn take_out(&mut self, tx: &mut Tx<'_>, content: &[u8]) -> Result<(), TxError> {
-        self.has_changed = true;
-        if self.has_index() {
-            let name = (self.rules.name)(content);
-            let place = self.find(tx, name)?;
-            self.index.remove(&mut TxNodes { keys: &mut self.keys, tx }, place)?;
-        }
-        let mut nodes = TxNodes { keys: &mut self.keys, tx };
-        let place = self.tree.place_of(&mut nodes, content)?;
-        if !place.is_there {
-            return Err(damaged());
-        }
-        self.tree.remove(&mut nodes, place)
-    }
-
-    /// Replaces an element of a tree in the order of contents by another of the same name. `place` is
-    /// that of the element in the index.
-    fn exchange(
-        &mut self,
-        tx: &mut Tx<'_>,
-        place: TreePosition,
-        (old, content): (&[u8], &[u8]),
-    ) -> Result<(), TxError> {
-        self.prepare_for(content, false)?;
-        let by_name = self.by_name();
-        let mut nodes = TxNodes { keys: &mut self.keys, tx };
-        self.index.replace(&mut nodes, &by_name, place, content)?;
-        self.tree.exchange(&mut nodes, old, content)
-    }
-
-    /// Puts a new element into a tree in the order of contents.
-    fn put_in(&mut self, tx: &mut Tx<'_>, content: &[u8]) -> Result<(), TxError> {
-        self.prepare_for(content, true)?;
-        let had_index = self.has_index();
-        let mut nodes = TxNodes { keys: &mut self.keys, tx };
-        self.tree.insert_content(&mut nodes, content)?;
-        if had_index {
-            self.put_in_index(tx, content)
-        } else if self.has_index() {
-            let mut all = Vec::new();
-            let mut nodes = TxNodes { keys: &mut self.keys, tx };
-            let mut add = |content: &[u8]| all.push(content.to_vec());
-            self.tree.visit(&mut nodes, 0, u64::MAX, false, &mut add)?;
-            all.iter().try_for_each(|content| self.put_in_index(tx, content))
-        } else {
-            Ok(())
-        }
-    }
-
-    fn put_in_index(&mut self, tx: &mut Tx<'_>, content: &[u8]) -> Result<(), TxError> {
-        let sorting = self.by_name();
-        let place = self.find(tx, (self.rules.name)(content))?;
-        let mut nodes = TxNodes { keys: &mut self.keys, tx };
-        self.index.insert(&mut nodes, &sorting, place, content)
-    }
-
     /// Removes the element of that name; gives its content, unless it had expired.
     ///
     /// # Errors
@@ -618,17 +579,14 @@ impl Elements {
         tx: &mut Tx<'_>,
         name: &[u8],
     ) -> Result<Option<Vec<u8>>, TxError> {
-        let place = self.find(tx, name)?;
-        if !place.is_there {
-            return Ok(None);
-        }
-        let content = self.content_at(&place);
+        let found = self.find(tx, name)?;
+        let Some(content) = found.content.clone() else { return Ok(None) };
         if self.rules.order == Order::Contents {
-            self.take_out(tx, &content)?;
+            self.take_out(tx, found, &content)?;
         } else {
             self.has_changed = true;
             let was_tree = self.tree.height > 0;
-            self.tree.remove(&mut TxNodes { keys: &mut self.keys, tx }, place)?;
+            self.tree.remove(&mut TxNodes { keys: &mut self.keys, tx }, found.place)?;
             self.note_times(tx, was_tree, name, (Some(&content), None))?;
         }
         Ok(Some(content).filter(|content| self.judge().is_live(content)))
@@ -697,7 +655,7 @@ impl Elements {
         }
         let content = self.tree.content(&place).to_vec();
         if self.rules.order == Order::Contents {
-            self.take_out(tx, &content)?;
+            self.take_content_out(tx, &content)?;
         } else {
             self.has_changed = true;
             self.tree.remove(&mut nodes, place)?;
@@ -705,17 +663,22 @@ impl Elements {
         Ok(Some(content))
     }
 
-    /// The position of an element of that content, of a sorted set.
+    /// The position and the content of the element of that name, of a sorted set.
     ///
     /// # Errors
-    /// A node cannot be locked or read.
-    pub(crate) fn position_of(
+    /// A node cannot be locked or read, or the collection is damaged.
+    pub(crate) fn ranked(
         &mut self,
         tx: &mut Tx<'_>,
-        content: &[u8],
-    ) -> Result<Option<u64>, TxError> {
-        let place = self.tree.place_of(&mut TxNodes { keys: &mut self.keys, tx }, content)?;
-        Ok(place.is_there.then_some(place.position))
+        name: &[u8],
+    ) -> Result<Option<(u64, Vec<u8>)>, TxError> {
+        let Found { content, in_tree, .. } = self.find(tx, name)?;
+        let Some(content) = content else { return Ok(None) };
+        let place = match in_tree {
+            Some(place) => place,
+            None => self.tree.place_of(&mut TxNodes { keys: &mut self.keys, tx }, &content)?,
+        };
+        if place.is_there { Ok(Some((place.position, content))) } else { Err(damaged()) }
     }
 
     /// How many elements are before a bound, of a sorted set. `is_before` tells whether an element

@@ -9,12 +9,13 @@
 //! So a reader judges each element by the clock, and whoever removes the expired ones finds them at
 //! the beginning of the index.
 
-use stillpoint::{KeyHasher, Tx, TxError};
+use stillpoint::{Tx, TxError};
 
 use super::bulk::Contents;
 use super::node::elements;
+use super::sorting::Sorting;
 use super::tree::bulk::Doomed;
-use super::tree::{Sorting, damaged};
+use super::tree::damaged;
 use super::{Elements, IS_TREE, SMALL_BYTES, TREE_BYTES, TxNodes, head_bytes};
 use crate::keyspace::kinds::ExpiryOf;
 use crate::keyspace::value::Entry;
@@ -236,14 +237,14 @@ impl Elements {
         let first = 0..count;
         let doomed = Doomed::Positions(std::slice::from_ref(&first));
         self.index.remove_all(&mut nodes, doomed, Some(&mut keep))?;
-        let (hasher, name) = (KeyHasher::new(self.keys.incarnation), self.rules.name);
+        let hashes = self.hashes();
         let mut names: Vec<(u64, &[u8])> = gone
             .iter()
             .filter_map(|timed| timed.get(TIME_BYTES..))
-            .map(|name| (hasher.hash(0, name), name))
+            .map(|name| (hashes.of_name(name), name))
             .collect();
         names.sort_unstable_by_key(|(hash, _)| *hash);
-        let doomed = Doomed::Names { hasher, name, names: &names };
+        let doomed = Doomed::Names { hashes, names: &names };
         let mut nodes = TxNodes { keys: &mut self.keys, tx };
         if self.tree.remove_all(&mut nodes, doomed, None)? != count {
             return Err(damaged());

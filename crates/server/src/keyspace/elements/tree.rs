@@ -13,15 +13,16 @@
 //! 2. `below` of an entry is the number of elements in its subtree, if the tree is counted.
 //! 3. No node but the root is empty. A tree that has grown keeps an inner root until it is empty.
 
-use std::borrow::Cow;
 use std::cmp::Ordering;
-use std::ops::Range;
 
-use stillpoint::{KeyHasher, TxError};
+use stillpoint::TxError;
 
 use self::halves::{End, Halves, halve_inner, halve_leaf};
-use super::node::{BELOW_BYTES, Entry, all_below, elements, entries, put_entry, set_below};
-use super::{changed_range, same_at_start};
+use super::changed_range;
+use super::node::{
+    BELOW_BYTES, Element, Entry, all_below, elements, entries, put_entry, set_below,
+};
+use super::sorting::{Score, Sorting, divided_score};
 use crate::keyspace::encoding::put_string;
 
 /// Bytes of the only leaf of a small collection. A longer leaf becomes a tree.
@@ -34,8 +35,6 @@ const LEAF_BYTES_MIN: usize = LEAF_BYTES_MAX / 4;
 const INNER_BYTES_MAX: usize = 960;
 /// Bytes of an inner root: a longer one gets a level below it.
 const ROOT_BYTES_MAX: usize = 440;
-/// Bytes of a separator between contents, at least: those of a score.
-const SEPARATOR_BYTES_MIN: usize = 8;
 /// Entries that an inner node has at least when it is split.
 const ENTRIES_MIN: usize = 4;
 
@@ -54,45 +53,6 @@ pub(super) trait Nodes {
     /// Whether a node is in memory. Otherwise the node is loaded before the next run, with the one for
     /// which the present run ends.
     fn ask_for(&mut self, node: u64) -> bool;
-}
-
-/// Gives the name in a content.
-pub(super) type NameOf = fn(&[u8]) -> &[u8];
-
-/// The order of the elements of a tree.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Sorting {
-    /// Elements are in the order in which they were put.
-    Positions,
-    /// Elements are in the order of their bytes.
-    Contents,
-    /// Elements are in the order of the hashes of their names.
-    Hashes { hasher: KeyHasher, name: NameOf },
-}
-
-impl Sorting {
-    /// The place of an element in the order.
-    fn place<'a>(&self, content: &'a [u8]) -> Cow<'a, [u8]> {
-        match self {
-            Self::Positions => Cow::Borrowed(&[]),
-            Self::Contents => Cow::Borrowed(content),
-            Self::Hashes { hasher, name } => {
-                Cow::Owned(hasher.hash(0, name(content)).to_be_bytes().to_vec())
-            }
-        }
-    }
-
-    /// The shortest separator between an element and the next, whose content is `content`. It holds
-    /// the score of a sorted set's element whole.
-    fn separator<'a>(&self, before: &[u8], content: &'a [u8]) -> Cow<'a, [u8]> {
-        match self {
-            Self::Contents => {
-                let bytes = same_at_start(before, content).saturating_add(1);
-                Cow::Borrowed(&content[..bytes.max(SEPARATOR_BYTES_MIN).min(content.len())])
-            }
-            _ => self.place(content),
-        }
-    }
 }
 
 /// An inner node on the path to a place.
@@ -124,6 +84,19 @@ pub(super) struct TreePosition {
     upper: Option<(usize, usize)>,
 }
 
+impl TreePosition {
+    /// The place of the element that begins at a byte of the same leaf. Its position in the order is
+    /// not told.
+    pub(super) fn moved(self, offset: usize) -> Self {
+        Self { offset, is_there: true, ..self }
+    }
+
+    /// Whether the place is that of the element that begins at a byte of its leaf.
+    pub(super) fn is_at(&self, offset: usize) -> bool {
+        self.is_there && self.offset == offset
+    }
+}
+
 /// A tree.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
@@ -137,6 +110,9 @@ pub(super) struct Tree {
     /// Whether inner nodes count the elements below their entries. A tree whose elements are found
     /// by name alone needs no such counts.
     pub(super) is_counted: bool,
+    /// The score whose elements the last insertion has divided by the first separator, if it has
+    /// split a leaf.
+    pub(super) divided: Option<Score>,
 }
 
 impl Tree {
@@ -165,6 +141,14 @@ impl Tree {
 
     fn leaf<'a>(&'a self, place: &'a TreePosition) -> &'a [u8] {
         place.leaf.as_ref().map_or(&self.root, |(_, bytes)| bytes)
+    }
+
+    /// The elements of the leaf of a place.
+    pub(super) fn elements_at<'a>(
+        &'a self,
+        place: &'a TreePosition,
+    ) -> impl Iterator<Item = Element<'a>> {
+        elements(self.leaf(place), 0)
     }
 
     /// Goes down to a leaf: at each node into the last entry that `picks` picks, given the elements
@@ -233,7 +217,7 @@ impl Tree {
         name: &[u8],
     ) -> Result<TreePosition, TxError> {
         let hash = match sorting {
-            Sorting::Hashes { hasher, .. } if self.height > 0 => hasher.hash(0, name),
+            Sorting::Hashes(hashes) if self.height > 0 => hashes.of_name(name),
             _ => 0,
         };
         let mut place = self.descend(nodes, &|entry, _| is_from(entry.separator, hash))?;
@@ -246,6 +230,17 @@ impl Tree {
             (offset, position) = (element.end, position + 1);
         }
         (place.offset, place.position, place.is_there) = (offset, position, is_there);
+        Ok(place)
+    }
+
+    /// The end of the leaf where the element of a hash belongs, in a tree in the order of hashes.
+    pub(super) fn place_of_hash(
+        &self,
+        nodes: &mut dyn Nodes,
+        hash: u64,
+    ) -> Result<TreePosition, TxError> {
+        let mut place = self.descend(nodes, &|entry, _| is_from(entry.separator, hash))?;
+        place.offset = self.elements_at(&place).last().map_or(0, |element| element.end);
         Ok(place)
     }
 
@@ -283,19 +278,23 @@ impl Tree {
         Ok(place.position + before.count() as u64)
     }
 
-    /// Inserts an element into a tree in the order of contents.
+    /// Inserts an element into a tree in the order of contents. Returns whether a separator divides
+    /// the elements of its score.
     pub(super) fn insert_content(
         &mut self,
         nodes: &mut dyn Nodes,
         content: &[u8],
-    ) -> Result<(), TxError> {
+    ) -> Result<bool, TxError> {
         let mut place = self.place_of(nodes, content)?;
         if place.leaf.is_none() {
             // A root that is a leaf is in order.
             let behind = elements(&self.root, 0).find(|element| element.content > content);
             place.offset = behind.map_or(place.offset, |element| element.at);
         }
-        self.insert(nodes, &Sorting::Contents, place, content)
+        self.divided = None;
+        let was_divided = self.is_divided((&place.levels, place.upper), content);
+        self.insert(nodes, &Sorting::Contents, place, content)?;
+        Ok(was_divided || self.divided.is_some_and(|score| content.starts_with(&score)))
     }
 
     /// Inserts an element at a place.
@@ -327,14 +326,14 @@ impl Tree {
         self.splice(nodes, sorting, place, removed, &element)
     }
 
-    /// Replaces an element by another, which stands in for it in a tree in the order of contents.
+    /// Replaces the element at a place by another, which stands in for it in a tree in the order of
+    /// contents. Returns whether a separator divides the elements of the new score.
     pub(super) fn exchange(
         &mut self,
         nodes: &mut dyn Nodes,
-        old: &[u8],
-        new: &[u8],
-    ) -> Result<(), TxError> {
-        let place = self.place_of(nodes, old)?;
+        place: TreePosition,
+        (old, new): (&[u8], &[u8]),
+    ) -> Result<bool, TxError> {
         if !place.is_there {
             return Err(damaged());
         }
@@ -345,7 +344,9 @@ impl Tree {
             let end = elements(leaf, place.offset).next().map(|element| element.end);
             let from = end.ok_or_else(damaged)? - old.len();
             let changed = changed_range(old, new);
-            return nodes.patch(*node, from + changed.start, &new[changed]);
+            nodes.patch(*node, from + changed.start, &new[changed])?;
+            self.divided = None;
+            return Ok(self.is_divided((&place.levels, place.upper), new));
         }
         self.remove(nodes, place)?;
         self.insert_content(nodes, new)
@@ -354,18 +355,50 @@ impl Tree {
     /// Whether an element of that content belongs to the leaf of a place, in a tree in the order of
     /// contents.
     fn covers(&self, place: &TreePosition, content: &[u8]) -> bool {
-        if self.upper(place).is_some_and(|upper| upper <= content) {
-            return false;
-        }
-        // The first entry of a node has no bound of its own.
-        let lower = place.levels.iter().rev().find(|level| level.entry > 0);
-        lower.is_none_or(|level| self.separator_at(level, level.entry) <= content)
+        let (lower, upper) = self.bounds(&place.levels, place.upper);
+        lower.is_none_or(|lower| lower <= content) && upper.is_none_or(|upper| upper > content)
     }
 
-    /// The separator of the leaf behind that of a place, if there is one.
-    fn upper<'a>(&'a self, place: &'a TreePosition) -> Option<&'a [u8]> {
-        let (level, at) = place.upper?;
-        place.levels.get(level).map(|level| self.separator_at(level, at))
+    /// The separators before and behind a leaf.
+    fn bounds<'a>(
+        &'a self,
+        levels: &'a [Level],
+        upper: Option<(usize, usize)>,
+    ) -> (Option<&'a [u8]>, Option<&'a [u8]>) {
+        // The first entry of a node has no bound of its own.
+        let lower = levels.iter().rev().find(|level| level.entry > 0);
+        let lower = lower.map(|level| self.separator_at(level, level.entry));
+        let upper = upper.and_then(|(level, at)| Some((levels.get(level)?, at)));
+        (lower, upper.map(|(level, at)| self.separator_at(level, at)))
+    }
+
+    /// Whether a separator before or behind the leaf of a content divides the elements of its score.
+    fn is_divided(
+        &self,
+        (levels, upper): (&[Level], Option<(usize, usize)>),
+        content: &[u8],
+    ) -> bool {
+        let (lower, upper) = self.bounds(levels, upper);
+        let divided = [lower, upper].into_iter().flatten().filter_map(divided_score);
+        { divided }.any(|score| content.starts_with(score))
+    }
+
+    /// The scores that separators divide, in order.
+    pub(super) fn divided_scores(&self, nodes: &mut dyn Nodes) -> Result<Vec<Score>, TxError> {
+        let mut scores = Vec::new();
+        let mut left = vec![(0, self.height)];
+        while let Some((node, height)) = left.pop().filter(|(_, height)| *height > 0) {
+            let bytes = if node == 0 { Vec::new() } else { nodes.read(node)? };
+            for entry in entries(if node == 0 { &self.root } else { &bytes }, 0) {
+                // The first entry of a node has no bound of its own.
+                scores.extend(divided_score(entry.separator).filter(|_| entry.at > 0));
+                if height > 1 {
+                    left.push((entry.child, height - 1));
+                }
+            }
+        }
+        scores.sort_unstable();
+        Ok(scores)
     }
 
     fn separator_at<'a>(&'a self, level: &'a Level, at: usize) -> &'a [u8] {
@@ -414,6 +447,10 @@ impl Tree {
             nodes.write(node, &bytes)?;
             return if removed > 0 { Ok(()) } else { self.add_below(nodes, &mut levels, 1) };
         };
+        if self.by_content {
+            let score = divided_score(&halves.separator).copied();
+            self.divided = score.filter(|score| !self.is_divided((&levels, upper), score));
+        }
         let by = i64::from(removed == 0);
         self.replace_by_halves(nodes, levels, by, (node, halves))
     }
@@ -629,125 +666,6 @@ impl Tree {
         }
         Ok(bytes)
     }
-
-    /// Visits `count` elements from position `from` on, forwards or backwards.
-    pub(super) fn visit(
-        &self,
-        nodes: &mut dyn Nodes,
-        from: u64,
-        count: u64,
-        back: bool,
-        visit: &mut dyn FnMut(&[u8]),
-    ) -> Result<(), TxError> {
-        let mut visit_on = |content: &[u8]| {
-            visit(content);
-            true
-        };
-        self.visit_while(nodes, from, count, back, &mut visit_on)
-    }
-
-    /// As [`visit`](Self::visit), until the visitor says false.
-    pub(super) fn visit_while(
-        &self,
-        nodes: &mut dyn Nodes,
-        from: u64,
-        count: u64,
-        back: bool,
-        visit: &mut dyn FnMut(&[u8]) -> bool,
-    ) -> Result<(), TxError> {
-        let (mut at, mut left) = (from, count.min(self.len));
-        while left > 0 && at < self.len {
-            let needed = if back { (at + 1).saturating_sub(left)..at + 1 } else { at..at + left };
-            let place = self.with_others(nodes, needed, |nodes| self.place_at(nodes, at))?;
-            let leaf = self.leaf(&place);
-            let mut seen = 0;
-            if back {
-                let mut contents: Vec<&[u8]> = elements(leaf, 0)
-                    .take_while(|e| e.at <= place.offset)
-                    .map(|e| e.content)
-                    .collect();
-                while let Some(content) = contents.pop().filter(|_| seen < left) {
-                    if !visit(content) {
-                        return Ok(());
-                    }
-                    seen += 1;
-                }
-            } else {
-                for element in elements(leaf, place.offset).take(left as usize) {
-                    if !visit(element.content) {
-                        return Ok(());
-                    }
-                    seen += 1;
-                }
-            }
-            if seen == 0 || (back && seen > at) {
-                return Ok(());
-            }
-            left -= seen;
-            at = if back { at - seen } else { at + seen };
-        }
-        Ok(())
-    }
-
-    /// Reads nodes. If one of them is not in memory, asks for all nodes of those positions. So few runs
-    /// load them all: each asks for those below the nodes that are in memory.
-    pub(super) fn with_others<R>(
-        &self,
-        nodes: &mut dyn Nodes,
-        positions: Range<u64>,
-        read: impl FnOnce(&mut dyn Nodes) -> Result<R, TxError>,
-    ) -> Result<R, TxError> {
-        let done = read(nodes);
-        if matches!(done, Err(TxError::NotLoaded)) {
-            // The run ends in any case.
-            let _ = self.ask_for(nodes, positions);
-        }
-        done
-    }
-
-    #[cold]
-    fn ask_for(&self, nodes: &mut dyn Nodes, positions: Range<u64>) -> Result<(), TxError> {
-        let mut left = vec![(0, self.height, 0)];
-        while let Some((node, height, mut at)) = left.pop() {
-            let bytes = if node == 0 { Vec::new() } else { nodes.read(node)? };
-            for entry in entries(if node == 0 { &self.root } else { &bytes }, 0) {
-                let next = at + entry.below;
-                let is_in = at < positions.end && next > positions.start;
-                if (is_in || !self.is_counted) && nodes.ask_for(entry.child) && height > 1 {
-                    left.push((entry.child, height - 1, at));
-                }
-                at = next;
-            }
-        }
-        Ok(())
-    }
-
-    /// Visits about `count` elements in the order of their hashes, from `cursor` on; gives the next
-    /// cursor, 0 at the end. A single leaf is visited whole.
-    pub(super) fn scan(
-        &self,
-        nodes: &mut dyn Nodes,
-        (hasher, name): (KeyHasher, NameOf),
-        mut cursor: u64,
-        count: u64,
-        visit: &mut dyn FnMut(&[u8]),
-    ) -> Result<u64, TxError> {
-        let mut seen = 0;
-        loop {
-            let place = self.descend(nodes, &|entry, _| is_from(entry.separator, cursor))?;
-            for element in elements(self.leaf(&place), 0) {
-                if self.height == 0 || hasher.hash(0, name(element.content)) >= cursor {
-                    visit(element.content);
-                }
-                seen += 1;
-            }
-            let upper = self.upper(&place).and_then(|upper| upper.first_chunk::<8>());
-            cursor = upper.map_or(0, |upper| u64::from_be_bytes(*upper));
-            if cursor == 0 || seen >= count {
-                return Ok(cursor);
-            }
-        }
-    }
 }
 
 /// Whether a hash belongs behind a separator. Eight bytes are compared at once.
@@ -797,3 +715,4 @@ pub(super) mod bulk;
 mod halves;
 #[cfg(test)]
 pub(super) mod tests;
+mod walks;

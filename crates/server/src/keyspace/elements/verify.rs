@@ -1,11 +1,15 @@
 //! Verification of stored collections: every count, order, level and owner.
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 
-use stillpoint::{KeyHasher, ValueRef};
+use stillpoint::ValueRef;
 
+use super::bulk::Contents;
+use super::members::{index_elements, tag_in};
 use super::node::{elements, entries};
 use super::reclaim::GRAVE_HEAD;
+use super::sorting::{Score, divided_score};
 use super::times::{time_of, timed};
 use super::{Elements, IS_TREE, NODE_KEY_BYTES};
 use crate::config::Db;
@@ -207,24 +211,25 @@ impl CollectionCheck {
 
 /// Verifies a collection, and takes its nodes out of `nodes`.
 fn verify(collection: &Elements, nodes: &mut NodesById) -> Result<(), CollectionFault> {
-    let (hasher, name) = (KeyHasher::new(collection.keys.incarnation), collection.rules.name);
-    let by_hash = |content: &[u8]| hasher.hash(0, name(content)).to_be_bytes().to_vec();
+    let (hashes, name) = (collection.hashes(), collection.rules.name);
     let order = collection.rules.order;
     let tree = &collection.tree;
     let mut contents = Vec::new();
     let mut walk = TreeVerifier {
         nodes,
-        separator: &|content| match order {
+        places: &|content| match order {
             Order::Position => None,
-            Order::Contents => Some(content.to_vec()),
+            Order::Contents => Some(Places::one(content)),
             Order::Names if tree.height == 0 => None,
-            Order::Names => Some(by_hash(content)),
+            Order::Names => Some(Places::of(hashes.of(content))),
         },
         is_sorted: order == Order::Contents && tree.height == 0,
         is_counted: true,
+        divided: Vec::new(),
         visit: &mut |content| contents.push(content.to_vec()),
     };
     let found = walk.node((0, &tree.root), tree.height, (&[], None))?;
+    let divided = walk.divided;
     if found != tree.len || found == 0 {
         return Err(CollectionFault::Count { node: 0, counted: tree.len, found });
     }
@@ -234,25 +239,50 @@ fn verify(collection: &Elements, nodes: &mut NodesById) -> Result<(), Collection
     if !differ(contents.iter().map(|content| name(content))) {
         return Err(CollectionFault::Order { node: 0 });
     }
-    if order == Order::Names {
-        return verify_times(collection, nodes, &contents);
+    match order {
+        Order::Names => verify_times(collection, nodes, &contents),
+        _ if tree.height == 0 => Ok(()),
+        _ => verify_members(collection, nodes, &contents, divided),
     }
-    if tree.height == 0 {
-        return Ok(());
-    }
-    let index = &collection.index;
-    let mut indexed = Vec::with_capacity(contents.len());
+}
+
+/// Verifies the index of a sorted set. `divided` has the scores that separators of the tree divide.
+fn verify_members(
+    collection: &Elements,
+    nodes: &mut NodesById,
+    contents: &[Vec<u8>],
+    mut divided: Vec<Score>,
+) -> Result<(), CollectionFault> {
+    let (index, hashes) = (&collection.index, collection.member_hashes());
+    let (mut whole, mut short) = (Vec::new(), Vec::new());
     let mut walk = TreeVerifier {
         nodes,
-        separator: &|content| (index.height > 0).then(|| by_hash(content)),
+        places: &|content| (index.height > 0).then(|| Places::of(hashes.of(content))),
         is_sorted: false,
         is_counted: index.is_counted,
-        visit: &mut |content| indexed.push(content.to_vec()),
+        divided: Vec::new(),
+        visit: &mut |content| match tag_in(content) {
+            Some(_) => short.push(content.to_vec()),
+            None => whole.push(content.to_vec()),
+        },
     };
     walk.node((0, &index.root), index.height, (&[], None))?;
-    indexed.sort_unstable();
-    contents.sort_unstable();
-    if indexed == contents { Ok(()) } else { Err(CollectionFault::Index) }
+    divided.sort_unstable();
+    whole.sort_unstable();
+    let count = whole.len() + short.len();
+    let all: Vec<&[u8]> = contents.iter().map(|content| &content[..]).collect();
+    let must_be_whole = |element: &[u8]| tag_in(element).is_none();
+    // An element may be whole without need, and is not short then.
+    let wanted: Contents = index_elements(&hashes, &divided, &all);
+    let is_whole = |content: &[u8]| whole.binary_search_by(|other| other[..].cmp(content)).is_ok();
+    let rest: Vec<&[u8]> = all.iter().copied().filter(|content| !is_whole(content)).collect();
+    let all_needed = wanted.iter().filter(|e| must_be_whole(e)).all(is_whole);
+    let mut wanted: Vec<Vec<u8>> =
+        index_elements(&hashes, &divided, &rest).iter().map(<[u8]>::to_vec).collect();
+    wanted.sort_unstable();
+    short.sort_unstable();
+    let is_sound = all_needed && wanted == short && count == contents.len();
+    if is_sound { Ok(()) } else { Err(CollectionFault::Index) }
 }
 
 /// Verifies the earliest expiry of a hash's elements, and the index by time.
@@ -277,9 +307,10 @@ fn verify_times(
     let mut indexed = Vec::with_capacity(want.len());
     let mut walk = TreeVerifier {
         nodes,
-        separator: &|content| Some(content.to_vec()),
+        places: &|content| Some(Places::one(content)),
         is_sorted: index.height == 0,
         is_counted: index.is_counted,
+        divided: Vec::new(),
         visit: &mut |content| indexed.push(content.to_vec()),
     };
     walk.node((0, &index.root), index.height, (&[], None))?;
@@ -292,15 +323,30 @@ fn differ<'a>(mut names: impl Iterator<Item = &'a [u8]>) -> bool {
     names.all(|name| seen.insert(name))
 }
 
+/// The first and the last place that an element may have in the order.
+struct Places(Vec<u8>, Vec<u8>);
+
+impl Places {
+    fn one(place: &[u8]) -> Self {
+        Self(place.to_vec(), place.to_vec())
+    }
+
+    fn of(hashes: RangeInclusive<u64>) -> Self {
+        Self(hashes.start().to_be_bytes().to_vec(), hashes.end().to_be_bytes().to_vec())
+    }
+}
+
 /// A visit of all nodes of a tree.
 struct TreeVerifier<'a> {
     nodes: &'a mut NodesById,
-    /// The key by which the elements are in order. `None` for a list.
-    separator: &'a dyn Fn(&[u8]) -> Option<Vec<u8>>,
+    /// The places of an element in the order. `None` for a list.
+    places: &'a dyn Fn(&[u8]) -> Option<Places>,
     /// Whether the elements of one leaf are also in order.
     is_sorted: bool,
     /// Whether inner nodes count the elements below their entries.
     is_counted: bool,
+    /// The scores that separators divide, if the tree is that of a sorted set.
+    divided: Vec<Score>,
     visit: &'a mut dyn FnMut(&[u8]),
 }
 
@@ -324,6 +370,7 @@ impl TreeVerifier<'_> {
         for (i, entry) in all.iter().enumerate() {
             let from = if i == 0 { from } else { entry.separator };
             let to = all.get(i + 1).map_or(to, |next| Some(next.separator));
+            self.divided.extend(divided_score(entry.separator).filter(|_| i > 0));
             if to.is_some_and(|to| from > to) {
                 return Err(CollectionFault::Order { node });
             }
@@ -348,13 +395,13 @@ impl TreeVerifier<'_> {
         for element in elements(bytes, 0) {
             (found, end) = (found + 1, element.end);
             (self.visit)(element.content);
-            let Some(place) = (self.separator)(element.content) else { continue };
-            let is_behind = to.is_some_and(|to| *place >= *to);
-            let is_unsorted = self.is_sorted && last.as_ref().is_some_and(|last| *last >= place);
-            if *place < *from || is_behind || is_unsorted {
+            let Some(Places(first, most)) = (self.places)(element.content) else { continue };
+            let is_behind = to.is_some_and(|to| *first >= *to);
+            let is_unsorted = self.is_sorted && last.as_ref().is_some_and(|last| *last >= first);
+            if *most < *from || is_behind || is_unsorted {
                 return Err(CollectionFault::Order { node });
             }
-            last = Some(place);
+            last = Some(first);
         }
         if end != bytes.len() {
             return Err(CollectionFault::NodeDamaged { node });

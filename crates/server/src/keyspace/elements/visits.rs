@@ -1,8 +1,8 @@
 //! Visits of the elements of a collection.
 
-use stillpoint::{KeyHasher, Tx, TxError};
+use stillpoint::{Tx, TxError};
 
-use super::{Elements, TxNodes};
+use super::{Contents, Elements, TxNodes};
 use crate::error::CmdResult;
 use crate::heap::Heap;
 
@@ -92,15 +92,22 @@ impl Elements {
         (cursor, count): (u64, u64),
         visit: &mut dyn FnMut(&[u8]),
     ) -> Result<u64, TxError> {
-        let by_name = (KeyHasher::new(self.keys.incarnation), self.rules.name);
-        let judge = self.judge();
+        if self.has_index() {
+            let mut indexed = Contents::default();
+            let hashes = self.member_hashes();
+            let mut nodes = TxNodes { keys: &mut self.keys, tx };
+            let mut keep = |content: &[u8]| indexed.push(content);
+            let next = self.index.scan(&mut nodes, &hashes, (cursor, count), &mut keep)?;
+            indexed.iter().try_for_each(|element| self.visit_indexed(tx, element, visit))?;
+            return Ok(next);
+        }
+        let (hashes, judge) = (self.hashes(), self.judge());
         let mut visit_live = |content: &[u8]| {
             if judge.is_live(content) {
                 visit(content);
             }
         };
-        let tree = if self.has_index() { &self.index } else { &self.tree };
         let mut nodes = TxNodes { keys: &mut self.keys, tx };
-        tree.scan(&mut nodes, by_name, cursor, count, &mut visit_live)
+        self.tree.scan(&mut nodes, &hashes, (cursor, count), &mut visit_live)
     }
 }

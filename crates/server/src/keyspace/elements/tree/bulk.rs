@@ -7,12 +7,13 @@
 
 use std::ops::Range;
 
-use stillpoint::{KeyHasher, TxError};
+use stillpoint::TxError;
 
 use super::super::node::{elements, entries, put_entry};
+use super::super::sorting::{Hashes, Sorting};
 use super::{
-    ENTRIES_MIN, INNER_BYTES_MAX, LEAF_BYTES_MAX, LEAF_BYTES_MIN, NameOf, Nodes, PACKED_BYTES_MAX,
-    ROOT_BYTES_MAX, Sorting, Tree, damaged, sorted,
+    ENTRIES_MIN, INNER_BYTES_MAX, LEAF_BYTES_MAX, LEAF_BYTES_MIN, Nodes, PACKED_BYTES_MAX,
+    ROOT_BYTES_MAX, Tree, damaged, sorted,
 };
 use crate::keyspace::encoding::{put_string, string_bytes};
 
@@ -28,8 +29,9 @@ const NAMES_COMPARED: usize = 8;
 pub(crate) enum Doomed<'a> {
     /// Ranges of positions in ascending order, which neither touch nor overlap each other.
     Positions(&'a [Range<u64>]),
-    /// Names with their hashes, in ascending order of the hashes.
-    Names { hasher: KeyHasher, name: NameOf, names: &'a [(u64, &'a [u8])] },
+    /// Names with their hashes, in ascending order of the hashes. In an index by tags they are whole
+    /// elements.
+    Names { hashes: Hashes, names: &'a [(u64, &'a [u8])] },
 }
 
 impl Doomed<'_> {
@@ -49,11 +51,11 @@ impl Doomed<'_> {
                 let end = ranges.partition_point(|range| range.start < from + below);
                 Self::Positions(ranges.get(first..end).unwrap_or_default())
             }
-            Self::Names { hasher, name, names } => {
+            Self::Names { hashes, names } => {
                 let end = upper.map_or(names.len(), |upper| {
                     names.partition_point(|(hash, _)| hash.to_be_bytes()[..] < *upper)
                 });
-                Self::Names { hasher, name, names: &names[..end] }
+                Self::Names { hashes, names: &names[..end] }
             }
         }
     }
@@ -62,8 +64,8 @@ impl Doomed<'_> {
     /// each subtree finds its own positions.
     fn behind(&self, taken: &Self) -> Self {
         match (*self, taken) {
-            (Self::Names { hasher, name, names }, Self::Names { names: taken, .. }) => {
-                Self::Names { hasher, name, names: &names[taken.len()..] }
+            (Self::Names { hashes, names }, Self::Names { names: taken, .. }) => {
+                Self::Names { hashes, names: &names[taken.len()..] }
             }
             (all, _) => all,
         }
@@ -85,15 +87,14 @@ impl Doomed<'_> {
                 let next = ranges.partition_point(|range| range.end <= position);
                 ranges.get(next).is_some_and(|range| range.start <= position)
             }
-            Self::Names { hasher, name, names } => {
-                let of = name(content);
+            Self::Names { hashes, names } => {
                 if names.len() <= NAMES_COMPARED {
-                    return names.iter().any(|(_, name)| *name == of);
+                    return names.iter().any(|sought| hashes.is_sought(content, *sought));
                 }
-                let hash = hasher.hash(0, of);
-                let first = names.partition_point(|(other, _)| *other < hash);
-                let same = names[first..].iter().take_while(|(other, _)| *other == hash);
-                { same }.any(|(_, name)| *name == of)
+                let of = hashes.of(content);
+                let first = names.partition_point(|(hash, _)| hash < of.start());
+                let same = names[first..].iter().take_while(|(hash, _)| hash <= of.end());
+                { same }.any(|sought| hashes.is_sought(content, *sought))
             }
         }
     }
@@ -204,7 +205,7 @@ fn fill_leaves(
 ) -> Result<Vec<Built>, TxError> {
     // Lists grow at their ends: a full leaf is rarely split.
     let most = if matches!(sorting, Sorting::Positions) { LEAF_BYTES_MAX } else { FILLED_BYTES };
-    let is_hashed = matches!(sorting, Sorting::Hashes { .. });
+    let is_hashed = matches!(sorting, Sorting::Hashes(_));
     let mut built = Vec::new();
     let (mut leaf, mut below) = (Vec::with_capacity(LEAF_BYTES_MAX), 0);
     let (mut separator, mut last, mut before) = (Vec::new(), None, &[][..]);

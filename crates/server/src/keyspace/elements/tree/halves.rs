@@ -1,7 +1,8 @@
 //! The halves of a node that has grown too long.
 
-use super::{ENTRIES_MIN, Sorting};
+use super::ENTRIES_MIN;
 use crate::keyspace::elements::node::{Element, all_below, elements, entries};
+use crate::keyspace::elements::sorting::{SEPARATOR_BYTES_MIN, Sorting};
 
 /// Two halves of a node, with the elements below each, and the separator of the second.
 pub(super) struct Halves {
@@ -24,15 +25,15 @@ pub(super) fn halve_leaf(leaf: &[u8], sorting: &Sorting, end: End) -> Option<Hal
     let mut all: Vec<(u64, Element<'_>)> = elements(leaf, 0)
         .map(|e| {
             let hash = match sorting {
-                Sorting::Hashes { hasher, name } => hasher.hash(0, name(e.content)),
+                Sorting::Hashes(hashes) => *hashes.of(e.content).start(),
                 _ => 0,
             };
             (hash, e)
         })
         .collect();
-    let is_hashed = matches!(sorting, Sorting::Hashes { .. });
+    let is_hashed = matches!(sorting, Sorting::Hashes(_));
     match sorting {
-        Sorting::Hashes { .. } => all.sort_by_key(|element| element.0),
+        Sorting::Hashes(_) => all.sort_by_key(|element| element.0),
         Sorting::Contents => all.sort_by_key(|element| element.1.content),
         Sorting::Positions => {}
     }
@@ -45,6 +46,9 @@ pub(super) fn halve_leaf(leaf: &[u8], sorting: &Sorting, end: End) -> Option<Hal
     let wanted = match end {
         End::First if !is_hashed => 1,
         End::Last if !is_hashed => all.len() - 1,
+        _ if matches!(sorting, Sorting::Contents) => {
+            between_scores(&all, leaf.len()).unwrap_or(middle)
+        }
         _ => middle,
     };
     let cut = (wanted.max(1)..all.len())
@@ -59,6 +63,22 @@ pub(super) fn halve_leaf(leaf: &[u8], sorting: &Sorting, end: End) -> Option<Hal
         (bytes, (to - from) as u64)
     };
     Some(Halves { left: part(0, cut), right: part(cut, all.len()), separator })
+}
+
+/// Where the elements of a leaf of `bytes` bytes, which are in order, are cut so that no score is divided: the
+/// place next to the middle, if one is in the middle half.
+fn between_scores(all: &[(u64, Element<'_>)], bytes: usize) -> Option<usize> {
+    let (mut before, mut best) = (0, None);
+    for (at, pair) in (1..).zip(all.windows(2)) {
+        let ((_, left), (_, right)) = (pair[0], pair[1]);
+        before += left.end - left.at;
+        let off = (2 * before).abs_diff(bytes);
+        let divides = right.content.starts_with(left.content.first_chunk::<SEPARATOR_BYTES_MIN>()?);
+        if !divides && off <= bytes / 2 && best.is_none_or(|(least, _)| off < least) {
+            best = Some((off, at));
+        }
+    }
+    best.map(|(_, at)| at)
 }
 
 /// Cuts an inner node in two; `None` if it has few entries.

@@ -1,10 +1,13 @@
 //! Trees of random changes against a plain vector.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
+use stillpoint::KeyHasher;
 use stillpoint_io::{Rng, SeededRng};
 
 use super::*;
+use crate::keyspace::elements::sorting::Hashes;
 use crate::keyspace::elements::{changed_range, removed_ranges};
 
 /// Nodes in a map.
@@ -195,7 +198,8 @@ fn contents_are_sorted_and_counted() {
                     other[7] ^= 1;
                 }
                 let new = if model.contains(&other) { old.clone() } else { other };
-                tree.exchange(&mut nodes, &old, &new).expect("it is there");
+                let place = tree.place_of(&mut nodes, &old).expect("nodes");
+                tree.exchange(&mut nodes, place, (&old, &new)).expect("it is there");
                 model.push(new);
                 model.sort();
             }
@@ -223,7 +227,8 @@ fn names_are_found_and_a_scan_meets_what_stays() {
         let rng = SeededRng::new(seed as u64);
         let (mut tree, mut nodes) = (Tree::new(false), MapNodes::default());
         let mut model: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
-        let sorting = Sorting::Hashes { hasher, name };
+        let hashes = Hashes { hasher, name, are_tags: false };
+        let sorting = Sorting::Hashes(hashes);
         let (mut cursor, mut met, mut stayed) = (0, HashMap::new(), HashMap::new());
         for step in 0..8000 {
             let names = if step / 2000 % 2 == 0 { 900 } else { 30 };
@@ -252,8 +257,8 @@ fn names_are_found_and_a_scan_meets_what_stays() {
                     (met, stayed) = (HashMap::new(), model.clone());
                 }
                 let mut visit = |e: &[u8]| *met.entry(name(e).to_vec()).or_insert(0) += 1;
-                let by_name: (KeyHasher, NameOf) = (hasher, name);
-                cursor = tree.scan(&mut nodes, by_name, cursor, 30, &mut visit).expect("nodes");
+                let from = (cursor, 30);
+                cursor = tree.scan(&mut nodes, &hashes, from, &mut visit).expect("nodes");
             }
             if step % 250 == 0 {
                 check_all(&tree, &nodes, &sorting);
@@ -273,7 +278,8 @@ fn damaged_nodes_end_in_an_error_or_a_short_answer() {
     for _ in 0..3000 {
         let root: Vec<u8> = (0..rng.below(60)).map(|_| rng.below(256) as u8).collect();
         let (height, by_content) = (rng.below(3) as u8, rng.below(2) == 0);
-        let mut tree = Tree { root, height, len: rng.below(9), by_content, is_counted: true };
+        let len = rng.below(9);
+        let mut tree = Tree { root, height, len, by_content, is_counted: true, divided: None };
         let mut nodes = MapNodes { last: 9, forgives: true, ..MapNodes::default() };
         for node in 1..4 {
             let bytes = (0..1 + rng.below(40)).map(|_| rng.below(5) as u8).collect();
@@ -310,7 +316,8 @@ fn the_log_gets_what_is_new_of_a_sorted_leaf() {
     for old in &all {
         let mut new = old.clone();
         new[7] ^= 1;
-        tree.exchange(&mut nodes, old, &new).expect("it is there");
+        let place = tree.place_of(&mut nodes, old).expect("nodes");
+        tree.exchange(&mut nodes, place, (old, &new)).expect("it is there");
     }
     // A few elements come into the next leaf.
     let mean = nodes.logged_bytes / ELEMENTS;
@@ -391,7 +398,9 @@ fn filled_trees_are_cut_as_vectors_are() {
                 };
                 assert_eq!(place.position, at);
                 match sorting {
-                    Sorting::Contents => tree.insert_content(&mut nodes, &new).expect("nodes"),
+                    Sorting::Contents => {
+                        tree.insert_content(&mut nodes, &new).expect("nodes");
+                    }
                     _ => tree.insert(&mut nodes, &sorting, place, &new).expect("nodes"),
                 }
                 model.insert(at as usize, new);
@@ -421,7 +430,8 @@ fn names_go_at_once() {
     for seed in 0..20 {
         let rng = SeededRng::new(seed);
         let hasher = KeyHasher::new(seed);
-        let sorting = Sorting::Hashes { hasher, name };
+        let hashes = Hashes { hasher, name, are_tags: false };
+        let sorting = Sorting::Hashes(hashes);
         let mut model: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
         for _ in 0..[3, 60, 4000][seed as usize % 3] {
             let new = content(&rng, 1 << 40);
@@ -443,7 +453,7 @@ fn names_go_at_once() {
                 names.iter().map(|name| (hasher.hash(0, name), &name[..])).collect();
             hashed.sort_by_key(|(hash, _)| *hash);
             let there = names.iter().filter(|name| model.contains_key(*name)).count() as u64;
-            let doomed = bulk::Doomed::Names { hasher, name, names: &hashed };
+            let doomed = bulk::Doomed::Names { hashes, names: &hashed };
             let removed = tree.remove_all(&mut nodes, doomed, None).expect("nodes");
             assert_eq!(removed, there);
             names.iter().for_each(|name| drop(model.remove(name)));

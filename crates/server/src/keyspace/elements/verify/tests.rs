@@ -1,7 +1,7 @@
 use stillpoint_io::{Rng, SeededRng};
 
 use super::super::node::set_below;
-use super::super::tree::Sorting;
+use super::super::sorting::Sorting;
 use super::super::tree::tests::MapNodes;
 use super::*;
 use crate::keyspace::elements::times::timed;
@@ -12,18 +12,22 @@ use crate::keyspace::fields::Field;
 fn sorted_set(elements: u64) -> (Vec<u8>, HashMap<u64, Vec<u8>>) {
     let rng = SeededRng::new(elements);
     let mut contents: Vec<Vec<u8>> = (0..elements)
-        .map(|i| [&(i / 3).to_be_bytes()[..], &rng.next_u64().to_be_bytes()].concat())
+        .map(|i| {
+            let score = (i / 3) | 1 << 63;
+            [&score.to_be_bytes()[..], &rng.next_u64().to_be_bytes()].concat()
+        })
         .collect();
     contents.sort();
     let mut set = Elements::stored(Kind::SORTED_SET, vec![0, 0, 0, 0, 0]).expect("an empty one");
     set.keys.incarnation = 77;
     let mut nodes = MapNodes::default();
-    let mut all: Vec<&[u8]> = contents.iter().map(|content| &content[..]).collect();
+    let all: Vec<&[u8]> = contents.iter().map(|content| &content[..]).collect();
     set.tree.fill(&mut nodes, &Sorting::Contents, &all).expect("nodes");
-    let by_name = set.by_name();
-    let hasher = KeyHasher::new(77);
-    all.sort_by_key(|content| hasher.hash(0, &content[8..]));
-    set.index.fill(&mut nodes, &by_name, &all).expect("nodes");
+    let hashes = set.member_hashes();
+    let divided = set.tree.divided_scores(&mut nodes).expect("nodes");
+    let indexed = index_elements(&hashes, &divided, &all);
+    let indexed: Vec<&[u8]> = indexed.iter().collect();
+    set.index.fill(&mut nodes, &Sorting::Hashes(hashes), &indexed).expect("nodes");
     (set.value(), nodes.nodes)
 }
 
@@ -105,12 +109,11 @@ fn timed_hash(fields: u64) -> (Vec<u8>, HashMap<u64, Vec<u8>>) {
         contents.push(Field { name: &name, value: b"value", expire_at_ms }.content());
         times.extend(expire_at_ms.map(|at| timed(at, &name)));
     }
-    let (hasher, name) = (KeyHasher::new(77), hash.rules.name);
-    contents.sort_by_key(|content| hasher.hash(0, name(content)));
+    let hashes = hash.hashes();
+    contents.sort_by_key(|content| *hashes.of(content).start());
     let mut nodes = MapNodes::default();
     let all: Vec<&[u8]> = contents.iter().map(|content| &content[..]).collect();
-    let by_name = hash.by_name();
-    hash.tree.fill(&mut nodes, &by_name, &all).expect("nodes");
+    hash.tree.fill(&mut nodes, &Sorting::Hashes(hashes), &all).expect("nodes");
     let all: Vec<&[u8]> = times.iter().map(|timed| &timed[..]).collect();
     hash.index.fill(&mut nodes, &Sorting::Contents, &all).expect("nodes");
     (hash.value(), nodes.nodes)
