@@ -346,7 +346,8 @@ fn with_fault(removes: Removes, logging: Logging, seed: u64, nth: u64, fault: Fa
 /// chooses.
 fn injected(calls: u64) -> impl Iterator<Item = u64> {
     let share = std::env::var("STILLPOINT_SIREN_CALLS").ok().map(|text| {
-        let parts = text.split_once('/').and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
+        let parts =
+            text.split_once('/').and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
         let share: (u64, u64) = parts.unwrap_or_else(|| panic!("{text:?} is no share K/N"));
         assert!(share.0 < share.1, "{text:?} is no share K/N");
         share

@@ -247,7 +247,7 @@ fn point(bench: &Harness<'_>, plan: &Plan, bed: &Instance<'_>, r: f64) -> LabRes
     let outcome = transactions::run(&*bed.engine, &drive)?;
     let r_reached = outcome.captures.first().map_or(f64::NAN, |capture| {
         let rate = outcome.windows.mean_rate(capture.from_s, capture.to_s);
-        rate * KEYS_PER_TRANSACTION as f64 * capture.seconds() / plan.records as f64
+        rate * KEYS_PER_TRANSACTION as f64 * capture.captured_s() / plan.records as f64
     });
     let point = Point { r, r_reached, outcome };
     bench.context.note(format!(

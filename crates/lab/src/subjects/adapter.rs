@@ -68,6 +68,8 @@ pub(crate) struct Status {
     pub(crate) waiting_bytes_max: u64,
     /// Seconds in which no commit could begin in the last checkpoint.
     pub(crate) last_stopped_s: f64,
+    /// Seconds of the last checkpoint's capture scan. 0 if the engine does not tell it.
+    pub(crate) last_scan_s: f64,
     /// Seconds from the begin of the last checkpoint until the next one could begin. Not-a-number if
     /// that was cut off.
     pub(crate) last_ready_s: f64,

@@ -401,6 +401,7 @@ pub(crate) fn status(engine: &Engine) -> Status {
         held_bytes: stats.memory_bytes as u64 + stats.journal.buffer_bytes,
         waiting_bytes_max: last.map_or(0, |done| done.pool_bytes_max),
         last_stopped_s: last.map_or(0.0, |done| done.stopped.as_secs_f64()),
+        last_scan_s: last.map_or(0.0, |done| done.capture.as_secs_f64()),
         last_ready_s: last
             .and_then(|done| done.until_ready)
             .map_or(f64::NAN, |ready| ready.as_secs_f64()),

@@ -83,6 +83,8 @@ pub(crate) struct Capture {
     pub(crate) waited_s: f64,
     /// Seconds in which no commit could begin.
     pub(crate) stopped_s: f64,
+    /// Seconds of the capture scan. 0 if the engine does not tell it.
+    pub(crate) scan_s: f64,
     /// Seconds from the begin until the next checkpoint may begin. Not-a-number if the engine does not say.
     pub(crate) ready_s: f64,
     /// The most bytes that the checkpoint had in use in the pool of stable versions.
@@ -93,6 +95,12 @@ impl Capture {
     /// The duration in seconds.
     pub(crate) fn seconds(&self) -> f64 {
         self.to_s - self.from_s
+    }
+
+    /// Seconds in which records were captured. The request, the last writes and the publication come on top of
+    /// them in [`seconds`](Self::seconds), which stand for them where the engine does not tell them.
+    pub(crate) fn captured_s(&self) -> f64 {
+        if self.scan_s > 0.0 { self.scan_s } else { self.seconds() }
     }
 }
 
@@ -363,6 +371,7 @@ fn control(engine: &dyn Checkpointed, run: &Run<'_>) -> LabResult<Control> {
                     waits: status.last_waits,
                     waited_s: status.last_waited_s,
                     stopped_s: status.last_stopped_s,
+                    scan_s: status.last_scan_s,
                     ready_s: status.last_ready_s,
                     stable_bytes_max: status.stable_bytes_max,
                 });
