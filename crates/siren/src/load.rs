@@ -84,7 +84,7 @@ impl Found {
         }
         let mut of_table = table.pages.lock();
         let load = |(tuple, proxy): (&LoadedTuple, &Arc<Proxy>)| {
-            of_table.load_tuple(slot, proxy.clone(), tuple.value.clone(), tuple.open)
+            of_table.load_tuple(slot, proxy, tuple.value.clone(), tuple.open)
         };
         let slots: Vec<Slot> = tuples.iter().zip(&proxies).map(load).collect();
         drop(of_table);
@@ -189,7 +189,7 @@ impl Loaded {
             let slot = table.pages.lock().load_apart(
                 self.level,
                 previous.unwrap_or(Slot::NONE),
-                proxy.clone(),
+                &proxy,
                 tuple.value.clone(),
                 tuple.open,
             );

@@ -29,6 +29,7 @@ use stillpoint_sync::mutant;
 
 use crate::base::HeldBytes;
 use crate::config::Removes;
+use crate::key_bytes::KeyBytes;
 use crate::planted;
 use crate::proxy::{Proxy, Value};
 use crate::slab::{Slab, Slot};
@@ -58,7 +59,8 @@ enum Pending {
 #[derive(Debug)]
 #[repr(align(64))]
 struct Tuple {
-    proxy: Arc<Proxy>,
+    /// `None` if the tuple hangs on `before`, whose proxy it shares. Then it has no `after`.
+    proxy: Option<Arc<Proxy>>,
     /// `None` is a delete mark.
     value: Value,
     /// Transaction and statement that created the tuple. Without meaning once it is committed.
@@ -70,8 +72,6 @@ struct Tuple {
     pending_at: u32,
     /// The low half of the level of the last checkpoint that has copied the tuple.
     copied: u32,
-    /// Whether the tuple hangs on `before`, and has no `after`.
-    hangs: bool,
     page: Slot,
     before: Slot,
     after: Slot,
@@ -94,17 +94,31 @@ impl Tuple {
         self.copied == level as u32
     }
 
-    fn bytes(&self) -> usize {
-        let open = if self.is_committed { 0 } else { OPEN_TUPLE_BYTES };
-        let value = self.value.as_ref().map_or(0, |value| value.len());
-        TUPLE_HEAD_BYTES + open + self.proxy.key.len() + value
+    fn hangs(&self) -> bool {
+        self.proxy.is_none()
     }
 
-    /// Bytes of memory: the tuple, its value, and its key with all that belongs to it.
-    fn held_bytes(&self) -> usize {
-        let value = self.value.as_ref().map_or(0, |value| value.len() + ARC_BYTES);
-        TUPLE_HELD_BYTES + self.proxy.key.held_bytes() + value
+    /// The proxy of a tuple that does not hang.
+    fn own_proxy(&self) -> &Arc<Proxy> {
+        self.proxy.as_ref().expect("a tuple that does not hang")
     }
+
+    /// Bytes in the page of a tuple of this key.
+    fn bytes(&self, key: &KeyBytes) -> usize {
+        let open = if self.is_committed { 0 } else { OPEN_TUPLE_BYTES };
+        open + committed_bytes(key, &self.value)
+    }
+
+    /// Bytes of memory: the tuple of this key, its value, and its key with all that belongs to it.
+    fn held_bytes(&self, key: &KeyBytes) -> usize {
+        let value = self.value.as_ref().map_or(0, |value| value.len() + ARC_BYTES);
+        TUPLE_HELD_BYTES + key.held_bytes() + value
+    }
+}
+
+/// Bytes in the page of a committed tuple.
+fn committed_bytes(key: &KeyBytes, value: &Value) -> usize {
+    TUPLE_HEAD_BYTES + key.len() + value.as_ref().map_or(0, |value| value.len())
 }
 
 /// Bytes of the counts of an `Arc`.
@@ -239,14 +253,20 @@ impl Pages {
         &mut self,
         level: u64,
         previous: Slot,
-        proxy: Arc<Proxy>,
+        proxy: &Arc<Proxy>,
         value: Value,
         open: (u64, u32),
     ) -> Slot {
-        let tuple = self.new_tuple(proxy, value, open);
-        let page = match self.hang(previous, tuple) {
-            Some(page) => page,
-            None => self.link_behind(level, previous, tuple),
+        let (tuple, page) = match self.may_hang(previous, proxy, &value) {
+            Some(page) => {
+                let tuple = self.new_tuple(&proxy.key, None, value, open);
+                self.hang_on(page, previous, tuple);
+                (tuple, page)
+            }
+            None => {
+                let tuple = self.new_tuple(&proxy.key, Some(proxy.clone()), value, open);
+                (tuple, self.link_behind(level, previous, tuple))
+            }
         };
         if self.is_frozen(page, level) {
             self.freeze(page, level);
@@ -260,9 +280,11 @@ impl Pages {
         tuple
     }
 
+    /// Makes an open tuple of a key, which gets its proxy if it does not hang.
     fn new_tuple(
         &mut self,
-        proxy: Arc<Proxy>,
+        key: &KeyBytes,
+        proxy: Option<Arc<Proxy>>,
         value: Value,
         (transaction, statement): (u64, u32),
     ) -> Slot {
@@ -275,13 +297,12 @@ impl Pages {
             pending: Pending::Nothing,
             pending_at: 0,
             copied: 0,
-            hangs: false,
             page: Slot::NONE,
             before: Slot::NONE,
             after: Slot::NONE,
             newer: Slot::NONE,
         };
-        self.held_bytes[0] += tuple.held_bytes();
+        self.held_bytes[0] += tuple.held_bytes(key);
         self.tell_held();
         self.tuples.insert(tuple)
     }
@@ -315,10 +336,10 @@ impl Pages {
         page
     }
 
-    /// Takes a tuple out of memory, which stands in no list any more.
+    /// Takes a tuple out of memory, which stands in no list any more, and hangs nowhere.
     fn take_tuple(&mut self, tuple: Slot) -> Tuple {
         let tuple = self.tuples.remove(tuple);
-        self.held_bytes[0] -= tuple.held_bytes();
+        self.held_bytes[0] -= tuple.held_bytes(&tuple.own_proxy().key);
         self.tell_held();
         tuple
     }
@@ -345,7 +366,7 @@ impl Pages {
         let at = self.tuples[previous].page;
         let page = &self.pages[at];
         let is_last = page.after.is_none() && page.last == previous;
-        let is_full = page.bytes + self.tuples[tuple].bytes() > self.capacity;
+        let is_full = page.bytes + self.bytes(tuple) > self.capacity;
         let is_closed = match self.is_frozen(at, level) {
             true => mutant!(self.waits_for_copy(at, level), AppendsToFrozenPage => false),
             false => is_full,
@@ -434,10 +455,11 @@ impl Pages {
         let Tuple { value, transaction, statement, pending, copied, .. } = self.tuples.remove(new);
         let at = &mut self.tuples[old];
         debug_assert_eq!([pending, at.pending], [Pending::Nothing; 2], "the page is not frozen");
-        let (before, held) = (at.bytes(), at.held_bytes());
+        let key = &at.own_proxy().key;
+        let (before, held) = (at.bytes(key), at.held_bytes(key));
+        let after = committed_bytes(key, &value);
         (at.value, at.is_committed, at.newer) = (value, true, Slot::NONE);
         (at.transaction, at.statement, at.copied) = (transaction, statement, copied);
-        let after = at.bytes();
         self.held_bytes[0] -= held;
         self.tell_held();
         let it = &mut self.pages[page];
@@ -533,15 +555,26 @@ impl Pages {
         self.occupancy.removed_max = self.occupancy.removed_max.max(self.occupancy.removed);
     }
 
+    /// The proxy of a tuple, which may hang.
+    fn proxy(&self, tuple: Slot) -> &Arc<Proxy> {
+        let it = &self.tuples[tuple];
+        it.proxy.as_ref().unwrap_or_else(|| self.tuples[it.before].own_proxy())
+    }
+
+    /// Bytes of a tuple in its page.
+    fn bytes(&self, tuple: Slot) -> usize {
+        self.tuples[tuple].bytes(&self.proxy(tuple).key)
+    }
+
     fn count_in(&mut self, page: Slot, tuple: Slot) {
-        let bytes = self.tuples[tuple].bytes();
+        let bytes = self.bytes(tuple);
         let it = &mut self.pages[page];
         it.bytes += bytes;
         it.tuples += 1;
     }
 
     fn count_out(&mut self, page: Slot, tuple: Slot) {
-        let bytes = self.tuples[tuple].bytes();
+        let bytes = self.bytes(tuple);
         let it = &mut self.pages[page];
         it.bytes -= bytes;
         it.tuples -= 1;

@@ -71,7 +71,7 @@ impl Table {
             None => self.index.predecessor(&proxy.key).unwrap_or(Slot::NONE),
         };
         let open = (transaction, statement);
-        let tuple = pages.add(level, previous, proxy.clone(), value.clone(), open);
+        let tuple = pages.add(level, previous, proxy, value.clone(), open);
         let version = Version { tuple, statement, value };
         match versions.open.last_mut().filter(|last| last.statement == statement) {
             Some(last) => {

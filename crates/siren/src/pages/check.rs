@@ -39,8 +39,8 @@ impl Pages {
             return fail("pages or tuples are in no list".to_owned());
         }
         // Whoever adds a tuple does not find one with a pending remove, and may come before it.
-        let shown = tuples.iter().map(|tuple| &self.tuples[*tuple]);
-        let keys = shown.filter(|it| it.pending != Pending::Remove).map(|it| &*it.proxy.key);
+        let shown = |tuple: &&Slot| self.tuples[**tuple].pending != Pending::Remove;
+        let keys = tuples.iter().filter(shown).map(|tuple| &*self.proxy(*tuple).key);
         match keys.is_sorted() {
             true => Ok(()),
             false => fail("tuples are out of order".to_owned()),
@@ -53,7 +53,7 @@ impl Pages {
         for tuple in self.tuples_of(page) {
             let at = &self.tuples[tuple];
             // One that hangs is behind the one that knows it, or its list ends there.
-            if (at.before, at.page) != (before, page) || at.hangs && !at.newer.is_none() {
+            if (at.before, at.page) != (before, page) || at.hangs() && !at.newer.is_none() {
                 return Err("a tuple is linked wrongly".to_owned());
             }
             if at.pending != Pending::Nothing {
@@ -63,10 +63,10 @@ impl Pages {
                 }
             }
             if at.pending != Pending::Add {
-                bytes += at.bytes();
+                bytes += self.bytes(tuple);
                 count += 1;
             }
-            if !at.hangs {
+            if !at.hangs() {
                 before = tuple;
             }
         }

@@ -25,7 +25,8 @@ pub(crate) struct Removed {
 impl Removed {
     pub(super) fn new(table: u16, tuple: Tuple) -> Self {
         let open = tuple.open();
-        Self { table, proxy: tuple.proxy, value: tuple.value, open }
+        let proxy = tuple.proxy.expect("a tuple in no list hangs nowhere");
+        Self { table, proxy, value: tuple.value, open }
     }
 
     pub(crate) fn image(&self) -> TupleImage<'_> {
@@ -129,10 +130,10 @@ impl Pages {
             return Copied::Whole;
         }
         let next = self.next(cursor);
-        let tuple = &mut self.tuples[cursor];
+        let tuple = &self.tuples[cursor];
         if tuple.pending != Pending::Add {
-            to.push(&image(self.table, &tuple.proxy, &tuple.value, tuple.open()));
-            tuple.note_copied(level);
+            to.push(&image(self.table, self.proxy(cursor), &tuple.value, tuple.open()));
+            self.tuples[cursor].note_copied(level);
         }
         self.pages[page].cursor = next;
         if next.is_none() { Copied::Whole } else { Copied::Partly }
@@ -237,11 +238,12 @@ impl Pages {
     pub(crate) fn load_tuple(
         &mut self,
         page: Slot,
-        proxy: Arc<Proxy>,
+        proxy: &Arc<Proxy>,
         value: Value,
         open: Option<(u64, u32)>,
     ) -> Slot {
-        let tuple = self.new_tuple(proxy, value, open.unwrap_or_default());
+        let own = Some(proxy.clone());
+        let tuple = self.new_tuple(&proxy.key, own, value, open.unwrap_or_default());
         self.tuples[tuple].is_committed = open.is_none();
         let last = self.pages[page].last;
         self.link(page, last, tuple);
@@ -255,7 +257,7 @@ impl Pages {
         &mut self,
         level: u64,
         previous: Slot,
-        proxy: Arc<Proxy>,
+        proxy: &Arc<Proxy>,
         value: Value,
         open: Option<(u64, u32)>,
     ) -> Slot {

@@ -5,7 +5,10 @@
 
 use std::sync::Arc;
 
-use super::{JOIN_PERCENT, Page, Pages, Tuple};
+use stillpoint_format::siren::OPEN_TUPLE_BYTES;
+
+use super::{JOIN_PERCENT, Page, Pages, Tuple, committed_bytes};
+use crate::proxy::{Proxy, Value};
 use crate::slab::Slot;
 
 /// A split under way: the front page takes tuples up to so many bytes.
@@ -59,39 +62,39 @@ impl Pages {
         page
     }
 
-    /// Hangs a new tuple on the one before it, and gives the page of both. `None` if that one has another key,
+    /// The page of a tuple on which a new one of this key and value can hang. `None` if the tuple has another key,
     /// hangs itself, or has a tuple that hangs. Also if the two are too large for one page, since they cannot be
     /// split.
-    pub(super) fn hang(&mut self, previous: Slot, tuple: Slot) -> Option<Slot> {
-        let on = self.tuples.get(previous)?;
-        let it = &self.tuples[tuple];
-        let is_free = !on.hangs && on.newer.is_none();
-        if !Arc::ptr_eq(&on.proxy, &it.proxy) || !is_free || on.bytes() + it.bytes() > self.capacity
-        {
-            return None;
-        }
-        let page = on.page;
-        self.hang_on(page, previous, tuple);
-        Some(page)
+    pub(super) fn may_hang(&self, on: Slot, proxy: &Arc<Proxy>, value: &Value) -> Option<Slot> {
+        let on = self.tuples.get(on).filter(|on| on.newer.is_none())?;
+        on.proxy.as_ref().filter(|of| Arc::ptr_eq(of, proxy))?;
+        let both = on.bytes(&proxy.key) + committed_bytes(&proxy.key, value) + OPEN_TUPLE_BYTES;
+        (both <= self.capacity).then_some(on.page)
     }
 
-    fn hang_on(&mut self, page: Slot, previous: Slot, tuple: Slot) {
-        self.tuples[previous].newer = tuple;
+    pub(super) fn hang_on(&mut self, page: Slot, on: Slot, tuple: Slot) {
+        self.tuples[on].newer = tuple;
         let it = &mut self.tuples[tuple];
-        (it.page, it.before, it.after, it.hangs) = (page, previous, Slot::NONE, true);
+        (it.page, it.before, it.after, it.proxy) = (page, on, Slot::NONE, None);
+    }
+
+    /// Gives a tuple that hangs a proxy of its own, since it is about to hang no more.
+    fn own(&mut self, tuple: Slot) {
+        let proxy = self.proxy(tuple).clone();
+        self.tuples[tuple].proxy = Some(proxy);
     }
 
     /// The tuple of a list behind which a new one goes that belongs behind `previous`. If a later version of the
     /// new tuple's key hangs there, it gets a place in the list.
     pub(super) fn listed(&mut self, previous: Slot, new: Slot) -> Slot {
         let Some(it) = self.tuples.get(previous) else { return previous };
-        if it.hangs {
+        if it.hangs() {
             return it.before;
         }
         let (page, newer) = (it.page, it.newer);
-        if !newer.is_none() && Arc::ptr_eq(&it.proxy, &self.tuples[new].proxy) {
+        if !newer.is_none() && Arc::ptr_eq(it.own_proxy(), self.proxy(new)) {
+            self.own(newer);
             self.tuples[previous].newer = Slot::NONE;
-            self.tuples[newer].hangs = false;
             self.link(page, previous, newer);
         }
         previous
@@ -100,7 +103,7 @@ impl Pages {
     /// The tuple behind another one of its page, in the order of keys and versions.
     pub(super) fn next(&self, tuple: Slot) -> Slot {
         let it = &self.tuples[tuple];
-        match (it.newer.is_none(), it.hangs) {
+        match (it.newer.is_none(), it.hangs()) {
             (false, _) => it.newer,
             (true, true) => self.tuples[it.before].after,
             (true, false) => it.after,
@@ -128,18 +131,20 @@ impl Pages {
     /// Takes a tuple out of its page. One that hangs on it takes its place in the list.
     pub(super) fn unlink(&mut self, tuple: Slot) {
         let next = self.next(tuple);
-        let Tuple { page, before, after, newer, hangs, .. } = self.tuples[tuple];
+        let Tuple { page, before, after, newer, .. } = self.tuples[tuple];
         if self.pages[page].cursor == tuple {
             self.pages[page].cursor = next;
         }
-        if hangs {
+        if self.tuples[tuple].hangs() {
+            self.own(tuple);
             self.tuples[before].newer = Slot::NONE;
             return;
         }
         let (mut front, mut back) = (after, before);
         if !newer.is_none() {
+            self.own(newer);
             let it = &mut self.tuples[newer];
-            (it.hangs, it.before, it.after) = (false, before, after);
+            (it.before, it.after) = (before, after);
             (front, back) = (newer, newer);
         }
         match before.is_none() {
@@ -186,7 +191,7 @@ impl Pages {
         while moved < most {
             let (tuple, has) = (self.pages[page].first, self.pages[front].bytes);
             let is_last = tuple == self.pages[page].last;
-            if is_last || has > 0 && has + self.tuples[tuple].bytes() > wanted {
+            if is_last || has > 0 && has + self.bytes(tuple) > wanted {
                 return false;
             }
             moved += self.move_to_end(tuple, front);
@@ -294,7 +299,6 @@ mod tests {
     use super::*;
     use crate::base::HeldBytes;
     use crate::config::Removes;
-    use crate::proxy::Proxy;
 
     const KEYS: u64 = 800;
     const CAPACITY: usize = 4000;
@@ -326,7 +330,7 @@ mod tests {
                     let before = self.keys[key].1[..at].last().or(below);
                     let before = before.map_or(Slot::NONE, |&(tuple, _)| tuple);
                     let value = vec![7; [20, 100, CAPACITY as u64][rng.below(3) as usize] as usize];
-                    let proxy = self.keys[key].0.clone();
+                    let proxy = &self.keys[key].0;
                     let tuple =
                         self.pages.add(level, before, proxy, Some(Arc::from(value)), (1, 1));
                     self.keys[key].1.insert(at, (tuple, false));
@@ -356,7 +360,7 @@ mod tests {
 
         fn add(&mut self, level: u64, key: u64, previous: Slot) -> Slot {
             let (proxy, value) = (Proxy::new(&key.to_be_bytes()), Some(Arc::from(&[7][..])));
-            let tuple = self.pages.add(level, previous, proxy, value, (1, 1));
+            let tuple = self.pages.add(level, previous, &proxy, value, (1, 1));
             self.pages.commit(level, tuple);
             self.tuples.push(tuple);
             tuple
