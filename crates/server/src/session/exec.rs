@@ -219,7 +219,55 @@ pub(crate) fn writing_steps(queue: impl Iterator<Item = &'static Spec>) -> usize
     steps
 }
 
+/// Whether a command behind the first step that writes names keys.
+fn reads_behind_writes(queue: impl Iterator<Item = &'static Spec>) -> bool {
+    let (mut has_written, mut piece_writes) = (false, false);
+    for spec in queue {
+        let writes = spec.flags.has(Flags::WRITE);
+        if matches!(spec.handler, Handler::Store(..)) {
+            has_written |= piece_writes || writes;
+            piece_writes = false;
+        } else if has_written && matches!(spec.handler, Handler::Keyed(_)) {
+            return true;
+        } else {
+            piece_writes |= writes;
+        }
+    }
+    false
+}
+
+/// Locks the keys of the whole queue, and gives them back: nobody holds one for long.
+struct Probe<'a, 'b> {
+    ctx: &'a mut Context<'b>,
+    is_held: Option<CmdError>,
+}
+
+impl Batch for Probe<'_, '_> {
+    fn len(&self) -> usize {
+        1
+    }
+
+    fn declare(&mut self, _: usize, keys: &mut KeySet) {
+        declare_range(self.ctx.client, 0, usize::MAX, &self.ctx.shared.keyspace, keys);
+    }
+
+    fn run(&mut self, _: usize, _: &mut Tx<'_>) -> Result<(), TxError> {
+        Ok(())
+    }
+
+    fn ended(&mut self, _: usize, result: Result<Option<Stamp>, TxError>) {
+        // The steps tell all other errors.
+        self.is_held = result.err().map(CmdError::from).filter(CmdError::is_held);
+    }
+}
+
 fn run_in_pieces(ctx: &mut Context<'_>, session: &mut Session) -> CmdResult {
+    if ctx.client.multi.as_ref().is_some_and(|multi| reads_behind_writes(multi.specs())) {
+        // The queue cannot run again once a step has written, and a later step waits for what it meets.
+        let mut probe = Probe { ctx, is_held: None };
+        session.execute(&mut probe);
+        probe.is_held.map_or(Ok(()), Err)?;
+    }
     let queued = ctx.client.multi.as_ref().map_or(0, |multi| multi.len());
     let is_store = |client: &Client, i: usize| {
         client.multi.as_ref().is_some_and(|m| matches!(m.command(i).0.handler, Handler::Store(..)))

@@ -182,6 +182,35 @@ fn a_queue_with_a_flush_that_meets_an_open_transaction_is_parked() {
     }
 }
 
+/// A queue whose last step reads what an open transaction holds is parked before its first step writes.
+#[test]
+fn a_queue_that_reads_behind_a_flush_is_parked_before_it_flushes() {
+    let server = start(Some(Duration::from_secs(20)));
+    let (mut held, mut others) = (server.client(), server.client());
+    assert_eq!(others.call(&["SET", "free", "value"]), Value::ok());
+    others.call(&["SELECT", "1"]);
+    assert_eq!(others.call(&["SET", "held", "value"]), Value::ok());
+    let (mut session, table) = server.look(|engine| {
+        (engine.session().expect("a session"), engine.table("db1").expect("a table"))
+    });
+    let mut holder = session.begin().expect("begins");
+    assert!(holder.tx().expect("open").delete(table, b"held").expect("free"));
+    for request in [&["MULTI"][..], &["FLUSHDB"], &["SELECT", "1"], &["GET", "held"]] {
+        held.call(request);
+    }
+    held.send(&[b"EXEC"]);
+    others.call(&["SELECT", "0"]);
+    for _ in 0..20 {
+        assert_eq!(others.call(&["GET", "free"]), Value::bulk("value"));
+        RealClock.sleep(Duration::from_millis(1));
+    }
+    assert!(!held.has_reply());
+    drop(holder);
+    let replies = vec![Value::ok(), Value::ok(), Value::bulk("value")];
+    assert_eq!(held.read(), Value::Array(replies));
+    assert_eq!(others.call(&["DBSIZE"]), Value::Int(0));
+}
+
 /// After the longest wait the client gets an error, and nothing has changed. Others were served.
 #[test]
 fn a_client_waits_for_no_longer_than_the_settings_say() {
