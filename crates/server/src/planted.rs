@@ -18,6 +18,8 @@ pub(crate) enum Bug {
     DividedStayShort,
     /// A call in the log does not have the time of its commands.
     TimeNotLogged,
+    /// A log gets calls although a start would make other collections large.
+    SmallLimitsForgotten,
     /// A call in the log has the number of a database for that of its table.
     SwapForgotten,
     /// A call in the log lacks the last request of a group.

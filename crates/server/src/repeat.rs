@@ -12,13 +12,13 @@ use stillpoint_io::{ManualClock, SeededRng};
 use crate::config::{DATABASES, Db, ServerConfig};
 use crate::error::CmdError;
 use crate::families::COMMANDS;
-use crate::keyspace::Keyspace;
+use crate::keyspace::{Keyspace, SmallLimits};
 use crate::resp::{Args, Reply, Span};
 use crate::session::client::{Client, Multi};
 use crate::session::context::{Context, Local};
 use crate::session::exec::second_run_failed;
 use crate::session::logged::{
-    LIMIT_BYTES, LIMITED, NAME, QUEUE, TIME_BYTES, VERSION, push_head, push_request,
+    LIMIT_BYTES, LIMITED, NAME, QUEUE, TIME_BYTES, USUAL_LIMITS, VERSION, push_head, push_request,
 };
 use crate::session::spec::Handler;
 use crate::shared::Shared;
@@ -60,7 +60,8 @@ fn take<'b>(bytes: &mut &'b [u8], len: usize) -> Option<&'b [u8]> {
 
 /// The arguments of a call.
 struct Requests {
-    is_queue: bool,
+    /// Bits of the head, but [`LIMITED`].
+    kind: u8,
     now_ms: u64,
     max_bulk_bytes: u64,
     /// The requests. The numbers of their keys are noted when the keys are declared.
@@ -71,7 +72,7 @@ struct Requests {
 
 impl Arguments for Requests {
     fn encode(&self, out: &mut Vec<u8>) {
-        push_head(out, self.is_queue, self.now_ms, self.max_bulk_bytes);
+        push_head(out, self.kind, self.now_ms, self.max_bulk_bytes);
         let queue = self.queue.borrow();
         self.databases
             .iter()
@@ -83,10 +84,12 @@ impl Arguments for Requests {
         let kind = take(bytes, 1)?[0];
         let mut time = [0; 8];
         time[..TIME_BYTES].copy_from_slice(take(bytes, TIME_BYTES)?);
-        let max_bulk_bytes = match kind {
-            0 | QUEUE => LIMIT_BYTES,
-            LIMITED | 3 => u64::from_le_bytes(take(bytes, 8)?.try_into().ok()?),
-            _ => return None,
+        if kind & !(QUEUE | LIMITED | USUAL_LIMITS) != 0 {
+            return None;
+        }
+        let max_bulk_bytes = match kind & LIMITED {
+            0 => LIMIT_BYTES,
+            _ => u64::from_le_bytes(take(bytes, 8)?.try_into().ok()?),
         };
         let (mut queue, mut databases, mut spans) = (Multi::default(), Vec::new(), Vec::new());
         while !bytes.is_empty() {
@@ -108,10 +111,16 @@ impl Arguments for Requests {
             queue.push(spec, args);
             databases.push(db);
         }
-        let is_queue = kind & QUEUE != 0;
+        let kind = kind & !LIMITED;
         let now_ms = u64::from_le_bytes(time);
         let queue = RefCell::new(queue);
-        Some(Self { is_queue, now_ms, max_bulk_bytes, queue, databases })
+        Some(Self { kind, now_ms, max_bulk_bytes, queue, databases })
+    }
+}
+
+impl Requests {
+    fn is_queue(&self) -> bool {
+        self.kind & QUEUE != 0
     }
 }
 
@@ -184,7 +193,7 @@ impl StoredProcedure for Repeated {
     fn declare(&self, input: &Requests, keys: &mut KeySet) {
         let mut queue = input.queue.borrow_mut();
         // Calls on one key have one slot together.
-        let declaring = if input.is_queue { usize::MAX } else { 1 };
+        let declaring = if input.is_queue() { usize::MAX } else { 1 };
         for (i, &db) in input.databases.iter().enumerate().take(declaring) {
             let (spec, args) = queue.command(i);
             let count = spec.declare_keys(args, db, &self.shared.keyspace, keys);
@@ -194,7 +203,7 @@ impl StoredProcedure for Repeated {
 
     fn run(&self, input: &Requests, tx: &mut Tx<'_>) -> Result<(), TxError> {
         let mut actor = self.take_actor();
-        let count = |i| if input.is_queue { input.queue.borrow().key_count(i) } else { 0 };
+        let count = |i| if input.is_queue() { input.queue.borrow().key_count(i) } else { 0 };
         let slots = (0..).scan(0, |next, i| Some(std::mem::replace(next, *next + count(i))));
         let done = run(&self.shared, &mut actor, input, slots, tx);
         self.spare.lock().push(actor);
@@ -212,6 +221,8 @@ fn run(
     let Actor { client, reply, local } = actor;
     local.keys.now_ms = input.now_ms;
     local.max_bulk_bytes = input.max_bulk_bytes;
+    let has_usual = input.kind & USUAL_LIMITS != 0;
+    local.keys.small = if has_usual { SmallLimits::DEFAULT } else { SmallLimits::EARLIER };
     let queue = input.queue.borrow();
     for ((i, &db), first_slot) in input.databases.iter().enumerate().zip(slots) {
         let (spec, args) = queue.command(i);

@@ -1,5 +1,6 @@
 //! CONFIG: parameters as a table of rows, some of which may be changed.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -111,6 +112,48 @@ macro_rules! fixed {
     };
 }
 
+/// Up to where a collection is small: a number, or bytes with a unit.
+macro_rules! small_limit {
+    ($name:literal, $read:expr, $field:ident) => {
+        Param {
+            name: $name,
+            get: |s| s.params.$field.load(RELAXED).to_string(),
+            set: Some(|_, value| {
+                let most = $read(value)?;
+                change(move |s| s.params.$field.store(most, RELAXED))
+            }),
+        }
+    };
+}
+
+/// A number that is kept for clients which set it.
+macro_rules! kept {
+    ($name:literal, $min:expr, $field:ident) => {
+        Param {
+            name: $name,
+            get: |s| s.params.$field.load(RELAXED).to_string(),
+            set: Some(|_, value| {
+                let number = integer(value, $min..=i64::from(i32::MAX))?;
+                change(move |s| s.params.$field.store(number, RELAXED))
+            }),
+        }
+    };
+}
+
+/// An integer within a range. The errors are those of Redis.
+fn integer(value: &[u8], within: RangeInclusive<i64>) -> Result<i64, String> {
+    let number = parse_i64(value).ok_or("argument couldn't be parsed into an integer")?;
+    if within.contains(&number) {
+        return Ok(number);
+    }
+    Err(format!("argument must be between {} and {} inclusive", within.start(), within.end()))
+}
+
+/// A number of elements.
+fn elements(value: &[u8]) -> Result<u64, String> {
+    integer(value, 0..=i64::MAX).map(i64::cast_unsigned)
+}
+
 /// A value given at the start.
 macro_rules! at_start {
     ($name:literal, $get:expr) => {
@@ -169,6 +212,11 @@ static PARAMS: &[Param] = &[
     fixed!("dbfilename", "MANIFEST"),
     at_start!("dir", |s| s.keyspace.engine().config().data.display().to_string()),
     at_start!("enable-debug-command", |s| s.config.debug_command.as_str().to_owned()),
+    small_limit!("hash-max-listpack-entries", elements, hash_max_entries),
+    small_limit!("hash-max-listpack-value", size, hash_max_value),
+    small_limit!("hash-max-ziplist-entries", elements, hash_max_entries),
+    small_limit!("hash-max-ziplist-value", size, hash_max_value),
+    fixed!("hll-sparse-max-bytes", "3000"),
     fixed!("hz", "10"),
     at_start!("io-threads", |s| s.config.threads.to_string()),
     Param {
@@ -180,6 +228,9 @@ static PARAMS: &[Param] = &[
         }),
     },
     fixed!("lazyfree-lazy-user-flush", "yes"),
+    kept!("list-compress-depth", 0, list_compress_depth),
+    kept!("list-max-listpack-size", i64::from(i32::MIN), list_max_size),
+    kept!("list-max-ziplist-size", i64::from(i32::MIN), list_max_size),
     Param {
         name: "log-limit",
         get: |s| match policy(s).log_limit_bytes {
@@ -299,6 +350,7 @@ static PARAMS: &[Param] = &[
             change(move |s| set_policy(s, |policy| policy.every = every))
         }),
     },
+    small_limit!("set-max-intset-entries", elements, set_max_entries),
     Param {
         name: "slowlog-log-slower-than",
         get: |s| s.params.slowlog_slower_us.load(RELAXED).to_string(),
@@ -326,6 +378,10 @@ static PARAMS: &[Param] = &[
         }),
     },
     fixed!("unixsocket", ""),
+    small_limit!("zset-max-listpack-entries", elements, zset_max_entries),
+    small_limit!("zset-max-listpack-value", size, zset_max_value),
+    small_limit!("zset-max-ziplist-entries", elements, zset_max_entries),
+    small_limit!("zset-max-ziplist-value", size, zset_max_value),
 ];
 
 fn policy(shared: &Shared) -> CheckpointPolicy {

@@ -34,6 +34,9 @@ const SCRIPT: &str = "\
     HSET q f v\nSELECT 0\nLPUSH ql 1\nEXEC\n\
     WATCH q\nMULTI\nINCR q\nEXEC\nMULTI\nSET before 1\nDBSIZE\nSET behind 1\nEXEC\n\
     INCR q\nGET q\nAPPEND q x\nINCR q\nAPPEND q y\n\
+    CONFIG SET hash-max-listpack-entries 2 zset-max-listpack-value 3\nHSET lh a 1 b 2\nHSET lh c 3\n\
+    MULTI\nZADD lz 1 long\nEXEC\n\
+    CONFIG SET hash-max-listpack-entries 512 zset-max-listpack-value 64\nHSET lh d 4\n\
     CONFIG SET proto-max-bulk-len 1mb\nMULTI\nSETRANGE q 2000000 x\nSET short 1\nEXEC\n\
     SWAPDB 0 5\nSET swapped 1\nSELECT 5\nINCR m5\nSWAPDB 5 0\nSELECT 0\nINCR m5\n";
 
@@ -164,7 +167,9 @@ fn random_commands_are_made_again_for_long() {
 /// Each planted bug refuses the start, or makes other records.
 #[test]
 fn each_planted_bug_of_logged_commands_is_seen() {
-    for bug in [Bug::TimeNotLogged, Bug::SwapForgotten, Bug::GroupCutOff] {
+    let bugs =
+        [Bug::TimeNotLogged, Bug::SwapForgotten, Bug::GroupCutOff, Bug::SmallLimitsForgotten];
+    for bug in bugs {
         plant(Some(bug));
         let seen = std::panic::catch_unwind(|| (0..4).for_each(|seed| run_script(seed, SCRIPT)));
         plant(None);

@@ -9,7 +9,7 @@ use super::databases::Keyspace;
 use super::deletions::Deletions;
 use super::elements::Remains;
 use super::eviction::KeyUse;
-use super::kinds::Kind;
+use super::kinds::{Kind, SmallLimits};
 use super::value::{Entry, INDEX_BYTES, has_expiry, label_of};
 use super::waiters::{WaiterId, Waiting};
 use super::watch::Watched;
@@ -27,6 +27,8 @@ const SCRATCH_KEEP: usize = 1 << 20;
 pub(crate) struct LoopKeys {
     /// Wall time of this pass, in milliseconds since the Unix epoch.
     pub(crate) now_ms: u64,
+    /// Up to where collections are small, in this pass.
+    pub(crate) small: SmallLimits,
     counters: Arc<KeyCounters>,
     /// Expired keys that commands met and that wait for their deletion.
     expired: Vec<(Db, Box<[u8]>)>,
@@ -58,6 +60,7 @@ impl LoopKeys {
     pub(super) fn new(counters: Arc<KeyCounters>, first_incarnation: u64) -> Self {
         Self {
             now_ms: 0,
+            small: SmallLimits::DEFAULT,
             counters,
             expired: Vec::new(),
             scratch: Vec::new(),
@@ -255,6 +258,10 @@ impl<'a> Keys<'a> {
 
     pub(super) fn now_ms(&self) -> u64 {
         self.local.now_ms
+    }
+
+    pub(super) fn small_limits(&self) -> SmallLimits {
+        self.local.small
     }
 
     /// As [`lookup`](Self::lookup), for a value of one kind.

@@ -31,10 +31,42 @@ pub(super) struct ElementRules {
     /// The reply of `OBJECT ENCODING` for a small collection, and for a larger one.
     pub(super) encodings: [&'static str; 2],
     /// Whether a collection of that many elements, with an element of that content, still is small.
-    pub(super) is_small: fn(u64, &[u8]) -> bool,
+    pub(super) is_small: fn(&SmallLimits, u64, &[u8]) -> bool,
     /// How elements expire; `None` if they do not.
     pub(super) times: Option<TimeRules>,
 }
+
+/// Up to where `OBJECT ENCODING` calls a collection small. Redis has parameters of these names. How
+/// elements are stored does not depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SmallLimits {
+    /// Most fields of a hash.
+    pub(crate) hash_max_entries: u64,
+    /// Most bytes of a field or of its value.
+    pub(crate) hash_max_value: u64,
+    /// Most members of a set of integers.
+    pub(crate) set_max_entries: u64,
+    /// Most members of a sorted set.
+    pub(crate) zset_max_entries: u64,
+    /// Most bytes of a member of a sorted set.
+    pub(crate) zset_max_value: u64,
+}
+
+impl SmallLimits {
+    /// The limits of Redis 7.0.
+    pub(crate) const DEFAULT: Self = Self {
+        hash_max_entries: 512,
+        hash_max_value: 64,
+        set_max_entries: 512,
+        zset_max_entries: 128,
+        zset_max_value: 64,
+    };
+    /// The limits of releases before those that could change them.
+    pub(crate) const EARLIER: Self = Self { hash_max_entries: 128, ..Self::DEFAULT };
+}
+
+/// Most members of a set of integers, whatever the limit is, as in Redis.
+const INTEGERS_MAX: u64 = 1 << 30;
 
 /// Gives the expiry of the element with a content, in milliseconds since the Unix epoch.
 pub(super) type ExpiryOf = fn(&[u8]) -> Option<u64>;
@@ -106,7 +138,7 @@ const KINDS: &[KindRow] = &[
             order: Order::Position,
             name: |content| content,
             encodings: ["quicklist", "quicklist"],
-            is_small: |_, _| true,
+            is_small: |_, _, _| true,
             times: None,
         }),
     },
@@ -117,7 +149,9 @@ const KINDS: &[KindRow] = &[
             order: Order::Names,
             name: |content| content,
             encodings: ["intset", "hashtable"],
-            is_small: |len, content| len <= 512 && parse_i64(content).is_some(),
+            is_small: |limits, len, content| {
+                len <= limits.set_max_entries.min(INTEGERS_MAX) && parse_i64(content).is_some()
+            },
             times: None,
         }),
     },
@@ -128,7 +162,10 @@ const KINDS: &[KindRow] = &[
             order: Order::Contents,
             name: |content| content.get(SCORE_BYTES..).unwrap_or_default(),
             encodings: ["listpack", "skiplist"],
-            is_small: |len, content| len <= 128 && content.len() <= SCORE_BYTES + 64,
+            is_small: |limits, len, content| {
+                let bytes = content.len().saturating_sub(SCORE_BYTES) as u64;
+                len <= limits.zset_max_entries && bytes <= limits.zset_max_value
+            },
             times: None,
         }),
     },
@@ -139,9 +176,10 @@ const KINDS: &[KindRow] = &[
             order: Order::Names,
             name: fields::name,
             encodings: ["listpack", "hashtable"],
-            is_small: |len, content| {
+            is_small: |limits, len, content| {
                 let field = Field::of(content);
-                len <= 128 && field.name.len().max(field.value.len()) <= 64
+                let bytes = field.name.len().max(field.value.len()) as u64;
+                len <= limits.hash_max_entries && bytes <= limits.hash_max_value
             },
             times: Some(TimeRules { expiry: fields::expiry, encoding: "listpackex" }),
         }),

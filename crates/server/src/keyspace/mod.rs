@@ -50,7 +50,7 @@ pub use eviction::eviction_policies;
 pub(crate) use eviction::{KeyUse, Policy, Woken};
 pub(crate) use expire::ExpiryCycle;
 pub(crate) use fields::Field;
-pub(crate) use kinds::{Kind, SCORE_BYTES};
+pub(crate) use kinds::{Kind, SCORE_BYTES, SmallLimits};
 pub(crate) use listed::{ListedKeys, ListedNames};
 pub(crate) use value::Entry;
 pub use value::StoredValue;

@@ -108,6 +108,7 @@ impl Keys<'_> {
         let mut elements = Elements::new(kind, place, self.next_incarnation());
         if let Some(elements) = &mut elements {
             elements.now_ms = self.now_ms();
+            elements.small = self.small_limits();
         }
         elements.ok_or(CmdError::WRONG_TYPE)
     }

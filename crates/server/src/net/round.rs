@@ -114,7 +114,7 @@ impl<'a> Round<'a> {
         let start_ns = self.shared.config.clock.monotonic_ns();
         {
             let _stripe = self.shared.keyspace.lock.enter(self.local.worker);
-            self.local.max_bulk_bytes = self.shared.max_bulk_bytes();
+            self.local.read_params(self.shared);
             self.plan.group(self.conns, &self.shared.keyspace);
             // A call that needs the disk comes back. It waits for the disk without a lock.
             session.leave_unloaded(self.plan.leaves_unloaded);

@@ -33,13 +33,16 @@ pub(crate) struct Local {
 impl Local {
     pub(crate) fn new(worker: usize, shared: &Shared, commands: &'static Commands) -> Self {
         let stats = Arc::clone(&shared.workers[worker]);
-        Self {
-            worker,
-            commands,
-            stats,
-            keys: shared.keyspace.loop_keys(worker, &*shared.config.rng),
-            max_bulk_bytes: shared.max_bulk_bytes(),
-        }
+        let keys = shared.keyspace.loop_keys(worker, &*shared.config.rng);
+        let mut local = Self { worker, commands, stats, keys, max_bulk_bytes: 0 };
+        local.read_params(shared);
+        local
+    }
+
+    /// Reads the parameters on which the next commands depend.
+    pub(crate) fn read_params(&mut self, shared: &Shared) {
+        self.max_bulk_bytes = shared.max_bulk_bytes();
+        self.keys.small = shared.params.small_limits();
     }
 }
 

@@ -233,7 +233,7 @@ fn dispatch(
     ctx.count_call(spec);
     ctx.client.info.last_command.store(u32::from(spec.id) + 1, RELAXED);
     let shared = Arc::clone(ctx.shared);
-    ctx.local.max_bulk_bytes = shared.max_bulk_bytes();
+    ctx.local.read_params(&shared);
     match spec.handler {
         Handler::Pure(run) => run(ctx, args),
         Handler::Store(run, _) => {

@@ -21,7 +21,7 @@ use self::registry::Registry;
 use self::slowlog::{LatencyMonitor, SlowLog};
 use self::stats::{Rate, WorkerStats};
 use crate::config::ServerConfig;
-use crate::keyspace::{Keyspace, Policy};
+use crate::keyspace::{Keyspace, Policy, SmallLimits};
 
 /// Parameters that `CONFIG SET` may change while the server runs. Every access is Relaxed: an old
 /// value does no harm for a moment.
@@ -35,6 +35,50 @@ pub(crate) struct Params {
     pub(crate) max_bulk_bytes: AtomicU64,
     pub(crate) protected_mode: AtomicBool,
     pub(crate) active_expiry: AtomicBool,
+    pub(crate) hash_max_entries: AtomicU64,
+    pub(crate) hash_max_value: AtomicU64,
+    pub(crate) set_max_entries: AtomicU64,
+    pub(crate) zset_max_entries: AtomicU64,
+    pub(crate) zset_max_value: AtomicU64,
+    /// Kept for clients that set it. Lists are trees of nodes of one size.
+    pub(crate) list_max_size: AtomicI64,
+    /// Kept for clients that set it. Nodes of lists are not compressed.
+    pub(crate) list_compress_depth: AtomicI64,
+}
+
+impl Params {
+    fn new(config: &ServerConfig) -> Self {
+        let small = SmallLimits::DEFAULT;
+        Self {
+            maxclients: AtomicUsize::new(config.maxclients.min(config.clients_max)),
+            timeout_s: AtomicU64::new(config.timeout_s),
+            slowlog_slower_us: AtomicI64::new(10_000),
+            slowlog_max_len: AtomicUsize::new(128),
+            latency_threshold_ms: AtomicU64::new(0),
+            max_bulk_bytes: AtomicU64::new(config.max_bulk_bytes),
+            protected_mode: AtomicBool::new(config.protected_mode),
+            active_expiry: AtomicBool::new(true),
+            hash_max_entries: AtomicU64::new(small.hash_max_entries),
+            hash_max_value: AtomicU64::new(small.hash_max_value),
+            set_max_entries: AtomicU64::new(small.set_max_entries),
+            zset_max_entries: AtomicU64::new(small.zset_max_entries),
+            zset_max_value: AtomicU64::new(small.zset_max_value),
+            list_max_size: AtomicI64::new(-2),
+            list_compress_depth: AtomicI64::new(0),
+        }
+    }
+
+    /// Up to where collections are small.
+    pub(crate) fn small_limits(&self) -> SmallLimits {
+        let value = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        SmallLimits {
+            hash_max_entries: value(&self.hash_max_entries),
+            hash_max_value: value(&self.hash_max_value),
+            set_max_entries: value(&self.set_max_entries),
+            zset_max_entries: value(&self.zset_max_entries),
+            zset_max_value: value(&self.zset_max_value),
+        }
+    }
 }
 
 /// Counters that all event loops share.
@@ -131,16 +175,7 @@ impl Shared {
             .unwrap_or_else(|| ClientMemory::derived_limit(max_memory_bytes));
         let run_id = (0..3).map(|_| format!("{:016x}", config.rng.next_u64())).collect::<String>();
         Self {
-            params: Params {
-                maxclients: AtomicUsize::new(config.maxclients.min(config.clients_max)),
-                timeout_s: AtomicU64::new(config.timeout_s),
-                slowlog_slower_us: AtomicI64::new(10_000),
-                slowlog_max_len: AtomicUsize::new(128),
-                latency_threshold_ms: AtomicU64::new(0),
-                max_bulk_bytes: AtomicU64::new(config.max_bulk_bytes),
-                protected_mode: AtomicBool::new(config.protected_mode),
-                active_expiry: AtomicBool::new(true),
-            },
+            params: Params::new(&config),
             auth,
             registry: Registry::default(),
             workers,

@@ -511,16 +511,100 @@ fn keys_that_are_named_again_answer_as_those_of_redis() {
         "SORT l BY k* ALPHA GET k*",
     ];
     let server = TestServer::start();
-    let run = |port: u16| -> Vec<Value> {
-        let mut client = Client::connect(port);
-        let call = |line: &&str| client.call(&line.split(' ').collect::<Vec<_>>());
-        SCRIPT.iter().map(call).collect()
-    };
-    let ours = run(server.port);
+    let ours = replies(server.port, SCRIPT);
     let Some(redis) = RealRedis::start(&[]) else { return };
-    for ((ours, theirs), line) in ours.iter().zip(&run(redis.port)).zip(SCRIPT) {
+    for ((ours, theirs), line) in ours.iter().zip(&replies(redis.port, SCRIPT)).zip(SCRIPT) {
         assert_eq!(ours, theirs, "{line}");
     }
+}
+
+/// Parameters, and the encodings after changes of them.
+const ENCODINGS: &[&str] = &[
+    "CONFIG GET hash-max-listpack-entries",
+    "CONFIG GET hash-max-ziplist-value",
+    "CONFIG GET set-max-intset-entries",
+    "CONFIG GET zset-max-listpack-entries",
+    "CONFIG GET zset-max-ziplist-value",
+    "CONFIG GET list-max-listpack-size",
+    "CONFIG GET list-compress-depth",
+    "CONFIG SET hash-max-listpack-entries -1",
+    "CONFIG SET hash-max-listpack-entries x",
+    "CONFIG SET set-max-intset-entries 9223372036854775808",
+    "CONFIG SET list-compress-depth -1",
+    "CONFIG SET list-max-listpack-size 1.5",
+    "CONFIG SET list-max-ziplist-size -5 list-compress-depth 2",
+    "CONFIG GET list-max-listpack-size",
+    "HSET w a 1 b 2 c 3 d 4",
+    "CONFIG SET hash-max-listpack-entries 3",
+    "HSET h a 1 b 2 c 3",
+    "OBJECT ENCODING h",
+    "HSET h d 4",
+    "OBJECT ENCODING h",
+    "HDEL h b c d",
+    "OBJECT ENCODING h",
+    "CONFIG GET hash-max-ziplist-entries",
+    "OBJECT ENCODING w",
+    "COPY w x",
+    "OBJECT ENCODING x",
+    "HSET w a 2",
+    "OBJECT ENCODING w",
+    "CONFIG SET hash-max-ziplist-entries 512 hash-max-ziplist-value 5",
+    "HSET v f 12345",
+    "OBJECT ENCODING v",
+    "HSET v f 123456",
+    "OBJECT ENCODING v",
+    "SADD s 1 2 3",
+    "OBJECT ENCODING s",
+    "CONFIG SET set-max-intset-entries 2",
+    "OBJECT ENCODING s",
+    "SADD t 1 2",
+    "OBJECT ENCODING t",
+    "SADD t 3",
+    "OBJECT ENCODING t",
+    "SUNIONSTORE u s t",
+    "OBJECT ENCODING u",
+    "ZADD y 1 a 2 b 3 c",
+    "CONFIG SET zset-max-listpack-entries 2",
+    "ZADD z 1 a 2 b",
+    "OBJECT ENCODING z",
+    "ZADD z 3 c",
+    "OBJECT ENCODING z",
+    "ZREM z c",
+    "OBJECT ENCODING z",
+    "ZADD y 4 a",
+    "OBJECT ENCODING y",
+    "ZINCRBY y 4 a",
+    "OBJECT ENCODING y",
+    "ZRANGESTORE r y 0 -1",
+    "OBJECT ENCODING r",
+    "ZUNIONSTORE r 1 z",
+    "OBJECT ENCODING r",
+    "CONFIG SET zset-max-listpack-value 4",
+    "ZADD long 1 12345",
+    "OBJECT ENCODING long",
+    "ZADD short 1 1234",
+    "OBJECT ENCODING short",
+    "CONFIG SET zset-max-ziplist-entries 0",
+    "ZADD none 1 1234",
+    "OBJECT ENCODING none",
+];
+
+/// `OBJECT ENCODING` follows the parameters of Redis, and what was large once stays so.
+#[test]
+fn encodings_follow_the_parameters_of_redis() {
+    let server = TestServer::start();
+    let ours = replies(server.port, ENCODINGS);
+    let Some(redis) = RealRedis::start(&[]) else { return };
+    for ((ours, theirs), line) in ours.iter().zip(&replies(redis.port, ENCODINGS)).zip(ENCODINGS) {
+        assert_eq!(ours, theirs, "{line}");
+    }
+}
+
+/// The replies to the lines of a script.
+fn replies(port: u16, script: &[&str]) -> Vec<Value> {
+    let mut client = Client::connect(port);
+    let call = |line: &&str| client.call(&line.split(' ').collect::<Vec<_>>());
+    script.iter().map(call).collect()
 }
 
 /// Commands that would copy far more than they read answer what they can, or that it is too much.

@@ -72,7 +72,7 @@ impl Elements {
         }
         self.has_changed = true;
         self.keys.incarnation = self.next_incarnation;
-        if !contents.iter().all(|content| (self.rules.is_small)(len, content)) {
+        if !contents.iter().all(|content| (self.rules.is_small)(&self.small, len, content)) {
             self.flags |= IS_LARGE;
         }
         match self.rules.order {

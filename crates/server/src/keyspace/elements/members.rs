@@ -16,62 +16,14 @@
 //! A split that divides a score makes its elements whole. They were in one leaf until then, so each
 //! element is made whole once at most.
 
-use std::ops::RangeInclusive;
-
 use stillpoint::{KeyHasher, Tx, TxError};
 
 use super::bulk::Contents;
-use super::sorting::{Hashes, Score, Sorting};
+use super::sorting::{Hashes, Sorting};
+use super::tags::{Score, hashes_of, short, short_parts, tag};
 use super::tree::{TreePosition, damaged};
-use super::{Elements, TxNodes};
+use super::{Elements, IS_LARGE, TxNodes};
 use crate::planted::mutant;
-
-/// Bits of a hash that a tag has. Unit tests have shorter tags, so that members share them.
-const TAG_BITS: u32 = if cfg!(test) { 9 } else { 27 };
-/// Bits of a hash behind its tag.
-const REST_BITS: u32 = u64::BITS - TAG_BITS;
-/// The byte before a tag.
-const SHORT: u8 = 0;
-/// The first byte of a tag is this one at most. No score begins with 0 and such a byte.
-const TAG_BYTE_MAX: u8 = 7;
-/// Bytes of a score that a content begins with.
-const SCORE_BYTES: usize = size_of::<Score>();
-
-/// The tag of a hash.
-pub(super) fn tag(hash: u64) -> u32 {
-    (hash >> REST_BITS) as u32
-}
-
-/// The hashes of a tag.
-pub(super) fn hashes_of(tag: u32) -> RangeInclusive<u64> {
-    let first = u64::from(tag) << REST_BITS;
-    first..=first | ((1 << REST_BITS) - 1)
-}
-
-/// The tag of a short element; `None` for a whole one.
-pub(super) fn tag_in(content: &[u8]) -> Option<u32> {
-    match content {
-        [SHORT, tag @ ..] if tag.first().is_some_and(|first| *first <= TAG_BYTE_MAX) => {
-            tag.first_chunk().map(|tag| u32::from_be_bytes(*tag))
-        }
-        _ => None,
-    }
-}
-
-/// The tag and the score of a short element; `None` for a whole one.
-pub(super) fn short_parts(content: &[u8]) -> Option<(u32, Score)> {
-    let tag = tag_in(content)?;
-    let (mut score, bytes) = ([0; SCORE_BYTES], content.get(1 + size_of::<u32>()..)?);
-    score.get_mut(..bytes.len())?.copy_from_slice(bytes);
-    Some((tag, score))
-}
-
-/// The short element for a tag and a content.
-pub(super) fn short(tag: u32, content: &[u8]) -> Vec<u8> {
-    let score = &content[..SCORE_BYTES.min(content.len())];
-    let kept = score.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-    [&[SHORT][..], &tag.to_be_bytes(), &score[..kept]].concat()
-}
 
 /// An element that was found by its name, or the place where it belongs.
 #[derive(Debug)]
@@ -150,13 +102,18 @@ impl Elements {
         content: &[u8],
     ) -> Result<(), TxError> {
         let Some(old) = found.content.clone() else { return self.put_in(tx, found.place, content) };
+        let was_large = self.flags & IS_LARGE;
         // The tree of a single element would become a leaf in between.
         if self.has_index() && self.tree.len > 1 {
-            return self.exchange(tx, found, (&old, content));
+            self.exchange(tx, found, (&old, content))?;
+        } else {
+            self.take_out(tx, found, &old)?;
+            let found = self.find(tx, (self.rules.name)(content))?;
+            self.put_in(tx, found.place, content)?;
         }
-        self.take_out(tx, found, &old)?;
-        let found = self.find(tx, (self.rules.name)(content))?;
-        self.put_in(tx, found.place, content)
+        // As in Redis, a new score makes no sorted set large.
+        self.flags = (self.flags & !IS_LARGE) | was_large;
+        Ok(())
     }
 
     /// Takes an element that was found, of that content, out of a tree in the order of contents.

@@ -17,10 +17,12 @@
 //! (`members`). A grown hash whose fields expire has an index by time (`times`).
 
 mod bulk;
+mod changes;
 mod members;
 mod node;
 mod reclaim;
 mod sorting;
+mod tags;
 mod times;
 mod tree;
 mod verify;
@@ -36,9 +38,10 @@ pub(super) use reclaim::{NODES_AT_ONCE, Remains, bury, has_nodes};
 pub(super) use times::earliest_expiry;
 pub use verify::{CollectionCheck, CollectionFault, DamagedCollection, VerifiedCollections};
 
-use super::kinds::{ElementRules, Kind, Order};
+use super::kinds::{ElementRules, Kind, Order, SmallLimits};
 use super::value::RECORD_OVERHEAD;
 use crate::planted::mutant;
+use changes::{changed_range, removed_ranges};
 use members::Found;
 use sorting::{Hashes, Sorting};
 use times::{EARLIEST_BYTES, IS_TIMED, NEVER};
@@ -183,41 +186,6 @@ fn patch_or_splice(
     }
 }
 
-/// The bytes of `new` that differ from those of `old`, between what both begin with and what both
-/// end with.
-fn changed_range(old: &[u8], new: &[u8]) -> Range<usize> {
-    let same = same_at_start(old, new);
-    same..new.len() - same_at_end(&old[same..], &new[same..])
-}
-
-/// Bytes of a splice in the log beside its own.
-const SPLICE_BYTES: usize = 6;
-
-/// If a leaf has lost elements in several places, and may have got others at its end: the ranges of
-/// the lost bytes. `None` if the log gets less by one splice of all between them.
-fn removed_ranges(old: &[u8], new: &[u8]) -> Option<Vec<Range<usize>>> {
-    let (mut kept, mut ranges) = (0, Vec::<Range<usize>>::new());
-    for element in node::elements(old, 0) {
-        let bytes = &old[element.at..element.end];
-        if new.get(kept..).is_some_and(|rest| rest.starts_with(bytes)) {
-            kept += bytes.len();
-            continue;
-        }
-        match ranges.last_mut() {
-            Some(last) if last.end == element.at => last.end = element.end,
-            _ => ranges.push(element.at..element.end),
-        }
-    }
-    let lost: usize = ranges.iter().map(Range::len).sum();
-    if old.len() - lost != kept {
-        // These bytes are no leaf.
-        return None;
-    }
-    let added = new.len() - kept;
-    let whole = SPLICE_BYTES + changed_range(old, new).len();
-    (SPLICE_BYTES * ranges.len() + added < whole).then_some(ranges)
-}
-
 /// Removes ranges of a record, and appends what `new` has behind the kept bytes.
 fn remove_ranges(
     tx: &mut Tx<'_>,
@@ -237,28 +205,6 @@ fn remove_ranges(
     }
 }
 
-/// Bytes that are compared at once.
-const COMPARED_BYTES: usize = 32;
-
-/// Bytes that two byte strings have in common at their beginning.
-fn same_at_start(old: &[u8], new: &[u8]) -> usize {
-    let (old_chunks, new_chunks) =
-        (old.as_chunks::<COMPARED_BYTES>().0, new.as_chunks::<COMPARED_BYTES>().0);
-    let chunks = old_chunks.iter().zip(new_chunks).take_while(|(a, b)| a == b).count();
-    let from = chunks * COMPARED_BYTES;
-    from + old[from..].iter().zip(&new[from..]).take_while(|(a, b)| a == b).count()
-}
-
-/// Bytes that two byte strings have in common at their end.
-fn same_at_end(old: &[u8], new: &[u8]) -> usize {
-    let (old_chunks, new_chunks) =
-        (old.as_rchunks::<COMPARED_BYTES>().1, new.as_rchunks::<COMPARED_BYTES>().1);
-    let pairs = old_chunks.iter().rev().zip(new_chunks.iter().rev());
-    let behind = pairs.take_while(|(a, b)| a == b).count() * COMPARED_BYTES;
-    let (old, new) = (&old[..old.len() - behind], &new[..new.len() - behind]);
-    behind + old.iter().rev().zip(new.iter().rev()).take_while(|(a, b)| a == b).count()
-}
-
 /// A collection, open in a transaction. Changes reach the key when the keyspace saves the collection.
 #[derive(Debug)]
 pub(crate) struct Elements {
@@ -276,6 +222,8 @@ pub(crate) struct Elements {
     earliest: u64,
     /// The time by which elements are judged. An expired element counts as missing.
     pub(super) now_ms: u64,
+    /// Up to where `OBJECT ENCODING` calls the collection small.
+    pub(super) small: SmallLimits,
     /// The value as it was when the collection was opened; empty for a new one.
     old: Vec<u8>,
     pub(super) expire_at_ms: Option<u64>,
@@ -300,6 +248,7 @@ impl Elements {
             index: if rules.times.is_some() { Tree::new(true) } else { Tree::uncounted() },
             earliest: NEVER,
             now_ms: 0,
+            small: SmallLimits::DEFAULT,
             old: Vec::new(),
             expire_at_ms: None,
             has_changed: false,
@@ -374,7 +323,7 @@ impl Elements {
         contents: &Contents,
     ) -> Result<(), TxError> {
         self.fill(tx, contents.iter().collect())?;
-        self.flags |= source.flags & IS_LARGE;
+        self.flags = (self.flags & !IS_LARGE) | (source.flags & IS_LARGE);
         self.expire_at_ms = source.expire_at_ms;
         Ok(())
     }
@@ -513,8 +462,8 @@ impl Elements {
         Ok(old.filter(|old| self.judge().is_live(old)))
     }
 
-    /// Changes the element of a name. `change` gets the content of the element, if there is one, and gives the new
-    /// one, if any.
+    /// Changes the element of a name. `change` gets the content of the element, if there is one. It
+    /// gives the new content, or none to change nothing.
     ///
     /// # Errors
     /// A node cannot be locked, read or written, the collection is full, or `change` fails.
@@ -560,7 +509,7 @@ impl Elements {
             return Err(TxError::abandon("a collection has at most 4294967295 elements"));
         }
         self.has_changed = true;
-        if !(self.rules.is_small)(len, content) {
+        if !(self.rules.is_small)(&self.small, len, content) {
             self.flags |= IS_LARGE;
         }
         if self.tree.height == 0 && self.tree.root.len() + content.len() + 5 > PACKED_BYTES_MAX {
@@ -706,35 +655,4 @@ pub(super) enum Save {
     Put(Vec<u8>),
     /// The record is patched with the differences between its value and this one.
     Patch(Vec<u8>),
-}
-
-#[cfg(test)]
-mod tests {
-    use stillpoint_io::{Rng, SeededRng};
-
-    use super::*;
-
-    #[test]
-    fn the_changed_range_is_the_shortest() {
-        let rng = SeededRng::new(1);
-        for _ in 0..2_000 {
-            let old: Vec<u8> = (0..rng.below(150)).map(|_| rng.below(2) as u8).collect();
-            let mut new = old.clone();
-            for _ in 0..rng.below(3) {
-                if let Some(byte) = new.get_mut(rng.below(150) as usize) {
-                    *byte ^= 1;
-                }
-            }
-            new.extend(std::iter::repeat_n(1, rng.below(2) as usize * 40));
-            let most = old.len().min(new.len());
-            let from = (0..most).find(|&at| old[at] != new[at]).unwrap_or(most);
-            let is_same =
-                |behind: &usize| old[old.len() - 1 - behind] == new[new.len() - 1 - behind];
-            let same = (0..most - from).take_while(is_same).count();
-            assert_eq!(changed_range(&old, &new), from..new.len() - same, "{old:?} {new:?}");
-            let mut made = old.clone();
-            made.splice(from..old.len() - same, new[from..new.len() - same].iter().copied());
-            assert_eq!(made, new);
-        }
-    }
 }

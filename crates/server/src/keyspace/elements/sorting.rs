@@ -5,10 +5,8 @@ use std::ops::RangeInclusive;
 
 use stillpoint::KeyHasher;
 
-use super::{members, same_at_start};
-
-/// Bytes of a separator between contents, at least: those of a score.
-pub(super) const SEPARATOR_BYTES_MIN: usize = 8;
+use super::changes::same_at_start;
+use super::tags::{self, SCORE_BYTES, Score};
 
 /// Gives the name in a content.
 pub(super) type NameOf = fn(&[u8]) -> &[u8];
@@ -31,21 +29,21 @@ impl Hashes {
 
     /// The hashes that the name of an element may have. The first one orders the element.
     pub(super) fn of(&self, content: &[u8]) -> RangeInclusive<u64> {
-        if let Some(tag) = members::tag_in(content).filter(|_| self.are_tags) {
-            return members::hashes_of(tag);
+        if let Some(tag) = tags::tag_in(content).filter(|_| self.are_tags) {
+            return tags::hashes_of(tag);
         }
         let hash = self.of_name((self.name)(content));
-        if self.are_tags { members::hashes_of(members::tag(hash)) } else { hash..=hash }
+        if self.are_tags { tags::hashes_of(tags::tag(hash)) } else { hash..=hash }
     }
 
-    /// Whether an element is the sought one. `sought` is a name with its hash. In an index by tags it is a whole
-    /// element with the hash of its name.
+    /// Whether an element is the sought one. `sought` is a name with its hash. In an index by tags it
+    /// is a whole element with the hash of its name.
     pub(super) fn is_sought(&self, content: &[u8], (hash, sought): (u64, &[u8])) -> bool {
         if !self.are_tags {
             return (self.name)(content) == sought;
         }
-        match members::short_parts(content) {
-            Some((tag, score)) => members::tag(hash) == tag && sought.starts_with(&score),
+        match tags::short_parts(content) {
+            Some((tag, score)) => tags::tag(hash) == tag && sought.starts_with(&score),
             None => content == sought,
         }
     }
@@ -78,15 +76,12 @@ impl Sorting {
         match self {
             Self::Contents => {
                 let bytes = same_at_start(before, content).saturating_add(1);
-                Cow::Borrowed(&content[..bytes.max(SEPARATOR_BYTES_MIN).min(content.len())])
+                Cow::Borrowed(&content[..bytes.max(SCORE_BYTES).min(content.len())])
             }
             _ => self.place(content),
         }
     }
 }
-
-/// Bytes at the beginning of contents: the score of a sorted set's element.
-pub(super) type Score = [u8; SEPARATOR_BYTES_MIN];
 
 /// The score that a separator divides: elements of that score may be on both of its sides.
 pub(super) fn divided_score(separator: &[u8]) -> Option<&Score> {

@@ -18,11 +18,12 @@ use std::cmp::Ordering;
 use stillpoint::TxError;
 
 use self::halves::{End, Halves, halve_inner, halve_leaf};
-use super::changed_range;
+use super::changes::changed_range;
 use super::node::{
     BELOW_BYTES, Element, Entry, all_below, elements, entries, put_entry, set_below,
 };
-use super::sorting::{Score, Sorting, divided_score};
+use super::sorting::{Sorting, divided_score};
+use super::tags::Score;
 use crate::keyspace::encoding::put_string;
 
 /// Bytes of the only leaf of a small collection. A longer leaf becomes a tree.

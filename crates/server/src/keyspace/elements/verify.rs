@@ -6,10 +6,11 @@ use std::ops::RangeInclusive;
 use stillpoint::ValueRef;
 
 use super::bulk::Contents;
-use super::members::{index_elements, tag_in};
+use super::members::index_elements;
 use super::node::{elements, entries};
 use super::reclaim::GRAVE_HEAD;
-use super::sorting::{Score, divided_score};
+use super::sorting::divided_score;
+use super::tags::{Score, tag_in};
 use super::times::{time_of, timed};
 use super::{Elements, IS_TREE, NODE_KEY_BYTES};
 use crate::config::Db;

@@ -2,7 +2,8 @@
 
 use super::ENTRIES_MIN;
 use crate::keyspace::elements::node::{Element, all_below, elements, entries};
-use crate::keyspace::elements::sorting::{SEPARATOR_BYTES_MIN, Sorting};
+use crate::keyspace::elements::sorting::Sorting;
+use crate::keyspace::elements::tags::SCORE_BYTES;
 
 /// Two halves of a node, with the elements below each, and the separator of the second.
 pub(super) struct Halves {
@@ -65,15 +66,15 @@ pub(super) fn halve_leaf(leaf: &[u8], sorting: &Sorting, end: End) -> Option<Hal
     Some(Halves { left: part(0, cut), right: part(cut, all.len()), separator })
 }
 
-/// Where the elements of a leaf of `bytes` bytes, which are in order, are cut so that no score is divided: the
-/// place next to the middle, if one is in the middle half.
+/// Where the elements of a leaf of `bytes` bytes, which are in order, are cut between two scores. It
+/// is the place next to the middle, if there is one in the middle half.
 fn between_scores(all: &[(u64, Element<'_>)], bytes: usize) -> Option<usize> {
     let (mut before, mut best) = (0, None);
     for (at, pair) in (1..).zip(all.windows(2)) {
         let ((_, left), (_, right)) = (pair[0], pair[1]);
         before += left.end - left.at;
         let off = (2 * before).abs_diff(bytes);
-        let divides = right.content.starts_with(left.content.first_chunk::<SEPARATOR_BYTES_MIN>()?);
+        let divides = right.content.starts_with(left.content.first_chunk::<SCORE_BYTES>()?);
         if !divides && off <= bytes / 2 && best.is_none_or(|(least, _)| off < least) {
             best = Some((off, at));
         }

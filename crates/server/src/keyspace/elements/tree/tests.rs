@@ -7,8 +7,8 @@ use stillpoint::KeyHasher;
 use stillpoint_io::{Rng, SeededRng};
 
 use super::*;
+use crate::keyspace::elements::changes::{changed_range, removed_ranges};
 use crate::keyspace::elements::sorting::Hashes;
-use crate::keyspace::elements::{changed_range, removed_ranges};
 
 /// Nodes in a map.
 #[derive(Default)]
