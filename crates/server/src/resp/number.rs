@@ -37,7 +37,7 @@ pub fn parse_u64(text: &[u8]) -> Option<u64> {
 /// Reads a floating-point number as Redis does: decimal or hexadecimal, with an exponent or not, or
 /// `inf`. NaN is refused, and so is what 64 bits round to infinity or to zero.
 pub fn parse_f64(text: &[u8]) -> Option<f64> {
-    if text.first().is_none_or(u8::is_ascii_whitespace) || text.len() > 256 {
+    if text.first().is_none_or(u8::is_ascii_whitespace) {
         return None;
     }
     let (number, end) = float_prefix(text)?;
@@ -256,6 +256,15 @@ mod tests {
             assert_eq!(out, value.to_string().as_bytes());
             assert_eq!(parse_i64(&out), Some(value));
         }
+    }
+
+    #[test]
+    fn floats_may_have_many_digits() {
+        let most = format!("{}.{}", f64::MAX, "0".repeat(200));
+        assert!(most.len() > 500);
+        assert_eq!(parse_f64(most.as_bytes()), Some(f64::MAX));
+        assert_eq!(parse_f64(format!("1{most}").as_bytes()), None);
+        assert_eq!(parse_f64(format!("0.{}1", "0".repeat(300)).as_bytes()), Some(1e-301));
     }
 
     #[test]
