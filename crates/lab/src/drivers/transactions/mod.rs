@@ -97,8 +97,8 @@ impl Capture {
         self.to_s - self.from_s
     }
 
-    /// Seconds in which records were captured. The request, the last writes and the publication come on top of
-    /// them in [`seconds`](Self::seconds), which stand for them where the engine does not tell them.
+    /// Seconds in which records were captured. The request, the last writes and the publication are left out.
+    /// Where the engine does not tell these seconds, the whole [`seconds`](Self::seconds) stand for them.
     pub(crate) fn captured_s(&self) -> f64 {
         if self.scan_s > 0.0 { self.scan_s } else { self.seconds() }
     }
