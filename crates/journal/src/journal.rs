@@ -246,18 +246,14 @@ pub trait Journal: Send + Sync + fmt::Debug {
     /// abort. Otherwise as `append`.
     fn admit(&self, log: u8) -> Result<(), JournalError>;
 
-    /// As [`append`](Journal::append), and sets room aside in the log for later records. Their bodies have at
-    /// most so many bytes each, and no other record takes that room. An operation does so for its undo.
+    /// Sets room aside in the log for a later record whose body has at most this many bytes. No
+    /// other record takes that room. A caller does so for the undo of an operation before it
+    /// appends the operation.
     ///
     /// # Errors
-    /// Nothing was set aside. [`JournalError::Encode`]: such a record does not fit in a segment. Otherwise
-    /// those of `append`.
-    fn append_setting_aside(
-        &self,
-        log: u8,
-        entry: &Entry<'_>,
-        bodies: &[u64],
-    ) -> Result<Stamp, JournalError>;
+    /// [`JournalError::NoRoom`]: nothing was set aside; [`admit`](Journal::admit) makes room.
+    /// [`JournalError::Encode`]: such a record does not fit in a segment. Otherwise as `append`.
+    fn set_aside(&self, log: u8, body_bytes: u64) -> Result<(), JournalError>;
 
     /// As [`append`](Journal::append), in room that was set aside for a body of this many bytes. The
     /// room is given back. Lack of room is never a reason to refuse the record.

@@ -148,17 +148,7 @@ impl Log {
         entry: &Entry<'_>,
         background: &Background<'_>,
     ) -> Result<Stamp, JournalError> {
-        self.append_by(&[], background, |state| state.append(entry, &self.shared.closing))
-    }
-
-    /// As [`append`](Self::append), and sets room aside for records whose bodies have at most so many bytes.
-    pub(crate) fn append_setting_aside(
-        &self,
-        entry: &Entry<'_>,
-        bodies: &[u64],
-        background: &Background<'_>,
-    ) -> Result<Stamp, JournalError> {
-        self.append_by(bodies, background, |state| state.append(entry, &self.shared.closing))
+        self.append_by(background, |state| state.append(entry, &self.shared.closing))
     }
 
     /// As [`append`](Self::append), with a body that was encoded before.
@@ -168,45 +158,16 @@ impl Log {
         body: &mut Vec<u8>,
         background: &Background<'_>,
     ) -> Result<Stamp, JournalError> {
-        let closing = &self.shared.closing;
-        self.append_by(&[], background, |state| state.append_buffer(entry, body, closing))
+        self.append_by(background, |state| state.append_buffer(entry, body, &self.shared.closing))
     }
 
-    /// Appends a record, and sets room aside for later ones first.
     #[inline]
     fn append_by(
         &self,
-        bodies: &[u64],
-        background: &Background<'_>,
-        append: impl FnMut(&mut Appender) -> Result<u64, Obstacle>,
-    ) -> Result<Stamp, JournalError> {
-        let mut state = self.append.lock();
-        for (at, &body_bytes) in bodies.iter().enumerate() {
-            let set_aside = self.set_aside(&mut state, body_bytes);
-            set_aside.inspect_err(|_| self.unpin_all(&mut state, &bodies[..at]))?;
-        }
-        let appended = self.append_to(&mut state, background, append);
-        let (gsn, full) = appended.inspect_err(|_| self.unpin_all(&mut state, bodies))?;
-        let first = full && state.begins_use();
-        drop(state);
-        if full {
-            (background.batch_full)();
-        }
-        if first {
-            self.stock.begin_use();
-            (background.segment_taken)();
-        }
-        Ok(Stamp::new(gsn, self.id))
-    }
-
-    /// Appends a record. Returns its gsn, and whether a batch is full.
-    #[inline]
-    fn append_to(
-        &self,
-        state: &mut Appender,
         background: &Background<'_>,
         mut append: impl FnMut(&mut Appender) -> Result<u64, Obstacle>,
-    ) -> Result<(u64, bool), JournalError> {
+    ) -> Result<Stamp, JournalError> {
+        let mut state = self.append.lock();
         loop {
             if let Some(refused) = &state.refused {
                 return Err(refused.clone());
@@ -217,12 +178,26 @@ impl Log {
                 return Err(JournalError::NoRoom { log: self.id });
             }
             let batch = state.next_number;
-            match append(state) {
-                Ok(gsn) => return Ok((gsn, state.next_number != batch)),
+            match append(&mut state) {
+                Ok(gsn) => {
+                    let full = state.next_number != batch;
+                    let first = full && state.begins_use();
+                    drop(state);
+                    if full {
+                        (background.batch_full)();
+                    }
+                    if first {
+                        self.stock.begin_use();
+                        (background.segment_taken)();
+                    }
+                    return Ok(Stamp::new(gsn, self.id));
+                }
                 Err(Obstacle::Error(error)) => return Err(error),
-                Err(Obstacle::Segment(_)) if state.aside.kept_back() > 0 => self.pin_all(state)?,
+                Err(Obstacle::Segment(_)) if state.aside.kept_back() > 0 => {
+                    self.pin_all(&mut state)?;
+                }
                 Err(Obstacle::Segment(bytes)) => {
-                    self.next_segment(state, bytes, Taker::Any, background)?
+                    self.next_segment(&mut state, bytes, Taker::Any, background)?
                 }
             }
         }
@@ -245,7 +220,8 @@ impl Log {
     }
 
     /// Sets room aside for a record whose body has at most this many bytes.
-    fn set_aside(&self, state: &mut Appender, body_bytes: u64) -> Result<(), JournalError> {
+    pub(crate) fn set_aside(&self, body_bytes: u64) -> Result<(), JournalError> {
+        let mut state = self.append.lock();
         if let Some(refused) = &state.refused {
             return Err(refused.clone());
         }
@@ -296,11 +272,6 @@ impl Log {
     pub(crate) fn give_back(&self, bodies: &mut dyn Iterator<Item = u64>) {
         let mut state = self.append.lock();
         bodies.for_each(|body_bytes| self.unpin_after(&mut state, body_bytes));
-    }
-
-    #[cold]
-    fn unpin_all(&self, state: &mut Appender, bodies: &[u64]) {
-        bodies.iter().for_each(|&body_bytes| self.unpin_after(state, body_bytes));
     }
 
     fn unpin_after(&self, state: &mut Appender, body_bytes: u64) {
@@ -373,7 +344,7 @@ impl Log {
         provided
     }
 
-    /// Prepares the segments that a refused append has asked for, for what it sets aside.
+    /// Prepares the segments that a refused call of [`set_aside`](Self::set_aside) has asked for.
     #[cold]
     fn provide_spares(&self) -> Result<(), JournalError> {
         let _one = self.providing.lock();

@@ -288,21 +288,35 @@ impl Operations {
         }
     }
 
+    /// Sets room aside for the undo of an operation, and for the abort if it is the first one.
+    fn set_aside(&self, undo: &[u8]) -> Result<(), JournalError> {
+        self.journal.set_aside(self.log, undo_bytes(undo.len()))?;
+        if self.first.is_some() {
+            return Ok(());
+        }
+        let aside = self.journal.set_aside(self.log, LoggedEnd::ABORT_BYTES);
+        aside.inspect_err(|_| {
+            self.journal.give_back(self.log, &mut std::iter::once(undo_bytes(undo.len())));
+        })
+    }
+
+    /// Gives the room back that was set aside for an operation which the log refused.
+    fn give_back(&self, undo: &[u8]) {
+        let abort = self.first.is_none().then_some(LoggedEnd::ABORT_BYTES);
+        let mut all = std::iter::once(undo_bytes(undo.len())).chain(abort);
+        self.journal.give_back(self.log, &mut all);
+    }
+
     /// Gives all room of the transaction back, which has committed.
     fn give_back_all(&self) {
         let mut all = self.done.undo_bytes().chain([LoggedEnd::ABORT_BYTES]);
         self.journal.give_back(self.log, &mut all);
     }
 
-    /// Appends an operation, and sets room aside for its undo. The first one of a transaction sets room aside
-    /// for the abort, too, and the transaction is open from there on.
-    fn append_operation(&self, entry: &Entry<'_>, undo: &[u8]) -> Result<Stamp, JournalError> {
-        let bodies = [undo_bytes(undo.len()), LoggedEnd::ABORT_BYTES];
-        let append = |bodies| self.journal.append_setting_aside(self.log, entry, bodies);
-        match self.first {
-            Some(_) => append(&bodies[..1]),
-            None => self.open.begin(self.log, || append(&bodies)),
-        }
+    /// Appends an entry: the first one of a transaction, which is open from there on, or a later one.
+    fn append_entry(&self, entry: &Entry<'_>) -> Result<Stamp, JournalError> {
+        let append = || self.journal.append(self.log, entry);
+        if self.first.is_some() { append() } else { self.open.begin(self.log, append) }
     }
 
     /// Why the store has failed, if an undo could not be logged.
@@ -357,9 +371,10 @@ impl OperationLog for Operations {
             self.open
                 .admit(self.first, logged_bytes)
                 .inspect_err(|&why| self.pinned = Some(why))?;
+            self.set_aside(undo).map_err(refused)?;
         }
         let appended = match undoes {
-            None => self.append_operation(&entry, undo),
+            None => self.append_entry(&entry).inspect_err(|_| self.give_back(undo)),
             Some(_) => self.append_undo(&entry, self.undoing_bytes),
         };
         let stamp = match appended {

@@ -126,7 +126,7 @@ pub(crate) struct Appender {
     pub(crate) wanted_bytes: u64,
     /// Room that is set aside for undos and aborts.
     pub(super) aside: Aside,
-    /// Number of prepared segments that a refused append needs for what it sets aside. 0 for none.
+    /// Number of prepared segments that a refused call of `set_aside` needs. 0 for none.
     pub(crate) wanted_spares: usize,
     /// Whether a batch has been placed.
     in_use: bool,

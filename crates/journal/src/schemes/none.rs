@@ -39,13 +39,8 @@ impl Journal for NoJournal {
         Ok(())
     }
 
-    fn append_setting_aside(
-        &self,
-        log: u8,
-        entry: &Entry<'_>,
-        _: &[u64],
-    ) -> Result<Stamp, JournalError> {
-        self.append(log, entry)
+    fn set_aside(&self, _log: u8, _body_bytes: u64) -> Result<(), JournalError> {
+        Ok(())
     }
 
     fn append_buffer(

@@ -266,18 +266,8 @@ impl Journal for Redo {
         core.log(log)?.append_buffer(entry, body, &background)
     }
 
-    fn append_setting_aside(
-        &self,
-        log: u8,
-        entry: &Entry<'_>,
-        bodies: &[u64],
-    ) -> Result<Stamp, JournalError> {
-        let core = &*self.core;
-        let background = Background {
-            batch_full: &|| core.flusher.work(),
-            segment_taken: &|| core.preparer.work(),
-        };
-        core.log(log)?.append_setting_aside(entry, bodies, &background)
+    fn set_aside(&self, log: u8, body_bytes: u64) -> Result<(), JournalError> {
+        self.core.log(log)?.set_aside(body_bytes)
     }
 
     fn append_aside(

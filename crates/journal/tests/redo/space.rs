@@ -52,45 +52,6 @@ fn what_holds_nothing_leaves_a_small_disk_free() {
     }
 }
 
-/// An entry that sets room aside and is refused leaves all room to others. What an accepted one has set aside is
-/// there on a full disk.
-#[test]
-fn a_refused_entry_sets_no_room_aside() {
-    let body = |to: &mut Vec<u8>| WritesEncoder::new(to).put(1, 0, b"key", 0, &[7; 3000]);
-    let entry = Entry { kind: RecordKind::Writes, epoch: 1, touched: &[], body: &body };
-    let fills = |bodies: &[u64], refused: &[u64]| {
-        let disk = SimDisk::new(1);
-        let journal = open_with(&disk, &small(1, 0, 1)).expect("opens");
-        disk.set_capacity(Some(disk.used_bytes() + (100 << 10)));
-        for _ in 0..20 * refused.len() {
-            let why = journal.append_setting_aside(0, &entry, refused);
-            assert!(matches!(why, Err(JournalError::Encode { .. })), "{why:?}");
-        }
-        let mut appended = 0;
-        loop {
-            match journal.append_setting_aside(0, &entry, bodies) {
-                Ok(_) => appended += 1,
-                Err(JournalError::NoRoom { .. }) if journal.admit(0).is_ok() => {}
-                Err(JournalError::NoRoom { .. }) => break,
-                Err(error) => panic!("{error}"),
-            }
-            journal.flush(0).expect("flushes");
-        }
-        for &body_bytes in bodies.iter().cycle().take(appended * bodies.len()) {
-            let body = |to: &mut Vec<u8>| WritesEncoder::new(to).put(1, 0, b"key", 0, b"");
-            let undo = Entry { kind: RecordKind::Writes, epoch: 1, touched: &[], body: &body };
-            journal.append_aside(0, &undo, body_bytes).expect("it was set aside");
-            journal.flush(0).expect("flushes");
-        }
-        appended
-    };
-    let all = fills(&[], &[]);
-    assert!(all > 20, "{all} entries");
-    assert_eq!(fills(&[], &[100, 1 << 20]), all, "refused entries have left room aside");
-    let with_room = fills(&[100, 50], &[]);
-    assert!((1..all).contains(&with_room), "{with_room} of {all}");
-}
-
 #[test]
 fn logs_that_take_nothing_have_no_segments_ahead() {
     let disk = SimDisk::new(1);
