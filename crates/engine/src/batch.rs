@@ -106,8 +106,7 @@ impl<B: Batch + ?Sized> stillpoint_store::Batch for InMemory<'_, B> {
     }
     #[inline]
     fn run(&mut self, index: usize, tx: &mut stillpoint_store::Tx<'_>) -> Result<(), TxError> {
-        let tx = &mut Tx::new(tx.reborrow());
-        self.runner.run(self.batch, index, tx)
+        self.runner.run(self.batch, index, &mut Tx::in_memory(tx.reborrow()))
     }
     #[inline]
     fn ended(&mut self, index: usize, result: Result<Option<Stamp>, TxError>) {

@@ -660,10 +660,7 @@ pub(crate) fn run_in_background(shared: &Arc<Shared>) {
         if std::mem::take(&mut checkpoints.state.lock().was_released) {
             held::remove_released(shared);
         }
-        shared.open.set_limit(checkpoints.policy().log_limit_bytes);
-        if shared.kinds.have_tables() {
-            shared.open.end_oldest_in_time();
-        }
+        shared.watch_log();
         let may_take = takes_any(shared) && may_take_now(shared) && shared.health().is_ok();
         if may_take && checkpoints.is_due(shared) {
             // The status holds the error for the operator.
@@ -679,7 +676,8 @@ pub(crate) fn run_in_background(shared: &Arc<Shared>) {
             checkpoints.changed.wait_for(&mut state, TICK);
         }
     }
-    // A caller that waits for a requested checkpoint must not wait for ever.
+    // Nobody frees the logs, or takes a requested checkpoint, for those who wait.
+    shared.journal.set_limit(u64::MAX);
     shared.checkpoints.state.lock().requested = false;
 }
 

@@ -34,7 +34,10 @@ pub struct Config {
     pub checkpoint: String,
     /// Time from one checkpoint to the next, if anything was committed since. `None` means never.
     pub checkpoint_every: Option<Duration>,
-    /// A checkpoint begins once recovery would read this number of bytes of the log.
+    /// A checkpoint begins once recovery would read this number of bytes of the log. With tables of other
+    /// kinds than memory it begins at half of them, and the log has never more than 1.05 times as many.
+    /// Whoever writes then waits, and gets [`TxError::LogFull`](crate::TxError::LogFull) after ten seconds
+    /// or [`lock_timeout`](Self::lock_timeout).
     pub log_limit_bytes: u64,
     /// Most bytes per second that a checkpoint writes. `None` means as fast as the disk.
     pub checkpoint_pace: Option<u64>,

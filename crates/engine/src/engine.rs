@@ -15,7 +15,7 @@ use crate::checkpoints::{CheckpointCounts, Wish};
 use crate::config::{CheckpointPolicy, Config};
 use crate::error::Error;
 use crate::guards::Inside;
-use crate::kinds::{Operations, Parts};
+use crate::kinds::{Lack, Operations, Parts};
 use crate::log::{CommitCounter, SessionLog};
 use crate::named;
 use crate::session::Session;
@@ -126,6 +126,7 @@ impl Engine {
                 pool.provide(|| shared.stopping.load(Acquire));
             })?);
         }
+        self.shared.heed_log_limit();
         threads.push(watched(&self.shared, "checkpoint", |shared| {
             // A checkpoint gets the CPU time that transactions leave, and a little more.
             stillpoint_io::go_behind();
@@ -175,11 +176,12 @@ impl Engine {
         // Relaxed: spreads sessions over logs.
         let log = (shared.next_log.fetch_add(1, Relaxed) % shared.config.logs) as u8;
         let commits = shared.commits.lock().add();
+        let lack = Arc::<Lack>::default();
         let parts = (!shared.kinds.is_empty()).then(|| {
             let (journal, open) = (shared.journal.clone(), shared.open.clone());
-            let operations = Operations::new(journal, log, commits.clone(), open);
+            let operations = Operations::new(journal, log, commits.clone(), (open, lack.clone()));
             let limits = shared.wait_limits();
-            Parts::new(shared.kinds.clone(), shared.store.clone(), operations, limits)
+            Box::new(Parts::new(shared.kinds.clone(), shared.store.clone(), operations, limits))
         });
         let commit_log: Box<dyn CommitLog> = if shared.records_commits {
             Box::new(SessionLog {
@@ -189,6 +191,8 @@ impl Engine {
                 wants_dependencies: shared.acknowledges_closed,
                 overwritten: shared.overwritten.clone(),
                 ahead: Vec::new(),
+                open: shared.open.clone(),
+                lack,
             })
         } else {
             Box::new(CountingLog { log: NoLog::above(shared.floor), commits })
@@ -419,7 +423,9 @@ impl Engine {
         &self,
         change: impl FnOnce(&mut CheckpointPolicy),
     ) -> Result<(), Error> {
-        self.shared.checkpoints.change_policy(change)
+        self.shared.checkpoints.change_policy(change)?;
+        self.shared.heed_log_limit();
+        Ok(())
     }
 
     /// The health of the store. An error says why nothing may be acknowledged any more.

@@ -14,8 +14,10 @@ use stillpoint_store::{
 use stillpoint_sync::CachePadded;
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use stillpoint_sync::{mutant, planted};
+use stillpoint_txn::LogFull;
 
 use crate::call::CALL_ALONE;
+use crate::kinds::{Lack, OpenTransactions};
 use crate::undone::Overwritten;
 
 /// Commits of one session.
@@ -67,6 +69,10 @@ pub(crate) struct SessionLog {
     pub(crate) overwritten: Option<Arc<Overwritten>>,
     /// The writes of a long commit that were encoded ahead, behind [`BODY_ROOM`] bytes. Else empty.
     pub(crate) ahead: Vec<u8>,
+    /// Those who wait at the limit of the logs.
+    pub(crate) open: Arc<OpenTransactions>,
+    /// What an append lacked at that limit.
+    pub(crate) lack: Arc<Lack>,
 }
 
 /// Bytes of overwritten values that a commit may log without counting them.
@@ -160,12 +166,19 @@ impl CommitLog for SessionLog {
             let entry = Entry { kind: RecordKind::Command, epoch, touched, body };
             self.journal.append(self.log, &entry)
         };
-        let stamp = stamp.map_err(refused)?;
+        let stamp = match stamp {
+            Err(JournalError::AtLimit { bytes, .. }) => {
+                self.lack.note(bytes, None);
+                return Err(LogRefused::NoRoom);
+            }
+            stamp => stamp.map_err(refused)?,
+        };
         self.count();
         Ok(stamp)
     }
 
     fn wait_for_room(&mut self) -> Result<(), LogRefused> {
+        self.open.wait_for(&self.lack)?;
         self.journal.admit(self.log).map_err(refused)
     }
 
@@ -199,6 +212,7 @@ impl CommitLog for SessionLog {
 pub(crate) fn refused(error: JournalError) -> LogRefused {
     match error {
         JournalError::NoRoom { .. } => LogRefused::NoRoom,
+        JournalError::AtLimit { limit, .. } => LogFull { limit, waited_ms: 0 }.into(),
         error => LogRefused::Refused(Box::new(error)),
     }
 }

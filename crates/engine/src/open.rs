@@ -62,8 +62,7 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     let journal = open_journal(&config, (&disk, &kinds), &plan, &ends)?;
     let logs = (if records_commits { config.logs as u8 } else { 0 }, logs_calls_alone);
     let catalog = begin_incarnation(&disk, &plan, (wanted.tables, logs, scheme_row.name), &ends)?;
-    let open =
-        Arc::new(OpenTransactions::new(journal.clone(), config.logs, config.log_limit_bytes));
+    let open = Arc::new(OpenTransactions::new(journal.clone(), &config));
     kind_replay.undo_losers(&journal, &open, store.driver().now().epoch())?;
     Ok(failing_with_pages(Shared {
         kinds,

@@ -2,7 +2,6 @@
 
 mod durability;
 
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use stillpoint_format::Stamp;
@@ -20,7 +19,7 @@ use crate::emptying::empty;
 use crate::error::Error;
 use crate::guards::{Inside, Seat, SessionWorker, patience};
 use crate::inputs::Inputs;
-use crate::kinds::{self, Absent, Parts};
+use crate::kinds::{self, Absent, MustNotWait, Parts};
 use crate::procedure::PreparedCall;
 use crate::serials::Serials;
 use crate::shared::Shared;
@@ -39,7 +38,7 @@ pub struct Session {
     pub(crate) shared: Arc<Shared>,
     pub(crate) worker: SessionWorker,
     /// The parts of other kinds of tables in the session's transactions, if there are such kinds.
-    parts: Option<Parts>,
+    parts: Option<Box<Parts>>,
     /// A buffer for the calls of transactions, if the log names them.
     call: Option<Call>,
     /// The inputs of the transaction that runs, if its keys are declared.
@@ -58,7 +57,7 @@ impl Session {
     pub(crate) fn new(
         shared: Arc<Shared>,
         worker: Worker,
-        parts: Option<Parts>,
+        parts: Option<Box<Parts>>,
         log: u8,
         seat: Seat,
     ) -> Self {
@@ -116,7 +115,7 @@ impl Session {
         };
         let result = match parts {
             None => worker.run_until_ended(|open| {
-                let result = signed(&mut Tx::new(open.tx()))?;
+                let result = signed(&mut Tx::in_memory(open.tx()))?;
                 open.commit()?;
                 Ok(result)
             }),
@@ -167,15 +166,16 @@ impl Session {
     }
 
     /// Gives worker and parts to a transaction that stays open.
-    pub(crate) fn lend_worker(&mut self) -> (SessionWorker, Option<Parts>) {
+    pub(crate) fn lend_worker(&mut self) -> (SessionWorker, Option<Box<Parts>>) {
         (std::mem::replace(&mut self.worker, SessionWorker::lent()), self.parts.take())
     }
 
     /// Takes worker and parts back from a transaction that stayed open and has ended.
-    pub(crate) fn take_back(&mut self, worker: SessionWorker, parts: Option<Parts>) {
+    pub(crate) fn take_back(&mut self, worker: SessionWorker, parts: Option<Box<Parts>>) {
         (self.worker, self.parts) = (worker, parts);
         if let Some(parts) = &mut self.parts {
             (parts.bytes_max, parts.stays_open) = (None, false);
+            parts.operations.resting = None;
             parts.give_dependencies(&mut self.worker);
         }
         self.note_failure();
@@ -213,8 +213,8 @@ impl Session {
 
     #[inline]
     fn run_admitted<B: Batch + ?Sized>(&mut self, batch: &mut B) {
-        let runner = runner_of(&mut self.call, &mut self.inputs, &mut self.serials, &self.shared);
-        run_batch(&mut self.worker, &mut self.parts, runner, batch);
+        let Self { call, inputs, serials, shared, worker, parts, .. } = self;
+        run_batch(worker, parts, runner_of(call, inputs, serials, shared), batch);
         self.note_failure();
         self.cut_if_due();
     }
@@ -232,8 +232,8 @@ impl Session {
     /// [served and loaded](crate::Config::serve_while_loading), see
     /// [`leave_unloaded`](Self::leave_unloaded).
     pub fn execute_here<B: Batch + ?Sized>(&mut self, batch: &mut B, from: usize) -> Executed {
-        let inside = Inside::batch("execute_here");
-        let refused = inside.and_then(|inside| self.admit().map(|()| inside));
+        let refused =
+            Inside::batch("execute_here").and_then(|inside| self.admit().map(|()| inside));
         let _inside = match refused {
             Ok(inside) => inside,
             Err(refused) => {
@@ -546,7 +546,7 @@ impl Session {
     /// Fails the store if an undo could not be logged.
     #[inline]
     fn note_failure(&mut self) {
-        if let Some(reason) = self.parts.as_mut().and_then(Parts::take_failure) {
+        if let Some(reason) = self.parts.as_deref_mut().and_then(Parts::take_failure) {
             self.shared.fail(reason);
         }
     }
@@ -675,7 +675,7 @@ fn runner_of<'s>(
 #[inline]
 fn run_batch<B: Batch + ?Sized>(
     worker: &mut Worker,
-    parts: &mut Option<Parts>,
+    parts: &mut Option<Box<Parts>>,
     runner: Runner<'_>,
     batch: &mut B,
 ) {
@@ -711,37 +711,6 @@ pub enum Executed {
         /// The arrivals that the caller can wait for.
         arrivals: Vec<Arc<dyn Arrival>>,
     },
-}
-
-/// Guard of a call whose transactions must not wait for keys that are not in memory. A panic ends
-/// the guard, too.
-struct MustNotWait<'p>(&'p mut Parts);
-
-impl<'p> MustNotWait<'p> {
-    fn begin(parts: &'p mut Parts) -> Self {
-        parts.must_not_wait = true;
-        Self(parts)
-    }
-}
-
-impl Deref for MustNotWait<'_> {
-    type Target = Parts;
-
-    fn deref(&self) -> &Parts {
-        self.0
-    }
-}
-
-impl DerefMut for MustNotWait<'_> {
-    fn deref_mut(&mut self) -> &mut Parts {
-        self.0
-    }
-}
-
-impl Drop for MustNotWait<'_> {
-    fn drop(&mut self) {
-        self.0.must_not_wait = false;
-    }
 }
 
 /// The transactions of a batch, from a given number on.

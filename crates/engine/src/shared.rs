@@ -10,7 +10,7 @@ use stillpoint_io::{Disk, DiskError, OwnedDisk, ThreadError};
 use stillpoint_journal::{Journal, JournalError};
 use stillpoint_recovery::RecoverySummary;
 use stillpoint_store::{Checkpointer, Store};
-use stillpoint_sync::atomic::{AtomicBool, AtomicUsize};
+use stillpoint_sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use stillpoint_sync::{mutant, planted};
 
 use crate::catalog::Catalog;
@@ -84,6 +84,26 @@ impl Shared {
             return self.journal.admit(log).map_err(|error| self.note_failure(error));
         }
         Ok(())
+    }
+
+    /// Makes the journal keep to the limit of the log, if the thread of checkpoints can free all of it. Tables in
+    /// memory alone have no such limit: their log grows until the checkpoint under way has ended.
+    pub(crate) fn heed_log_limit(&self) {
+        let limit = self.checkpoints.policy().log_limit_bytes;
+        self.open.set_limit(limit);
+        // Relaxed: the thread takes the limit back at its end.
+        let is_served = self.config.environment.background && !self.stopping.load(Relaxed);
+        let has_kinds = self.kinds.have_tables() && self.scheme.is_some();
+        let is_kept = is_served && has_kinds && self.load.is_done();
+        self.journal.set_limit(if is_kept { limit } else { u64::MAX });
+    }
+
+    /// Heeds the limit of the log, and ends the transactions that keep too much of it.
+    pub(crate) fn watch_log(&self) {
+        self.heed_log_limit();
+        if self.kinds.have_tables() {
+            self.open.end_oldest_in_time();
+        }
     }
 
     /// Changes the MANIFEST durably. If the MANIFEST on disk is in doubt afterwards, the store has

@@ -79,6 +79,7 @@ impl Engine {
             shared.kinds.add_table(entry, &*shared.disk)?;
         }
         published.committed();
+        shared.heed_log_limit();
         Ok(ids)
     }
 
@@ -247,6 +248,7 @@ impl Engine {
             shared.publish(|manifest| manifest.tables.retain(|table| table.id != id.0))?;
         }
         published.committed();
+        shared.heed_log_limit();
         added.map(|()| id)
     }
 

@@ -1,5 +1,6 @@
 //! A transaction as an object that stays open across calls.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use stillpoint_format::LogGsn;
@@ -7,7 +8,7 @@ use stillpoint_store::TxError;
 
 use crate::error::Error;
 use crate::guards::{Inside, OpenOnThread, SessionWorker};
-use crate::kinds::{self, Parts, Savepoint};
+use crate::kinds::{self, PartsInUse, PartsOf, Resting, Savepoint};
 use crate::session::Session;
 use crate::tx::Tx;
 
@@ -26,6 +27,11 @@ use crate::tx::Tx;
 /// locks of this transaction. So such a wait takes a sixth of a second at most, and then ends with
 /// [`WaitsForItself`](stillpoint_store::TxError::WaitsForItself). The same holds for this
 /// transaction while the thread has another open one.
+///
+/// An open transaction that has changed tables of other kinds keeps the log from its first record on. If it
+/// is the oldest one, and keeps too much of [`Config::log_limit_bytes`](crate::Config::log_limit_bytes), the
+/// engine rolls it back, also while nobody uses it. Its next call ends with
+/// [`PinsLog`](stillpoint_store::TxError::PinsLog).
 ///
 /// ```
 /// # let directory = tempfile::tempdir()?;
@@ -55,7 +61,7 @@ pub struct Transaction<'s> {
     /// end, so a leaked transaction leaves a session that cannot be used.
     worker: SessionWorker,
     /// The parts of other kinds of tables, if there are such kinds.
-    parts: Option<Parts>,
+    parts: Option<Arc<Resting>>,
     thread: OpenOnThread,
     begun_ns: u64,
 }
@@ -72,12 +78,15 @@ impl<'s> Transaction<'s> {
     pub(crate) fn begin(session: &'s mut Session) -> Result<Self, Error> {
         let (mut worker, parts) = session.lend_worker();
         worker.begin();
+        let parts = parts.map(|parts| Arc::new(Resting::new(parts)));
         let begun_ns = session.shared.config.environment.clock.monotonic_ns();
         let bytes_max = session.shared.config.transaction_bytes_max;
         let mut begun = Self { session, worker, parts, thread: OpenOnThread::new(), begun_ns };
-        if let Some(parts) = &mut begun.parts {
+        if let Some(resting) = &begun.parts {
+            let mut parts = resting.take();
             parts.forget_keys();
             (parts.bytes_max, parts.stays_open) = (bytes_max, true);
+            parts.operations.resting = Some(Arc::downgrade(resting));
             // The drop gives the worker back.
             parts.begin(&begun.worker.open())?;
         }
@@ -91,9 +100,21 @@ impl<'s> Transaction<'s> {
     /// [`Error::InsideTransaction`] from inside a transaction with declared keys. A flush of
     /// tables might wait for that transaction, and the open transaction for the flush.
     /// [`TooOld`](stillpoint_store::TxError::TooOld) beyond the age that the settings allow.
+    /// [`PinsLog`](stillpoint_store::TxError::PinsLog) if it kept too much of the log and is rolled back.
+    ///
+    /// # Panics
+    /// If an earlier view of the transaction was leaked, by [`std::mem::forget`] for example.
     pub fn tx(&mut self) -> Result<Tx<'_>, Error> {
         self.admit_use()?;
-        Ok(view(&mut self.worker, &mut self.parts))
+        let parts = usable(&self.parts)?;
+        let open = self.worker.open();
+        Ok(match parts {
+            None => Tx::new(open.into_tx()),
+            Some(mut parts) => {
+                parts.patience = open.patience();
+                Tx::on_all(open.into_tx(), PartsOf::Open(parts))
+            }
+        })
     }
 
     fn admit_use(&mut self) -> Result<(), Error> {
@@ -152,7 +173,7 @@ impl<'s> Transaction<'s> {
     /// ```
     pub fn savepoint(&mut self) -> Result<Savepoint, Error> {
         self.admit_use()?;
-        let parts = self.parts.as_mut().ok_or(TxError::NoSavepoints("memory"))?;
+        let mut parts = usable(&self.parts)?.ok_or(TxError::NoSavepoints("memory"))?;
         Ok(parts.savepoint())
     }
 
@@ -165,7 +186,7 @@ impl<'s> Transaction<'s> {
     /// another kind than [`Siren`](crate::Kind::Siren): then nothing is taken back.
     pub fn roll_back_to(&mut self, savepoint: Savepoint) -> Result<(), Error> {
         self.admit_use()?;
-        let parts = self.parts.as_mut().ok_or(TxError::UnknownSavepoint)?;
+        let mut parts = usable(&self.parts)?.ok_or(TxError::UnknownSavepoint)?;
         Ok(parts.roll_back_to(savepoint)?)
     }
 
@@ -173,7 +194,7 @@ impl<'s> Transaction<'s> {
     /// transactions name it. `None` until the transaction changes a table in place. Writes to
     /// memory are logged at the commit.
     pub fn first_record(&self) -> Option<(u8, u64)> {
-        let first = self.parts.as_ref()?.operations.first_record();
+        let first = self.parts.as_ref()?.look(|parts| parts.operations.first_record());
         first.map(|LogGsn { log, gsn }| (log, gsn))
     }
 
@@ -190,13 +211,22 @@ impl<'s> Transaction<'s> {
         Inside::refuse_in_batch("the commit of an open transaction")?;
         self.check_age()?;
         self.session.refuse_commits()?;
-        let signed = self.session.serials.sign(&mut view(&mut self.worker, &mut self.parts));
-        let committed = match (signed, &mut self.parts) {
-            (Ok(()), None) => self.worker.open().commit(),
-            (Ok(()), Some(parts)) => kinds::commit_or_roll_back(&mut self.worker.open(), parts),
-            (Err(refused), parts) => {
-                parts.iter_mut().for_each(Parts::roll_back);
-                Err(refused)
+        let Self { session, worker, parts, .. } = &mut self;
+        let committed = match usable(parts)? {
+            None => {
+                let signed = session.serials.sign(&mut Tx::new(worker.open().into_tx()));
+                signed.and_then(|()| worker.open().commit())
+            }
+            Some(mut parts) => {
+                let open = worker.open();
+                parts.patience = open.patience();
+                let signed =
+                    session.serials.sign(&mut Tx::on_all(open.into_tx(), PartsOf::Run(&mut parts)));
+                let committed = signed
+                    .and_then(|()| kinds::commit_or_roll_back(&mut worker.open(), &mut parts));
+                // A transaction that could not be signed is still open.
+                parts.roll_back();
+                committed
             }
         };
         let ended = self.worker.end(committed);
@@ -213,24 +243,27 @@ impl<'s> Transaction<'s> {
 
     /// Gives the worker back to the session. The transaction has ended.
     fn give_back(&mut self) -> &mut Session {
-        if let Some(parts) = &mut self.parts {
-            parts.bytes_max = None;
-        }
         let worker = std::mem::replace(&mut self.worker, SessionWorker::lent());
-        self.session.take_back(worker, self.parts.take());
+        let parts = self.parts.take().map(|resting| resting.end());
+        match parts {
+            // As if the transaction itself was leaked.
+            Some(None) => std::mem::forget(worker),
+            parts => self.session.take_back(worker, parts.flatten()),
+        }
         self.session
     }
 }
 
-/// An open transaction in its body's view.
-fn view<'t>(worker: &'t mut SessionWorker, parts: &'t mut Option<Parts>) -> Tx<'t> {
-    let open = worker.open();
-    match parts {
-        None => Tx::new(open.into_tx()),
-        Some(parts) => {
-            parts.patience = open.patience();
-            Tx::on_all(open.into_tx(), parts)
-        }
+/// The parts of a transaction that may go on.
+///
+/// # Errors
+/// [`TxError::PinsLog`].
+fn usable(parts: &Option<Arc<Resting>>) -> Result<Option<PartsInUse<'_>>, TxError> {
+    let Some(resting) = parts else { return Ok(None) };
+    let parts = resting.take();
+    match parts.operations.pinned() {
+        Some(why) => Err(why.into()),
+        None => Ok(Some(parts)),
     }
 }
 
@@ -239,8 +272,9 @@ impl Drop for Transaction<'_> {
         if self.worker.is_lent() {
             return;
         }
-        if let Some(parts) = &mut self.parts {
+        if let Some(mut parts) = self.parts.as_ref().and_then(|resting| resting.end()) {
             parts.roll_back();
+            self.parts = Some(Arc::new(Resting::new(parts)));
         }
         self.worker.abandon();
         self.give_back();

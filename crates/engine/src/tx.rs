@@ -1,15 +1,17 @@
 //! A running transaction in its body's view, for tables of all kinds.
 
+mod on_all;
+
+use std::mem::ManuallyDrop;
 use std::ops::RangeBounds;
 
 use stillpoint_format::Label;
 use stillpoint_format::log::WritesDigest;
 use stillpoint_store::{Mode, Slot, Stamp, TableId, TxError, ValueRef};
-use stillpoint_txn::KindPart;
 
 use crate::call::Call;
 use crate::inputs::Inputs;
-use crate::kinds::{KeyLocation, Parts};
+use crate::kinds::{KeyLocation, PartsOf};
 use crate::range::Range;
 
 /// A running transaction. Reads see the transaction's own writes; nobody else sees the writes
@@ -17,7 +19,7 @@ use crate::range::Range;
 pub struct Tx<'t> {
     memory: stillpoint_store::Tx<'t>,
     /// The parts of other kinds of tables in the transaction. `None` if all its keys are in memory.
-    parts: Option<&'t mut Parts>,
+    parts: Option<PartsOf<'t>>,
     /// The inputs of the transaction, if its keys are declared.
     inputs: Option<&'t mut Inputs>,
 }
@@ -34,14 +36,20 @@ impl<'t> Tx<'t> {
         Self { memory, parts: None, inputs: None }
     }
 
+    /// As [`new`](Self::new). No drop looks for parts, which this transaction does not have.
+    #[inline]
+    pub(crate) fn in_memory(memory: stillpoint_store::Tx<'t>) -> ManuallyDrop<Self> {
+        ManuallyDrop::new(Self::new(memory))
+    }
+
     /// A transaction that may touch tables of all kinds.
-    pub(crate) fn on_all(memory: stillpoint_store::Tx<'t>, parts: &'t mut Parts) -> Self {
+    pub(crate) fn on_all(memory: stillpoint_store::Tx<'t>, parts: PartsOf<'t>) -> Self {
         Self { memory, parts: Some(parts), inputs: None }
     }
 
     /// The same transaction as a call with these inputs.
     pub(crate) fn with_inputs<'i>(&'i mut self, inputs: &'i mut Inputs) -> Tx<'i> {
-        let parts = self.parts.as_deref_mut();
+        let parts = self.parts.as_deref_mut().map(PartsOf::Run);
         Tx { memory: self.memory.reborrow(), parts, inputs: Some(inputs) }
     }
 
@@ -718,83 +726,5 @@ impl<'t> Tx<'t> {
     pub fn delete(&mut self, table: TableId, key: &[u8]) -> Result<bool, TxError> {
         let slot = self.key(table, key, Mode::Write)?;
         self.delete_slot(slot)
-    }
-}
-
-/// The slow path for tables of any kind.
-impl Tx<'_> {
-    /// The location of a key: its slot in the memory store, or its part and its slot there.
-    fn place(&self, slot: Slot) -> KeyLocation {
-        match &self.parts {
-            None => KeyLocation::Memory(slot),
-            Some(parts) => parts.place(slot),
-        }
-    }
-
-    /// Notes a write to a table in memory, which no savepoint takes back.
-    #[inline]
-    fn note_memory_write(&mut self) {
-        if let Some(parts) = &mut self.parts {
-            parts.note_memory_write();
-        }
-    }
-
-    /// Name of the kind of a slot's table.
-    fn kind_of(&self, slot: Slot) -> &'static str {
-        match (self.place(slot), &self.parts) {
-            (KeyLocation::Part(part, _), Some(parts)) => parts.kinds.kinds[part].name(),
-            _ => "memory",
-        }
-    }
-
-    fn part(&self, part: usize) -> &dyn KindPart {
-        let parts = self.parts.as_deref();
-        &*parts.expect("a place in a part is of a transaction with parts").parts[part]
-    }
-
-    fn in_parts(&mut self) -> &mut Parts {
-        self.parts.as_deref_mut().expect("a place in a part is of a transaction with parts")
-    }
-
-    #[inline(never)]
-    fn value_on_all(&mut self, slot: Slot) -> Option<ValueRef<'_>> {
-        match self.place(slot) {
-            KeyLocation::Memory(slot) => self.memory.value(slot),
-            KeyLocation::Part(part, slot) => self.in_parts().value(part, slot),
-        }
-    }
-
-    #[inline(never)]
-    fn put_on_all(&mut self, slot: Slot, tag: u8, value: &[u8]) -> Result<(), TxError> {
-        match self.place(slot) {
-            KeyLocation::Memory(slot) => {
-                self.note_memory_write();
-                self.memory.put_slot_tagged(slot, tag, value)
-            }
-            KeyLocation::Part(part, slot) => self.in_parts().put(part, slot, Some((tag, value))),
-        }
-    }
-
-    #[inline(never)]
-    fn patch_on_all(&mut self, slot: Slot, offset: usize, bytes: &[u8]) -> Result<(), TxError> {
-        match self.place(slot) {
-            KeyLocation::Memory(slot) => {
-                self.note_memory_write();
-                self.memory.patch_slot(slot, offset, bytes)
-            }
-            KeyLocation::Part(part, slot) => self.in_parts().patch(part, slot, offset, bytes),
-        }
-    }
-
-    #[inline(never)]
-    fn key_on_all(&mut self, table: TableId, key: &[u8], mode: Mode) -> Result<Slot, TxError> {
-        let parts = self.parts.as_deref_mut().expect("called with parts");
-        if let Some(kind) = parts.kinds.of(table) {
-            return parts.lock(kind, table, key, mode);
-        }
-        if parts.holds_locks {
-            self.memory.note_locks();
-        }
-        Ok(parts.slot_in_memory(self.memory.key(table, key, mode)?))
     }
 }

@@ -241,6 +241,7 @@ fn an_acknowledged_read_rests_on_what_is_durable() {
     let mut transaction = reader.begin().expect("begins");
     let mut tx = transaction.tx().expect("not in a batch");
     assert!(tx.get(table, b"key").expect("free").is_some());
+    drop(tx);
     transaction.commit().expect("acknowledged");
     assert!(engine.is_durable(&written), "the answer shows it");
 }

@@ -71,6 +71,8 @@
 //! | `PagesFailUnheard` | commits go on after a failed write of pages |
 //! | `RollbacksNotCounted` | transactions that roll back fill the log, and no checkpoint comes |
 //! | `LogPinnedForEver` | an open transaction keeps the log without a limit |
+//! | `LogLimitIgnored` | the log exceeds its limit |
+//! | `IdleKeepsLog` | an open transaction that nobody uses keeps writers out |
 //! | `DeadlineNotCaptured` | a checkpoint lacks the deadlines of records |
 //! | `DeadlineNotReplayed` | a replay leaves out a deadline that was set alone |
 //! | `DeadlineNotMoved` | a large value loses its deadline when its blocks move |
@@ -97,6 +99,8 @@ mod kept;
 mod kinds;
 #[path = "crash/lives.rs"]
 mod lives;
+#[path = "kinds/log_limit.rs"]
+mod log_limit;
 #[path = "command/mix.rs"]
 mod mix;
 #[path = "command/pointed.rs"]
@@ -281,6 +285,16 @@ const SCENARIOS: &[Scenario] = &[
         "a transaction that keeps the log",
         pages::a_transaction_that_keeps_the_log_is_told,
         &[Bug::LogPinnedForEver],
+    ),
+    scenario(
+        "writers at the limit of the log",
+        log_limit::writers_wait_for_the_checkpoint_that_frees_the_log,
+        &[Bug::LogLimitIgnored, Bug::IdleKeepsLog],
+    ),
+    scenario(
+        "a log that nothing frees",
+        log_limit::a_log_that_nothing_frees_refuses_writes_alone,
+        &[],
     ),
     scenario("freed logs", checkpoints::logs_are_freed_behind_a_checkpoint_of_both_kinds, &[]),
     scenario("a flush of two kinds", checkpoints::a_flush_empties_tables_of_both_kinds, &[]),

@@ -42,6 +42,20 @@ pub enum JournalError {
         /// The log.
         log: u8,
     },
+    /// The logs keep as many bytes as their [limit](crate::Journal::set_limit) allows. Nothing was
+    /// appended: [wait](crate::Journal::await_limit) for so many bytes, and append again.
+    #[error(
+        "log {log}: the logs have reached their limit of {limit} bytes, and {bytes} more must wait for a \
+         checkpoint"
+    )]
+    AtLimit {
+        /// The log.
+        log: u8,
+        /// Bytes that the record may take.
+        bytes: u64,
+        /// The limit of all logs together.
+        limit: u64,
+    },
     /// There is no space for the first segment of a log, so the store is not opened.
     #[error(
         "log {log}: no space for its first segment of {bytes} bytes: {source}; free space on the \

@@ -221,6 +221,7 @@ pub trait Journal: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`JournalError::NoRoom`]: nothing was appended, and [`admit`](Journal::admit) makes room.
+    /// [`JournalError::AtLimit`]: the same, and [`await_limit`](Journal::await_limit) waits.
     /// [`JournalError::Encode`]: nothing was appended and the transaction must abort.
     /// [`JournalError::Poisoned`]: the process must end.
     fn append(&self, log: u8, entry: &Entry<'_>) -> Result<Stamp, JournalError>;
@@ -252,6 +253,7 @@ pub trait Journal: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`JournalError::NoRoom`]: nothing was set aside; [`admit`](Journal::admit) makes room.
+    /// [`JournalError::AtLimit`]: the same; [`await_limit`](Journal::await_limit) waits.
     /// [`JournalError::Encode`]: such a record does not fit in a segment. Otherwise as `append`.
     fn set_aside(&self, log: u8, body_bytes: u64) -> Result<(), JournalError>;
 
@@ -269,6 +271,22 @@ pub trait Journal: Send + Sync + fmt::Debug {
 
     /// Gives room back that was set aside for bodies of this many bytes each.
     fn give_back(&self, log: u8, bodies: &mut dyn Iterator<Item = u64>);
+
+    /// Sets the limit of the bytes that the holders keep, together with room that is set aside.
+    /// `u64::MAX` for none, which is the first setting. Appends beyond the limit are refused with
+    /// [`JournalError::AtLimit`]. Undos and aborts are not: their room was set aside. The record that
+    /// ends a transaction may exceed the limit a little, since it lets a checkpoint free the rest.
+    fn set_limit(&self, bytes: u64);
+
+    /// Bytes that the limit leaves. `u64::MAX` without a limit.
+    fn limit_left(&self) -> u64;
+
+    /// Waits, outside of any read section, until the limit leaves so many bytes. False after the
+    /// timeout. [`hold`](Journal::hold) frees.
+    fn await_limit(&self, bytes: u64, timeout: Duration) -> bool;
+
+    /// Bytes of records for which room is set aside in all logs.
+    fn set_aside_bytes(&self) -> u64;
 
     /// Flushes everything that was appended to the log before the call. Returns the greatest
     /// flushed gsn. Concurrent callers share flushes.

@@ -6,6 +6,7 @@
 //! | `schemes` | one file per journal |
 //! | `log`, `segments` | one log: records, batches, segment files |
 //! | `group` | group commit: one leader flushes, the others wait |
+//! | `limit` | the limit of the bytes that the logs keep |
 //! | `holds` | the holders of segments, from which position each needs a log |
 //! | `closing` | the closed records, which no crash can lose |
 //! | `reader`, `cut` | after a crash: the valid records, and those that recovery keeps |
@@ -23,6 +24,8 @@ mod group;
 mod holds;
 #[cfg(not(any(loom, shuttle)))]
 mod journal;
+#[cfg(not(any(loom, shuttle)))]
+mod limit;
 #[cfg(not(any(loom, shuttle)))]
 mod log;
 mod monitor;

@@ -8,6 +8,7 @@
 mod append;
 mod aside;
 mod handoff;
+mod marks;
 mod write;
 
 use std::cell::Cell;
@@ -16,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use stillpoint_format::log::SegmentHeader;
+use stillpoint_format::log::{RECORD_HEAD_BYTES, RecordKind, SegmentHeader};
 use stillpoint_format::{EncodeError, Stamp, names};
 use stillpoint_io::{Disk, DiskError};
 use stillpoint_sync::CachePadded;
@@ -27,6 +28,7 @@ use crate::closing::Closing;
 use crate::error::JournalError;
 use crate::group::GroupCommit;
 use crate::journal::{Config, Entry, Environment, JournalStats, Shortage};
+use crate::limit::Limit;
 use crate::room::{Room, first_segment};
 use crate::segments::{Kept, Segment, Spare, Stock, Taker};
 use append::{Appender, Obstacle, Unused};
@@ -61,6 +63,7 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) closing: Closing,
     pub(crate) room: Arc<Room>,
+    pub(crate) limit: Limit,
 }
 
 /// One log.
@@ -148,7 +151,8 @@ impl Log {
         entry: &Entry<'_>,
         background: &Background<'_>,
     ) -> Result<Stamp, JournalError> {
-        self.append_by(background, |state| state.append(entry, &self.shared.closing))
+        let append = |state: &mut Appender| state.append(entry, &self.shared.closing);
+        self.append_by(background, entry.kind, append)
     }
 
     /// As [`append`](Self::append), with a body that was encoded before.
@@ -158,13 +162,15 @@ impl Log {
         body: &mut Vec<u8>,
         background: &Background<'_>,
     ) -> Result<Stamp, JournalError> {
-        self.append_by(background, |state| state.append_buffer(entry, body, &self.shared.closing))
+        let append = |state: &mut Appender| state.append_buffer(entry, body, &self.shared.closing);
+        self.append_by(background, entry.kind, append)
     }
 
     #[inline]
     fn append_by(
         &self,
         background: &Background<'_>,
+        kind: RecordKind,
         mut append: impl FnMut(&mut Appender) -> Result<u64, Obstacle>,
     ) -> Result<Stamp, JournalError> {
         let mut state = self.append.lock();
@@ -199,8 +205,55 @@ impl Log {
                 Err(Obstacle::Segment(bytes)) => {
                     self.next_segment(&mut state, bytes, Taker::Any, background)?
                 }
+                Err(Obstacle::Limit(bytes)) => self.take_share(&mut state, bytes, kind)?,
             }
         }
+    }
+
+    /// Takes a share of what the limit of all logs leaves, for a record of so many bytes.
+    #[cold]
+    fn take_share(
+        &self,
+        state: &mut Appender,
+        bytes: u64,
+        kind: RecordKind,
+    ) -> Result<(), JournalError> {
+        let limit = &self.shared.limit;
+        let mut taken = limit.take(bytes);
+        // These let a checkpoint end, or let it free what a transaction keeps.
+        if taken.is_none() && matches!(kind, RecordKind::End | RecordKind::Scheme) {
+            taken = state.exceed(bytes, limit.excess());
+        }
+        let limit = limit.bytes();
+        let taken = mutant!(taken, LogLimitIgnored => Some(bytes));
+        let taken = taken.ok_or(JournalError::AtLimit { log: self.id, bytes, limit })?;
+        state.add_share(taken);
+        Ok(())
+    }
+
+    /// Takes the share of this log back. Returns the bytes that are kept from a position on, and those
+    /// of records for which room is set aside.
+    pub(crate) fn end_share(&self, is_limited: bool, position: u64) -> u64 {
+        let earlier = self.earlier_above(position);
+        let mut state = self.append.lock();
+        state.end_share(is_limited);
+        earlier + state.bytes_above(position) + state.set_aside_bytes()
+    }
+
+    /// Gives back what a share has too much since room is set aside no more.
+    fn give_surplus(&self, state: &mut Appender) {
+        let share = self.shared.limit.share();
+        if state.share_left().is_some_and(|left| left > 3 * share) {
+            let surplus = state.share_left().unwrap_or(0) - share;
+            if self.shared.limit.give(surplus) {
+                state.give_share(surplus);
+            }
+        }
+    }
+
+    /// Bytes of records for which room is set aside.
+    pub(crate) fn set_aside_bytes(&self) -> u64 {
+        self.append.lock().set_aside_bytes()
     }
 
     /// Pins enough prepared segments for all room that is set aside. Then no bytes of the present
@@ -236,7 +289,12 @@ impl Log {
             self.hindered.store(true, Ordering::Relaxed);
             return Err(JournalError::NoRoom { log: self.id });
         }
+        let bytes = aside_bytes(body_bytes);
+        while state.share_left().is_some_and(|left| left < bytes) {
+            self.take_share(&mut state, bytes, RecordKind::Undo)?;
+        }
         state.aside.add(body_bytes, pinned);
+        state.set_aside(bytes);
         Ok(())
     }
 
@@ -253,9 +311,10 @@ impl Log {
             if let Some(refused) = &state.refused {
                 return Err(refused.clone());
             }
-            match state.append_leaving(entry, &self.shared.closing, 0) {
+            match state.append_aside(entry, &self.shared.closing) {
                 Ok(gsn) => {
                     self.unpin_after(&mut state, body_bytes);
+                    self.give_surplus(&mut state);
                     drop(state);
                     (background.batch_full)();
                     return Ok(Stamp::new(gsn, self.id));
@@ -264,6 +323,7 @@ impl Log {
                 Err(Obstacle::Segment(bytes)) => {
                     self.next_segment(&mut state, bytes, Taker::Undo, background)?;
                 }
+                Err(Obstacle::Limit(_)) => unreachable!("no limit refuses what was set aside"),
             }
         }
     }
@@ -272,9 +332,11 @@ impl Log {
     pub(crate) fn give_back(&self, bodies: &mut dyn Iterator<Item = u64>) {
         let mut state = self.append.lock();
         bodies.for_each(|body_bytes| self.unpin_after(&mut state, body_bytes));
+        self.give_surplus(&mut state);
     }
 
     fn unpin_after(&self, state: &mut Appender, body_bytes: u64) {
+        state.end_aside(aside_bytes(body_bytes));
         if state.aside.give_back(body_bytes) {
             self.stock.unpin();
         }
@@ -534,6 +596,11 @@ impl Log {
 
     /// Bytes on disk above a gsn, including those of earlier incarnations.
     pub(crate) fn bytes_above(&self, gsn: u64) -> u64 {
+        self.earlier_above(gsn) + self.append.lock().bytes_above(gsn)
+    }
+
+    /// Bytes of earlier incarnations above a gsn.
+    fn earlier_above(&self, gsn: u64) -> u64 {
         let incarnation = self.shared.config.incarnation;
         let mut earlier = 0;
         for pair in self.kept.lock().windows(2) {
@@ -541,12 +608,13 @@ impl Log {
                 earlier += pair[0].bytes;
             }
         }
-        earlier + self.append.lock().bytes_above(gsn)
+        earlier
     }
 
     /// Frees the segments without a gsn above `position`, but never the newest segment that a crash
     /// leaves. One caller at a time.
     pub(crate) fn release_below(&self, position: u64) -> Result<(), JournalError> {
+        self.append.lock().marks.forget_below(position);
         loop {
             // Appends only add at the end, so the oldest stays the oldest meanwhile.
             let (oldest, next) = match &self.kept.lock()[..] {
@@ -588,6 +656,11 @@ impl Log {
         stats.segments_reused += state.segments_reused;
         stats.buffer_bytes += state.buffer_bytes();
     }
+}
+
+/// Bytes of a record whose body has so many.
+fn aside_bytes(body_bytes: u64) -> u64 {
+    RECORD_HEAD_BYTES as u64 + body_bytes
 }
 
 /// Signals of an append to the background threads. Both are cheap and may be called often.

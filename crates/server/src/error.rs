@@ -198,6 +198,7 @@ impl From<TxError> for CmdError {
                 tracing::warn!(reason = %limit, "writes are refused: memory is full; delete keys, or raise maxmemory")
             }
             TxError::Log(refused) => tracing::warn!(reason = %refused, "writes are refused"),
+            TxError::LogFull(full) => tracing::warn!(reason = %full, "writes are refused"),
             _ => {}
         }
         Self::Store(match error {
@@ -206,6 +207,7 @@ impl From<TxError> for CmdError {
             TxError::NotLoaded => return Self::NOT_LOADED,
             TxError::Held => return Self::HELD,
             TxError::Log(refused) => format!("MISCONF writes are refused: {refused}").into(),
+            TxError::LogFull(full) => format!("MISCONF writes are refused: {full}").into(),
             error => format!("ERR {error}").into(),
         })
     }

@@ -207,6 +207,10 @@ crate::planted_bugs! {
         RollbacksNotCounted,
         /// Transactions that keep too much of the log go on.
         LogPinnedForEver,
+        /// The logs take records beyond their limit.
+        LogLimitIgnored,
+        /// An open transaction that nobody uses keeps the log until its owner comes back.
+        IdleKeepsLog,
         /// A capture leaves deadlines out.
         DeadlineNotCaptured,
         /// Replay leaves another deadline of a key out.

@@ -105,6 +105,9 @@ pub enum TxError {
     /// An open transaction keeps too much of the log.
     #[error(transparent)]
     PinsLog(#[from] LogPinned),
+    /// The logs have as many bytes as they may.
+    #[error(transparent)]
+    LogFull(#[from] LogFull),
     /// Writes to a table of a kind that takes nothing back to a savepoint. Nothing was taken back, and the
     /// transaction goes on.
     #[error(
@@ -169,6 +172,7 @@ impl From<LogRefused> for TxError {
         match refused {
             LogRefused::Memory(limit) => Self::Memory(limit),
             LogRefused::Pinned(pinned) => Self::PinsLog(pinned),
+            LogRefused::Full(full) => Self::LogFull(full),
             refused => Self::Log(refused),
         }
     }
@@ -187,6 +191,9 @@ pub enum LogRefused {
     /// The transaction keeps too much of the log, and is rolled back.
     #[error(transparent)]
     Pinned(#[from] LogPinned),
+    /// The logs have reached their limit, and the transaction is rolled back.
+    #[error(transparent)]
+    Full(#[from] LogFull),
     /// The log refuses the commit, and the transaction is rolled back.
     #[error(transparent)]
     Refused(#[from] Box<dyn std::error::Error + Send + Sync>),
@@ -204,6 +211,20 @@ pub struct LogPinned {
     pub bytes: u64,
     /// The limit of the log in bytes.
     pub limit: u64,
+}
+
+/// The logs have as many bytes as their limit allows, and a checkpoint did not free enough of them in time.
+/// Whoever reads goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the logs have reached their limit of {limit} bytes, and too little was freed within {waited_ms} ms: run the \
+     transaction again later, end long transactions, or raise log_limit"
+)]
+pub struct LogFull {
+    /// The limit of the logs in bytes.
+    pub limit: u64,
+    /// The wait in milliseconds.
+    pub waited_ms: u64,
 }
 
 /// More memory was asked for than the limit allows.

@@ -168,9 +168,13 @@ impl Checkpoints {
         let age = Duration::from_nanos(now_ns.saturating_sub(view.since_ns));
         let log_bytes = earlier_log_bytes + shared.journal.bytes_since(&positions);
         let max_age = shared.config.snapshot_max_age;
+        let is_at_limit = shared.journal.limit_left() < limit_bytes / 8;
         if age >= max_age {
             view.end(SnapshotEnd::TooOld { max_age });
-        } else if log_bytes >= limit_bytes || shared.journal.shortage() != Shortage::None {
+        } else if log_bytes >= limit_bytes
+            || is_at_limit
+            || shared.journal.shortage() != Shortage::None
+        {
             view.end(SnapshotEnd::LogLimit);
         } else if frees_memory {
             view.end(SnapshotEnd::StoreMemory);

@@ -49,7 +49,11 @@ pub(super) fn frees_half(shared: &Shared, limit: u64) -> bool {
         return false;
     }
     let kept = shared.journal.holders().iter().map(|holder| holder.bytes).max().unwrap_or(0);
-    kept >= limit / 2 && kept.saturating_sub(shared.open.kept_bytes()) >= limit / 4
+    let (open, aside) = (shared.open.kept_bytes(), shared.journal.set_aside_bytes());
+    let is_half = kept.saturating_add(aside) >= limit / 2 && kept.saturating_sub(open) >= limit / 4;
+    // Beyond that, open transactions are ended first.
+    let frees = open.saturating_add(aside) <= limit / 4 * 3;
+    is_half || frees && shared.journal.limit_left() < limit / 8
 }
 
 /// Whether the next checkpoint is one of changes, however many there are.

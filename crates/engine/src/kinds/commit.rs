@@ -9,7 +9,7 @@ use stillpoint_store::{LogRefused, OpenTransaction, Shortage, Stamp, TxError};
 
 use stillpoint_sync::{mutant, planted};
 
-use crate::kinds::Parts;
+use crate::kinds::{Parts, PartsOf};
 use crate::tx::Tx;
 
 /// Dropped only when something panics after the log has taken a commit: half a transaction would be
@@ -44,7 +44,7 @@ pub(crate) fn run<R>(
     let ended = {
         let running = Run(parts);
         lock(running.0)
-            .and_then(|()| body(&mut Tx::on_all(open.tx(), running.0)))
+            .and_then(|()| body(&mut Tx::on_all(open.tx(), PartsOf::Run(running.0))))
             .and_then(|result| Ok((result, commit(open, running.0)?)))
     };
     if matches!(ended, Err(TxError::Conflict)) {

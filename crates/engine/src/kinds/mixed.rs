@@ -150,7 +150,7 @@ fn execute_mixed<B: Batch + ?Sized>(
             if !parts.waits_on(&ended) {
                 return ended;
             }
-            wait.pause(&parts.limits)?;
+            parts.pause(&mut wait)?;
         }
     });
     if let Some(arrival) = parts.absent.take() {
@@ -184,8 +184,8 @@ impl<B: Batch + ?Sized> stillpoint_store::Batch for InMemoryOnly<'_, B> {
         self.batch.begins(self.next + self.at + index, large_bytes)
     }
     fn run(&mut self, index: usize, tx: &mut stillpoint_store::Tx<'_>) -> Result<(), TxError> {
-        let (index, tx) = (self.next + self.at + index, &mut Tx::new(tx.reborrow()));
-        self.runner.run(self.batch, index, tx)
+        let index = self.next + self.at + index;
+        self.runner.run(self.batch, index, &mut Tx::in_memory(tx.reborrow()))
     }
     fn ended(&mut self, index: usize, result: Result<Option<Stamp>, TxError>) {
         self.runner.serials.ended(&result);

@@ -5,10 +5,12 @@
 //! |---|---|
 //! | here | the kinds of an engine, and the kind of each table |
 //! | `parts` | the parts of the kinds in one session's transactions, and the slots of a transaction |
+//! | `waiting` | the waits for their locks |
 //! | `operations` | the log of a transaction's operations: doing, undoing |
 //! | `commit` | the steps of the one commit, and of an abort |
 //! | `mixed` | batches of declared transactions on several kinds |
-//! | `open` | open transactions that have changed a table in place |
+//! | `open` | open transactions that have changed a table in place, and waits at the limit of the logs |
+//! | `resting` | the parts of a transaction that stays open across calls |
 //! | `checkpoint` | the share of the kinds in a checkpoint |
 //! | `replay` | replay of operations, and the undo of transactions that a crash has cut off |
 
@@ -19,6 +21,8 @@ mod open;
 mod operations;
 mod parts;
 mod replay;
+mod resting;
+mod waiting;
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -40,11 +44,13 @@ use crate::tx::Tx;
 
 pub(crate) use commit::commit_or_roll_back;
 pub(crate) use mixed::{Absent, execute};
-pub(crate) use open::OpenTransactions;
+pub(crate) use open::{Lack, OpenTransactions};
 pub(crate) use operations::Operations;
 pub use parts::Savepoint;
-pub(crate) use parts::{KeyLocation, LongWait, Parts, WaitLimits};
+pub(crate) use parts::{KeyLocation, Parts};
 pub(crate) use replay::KindReplay;
+pub(crate) use resting::{PartsInUse, PartsOf, Resting};
+pub(crate) use waiting::{LongWait, MustNotWait, WaitLimits};
 
 /// The kinds of tables that an engine knows besides the memory store, and the tables of each kind.
 #[derive(Debug, Default)]
@@ -327,6 +333,6 @@ pub(crate) fn transact<R>(
         if !parts.waits_on(&ended) {
             return ended;
         }
-        wait.pause(&parts.limits)?;
+        parts.pause(&mut wait)?;
     }
 }

@@ -1,6 +1,6 @@
 //! The operations of one transaction: logged one by one, and remembered so that they can be undone.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use stillpoint_format::log::{
     LoggedEnd, LoggedOperation, RECORD_HEAD_BYTES, RecordKind, TransactionEnd, WritesEncoder,
@@ -13,7 +13,8 @@ use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::{mutant, planted};
 use stillpoint_txn::{LogPinned, Operation, OperationLog};
 
-use crate::kinds::open::OpenTransactions;
+use crate::kinds::open::{Lack, OpenTransactions};
+use crate::kinds::resting::Resting;
 use crate::log::{CommitCounter, encode_writes, refused};
 
 /// An operation of an open transaction.
@@ -41,6 +42,12 @@ struct DoneList {
 }
 
 impl DoneList {
+    /// Bytes of the records that would undo all.
+    fn undo_record_bytes(&self) -> u64 {
+        let each = RECORD_HEAD_BYTES as u64 + LoggedOperation::UNDO_HEAD_BYTES;
+        self.operations.len() as u64 * each + self.undo.len() as u64
+    }
+
     fn clear(&mut self) {
         self.operations.clear();
         self.operation_bytes = 0;
@@ -112,6 +119,14 @@ pub(crate) struct Operations {
     logged_bytes: u64,
     /// Why the transaction cannot commit any more.
     pinned: Option<LogPinned>,
+    /// Where a transaction that stays open across calls has its parts.
+    pub(crate) resting: Option<Weak<Resting>>,
+    /// Bytes that an operation lacked at the limit of the logs. 0 for none.
+    lacking: u64,
+    /// When the wait for them began.
+    waits_since_ns: Option<u64>,
+    /// What the record of the commit lacked there.
+    lack: Arc<Lack>,
     /// Bytes of the room that was set aside for the undo under way.
     undoing_bytes: u64,
     /// Whether room was set aside for the undo of each operation. False while a start undoes
@@ -127,7 +142,7 @@ impl Operations {
         journal: Arc<dyn Journal>,
         log: u8,
         commits: CommitCounter,
-        open: Arc<OpenTransactions>,
+        (open, lack): (Arc<OpenTransactions>, Arc<Lack>),
     ) -> Self {
         Self {
             journal,
@@ -141,6 +156,10 @@ impl Operations {
             done: DoneList::default(),
             logged_bytes: 0,
             pinned: None,
+            resting: None,
+            lacking: 0,
+            lack,
+            waits_since_ns: None,
             undoing_bytes: 0,
             has_aside: true,
             touched: Vec::new(),
@@ -157,6 +176,8 @@ impl Operations {
         self.done.clear();
         self.logged_bytes = 0;
         self.pinned = None;
+        self.lacking = 0;
+        self.waits_since_ns = None;
     }
 
     /// Goes on with a transaction that a crash has cut off.
@@ -165,6 +186,11 @@ impl Operations {
         self.has_aside = false;
         self.first = Some(first);
         self.done.extend(done);
+    }
+
+    /// The open transactions of all sessions.
+    pub(crate) fn open(&self) -> &Arc<OpenTransactions> {
+        &self.open
     }
 
     /// True if the transaction has changed anything in place.
@@ -176,6 +202,42 @@ impl Operations {
     /// first record.
     pub(crate) fn first_record(&self) -> Option<LogGsn> {
         self.first
+    }
+
+    /// Lets the transaction not commit any more.
+    pub(crate) fn pin(&mut self, why: LogPinned) {
+        self.pinned = Some(why);
+    }
+
+    /// Why the transaction cannot commit any more.
+    pub(crate) fn pinned(&self) -> Option<LogPinned> {
+        self.pinned
+    }
+
+    /// Whether the transaction has to wait for the logs, without its locks, before it runs again.
+    pub(crate) fn lacks_log(&self) -> bool {
+        self.lacking > 0
+    }
+
+    /// Waits until a run may begin to change tables in place. The wait began at `begun_ns`.
+    ///
+    /// # Errors
+    /// [`LogRefused::Full`] after the longest wait.
+    pub(crate) fn wait_to_begin(&self, begun_ns: &mut Option<u64>) -> Result<(), LogRefused> {
+        let begun_ns = *begun_ns.get_or_insert_with(|| self.open.begin_wait());
+        self.open.wait_to_begin(self.lacking, begun_ns)
+    }
+
+    /// Refuses an append. At the limit of the logs a run that has changed nothing in place ends, and waits
+    /// without its locks. Any other one waits where it is.
+    #[cold]
+    fn refused(&mut self, error: JournalError) -> LogRefused {
+        let JournalError::AtLimit { bytes, .. } = error else { return refused(error) };
+        self.lacking = bytes;
+        match self.first.is_none() && self.resting.is_none() {
+            true => refused(error),
+            false => LogRefused::NoRoom,
+        }
     }
 
     /// Takes the operation that is to be undone next. The next append is its undo.
@@ -238,7 +300,13 @@ impl Operations {
             None => RecordKind::Command,
         };
         let entry = Entry { kind, epoch: commit.epoch, touched: &self.touched, body: &body };
-        let stamp = self.journal.append(self.log, &entry).map_err(refused)?;
+        let stamp = match self.journal.append(self.log, &entry) {
+            Err(JournalError::AtLimit { bytes, .. }) => {
+                self.lack.note(bytes, first);
+                return Err(LogRefused::NoRoom);
+            }
+            appended => appended.map_err(refused)?,
+        };
         if first.is_some() {
             self.give_back_all();
         }
@@ -288,6 +356,21 @@ impl Operations {
         }
     }
 
+    /// Admits a further operation, after which the transaction has logged so many bytes.
+    fn admit(&mut self, logged_bytes: u64) -> Result<(), LogRefused> {
+        let needed = (logged_bytes, self.done.undo_record_bytes());
+        if let Err(why) = self.open.admit(self.first, needed) {
+            self.pinned = Some(why);
+            return Err(why.into());
+        }
+        let begins = self.first.is_none() && self.resting.is_none();
+        if begins && !self.open.admits_new() {
+            self.lacking = 1;
+            return Err(self.open.full().into());
+        }
+        Ok(())
+    }
+
     /// Sets room aside for the undo of an operation, and for the abort if it is the first one.
     fn set_aside(&self, undo: &[u8]) -> Result<(), JournalError> {
         self.journal.set_aside(self.log, undo_bytes(undo.len()))?;
@@ -316,7 +399,10 @@ impl Operations {
     /// Appends an entry: the first one of a transaction, which is open from there on, or a later one.
     fn append_entry(&self, entry: &Entry<'_>) -> Result<Stamp, JournalError> {
         let append = || self.journal.append(self.log, entry);
-        if self.first.is_some() { append() } else { self.open.begin(self.log, append) }
+        match self.first {
+            Some(_) => append(),
+            None => self.open.begin(self.log, self.resting.as_ref(), append),
+        }
     }
 
     /// Why the store has failed, if an undo could not be logged.
@@ -355,24 +441,24 @@ impl OperationLog for Operations {
             Mode::Doing => None,
             Mode::Undoing(undone, next) => Some((undone, next)),
         };
+        if self.unlogged.is_some() {
+            return Ok(self.last);
+        }
+        let logged_bytes = self.logged_bytes + (RECORD_HEAD_BYTES + body.len()) as u64;
+        if undoes.is_none() {
+            self.admit(logged_bytes)?;
+            if let Err(error) = self.set_aside(undo) {
+                return Err(self.refused(error));
+            }
+        }
         let logged =
             LoggedOperation { transaction: self.first, undoes, table: table.0, generation, body };
         let encode = |body: &mut Vec<u8>| {
             logged.encode(body);
             Ok(())
         };
-        if self.unlogged.is_some() {
-            return Ok(self.last);
-        }
         let kind = if undoes.is_some() { RecordKind::Undo } else { RecordKind::Operation };
         let entry = Entry { kind, epoch: self.epoch, touched: &self.touched, body: &encode };
-        let logged_bytes = self.logged_bytes + (RECORD_HEAD_BYTES + body.len()) as u64;
-        if undoes.is_none() {
-            self.open
-                .admit(self.first, logged_bytes)
-                .inspect_err(|&why| self.pinned = Some(why))?;
-            self.set_aside(undo).map_err(refused)?;
-        }
         let appended = match undoes {
             None => self.append_entry(&entry).inspect_err(|_| self.give_back(undo)),
             Some(_) => self.append_undo(&entry, self.undoing_bytes),
@@ -383,18 +469,28 @@ impl OperationLog for Operations {
                 self.go_on_unlogged(&error);
                 return Ok(self.last);
             }
-            Err(error) => return Err(refused(error)),
+            Err(error) => return Err(self.refused(error)),
         };
         self.last = stamp;
         if undoes.is_none() {
             self.first.get_or_insert(LogGsn { log: stamp.log(), gsn: stamp.gsn() });
             self.logged_bytes = logged_bytes;
+            self.waits_since_ns = None;
             self.done.push((stamp.gsn(), table), undo, body.len());
         }
         Ok(stamp)
     }
 
     fn wait_for_room(&mut self) -> Result<(), LogRefused> {
+        let lacking = std::mem::take(&mut self.lacking);
+        if lacking > 0 {
+            let begun_ns = *self.waits_since_ns.get_or_insert_with(|| self.open.begin_wait());
+            let waited = self.open.wait_for_log(lacking, begun_ns, self.first);
+            if let Err(LogRefused::Pinned(why)) = waited {
+                self.pinned = Some(why);
+            }
+            waited?;
+        }
         match (self.mode, self.journal.admit(self.log)) {
             (Mode::Doing, Err(error)) => Err(refused(error)),
             (Mode::Undoing(..), Err(error)) => {

@@ -1,11 +1,8 @@
 //! The parts that the kinds of tables have in one session's transactions.
 
-use std::cell::Cell;
 use std::sync::Arc;
-use std::time::Duration;
 
 use stillpoint_format::Stamp;
-use stillpoint_io::Clock;
 use stillpoint_store::{
     KeySet, Mode, OpenTransaction, Patience, Slot, Store, TableId, TxError, ValueRef, Worker,
 };
@@ -15,7 +12,11 @@ use stillpoint_txn::{
 };
 
 use crate::kinds::Kinds;
+use crate::kinds::open::OpenTransactions;
 use crate::kinds::operations::Operations;
+use crate::kinds::waiting::{
+    HELD_TURNS, KindWait, LONG_TURNS, LongWait, PERMITTED_TURNS, WaitLimits, is_conflict,
+};
 
 /// Where a key of the transaction is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,52 +81,6 @@ impl Met {
     }
 }
 
-/// The longest wait for a lock, and the clock for it.
-#[derive(Clone, Debug)]
-pub(crate) struct WaitLimits {
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) timeout: Option<Duration>,
-    /// Whether the session leaves locks alone that others hold for longer than a moment.
-    pub(crate) leaves_held: bool,
-}
-
-/// Turns of a wait that spin and yield. Each further one sleeps a tenth of a millisecond.
-const QUICK_TURNS: u32 = 128;
-/// Turns of a wait after which a lock counts as held for long. The first are those of a session that leaves
-/// such locks alone. The second are those of a run with the permit of the store. A holder that does not wait
-/// for a person is gone long before the last limit.
-const HELD_TURNS: u32 = QUICK_TURNS + 10;
-const PERMITTED_TURNS: u32 = QUICK_TURNS + 50;
-const LONG_TURNS: u32 = QUICK_TURNS + 500;
-/// First and longest pause between two tries of a transaction that has met such a lock.
-const PAUSE_MIN: Duration = Duration::from_millis(1);
-const PAUSE_MAX: Duration = Duration::from_millis(20);
-
-/// The wait of a transaction for a lock that another one holds for long. Meanwhile the transaction holds no
-/// lock, nor the permit of the store. The holder may wait for a person, and nobody else shall wait for both.
-#[derive(Debug, Default)]
-pub(crate) struct LongWait {
-    begun_ns: Option<u64>,
-    pause: Duration,
-}
-
-impl LongWait {
-    /// Pauses before another try.
-    ///
-    /// # Errors
-    /// [`TxError::LockTimeout`] after the longest wait that the settings allow.
-    pub(crate) fn pause(&mut self, limits: &WaitLimits) -> Result<(), TxError> {
-        let now_ns = limits.clock.monotonic_ns();
-        let waited_ns = now_ns - *self.begun_ns.get_or_insert(now_ns);
-        if limits.timeout.is_some_and(|limit| u128::from(waited_ns) >= limit.as_nanos()) {
-            return Err(TxError::LockTimeout { waited_ms: waited_ns / 1_000_000 });
-        }
-        self.pause = (2 * self.pause).clamp(PAUSE_MIN, PAUSE_MAX);
-        limits.clock.sleep(self.pause);
-        Ok(())
-    }
-}
-
 /// A savepoint of an open transaction: [`Transaction::savepoint`](crate::Transaction::savepoint) takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Savepoint {
@@ -155,6 +110,7 @@ pub(crate) struct Parts {
     pub(crate) store: Arc<Store>,
     pub(crate) parts: Vec<Box<dyn KindPart>>,
     pub(crate) operations: Operations,
+    open: Arc<OpenTransactions>,
     /// The location of the key under each slot of the transaction.
     places: Vec<KeyLocation>,
     /// The keys of the run in the parts, with their slots.
@@ -204,6 +160,7 @@ impl Parts {
     ) -> Self {
         let parts = kinds.kinds.iter().map(|kind| Arc::clone(kind).new_part()).collect();
         Self {
+            open: operations.open().clone(),
             kinds,
             store,
             parts,
@@ -341,12 +298,20 @@ impl Parts {
                 continue;
             }
             self.holds_locks = true;
-            let turns_max = self.turns_max();
+            let (turns_max, first) = (self.turns_max(), self.operations.first_record());
             let Self {
-                store, parts, absent, must_not_wait, has_conflicted, patience, limits, ..
+                store,
+                parts,
+                absent,
+                must_not_wait,
+                has_conflicted,
+                patience,
+                limits,
+                open,
+                ..
             } = self;
             let (asked, slots) = (&self.asked, &mut self.slots);
-            let wait = KindWait::new((*patience, turns_max), limits);
+            let wait = KindWait::new((*patience, turns_max), limits, (open, first));
             let part = &mut parts[kind];
             let mut here = Here { must_not_wait: *must_not_wait, absent };
             // The holder of the store's permit may wait for locks of this transaction.
@@ -388,9 +353,9 @@ impl Parts {
         }
         let asked = KindKey { table, key, mode };
         self.holds_locks = true;
-        let turns_max = self.turns_max();
-        let Self { parts, absent, must_not_wait, patience, limits, .. } = self;
-        let wait = KindWait::new((*patience, turns_max), limits);
+        let (turns_max, first) = (self.turns_max(), self.operations.first_record());
+        let Self { parts, absent, must_not_wait, patience, limits, open, .. } = self;
+        let wait = KindWait::new((*patience, turns_max), limits, (open, first));
         let mut here = Here { must_not_wait: *must_not_wait, absent };
         let may_wait = || wait.may_go_on();
         let slot = match here.until(|| parts[kind].lock(asked, &may_wait)) {
@@ -425,10 +390,26 @@ impl Parts {
         }
     }
 
-    /// Whether the transaction waits without its locks and runs again after this end: it has met a lock that
-    /// is held for long.
+    /// Whether the transaction waits without its locks, and runs again after this end. Then it has met a lock
+    /// that is held for long, or has found the logs at their limit.
     pub(crate) fn waits_on<R>(&self, ended: &Result<R, TxError>) -> bool {
-        matches!(ended, Err(TxError::Held)) && !self.limits.leaves_held
+        let waits = match ended {
+            Err(TxError::Held) => true,
+            Err(TxError::LogFull(_)) => self.operations.lacks_log(),
+            _ => false,
+        };
+        waits && !self.limits.leaves_held
+    }
+
+    /// Waits, before the transaction runs again.
+    ///
+    /// # Errors
+    /// [`TxError::LockTimeout`], [`TxError::LogFull`] after the longest wait.
+    pub(crate) fn pause(&self, wait: &mut LongWait) -> Result<(), TxError> {
+        match self.operations.lacks_log() {
+            true => Ok(self.operations.wait_to_begin(&mut wait.at_limit_ns)?),
+            false => wait.pause(&self.limits),
+        }
     }
 
     /// Notes a write of the run to a table in memory.
@@ -565,9 +546,11 @@ impl Parts {
                 return Err(TxError::TooLarge { bytes, limit });
             }
         }
-        let turns_max = self.turns_max();
-        let Self { store, parts, operations, absent, must_not_wait, patience, limits, .. } = self;
-        let wait = KindWait::new((*patience, turns_max), limits);
+        let (turns_max, first) = (self.turns_max(), self.operations.first_record());
+        let Self {
+            store, parts, operations, absent, must_not_wait, patience, limits, open, ..
+        } = self;
+        let wait = KindWait::new((*patience, turns_max), limits, (open, first));
         let mut here = Here { must_not_wait: *must_not_wait, absent };
         let gives_way = self.discipline == Discipline::Declared;
         // The holder of the store's permit may have the gap, and wait for locks of this transaction.
@@ -593,9 +576,9 @@ impl Parts {
             return Err(TxError::RangeDeclared);
         }
         self.holds_locks = true;
-        let turns_max = self.turns_max();
-        let Self { parts, absent, must_not_wait, patience, limits, .. } = self;
-        let wait = KindWait::new((*patience, turns_max), limits);
+        let (turns_max, first) = (self.turns_max(), self.operations.first_record());
+        let Self { parts, absent, must_not_wait, patience, limits, open, .. } = self;
+        let wait = KindWait::new((*patience, turns_max), limits, (open, first));
         let mut here = Here { must_not_wait: *must_not_wait, absent };
         let may_wait = || wait.may_go_on();
         let read = here.until(|| parts[kind].range(range, &may_wait, out));
@@ -661,68 +644,6 @@ fn remember(remembered: &mut Met, kind: usize, (hash, key): (u64, KindKey<'_>)) 
         }
         None => remembered.push(kind, (hash, key), Slot(0)),
     }
-}
-
-/// The wait of a transaction for the locks of a kind. The kind asks before each turn.
-struct KindWait<'l> {
-    patience: Patience,
-    turns: Cell<u32>,
-    turns_max: u32,
-    limits: &'l WaitLimits,
-    /// When the wait began, if it has a limit.
-    begun_ns: Cell<Option<u64>>,
-    /// How long the wait was when it ended by its limit.
-    ended_ns: Cell<Option<u64>>,
-    /// Whether the wait ended because the lock is held for long.
-    is_held: Cell<bool>,
-}
-
-impl<'l> KindWait<'l> {
-    fn new((patience, turns_max): (Patience, u32), limits: &'l WaitLimits) -> Self {
-        let (turns, begun_ns, ended_ns) = (Cell::new(0), Cell::new(None), Cell::new(None));
-        let is_held = Cell::new(false);
-        Self { patience, turns, turns_max, limits, begun_ns, ended_ns, is_held }
-    }
-
-    /// Whether the kind may wait for another turn.
-    fn may_go_on(&self) -> bool {
-        self.turns.set(self.turns.get().saturating_add(1));
-        if self.turns.get() > self.turns_max {
-            self.is_held.set(true);
-            return false;
-        }
-        if let Some(timeout) = self.limits.timeout {
-            let now_ns = self.limits.clock.monotonic_ns();
-            let begun_ns = self.begun_ns.get().unwrap_or(now_ns);
-            self.begun_ns.set(Some(begun_ns));
-            let waited_ns = now_ns - begun_ns;
-            if u128::from(waited_ns) >= timeout.as_nanos() && waited_ns > 0 {
-                self.ended_ns.set(Some(waited_ns));
-                return false;
-            }
-        }
-        !self.is_over()
-    }
-
-    fn is_over(&self) -> bool {
-        self.patience.is_over(self.turns.get())
-    }
-
-    /// The error of a transaction whose locks the kind has refused.
-    fn reason(&self, error: TxError) -> TxError {
-        match self.ended_ns.get() {
-            _ if is_conflict(&error) && self.is_held.get() => TxError::Held,
-            Some(waited_ns) if is_conflict(&error) => {
-                TxError::LockTimeout { waited_ms: waited_ns / 1_000_000 }
-            }
-            _ if is_conflict(&error) && self.is_over() => TxError::WaitsForItself,
-            _ => error,
-        }
-    }
-}
-
-fn is_conflict(error: &TxError) -> bool {
-    matches!(error, TxError::Conflict)
 }
 
 /// Asks for keys that may not be in memory.

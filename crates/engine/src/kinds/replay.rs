@@ -190,7 +190,8 @@ impl KindReplay {
     ) -> Result<(), Error> {
         mutant!(LosersKept => return Ok(()));
         let counter = CommitCounter::default();
-        let mut operations = Operations::new(journal.clone(), 0, counter, open.clone());
+        let mut operations =
+            Operations::new(journal.clone(), 0, counter, (open.clone(), Arc::default()));
         for ((log, gsn), done) in self.open {
             operations.resume(LogGsn { log, gsn }, &done, epoch);
             while let Some(done) = operations.undo_next() {

@@ -11,6 +11,7 @@
 mod checkpoints;
 mod crash;
 mod in_place;
+mod log_limit;
 mod open;
 mod pages;
 mod space;
@@ -95,6 +96,16 @@ fn a_failed_write_of_pages_fails_the_store() {
 #[test]
 fn rollbacks_alone_do_not_fill_the_log() {
     pages::rollbacks_alone_do_not_fill_the_log();
+}
+
+#[test]
+fn writers_wait_for_the_checkpoint_that_frees_the_log() {
+    log_limit::writers_wait_for_the_checkpoint_that_frees_the_log();
+}
+
+#[test]
+fn a_log_that_nothing_frees_refuses_writes_alone() {
+    log_limit::a_log_that_nothing_frees_refuses_writes_alone();
 }
 
 #[test]

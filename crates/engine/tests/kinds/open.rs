@@ -227,6 +227,7 @@ fn an_acknowledged_read_of_a_kind_rests_on_what_is_durable() {
             let mut transaction = reader.begin().expect("begins");
             let mut tx = transaction.tx().expect("not in a batch");
             assert!(tx.get(table, b"key").expect("free").is_some());
+            drop(tx);
             transaction.commit().expect("acknowledged");
         } else {
             let found = reader.transact(|tx| Ok(tx.get(table, b"key")?.is_some()));
@@ -248,6 +249,7 @@ fn what_a_rolled_back_transaction_has_read_is_a_dependency() {
     let mut transaction = reader.begin().expect("begins");
     let mut tx = transaction.tx().expect("not in a batch");
     assert!(tx.get(table, b"key").expect("free").is_some());
+    drop(tx);
     drop(transaction);
     assert!(!world.engine.is_durable(&written), "a drop waits for nothing");
     reader.flush().expect("flushes");

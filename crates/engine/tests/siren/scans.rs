@@ -71,6 +71,7 @@ fn a_scan_passes_open_transactions() {
         let scan = scope.spawn(|| scanned(&mut reader, table));
         assert_eq!(scan.join().expect("no panic"), [b"a", b"b", b"c"]);
     });
+    drop(tx);
     open.commit().expect("commits");
     assert_eq!(scanned(&mut reader, table), [&b"a"[..], b"c", b"new"]);
 }

@@ -15,6 +15,7 @@ use stillpoint_sync::{mutant, planted};
 
 use super::aside::Aside;
 use super::handoff::Handoff;
+use super::marks::Marks;
 use crate::closing::{Closing, Named};
 use crate::error::JournalError;
 use crate::journal::Entry;
@@ -86,6 +87,8 @@ pub(crate) enum Unused {
 pub(crate) enum Obstacle {
     /// The record needs a segment of at least this number of bytes.
     Segment(u64),
+    /// The record needs a further share of what the limit of the logs leaves: so many bytes.
+    Limit(u64),
     /// The record cannot be appended at all.
     Error(JournalError),
 }
@@ -128,6 +131,16 @@ pub(crate) struct Appender {
     pub(super) aside: Aside,
     /// Number of prepared segments that a refused call of `set_aside` needs. 0 for none.
     pub(crate) wanted_spares: usize,
+    pub(super) marks: Marks,
+    /// Place up to which the log has a share of what the limit of the logs leaves. `u64::MAX` without
+    /// a limit.
+    share_end: u64,
+    /// Bytes by which the log exceeds the limit.
+    exceeded: u64,
+    /// Bytes of records for which room is set aside.
+    set_aside_bytes: u64,
+    /// Where the batches of the present segment end: with the segment, or with the share.
+    end: u64,
     /// Whether a batch has been placed.
     in_use: bool,
     /// Set once, when the log takes no further record.
@@ -161,6 +174,11 @@ impl Appender {
             handoff,
             offset: HEADER_BYTES as u64,
             next_number: segment.header.first_batch,
+            marks: Marks::new(segment_bytes),
+            share_end: u64::MAX,
+            exceeded: 0,
+            set_aside_bytes: 0,
+            end: segment.bytes - CONTINUATION_BYTES as u64,
             segment,
             segment_is_named: true,
             placed_bytes: 0,
@@ -182,8 +200,18 @@ impl Appender {
     /// changed, except that the open batch may have been sealed.
     #[inline]
     pub(crate) fn append(&mut self, entry: &Entry<'_>, closing: &Closing) -> Result<u64, Obstacle> {
-        let kept_back = self.aside.kept_back();
-        self.append_leaving(entry, closing, kept_back)
+        let end = self.end_of_others();
+        self.append_before(entry, closing, end)
+    }
+
+    /// As [`append`](Self::append), in room that was set aside.
+    pub(super) fn append_aside(
+        &mut self,
+        entry: &Entry<'_>,
+        closing: &Closing,
+    ) -> Result<u64, Obstacle> {
+        let end = self.segment_end();
+        self.append_before(entry, closing, end)
     }
 
     /// As [`append`](Self::append), with a body that was encoded before. The record has a batch of its own,
@@ -195,15 +223,13 @@ impl Appender {
         closing: &Closing,
     ) -> Result<u64, Obstacle> {
         self.seal();
-        let kept_back = self.aside.kept_back();
         let floor = self.name_dependencies(entry, closing)?;
         let gsn = self.last_gsn.max(floor).saturating_add(1);
         self.open_batch();
         let summary = self.deps.len() * SUMMARY_ENTRY_BYTES;
         let needed = EMPTY_BATCH_BYTES + RECORD_HEAD_BYTES + 2 * summary + body.len() - BODY_ROOM;
-        if needed > self.room(kept_back) {
-            let bytes = needed + HEADER_BYTES + CONTINUATION_BYTES;
-            return Err(Obstacle::Segment(bytes.next_multiple_of(DIRECT_ALIGN) as u64));
+        if needed > self.room(self.end_of_others()) {
+            return Err(self.lack(needed));
         }
         let head = RecordHead { gsn, epoch: entry.epoch, deps: &self.deps };
         let Some(batch) = self.open.as_mut() else { unreachable!("a batch was opened") };
@@ -216,26 +242,117 @@ impl Appender {
         Ok(gsn)
     }
 
-    /// Room of the present segment for the open batch, but for `kept_back` bytes.
-    fn room(&self, kept_back: usize) -> usize {
-        let room = self.segment.bytes - CONTINUATION_BYTES as u64 - self.offset;
-        usize::try_from(room).unwrap_or(usize::MAX).saturating_sub(kept_back)
+    /// Room for the open batch before an end.
+    fn room(&self, end: u64) -> usize {
+        usize::try_from(end.saturating_sub(self.offset)).unwrap_or(usize::MAX)
     }
 
-    /// As [`append`](Self::append), but leaves `kept_back` bytes of the segment's room unused.
+    /// Where batches end in the present segment.
+    fn segment_end(&self) -> u64 {
+        self.segment.bytes - CONTINUATION_BYTES as u64
+    }
+
+    /// Where batches of records end for which no room was set aside.
     #[inline]
-    pub(super) fn append_leaving(
+    fn end_of_others(&self) -> u64 {
+        match self.aside.kept_back() {
+            0 => self.end,
+            kept_back => self.end.min(self.segment_end().saturating_sub(kept_back as u64)),
+        }
+    }
+
+    /// The end moves with segment and share, and not with the batches between.
+    fn move_end(&mut self) {
+        let of_share = match self.share_end {
+            u64::MAX => u64::MAX,
+            end => (end + self.offset).saturating_sub(self.placed_bytes),
+        };
+        self.end = self.segment_end().min(of_share);
+    }
+
+    /// Why a record that needs so many bytes found no room.
+    #[cold]
+    fn lack(&mut self, needed: usize) -> Obstacle {
+        let needed = needed as u64;
+        if self.aside.kept_back() as u64 + needed <= self.room_left() {
+            // The segment has room. A flush may pad the batch.
+            return Obstacle::Limit(needed.next_multiple_of(DIRECT_ALIGN as u64));
+        }
+        self.seal();
+        let bytes = needed + (HEADER_BYTES + CONTINUATION_BYTES) as u64;
+        Obstacle::Segment(bytes.next_multiple_of(DIRECT_ALIGN as u64))
+    }
+
+    /// Bytes of the share that are left. `None` without a limit.
+    pub(super) fn share_left(&self) -> Option<u64> {
+        let open = self.open.as_ref().map_or(0, |batch| batch.builder.bytes() as u64);
+        let end = Some(self.share_end).filter(|&end| end != u64::MAX)?;
+        Some(end.saturating_sub(self.placed_bytes + open))
+    }
+
+    /// Adds bytes to the share. What the log has taken without a share is paid first.
+    pub(super) fn add_share(&mut self, bytes: u64) {
+        if self.share_end != u64::MAX {
+            self.share_end += bytes;
+            self.move_end();
+        }
+    }
+
+    /// Takes bytes of the share away.
+    pub(super) fn give_share(&mut self, bytes: u64) {
+        self.share_end -= bytes;
+        self.move_end();
+    }
+
+    /// Ends the share. Without a limit the log needs none.
+    pub(super) fn end_share(&mut self, is_limited: bool) {
+        let open = self.open.as_ref().map_or(0, |batch| batch.builder.bytes() as u64);
+        self.share_end = if is_limited { self.placed_bytes + open } else { u64::MAX };
+        self.exceeded = 0;
+        self.move_end();
+    }
+
+    /// A share beyond the limit, if all of these have at most so many bytes.
+    pub(super) fn exceed(&mut self, bytes: u64, most: u64) -> Option<u64> {
+        let exceeded = self.exceeded + bytes;
+        (exceeded <= most).then(|| {
+            self.exceeded = exceeded;
+            bytes
+        })
+    }
+
+    /// Takes the bytes of a later record from the share.
+    pub(super) fn set_aside(&mut self, bytes: u64) {
+        self.set_aside_bytes += bytes;
+        if self.share_end != u64::MAX {
+            self.give_share(bytes);
+        }
+    }
+
+    /// Gives the bytes of such a record back to the share.
+    pub(super) fn end_aside(&mut self, bytes: u64) {
+        self.set_aside_bytes -= bytes;
+        self.add_share(bytes);
+    }
+
+    pub(super) fn set_aside_bytes(&self) -> u64 {
+        self.set_aside_bytes
+    }
+
+    /// As [`append`](Self::append), before an end in the segment.
+    #[inline]
+    fn append_before(
         &mut self,
         entry: &Entry<'_>,
         closing: &Closing,
-        kept_back: usize,
+        end: u64,
     ) -> Result<u64, Obstacle> {
         let floor = self.name_dependencies(entry, closing)?;
         let gsn = self.last_gsn.max(floor).saturating_add(1);
         let head = RecordHead { gsn, epoch: entry.epoch, deps: &[] };
         loop {
             let before = self.open_batch().builder.bytes();
-            match self.encode(head, entry, kept_back) {
+            match self.encode(head, entry, end) {
                 Ok(()) => {
                     self.appended(gsn, entry.epoch, before);
                     return Ok(gsn);
@@ -246,10 +363,7 @@ impl Appender {
                     let source = EncodeError::BatchFull;
                     return Err(Obstacle::Error(JournalError::Encode { log: self.log, source }));
                 }
-                Err(Full::Segment(bytes)) => {
-                    self.seal();
-                    return Err(Obstacle::Segment(bytes));
-                }
+                Err(Full::Room(needed)) => return Err(self.lack(needed)),
                 Err(Full::Never(source)) => {
                     // Its buffer may have grown to the limit of a record.
                     drop(self.open.take_if(|batch| batch.oversized && batch.builder.is_empty()));
@@ -302,13 +416,8 @@ impl Appender {
 
     /// Encodes the record into the open batch, if the segment has room for batch and record.
     #[inline]
-    fn encode(
-        &mut self,
-        head: RecordHead<'_>,
-        entry: &Entry<'_>,
-        kept_back: usize,
-    ) -> Result<(), Full> {
-        let room = self.room(kept_back);
+    fn encode(&mut self, head: RecordHead<'_>, entry: &Entry<'_>, end: u64) -> Result<(), Full> {
+        let room = self.room(end);
         let Some(batch) = self.open.as_mut() else {
             return Err(Full::Batch);
         };
@@ -337,10 +446,7 @@ impl Appender {
                 batch.named.extend(self.deps.iter().map(|&on| Named { gsn: head.gsn, on }));
                 Ok(())
             }
-            Err(EncodeError::BatchFull) if needed > 0 => {
-                let bytes = needed + HEADER_BYTES + CONTINUATION_BYTES;
-                Err(Full::Segment(bytes.next_multiple_of(DIRECT_ALIGN) as u64))
-            }
+            Err(EncodeError::BatchFull) if needed > 0 => Err(Full::Room(needed)),
             Err(EncodeError::BatchFull | EncodeError::EpochSpan { .. }) => Err(Full::Batch),
             Err(source) => Err(Full::Never(source)),
         }
@@ -409,6 +515,7 @@ impl Appender {
         self.offset += bytes;
         debug_assert!(self.offset <= self.segment.bytes, "a batch must lie in allocated space");
         self.placed_bytes += bytes;
+        self.marks.note(self.last_gsn + 1, self.placed_bytes);
         self.next_number += 1;
         self.handoff.push(batch);
     }
@@ -443,6 +550,7 @@ impl Appender {
         let named = std::mem::replace(&mut self.segment_is_named, false);
         let old = std::mem::replace(&mut self.segment, Arc::new(segment));
         self.offset = HEADER_BYTES as u64;
+        self.move_end();
         unused.then_some(if named { Unused::Named } else { Unused::Spare(old) })
     }
 
@@ -455,7 +563,7 @@ impl Appender {
         }
     }
 
-    /// Bytes of this incarnation that lie above a gsn, rounded up to where an epoch begins.
+    /// Bytes of this incarnation that lie above a gsn, rounded up to a mark or to where an epoch begins.
     pub(crate) fn bytes_above(&self, gsn: u64) -> u64 {
         if gsn >= self.last_gsn {
             return 0;
@@ -463,7 +571,7 @@ impl Appender {
         let open = self.open.as_ref().map_or(0, |batch| batch.builder.bytes() as u64);
         let at = self.epochs.partition_point(|start| start.gsn <= gsn + 1);
         let before = at.checked_sub(1).map_or(0, |at| self.epochs[at].bytes);
-        self.placed_bytes + open - before
+        self.placed_bytes + open - before.max(self.marks.place_above(gsn))
     }
 
     /// Bytes of memory in buffers.
@@ -490,8 +598,8 @@ fn batch_capacity(batch_bytes: usize) -> usize {
 enum Full {
     /// The record may fit an empty batch.
     Batch,
-    /// The record needs a segment of at least this number of bytes.
-    Segment(u64),
+    /// An empty batch with the record has so many bytes, and there is less room for it.
+    Room(usize),
     /// No batch takes the record.
     Never(EncodeError),
 }

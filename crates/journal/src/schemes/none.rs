@@ -4,6 +4,7 @@
 //! leave at once. Gsns still grow along every dependency.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use stillpoint_format::{LOG_NONE, LogGsn, Stamp};
 use stillpoint_io::DiskError;
@@ -57,6 +58,20 @@ impl Journal for NoJournal {
     }
 
     fn give_back(&self, _: u8, _: &mut dyn Iterator<Item = u64>) {}
+
+    fn set_limit(&self, _bytes: u64) {}
+
+    fn limit_left(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn await_limit(&self, _bytes: u64, _timeout: Duration) -> bool {
+        true
+    }
+
+    fn set_aside_bytes(&self) -> u64 {
+        0
+    }
 
     fn flush(&self, _log: u8) -> Result<u64, JournalError> {
         Ok(0)

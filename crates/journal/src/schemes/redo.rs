@@ -35,6 +35,7 @@ use crate::holds::{Hold, Holder, Holds};
 use crate::journal::{
     Capabilities, Config, Durability, Entry, Environment, Journal, JournalStats, Shortage,
 };
+use crate::limit::Limit;
 use crate::log::{Background, Log, Shared};
 use crate::registry::Row;
 use crate::room::{Room, fit_segment};
@@ -95,6 +96,7 @@ impl Redo {
             config: config.clone(),
             closing,
             room,
+            limit: Limit::new(config.logs),
         });
         let open = |log| {
             let spares = list_spares(&*env.disk, log, config.incarnation)?;
@@ -134,6 +136,17 @@ impl Redo {
     /// Bytes of the segments of logs that this incarnation does not have.
     fn retired_bytes(&self) -> u64 {
         self.retired.lock().iter().map(|kept| kept.bytes).sum()
+    }
+
+    /// Counts what the holders keep and what is set aside, and takes the shares of the logs back.
+    fn count_for_limit(&self) {
+        let count = self.core.shared.limit.begin_count();
+        let is_limited = self.core.shared.limit.bytes() != u64::MAX;
+        let kept = (0..).zip(&self.core.logs).map(|(log, of)| {
+            let position = self.holds.position(log).unwrap_or(0);
+            of.end_share(is_limited, position)
+        });
+        count.end(self.retired_bytes() + kept.sum::<u64>());
     }
 
     /// Ends the threads. A panic of a thread becomes an error.
@@ -294,6 +307,24 @@ impl Journal for Redo {
         self.core.log(log)?.admit(&|| self.core.preparer.work())
     }
 
+    fn set_limit(&self, bytes: u64) {
+        if self.core.shared.limit.set(bytes) {
+            self.count_for_limit();
+        }
+    }
+
+    fn limit_left(&self) -> u64 {
+        self.core.shared.limit.left()
+    }
+
+    fn await_limit(&self, bytes: u64, timeout: Duration) -> bool {
+        self.core.shared.limit.wait(bytes, timeout)
+    }
+
+    fn set_aside_bytes(&self) -> u64 {
+        self.core.logs.iter().map(Log::set_aside_bytes).sum()
+    }
+
     fn flush(&self, log: u8) -> Result<u64, JournalError> {
         self.core.flush(self.core.log(log)?)
     }
@@ -374,6 +405,9 @@ impl Journal for Redo {
                 self.core.shared.disk.remove(&kept.path)?;
                 retired.pop();
             }
+        }
+        if self.core.shared.limit.bytes() != u64::MAX {
+            self.count_for_limit();
         }
         Ok(())
     }

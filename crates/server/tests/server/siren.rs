@@ -110,6 +110,7 @@ fn a_client_that_meets_an_open_transaction_is_parked() {
             RealClock.sleep(Duration::from_millis(1));
         }
         assert!(!held.has_reply(), "{request:?}");
+        drop(tx);
         drop(holder);
         let reply = held.read();
         assert!(!matches!(reply, Value::Error(_) | Value::Null), "{request:?}: {reply:?}");
