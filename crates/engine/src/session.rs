@@ -1,6 +1,7 @@
 //! A session, through which one thread uses the store.
 
 mod durability;
+mod load;
 
 use std::sync::Arc;
 

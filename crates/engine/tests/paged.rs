@@ -9,6 +9,8 @@ mod damage;
 mod histories;
 #[path = "paged/large.rs"]
 mod large;
+#[path = "paged/load.rs"]
+mod load;
 #[path = "paged/offline.rs"]
 mod offline;
 #[path = "../examples/orders.rs"]
@@ -307,6 +309,16 @@ fn large_values_survive_crashes_and_leave_nothing_behind() {
 #[test]
 fn a_value_is_patched_and_longer_than_the_pool() {
     large::a_value_is_patched_and_longer_than_the_pool();
+}
+
+#[test]
+fn a_crash_amid_a_load_leaves_its_first_records() {
+    load::a_crash_amid_a_load_leaves_its_first_records();
+}
+
+#[test]
+fn a_load_leaves_what_puts_would_leave() {
+    load::a_load_leaves_what_puts_would_leave();
 }
 
 #[test]

@@ -13,6 +13,7 @@
 //! 9 merge:  left 8, right 8, parent 8, separator, image of the left page
 //! 10 patch:   page 8, key, for each range: offset 2, length 2, bytes before, bytes after
 //! 11 restore: page 8, key, for each range: offset 2, length 2, bytes
+//! 12 load:    as split
 //!
 //! key, separator: length 2, bytes     value: 0, or 1, tag 1, length 4, bytes
 //!                                            or 2, tag 1, length 4, reference of a large value
@@ -20,7 +21,8 @@
 //! ```
 //! A change holds the value before it, so its undo needs nothing else. A *patch* is a change of some bytes of
 //! a value, whose length and tag stay. The undo of a patch *restores* these bytes. Changes of structure are not
-//! undone. The record *kept* stands for their undo. A page of a [large value](crate::large) has one record.
+//! undone. The record *kept* stands for their undo. A *load* is a split of the last leaf behind all its
+//! records, and the new leaf has further ones. A page of a [large value](crate::large) has one record.
 //! The undo of that record frees the page.
 
 mod ranges;
@@ -45,6 +47,7 @@ const FREED: u8 = 8;
 const MERGE: u8 = 9;
 const PATCH: u8 = 10;
 const RESTORE: u8 = 11;
+const LOAD: u8 = 12;
 
 const ABSENT: u8 = 0;
 const PRESENT: u8 = 1;
@@ -140,6 +143,19 @@ pub enum PageRecord<'a> {
         /// The key between both.
         separator: &'a [u8],
         /// Content of the new page.
+        image: PageImage<'a>,
+    },
+    /// A leaf with further records has come behind the last leaf.
+    Load {
+        /// The leaf that was the last one.
+        left: u64,
+        /// The new leaf.
+        right: u64,
+        /// The parent of both.
+        parent: u64,
+        /// The key between both.
+        separator: &'a [u8],
+        /// Content of the new leaf.
         image: PageImage<'a>,
     },
     /// The content of a root went to a new page, the only child of the root.
@@ -265,6 +281,11 @@ impl<'a> PageRecord<'a> {
                 put_key(out, separator);
                 image.encode(out);
             }
+            Self::Load { left, right, parent, separator, image } => {
+                put_pages(out, LOAD, &[*left, *right, *parent]);
+                put_key(out, separator);
+                image.encode(out);
+            }
             Self::Raise { root, child, image } => {
                 put_pages(out, RAISE, &[*root, *child]);
                 image.encode(out);
@@ -306,9 +327,9 @@ impl<'a> PageRecord<'a> {
             | Self::Patch { page, .. }
             | Self::Restore { page, .. }
             | Self::Purge { page, .. } => [Some(page), None],
-            Self::Split { left, parent, .. } | Self::Merge { left, parent, .. } => {
-                [Some(left), Some(parent)]
-            }
+            Self::Split { left, parent, .. }
+            | Self::Load { left, parent, .. }
+            | Self::Merge { left, parent, .. } => [Some(left), Some(parent)],
             Self::Raise { root, .. } => [Some(root), None],
             Self::Kept | Self::Large { .. } | Self::Freed { .. } => [None, None],
         }
@@ -359,6 +380,13 @@ impl<'a> PageRecord<'a> {
                 after: value(&mut rest)?,
             },
             SPLIT => Self::Split {
+                left: rest.u64()?,
+                right: rest.u64()?,
+                parent: rest.u64()?,
+                separator: key(&mut rest)?,
+                image: image(&mut rest)?,
+            },
+            LOAD => Self::Load {
                 left: rest.u64()?,
                 right: rest.u64()?,
                 parent: rest.u64()?,
@@ -434,7 +462,7 @@ impl<'a> ToUndo<'a> {
                     ranges: PatchedRanges::decode(&mut rest, true)?,
                 })
             }
-            SPLIT | RAISE | PURGE | MERGE => Ok(Self::Structure),
+            SPLIT | LOAD | RAISE | PURGE | MERGE => Ok(Self::Structure),
             LARGE => Ok(Self::Large { page: rest.u64()? }),
             code => {
                 let value = u64::from(code);

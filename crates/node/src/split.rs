@@ -58,6 +58,19 @@ impl Node<'_> {
         Split { slot, separator: self.separator_before(slot) }
     }
 
+    /// The split of a leaf that gives `key` to a right neighbour, and leaves this leaf all its records.
+    /// `None` if the key is not above all of them, or if a page has no room for the fence between both.
+    pub fn split_behind(&self, key: &[u8]) -> Option<Split> {
+        let slots = self.slot_count();
+        let is_behind = self.own_kind() == NodeKind::Leaf && self.covers(key);
+        if !is_behind || self.search(key) != Err(slots) {
+            return None;
+        }
+        let split = Split { slot: slots, separator: self.separator_beside(slots, key) };
+        let (lower, _) = self.fence_keys();
+        (split.separator > lower && self.parts_fit(&split)).then_some(split)
+    }
+
     /// Moves the slots from `split.slot` on into `right`, which takes the fences from the separator on.
     /// The words of `right` may hold anything; its owner's words stay.
     ///

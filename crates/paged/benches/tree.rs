@@ -1,4 +1,4 @@
-//! Point reads, declared batches of reads, insertions, updates, scans and replay of a
+//! Point reads, declared batches of reads, insertions, updates, scans, sorted loads and replay of a
 //! paged table that fits its pool.
 //!
 //! `cargo bench -p stillpoint-paged -- [RECORDS] [KEYS OF A BATCH]`: one thread, values of 100 bytes, keys
@@ -22,6 +22,8 @@ use stillpoint_txn::{
 const PAGE_BYTES: usize = 16 << 10;
 /// Scans of the whole table.
 const SCANS: u64 = 5;
+/// Records of a load that are given together.
+const LOADED: u64 = 10_000;
 /// Records that a start asks for ahead of their replay.
 const AHEAD: usize = 64;
 
@@ -97,6 +99,34 @@ fn measure_scan(part: &mut dyn KindPart, records: u64) {
     });
 }
 
+/// Loads ascending keys into an empty table, after the ordinary puts of a first leaf.
+fn measure_load(frames: usize, records: u64) {
+    let world = World::new(frames, PAGE_BYTES, 1);
+    let mut session = world.session(0);
+    session.log.is_checked = false;
+    let first = PAGE_BYTES as u64 / 64;
+    for number in 0..first {
+        session.transact(|tx| tx.put(&number.to_be_bytes(), Some(&[7; 100]))).expect("commits");
+    }
+    let mut batch = RangeBatch::default();
+    measure("records of a sorted load", records, || {
+        let mut next = first;
+        while next < records + first {
+            batch.clear();
+            for number in next..(next + LOADED).min(records + first) {
+                let (key, value) = batch.push(0, 8, 100);
+                key.copy_from_slice(&number.to_be_bytes());
+                value.fill(7);
+            }
+            let appended = world.kind.append_sorted(TABLE, (&batch, 0), &mut session.log);
+            assert_eq!(appended.expect("room"), batch.len());
+            session.log.done.clear();
+            next += batch.len() as u64;
+        }
+    });
+    assert_eq!(world.kind.record_count(TABLE), records + first);
+}
+
 fn main() {
     let mut arguments = std::env::args().skip(1).filter_map(|argument| argument.parse().ok());
     let records: u64 = arguments.next().unwrap_or(1_000_000);
@@ -153,5 +183,6 @@ fn main() {
     });
     measure_scan(&mut *part, records);
     drop(part);
+    measure_load(frames, records);
     measure_replay(frames, records.min(500_000));
 }

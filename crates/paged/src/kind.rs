@@ -21,6 +21,7 @@ use stillpoint_txn::{
 
 use crate::backing::{OnFailure, Purpose};
 use crate::check::open_to_read;
+use crate::held::{Claims, HeldLocks};
 use crate::large::Freeing;
 use crate::loads::Missing;
 use crate::locks::LockTable;
@@ -31,7 +32,7 @@ use crate::part::Part;
 use crate::pool::{POOL_PAGES_MIN, Pool, PoolError, PoolStats, root_page};
 use crate::read_only::ReadOnly;
 use crate::tables::{NamedPages, Section, Table, Tables};
-use crate::tree::{Leaf, LeafRange, PageLog, Wanted};
+use crate::tree::{Leaf, LeafRange, PageLog, Pause, Wanted};
 
 /// Bytes of a page, if nothing else is said.
 pub const PAGE_BYTES_DEFAULT: usize = 16 << 10;
@@ -341,6 +342,44 @@ impl TableKind for Paged {
             return Err(TxError::Conflict);
         }
         Ok(Box::new(AllLocked { kind: self, tables }))
+    }
+
+    fn takes_sorted(&self) -> bool {
+        true
+    }
+
+    fn append_sorted(
+        &self,
+        table: TableId,
+        (records, from): (&RangeBatch, usize),
+        log: &mut dyn OperationLog,
+    ) -> Result<usize, TxError> {
+        let table = self.tables.get(table)?;
+        let mut held = HeldLocks::new();
+        let mut next = from;
+        while next < records.len() {
+            let mut log =
+                TableLog { log: &mut *log, table: table.id, generation: table.generation() };
+            let mut claims = Claims { table: &self.locks, held: &mut held };
+            let appended = self.pool.append_leaf(
+                (&self.tables, &table),
+                (records, next),
+                (&mut log, &mut claims),
+            );
+            match appended {
+                Ok(0) => break,
+                Ok(count) => {
+                    // No rollback takes the records away.
+                    table.commit(count as i64);
+                    next += count;
+                }
+                Err(Pause::LogFull) => log.log.wait_for_room()?,
+                Err(Pause::Missing(missing)) => self.bring(missing)?,
+                Err(Pause::Refused(error)) => return Err(error),
+                Err(Pause::Blocked(_)) => unreachable!("no stretch of a leaf is claimed"),
+            }
+        }
+        Ok(next - from)
     }
 
     fn keys(

@@ -74,6 +74,14 @@ impl Paged {
                     inserted.map_err(|error| error.to_string())
                 })
             }
+            PageRecord::Load { left, right, parent, separator, image } => {
+                let misfit = |why| TxError::abandon(RecordError::Misfit { page: right, why });
+                let words = self.sound_words(&image).map_err(misfit)?;
+                let added = Node::new(&words).slot_count() as i64;
+                self.tables.count_replayed(table, stamp, added);
+                let split = PageRecord::Split { left, right, parent, separator, image };
+                self.redo_record(table, stamp, &split)
+            }
             PageRecord::Raise { root, child, image } => {
                 self.redo_image(&on(child), &image)?;
                 self.redo_on(&on(root), |page| {

@@ -138,6 +138,28 @@ pub trait TableKind: Send + Sync + fmt::Debug {
     /// Makes the kind's part in the transactions of one session.
     fn new_part(self: Arc<Self>) -> Box<dyn KindPart>;
 
+    /// Whether [`append_sorted`](Self::append_sorted) appends anything.
+    fn takes_sorted(&self) -> bool {
+        false
+    }
+
+    /// Appends records to a table, from number `from` of these on, as long as their keys ascend and are above
+    /// all keys of the table. Returns how many were appended; the kind may leave any to ordinary puts. The
+    /// caller has [locked](Self::lock_tables) the table as a whole, and gives it back once the logs hold all
+    /// records for good. What was appended stays, also if the transaction of the log is rolled back.
+    ///
+    /// # Errors
+    /// [`TxError::NoSuchTable`]; the kind's own.
+    fn append_sorted(
+        &self,
+        table: TableId,
+        (records, from): (&RangeBatch, usize),
+        log: &mut dyn OperationLog,
+    ) -> Result<usize, TxError> {
+        let _ = (table, records, from, log);
+        Ok(0)
+    }
+
     /// Locks whole tables, in order to empty them. Waits for all holders of locks in the tables, as
     /// a declared transaction does, as long as `may_wait` allows. Keeps others out until the returned
     /// guard is dropped. Once the tables are emptied, each of their keys counts as one that never had a

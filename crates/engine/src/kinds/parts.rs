@@ -588,6 +588,16 @@ impl Parts {
         })
     }
 
+    /// Appends records to a table of a kind that [takes](stillpoint_txn::TableKind::takes_sorted) them, and
+    /// that is locked as a whole.
+    pub(crate) fn append_sorted(
+        &mut self,
+        table: TableId,
+        records: (&RangeBatch, usize),
+    ) -> Result<usize, TxError> {
+        self.kinds.kind_of(table)?.append_sorted(table, records, &mut self.operations)
+    }
+
     /// Keeps the keys of a run that has conflicted for the next one.
     pub(crate) fn remember_run(&mut self) {
         let Self { met, remembered, .. } = self;

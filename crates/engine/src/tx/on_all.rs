@@ -36,7 +36,7 @@ impl Tx<'_> {
         &*parts.expect("a place in a part is of a transaction with parts").parts[part]
     }
 
-    pub(super) fn in_parts(&mut self) -> &mut Parts {
+    pub(crate) fn in_parts(&mut self) -> &mut Parts {
         self.parts.as_deref_mut().expect("a place in a part is of a transaction with parts")
     }
 

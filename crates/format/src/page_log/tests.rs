@@ -19,6 +19,7 @@ fn samples() -> Vec<PageRecord<'static>> {
         },
         PageRecord::Change { page: 9, key: b"key", before: Some(LARGE_VALUE), after: None },
         PageRecord::Split { left: 1, right: 2, parent: 3, separator: b"s", image },
+        PageRecord::Load { left: 1, right: 2, parent: 3, separator: b"s", image },
         PageRecord::Raise { root: 1, child: 2, image },
         PageRecord::Kept,
         PageRecord::Purge { page: 7, slots: &[1, 0, 0, 1] },

@@ -17,7 +17,7 @@ fn sample(stream: &mut Stream, out: &mut Vec<u8>) {
         changed[at] ^= 1;
     }
     let after = Some(StoredValue::in_leaf(3, &changed));
-    match stream.below(10) {
+    match stream.below(11) {
         0 => PageRecord::Change { page, key, before, after: None }.encode(out),
         1 => PageRecord::Undo { page, key, had: true, after }.encode(out),
         2 => {
@@ -26,6 +26,7 @@ fn sample(stream: &mut Stream, out: &mut Vec<u8>) {
         3 => {
             PageRecord::Merge { left: page, right, parent, separator: key, image }.encode(out);
         }
+        10 => PageRecord::Load { left: page, right, parent, separator: key, image }.encode(out),
         4 => PageRecord::Raise { root: page, child: right, image }.encode(out),
         5 => PageRecord::Purge { page, slots: &[1, 0, 5, 0, 9, 0] }.encode(out),
         6 => PageRecord::Large { page, level: 1, bytes: &rest[..160] }.encode(out),

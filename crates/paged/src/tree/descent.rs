@@ -67,14 +67,20 @@ impl Pool {
     ) -> Result<KeyPlace, Missing> {
         let FoundNode { seen, .. } = match key {
             Some(key) => self.descend_below(table, key, 0)?,
-            None => {
-                let last = |node: Node<'_>, _: Near| (node.child_count() - 1, Near::MIDDLE);
-                self.descend_by(table, last, 0)?
-            }
+            None => self.descend_to_last(table, 0)?,
         };
         let node = self.node(seen.frame);
         let slot = key.map_or_else(|| Err(node.slot_count()), |key| node.search(key));
         Ok(KeyPlace { leaf: seen, slot })
+    }
+
+    /// The last node of this level, or the root of a lower tree.
+    ///
+    /// # Errors
+    /// A page on the way is not in a frame.
+    pub(super) fn descend_to_last(&self, table: TableId, level: u8) -> Result<FoundNode, Missing> {
+        let last = |node: Node<'_>, _: Near| (node.child_count() - 1, Near::MIDDLE);
+        self.descend_by(table, last, level)
     }
 
     /// The node of this level that has the keys just below a key, or the root of a lower tree.

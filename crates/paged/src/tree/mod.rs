@@ -12,6 +12,7 @@
 //! | `read_ahead` | leaves that a long scan asks for ahead of their use |
 //! | `change` | changes of one record, with their records in a log |
 //! | `structure` | splits and higher roots, each one record |
+//! | `load` | leaves that a load of sorted records appends |
 //! | `merge` | merges of sparse nodes |
 //! | `empty` | all pages of a table |
 //! | `check` | the check of a whole tree |
@@ -20,6 +21,7 @@ mod change;
 mod check;
 mod descent;
 mod empty;
+mod load;
 mod merge;
 mod read;
 mod read_ahead;

@@ -23,7 +23,7 @@ use crate::swip::Swip;
 
 /// What room is wanted for.
 #[derive(Clone, Copy, Debug)]
-enum Room<'a> {
+pub(super) enum Room<'a> {
     /// A value of the key, in the leaf.
     Value(LoggedValue<'a>),
     /// A separator of so many bytes in all, in an inner node.
@@ -72,7 +72,7 @@ impl Pool {
         self.make_room_at(table, key, (0, Room::Value(value)), (log, claims))
     }
 
-    fn make_room_at(
+    pub(super) fn make_room_at(
         self: &Arc<Self>,
         table: TableId,
         key: &[u8],

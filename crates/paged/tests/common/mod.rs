@@ -63,7 +63,8 @@ impl Logs {
             | PageRecord::Patch { page, .. }
             | PageRecord::Restore { page, .. }
             | PageRecord::Purge { page, .. } => (vec![page], None),
-            PageRecord::Split { left, right, parent, .. } => (vec![left, parent], Some(right)),
+            PageRecord::Split { left, right, parent, .. }
+            | PageRecord::Load { left, right, parent, .. } => (vec![left, parent], Some(right)),
             PageRecord::Raise { root, child, .. } => (vec![root], Some(child)),
             PageRecord::Merge { left, right, parent, .. } => (vec![left, right, parent], None),
             // Pages of large values are written once, and found by no descent.
