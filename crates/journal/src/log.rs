@@ -225,7 +225,6 @@ impl Log {
             taken = state.exceed(bytes, limit.excess());
         }
         let limit = limit.bytes();
-        let taken = mutant!(taken, LogLimitIgnored => Some(bytes));
         let taken = taken.ok_or(JournalError::AtLimit { log: self.id, bytes, limit })?;
         state.add_share(taken);
         Ok(())

@@ -28,6 +28,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use stillpoint_format::{GSN_MAX, LOG_NONE, LogGsn, Stamp};
 use stillpoint_io::{DIRECT_ALIGN, DiskError, JoinHandle, catch_panic, spawn};
+use stillpoint_sync::{mutant, planted};
 
 use crate::closing::Closing;
 use crate::error::JournalError;
@@ -308,6 +309,7 @@ impl Journal for Redo {
     }
 
     fn set_limit(&self, bytes: u64) {
+        mutant!(LogLimitIgnored => return);
         if self.core.shared.limit.set(bytes) {
             self.count_for_limit();
         }
