@@ -204,7 +204,9 @@ fn recover(
         store.set_max_memory_bytes(usize::MAX);
     }
     wanted.tables.iter().try_for_each(|table| kinds.add_table(table, &**disk))?;
-    let mut kind_replay = KindReplay::new(kinds.clone(), wanted);
+    // With one lane the calls of the disk always come in the same order.
+    let lanes = if config.environment.background { config.recovery_threads } else { 1 };
+    let mut kind_replay = KindReplay::new(kinds.clone(), wanted, lanes);
     let (threads, clock) = (config.recovery_threads, &*config.environment.clock);
     let of_kinds = (!kinds.is_empty(), holds_calls);
     let served = match may_serve(config, wanted, of_kinds, &cells)? {

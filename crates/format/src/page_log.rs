@@ -335,6 +335,14 @@ impl<'a> PageRecord<'a> {
         }
     }
 
+    /// The page of a record in these bytes that concerns no other one. `None` for records of other sorts.
+    pub fn only_page(bytes: &[u8]) -> Option<u64> {
+        let (code, rest) = bytes.split_first()?;
+        let is_of_one = matches!(*code, CHANGE | UNDO | PURGE | LARGE | FREED | PATCH | RESTORE);
+        let page = rest.first_chunk::<8>().filter(|_| is_of_one)?;
+        Some(u64::from_le_bytes(*page))
+    }
+
     /// Appends the record of a change: a patch, if it is shorter than both values.
     pub fn encode_change(
         page: u64,

@@ -12,11 +12,11 @@ mod common;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use common::{TABLE, World};
-use stillpoint_io::{Clock, RealClock, Rng, SeededRng};
+use common::{Logged, TABLE, World};
+use stillpoint_io::{Clock, RealClock, Rng, SeededRng, in_parallel};
 use stillpoint_sync::lock_word::Priority;
 use stillpoint_txn::{
-    Discipline, KeyList, KindKey, KindPart, KindRange, Mode, Presence, RangeBatch, TableKind,
+    Discipline, KeyList, KindKey, KindPart, KindRange, Lane, Mode, Presence, RangeBatch, TableKind,
 };
 
 const PAGE_BYTES: usize = 16 << 10;
@@ -50,8 +50,7 @@ fn lock(part: &mut dyn KindPart, key: &[u8]) -> u32 {
     }
 }
 
-/// Repeats the records of insertions and updates on empty pages.
-#[expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
+/// Repeats the records of insertions and updates on empty pages, in one lane and in two.
 fn measure_replay(frames: usize, records: u64) {
     let world = World::new(frames, PAGE_BYTES, 1);
     let mut session = world.session(0);
@@ -59,21 +58,35 @@ fn measure_replay(frames: usize, records: u64) {
         let key = key(number % records);
         session.transact(|tx| tx.put(&key, Some(&[(number / records) as u8; 100]))).expect("room");
     }
-    let after = World::new(frames, PAGE_BYTES, 1);
     let logs = world.logs.lock();
-    let start = RealClock.monotonic_ns();
-    for (number, record) in logs.records.iter().enumerate() {
-        // As a start does.
-        if let Some(later) = logs.records.get(number + AHEAD) {
-            after.kind.ask_for_redo(later.table, &later.body);
-        }
-        after.kind.redo(record.table, record.stamp, &record.body).expect("it fits");
+    for lanes in [1, 2] {
+        measure_lanes(frames, &logs.records, lanes);
     }
+}
+
+#[expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
+fn measure_lanes(frames: usize, records: &[Logged], lanes: usize) {
+    let after = World::new(frames, PAGE_BYTES, 1);
+    let start = RealClock.monotonic_ns();
+    let replay = |lane: Lane| {
+        let kind = &after.kind;
+        move || {
+            for (number, record) in records.iter().enumerate() {
+                // As a start does.
+                if let Some(later) = records.get(number + AHEAD) {
+                    kind.ask_for_redo(later.table, &later.body, lane);
+                }
+                let place = (record.table, record.stamp);
+                kind.redo_in(place, &record.body, lane).expect("it fits");
+            }
+        }
+    };
+    in_parallel("lane", Lane::all(lanes).map(replay).collect()).expect("no panic");
     let seconds = (RealClock.monotonic_ns() - start) as f64 / 1e9;
-    let (count, bytes) = (logs.records.len(), logs.records.iter().map(|record| record.body.len()));
+    let (count, bytes) = (records.len(), records.iter().map(|record| record.body.len()));
     let (rate, per_s) = (count as f64 / seconds / 1e6, bytes.sum::<usize>() as f64 / seconds / 1e6);
     println!(
-        "records replayed: {rate:.3} M/s, {per_s:.0} MB/s of bodies ({count} in {seconds:.2} s)"
+        "records replayed in {lanes} lanes: {rate:.3} M/s, {per_s:.0} MB/s of bodies ({count} in {seconds:.2} s)"
     );
 }
 

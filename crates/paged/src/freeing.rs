@@ -16,7 +16,7 @@ use crate::kind::Paged;
 use crate::large::{LargePages, fill_large};
 use crate::planted;
 use crate::pool::table_word;
-use crate::tables::Table;
+use crate::redo::Target;
 
 impl Paged {
     /// Takes over the pages of values that a committed transaction has replaced. Never waits.
@@ -120,15 +120,22 @@ impl Paged {
     }
 
     /// Frees a page for which the log has a record of its freeing.
-    pub(crate) fn redo_freed(&self, table: &Table, page: u64, stamp: Stamp) -> Result<(), TxError> {
+    pub(crate) fn redo_freed(&self, target: &Target<'_>) -> Result<(), TxError> {
+        let Target { table, page, stamp, lane } = *target;
         // No swip leads to a page while records are repeated, but to roots.
-        if page < PageId::FIRST.0 || !self.pool.exists(page) {
+        if page < PageId::FIRST.0 || !lane.has(page) || !self.pool.exists(page) {
             return Ok(());
         }
-        let frame = self.pool.page(page).map_err(TxError::abandon)?;
-        // Relaxed: one thread replays.
-        let owner = self.pool.node(frame).owner_words()[2].load(Relaxed) as u16;
-        if self.pool.header(frame).stamp().gsn() < stamp.gsn() && owner == table.id.0 {
+        let find = || self.pool.page(page).map(Some);
+        let latched = self.pool.latch_found(page, lane, find).map_err(TxError::abandon)?;
+        let frees = latched.is_some_and(|latched| {
+            // Relaxed: the latch orders the loads.
+            let owner = latched.node().owner_words()[2].load(Relaxed) as u16;
+            let frees = latched.header().stamp().gsn() < stamp.gsn() && owner == table.id.0;
+            latched.release_unchanged();
+            frees
+        });
+        if frees {
             self.free_undone(page, stamp);
         }
         Ok(())
@@ -137,15 +144,15 @@ impl Paged {
     /// Writes a page of a large value, unless the page has that or later content.
     pub(crate) fn redo_large(
         &self,
-        table: &Table,
-        stamp: Stamp,
-        (page, level, bytes): (u64, u8, &[u8]),
+        target: &Target<'_>,
+        (level, bytes): (u8, &[u8]),
     ) -> Result<(), String> {
+        let Target { table, page, stamp, lane } = *target;
         let header = LargeHeader { level, bytes: bytes.len().try_into().unwrap_or(u32::MAX) };
         header.check(self.pool.page_bytes()).map_err(|error| error.to_string())?;
         self.pool.backing.note_used(page);
-        let frame = self.pool.page_or_new(page, table).map_err(|error| error.to_string())?;
-        let latched = self.pool.latch(frame);
+        let latched = self.pool.latch_or_make(page, lane, table);
+        let latched = latched.map_err(|error| error.to_string())?;
         if stamp.gsn() > latched.header().stamp().gsn() {
             fill_large(latched.node().words(), level, bytes);
             // Relaxed: the latch orders the stores.

@@ -15,8 +15,8 @@ use stillpoint_format::page_log::{LoggedValue, PageRecord, PatchedRanges, ToUndo
 use stillpoint_io::Disk;
 use stillpoint_sync::Mutex;
 use stillpoint_txn::{
-    Arrival, KindPart, KindTable, LockedTables, LogRefused, OperationLog, Presence, RangeBatch,
-    Sections, TableId, TableKind, TxError, UnlockedRead,
+    Arrival, KindPart, KindTable, Lane, LockedTables, LogRefused, OperationLog, Presence,
+    RangeBatch, Sections, TableId, TableKind, TxError, UnlockedRead,
 };
 
 use crate::backing::{OnFailure, Purpose};
@@ -460,16 +460,31 @@ impl TableKind for Paged {
     }
 
     fn redo(&self, table: TableId, stamp: Stamp, body: &[u8]) -> Result<(), TxError> {
-        let record =
-            PageRecord::decode(body).map_err(|error| TxError::abandon(RecordError::from(error)))?;
-        self.redo_record(&*self.tables.get(table)?, stamp, &record)
+        self.redo_in((table, stamp), body, Lane::ALL)
     }
 
-    fn ask_for_redo(&self, table: TableId, body: &[u8]) {
+    fn redo_in(
+        &self,
+        (table, stamp): (TableId, Stamp),
+        body: &[u8],
+        lane: Lane,
+    ) -> Result<(), TxError> {
+        if PageRecord::only_page(body).is_some_and(|page| !lane.has(page)) {
+            return Ok(());
+        }
+        let record =
+            PageRecord::decode(body).map_err(|error| TxError::abandon(RecordError::from(error)))?;
+        self.redo_record(&*self.tables.get(table)?, (stamp, lane), &record)
+    }
+
+    fn ask_for_redo(&self, table: TableId, body: &[u8], lane: Lane) {
+        if PageRecord::only_page(body).is_some_and(|page| !lane.has(page)) {
+            return;
+        }
         // An error is that of the redo.
         let Ok(record) = PageRecord::decode(body) else { return };
         record.changed_pages().into_iter().flatten().for_each(|page| {
-            if page != root_page(table) {
+            if page != root_page(table) && lane.has(page) {
                 self.pool.ask_for_redo(page, table);
             }
         });

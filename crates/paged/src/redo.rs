@@ -1,4 +1,6 @@
-//! Repeats records of a log on pages, by page and gsn. One thread does so before anything is served.
+//! Repeats records of a log on pages, by page and gsn, before anything is served. Each page belongs to a lane of
+//! the replay, and one thread repeats the records of a lane. A record of several pages is repeated by several
+//! lanes, each on its own pages.
 //!
 //! Each page is brought forward alone: a record is applied to those of its pages whose gsn is smaller. A
 //! page is found by its id and not by a descent, since parents may be older or newer than their children
@@ -11,7 +13,7 @@ use stillpoint_format::page_log::{LoggedValue, PageImage, PageRecord, PatchedRan
 use stillpoint_node::{Child, Node, NodeKind, Split};
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use stillpoint_sync::mutant;
-use stillpoint_txn::{TableId, TxError};
+use stillpoint_txn::{Lane, TableId, TxError};
 
 use crate::backing::Purpose;
 use crate::frame::{Latched, State};
@@ -24,10 +26,11 @@ use crate::tables::Table;
 use crate::tree::{Side, copy_of, copy_words, patch_value, raise, set_value};
 
 /// A page that a record changes.
-struct Target<'r> {
-    table: &'r Table,
-    page: u64,
-    stamp: Stamp,
+pub(crate) struct Target<'r> {
+    pub(crate) table: &'r Table,
+    pub(crate) page: u64,
+    pub(crate) stamp: Stamp,
+    pub(crate) lane: Lane,
 }
 
 impl Paged {
@@ -38,11 +41,15 @@ impl Paged {
     pub(crate) fn redo_record(
         &self,
         table: &Table,
-        stamp: Stamp,
+        (stamp, lane): (Stamp, Lane),
         record: &PageRecord<'_>,
     ) -> Result<(), TxError> {
-        let on = |page| Target { table, page, stamp };
+        let on = |page| Target { table, page, stamp, lane };
         match *record {
+            // Numbers of records are those of the lane that has the page.
+            PageRecord::Change { page, .. } | PageRecord::Undo { page, .. } if !lane.has(page) => {
+                Ok(())
+            }
             PageRecord::Change { page, key, before, after } => {
                 let added = i64::from(after.is_some()) - i64::from(before.is_some());
                 self.tables.count_replayed(table, stamp, added);
@@ -62,25 +69,16 @@ impl Paged {
                 self.redo_on(&on(page), |page| patch(page, key, ranges, Side::Before))
             }
             PageRecord::Split { left, right, parent, separator, image } => {
-                self.redo_image(&on(right), &image)?;
-                self.redo_on(&on(left), |page| cut(page, separator))?;
-                self.redo_on(&on(parent), |page| {
-                    let child = |id| Child { at: Swip::Out(id).pack(), records: 0 };
-                    let node = page.node();
-                    if node.kind() == Some(NodeKind::Leaf) || node.search(separator).is_ok() {
-                        return Err("the parent of a split".to_owned());
-                    }
-                    let inserted = node.insert_child(separator, child(left), child(right));
-                    inserted.map_err(|error| error.to_string())
-                })
+                self.redo_split(on, [left, right, parent], (separator, &image))
             }
             PageRecord::Load { left, right, parent, separator, image } => {
-                let misfit = |why| TxError::abandon(RecordError::Misfit { page: right, why });
-                let words = self.sound_words(&image).map_err(misfit)?;
-                let added = Node::new(&words).slot_count() as i64;
-                self.tables.count_replayed(table, stamp, added);
-                let split = PageRecord::Split { left, right, parent, separator, image };
-                self.redo_record(table, stamp, &split)
+                if lane.has(right) {
+                    let misfit = |why| TxError::abandon(RecordError::Misfit { page: right, why });
+                    let words = self.sound_words(&image).map_err(misfit)?;
+                    let added = Node::new(&words).slot_count() as i64;
+                    self.tables.count_replayed(table, stamp, added);
+                }
+                self.redo_split(on, [left, right, parent], (separator, &image))
             }
             PageRecord::Raise { root, child, image } => {
                 self.redo_image(&on(child), &image)?;
@@ -93,17 +91,40 @@ impl Paged {
             PageRecord::Purge { page, slots } => {
                 self.redo_on(&on(page), |page| purge(&page.node(), slots))
             }
+            PageRecord::Large { page, .. } | PageRecord::Freed { page } if !lane.has(page) => {
+                Ok(())
+            }
             PageRecord::Large { page, level, bytes } => {
                 table.note_large();
                 let misfit = |why| TxError::abandon(RecordError::Misfit { page, why });
-                self.redo_large(table, stamp, (page, level, bytes)).map_err(misfit)
+                self.redo_large(&on(page), (level, bytes)).map_err(misfit)
             }
-            PageRecord::Freed { page } => self.redo_freed(table, page, stamp),
+            PageRecord::Freed { page } => self.redo_freed(&on(page)),
             PageRecord::Merge { left, right, parent, separator, image } => {
                 self.redo_merge(&on(left), parent, (separator, &image))?;
-                self.redo_freed(table, right, stamp)
+                self.redo_freed(&on(right))
             }
         }
+    }
+
+    /// Repeats a split on its three pages.
+    fn redo_split<'r>(
+        &self,
+        on: impl Fn(u64) -> Target<'r>,
+        [left, right, parent]: [u64; 3],
+        (separator, image): (&[u8], &PageImage<'_>),
+    ) -> Result<(), TxError> {
+        self.redo_image(&on(right), image)?;
+        self.redo_on(&on(left), |page| cut(page, separator))?;
+        self.redo_on(&on(parent), |page| {
+            let child = |id| Child { at: Swip::Out(id).pack(), records: 0 };
+            let node = page.node();
+            if node.kind() == Some(NodeKind::Leaf) || node.search(separator).is_ok() {
+                return Err("the parent of a split".to_owned());
+            }
+            let inserted = node.insert_child(separator, child(left), child(right));
+            inserted.map_err(|error| error.to_string())
+        })
     }
 
     /// Repeats a merge on the page that has all entries, and on the parent.
@@ -113,11 +134,8 @@ impl Paged {
         parent: u64,
         (separator, image): (&[u8], &PageImage<'_>),
     ) -> Result<(), TxError> {
-        let page = left.page;
-        let misfit = |why| TxError::abandon(RecordError::Misfit { page, why });
-        let words = self.sound_words(image).map_err(misfit)?;
         self.redo_on(left, |page| {
-            copy_words(&words, page.node());
+            copy_words(&self.sound_words(image)?, page.node());
             Ok(())
         })?;
         self.redo_on(&Target { page: parent, ..*left }, |page| {
@@ -152,16 +170,20 @@ impl Paged {
         target: &Target<'_>,
         effect: impl FnOnce(&Latched<'_>) -> Result<(), String>,
     ) -> Result<(), TxError> {
-        let Target { table, page, stamp } = *target;
+        let Target { table, page, stamp, lane } = *target;
+        if !lane.has(page) {
+            return Ok(());
+        }
         let misfit = |why| TxError::abandon(RecordError::Misfit { page, why });
-        let frame = if page == root_page(table.id) {
-            Some(self.pool.root(table.id).ok_or(TxError::NoSuchTable(table.id))?)
+        let latched = if page == root_page(table.id) {
+            let root = self.pool.root(table.id).ok_or(TxError::NoSuchTable(table.id))?;
+            Some(self.pool.latch(root))
         } else {
-            self.pool.page_if_exists(page).map_err(TxError::abandon)?
+            let find = || self.pool.page_if_exists(page);
+            self.pool.latch_found(page, lane, find).map_err(TxError::abandon)?
         };
         // A later record has freed the page, and its content went elsewhere.
-        let Some(frame) = frame else { return Ok(()) };
-        let latched = self.pool.latch(frame);
+        let Some(latched) = latched else { return Ok(()) };
         let gsn = latched.header().stamp().gsn();
         if mutant!(stamp.gsn() <= gsn, RedoneAtSameGsn => stamp.gsn() < gsn) {
             return Ok(());
@@ -178,13 +200,15 @@ impl Paged {
 
     /// Gives a page its first content, unless the page has that or later content.
     fn redo_image(&self, target: &Target<'_>, image: &PageImage<'_>) -> Result<(), TxError> {
-        let Target { table, page, stamp } = *target;
+        let Target { table, page, stamp, lane } = *target;
+        if !lane.has(page) {
+            return Ok(());
+        }
         let misfit = |why| TxError::abandon(RecordError::Misfit { page, why });
         let words = self.sound_words(image).map_err(misfit)?;
         self.pool.backing.note_used(page);
         self.note_made(table.id, page);
-        let frame = self.pool.page_or_new(page, table).map_err(TxError::abandon)?;
-        let latched = self.pool.latch(frame);
+        let latched = self.pool.latch_or_make(page, lane, table).map_err(TxError::abandon)?;
         if stamp.gsn() > latched.header().stamp().gsn() {
             copy_words(&words, latched.node());
             // Relaxed: the latch orders the stores.
@@ -231,12 +255,41 @@ impl Pool {
         self.page(page).map(Some)
     }
 
-    /// The frame of a page that a replay makes. A page that nobody has gets a frame.
-    pub(crate) fn page_or_new(
+    /// Latches a page that `find` finds in a frame. Other lanes may evict the page before it is latched: then
+    /// it is found anew.
+    pub(crate) fn latch_found(
+        &self,
+        page: u64,
+        lane: Lane,
+        find: impl Fn() -> Result<Option<u32>, PoolError>,
+    ) -> Result<Option<Latched<'_>>, PoolError> {
+        loop {
+            let Some(frame) = find()? else { return Ok(None) };
+            let latched = self.latch(frame);
+            let is_there = || {
+                let loads = self.loads.lock();
+                matches!(loads.get(&page), Some(Load::Loaded(now)) if *now == frame)
+            };
+            if lane.is_only() || is_there() {
+                return Ok(Some(latched));
+            }
+            latched.release_unchanged();
+        }
+    }
+
+    /// Latches a page that a replay makes.
+    pub(crate) fn latch_or_make(
         self: &Arc<Self>,
         page: u64,
+        lane: Lane,
         table: &Table,
-    ) -> Result<u32, PoolError> {
+    ) -> Result<Latched<'_>, PoolError> {
+        let find = || self.page_or_new(page, table).map(Some);
+        self.latch_found(page, lane, find).map(|latched| latched.expect("it is made"))
+    }
+
+    /// The frame of a page that a replay makes. A page that nobody has gets a frame.
+    fn page_or_new(self: &Arc<Self>, page: u64, table: &Table) -> Result<u32, PoolError> {
         if let Some(frame) = self.page_if_exists(page)? {
             return Ok(frame);
         }

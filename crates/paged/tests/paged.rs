@@ -11,6 +11,11 @@ fn a_table_is_like_a_map_across_evictions_and_crashes() {
 }
 
 #[test]
+fn lanes_leave_what_one_leaves() {
+    random::lanes_leave_what_one_leaves();
+}
+
+#[test]
 fn ascending_insertions_fill_their_pages() {
     random::ascending_insertions_fill_their_pages();
 }

@@ -35,6 +35,7 @@ use crate::discipline::Discipline;
 use crate::error::{LogRefused, TxError};
 use crate::key_list::KeyList;
 use crate::keys::Mode;
+use crate::lane::Lane;
 use crate::range_batch::RangeBatch;
 use crate::table::TableId;
 
@@ -215,10 +216,24 @@ pub trait TableKind: Send + Sync + fmt::Debug {
     /// The body does not belong to this kind, or does not fit the table's state.
     fn redo(&self, table: TableId, stamp: Stamp, body: &[u8]) -> Result<(), TxError>;
 
-    /// Says that a replay will soon repeat an operation or an undo. So the kind can ask for what it has on the
+    /// As [`redo`](Self::redo), but repeats only what is of a lane. Each lane gets every operation, in the order
+    /// of gsns, from a thread of its own. A kind that does not divide itself repeats all in the first lane.
+    ///
+    /// # Errors
+    /// As [`redo`](Self::redo).
+    fn redo_in(
+        &self,
+        (table, stamp): (TableId, Stamp),
+        body: &[u8],
+        lane: Lane,
+    ) -> Result<(), TxError> {
+        if lane.is_first() { self.redo(table, stamp, body) } else { Ok(()) }
+    }
+
+    /// Says that a lane of a replay will soon repeat an operation or an undo. So the kind can ask for what it has on the
     /// disk, and need not wait for one read after the other. Only a hint.
-    fn ask_for_redo(&self, table: TableId, body: &[u8]) {
-        let _ = (table, body);
+    fn ask_for_redo(&self, table: TableId, body: &[u8], lane: Lane) {
+        let _ = (table, body, lane);
     }
 
     /// Undoes an operation of a transaction that aborts, or that a crash has cut off. Logs the undo

@@ -7,6 +7,7 @@ mod error;
 mod key_list;
 mod keys;
 mod kind;
+mod lane;
 mod lookup;
 mod patience;
 mod range_batch;
@@ -23,6 +24,7 @@ pub use kind::{
     Arrival, KindKey, KindPart, KindRange, KindTable, LockedTables, Operation, OperationLog,
     Presence, Sections, TableKind, UnlockedRead,
 };
+pub use lane::Lane;
 pub use lookup::{Lookup, SCAN_MAX};
 pub use patience::Patience;
 pub use range_batch::RangeBatch;

@@ -2,6 +2,8 @@
 //! that a crash has cut off. These transactions are undone at the end, newest operation first, like
 //! an abort.
 //!
+//! Operations are gathered, and repeated in lanes: each thread repeats all of them on its own pages.
+//!
 //! A kind's own files may hold the effects of some records. Replay begins at the least position of
 //! any kind, and repeats for each kind the records above the kind's own position. A transaction
 //! that began at or below the least position has ended. The records of that transaction are
@@ -10,17 +12,18 @@
 //! A crash during that undo is no special case. The undo is logged, so the next opening repeats it
 //! and goes on with the rest.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use stillpoint_format::log::{LoggedOperation, TransactionEnd};
 use stillpoint_format::manifest::{KindEntry, Manifest};
 use stillpoint_format::{LogGsn, Stamp};
+use stillpoint_io::in_parallel;
 use stillpoint_journal::{Journal, OperationRecord, ReplayOperation};
 use stillpoint_recovery::{Operations as Hears, RecoveryError};
 use stillpoint_store::TableId;
 use stillpoint_sync::{mutant, planted};
-use stillpoint_txn::OperationLog;
+use stillpoint_txn::{Lane, OperationLog};
 
 use crate::error::Error;
 use crate::kinds::Kinds;
@@ -33,13 +36,22 @@ type First = (u8, u64);
 
 /// Operations that wait for what their kinds read from the disk meanwhile.
 const AHEAD: usize = 64;
+/// Bytes of operations that are gathered, and repeated by all lanes. A lane takes milliseconds for them.
+const GATHERED_BYTES: usize = 4 << 20;
 
-/// An operation that is to be repeated.
-#[derive(Debug)]
-struct Waiting {
-    table: TableId,
-    stamp: Stamp,
-    body: Vec<u8>,
+/// Operations that are to be repeated, in order.
+#[derive(Debug, Default)]
+struct Gathered {
+    /// Of each operation: its table, its stamp, and where its body ends.
+    operations: Vec<(TableId, Stamp, usize)>,
+    bodies: Vec<u8>,
+}
+
+impl Gathered {
+    fn body(&self, number: usize) -> &[u8] {
+        let start = number.checked_sub(1).map_or(0, |before| self.operations[before].2);
+        &self.bodies[start..self.operations[number].2]
+    }
 }
 
 /// The transactions of a replay that have not ended yet.
@@ -51,16 +63,19 @@ pub(crate) struct KindReplay {
     positions: Vec<KindEntry>,
     /// The operations of each open transaction that are not undone, oldest first.
     open: BTreeMap<First, Vec<Done>>,
-    /// The operations that are repeated next, in order.
-    ahead: VecDeque<Waiting>,
+    /// The operations that are repeated next.
+    gathered: Gathered,
+    /// Number of lanes.
+    lanes: usize,
 }
 
 impl KindReplay {
-    /// A replay into tables that have what their sections name.
-    pub(crate) fn new(kinds: Arc<Kinds>, manifest: &Manifest) -> Self {
+    /// A replay into tables that have what their sections name, in so many lanes.
+    pub(crate) fn new(kinds: Arc<Kinds>, manifest: &Manifest, lanes: usize) -> Self {
         let generations = manifest.tables.iter().map(|table| (table.id, table.generation));
         let (generations, positions) = (generations.collect(), manifest.kinds.clone());
-        Self { kinds, generations, positions, open: BTreeMap::new(), ahead: VecDeque::new() }
+        let (open, gathered) = (BTreeMap::new(), Gathered::default());
+        Self { kinds, generations, positions, open, gathered, lanes }
     }
 
     /// True if a transaction with this first record has ended for certain.
@@ -82,31 +97,46 @@ impl KindReplay {
         stamp: Stamp,
         body: &[u8],
     ) -> Result<(), RecoveryError> {
-        let mut buffer = Vec::new();
-        if self.ahead.len() >= AHEAD
-            && let Some(first) = self.ahead.pop_front()
-        {
-            self.redo(&first)?;
-            buffer = first.body;
-            buffer.clear();
+        let Gathered { operations, bodies } = &mut self.gathered;
+        bodies.extend_from_slice(body);
+        operations.push((table, stamp, bodies.len()));
+        if bodies.len() >= GATHERED_BYTES { self.end() } else { Ok(()) }
+    }
+
+    /// Repeats what is of one lane. Gives the first operation that it cannot repeat.
+    fn redo_lane(&self, lane: Lane) -> Result<(), (Stamp, RecoveryError)> {
+        let gathered = &self.gathered;
+        for (number, &(table, stamp, _)) in gathered.operations.iter().enumerate() {
+            if let Some(&(later, ..)) = gathered.operations.get(number + AHEAD)
+                && let Ok(kind) = self.kinds.kind_of(later)
+            {
+                kind.ask_for_redo(later, gathered.body(number + AHEAD), lane);
+            }
+            let failed =
+                |source| (stamp, RecoveryError::Apply { table: table.0, gsn: stamp.gsn(), source });
+            self.kinds
+                .kind_of(table)
+                .and_then(|kind| kind.redo_in((table, stamp), gathered.body(number), lane))
+                .map_err(failed)?;
         }
-        buffer.extend_from_slice(body);
-        self.ahead.push_back(Waiting { table, stamp, body: buffer });
         Ok(())
     }
 
-    fn redo(&self, Waiting { table, stamp, body }: &Waiting) -> Result<(), RecoveryError> {
-        let failed = |source| RecoveryError::Apply { table: table.0, gsn: stamp.gsn(), source };
-        self.kinds.kind_of(*table).and_then(|kind| kind.redo(*table, *stamp, body)).map_err(failed)
-    }
-
-    /// Repeats all operations that wait. The logs have no more.
+    /// Repeats all operations that wait. The logs have no more, or the next ones come later.
     ///
     /// # Errors
-    /// A kind cannot repeat an operation.
+    /// A kind cannot repeat an operation. That of the least gsn, whatever the number of lanes.
     pub(crate) fn end(&mut self) -> Result<(), RecoveryError> {
-        let ahead = std::mem::take(&mut self.ahead);
-        ahead.iter().try_for_each(|waiting| self.redo(waiting))
+        if self.gathered.operations.is_empty() {
+            return Ok(());
+        }
+        let this = &*self;
+        let jobs = Lane::all(self.lanes).map(|lane| move || this.redo_lane(lane));
+        let ended = in_parallel("redo", jobs.collect())?;
+        let first = ended.into_iter().filter_map(Result::err).min_by_key(|(stamp, _)| *stamp);
+        self.gathered.operations.clear();
+        self.gathered.bodies.clear();
+        first.map_or(Ok(()), |(_, error)| Err(error))
     }
 
     fn operation(
@@ -122,7 +152,6 @@ impl KindReplay {
         let is_stale = generation < now;
         let is_left_out = mutant!(false, UndosNotRepeated => operation.undoes.is_some());
         if !is_stale && !is_left_out && !self.is_kept(kind.name(), (log, gsn)) {
-            kind.ask_for_redo(TableId(table), body);
             self.redo_later(TableId(table), Stamp::new(gsn, log), body)?;
         }
         if self.ended_before(operation.transaction.unwrap_or(LogGsn { log, gsn })) {

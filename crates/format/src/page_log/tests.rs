@@ -42,6 +42,24 @@ fn samples() -> Vec<PageRecord<'static>> {
 const LARGE_VALUE: StoredValue<'static> = StoredValue { tag: 3, bytes: &[9; 24], is_large: true };
 
 #[test]
+fn the_only_page_of_a_record_is_known_without_the_rest() {
+    for record in samples() {
+        let mut bytes = Vec::new();
+        record.encode(&mut bytes);
+        let only = PageRecord::only_page(&bytes);
+        match record {
+            PageRecord::Large { page, .. } | PageRecord::Freed { page } => {
+                assert_eq!(only, Some(page));
+            }
+            PageRecord::Merge { .. } | PageRecord::Raise { .. } | PageRecord::Kept => {
+                assert_eq!(only, None);
+            }
+            record => assert!(only.is_none() || [only, None] == record.changed_pages()),
+        }
+    }
+}
+
+#[test]
 fn an_undo_needs_a_begin_of_the_record() {
     for record in samples() {
         let mut bytes = Vec::new();

@@ -24,8 +24,8 @@ pub(crate) use stillpoint_paged::{
 use stillpoint_sync::lock_word::Priority;
 use stillpoint_sync::{Backoff, Mutex};
 use stillpoint_txn::{
-    Discipline, KindKey, KindPart, KindRange, KindTable, LogRefused, Mode, Operation, OperationLog,
-    Presence, RangeBatch, TableId, TableKind, TxError,
+    Discipline, KindKey, KindPart, KindRange, KindTable, Lane, LogRefused, Mode, Operation,
+    OperationLog, Presence, RangeBatch, TableId, TableKind, TxError,
 };
 
 use memory::{InMemory, Memory};
@@ -193,6 +193,18 @@ impl World {
         section: Option<&(String, Positions)>,
         seed: u64,
     ) -> Self {
+        let lanes = if cfg!(shuttle) { 1 } else { 1 + seed as usize % 3 };
+        self.restart_in(lanes, (frames, page_bytes), section, seed)
+    }
+
+    /// As [`restart`](Self::restart), in so many lanes.
+    pub(crate) fn restart_in(
+        &self,
+        lanes: usize,
+        (frames, page_bytes): (usize, usize),
+        section: Option<&(String, Positions)>,
+        seed: u64,
+    ) -> Self {
         let text = section.map(|(text, _)| &**text);
         let (memory, logs) = (self.memory.crash(seed), self.logs.clone());
         let after = Self::over(memory, (frames, page_bytes), (1, text), logs);
@@ -203,9 +215,15 @@ impl World {
             });
         }
         records.sort_by_key(|record| record.stamp);
-        for record in &records {
-            after.kind.redo(record.table, record.stamp, &record.body).expect("it fits");
-        }
+        let redo = |lane| {
+            let (kind, records) = (&after.kind, &records);
+            move || {
+                for Logged { table, stamp, body } in records {
+                    kind.redo_in((*table, *stamp), body, lane).expect("it fits");
+                }
+            }
+        };
+        stillpoint_io::in_parallel("lane", Lane::all(lanes).map(redo).collect()).expect("no panic");
         after.kind.replay_ended().expect("all pages can be read");
         after
     }

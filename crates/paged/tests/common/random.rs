@@ -139,6 +139,30 @@ pub(crate) fn a_table_is_like_a_map_across_evictions_and_crashes() {
     }
 }
 
+/// However many lanes repeat the records: the same tree comes of them, on the same pages.
+pub(crate) fn lanes_leave_what_one_leaves() {
+    for seed in 1..=6 {
+        let (rng, size) = (SeededRng::new(seed), (16, 512));
+        let (world, mut map) = (World::new(size.0, size.1, seed), Map::new());
+        let mut section = None;
+        for step in 0..200 {
+            transaction(&world, &rng, 300, &mut map);
+            if step == 60 {
+                section = Some(world.checkpoint(true));
+            }
+        }
+        let of_lanes = |lanes| {
+            let after = world.restart_in(lanes, size, section.as_ref(), seed);
+            let summary = after.kind.pool().check_table(TABLE).expect("a sound tree");
+            assert!(after.content() == map, "seed {seed}: {lanes} lanes");
+            after.assert_no_page_is_lost();
+            summary.pages
+        };
+        let alone = of_lanes(1);
+        (2..=4).for_each(|lanes| assert_eq!(of_lanes(lanes), alone, "seed {seed}: {lanes} lanes"));
+    }
+}
+
 pub(crate) fn ascending_insertions_fill_their_pages() {
     let world = World::new(16, 1024, 1);
     let mut session = world.session(0);
