@@ -485,7 +485,7 @@ impl TableKind for Paged {
         let Ok(record) = PageRecord::decode(body) else { return };
         record.changed_pages().into_iter().flatten().for_each(|page| {
             if page != root_page(table) && lane.has(page) {
-                self.pool.ask_for_redo(page, table);
+                self.pool.ask_for_redo(page, table, lane);
             }
         });
     }
@@ -509,6 +509,7 @@ impl TableKind for Paged {
     }
 
     fn replay_ended(&self) -> Result<(), TxError> {
+        self.pool.end_lanes();
         self.free_unreferenced();
         self.free_unreached();
         Ok(())

@@ -15,7 +15,7 @@ use stillpoint_format::{LOG_NONE, Stamp};
 use stillpoint_sync::Mutex;
 use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::mutant;
-use stillpoint_txn::{Arrival, TableId, TxError};
+use stillpoint_txn::{Arrival, Lane, TableId, TxError};
 
 use crate::backing::{BackingError, PendingRead, Purpose};
 use crate::frame::{FrameVersion, Latched, State};
@@ -288,7 +288,10 @@ impl Pool {
 
     /// Asks for a page that a replay will soon need: begins to read it, or prefetches it. A small pool frees
     /// no frame for that.
-    pub(crate) fn ask_for_redo(self: &Arc<Self>, page: u64, table: TableId) {
+    pub(crate) fn ask_for_redo(self: &Arc<Self>, page: u64, table: TableId, lane: Lane) {
+        if let Some(&frame) = self.frames_of(lane).lock().get(&page) {
+            return self.prefetch_leaf(frame);
+        }
         match self.loads.lock().get(&page) {
             Some(Load::Loaded(frame)) => return self.prefetch_leaf(*frame),
             Some(Load::Reading(_)) => return,

@@ -47,6 +47,11 @@ const TABLES: usize = if cfg!(any(loom, shuttle)) { 4 } else { 1 << 16 };
 
 /// Cache lines of the number of keys that were found.
 const STRIPES: usize = 16;
+/// Lanes of a replay that have a table of frames of their own.
+const LANES: usize = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
+
+/// Where the pages of one lane were in frames.
+pub(crate) type LaneFrames = CachePadded<Mutex<HashMap<u64, u32, OfPages>>>;
 
 /// Fewest frames of a pool.
 pub const POOL_PAGES_MIN: usize = 16;
@@ -152,6 +157,9 @@ pub struct Pool {
     pub(crate) unread_values: Mutex<Vec<(TableId, LargeReference)>>,
     /// Page ids that were allocated and not used.
     spare: Mutex<Vec<NewPage>>,
+    /// Frames of pages that a replay has used, for each lane. Lanes that look into the table of loads for each
+    /// record wait for each other.
+    pub(crate) lanes: [LaneFrames; LANES],
     /// Keys and leaves that were found, by stripes.
     found: [CachePadded<AtomicU64>; STRIPES],
     /// Waits for pages, each of which comes before one of these.
@@ -208,6 +216,7 @@ impl Pool {
             unfreed: Mutex::default(),
             unread_values: Mutex::default(),
             spare: Mutex::default(),
+            lanes: std::array::from_fn(|_| CachePadded::new(Mutex::default())),
             found: std::array::from_fn(|_| CachePadded::new(AtomicU64::new(0))),
             waits: AtomicU64::new(0),
             reads: AtomicU64::new(0),

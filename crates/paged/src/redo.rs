@@ -6,6 +6,7 @@
 //! page is found by its id and not by a descent, since parents may be older or newer than their children
 //! until the end.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use stillpoint_format::Stamp;
@@ -20,7 +21,7 @@ use crate::frame::{Latched, State};
 use crate::kind::{Paged, RecordError};
 use crate::loads::Load;
 use crate::planted;
-use crate::pool::{Pool, PoolError, root_page, table_word};
+use crate::pool::{LaneFrames, Pool, PoolError, root_page, table_word};
 use crate::swip::Swip;
 use crate::tables::Table;
 use crate::tree::{Side, copy_of, copy_words, patch_value, raise, set_value};
@@ -255,25 +256,45 @@ impl Pool {
         self.page(page).map(Some)
     }
 
-    /// Latches a page that `find` finds in a frame. Other lanes may evict the page before it is latched: then
-    /// it is found anew.
+    /// The frames of the pages of a lane.
+    pub(crate) fn frames_of(&self, lane: Lane) -> &LaneFrames {
+        &self.lanes[lane.number() % self.lanes.len()]
+    }
+
+    /// Forgets what replays have noted.
+    pub(crate) fn end_lanes(&self) {
+        self.lanes.iter().for_each(|frames| *frames.lock() = HashMap::default());
+    }
+
+    /// Latches a page where the lane has had it, or where `find` finds it. Other lanes may have evicted it: then it
+    /// is found anew. Only its lane reads a page into a frame, and an eviction latches the frame. So a latched
+    /// frame that says so has the page.
     pub(crate) fn latch_found(
         &self,
         page: u64,
         lane: Lane,
         find: impl Fn() -> Result<Option<u32>, PoolError>,
     ) -> Result<Option<Latched<'_>>, PoolError> {
+        let mut frames = self.frames_of(lane).lock();
         loop {
-            let Some(frame) = find()? else { return Ok(None) };
-            let latched = self.latch(frame);
-            let is_there = || {
-                let loads = self.loads.lock();
-                matches!(loads.get(&page), Some(Load::Loaded(now)) if *now == frame)
+            let frame = match frames.get(&page) {
+                Some(&frame) => frame,
+                None => {
+                    let Some(frame) = find()? else { return Ok(None) };
+                    if frames.len() >= 2 * self.frame_count() {
+                        frames.clear();
+                    }
+                    frames.insert(page, frame);
+                    frame
+                }
             };
-            if lane.is_only() || is_there() {
+            let latched = self.latch(frame);
+            let header = latched.header();
+            if header.page() == page && header.state() == State::Loaded {
                 return Ok(Some(latched));
             }
             latched.release_unchanged();
+            frames.remove(&page);
         }
     }
 

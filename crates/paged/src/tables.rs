@@ -241,10 +241,14 @@ impl Tables {
         Ok(stamp)
     }
 
-    /// Counts a change of a replay, unless the section of the table has counted it.
+    /// Counts a change of a replay that adds or removes records, unless the section of the table has counted
+    /// it.
     pub(crate) fn count_replayed(&self, table: &Table, stamp: Stamp, added: i64) {
+        if added == 0 {
+            return;
+        }
         if table.counted.get(&stamp.log()).is_none_or(|&last| stamp.gsn() > last) {
-            // Relaxed: one thread replays.
+            // Relaxed: all lanes have ended before anybody asks.
             table.records.fetch_add(added, Relaxed);
         }
         if let Some(last) = self.last.get(usize::from(stamp.log())) {

@@ -22,6 +22,11 @@ impl Lane {
         self.number == 0
     }
 
+    /// Number of the lane, from 0 on.
+    pub fn number(&self) -> usize {
+        self.number as usize
+    }
+
     /// Whether this is the only lane.
     pub fn is_only(&self) -> bool {
         self.lanes == 1
