@@ -4,10 +4,9 @@ use stillpoint_format::log::{
     Batch, LoggedCall, LoggedOperation, Record, RecordKind, TransactionEnd, Write, WriteIter,
 };
 use stillpoint_format::{DecodeError, LogGsn};
-use stillpoint_io::AlignedBuf;
 
 use crate::reader::error::ScanError;
-use crate::reader::segment::SegmentFile;
+use crate::reader::segment::{LogWindow, SegmentFile};
 
 /// A kept record that holds more than writes to the memory store.
 #[derive(Clone, Debug)]
@@ -101,9 +100,9 @@ pub trait ReceiveWrites: Send {
     /// The replay ends with this error.
     fn write(&mut self, write: &KeptWrite<'_>) -> Result<(), Self::Error>;
 
-    /// The present window of a log ends: no further write lies in it. The receiver may take the bytes, so that
-    /// the places of writes stay valid.
-    fn end_window(&mut self, _bytes: &mut AlignedBuf) {}
+    /// The present window of a log ends: no further write lies in it. The function describes the window, so
+    /// that its writes can be found again.
+    fn end_window(&mut self, _describe: &dyn Fn() -> LogWindow) {}
 
     /// Receives a record on a table of another kind, or the end of a transaction on such tables.
     ///

@@ -57,8 +57,8 @@ pub use journal::{
 };
 #[cfg(not(any(loom, shuttle)))]
 pub use reader::{
-    BeyondCut, Ends, LogEnd, Logs, Loss, Proof, Received, ReplayStart, ScanError, ScanInput,
-    SegmentBegin, scan, scan_accepting_loss, scan_receiving, segment_begin,
+    BeyondCut, Ends, LogEnd, LogWindow, Logs, Loss, Proof, Received, ReplayStart, ScanError,
+    ScanInput, SegmentBegin, scan, scan_accepting_loss, scan_receiving, segment_begin,
 };
 #[cfg(not(any(loom, shuttle)))]
 pub use replay::{Merge, PartitionOf, Replay, ReplayCall, ReplayOptions, ReplayWrite, Round};

@@ -49,6 +49,7 @@ pub(crate) use chain::Chain;
 pub use error::{Proof, ScanError};
 pub use listing::{SegmentBegin, segment_begin};
 pub use loss::Loss;
+pub use segment::LogWindow;
 pub(crate) use segment::{InWindow, LogOffset, ReadBuffer, SegmentFile, after, damaged_since};
 pub use tails::Ends;
 pub(crate) use walk::Walked;

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use stillpoint_checkpoint::LoadError;
 use stillpoint_io::ThreadError;
 use stillpoint_journal::ScanError;
-use stillpoint_store::{RegionError, TxError};
+use stillpoint_store::{RegionError, TableId, TxError};
 
 /// The reason why a store could not be recovered. Nothing is served then.
 #[derive(Debug, thiserror::Error)]
@@ -145,9 +145,24 @@ pub enum RecoveryError {
 }
 
 impl RecoveryError {
+    /// A record of a checkpoint, with the writes that have waited for it, did not enter the store.
+    pub(crate) fn of_record(TableId(table): TableId, source: TxError) -> Self {
+        let apply = |source| Self::Apply { table, gsn: 0, source };
+        match source {
+            TxError::Unreadable(reason) => match reason.downcast() {
+                Ok(of_log) => Self::Log(*of_log),
+                Err(reason) => apply(TxError::Unreadable(reason)),
+            },
+            source => apply(source),
+        }
+    }
+
     /// Whether files are damaged or missing, as opposed to a system that refused.
     pub fn is_damage(&self) -> bool {
         match self {
+            Self::Checkpoint(LoadError::Visitor(reason)) => {
+                reason.downcast_ref().is_some_and(Self::is_damage)
+            }
             Self::Checkpoint(error) => matches!(error, LoadError::Damaged(_)),
             Self::Log(error) => error.is_damage(),
             Self::Apply { source, .. } => {
@@ -185,4 +200,30 @@ impl std::fmt::Display for ProcedureNeeded {
 
 fn list(needed: &[ProcedureNeeded]) -> String {
     needed.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use stillpoint_io::DiskError;
+
+    use super::*;
+
+    #[test]
+    fn a_disk_that_refuses_a_log_late_is_no_damage() {
+        let refused = DiskError::new("read", "log/000/1-1", io::ErrorKind::Interrupted.into());
+        let dir = PathBuf::new();
+        let damaged = ScanError::Missing { dir, log: 0, after_gsn: 1, found_gsn: None };
+        for (of_log, is_damage) in [(ScanError::from(refused), false), (damaged, true)] {
+            let error = RecoveryError::of_record(TableId(1), TxError::Unreadable(of_log.into()));
+            assert!(matches!(error, RecoveryError::Log(_)), "{error}");
+            assert_eq!(error.is_damage(), is_damage);
+            // As a thread of the load tells it.
+            let told = RecoveryError::from(LoadError::Visitor(error.into()));
+            assert_eq!(told.is_damage(), is_damage);
+        }
+        let misfit = RecoveryError::of_record(TableId(1), TxError::Unreadable("misfit".into()));
+        assert!(matches!(misfit, RecoveryError::Apply { table: 1, .. }) && misfit.is_damage());
+    }
 }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use stillpoint_format::manifest::Manifest;
 use stillpoint_io::{Clock, Disk, go_behind, in_parallel, spawn};
 use stillpoint_journal::scan_receiving;
-use stillpoint_store::{Loader, Store, TableId, WaitingWrites};
+use stillpoint_store::{Loader, Store, TableId, TxError, WaitingWrites};
 
 use crate::error::RecoveryError;
 use crate::gathered::{Gathered, gatherers};
@@ -74,10 +74,31 @@ pub(crate) fn gather(
     Ok(Some(gatherers.into_iter().map(|of| of.waiting).collect()))
 }
 
-/// Sorts the writes that wait, before clients need many of them.
+/// Touches the indexes' memory, and sorts the writes that wait, before clients need many of them.
 pub(crate) fn sort_waiting(store: &Store, threads: usize) -> Result<(), RecoveryError> {
-    let jobs = (0..threads).map(|at| move || store.sort_waiting((at, threads)));
+    let jobs = (0..threads).map(|at| {
+        move || {
+            // All threads together, so that the first clients meet few fresh pages.
+            store.populate_indexes((at, threads));
+            store.sort_waiting((at, threads));
+        }
+    });
     in_parallel("load", jobs.collect())?;
+    Ok(())
+}
+
+/// Reads the writes that wait, in the order of the logs, unless the load is cancelled.
+pub(crate) fn read_waiting(
+    store: &Store,
+    threads: usize,
+    progress: &stillpoint_checkpoint::Progress,
+) -> Result<(), RecoveryError> {
+    let is_over = &|| progress.is_cancelled();
+    let jobs = (0..threads).map(|at| move || store.read_waiting((at, threads), is_over));
+    for read in in_parallel("load", jobs.collect())? {
+        let read = read.map_err(TxError::Unreadable);
+        read.map_err(|source| RecoveryError::of_record(TableId(0), source))?;
+    }
     Ok(())
 }
 
@@ -96,10 +117,12 @@ pub(crate) fn enter_replayed(
     let jobs = loaders.into_iter().enumerate();
     let jobs = jobs.map(|(at, mut loader)| move || loader.load_replayed((at, threads), is_over));
     for entered in in_parallel("replay", jobs.collect())? {
-        let apply = |(TableId(table), source)| RecoveryError::Apply { table, gsn: 0, source };
-        entered.map_err(apply)?;
+        entered.map_err(|(table, source)| RecoveryError::of_record(table, source))?;
     }
     store.driver().read_sections().wait_grace_period();
+    if !is_over() {
+        store.note_replayed();
+    }
     Ok(())
 }
 
@@ -122,9 +145,7 @@ pub(crate) fn enter_waiting(store: &Arc<Store>, wanted: usize) -> Result<(), Rec
         match entered {
             Ok(None) => {}
             Ok(Some(key)) => return Err(RecoveryError::PatchWithoutRecord { key }),
-            Err((TableId(table), source)) => {
-                return Err(RecoveryError::Apply { table, gsn: 0, source });
-            }
+            Err((table, source)) => return Err(RecoveryError::of_record(table, source)),
         }
     }
     Ok(())

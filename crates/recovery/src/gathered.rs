@@ -6,9 +6,8 @@ use std::sync::Arc;
 use stillpoint_format::hash::KeyHasher;
 use stillpoint_format::log::WriteOp;
 use stillpoint_format::manifest::Manifest;
-use stillpoint_io::AlignedBuf;
-use stillpoint_journal::{KeptWrite, ReceiveWrites, ReplayOperation};
-use stillpoint_store::{TableId, WaitingWrites};
+use stillpoint_journal::{KeptWrite, LogWindow, ReceiveWrites, ReplayOperation};
+use stillpoint_store::{TableId, UnreadableRecord, WaitingWrites, WindowSource};
 use stillpoint_sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::error::RecoveryError;
@@ -22,6 +21,20 @@ pub(crate) const RECORD_BYTES: u64 = 32;
 pub(crate) struct Gathered {
     pub(crate) gatherers: Vec<Gatherer>,
     pub(crate) commits: u64,
+}
+
+/// A window of a log, for the store.
+#[derive(Debug)]
+struct OfLog(LogWindow);
+
+impl WindowSource for OfLog {
+    fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+
+    fn read(&self, into: &mut [u8]) -> Result<(), UnreadableRecord> {
+        Ok(self.0.read(into)?)
+    }
 }
 
 /// One gathering thread.
@@ -87,9 +100,9 @@ impl ReceiveWrites for Gatherer {
         Ok(())
     }
 
-    fn end_window(&mut self, bytes: &mut AlignedBuf) {
+    fn end_window(&mut self, describe: &dyn Fn() -> LogWindow) {
         let held = self.waiting.bytes();
-        self.waiting.end_window(bytes);
+        self.waiting.end_window(|| Box::new(OfLog(describe())));
         if self.waiting.bytes() != held {
             self.tell();
         }

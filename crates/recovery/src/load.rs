@@ -36,7 +36,7 @@ impl Visit for Loading {
                 gsn: record.gsn,
             });
             let loaded = self.loader.load_generation(TableId(table), generation, images);
-            loaded.map_err(|source| RecoveryError::Apply { table, gsn: 0, source })?;
+            loaded.map_err(|source| RecoveryError::of_record(TableId(table), source))?;
         }
         Ok(())
     }

@@ -18,7 +18,7 @@ use stillpoint_store::{
 use stillpoint_sync::{mutant, planted};
 
 use crate::error::RecoveryError;
-use crate::gather::{enter_replayed, enter_waiting, gather, sort_waiting};
+use crate::gather::{enter_replayed, enter_waiting, gather, read_waiting, sort_waiting};
 use crate::gathered::RECORD_BYTES;
 use crate::load::Loading;
 use crate::plan::Plan;
@@ -233,6 +233,7 @@ impl Remaining {
         let loading = spawn("load", move || -> Result<LoadSummary, RecoveryError> {
             go_behind();
             sort_waiting(&sorted, threads)?;
+            read_waiting(&sorted, threads, &watched)?;
             Ok(chain.load(visitors, &watched)?)
         })?;
         let mut has_ended = false;

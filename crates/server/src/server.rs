@@ -216,6 +216,11 @@ impl Server {
         let session = shared.keyspace.engine().session().map_err(ServerError::engine)?;
         let mut thread = LongThread::new(number, &self.long, session);
         let thread = stillpoint_io::spawn(&format!("long-{number}"), move || {
+            if number >= LASTING_THREADS {
+                // There are more of them than cores. With longer slices they would keep the clients waiting
+                // that they have answered.
+                stillpoint_io::ask_for_short_slices();
+            }
             let mut end = EndAll(Some(shared));
             let ran = thread.run().inspect_err(|error| {
                 tracing::error!(%error, "a thread for long commands has failed; the server ends");

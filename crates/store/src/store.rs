@@ -24,8 +24,7 @@ use crate::planted;
 use crate::read_stamps::ReadStamps;
 use crate::rules::{CellRules, DirtyRule, Reuse, StatusChanges, WriteRule, status};
 use crate::sink::{KeptValue, Sink};
-use crate::unloaded::pending::WaitingWrites;
-use crate::unloaded::{ColdRecords, Unloaded};
+use crate::unloaded::Unloaded;
 
 /// How a store is made.
 #[derive(Clone, Debug)]
@@ -171,47 +170,6 @@ impl Store {
 
     pub(crate) fn unloaded(&self) -> &Unloaded {
         &self.unloaded
-    }
-
-    /// Begins a load while which the store is served. `records` has what is not in the store yet, and
-    /// `waiting` has what the logs have written since. Call this before the first worker is made. The
-    /// records take about so many `bytes` of memory, which nobody else gets.
-    ///
-    /// Every record is loaded by [loaders](crate::Loader), which then [load the rest of the
-    /// writes](crate::Loader::load_waiting). Then [`end_load`](Self::end_load) is called. Until then no
-    /// capture may begin, and no table may be ordered.
-    pub fn begin_load(
-        &self,
-        records: Arc<dyn ColdRecords>,
-        waiting: Vec<WaitingWrites>,
-        bytes: usize,
-    ) {
-        self.unloaded.begin(records, waiting);
-        self.unloaded.reserve(bytes);
-        self.catalog.note_unloaded(true);
-    }
-
-    /// Sorts the writes that wait, so that no transaction has to do that. The first number of `share` tells
-    /// which thread this is, and the second how many share the work. Without this call, who first needs a
-    /// partition of the writes sorts it.
-    pub fn sort_waiting(&self, share: (usize, usize)) {
-        if let Some(unentered) = self.unloaded.unentered() {
-            unentered.pending.sort(share);
-        }
-    }
-
-    /// Sets the bytes of memory that are kept for records that are not loaded yet.
-    pub fn reserve_for_load(&self, bytes: usize) {
-        self.unloaded.reserve(bytes);
-    }
-
-    /// Ends a load: the loaders have loaded every record and all writes that have waited, and have been
-    /// dropped. Waits for a grace period.
-    pub fn end_load(&self) {
-        self.unloaded.end();
-        self.catalog.note_unloaded(false);
-        self.driver.read_sections().wait_grace_period();
-        self.unloaded.settle();
     }
 
     pub(crate) fn chains(&self) -> &Chains {

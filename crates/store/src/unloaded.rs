@@ -117,7 +117,7 @@ impl Unentered {
     }
 
     /// What a key has whose newest record was read with another one: the record, with the writes that wait
-    /// for it. `None` if they do not fit, or if nobody has sorted them yet.
+    /// for it. `None` if they do not fit, or if nobody has sorted or read them yet.
     pub(crate) fn complete<'a>(
         &self,
         of: (TableId, u32),
@@ -127,7 +127,7 @@ impl Unentered {
         if !self.pending.may_have(hash) {
             return Some(WholeValue { label, value: Some(Cow::Borrowed(value)), gsn: 0 });
         }
-        if !self.pending.is_sorted(hash) {
+        if !self.pending.is_sorted(hash) || self.pending.reads_for(hash) {
             return None;
         }
         self.pending.of_key(of, (hash, key)).whole(Some((label, value))).ok()?
@@ -144,8 +144,9 @@ impl Unentered {
         if !self.records.may_have(table, generation) {
             return Ok(None);
         }
-        let writes = self.pending.of_key(of, (hash, key));
-        let found = match writes.stand_alone() {
+        let mut writes = self.pending.of_key(of, (hash, key));
+        writes.read_apart()?;
+        let found = match writes.stand_alone()? {
             Some(true) => None,
             _ if !self.records.reads_for(hash) => None,
             _ => self.records.find(table, generation, hash, key, beside)?,
@@ -236,9 +237,10 @@ impl Unloaded {
     /// Whether [`read`](Self::read) may read from a disk for a key.
     pub(crate) fn reads_for(&self, (table, generation): (TableId, u32), of: (u64, &[u8])) -> bool {
         let reads = |from: &Arc<Unentered>| {
+            let reads_record = from.records.reads_for(of.0)
+                && !from.pending.is_known_alone((table, generation), of);
             from.records.may_have(table, generation)
-                && from.records.reads_for(of.0)
-                && !from.pending.is_known_alone((table, generation), of)
+                && (reads_record || from.pending.reads_for(of.0))
         };
         self.is_loading() && self.unentered.read().as_ref().is_some_and(reads)
     }

@@ -22,7 +22,7 @@ struct GateState {
     /// Reads of the load that have passed.
     passed: usize,
     /// How the names of other threads begin whose reads wait.
-    held: Option<&'static str>,
+    held: Vec<&'static str>,
     /// Reads of these threads that wait.
     waiting: usize,
 }
@@ -34,10 +34,10 @@ impl ReadGate {
             std::thread::current().name().is_some_and(|name| name.starts_with(prefix))
         };
         let mut state = self.state.lock();
-        if state.held.is_some_and(is_named) {
+        if state.held.iter().any(|prefix| is_named(prefix)) {
             state.waiting += 1;
             self.changed.notify_all();
-            while state.held.is_some() {
+            while !state.held.is_empty() {
                 self.changed.wait(&mut state);
             }
             state.waiting -= 1;
@@ -60,20 +60,20 @@ impl ReadGate {
 
     /// Has the reads of other threads wait, too, whose names begin so.
     pub(crate) fn hold(&self, threads: &'static str) {
-        self.state.lock().held = Some(threads);
+        self.state.lock().held.push(threads);
     }
 
-    /// Waits until a read of these threads waits.
-    pub(crate) fn await_held(&self) {
+    /// Waits until so many reads of these threads wait.
+    pub(crate) fn await_held(&self, reads: usize) {
         let mut state = self.state.lock();
-        while state.waiting == 0 {
+        while state.waiting < reads {
             self.changed.wait(&mut state);
         }
     }
 
     /// Lets the reads of the other threads go on.
     pub(crate) fn release(&self) {
-        self.state.lock().held = None;
+        self.state.lock().held.clear();
         self.changed.notify_all();
     }
 

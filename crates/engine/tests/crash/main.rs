@@ -80,6 +80,16 @@ fn a_replayed_patch_waits_for_its_base() {
 }
 
 #[test]
+fn logs_are_read_by_those_who_need_them() {
+    served::logs_are_read_by_those_who_need_them();
+}
+
+#[test]
+fn a_log_that_is_damaged_late_is_told() {
+    served::a_log_that_is_damaged_late_is_told();
+}
+
+#[test]
 fn a_deleted_key_stays_deleted() {
     served::a_deleted_key_stays_deleted();
 }

@@ -2,7 +2,7 @@
 //! while sessions read and write.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,21 +38,24 @@ struct Served {
     session: Session,
 }
 
-fn open(disk: &SimDisk, setting: &Setting, serves: bool) -> (Engine, Arc<ReadGate>) {
-    open_within(disk, setting, serves, 256 << 20)
-}
+/// The limit of memory, in bytes.
+const MEMORY_BYTES: usize = 256 << 20;
 
-/// As [`open`], with a limit of memory, in bytes.
-fn open_within(
-    disk: &SimDisk,
-    setting: &Setting,
-    serves: bool,
-    max_memory_bytes: usize,
-) -> (Engine, Arc<ReadGate>) {
+fn open(disk: &SimDisk, setting: &Setting, serves: bool) -> (Engine, Arc<ReadGate>) {
     let gate = Arc::<ReadGate>::default();
     if !serves {
         gate.open();
     }
+    open_gated(disk, setting, (serves, MEMORY_BYTES), gate)
+}
+
+/// As [`open`], with a limit of memory, in bytes.
+fn open_gated(
+    disk: &SimDisk,
+    setting: &Setting,
+    (serves, max_memory_bytes): (bool, usize),
+    gate: Arc<ReadGate>,
+) -> (Engine, Arc<ReadGate>) {
     let mut config = configure(setting, disk, &SeededRng::new(1), 4);
     (config.keep_checkpoints, config.merge_after, config.recovery_threads) = (1, None, 1);
     (config.serve_while_loading, config.max_memory_bytes) = (serves, max_memory_bytes);
@@ -64,6 +67,15 @@ fn open_within(
 impl Served {
     fn open(disk: &SimDisk, setting: &Setting) -> Self {
         Self::of(open(disk, setting, true))
+    }
+
+    /// The load cannot read the logs, either.
+    fn open_without_logs(disk: &SimDisk, setting: &Setting) -> Self {
+        let gate = Arc::<ReadGate>::default();
+        gate.hold("load");
+        let served = Self::of(open_gated(disk, setting, (true, MEMORY_BYTES), gate));
+        served.gate.await_held(1);
+        served
     }
 
     fn of((engine, gate): (Engine, Arc<ReadGate>)) -> Self {
@@ -104,6 +116,11 @@ fn get(session: &mut Session, table: TableId, number: u64) -> Option<Vec<u8>> {
     let mut value = Vec::new();
     let found = session.read(table, &key(number), &mut value).expect("reads");
     found.map(|_| value)
+}
+
+/// Whether a look failed since the record is on the disk.
+fn not_loaded(error: Error) -> bool {
+    matches!(error, Error::Transaction(TxError::NotLoaded))
 }
 
 fn delete(session: &mut Session, table: TableId, number: u64) -> bool {
@@ -367,6 +384,103 @@ pub(crate) fn what_only_the_log_has_is_loaded() {
     assert_eq!(done.records, 30);
 }
 
+/// A checkpoint and a log. The log patches keys below 50, deletes those below 60, and adds 300, which take
+/// several windows.
+fn store_with_log(setting: &Setting) -> (SimDisk, Model) {
+    let disk = SimDisk::new(1);
+    let (engine, _) = open(&disk, setting, false);
+    let table = engine.table("things").expect("a table");
+    let mut session = engine.session().expect("a session");
+    let mut model: Model = (0..200).map(|number| (number, vec![number as u8; 100])).collect();
+    model.iter().for_each(|(&number, value)| put(&mut session, table, number, value));
+    engine.checkpoint().expect("a full one");
+    for number in 0..50 {
+        session.transact(|tx| tx.patch(table, &key(number), 5, b"patch")).expect("commits");
+        model.get_mut(&number).expect("it is there")[5..10].copy_from_slice(b"patch");
+    }
+    (50..60).for_each(|number| assert!(delete(&mut session, table, number)));
+    model.retain(|number, _| !(50..60).contains(number));
+    for number in 1_000..1_300 {
+        model.insert(number, vec![number as u8; 3_000]);
+        put(&mut session, table, number, &model[&number]);
+    }
+    drop((session, engine));
+    (disk.crash(1), model)
+}
+
+/// Nobody reads the logs before somebody needs them, and an event loop never does. Once a checkpoint of
+/// changes has what they hold, they may be written over, also under a read that was begun before.
+pub(crate) fn logs_are_read_by_those_who_need_them() {
+    let (disk, mut model) = store_with_log(&CHANGES);
+    let mut served = Served::open_without_logs(&disk, &CHANGES);
+    let table = served.table;
+    served.session.leave_unloaded(true);
+    for number in [3, 53, 1_003] {
+        let read = served.session.read(table, &key(number), &mut Vec::new());
+        assert!(read.is_err_and(not_loaded), "the log has key {number}");
+    }
+    assert_eq!(get(&mut served.session, table, 5_000), None, "nobody has it");
+    served.session.leave_unloaded(false);
+    for number in [3, 53, 153, 1_003] {
+        let found = get(&mut served.session, table, number);
+        assert_eq!(found.as_ref(), model.get(&number), "key {number}");
+    }
+    served.gate.hold("asks");
+    let asking = {
+        let engine = served.engine.clone();
+        let asks = move || get(&mut engine.session().expect("a session"), table, 1_290);
+        stillpoint_io::spawn("asks", asks).expect("a thread")
+    };
+    served.gate.await_held(2);
+    served.engine.checkpoint().expect("one of changes");
+    for number in 2_000..4_000 {
+        model.insert(number, vec![number as u8; 3_000]);
+        put(&mut served.session, table, number, &model[&number]);
+    }
+    served.session.flush().expect("durable");
+    served.gate.release();
+    assert_eq!(asking.join().expect("no panic").as_ref(), model.get(&1_290));
+    let (engine, mut session) = served.finish();
+    assert_same(&mut session, table, &model);
+    drop((session, engine));
+    let (engine, _) = open(&disk.crash(2), &CHANGES, false);
+    assert_same(&mut engine.session().expect("a session"), table, &model);
+}
+
+/// A log that is damaged after a start has read it is told to whoever needs it, and no checkpoint is made
+/// without it.
+pub(crate) fn a_log_that_is_damaged_late_is_told() {
+    let (disk, model) = store_with_log(&CHANGES);
+    let mut served = Served::open_without_logs(&disk, &CHANGES);
+    let table = served.table;
+    let mut segments = Vec::new();
+    for log in 0..4 {
+        let dir = PathBuf::from(stillpoint_format::names::log_dir(log));
+        let names = disk.list(&dir).unwrap_or_default();
+        let parsed = |name: &String| stillpoint_format::names::parse_segment_name(name);
+        segments.extend(names.iter().filter_map(|name| Some((parsed(name)?.0, dir.join(name)))));
+    }
+    let newest = segments.iter().map(|(incarnation, _)| *incarnation).max();
+    for (_, path) in segments.iter().filter(|(incarnation, _)| Some(*incarnation) < newest) {
+        let file = disk.open(path, OpenMode::ReadWrite, Caching::Buffered).expect("it is there");
+        let bytes = file.len().expect("its length") as usize;
+        file.write_at(&vec![0xA5; bytes - 4096], 4096).expect("writes");
+    }
+    assert_eq!(get(&mut served.session, table, 153).as_ref(), model.get(&153));
+    for number in [3, 53, 1_003] {
+        let read = served.session.read(table, &key(number), &mut Vec::new());
+        let error = read.expect_err("the log has it").to_string();
+        assert!(error.contains("damage"), "key {number}: {error}");
+        let put = served.session.transact(|tx| tx.put(table, &key(number), b"new"));
+        put.expect_err("it is not known what the key has");
+    }
+    served.engine.checkpoint().expect_err("a record would be missing");
+    served.gate.release();
+    assert!(!served.load.join().expect("no panic"), "it has entered what nobody can read");
+    let failure = served.engine.loading().failure.expect("the load has stopped");
+    assert!(failure.contains("damage"), "{failure}");
+}
+
 /// A key that is deleted while the load stands still does not come back with the load. Its deletion is in
 /// the next checkpoint.
 pub(crate) fn a_deleted_key_stays_deleted() {
@@ -447,9 +561,8 @@ pub(crate) fn a_wait_for_the_disk_holds_up_nobody() {
         let asks = move || get(&mut engine.session().expect("a session"), table, number);
         stillpoint_io::spawn("asks", asks).expect("a thread")
     };
-    served.gate.await_held();
+    served.gate.await_held(1);
     served.session.leave_unloaded(true);
-    let not_loaded = |error: Error| matches!(error, Error::Transaction(TxError::NotLoaded));
     for &number in &untouched {
         let read = served.session.read(table, &key(number), &mut Vec::new());
         assert!(read.is_err_and(not_loaded), "key {number} was read");
@@ -635,7 +748,7 @@ pub(crate) fn a_long_chain_is_served_within_the_limit() {
     // The records of all links have 54 MB, and those that count 12.
     let disk = disk.crash(1);
     let limit = 40 << 20;
-    let served = Served::of(open_within(&disk, &CHANGES, true, limit));
+    let served = Served::of(open_gated(&disk, &CHANGES, (true, limit), Arc::default()));
     assert!(served.engine.stats().memory_bytes <= limit);
     let (engine, mut session) = served.finish();
     assert_eq!(session.len(table).expect("counts"), 6_000);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use stillpoint_format::DecodeError;
 use stillpoint_format::ident::{HEADER_BYTES, StoreId};
 use stillpoint_format::log::{Batch, BatchReader, EndCause, SegmentEnd, SegmentHeader, Step};
-use stillpoint_io::{AlignedBuf, Caching, Disk, DiskFile, OpenMode};
+use stillpoint_io::{Caching, Disk, DiskFile, OpenMode};
 
 use super::error::ScanError;
 
@@ -33,17 +33,51 @@ pub(crate) struct SegmentFile {
     file: Arc<dyn DiskFile>,
 }
 
-/// Bytes of a window that a receiver of writes may keep.
-const KEPT_WINDOW_BYTES: usize = 4 << 20;
-/// Bytes that are read at once into such a window. They are decoded from a cache of the processor.
-const STEP_BYTES: usize = 512 << 10;
+/// Bytes of a window whose writes are noted. They are decoded from a cache of the processor.
+const NOTED_WINDOW_BYTES: usize = 128 << 10;
 
 /// What a walk through the windows of a segment comes to.
 pub(crate) enum InWindow<'a> {
     /// A batch, with its place, and the window that has its bytes.
     Batch(&'a Batch<'a>, &'a LogOffset, &'a [u8]),
-    /// The end of a window, whose bytes may be taken.
-    End(&'a mut AlignedBuf),
+    /// The end of a window, which this function describes.
+    End(&'a dyn Fn() -> LogWindow),
+}
+
+/// Valid batches of a log that were read. They can be read again as long as the segment is held.
+#[derive(Debug)]
+pub struct LogWindow {
+    file: SegmentFile,
+    begin: LogOffset,
+    end: LogOffset,
+}
+
+impl LogWindow {
+    /// Bytes of the window.
+    pub fn bytes(&self) -> usize {
+        (self.end.offset - self.begin.offset) as usize
+    }
+
+    /// Reads the window again, into a buffer of its length. Verifies each batch as a start does.
+    ///
+    /// # Errors
+    /// The bytes have changed, or the disk refuses.
+    pub fn read(&self, into: &mut [u8]) -> Result<(), ScanError> {
+        let Self { file, begin, end } = self;
+        let read = file.file.read_at(into, begin.offset)?;
+        let LogOffset { offset, number, last_gsn } = *begin;
+        let mut reader = BatchReader::window(&file.header, &into[..read], offset, number, last_gsn);
+        let mut at = *begin;
+        while at.offset < end.offset {
+            match reader.next_batch() {
+                Step::Batch(batch) => at = after(&batch),
+                Step::End(SegmentEnd { cause, .. }) => {
+                    return Err(damaged_since(file, file.header.log, &at, cause));
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Bytes of a segment from some offset on.
@@ -106,8 +140,9 @@ impl SegmentFile {
         Ok(())
     }
 
-    /// Has the buffer hold up to `len` bytes from `offset` on. Reads those alone that it lacks.
-    fn fill(&self, buffer: &mut ReadBuffer, offset: u64, len: usize) -> Result<(), ScanError> {
+    /// Has the buffer hold up to `len` bytes from `offset` on. Reads those alone that it lacks. False if the
+    /// file ends before: it is shorter than when it was opened.
+    fn fill(&self, buffer: &mut ReadBuffer, offset: u64, len: usize) -> Result<bool, ScanError> {
         let left = usize::try_from(self.bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
         let wanted = len.min(left);
         let skipped = offset.checked_sub(buffer.offset).and_then(|of| usize::try_from(of).ok());
@@ -120,7 +155,7 @@ impl SegmentFile {
         buffer.bytes.resize(wanted, 0);
         let read = self.file.read_at(&mut buffer.bytes[held..], offset + held as u64)?;
         buffer.bytes.truncate(held + read);
-        Ok(())
+        Ok(held + read == wanted)
     }
 
     /// Visits batches from a place on, until the visitor breaks or the valid ones end. Returns the
@@ -135,7 +170,7 @@ impl SegmentFile {
         let mut at = from;
         let mut len = window_bytes;
         loop {
-            self.fill(&mut buffer, at.offset, len)?;
+            let is_whole = self.fill(&mut buffer, at.offset, len)?;
             let begin = at;
             let end = loop {
                 let rest = &buffer.bytes[(at.offset - begin.offset) as usize..];
@@ -153,59 +188,44 @@ impl SegmentFile {
                 }
             };
             match self.more(&end, buffer.offset + buffer.bytes.len() as u64) {
-                Some(needed) => len = window_bytes.max(needed),
-                None => return Ok((at, Some(end.cause))),
+                Some(needed) if is_whole => len = window_bytes.max(needed),
+                _ => return Ok((at, Some(end.cause))),
             }
         }
     }
 
-    /// As [`walk`](Self::walk), in windows that the visitor may keep. Each window ends, also the one in which
-    /// the visitor breaks. An error ends the walk at once.
+    /// As [`walk`](Self::walk), in windows of which the visitor learns the end, also if the visitor breaks.
+    /// An error ends the walk at once.
     pub(crate) fn walk_windows(
         &self,
         from: LogOffset,
         mut visit: impl FnMut(InWindow<'_>) -> Result<ControlFlow<()>, ScanError>,
     ) -> Result<(LogOffset, Option<EndCause>), ScanError> {
-        let mut window = AlignedBuf::new();
-        let (mut at, mut len) = (from, KEPT_WINDOW_BYTES);
+        let mut buffer = ReadBuffer::default();
+        let (mut at, mut wanted) = (from, NOTED_WINDOW_BYTES);
         loop {
-            let (begin, mut filled, mut is_cut_off) = (at.offset, 0, false);
-            let left = usize::try_from(self.bytes.saturating_sub(begin)).unwrap_or(usize::MAX);
-            if window.len() < len.min(left) {
-                window = AlignedBuf::zeroed(len.min(left));
-            }
+            let is_whole = self.fill(&mut buffer, at.offset, wanted)?;
+            let begin = at;
             let end = loop {
-                let rest = &window[(at.offset - begin) as usize..filled];
+                let rest = &buffer.bytes[(at.offset - begin.offset) as usize..];
                 let step =
                     BatchReader::window(&self.header, rest, at.offset, at.number, at.last_gsn)
                         .next_batch();
                 match step {
                     Step::Batch(batch) => {
-                        if visit(InWindow::Batch(&batch, &at, &window))?.is_break() {
-                            let _ = visit(InWindow::End(&mut window))?;
-                            return Ok((at, None));
+                        if visit(InWindow::Batch(&batch, &at, &buffer.bytes))?.is_break() {
+                            break None;
                         }
                         at = after(&batch);
                     }
-                    Step::End(end) => {
-                        let more = self.more(&end, begin + filled as u64);
-                        let most = len.min(left);
-                        let Some(more) = more.filter(|_| filled < most) else { break end };
-                        let wanted = STEP_BYTES.max(more).min(most - filled);
-                        let part = &mut window[filled..filled + wanted];
-                        match self.file.read_at(part, begin + filled as u64)? {
-                            0 => {
-                                is_cut_off = true;
-                                break end;
-                            }
-                            read => filled += read,
-                        }
-                    }
+                    Step::End(end) => break Some(end),
                 }
             };
-            let _ = visit(InWindow::End(&mut window))?;
-            match self.more(&end, begin + filled as u64) {
-                Some(needed) if !is_cut_off => len = KEPT_WINDOW_BYTES.max(needed),
+            let describe = || LogWindow { file: self.clone(), begin, end: at };
+            let _ = visit(InWindow::End(&describe))?;
+            let Some(end) = end else { return Ok((at, None)) };
+            match self.more(&end, begin.offset + buffer.bytes.len() as u64) {
+                Some(needed) if is_whole => wanted = NOTED_WINDOW_BYTES.max(needed),
                 _ => return Ok((at, Some(end.cause))),
             }
         }
@@ -246,5 +266,83 @@ pub(crate) fn damaged_since(
         last_gsn: at.last_gsn,
         cause: Box::new(cause),
         proof: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stillpoint_format::log::{BatchBuilder, BatchPlace, RecordHead, RecordKind};
+    use stillpoint_io::SimDisk;
+
+    use super::*;
+
+    const BATCH_BYTES: u64 = 4096;
+
+    /// A segment of three batches, each of which fills a page, and its disk.
+    fn segment() -> (SimDisk, SegmentFile) {
+        let header = SegmentHeader {
+            store: StoreId([1; 16]),
+            created_ms: 0,
+            incarnation: 1,
+            log: 0,
+            first_gsn: 1,
+            first_batch: 1,
+            file_bytes: HEADER_BYTES as u64 + 3 * BATCH_BYTES,
+        };
+        let mut bytes = header.encode().to_vec();
+        for number in 1..=3 {
+            let mut builder = BatchBuilder::with_capacity(BATCH_BYTES as usize);
+            let head = RecordHead { gsn: number, epoch: 1, deps: &[] };
+            builder.append(head, RecordKind::Writes, b"body").expect("room");
+            let (offset, align) = (bytes.len() as u64, BATCH_BYTES as usize);
+            let segment = &header;
+            let place =
+                BatchPlace { segment, offset, number, flushed_below: number, align, closed: &[] };
+            bytes.extend_from_slice(builder.seal(&place));
+        }
+        let disk = SimDisk::new(1);
+        let path = Path::new("segment");
+        let file = disk.open(path, OpenMode::CreateNew, Caching::Buffered).expect("creates");
+        file.write_at(&bytes, 0).expect("writes");
+        let opened = SegmentFile::open(&disk, path, header.store, (1, 0, 1)).expect("opens");
+        (disk, opened)
+    }
+
+    fn reopened(disk: &SimDisk) -> Arc<dyn DiskFile> {
+        disk.open(Path::new("segment"), OpenMode::ReadWrite, Caching::Buffered).expect("opens")
+    }
+
+    #[test]
+    fn a_walk_ends_where_a_file_was_cut_off() {
+        let (disk, segment) = segment();
+        let end = HEADER_BYTES as u64 + 2 * BATCH_BYTES;
+        reopened(&disk).set_len(end).expect("cuts");
+        let goes_on = || Ok(ControlFlow::Continue(()));
+        let walked = segment.walk(segment.begin(), 1 << 20, |_, _| goes_on());
+        let (place, cause) = walked.expect("reads");
+        assert_eq!((place.offset, cause), (end, Some(EndCause::Exhausted)));
+        let (place, cause) = segment.walk_windows(segment.begin(), |_| goes_on()).expect("reads");
+        assert_eq!((place.offset, cause), (end, Some(EndCause::Exhausted)));
+    }
+
+    #[test]
+    fn a_window_is_verified_when_it_is_read_again() {
+        let (disk, segment) = segment();
+        let mut windows = Vec::new();
+        let walked = segment.walk_windows(segment.begin(), |come_to| {
+            if let InWindow::End(describe) = come_to {
+                windows.push(describe());
+            }
+            Ok(ControlFlow::Continue(()))
+        });
+        walked.expect("reads");
+        let [window] = &windows[..] else { panic!("{} windows", windows.len()) };
+        let mut bytes = vec![0; window.bytes()];
+        assert_eq!(bytes.len() as u64, 3 * BATCH_BYTES);
+        window.read(&mut bytes).expect("unchanged");
+        let at = HEADER_BYTES as u64 + BATCH_BYTES + 70;
+        reopened(&disk).write_at(b"!", at).expect("writes");
+        let error = window.read(&mut bytes).expect_err("it has changed");
+        assert!(matches!(error, ScanError::Damaged { log: 0, last_gsn: 1, .. }), "{error}");
     }
 }

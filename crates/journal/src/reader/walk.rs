@@ -219,8 +219,8 @@ impl Job<'_> {
             Some(hearing) => file.walk_windows(file.begin(), |come_to| {
                 let (batch, at, window) = match come_to {
                     InWindow::Batch(batch, at, window) => (batch, at, window),
-                    InWindow::End(bytes) => {
-                        hearing.receiver.end_window(bytes);
+                    InWindow::End(describe) => {
+                        hearing.receiver.end_window(describe);
                         return Ok(ControlFlow::Continue(()));
                     }
                 };

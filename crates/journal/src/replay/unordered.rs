@@ -69,8 +69,8 @@ impl Logs {
         let (place, cause) = segment.file.walk_windows(segment.begin, |come_to| {
             let (batch, at, window) = match come_to {
                 InWindow::Batch(batch, at, window) => (batch, at, window),
-                InWindow::End(bytes) => {
-                    receiver.end_window(bytes);
+                InWindow::End(describe) => {
+                    receiver.end_window(describe);
                     return Ok(ControlFlow::Continue(()));
                 }
             };

@@ -202,11 +202,16 @@ impl LongCommands {
         call: LongCall,
     ) {
         let desk = Arc::clone(self);
+        let is_for_all = call.is_for(LONG_THREADS - 1);
         let parked =
             Parked { desk, event_loop, id, conn: Some(conn), call, wait: None, lock_wait: None };
         self.queue.lock().parked.push_back(parked);
-        // Each thread decides whether it may take the command.
-        self.changed.notify_all();
+        if is_for_all {
+            self.changed.notify_one();
+        } else {
+            // Each thread decides whether it may take the command.
+            self.changed.notify_all();
+        }
     }
 
     /// The clients that are back.
@@ -309,6 +314,10 @@ impl LongThread {
             let next = due.or_else(|| oldest.and_then(|at| queue.parked.remove(at)));
             if let Some(parked) = next {
                 self.tried_waiting = is_due;
+                if !queue.parked.is_empty() {
+                    // The thread may have been woken for another command than this.
+                    desk.changed.notify_one();
+                }
                 return Next::Run(Box::new(parked));
             }
             if number >= LASTING_THREADS {

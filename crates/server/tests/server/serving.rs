@@ -160,7 +160,7 @@ fn a_client_that_waits_for_the_disk_holds_up_nobody() {
         exec.call(words);
     }
     exec.send(&[b"EXEC"]);
-    gate.await_held();
+    gate.await_held(1);
     // More clients than there are event loops, so each loop has one at least.
     for number in 0..4 {
         let mut client = server.client();
@@ -209,7 +209,7 @@ fn a_walk_through_a_collection_holds_up_nobody() {
     for walk in &mut walks {
         walk.send(&[b"HGETALL", b"hash"]);
     }
-    gate.await_held();
+    gate.await_held(1);
     writer.send(&[b"HSET", b"hash", b"field 1", b"new"]);
     writer.send(&[b"PING"]);
     // More clients than there are event loops, so each loop has one at least.

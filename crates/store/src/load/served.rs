@@ -13,9 +13,12 @@ use stillpoint_txn::{TableId, TxError};
 
 use crate::load::{ALL_CLOSED, KeyImage, Loader};
 use crate::memory::arena::Allowance;
+use crate::store::Store;
 use crate::table::Table;
-use crate::unloaded::WholeValue;
-use crate::unloaded::pending::{PARTITIONS, Pending, Resolved, WaitingKey};
+use crate::unloaded::pending::{
+    PARTITIONS, Pending, Resolved, WaitingError, WaitingKey, WaitingWrites,
+};
+use crate::unloaded::{ColdRecords, UnreadableRecord, WholeValue};
 
 /// Keys whose index lines are prefetched together.
 const BATCH: usize = 32;
@@ -52,6 +55,80 @@ impl Made {
     }
 }
 
+impl Store {
+    /// Begins a load while which the store is served. `records` has what is not in the store yet, and
+    /// `waiting` has what the logs have written since. Call this before the first worker is made. The
+    /// records take about so many `bytes` of memory, which nobody else gets.
+    ///
+    /// Every record is loaded by [loaders](crate::Loader), which then [load the rest of the
+    /// writes](crate::Loader::load_waiting). Then [`end_load`](Self::end_load) is called. Until then no
+    /// capture may begin, and no table may be ordered.
+    pub fn begin_load(
+        &self,
+        records: Arc<dyn ColdRecords>,
+        waiting: Vec<WaitingWrites>,
+        bytes: usize,
+    ) {
+        self.unloaded().begin(records, waiting);
+        self.unloaded().reserve(bytes);
+        self.catalog().note_unloaded(true);
+    }
+
+    /// Touches the memory of the tables' indexes, so that no transaction waits for its first pages. `share` is
+    /// that of [`sort_waiting`](Self::sort_waiting).
+    pub fn populate_indexes(&self, share: (usize, usize)) {
+        self.catalog().for_each(|table| table.index.populate(share));
+    }
+
+    /// Sorts the writes that wait, so that no transaction has to do that. The first number of `share` tells
+    /// which thread this is, and the second how many share the work. Without this call, who first needs a
+    /// partition of the writes sorts it.
+    pub fn sort_waiting(&self, share: (usize, usize)) {
+        if let Some(unentered) = self.unloaded().unentered() {
+            unentered.pending.sort(share);
+        }
+    }
+
+    /// Reads the writes that wait, so that no other thread of the load reads the logs. `share` is that of
+    /// [`sort_waiting`](Self::sort_waiting), and `is_over` ends the work early. Without this call, who first
+    /// needs such writes reads them.
+    ///
+    /// # Errors
+    /// A log is damaged, or the disk refuses.
+    pub fn read_waiting(
+        &self,
+        share: (usize, usize),
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<(), UnreadableRecord> {
+        match self.unloaded().unentered() {
+            Some(unentered) => unentered.pending.read_windows(share, is_over),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes that every key with writes that wait has a cell, and that nobody is about to make another one.
+    /// From then on nobody reads those writes, and the logs need not be held for them.
+    pub fn note_replayed(&self) {
+        if let Some(unentered) = self.unloaded().unentered() {
+            unentered.pending.note_all_entered();
+        }
+    }
+
+    /// Sets the bytes of memory that are kept for records that are not loaded yet.
+    pub fn reserve_for_load(&self, bytes: usize) {
+        self.unloaded().reserve(bytes);
+    }
+
+    /// Ends a load: the loaders have loaded every record and all writes that have waited, and have been
+    /// dropped. Waits for a grace period.
+    pub fn end_load(&self) {
+        self.unloaded().end();
+        self.catalog().note_unloaded(false);
+        self.driver().read_sections().wait_grace_period();
+        self.unloaded().settle();
+    }
+}
+
 impl Loader {
     /// Loads records that are not hidden, each with the writes that wait for its key.
     pub(super) fn load_with_writes<'a>(
@@ -60,7 +137,8 @@ impl Loader {
         records: impl Iterator<Item = KeyImage<'a>> + Clone,
         hidden: &mut [bool],
     ) -> Result<(), TxError> {
-        let unentered = self.unentered.clone().filter(|from| !from.pending.is_empty());
+        let waits = |pending: &Pending| !pending.is_empty() && !pending.are_all_entered();
+        let unentered = self.unentered.clone().filter(|from| waits(&from.pending));
         let Some(unentered) = unentered else {
             return self.load_unless_hidden(table, records.zip(hidden.iter().copied()));
         };
@@ -159,7 +237,7 @@ impl Loader {
             if is_over() {
                 break;
             }
-            for WaitingKey { hash, table, key } in unentered.pending.keys_of(partition) {
+            for WaitingKey { hash, table, key } in self.keys_of(&unentered.pending, partition)? {
                 let loaded = self.local.load_replayed(table, (hash, key));
                 loaded.map_err(|error| (table.0, error))?;
             }
@@ -186,7 +264,12 @@ impl Loader {
         let pending = &unentered.pending;
         for partition in (share.0..PARTITIONS).step_by(share.1) {
             mutant!(LoadForgetsNewKeys => continue);
-            for keys in pending.keys_of(partition).chunks(BATCH) {
+            let keys = match self.keys_of(pending, partition) {
+                // A checkpoint has all of them, and has given their logs up.
+                _ if pending.are_all_entered() => break,
+                keys => keys?,
+            };
+            for keys in keys.chunks(BATCH) {
                 // Nobody empties a table inside of this section.
                 self.local.enter();
                 let entered = self.load_keys(pending, keys);
@@ -198,6 +281,19 @@ impl Loader {
             }
         }
         Ok(None)
+    }
+
+    /// The keys of a partition whose writes count, but those that are known to have a cell.
+    fn keys_of<'k>(
+        &self,
+        pending: &'k Pending,
+        partition: usize,
+    ) -> Result<Vec<WaitingKey<'k>>, (TableId, TxError)> {
+        let counts = |(id, generation): (TableId, u32)| {
+            self.local.tables.get(id).is_some_and(|now| now.generation == generation)
+        };
+        let keys = pending.keys_of(partition, counts);
+        keys.map_err(|unreadable| (TableId(0), TxError::Unreadable(unreadable)))
     }
 
     /// Loads those of these keys that have no cell. Returns a key without a base.
@@ -227,8 +323,12 @@ impl Loader {
             }
             value.clear();
             match pending.of_key(of.table, (of.hash, of.key)).apply(None, &mut value) {
-                Err(_) => {
+                Err(WaitingError::Misfit(_)) => {
                     loaded = Ok(Some(of.key));
+                    break;
+                }
+                Err(WaitingError::Log(unreadable)) => {
+                    loaded = Err((table.id, TxError::Unreadable(unreadable)));
                     break;
                 }
                 Ok(None) => {}

@@ -224,6 +224,16 @@ impl Index {
         from + HUGE_PAGE_BYTES < goal
     }
 
+    /// Touches a share of the pages of buckets in use. `first` tells which share, of `step`. Small indexes are
+    /// left alone.
+    pub(crate) fn populate(&self, (first, step): (usize, usize)) {
+        let pages = self.bucket_count() as usize * BUCKET_WORDS * 8 / HUGE_PAGE_BYTES;
+        let begins = (first..pages).step_by(step).map(|page| page * HUGE_PAGE_BYTES / 8);
+        for begin in begins.filter(|&begin| self.buckets.is_reserved(begin)) {
+            self.buckets.populate(begin, HUGE_PAGE_BYTES / 8);
+        }
+    }
+
     #[inline]
     fn bucket(&self, number: u64) -> &[AtomicU64] {
         self.buckets.line::<BUCKET_WORDS>(number as usize)

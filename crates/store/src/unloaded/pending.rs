@@ -4,23 +4,33 @@
 //! logs: each thread reads windows, notes where a write lies ─▶ partitions by hash, in no order
 //!   ─▶ once a partition is sorted: by hash and gsn ─▶ all writes of a key, in their order
 //! ```
-//! The bytes of the logs stay in memory as they were read. Who reads them only appends, and so touches
-//! memory in sequence. Once the store is served, nobody changes any of this but the order of a partition.
-//! Threads of the load sort. Who looks for one key before searches the whole partition: nobody waits for a
-//! thread that sorts. All of them get the same. The memory goes when the load has settled.
+//! What is noted of a write is small. The load reads the windows again, and keeps them. Who needs one before
+//! reads it for a key alone. So a start touches little new memory before it serves. Once the store is served,
+//! nobody changes any of this but the order of a partition. Threads of the load sort. Who looks for one key
+//! before searches the whole partition: nobody waits for a thread that sorts. All of them get the same. The
+//! memory goes when the load has settled.
+
+mod making;
 
 use std::borrow::Cow;
+use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use stillpoint_format::Label;
 use stillpoint_format::log::{Write, WriteIter, WriteOp};
 use stillpoint_io::AlignedBuf;
-use stillpoint_sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use stillpoint_sync::{RwLock, mutant, planted};
+use stillpoint_sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
+use stillpoint_sync::{Mutex, RwLock};
 use stillpoint_txn::TableId;
 
-use super::WholeValue;
+use super::{UnreadableRecord, WholeValue};
+use making::Making;
+pub use making::PatchWithoutBase;
+pub(crate) use making::Resolved;
 
 /// Bits of the hash that choose a partition.
 const PARTITIONS_LOG2: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 11 };
@@ -31,21 +41,90 @@ const CHUNK_WRITES_MIN: usize = 16;
 const CHUNK_WRITES_MAX: usize = 1024;
 /// Writes that share an entry of a partition's directory, about.
 const BUCKET_WRITES: usize = 4;
+/// Windows that the load reads into one buffer. It lies on huge pages then, and looks at random places in all
+/// windows cost less.
+const WINDOWS_TOGETHER: usize = 32;
 /// Writes of a key whose lines are prefetched.
 const PREFETCHED_WRITES: usize = 32;
 
-/// The patches of a key do not fit its record. The log or the checkpoint is damaged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the log changes a part of a value at offset {offset}, and the checkpoints have {len} bytes of it"
-)]
-pub struct PatchWithoutBase {
-    offset: usize,
-    len: usize,
-}
-
 fn partition_of(hash: u64) -> usize {
     ((hash >> 1) >> (63 - PARTITIONS_LOG2)) as usize
+}
+
+/// A part of a log with writes that wait, which can be read again.
+pub trait WindowSource: Debug + Send + Sync {
+    /// Bytes of the part.
+    fn bytes(&self) -> usize;
+
+    /// Reads the part into a buffer of that length.
+    ///
+    /// # Errors
+    /// The bytes have changed, or the disk refuses. The buffer holds anything then.
+    fn read(&self, into: &mut [u8]) -> Result<(), UnreadableRecord>;
+}
+
+/// Where the bytes of a window lie in memory: in a buffer that it may share with others.
+#[derive(Debug)]
+struct WindowBytes {
+    buffer: Arc<AlignedBuf>,
+    range: Range<usize>,
+}
+
+/// A window, and its bytes once the load has read them.
+#[derive(Debug)]
+struct KeptWindow {
+    source: Box<dyn WindowSource>,
+    held: OnceLock<WindowBytes>,
+}
+
+impl KeptWindow {
+    /// The bytes, if they are in memory.
+    fn held(&self) -> Option<&[u8]> {
+        self.held.get().map(|WindowBytes { buffer, range }| &buffer[range.clone()])
+    }
+
+    fn bytes(&self) -> Result<&[u8], UnreadableRecord> {
+        if self.held.get().is_none() {
+            // Two threads may read it. Nobody waits for the other.
+            Self::read_together(&[self])?;
+        }
+        Ok(self.held().expect("somebody has read it"))
+    }
+
+    /// Reads windows into one buffer.
+    fn read_together(windows: &[&Self]) -> Result<(), UnreadableRecord> {
+        let bytes: usize = windows.iter().map(|window| window.source.bytes()).sum();
+        let (mut buffer, mut ranges) = (AlignedBuf::zeroed(bytes), Vec::new());
+        let mut begin = 0;
+        for window in windows {
+            let range = begin..begin + window.source.bytes();
+            window.source.read(&mut buffer[range.clone()])?;
+            begin = range.end;
+            ranges.push(range);
+        }
+        let buffer = Arc::new(buffer);
+        for (window, range) in windows.iter().zip(ranges) {
+            // Another thread may have read it, too.
+            let _ = window.held.set(WindowBytes { buffer: buffer.clone(), range });
+        }
+        Ok(())
+    }
+}
+
+/// Why the writes of a key cannot be applied.
+#[derive(Debug)]
+pub(crate) enum WaitingError {
+    Misfit(PatchWithoutBase),
+    Log(UnreadableRecord),
+}
+
+impl From<WaitingError> for UnreadableRecord {
+    fn from(error: WaitingError) -> Self {
+        match error {
+            WaitingError::Misfit(misfit) => misfit.into(),
+            WaitingError::Log(unreadable) => unreadable,
+        }
+    }
 }
 
 /// Where a write lies, and what puts it into order.
@@ -58,6 +137,16 @@ struct WriteLocation {
     at: u32,
     generation: u32,
     table: u16,
+}
+
+impl WriteLocation {
+    /// The write that begins these bytes, and their number.
+    fn decode<'b>(&self, bytes: &'b [u8]) -> (Write<'b>, usize) {
+        let mut reader = WriteIter::behind((self.table, self.generation), bytes);
+        let write = reader.next().and_then(Result::ok);
+        let left = reader.undecoded().0.len();
+        (write.expect("the start has decoded the same bytes"), bytes.len() - left)
+    }
 }
 
 /// Writes of one partition, in pieces of memory. Only the last one grows.
@@ -85,7 +174,7 @@ impl Chunks {
 pub struct WaitingWrites {
     partitions: Vec<Chunks>,
     /// The windows with writes, and their numbers, which no other thread has.
-    windows: Vec<(u32, AlignedBuf)>,
+    windows: Vec<(u32, Box<dyn WindowSource>)>,
     next_window: Arc<AtomicU32>,
     /// Number of the present window, if it has a write.
     window: Option<u32>,
@@ -127,11 +216,12 @@ impl WaitingWrites {
         chunks.last.push(WriteLocation { hash, gsn, window, at, generation, table });
     }
 
-    /// Ends the present window of a log. Takes its bytes, if they have a write.
-    pub fn end_window(&mut self, bytes: &mut AlignedBuf) {
+    /// Ends the present window of a log. Asks for its source if it has a write.
+    pub fn end_window(&mut self, source: impl FnOnce() -> Box<dyn WindowSource>) {
         if let Some(number) = self.window.take() {
-            self.bytes += bytes.capacity();
-            self.windows.push((number, std::mem::take(bytes)));
+            let source = source();
+            self.bytes += source.bytes();
+            self.windows.push((number, source));
         }
     }
 
@@ -144,15 +234,30 @@ impl WaitingWrites {
         table: (TableId, u32),
         encoded: &[u8],
     ) {
-        let mut window = AlignedBuf::new();
-        window.extend_from_slice(encoded);
         self.push(hash, gsn, table, 0);
-        self.end_window(&mut window);
+        self.end_window(|| Box::new(InMemory(encoded.to_vec())));
     }
 
-    /// Bytes of memory.
+    /// Bytes of memory, those of the windows included.
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+}
+
+/// A window of a test.
+#[cfg(test)]
+#[derive(Debug)]
+struct InMemory(Vec<u8>);
+
+#[cfg(test)]
+impl WindowSource for InMemory {
+    fn bytes(&self) -> usize {
+        self.0.len()
+    }
+
+    fn read(&self, into: &mut [u8]) -> Result<(), UnreadableRecord> {
+        into.copy_from_slice(&self.0);
+        Ok(())
     }
 }
 
@@ -274,41 +379,88 @@ pub(crate) struct WaitingKey<'a> {
     pub(crate) key: &'a [u8],
 }
 
-/// What the writes of a key make of its record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Resolved {
-    /// The label of the value; `None` if the key has none.
-    pub(crate) label: Option<Label>,
-    /// The gsn of the last write.
-    pub(crate) gsn: u64,
-    /// Number of the writes.
-    pub(crate) writes: usize,
-}
-
 /// The writes of a key, in the order of their gsns.
 #[derive(Debug)]
 pub(crate) struct KeyWrites<'a> {
     pending: &'a Pending,
     of_hash: Cow<'a, [WriteLocation]>,
+    /// The bytes of those writes that were [read apart](Self::read_apart).
+    apart: Vec<Option<Box<[u8]>>>,
     table: (TableId, u32),
     key: &'a [u8],
 }
 
 impl KeyWrites<'_> {
+    /// Reads those writes that are not in memory, for this key alone. What lies beside them is not kept. A
+    /// key may have writes in many windows, and fresh memory for all of these takes longer than the reads.
+    ///
+    /// # Errors
+    /// A log cannot be read.
+    pub(crate) fn read_apart(&mut self) -> Result<(), UnreadableRecord> {
+        let pending = self.pending;
+        let mut missing: Vec<usize> = (0..self.of_hash.len()).collect();
+        missing.retain(|&at| pending.window(&self.of_hash[at]).held().is_none());
+        if missing.is_empty() {
+            return Ok(());
+        }
+        missing.sort_by_key(|&at| self.of_hash[at].window);
+        let mut buffer = pending.buffers.lock().pop().unwrap_or_default();
+        let (mut apart, mut present) = (vec![None; self.of_hash.len()], None);
+        for at in missing {
+            let place = self.of_hash[at];
+            if present != Some(place.window) {
+                let source = &pending.window(&place).source;
+                buffer.resize(source.bytes(), 0);
+                match source.read(&mut buffer) {
+                    Ok(()) => present = Some(place.window),
+                    // The log may hold other records by now. The key has a cell, if it has writes at all.
+                    Err(_) if pending.are_all_entered() => {
+                        self.of_hash = Cow::Borrowed(&[]);
+                        return Ok(());
+                    }
+                    Err(unreadable) => return Err(unreadable),
+                }
+            }
+            let bytes = &buffer[place.at as usize..];
+            apart[at] = Some(Box::from(&bytes[..place.decode(bytes).1]));
+        }
+        pending.buffers.lock().push(buffer);
+        self.apart = apart;
+        Ok(())
+    }
+
     /// The writes, each with its gsn.
-    fn iter(&self) -> impl Iterator<Item = (u64, WriteOp<'_>)> {
-        self.of_hash.iter().filter_map(|place| {
-            let write = self.pending.write_at(place);
-            let is_its =
-                (TableId(write.table), write.generation) == self.table && write.key == self.key;
-            is_its.then_some((place.gsn, write.op))
+    fn iter(&self) -> impl Iterator<Item = Result<(u64, WriteOp<'_>), UnreadableRecord>> {
+        self.of_hash.iter().enumerate().filter_map(|(at, place)| {
+            let apart = self.apart.get(at).and_then(Option::as_deref);
+            let write = apart.map(|bytes| Ok(place.decode(bytes).0));
+            match write.unwrap_or_else(|| self.pending.write_at(place)) {
+                Ok(write) => {
+                    let of = (TableId(write.table), write.generation);
+                    let is_its = of == self.table && write.key == self.key;
+                    is_its.then_some(Ok((place.gsn, write.op)))
+                }
+                Err(unreadable) => Some(Err(unreadable)),
+            }
         })
     }
 
     /// Whether they need no record of a checkpoint. `None` if no write of the key waits.
-    pub(crate) fn stand_alone(&self) -> Option<bool> {
-        let is_whole = |op: &WriteOp<'_>| matches!(op, WriteOp::Put { .. } | WriteOp::Delete);
-        self.iter().map(|(_, op)| is_whole(&op)).reduce(|one, next| one || next)
+    ///
+    /// # Errors
+    /// A log cannot be read.
+    pub(crate) fn stand_alone(&self) -> Result<Option<bool>, UnreadableRecord> {
+        let mut alone = None;
+        for write in self.iter() {
+            let op = match write {
+                Ok((_, op)) => op,
+                Err(_) if self.pending.are_all_entered() => return Ok(None),
+                Err(unreadable) => return Err(unreadable),
+            };
+            let is_whole = matches!(op, WriteOp::Put { .. } | WriteOp::Delete);
+            alone = Some(alone == Some(true) || is_whole);
+        }
+        Ok(alone)
     }
 
     /// The number of writes with such a hash, whoever's they are.
@@ -320,33 +472,43 @@ impl KeyWrites<'_> {
     /// if no write of the key waits.
     ///
     /// # Errors
-    /// They do not fit the record.
+    /// They do not fit the record, or a log cannot be read. Leaves `out` alone.
     pub(crate) fn apply(
         &self,
         base: Option<(Label, &[u8])>,
         out: &mut Vec<u8>,
-    ) -> Result<Option<Resolved>, PatchWithoutBase> {
+    ) -> Result<Option<Resolved>, WaitingError> {
         let mut writes = self.iter().peekable();
         if writes.peek().is_none() {
             return Ok(None);
         }
         let mut making = Making::new(base, out);
-        for (gsn, op) in writes {
-            making.gsn = gsn;
-            making.writes += 1;
-            making.apply(op);
+        for write in writes {
+            match write {
+                Ok((gsn, op)) => {
+                    making.gsn = gsn;
+                    making.writes += 1;
+                    making.apply(op);
+                }
+                Err(unreadable) => {
+                    making.give_up();
+                    // The log may hold other records by now. The key has a cell, if it has writes at all.
+                    let is_gone = self.pending.are_all_entered();
+                    return if is_gone { Ok(None) } else { Err(WaitingError::Log(unreadable)) };
+                }
+            }
         }
-        making.end().map(Some)
+        making.end().map(Some).map_err(WaitingError::Misfit)
     }
 
     /// What the key has after them. Without a write, what its record has; `None` without a record, too.
     ///
     /// # Errors
-    /// They do not fit the record.
+    /// As [`apply`](Self::apply).
     pub(crate) fn whole<'b>(
         &self,
         base: Option<(Label, &'b [u8])>,
-    ) -> Result<Option<WholeValue<'b>>, PatchWithoutBase> {
+    ) -> Result<Option<WholeValue<'b>>, WaitingError> {
         let mut value = Vec::new();
         Ok(match self.apply(base, &mut value)? {
             Some(Resolved { label, gsn, .. }) => Some(WholeValue {
@@ -368,9 +530,13 @@ impl KeyWrites<'_> {
 pub(crate) struct Pending {
     /// Empty if no write waits.
     partitions: Box<[Partition]>,
-    /// The bytes of the logs that have the writes.
-    windows: Box<[AlignedBuf]>,
+    /// The parts of the logs that have the writes, by their numbers.
+    windows: Box<[Option<KeptWindow>]>,
     bytes: AtomicUsize,
+    /// Whether every key with a write has a cell.
+    all_entered: AtomicBool,
+    /// Buffers of those who read for one key.
+    buffers: Mutex<Vec<AlignedBuf>>,
 }
 
 impl Pending {
@@ -382,23 +548,37 @@ impl Pending {
         }
         let mut partitions: Vec<Vec<Vec<WriteLocation>>> = vec![Vec::new(); PARTITIONS];
         let numbers = from.iter().flat_map(|of| &of.windows).map(|(number, _)| *number);
-        let mut windows =
-            vec![AlignedBuf::new(); numbers.max().map_or(0, |last| last as usize + 1)];
+        let count = numbers.max().map_or(0, |last| last as usize + 1);
+        let mut windows: Vec<Option<KeptWindow>> = (0..count).map(|_| None).collect();
         for writes in from {
             debug_assert!(writes.window.is_none(), "the last window has ended");
             for (partition, Chunks { full, last }) in partitions.iter_mut().zip(writes.partitions) {
                 partition.extend(full);
                 partition.extend(Some(last).filter(|last| !last.is_empty()));
             }
-            for (number, window) in writes.windows {
-                windows[number as usize] = window;
+            for (number, source) in writes.windows {
+                windows[number as usize] = Some(KeptWindow { source, held: OnceLock::new() });
             }
         }
         Self {
             partitions: partitions.into_iter().map(Partition::new).collect(),
             windows: windows.into(),
             bytes: AtomicUsize::new(bytes),
+            all_entered: AtomicBool::new(false),
+            buffers: Mutex::default(),
         }
+    }
+
+    /// Notes that every key with a write has a cell. From then on no window need be readable. A thread may
+    /// have begun a look before: what it fails to read counts as nothing, and its entry meets the cell.
+    pub(crate) fn note_all_entered(&self) {
+        // Release: partner of the Acquire in `are_all_entered`.
+        self.all_entered.store(true, Release);
+    }
+
+    pub(crate) fn are_all_entered(&self) -> bool {
+        // Acquire: partner of the Release in `note_all_entered`.
+        self.all_entered.load(Acquire)
     }
 
     /// Whether no write waits at all.
@@ -443,11 +623,43 @@ impl Pending {
         }
     }
 
-    fn write_at(&self, place: &WriteLocation) -> Write<'_> {
-        let of = (place.table, place.generation);
-        let bytes = &self.windows[place.window as usize][place.at as usize..];
-        let write = WriteIter::behind(of, bytes).next();
-        write.and_then(Result::ok).expect("the start has decoded it")
+    fn window(&self, place: &WriteLocation) -> &KeptWindow {
+        self.windows[place.window as usize].as_ref().expect("it was noted with its writes")
+    }
+
+    fn write_at(&self, place: &WriteLocation) -> Result<Write<'_>, UnreadableRecord> {
+        Ok(place.decode(&self.window(place).bytes()?[place.at as usize..]).0)
+    }
+
+    /// Whether to look for the writes of keys with such a hash reads from a disk.
+    pub(crate) fn reads_for(&self, hash: u64) -> bool {
+        let is_held = |place: &WriteLocation| self.window(place).held().is_some();
+        let partition = self.partitions.get(partition_of(hash));
+        let partition = partition.filter(|_| !self.are_all_entered());
+        partition.is_some_and(|of| !of.of_hash(hash).iter().all(is_held))
+    }
+
+    /// Reads a share of the windows, in the order of their numbers, until all are read or `is_over`.
+    ///
+    /// # Errors
+    /// A log cannot be read.
+    pub(crate) fn read_windows(
+        &self,
+        (first, step): (usize, usize),
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<(), UnreadableRecord> {
+        for windows in self.windows.chunks(WINDOWS_TOGETHER).skip(first).step_by(step) {
+            if is_over() {
+                break;
+            }
+            let missing = windows.iter().flatten().filter(|window| window.held().is_none());
+            match KeptWindow::read_together(&missing.collect::<Vec<_>>()) {
+                // A checkpoint has all of them, and has given their logs up.
+                _ if self.are_all_entered() => break,
+                read => read?,
+            }
+        }
+        Ok(())
     }
 
     /// Whether writes of a key with this hash may wait. Searches no writes that are not sorted.
@@ -463,21 +675,24 @@ impl Pending {
         self.partitions.get(partition_of(hash)).is_some_and(|of| of.order.get().is_some())
     }
 
-    /// The writes of a key.
+    /// The writes of a key that may have no cell. None, once [every key](Self::note_all_entered) has one.
     pub(crate) fn of_key<'a>(
         &'a self,
         table: (TableId, u32),
         (hash, key): (u64, &'a [u8]),
     ) -> KeyWrites<'a> {
         let partition = self.partitions.get(partition_of(hash));
+        let partition = partition.filter(|_| !self.are_all_entered());
         let of_hash = partition.map_or(Cow::Borrowed(&[][..]), |of| of.of_hash(hash));
-        KeyWrites { pending: self, of_hash, table, key }
+        KeyWrites { pending: self, of_hash, apart: Vec::new(), table, key }
     }
 
     /// Whether the writes of a key need no record of a checkpoint, as far as this is known without a
     /// search.
     pub(crate) fn is_known_alone(&self, table: (TableId, u32), of: (u64, &[u8])) -> bool {
-        self.is_sorted(of.0) && self.of_key(table, of).stand_alone() == Some(true)
+        self.is_sorted(of.0)
+            && !self.reads_for(of.0)
+            && matches!(self.of_key(table, of).stand_alone(), Ok(Some(true)))
     }
 
     /// Prefetches what leads to the writes of a hash. Then [`prefetch_places`](Self::prefetch_places) and
@@ -501,7 +716,9 @@ impl Pending {
     pub(crate) fn prefetch_writes(&self, hash: u64) {
         let Some(order) = self.sorted(partition_of(hash)) else { return };
         for place in order.of_hash(hash).iter().take(PREFETCHED_WRITES) {
-            let bytes = &self.windows[place.window as usize][place.at as usize..];
+            // Who applies the write tells an error.
+            let Ok(bytes) = self.window(place).bytes() else { return };
+            let bytes = &bytes[place.at as usize..];
             // The key and its change are at most in two lines, as a rule.
             stillpoint_mem::prefetch(&bytes[0]);
             if let Some(next) = bytes.get(64) {
@@ -517,112 +734,30 @@ impl Pending {
         }
     }
 
-    /// The keys of a partition, each once, but those that are [entered](Self::note_entered).
-    pub(crate) fn keys_of(&self, number: usize) -> Vec<WaitingKey<'_>> {
-        let Some(order) = self.sorted(number) else { return Vec::new() };
+    /// The keys of a partition, each once, of generations of tables that count. Leaves out those that are
+    /// [entered](Self::note_entered).
+    ///
+    /// # Errors
+    /// A log cannot be read.
+    pub(crate) fn keys_of(
+        &self,
+        number: usize,
+        counts: impl Fn((TableId, u32)) -> bool,
+    ) -> Result<Vec<WaitingKey<'_>>, UnreadableRecord> {
+        let Some(order) = self.sorted(number) else { return Ok(Vec::new()) };
         let mut keys: Vec<WaitingKey<'_>> = Vec::new();
         for (at, place) in order.places.iter().enumerate() {
-            if order.is_entered(at) {
+            let table = (TableId(place.table), place.generation);
+            if order.is_entered(at) || !counts(table) {
                 continue;
             }
-            let table = (TableId(place.table), place.generation);
-            let of = WaitingKey { hash: place.hash, table, key: self.write_at(place).key };
+            let of = WaitingKey { hash: place.hash, table, key: self.write_at(place)?.key };
             let mut same_hash = keys.iter().rev().take_while(|earlier| earlier.hash == of.hash);
             if same_hash.all(|one| (one.table, one.key) != (of.table, of.key)) {
                 keys.push(of);
             }
         }
-        keys
-    }
-}
-
-/// A value that is being made of a record and writes. Its bytes are the last ones of `out`.
-struct Making<'a> {
-    out: &'a mut Vec<u8>,
-    start: usize,
-    /// `None` without a value.
-    label: Option<Label>,
-    gsn: u64,
-    writes: usize,
-    /// The first change that did not fit, if no whole value has come since.
-    wrong: Option<PatchWithoutBase>,
-}
-
-impl<'a> Making<'a> {
-    fn new(base: Option<(Label, &[u8])>, out: &'a mut Vec<u8>) -> Self {
-        let planted = || Some((Label::default(), &[0; 1 << 10][..]));
-        let base = mutant!(base, PatchesWithoutBase => planted());
-        let start = out.len();
-        let label = base.map(|(label, value)| {
-            out.extend_from_slice(value);
-            label
-        });
-        Self { out, start, label, gsn: 0, writes: 0, wrong: None }
-    }
-
-    fn apply(&mut self, op: WriteOp<'_>) {
-        match op {
-            WriteOp::Put { label, value } => {
-                self.out.truncate(self.start);
-                self.out.extend_from_slice(value);
-                (self.label, self.wrong) = (Some(label), None);
-            }
-            WriteOp::Delete => {
-                self.out.truncate(self.start);
-                (self.label, self.wrong) = (None, None);
-            }
-            WriteOp::Patch(ranges) => {
-                ranges.for_each(|range| self.change(range.offset, None, range.bytes));
-            }
-            WriteOp::Until { deadline, ranges } => {
-                match &mut self.label {
-                    Some(label) => {
-                        mutant!(label.deadline = deadline, DeadlineNotReplayed => ());
-                    }
-                    None => self.misfit(0, 0),
-                }
-                ranges.for_each(|range| self.change(range.offset, None, range.bytes));
-            }
-            WriteOp::Splice(splices) => {
-                splices.for_each(|of| self.change(of.offset, Some(of.removed), of.bytes));
-            }
-        }
-    }
-
-    /// Replaces bytes of the value. Without a number of removed bytes the bytes overwrite what is there,
-    /// and may make the value longer.
-    fn change(&mut self, offset: u32, removed: Option<u32>, bytes: &[u8]) {
-        let (offset, len) = (offset as usize, self.out.len() - self.start);
-        let end = match removed {
-            Some(removed) => offset + removed as usize,
-            None => len.min(offset + bytes.len()),
-        };
-        if self.label.is_none() || offset > end || end > len {
-            return self.misfit(offset, len);
-        }
-        let at = self.start + offset;
-        if end - offset == bytes.len() {
-            self.out[at..at + bytes.len()].copy_from_slice(bytes);
-        } else {
-            self.out.splice(at..self.start + end, bytes.iter().copied());
-        }
-    }
-
-    fn misfit(&mut self, offset: usize, len: usize) {
-        self.wrong.get_or_insert(PatchWithoutBase { offset, len });
-    }
-
-    fn end(self) -> Result<Resolved, PatchWithoutBase> {
-        match self.wrong {
-            Some(wrong) => {
-                self.out.truncate(self.start);
-                Err(wrong)
-            }
-            None => {
-                let Self { label, gsn, writes, .. } = self;
-                Ok(Resolved { label, gsn, writes })
-            }
-        }
+        Ok(keys)
     }
 }
 

@@ -52,9 +52,20 @@ type Outcome = Result<Option<(Resolved, Vec<u8>)>, PatchWithoutBase>;
 fn apply(pending: &Pending, key: (u64, &[u8]), base: Option<&[u8]>) -> Outcome {
     let mut out = b"before".to_vec();
     let base = base.map(|value| (Label { tag: 4, deadline: 0 }, value));
-    let resolved = pending.of_key(TABLE, key).apply(base, &mut out);
+    let resolved = pending.of_key(TABLE, key).apply(base, &mut out).map_err(|error| match error {
+        WaitingError::Misfit(misfit) => misfit,
+        WaitingError::Log(unreadable) => panic!("{unreadable}"),
+    });
     assert!(out.starts_with(b"before"));
     resolved.map(|resolved| resolved.map(|resolved| (resolved, out[6..].to_vec())))
+}
+
+fn alone(pending: &Pending, key: (u64, &[u8])) -> Option<bool> {
+    pending.of_key(TABLE, key).stand_alone().expect("in memory")
+}
+
+fn keys_of(pending: &Pending, number: usize) -> Vec<WaitingKey<'_>> {
+    pending.keys_of(number, |_| true).expect("in memory")
 }
 
 #[test]
@@ -75,7 +86,7 @@ fn writes_of_several_threads_are_applied_in_their_order() {
     push(&mut threads[0], (KEY.0 + 1, b"key"), 6, TABLE, &put(b"of another hash"));
     let pending = Pending::new(threads);
     assert!(pending.may_have(KEY.0));
-    assert_eq!(pending.of_key(TABLE, KEY).stand_alone(), Some(false));
+    assert_eq!(alone(&pending, KEY), Some(false));
     // abcde, abCDe, axyzDe, axyzD!!
     for is_sorted in [false, true] {
         if is_sorted {
@@ -87,11 +98,11 @@ fn writes_of_several_threads_are_applied_in_their_order() {
         assert_eq!((&*value, resolved.gsn), (&b"axyzD!!"[..], 9));
         assert_eq!(resolved.label, Some(Label { tag: 4, deadline: 77 }));
     }
-    assert_eq!(pending.of_key(TABLE, (KEY.0, b"another")).stand_alone(), Some(true));
-    assert_eq!(pending.of_key(TABLE, (KEY.0, b"none")).stand_alone(), None);
+    assert_eq!(alone(&pending, (KEY.0, b"another")), Some(true));
+    assert_eq!(alone(&pending, (KEY.0, b"none")), None);
     assert_eq!(apply(&pending, (KEY.0, b"none"), Some(b"base")), Ok(None));
     assert!(pending.may_have(KEY.0) && !pending.may_have(KEY.0 + 2) && !pending.may_have(!KEY.0));
-    let keys = pending.keys_of(partition_of(KEY.0));
+    let keys = pending.keys_of(partition_of(KEY.0), |_| true).expect("in memory");
     let keys: Vec<_> = keys.iter().map(|of| (of.hash - KEY.0, of.table.1, of.key)).collect();
     let expected: [(u64, u32, &[u8]); 4] =
         [(0, 7, b"key"), (0, 7, b"another"), (0, 8, b"key"), (1, 7, b"key")];
@@ -115,7 +126,7 @@ fn the_newest_whole_value_needs_no_base() {
         let (resolved, value) = apply(&pending, deleted, base).expect("it fits").expect("some");
         assert_eq!((resolved, &*value), (Resolved { label: None, gsn: 6, writes: 2 }, &b""[..]));
     }
-    assert_eq!(pending.of_key(TABLE, KEY).stand_alone(), Some(true));
+    assert_eq!(alone(&pending, KEY), Some(true));
 }
 
 #[test]
@@ -149,7 +160,7 @@ fn many_writes_are_all_found() {
     let pending = Pending::new(threads);
     let mut found = 0;
     for number in 0..PARTITIONS {
-        for of in pending.keys_of(number) {
+        for of in keys_of(&pending, number) {
             let (resolved, value) =
                 apply(&pending, (of.hash, of.key), None).expect("fits").expect("some");
             assert_eq!(value[..8], resolved.gsn.to_le_bytes());
@@ -163,7 +174,7 @@ fn many_writes_are_all_found() {
     for key in (0..KEYS).step_by(2) {
         pending.note_entered(hash(key));
     }
-    let left = (0..PARTITIONS).flat_map(|number| pending.keys_of(number));
+    let left = (0..PARTITIONS).flat_map(|number| keys_of(&pending, number));
     let mut left: Vec<u64> = left.map(|of| of.hash).collect();
     left.sort_unstable();
     let mut expected: Vec<u64> = (1..KEYS).step_by(2).map(hash).collect();
@@ -171,4 +182,72 @@ fn many_writes_are_all_found() {
     assert_eq!(left, expected, "the others are entered");
     let orders = 3 * KEYS as usize * WaitingWrites::PLACE_BYTES + PARTITIONS * 64;
     assert!(pending.bytes() <= held + orders, "{} bytes, {held} before", pending.bytes());
+}
+
+/// A window that can be read as long as the switch is on.
+#[derive(Debug)]
+struct Switched(Arc<AtomicBool>, Vec<u8>);
+
+impl WindowSource for Switched {
+    fn bytes(&self) -> usize {
+        self.1.len()
+    }
+
+    fn read(&self, into: &mut [u8]) -> Result<(), UnreadableRecord> {
+        if !self.0.load(Relaxed) {
+            return Err("switched off".into());
+        }
+        into.copy_from_slice(&self.1);
+        Ok(())
+    }
+}
+
+#[test]
+fn a_window_is_read_when_somebody_needs_it() {
+    let is_on = Arc::new(AtomicBool::new(false));
+    let written = || {
+        let mut body = Vec::new();
+        put(b"value")(&mut WritesEncoder::new(&mut body), TABLE.0.0, TABLE.1, KEY.1);
+        let mut threads = WaitingWrites::for_threads(1);
+        threads[0].push(KEY.0, 4, TABLE, 0);
+        threads[0].end_window(|| Box::new(Switched(is_on.clone(), body)));
+        Pending::new(threads)
+    };
+    let apply_to = |pending: &Pending| {
+        let mut out = b"before".to_vec();
+        let resolved = pending.of_key(TABLE, KEY).apply(None, &mut out);
+        resolved.map(|resolved| resolved.map(|_| out.split_off(6)))
+    };
+    let pending = written();
+    assert!(pending.reads_for(KEY.0) && !pending.reads_for(KEY.0 + 1));
+    assert!(matches!(apply_to(&pending), Err(WaitingError::Log(_))));
+    pending.of_key(TABLE, KEY).stand_alone().expect_err("nobody can read it");
+    pending.keys_of(partition_of(KEY.0), |_| true).expect_err("nobody can read it");
+    assert!(pending.keys_of(partition_of(KEY.0), |_| false).expect("none counts").is_empty());
+    pending.read_windows((0, 1), &|| false).expect_err("nobody can read it");
+    assert!(pending.reads_for(KEY.0), "a window that could not be read counts as read");
+    pending.of_key(TABLE, KEY).read_apart().expect_err("nobody can read it");
+    is_on.store(true, Relaxed);
+    let mut apart = pending.of_key(TABLE, KEY);
+    apart.read_apart().expect("it can be read now");
+    is_on.store(false, Relaxed);
+    let mut value = Vec::new();
+    assert!(apart.apply(None, &mut value).is_ok_and(|resolved| resolved.is_some()));
+    assert_eq!(value, b"value");
+    assert!(pending.reads_for(KEY.0), "who reads for one key keeps nothing");
+    is_on.store(true, Relaxed);
+    pending.read_windows((0, 1), &|| false).expect("it can be read now");
+    is_on.store(false, Relaxed);
+    assert!(!pending.reads_for(KEY.0));
+    assert_eq!(apply_to(&pending).expect("in memory").as_deref(), Some(&b"value"[..]));
+    // What a checkpoint has need not be readable, also for a look that was begun before.
+    let pending = written();
+    let mut begun = pending.of_key(TABLE, KEY);
+    pending.note_all_entered();
+    assert!(!pending.reads_for(KEY.0));
+    assert!(begun.apply(None, &mut Vec::new()).is_ok_and(|resolved| resolved.is_none()));
+    assert_eq!(begun.stand_alone().expect("it has a cell"), None);
+    begun.read_apart().expect("it has a cell");
+    assert_eq!(apply_to(&pending).expect("it has a cell"), None);
+    pending.read_windows((0, 1), &|| false).expect("nobody needs it");
 }
