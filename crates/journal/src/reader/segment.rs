@@ -278,34 +278,41 @@ mod tests {
 
     const BATCH_BYTES: u64 = 4096;
 
-    /// A segment of three batches, each of which fills a page, and its disk.
-    fn segment() -> (SimDisk, SegmentFile) {
-        let header = SegmentHeader {
+    /// A segment of batches with bodies of so many bytes, each of which fills its pages, and its disk.
+    fn segment_of(bodies: &[usize]) -> (SimDisk, SegmentFile) {
+        let mut header = SegmentHeader {
             store: StoreId([1; 16]),
             created_ms: 0,
             incarnation: 1,
             log: 0,
             first_gsn: 1,
             first_batch: 1,
-            file_bytes: HEADER_BYTES as u64 + 3 * BATCH_BYTES,
+            file_bytes: 0,
         };
-        let mut bytes = header.encode().to_vec();
-        for number in 1..=3 {
+        let mut batches = Vec::new();
+        for (number, &body) in (1..).zip(bodies) {
             let mut builder = BatchBuilder::with_capacity(BATCH_BYTES as usize);
             let head = RecordHead { gsn: number, epoch: 1, deps: &[] };
-            builder.append(head, RecordKind::Writes, b"body").expect("room");
-            let (offset, align) = (bytes.len() as u64, BATCH_BYTES as usize);
+            builder.append(head, RecordKind::Writes, &vec![7; body]).expect("room");
+            let (offset, align) = ((HEADER_BYTES + batches.len()) as u64, BATCH_BYTES as usize);
             let segment = &header;
             let place =
                 BatchPlace { segment, offset, number, flushed_below: number, align, closed: &[] };
-            bytes.extend_from_slice(builder.seal(&place));
+            batches.extend_from_slice(builder.seal(&place));
         }
+        header.file_bytes = (HEADER_BYTES + batches.len()) as u64;
         let disk = SimDisk::new(1);
         let path = Path::new("segment");
         let file = disk.open(path, OpenMode::CreateNew, Caching::Buffered).expect("creates");
-        file.write_at(&bytes, 0).expect("writes");
+        file.write_at(&header.encode(), 0).expect("writes");
+        file.write_at(&batches, HEADER_BYTES as u64).expect("writes");
         let opened = SegmentFile::open(&disk, path, header.store, (1, 0, 1)).expect("opens");
         (disk, opened)
+    }
+
+    /// A segment of three batches, each of which fills a page, and its disk.
+    fn segment() -> (SimDisk, SegmentFile) {
+        segment_of(&[4; 3])
     }
 
     fn reopened(disk: &SimDisk) -> Arc<dyn DiskFile> {
@@ -323,6 +330,40 @@ mod tests {
         assert_eq!((place.offset, cause), (end, Some(EndCause::Exhausted)));
         let (place, cause) = segment.walk_windows(segment.begin(), |_| goes_on()).expect("reads");
         assert_eq!((place.offset, cause), (end, Some(EndCause::Exhausted)));
+    }
+
+    /// Batches that end with a window, begin in one, and are longer than one.
+    #[test]
+    fn windows_lie_one_behind_the_other() {
+        const HALF: usize = NOTED_WINDOW_BYTES / 2;
+        let (_, segment) = segment_of(&[1, HALF - 4096, HALF - 4096, HALF - 4096, 1, 3 * HALF, 1]);
+        let (mut batches, mut windows) = (vec![Vec::new()], Vec::<LogWindow>::new());
+        let walked = segment.walk_windows(segment.begin(), |come_to| {
+            match come_to {
+                InWindow::Batch(batch, at, bytes) => {
+                    let begin = windows.last().map_or(segment.begin(), |window| window.end);
+                    assert_eq!((batch.number(), batch.offset()), (at.number, at.offset));
+                    assert!(batch.offset() + batch.bytes() <= begin.offset + bytes.len() as u64);
+                    batches.last_mut().expect("a window").push(at.number);
+                }
+                InWindow::End(describe) => {
+                    windows.push(describe());
+                    batches.push(Vec::new());
+                }
+            }
+            Ok(ControlFlow::Continue(()))
+        });
+        let (end, cause) = walked.expect("reads");
+        assert_eq!((end.offset, cause), (segment.bytes, Some(EndCause::Exhausted)));
+        let expected: [&[u64]; 6] = [&[1, 2], &[3, 4], &[5], &[6], &[7], &[]];
+        assert_eq!(batches, expected);
+        let mut at = segment.begin();
+        for window in &windows {
+            assert_eq!(window.begin, at);
+            window.read(&mut vec![0; window.bytes()]).expect("unchanged");
+            at = window.end;
+        }
+        assert_eq!(at, end);
     }
 
     #[test]
