@@ -38,7 +38,7 @@ impl Workload {
         let player = self.players[0].as_mut().expect("no transaction is open");
         let mut found = State::new();
         for table in 0..4 {
-            found.append(&mut scan_table(&mut player.session, table));
+            found.append(&mut scan_table(&mut player.session, table).expect("nothing fails"));
         }
         assert!(found == self.history.now, "{context}: reads differ");
     }

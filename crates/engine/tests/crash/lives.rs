@@ -170,7 +170,7 @@ pub(crate) fn open_and_read(
     let mut session = engine.session()?;
     let mut state = State::new();
     for (_, table) in engine.tables() {
-        let records = scan_table(&mut session, table.0);
+        let records = scan_table(&mut session, table.0)?;
         assert_eq!(engine.len(table), records.len() as u64, "count of records");
         state.extend(records);
     }

@@ -196,7 +196,7 @@ fn assert_same(session: &mut Session, table: TableId, model: &Model) {
         .iter()
         .map(|(number, value)| ((table.0, key(*number).to_vec()), (0, value.clone())))
         .collect();
-    let found = scan_table(session, table.0);
+    let found = scan_table(session, table.0).expect("nothing fails");
     for (key, value) in &expected {
         assert_eq!(found.get(key), Some(value), "key {:?}", key.1);
     }

@@ -277,8 +277,11 @@ impl Workload {
             return true;
         }
         let mut mark = Vec::new();
-        let seen = player.session.read(TableId(MARKS), &player.mark.1, &mut mark);
-        let seen = seen.expect("reads are served whatever happens");
+        let seen = match player.session.read(TableId(MARKS), &player.mark.1, &mut mark) {
+            // What was written is in memory, so a mark that must be read from the disk was not.
+            Err(error) if is_unreadable(&error) => None,
+            seen => seen.expect("reads of memory are served whatever happens"),
+        };
         let Some(seen) = seen.filter(|_| mark == id.to_le_bytes()) else {
             player.unanswered.extend(needs);
             return false;
@@ -376,8 +379,13 @@ impl Workload {
         let mut player = self.players[at].take().expect("free");
         for (key, _) in self.choose() {
             let mut out = Vec::new();
-            let seen = player.session.read(TableId(key.0), &key.1, &mut out);
-            let seen = seen.expect("reads are served whatever happens");
+            let seen = match player.session.read(TableId(key.0), &key.1, &mut out) {
+                Err(error) if is_unreadable(&error) => {
+                    self.players[at] = Some(player);
+                    return Err(Ended(error));
+                }
+                seen => seen.expect("reads of memory are served whatever happens"),
+            };
             let seen = seen.map(|seen| (seen.tag, out));
             assert_eq!(seen.as_ref(), self.history.value(&key), "read of {key:?}");
             player.unanswered.extend(self.history.writer(&key));
@@ -390,7 +398,13 @@ impl Workload {
     fn scan(&mut self, at: usize) -> Result<(), Ended> {
         let mut player = self.players[at].take().expect("free");
         let table = self.below(4) as u16;
-        let found = scan_table(&mut player.session, table);
+        let found = match scan_table(&mut player.session, table) {
+            Err(error) if is_unreadable(&error) => {
+                self.players[at] = Some(player);
+                return Err(Ended(error));
+            }
+            found => found.expect("scans of memory are served whatever happens"),
+        };
         assert!(
             found.iter().eq(self.history.now.iter().filter(|(key, _)| key.0 == table)),
             "a scan of table {table} differs"
@@ -553,6 +567,11 @@ fn is_refusal(error: &TxError) -> bool {
     matches!(error, TxError::Log(_))
 }
 
+/// Whether a record that was not loaded yet cannot be read: the machine has stopped.
+fn is_unreadable(error: &Error) -> bool {
+    matches!(error, Error::Transaction(TxError::Unreadable(_)))
+}
+
 /// Carries out one action, by slot or by key. Compares the present value with that of the history, if
 /// there is one.
 pub(crate) fn act(
@@ -667,16 +686,19 @@ impl Procedure for Declared<'_> {
 }
 
 /// All records of a table.
-pub(crate) fn scan_table(session: &mut Session, table: u16) -> crate::history::State {
+pub(crate) fn scan_table(
+    session: &mut Session,
+    table: u16,
+) -> Result<crate::history::State, Error> {
     let mut found = crate::history::State::new();
     let mut cursor = 0;
     loop {
         let next = session.scan(TableId(table), cursor, 64, &mut |key, value| {
             found.insert((table, key.to_vec()), (value.tag(), value.to_vec()));
         });
-        cursor = next.expect("reads are served whatever happens");
+        cursor = next?;
         if cursor == 0 {
-            return found;
+            return Ok(found);
         }
     }
 }
