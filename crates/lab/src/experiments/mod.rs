@@ -295,6 +295,28 @@ impl Registered {
     }
 }
 
+/// Whether the quick runs of a module's tests belong to the share `K/N` that `STILLPOINT_LAB_SHARE`
+/// names. Without the variable all do.
+///
+/// # Panics
+/// When the variable is no `K/N` with K below N.
+#[cfg(test)]
+#[expect(clippy::print_stderr, reason = "a skipped test says so")]
+pub(crate) fn has_turn(module: &str) -> bool {
+    let Ok(text) = std::env::var("STILLPOINT_LAB_SHARE") else { return true };
+    let (k, n) = text
+        .split_once('/')
+        .and_then(|(k, n)| Some((k.parse::<usize>().ok()?, n.parse::<usize>().ok()?)))
+        .filter(|(k, n)| k < n)
+        .unwrap_or_else(|| panic!("STILLPOINT_LAB_SHARE={text}: K/N with K below N is wanted"));
+    let hash = module.bytes().fold(0_u32, |hash, b| hash.wrapping_mul(39).wrapping_add(b.into()));
+    let has_turn = hash as usize % n == k;
+    if !has_turn {
+        eprintln!("SKIPPED: the quick run of {module} is in another share than {text}");
+    }
+    has_turn
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

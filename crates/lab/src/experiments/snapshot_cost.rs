@@ -206,6 +206,9 @@ mod tests {
 
     #[test]
     fn a_snapshot_is_read_beside_transactions() -> LabResult<()> {
+        if !crate::experiments::has_turn(module_path!()) {
+            return Ok(());
+        }
         let dir = tempfile::tempdir().map_err(|e| LabError::process("tempdir", e))?;
         let context = Context::new(dir.path(), true, "none".into(), Box::new(std::io::sink()));
         let bench = Harness { context: &context, open: &Toy::open, children: false };

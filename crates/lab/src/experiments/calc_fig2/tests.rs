@@ -6,6 +6,9 @@ use crate::experiments::run_plan;
 
 #[test]
 fn every_claim_is_measured_and_every_figure_drawn() -> LabResult<()> {
+    if !crate::experiments::has_turn(module_path!()) {
+        return Ok(());
+    }
     let dir = tempfile::tempdir().map_err(|e| crate::LabError::process("tempdir", e))?;
     let context = Context::new(dir.path(), true, "none".into(), Box::new(std::io::sink()));
     let bench = Harness { context: &context, open: &Toy::open, children: false };
@@ -57,6 +60,9 @@ fn every_claim_is_measured_and_every_figure_drawn() -> LabResult<()> {
 /// Rows that stop commits run with both forms of the point of consistency, and calc is among the rows.
 #[test]
 fn both_forms_of_the_point_are_compared_in_one_run() -> LabResult<()> {
+    if !crate::experiments::has_turn(module_path!()) {
+        return Ok(());
+    }
     let dir = tempfile::tempdir().map_err(|e| crate::LabError::process("tempdir", e))?;
     let mut context = Context::new(dir.path(), true, "none".into(), Box::new(std::io::sink()));
     context.part = Some("points".into());
@@ -85,6 +91,9 @@ fn both_forms_of_the_point_are_compared_in_one_run() -> LabResult<()> {
 /// A list of schemes and a number of runs belong to the part that is asked for.
 #[test]
 fn a_part_can_be_cut_to_some_schemes() -> LabResult<()> {
+    if !crate::experiments::has_turn(module_path!()) {
+        return Ok(());
+    }
     let dir = tempfile::tempdir().map_err(|e| crate::LabError::process("tempdir", e))?;
     let mut context = Context::new(dir.path(), true, "none".into(), Box::new(std::io::sink()));
     context.part = Some("fuzzy".into());

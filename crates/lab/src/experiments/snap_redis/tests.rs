@@ -47,6 +47,9 @@ fn each_in(
 
 #[test]
 fn throughput_is_compared_with_forks() -> LabResult<()> {
+    if !crate::experiments::has_turn(module_path!()) {
+        return Ok(());
+    }
     let plan = Plan { update_shares: vec![0.1, 0.5], ..SnapFig5::quick() };
     let Some(result) = each(throughput::compare, plan)? else { return Ok(()) };
     // Two sizes and two shares of one scheme, and a dump at the greatest size.
@@ -64,6 +67,9 @@ fn throughput_is_compared_with_forks() -> LabResult<()> {
 
 #[test]
 fn worst_latencies_belong_to_periods() -> LabResult<()> {
+    if !crate::experiments::has_turn(module_path!()) {
+        return Ok(());
+    }
     let Some(result) = each(latency::compare, SnapFig6::quick())? else { return Ok(()) };
     assert_eq!((result.figures[0].series.len(), result.tables[0].rows.len()), (3, 6));
     let measured = result.claims.iter().filter(|claim| claim.measured.is_some()).count();
