@@ -179,6 +179,21 @@ impl fmt::Debug for Entry<'_> {
     }
 }
 
+/// The operations of a transaction and its end, which are appended together. The first record names no
+/// transaction, since it is the first one of its own.
+#[derive(Debug)]
+pub struct Together<'a> {
+    /// The checkpoint period to which the records belong.
+    pub epoch: u64,
+    /// Stamps of everything that the transaction depends on. The first record has them.
+    pub touched: &'a [Stamp],
+    /// Of each record: its kind, and where its body ends in `bodies`. There is one at least.
+    pub records: &'a [(RecordKind, usize)],
+    /// The bodies, in order. The journal writes the [name](stillpoint_format::log::LoggedOperation::name_transaction)
+    /// of the transaction into all but the first.
+    pub bodies: &'a mut [u8],
+}
+
 /// Counts since the journal was opened, all logs together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JournalStats {
@@ -238,6 +253,14 @@ pub trait Journal: Send + Sync + fmt::Debug {
         entry: &Entry<'_>,
         body: &mut Vec<u8>,
     ) -> Result<Stamp, JournalError>;
+
+    /// Appends all records of a transaction in one step, with gsns that follow each other: all of them, or
+    /// none. They lie in one batch, so a crash keeps all of them or none. No room is set aside, since nothing
+    /// is undone. Returns the stamp of the last one.
+    ///
+    /// # Errors
+    /// Those of `append`.
+    fn append_together(&self, log: u8, together: &mut Together<'_>) -> Result<Stamp, JournalError>;
 
     /// Waits, outside of any read section, until the log has room in memory and the segment that
     /// a refused [`append`](Journal::append) needs.

@@ -53,7 +53,7 @@ pub use holds::{Hold, Holder};
 #[cfg(not(any(loom, shuttle)))]
 pub use journal::{
     Capabilities, Config, Durability, EarlierSegment, EncodeBody, Entry, Environment, Journal,
-    JournalStats, Shortage,
+    JournalStats, Shortage, Together,
 };
 #[cfg(not(any(loom, shuttle)))]
 pub use reader::{

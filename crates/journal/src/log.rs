@@ -27,7 +27,7 @@ use stillpoint_sync::{mutant, planted};
 use crate::closing::Closing;
 use crate::error::JournalError;
 use crate::group::GroupCommit;
-use crate::journal::{Config, Entry, Environment, JournalStats, Shortage};
+use crate::journal::{Config, Entry, Environment, JournalStats, Shortage, Together};
 use crate::limit::Limit;
 use crate::room::{Room, first_segment};
 use crate::segments::{Kept, Segment, Spare, Stock, Taker};
@@ -164,6 +164,16 @@ impl Log {
     ) -> Result<Stamp, JournalError> {
         let append = |state: &mut Appender| state.append_buffer(entry, body, &self.shared.closing);
         self.append_by(background, entry.kind, append)
+    }
+
+    /// Appends all records of a transaction.
+    pub(crate) fn append_together(
+        &self,
+        together: &mut Together<'_>,
+        background: &Background<'_>,
+    ) -> Result<Stamp, JournalError> {
+        let append = |state: &mut Appender| state.append_together(together, &self.shared.closing);
+        self.append_by(background, RecordKind::Operation, append)
     }
 
     #[inline]

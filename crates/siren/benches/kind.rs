@@ -12,8 +12,8 @@ use stillpoint_io::{Clock, OpenMode, RealClock, Rng, SeededRng, SimDisk};
 use stillpoint_siren::{Config, KindConfig, Siren};
 use stillpoint_sync::lock_word::Priority;
 use stillpoint_txn::{
-    Discipline, KeyList, KindKey, KindPart, KindTable, LogRefused, Mode, Operation, OperationLog,
-    Presence, TableId, TableKind,
+    DeferredLog, Discipline, KeyList, KindKey, KindPart, KindTable, LogRefused, Mode, Operation,
+    OperationLog, Presence, TableId, TableKind,
 };
 
 const TABLE: TableId = TableId(1);
@@ -67,10 +67,27 @@ fn put(part: &mut dyn KindPart, log: &mut Buffer, slot: u32, value: &[u8]) {
     assert!(matches!(put, Ok(Presence::Here(()))));
 }
 
+impl DeferredLog for Buffer {
+    fn add(&mut self, _: TableId, _: u32, encode: &mut dyn FnMut(&mut Vec<u8>)) {
+        if self.bytes.len() > 1 << 20 {
+            self.bytes.clear();
+        }
+        encode(&mut self.bytes);
+    }
+
+    fn commit(&mut self) -> Result<Stamp, LogRefused> {
+        self.gsn += 1;
+        Ok(Stamp::new(self.gsn, 0))
+    }
+}
+
 fn commit(part: &mut dyn KindPart, log: &mut Buffer) {
-    log.gsn += 1;
-    let stamp = Stamp::new(log.gsn, 0);
     part.prepare().expect("nothing fails");
+    let stamp = if part.deferred_bytes() > 0 {
+        part.commit_deferred(log).expect("there is room")
+    } else {
+        DeferredLog::commit(log).expect("there is room")
+    };
     part.install(stamp);
     part.release(Some(stamp));
 }

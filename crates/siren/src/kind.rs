@@ -4,6 +4,7 @@
 //! ```text
 //! operation: read section [ level ─▶ record with the level ─▶ pages ]
 //! commit:    one record of all kinds ─▶ read section [ level ─▶ pages ]
+//! declared:  read section [ level ─▶ all records and the commit ─▶ pages ]
 //! checkpoint ─▶ pages, directory ─▶ sections ─▶ MANIFEST ─▶ old disk pages are free
 //! ```
 //! 1. A record has the level of its operation. A checkpoint of level n holds exactly the operations of
@@ -11,7 +12,9 @@
 //! 2. A replay does not hear of commits. It undoes the transactions without an end. Then every version that
 //!    is left was committed. So it does not matter which commits the checkpoint holds already.
 //! 3. A version under another transaction's operation is committed: that transaction got the lock.
-//! 4. Levels and numbers of transactions go on above all that the checkpoint and the logs have.
+//! 4. Nobody sees what a declared transaction writes before its commit. So its records, which all have one level,
+//!    and its changes are one operation. A checkpoint holds all of it or nothing.
+//! 5. Levels and numbers of transactions go on above all that the checkpoint and the logs have.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -9,7 +9,7 @@
 //! | the checkpointer (§3.2), one tuple at a time (§3.5) | `copier`, `latch` |
 //! | shadow paging on the disk | `disk_pages`, `checkpoint` |
 //! | recovery (§3.4), the redo log | `load`, `recovery`, `log` |
-//! | a kind of table of the engine: locks of keys and gaps, the journal's records | `kind`, `part`, `gates`, `section` |
+//! | a kind of table of the engine: locks of keys and gaps, the journal's records | `kind`, `part`, `held`, `gates`, `section` |
 //!
 //! The pages serve two owners. [`Store`] is the paper's system, with a log and a header of its own. As a
 //! kind of table, [`Siren`], the engine's journal and MANIFEST take their place.
@@ -27,6 +27,7 @@ mod cursors;
 mod disk_pages;
 mod error;
 mod gates;
+mod held;
 mod index;
 mod key_bytes;
 mod kind;

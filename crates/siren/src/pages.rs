@@ -20,6 +20,7 @@ mod check;
 mod copy;
 mod lists;
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use stillpoint_format::siren::{OPEN_TUPLE_BYTES, PAGE_HEADER_BYTES, TUPLE_HEAD_BYTES};
@@ -469,6 +470,43 @@ impl Pages {
         self.mark_dirty(page, level);
         if after < before {
             self.join(page, level);
+        }
+        true
+    }
+
+    /// As [`replace`](Self::replace), for a value that is committed at once and needs no tuple of its own. `version`
+    /// is the value of the tuple's version. Its memory is used again if nobody else reads it.
+    pub(crate) fn overwrite(
+        &mut self,
+        level: u64,
+        tuple: Slot,
+        version: &mut Value,
+        value: &[u8],
+    ) -> bool {
+        let Tuple { page, newer, .. } = self.tuples[tuple];
+        if self.is_frozen(page, level) || !newer.is_none() {
+            return false;
+        }
+        let it = &mut self.tuples[tuple];
+        debug_assert!(it.is_committed && it.pending == Pending::Nothing, "the page is not frozen");
+        let before = it.value.take().map_or(0, |value| value.len());
+        let same = version.as_mut().and_then(Arc::get_mut).filter(|old| old.len() == value.len());
+        match same {
+            Some(old) => old.copy_from_slice(value),
+            None => *version = Some(Arc::from(value)),
+        }
+        it.value.clone_from(version);
+        // The last checkpoint has copied another value.
+        it.copied = 0;
+        self.held_bytes[0] = self.held_bytes[0] - before + value.len();
+        self.tell_held();
+        let it = &mut self.pages[page];
+        it.bytes = it.bytes - before + value.len();
+        self.mark_dirty(page, level);
+        match value.len().cmp(&before) {
+            Ordering::Greater => self.split(page, level),
+            Ordering::Less => self.join(page, level),
+            Ordering::Equal => {}
         }
         true
     }

@@ -20,19 +20,20 @@ use std::sync::Arc;
 
 use stillpoint_format::siren::{TupleChange, TupleOperation};
 use stillpoint_format::{KEY_BYTES_MAX, Stamp, VALUE_BYTES_MAX};
-use stillpoint_sync::atomic::AtomicU64;
+use stillpoint_sync::atomic::{AtomicU64, Ordering::SeqCst};
 use stillpoint_sync::lock_word::{self, Contended, Priority};
 use stillpoint_sync::{Backoff, mutant};
 use stillpoint_txn::{
-    Arrival, Discipline, KeyList, KindKey, KindPart, KindRange, LogRefused, Mode, Operation,
-    OperationLog, Presence, RangeBatch, TableId, TxError,
+    Arrival, DeferredLog, Discipline, KeyList, KindKey, KindPart, KindRange, LogRefused, Mode,
+    Operation, OperationLog, Presence, RangeBatch, TableId, TxError,
 };
 
 use crate::ahead::Ahead;
+use crate::held::{Deferred, HeldKey};
 use crate::index::prefix_of;
 use crate::kind::Siren;
 use crate::planted;
-use crate::proxy::{Proxy, untagged};
+use crate::proxy::{Proxy, Value, untagged};
 use crate::table::{Author, Table};
 
 /// Turns for which any transaction waits for a declared one, which is gone soon. A wait with an end closes no
@@ -40,6 +41,8 @@ use crate::table::{Author, Table};
 const DECLARED_TURNS: u32 = 96;
 /// Bytes of keys and values after which a batch of a range ends.
 const BATCH_BYTES: usize = 64 << 10;
+/// Bytes of values whose room is kept from one transaction to the next.
+const KEPT_BYTES: usize = 1 << 20;
 /// Keys up to which a search looks at each of them.
 const SEARCHED: usize = 16;
 
@@ -48,18 +51,6 @@ struct UsedTable {
     table: Arc<Table>,
     /// Whether the transaction has found no record somewhere, so that it depends on purged keys.
     needs_purged: bool,
-}
-
-/// A locked key.
-struct HeldKey {
-    /// Number of its table among the used ones.
-    table: usize,
-    proxy: Arc<Proxy>,
-    is_exclusive: bool,
-    is_written: bool,
-    existed: bool,
-    /// The stamp of the key when it was locked.
-    stamp: Stamp,
 }
 
 /// A locked gap: below a key, or above all keys of a table.
@@ -197,7 +188,7 @@ pub(crate) struct Part {
     gaps: Vec<HeldGap>,
     /// Number of a gap, by the address of its word.
     by_gap: BTreeMap<usize, usize>,
-    /// Room for a record and its stamps, and for a value.
+    /// Room for a record and its stamps, and for values.
     room: Room,
     ahead: Ahead,
 }
@@ -207,7 +198,8 @@ pub(crate) struct Part {
 struct Room {
     body: Vec<u8>,
     touched: Vec<Stamp>,
-    value: Vec<u8>,
+    /// Values with their tags: those that wait for the commit of a declared transaction, or the present one.
+    values: Vec<u8>,
     /// Table, first bytes and number of keys, in the order of their locks.
     order: Vec<(TableId, u64, usize)>,
 }
@@ -298,7 +290,9 @@ impl Part {
         let stamp = proxy.stamp();
         self.tables[table].needs_purged |= stamp.is_none() && !existed;
         let is_written = false;
-        Ok(Some(self.push(HeldKey { table, proxy, is_exclusive, is_written, existed, stamp })))
+        let held =
+            HeldKey { table, proxy, is_exclusive, is_written, existed, stamp, deferred: None };
+        Ok(Some(self.push(held)))
     }
 
     /// Locks a key; its number. `ahead` is its number among the keys that were asked for.
@@ -416,11 +410,32 @@ impl Part {
         }
     }
 
+    /// Writes a value: the record of the operation, and then the version. Waits for room in the log.
+    fn write(
+        &mut self,
+        slot: usize,
+        value: &Value,
+        log: &mut dyn OperationLog,
+    ) -> Result<(), TxError> {
+        if self.transaction == 0 {
+            self.transaction = self.kind.new_transaction();
+        }
+        loop {
+            match self.operate(slot, value, log) {
+                Ok(()) => break,
+                Err(LogRefused::NoRoom) => log.wait_for_room()?,
+                Err(refused) => return Err(refused.into()),
+            }
+        }
+        self.keys[slot].is_written = true;
+        Ok(())
+    }
+
     /// Writes the operation of a put: its record, and then its version.
     fn operate(
         &mut self,
         slot: usize,
-        value: Option<(u8, &[u8])>,
+        value: &Value,
         log: &mut dyn OperationLog,
     ) -> Result<(), LogRefused> {
         let Self { keys, tables, room, kind, section, .. } = self;
@@ -432,19 +447,16 @@ impl Part {
             let versions = proxy.versions.lock();
             versions.open.last().is_some_and(|last| last.statement == statement)
         };
-        let change = value.map_or(TupleChange::Delete, |(tag, value)| TupleChange::Put(tag, value));
-        let Room { body, touched, value: tagged, .. } = room;
+        let change = value.as_ref().map_or(TupleChange::Delete, |value| {
+            let (tag, bytes) = untagged(value);
+            TupleChange::Put(tag, bytes)
+        });
+        let Room { body, touched, .. } = room;
         touched.clear();
         touched.push(held.stamp);
         if used.needs_purged {
             table.gates.add_purged(touched);
         }
-        let owned = value.map(|(tag, value)| {
-            tagged.clear();
-            tagged.push(tag);
-            tagged.extend_from_slice(value);
-            Arc::from(&tagged[..])
-        });
         kind.base.operate(*section, |level| {
             body.clear();
             let key = &proxy.key;
@@ -453,7 +465,7 @@ impl Part {
             let (id, generation) = (TableId(table.id), table.generation);
             let undo = &body[..operation.undo_bytes()];
             log.append(&Operation { table: id, generation, touched, body, undo })?;
-            table.write(level, proxy, owned, Author { transaction, statement });
+            table.write(level, proxy, value.clone(), Author { transaction, statement });
             Ok(())
         })
     }
@@ -515,8 +527,7 @@ impl KindPart for Part {
     }
 
     fn value(&mut self, slot: u32, out: &mut Vec<u8>) -> Option<u8> {
-        let held = &self.keys[slot as usize];
-        held.proxy.with_value(held.is_written, |value| {
+        self.keys[slot as usize].with_value(&self.room.values, |value| {
             let (tag, bytes) = untagged(value?);
             out.extend_from_slice(bytes);
             Some(tag)
@@ -543,32 +554,34 @@ impl KindPart for Part {
         if !held.is_exclusive {
             return Err(TxError::DeclaredForReading { slot });
         }
+        let is_declared = self.discipline == Discipline::Declared;
         let len = value.map_or(0, |(_, value)| value.len());
         if len >= VALUE_BYTES_MAX {
             return Err(TxError::ValueTooLong { len });
         }
-        if value.is_none() && held.proxy.with_value(held.is_written, |value| value.is_none()) {
+        if value.is_none() && held.with_value(&self.room.values, |value| value.is_none()) {
             return Ok(Presence::Here(()));
         }
         if value.is_some() {
-            self.kind.check_room(held.proxy.key.len() + len)?;
+            // What is deferred takes memory besides.
+            let waiting = if is_declared { self.room.values.len() } else { 0 };
+            self.kind.check_room(held.proxy.key.len() + len + waiting)?;
         }
         self.kind.base.slow_down();
         if !held.proxy.delimits() {
             let (table, proxy) = (self.tables[held.table].table.clone(), held.proxy.clone());
             self.claim_gap(&table, &proxy, self.waits(may_wait))?;
         }
-        if self.transaction == 0 {
-            self.transaction = self.kind.new_transaction();
+        let (held, values) = (&mut self.keys[at], &mut self.room.values);
+        if is_declared {
+            // Nobody sees it before the commit, and nothing is to be undone.
+            held.deferred = Some(Deferred::replace(held.deferred, value, values));
+            held.is_written = true;
+        } else {
+            values.clear();
+            let value = Deferred::replace(None, value, values).value(values).map(Arc::from);
+            self.write(at, &value, log)?;
         }
-        loop {
-            match self.operate(at, value, log) {
-                Ok(()) => break,
-                Err(LogRefused::NoRoom) => log.wait_for_room()?,
-                Err(refused) => return Err(refused.into()),
-            }
-        }
-        self.keys[at].is_written = true;
         Ok(Presence::Here(()))
     }
 
@@ -598,8 +611,9 @@ impl KindPart for Part {
                 out.is_end = true;
                 break;
             };
-            let HeldKey { proxy, is_written, .. } = &self.keys[slot as usize];
-            proxy.with_value(*is_written, |value| {
+            let held = &self.keys[slot as usize];
+            let proxy = &held.proxy;
+            held.with_value(&self.room.values, |value| {
                 let Some(value) = value else { return };
                 let (tag, of_value) = untagged(value);
                 let (key_room, value_room) = out.push(tag, proxy.key.len(), of_value.len());
@@ -624,6 +638,49 @@ impl KindPart for Part {
         let Some(next) = self.statement.checked_add(1) else { return false };
         self.statement = next;
         true
+    }
+
+    fn deferred_bytes(&self) -> usize {
+        let deferred = self.keys.iter().filter_map(|held| {
+            let deferred = held.deferred?;
+            Some(held.proxy.key.len() + 1 + deferred.len())
+        });
+        deferred.sum()
+    }
+
+    fn log_deferred(&mut self, log: &mut dyn OperationLog) -> Result<(), TxError> {
+        for slot in 0..self.keys.len() {
+            if let Some(deferred) = self.keys[slot].deferred.take() {
+                let value = deferred.value(&self.room.values).map(Arc::from);
+                self.keys[slot].is_written = false;
+                self.write(slot, &value, log)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn commit_deferred(&mut self, log: &mut dyn DeferredLog) -> Result<Stamp, LogRefused> {
+        let Self { keys, tables, kind, section, room, .. } = self;
+        let author = Author { transaction: kind.new_transaction(), statement: self.statement };
+        kind.base.operate(*section, |level| {
+            for held in keys.iter() {
+                if let Some(operation) = held.operation(&room.values, level, author) {
+                    let Table { id, generation, .. } = *tables[held.table].table;
+                    log.add(TableId(id), generation, &mut |out| operation.encode(out));
+                }
+            }
+            let stamp = log.commit()?;
+            let level = mutant!(level, ChangesAtLaterLevel => kind.base.level.load(SeqCst));
+            for keys in keys.chunk_by_mut(|a, b| a.table == b.table) {
+                let table = &tables[keys[0].table].table;
+                let deferred = keys.iter_mut().filter_map(|held| {
+                    let value = held.deferred.take()?.value(&room.values);
+                    Some((&held.proxy, value))
+                });
+                table.write_committed(level, deferred, author, stamp);
+            }
+            Ok(stamp)
+        })
     }
 
     fn touched(&self, out: &mut Vec<Stamp>) {
@@ -653,6 +710,8 @@ impl KindPart for Part {
         self.ahead.end();
         self.by_proxy.clear();
         self.by_gap.clear();
+        self.room.values.clear();
+        self.room.values.shrink_to(KEPT_BYTES);
         let mut unused = Vec::new();
         for held in self.keys.drain(..) {
             let HeldKey { table, proxy, is_exclusive, is_written, existed, .. } = held;

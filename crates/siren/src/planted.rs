@@ -42,5 +42,7 @@ stillpoint_sync::planted_bugs! {
         AppendsToFrozenPage,
         /// A commit shows its values before its stamp.
         CommitWithoutStamp,
+        /// A declared transaction changes its keys at a later level than its records have.
+        ChangesAtLaterLevel,
     }
 }

@@ -62,9 +62,18 @@ impl Table {
 
     /// Gives a key a new open version, in place of an earlier one of the same statement.
     pub(crate) fn write(&self, level: u64, proxy: &Arc<Proxy>, value: Value, author: Author) {
+        self.write_on(&mut self.pages.lock(), level, (proxy, value), author);
+    }
+
+    fn write_on(
+        &self,
+        pages: &mut Pages,
+        level: u64,
+        (proxy, value): (&Arc<Proxy>, Value),
+        author: Author,
+    ) {
         let Author { transaction, statement } = author;
         proxy.set_delimits();
-        let mut pages = self.pages.lock();
         let mut versions = proxy.versions.lock();
         let previous = match versions.last() {
             Some(last) => last,
@@ -100,6 +109,27 @@ impl Table {
             let mut pages = self.pages.lock();
             for proxy in proxies.by_ref().take(COMMITS_A_TURN) {
                 self.commit_on(&mut pages, level, proxy, Some(stamp));
+            }
+        }
+    }
+
+    /// Gives keys of a transaction new values, which are committed at once. On a page that is not frozen a new
+    /// value takes the place of the old one. Elsewhere this writes and commits.
+    pub(crate) fn write_committed<'p>(
+        &self,
+        level: u64,
+        keys: impl Iterator<Item = (&'p Arc<Proxy>, Option<&'p [u8]>)>,
+        author: Author,
+        stamp: Stamp,
+    ) {
+        let mut keys = keys.peekable();
+        while keys.peek().is_some() {
+            let mut pages = self.pages.lock();
+            for (proxy, value) in keys.by_ref().take(COMMITS_A_TURN) {
+                if !overwrite(&mut pages, level, (proxy, value), stamp) {
+                    self.write_on(&mut pages, level, (proxy, value.map(Arc::from)), author);
+                    self.commit_on(&mut pages, level, proxy, Some(stamp));
+                }
             }
         }
     }
@@ -202,4 +232,23 @@ impl Table {
             false => Err(format!("table {}: {versions} versions, {visible} tuples", self.id)),
         }
     }
+}
+
+/// Gives a key with a value another one, in place. `false` if nothing was done: the key has no value or gets none,
+/// or its page is frozen.
+fn overwrite(
+    pages: &mut Pages,
+    level: u64,
+    (proxy, value): (&Proxy, Option<&[u8]>),
+    stamp: Stamp,
+) -> bool {
+    let mut versions = proxy.versions.lock();
+    let (Some(committed), Some(value)) = (versions.committed.as_mut(), value) else {
+        return false;
+    };
+    let is_done = pages.overwrite(level, committed.tuple, &mut committed.value, value);
+    if is_done {
+        mutant!(proxy.set_stamp(stamp), CommitWithoutStamp => ());
+    }
+    is_done
 }

@@ -15,6 +15,11 @@ fn open_transactions_are_like_a_map() {
 }
 
 #[test]
+fn a_checkpoint_that_begins_amid_a_commit_holds_it() {
+    of_kind::declared::a_checkpoint_that_begins_amid_a_commit_holds_it();
+}
+
+#[test]
 fn a_range_that_was_found_empty_stays_empty() {
     of_kind::a_range_that_was_found_empty_stays_empty();
 }

@@ -62,6 +62,10 @@ fn catcher(bug: Bug) -> Option<(&'static str, fn())> {
             "a_read_without_a_lock_finds_value_and_stamp",
             of_kind::a_read_without_a_lock_finds_value_and_stamp,
         ),
+        Bug::ChangesAtLaterLevel => (
+            "a_checkpoint_that_begins_amid_a_commit_holds_it",
+            of_kind::declared::a_checkpoint_that_begins_amid_a_commit_holds_it,
+        ),
         Bug::AppendsToFrozenPage => (
             "what_is_appended_gathers_on_no_frozen_page",
             scenarios::what_is_appended_gathers_on_no_frozen_page,

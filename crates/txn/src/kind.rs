@@ -14,8 +14,10 @@
 //!    [`KindPart::install`] gets. An abort is a record, too, and gives its stamp to
 //!    [`KindPart::release`]. So a transaction that locks a key later depends on the end of the one
 //!    before.
-//! 3. **Waiting.** Only `install` and `release`, which never wait, are called inside of a read
-//!    section. A key that is not in memory is [`Presence::NotHere`], and the caller waits.
+//!    A part may leave the operations of a declared transaction to the commit
+//!    ([`KindPart::commit_deferred`]). Then their records and that of the commit are appended in one step.
+//! 3. **Waiting.** Only `commit_deferred`, `install` and `release`, which never wait, are called
+//!    inside of a read section. A key that is not in memory is [`Presence::NotHere`], and the caller waits.
 //! 4. **Checkpoints.** A kind may keep its records in files of its own. The kind writes these files
 //!    at a checkpoint ([`TableKind::checkpoint`]), while transactions go on. The MANIFEST that
 //!    names the checkpoint names these files, too. A start replays for the kind from there on.
@@ -92,6 +94,21 @@ pub trait OperationLog {
     /// # Errors
     /// There will be no room, and the transaction is rolled back.
     fn wait_for_room(&mut self) -> Result<(), LogRefused>;
+}
+
+/// Takes the operations of a transaction that has logged none before, and the end of the transaction, in one
+/// step.
+pub trait DeferredLog {
+    /// Adds an operation on a table of this generation. `encode` appends its bytes.
+    fn add(&mut self, table: TableId, generation: u32, encode: &mut dyn FnMut(&mut Vec<u8>));
+
+    /// Appends all added operations and the record of the commit. Returns the stamp of the commit. Never
+    /// waits.
+    ///
+    /// # Errors
+    /// [`LogRefused::NoRoom`]: nothing was appended, and the caller begins again after a wait. Otherwise the
+    /// transaction is rolled back; nothing was appended either.
+    fn commit(&mut self) -> Result<Stamp, LogRefused>;
 }
 
 /// A table of a kind, as the MANIFEST has it.
@@ -403,6 +420,31 @@ pub trait KindPart: Send {
     /// on with what was before. `false`: the kind cannot do that.
     fn begin_statement(&mut self) -> bool {
         false
+    }
+
+    /// Bytes of the keys and values of operations that this part has not logged yet. A part may leave the
+    /// operations of a declared transaction until the commit, since nobody else sees them before.
+    fn deferred_bytes(&self) -> usize {
+        0
+    }
+
+    /// Logs what was deferred, each operation by itself, and changes the keys. Called before
+    /// [`prepare`](Self::prepare), where something else in the transaction was logged already.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    fn log_deferred(&mut self, log: &mut dyn OperationLog) -> Result<(), TxError> {
+        let _ = log;
+        Ok(())
+    }
+
+    /// Commits what was deferred: adds the operations to `log`, commits it, and changes the keys. Later,
+    /// [`install`](Self::install) has nothing left to do. Never waits.
+    ///
+    /// # Errors
+    /// Those of [`DeferredLog::commit`]. Nothing has changed, and the caller may call this again.
+    fn commit_deferred(&mut self, log: &mut dyn DeferredLog) -> Result<Stamp, LogRefused> {
+        log.commit()
     }
 
     /// Appends the stamps of all locked keys.

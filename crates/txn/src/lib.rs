@@ -21,8 +21,8 @@ pub use error::{LogFull, LogPinned, LogRefused, MemoryLimit, TxError};
 pub use key_list::KeyList;
 pub use keys::{DeclaredKey, KeySet, Mode, Slot};
 pub use kind::{
-    Arrival, KindKey, KindPart, KindRange, KindTable, LockedTables, Operation, OperationLog,
-    Presence, Sections, TableKind, UnlockedRead,
+    Arrival, DeferredLog, KindKey, KindPart, KindRange, KindTable, LockedTables, Operation,
+    OperationLog, Presence, Sections, TableKind, UnlockedRead,
 };
 pub use lane::Lane;
 pub use lookup::{Lookup, SCAN_MAX};

@@ -5,16 +5,21 @@
 //!  └ fails: parts undo, newest first ─▶ record of the abort ─▶ parts release, store rolls back
 //! ```
 
-use stillpoint_store::{LogRefused, OpenTransaction, Shortage, Stamp, TxError};
+use stillpoint_store::{Commit, LogRefused, OpenTransaction, Shortage, Stamp, TxError};
 
 use stillpoint_sync::{mutant, planted};
 
+use crate::kinds::operations::OneCommit;
 use crate::kinds::{Parts, PartsOf};
 use crate::tx::Tx;
 
+/// Bytes of keys and values that are logged together with a commit, at most. The append of more would keep others
+/// from the log for long.
+const TOGETHER_BYTES_MAX: usize = 64 << 10;
+
 /// Dropped only when something panics after the log has taken a commit: half a transaction would be
 /// seen, so the process ends here.
-struct HalfInstalled;
+pub(crate) struct HalfInstalled;
 
 impl Drop for HalfInstalled {
     fn drop(&mut self) {
@@ -71,12 +76,15 @@ fn commit(open: &mut OpenTransaction<'_>, parts: &mut Parts) -> Result<Option<St
     if parts.has_conflicted || parts.absent.is_some() {
         return Err(TxError::Conflict);
     }
-    parts.prepare()?;
+    let deferring = parts.prepare()?;
     let mut steps = open.begin_commit()?;
+    let mut unwinding = None;
     let stamp = loop {
         let shortage = match steps.prepare()? {
-            None if !steps.writes() && !parts.operations.has_begun() => break None,
-            None => match parts.operations.append_commit(&steps.entry(), &parts.touched) {
+            None if !steps.writes() && !parts.operations.has_begun() && deferring.is_none() => {
+                break None;
+            }
+            None => match parts.append_commit(deferring, &steps.entry(), &mut unwinding) {
                 Ok(stamp) => break Some(stamp),
                 Err(LogRefused::NoRoom) => Shortage::Log,
                 Err(refused) => return Err(refused.into()),
@@ -86,7 +94,6 @@ fn commit(open: &mut OpenTransaction<'_>, parts: &mut Parts) -> Result<Option<St
         steps.wait(shortage)?;
     };
     if let Some(stamp) = stamp {
-        let unwinding = HalfInstalled;
         parts.install(stamp);
         steps.install(stamp);
         std::mem::forget(unwinding);
@@ -100,14 +107,47 @@ fn commit(open: &mut OpenTransaction<'_>, parts: &mut Parts) -> Result<Option<St
 }
 
 impl Parts {
-    /// Does the steps of the parts that can fail, and collects the stamps that the parts have met.
-    fn prepare(&mut self) -> Result<(), TxError> {
+    /// Does the steps of the parts that can fail, and collects the stamps that the parts have met. Gives the
+    /// part whose operations are logged together with the commit, if there is one.
+    fn prepare(&mut self) -> Result<Option<usize>, TxError> {
+        let deferring = self.log_deferred()?;
         self.touched.clear();
         for part in &mut self.parts {
             part.prepare()?;
             part.touched(&mut self.touched);
         }
-        Ok(())
+        Ok(deferring)
+    }
+
+    /// Logs what the parts have deferred, unless all of it can be logged together with the commit: it is of
+    /// one part, and nothing was logged before. Gives that part.
+    fn log_deferred(&mut self) -> Result<Option<usize>, TxError> {
+        let mut bytes = self.parts.iter().map(|part| part.deferred_bytes());
+        let Some(first) = bytes.position(|bytes| bytes > 0) else { return Ok(None) };
+        let is_alone = bytes.all(|bytes| bytes == 0) && !self.operations.has_begun();
+        if is_alone && self.parts[first].deferred_bytes() <= TOGETHER_BYTES_MAX {
+            return Ok(Some(first));
+        }
+        let Self { parts, operations, .. } = self;
+        parts.iter_mut().try_for_each(|part| part.log_deferred(operations))?;
+        Ok(None)
+    }
+
+    /// Appends the record of the commit, and what the part of this number has deferred.
+    fn append_commit(
+        &mut self,
+        deferring: Option<usize>,
+        commit: &Commit<'_>,
+        taken: &mut Option<HalfInstalled>,
+    ) -> Result<Stamp, LogRefused> {
+        let Self { parts, operations, touched, .. } = self;
+        if let Some(part) = deferring {
+            return parts[part]
+                .commit_deferred(&mut OneCommit::new(operations, commit, touched, taken));
+        }
+        let stamp = operations.append_commit(commit, touched)?;
+        *taken = Some(HalfInstalled);
+        Ok(stamp)
     }
 
     fn install(&mut self, stamp: Stamp) {

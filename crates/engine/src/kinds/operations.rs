@@ -5,14 +5,15 @@ use std::sync::{Arc, Weak};
 use stillpoint_format::log::{
     LoggedEnd, LoggedOperation, RECORD_HEAD_BYTES, RecordKind, TransactionEnd, WritesEncoder,
 };
-use stillpoint_format::{LogGsn, Stamp};
+use stillpoint_format::{EncodeError, LogGsn, Stamp};
 use stillpoint_io::DiskError;
-use stillpoint_journal::{Entry, Journal, JournalError};
+use stillpoint_journal::{Entry, Journal, JournalError, Together};
 use stillpoint_store::{Commit, LogRefused, TableId, TxError};
 use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::{mutant, planted};
-use stillpoint_txn::{LogPinned, Operation, OperationLog};
+use stillpoint_txn::{DeferredLog, LogPinned, Operation, OperationLog};
 
+use crate::kinds::commit::HalfInstalled;
 use crate::kinds::open::{Lack, OpenTransactions};
 use crate::kinds::resting::Resting;
 use crate::log::{CommitCounter, encode_writes, refused};
@@ -133,6 +134,9 @@ pub(crate) struct Operations {
     /// transactions.
     has_aside: bool,
     touched: Vec<Stamp>,
+    /// Records that are appended together, and their bodies.
+    records: Vec<(RecordKind, usize)>,
+    bodies: Vec<u8>,
     /// Why an undo could not be logged: the store has failed.
     unlogged: Option<String>,
 }
@@ -163,6 +167,8 @@ impl Operations {
             undoing_bytes: 0,
             has_aside: true,
             touched: Vec::new(),
+            records: Vec::new(),
+            bodies: Vec::new(),
             unlogged: None,
         }
     }
@@ -281,18 +287,14 @@ impl Operations {
         if let Some(pinned) = self.pinned {
             return Err(pinned.into());
         }
-        self.touched.clear();
-        self.touched.extend_from_slice(commit.touched);
-        mutant!(self.touched.extend_from_slice(touched), PartStampsForgotten => ());
-        self.touched.push(self.last);
+        self.note_touched(commit, touched);
         let first = self.first;
-        let body = |body: &mut Vec<u8>| {
-            match first {
-                Some(first) => LoggedEnd::encode_head(first, TransactionEnd::Committed, body),
-                None => body.extend_from_slice(commit.call),
+        let body = |body: &mut Vec<u8>| match first {
+            Some(first) => encode_end(first, commit, body),
+            None => {
+                body.extend_from_slice(commit.call);
+                encode_memory(commit, body)
             }
-            mutant!(MemoryWritesLeftOut => return Ok(()));
-            encode_writes(&mut WritesEncoder::new(body), &commit.writes)
         };
         let kind = match first {
             Some(_) => RecordKind::End,
@@ -310,8 +312,47 @@ impl Operations {
         if first.is_some() {
             self.give_back_all();
         }
+        self.count_commit();
+        Ok(stamp)
+    }
+
+    fn count_commit(&self) {
         // Relaxed: a statistic with one writer.
         self.commits.store(self.commits.load(Relaxed) + 1, Relaxed);
+    }
+
+    /// Collects what the record of a commit depends on.
+    fn note_touched(&mut self, commit: &Commit<'_>, touched: &[Stamp]) {
+        self.touched.clear();
+        self.touched.extend_from_slice(commit.touched);
+        mutant!(self.touched.extend_from_slice(touched), PartStampsForgotten => ());
+        self.touched.push(self.last);
+    }
+
+    /// Appends the collected records of operations, and that of the commit, in one step.
+    fn append_together(
+        &mut self,
+        commit: &Commit<'_>,
+        touched: &[Stamp],
+    ) -> Result<Stamp, LogRefused> {
+        if self.resting.is_none() && !self.open.admits_new() {
+            self.lacking = 1;
+            return Err(self.open.full().into());
+        }
+        self.note_touched(commit, touched);
+        // The journal writes the name of the transaction.
+        let unnamed = LogGsn { log: self.log, gsn: 0 };
+        let encoded = encode_end(unnamed, commit, &mut self.bodies);
+        encoded.map_err(|source| refused(JournalError::Encode { log: self.log, source }))?;
+        self.records.push((RecordKind::End, self.bodies.len()));
+        let (touched, records) = (&self.touched[..], &self.records[..]);
+        let bodies = &mut self.bodies[..];
+        let together = &mut Together { epoch: commit.epoch, touched, records, bodies };
+        let appended = self.journal.append_together(self.log, together);
+        let stamp = appended.map_err(|error| self.refused(error))?;
+        let gsn = stamp.gsn() - (self.records.len() as u64 - 1);
+        (self.first, self.last) = (Some(LogGsn { log: stamp.log(), gsn }), stamp);
+        self.count_commit();
         Ok(stamp)
     }
 
@@ -431,6 +472,52 @@ impl Operations {
     }
 }
 
+/// A commit, as the log of what a part has deferred.
+pub(crate) struct OneCommit<'o> {
+    pub(crate) operations: &'o mut Operations,
+    pub(crate) commit: &'o Commit<'o>,
+    /// The stamps that the parts have met.
+    pub(crate) touched: &'o [Stamp],
+    /// Set once the log has taken the commit.
+    pub(crate) taken: &'o mut Option<HalfInstalled>,
+}
+
+impl<'o> OneCommit<'o> {
+    pub(crate) fn new(
+        operations: &'o mut Operations,
+        commit: &'o Commit<'o>,
+        touched: &'o [Stamp],
+        taken: &'o mut Option<HalfInstalled>,
+    ) -> Self {
+        operations.records.clear();
+        operations.bodies.clear();
+        operations.bodies.shrink_to(KEPT_BYTES);
+        Self { operations, commit, touched, taken }
+    }
+}
+
+impl DeferredLog for OneCommit<'_> {
+    fn add(&mut self, table: TableId, generation: u32, encode: &mut dyn FnMut(&mut Vec<u8>)) {
+        let Operations { records, bodies, .. } = &mut *self.operations;
+        let head = LoggedOperation {
+            transaction: None,
+            undoes: None,
+            table: table.0,
+            generation,
+            body: &[],
+        };
+        head.encode(bodies);
+        encode(bodies);
+        records.push((RecordKind::Operation, bodies.len()));
+    }
+
+    fn commit(&mut self) -> Result<Stamp, LogRefused> {
+        let stamp = self.operations.append_together(self.commit, self.touched)?;
+        *self.taken = Some(HalfInstalled);
+        Ok(stamp)
+    }
+}
+
 impl OperationLog for Operations {
     fn append(&mut self, operation: &Operation<'_>) -> Result<Stamp, LogRefused> {
         let Operation { table, generation, touched, body, undo } = *operation;
@@ -500,6 +587,18 @@ impl OperationLog for Operations {
             (_, Ok(())) => Ok(()),
         }
     }
+}
+
+/// Encodes the body of the record that ends a transaction by a commit.
+fn encode_end(first: LogGsn, commit: &Commit<'_>, body: &mut Vec<u8>) -> Result<(), EncodeError> {
+    LoggedEnd::encode_head(first, TransactionEnd::Committed, body);
+    encode_memory(commit, body)
+}
+
+/// Encodes the writes of a commit to records in memory.
+fn encode_memory(commit: &Commit<'_>, body: &mut Vec<u8>) -> Result<(), EncodeError> {
+    mutant!(MemoryWritesLeftOut => return Ok(()));
+    encode_writes(&mut WritesEncoder::new(body), &commit.writes)
 }
 
 /// Bytes of the body of an undo's record: the kind logs no more than it needs for the undo.

@@ -297,6 +297,14 @@ impl BatchBuilder {
         Ok(())
     }
 
+    /// Whether the batch takes further records of this epoch, with so many bytes in all. An empty batch takes
+    /// records of any epoch.
+    pub fn takes(&self, epoch: u64, bytes: usize) -> bool {
+        let delta = epoch.wrapping_sub(self.base_epoch) as i64;
+        let is_near = self.count == 0 || i16::try_from(delta).is_ok();
+        is_near && self.bytes() + bytes <= BATCH_BODY_MAX && self.count < u32::MAX >> 1
+    }
+
     /// Bytes appended since [`checksum_ahead`](Self::checksum_ahead).
     #[inline]
     pub fn unsummed_bytes(&self) -> usize {

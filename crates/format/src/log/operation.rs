@@ -62,6 +62,15 @@ impl<'a> LoggedOperation<'a> {
         out.extend_from_slice(self.body);
     }
 
+    /// Names the transaction in the body of an operation, of an undo or of an end, by its first record.
+    ///
+    /// # Panics
+    /// If the bytes are shorter than the name.
+    pub fn name_transaction(body: &mut [u8], first: LogGsn) {
+        let name = pack_dep(first).to_le_bytes();
+        body[..name.len()].copy_from_slice(&name);
+    }
+
     pub(super) fn decode(record: &Record<'a>, is_undo: bool) -> Result<Self, DecodeError> {
         let mut rest = Cursor::new(record.body, record.body_offset, WHAT);
         let transaction = transaction(&mut rest)?;

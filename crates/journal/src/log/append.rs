@@ -6,7 +6,7 @@ use std::sync::Arc;
 use stillpoint_format::ident::HEADER_BYTES;
 use stillpoint_format::log::{
     BATCH_HEADER_BYTES as EMPTY_BATCH_BYTES, BODY_ROOM, BatchBuilder, CONTINUATION_BYTES,
-    RECORD_HEAD_BYTES, RecordHead, SegmentHeader,
+    LoggedOperation, RECORD_BYTES_MAX, RECORD_HEAD_BYTES, RecordHead, SegmentHeader,
 };
 use stillpoint_format::{EncodeError, LOG_NONE, LogGsn, Stamp};
 use stillpoint_io::{DIRECT_ALIGN, huge_zeros};
@@ -18,7 +18,7 @@ use super::handoff::Handoff;
 use super::marks::Marks;
 use crate::closing::{Closing, Named};
 use crate::error::JournalError;
-use crate::journal::Entry;
+use crate::journal::{Entry, Together};
 use crate::segments::Segment;
 
 /// The size of a huge page that this module assumes.
@@ -223,7 +223,7 @@ impl Appender {
         closing: &Closing,
     ) -> Result<u64, Obstacle> {
         self.seal();
-        let floor = self.name_dependencies(entry, closing)?;
+        let floor = self.name_dependencies(entry.touched, closing)?;
         let gsn = self.last_gsn.max(floor).saturating_add(1);
         self.open_batch();
         let summary = self.deps.len() * SUMMARY_ENTRY_BYTES;
@@ -240,6 +240,64 @@ impl Appender {
         batch.named.extend(self.deps.iter().map(|&on| Named { gsn, on }));
         self.appended(gsn, entry.epoch, EMPTY_BATCH_BYTES);
         Ok(gsn)
+    }
+
+    /// Appends all records of a transaction to one batch, and returns the gsn of the last one. As
+    /// [`append`](Self::append) otherwise.
+    pub(crate) fn append_together(
+        &mut self,
+        together: &mut Together<'_>,
+        closing: &Closing,
+    ) -> Result<u64, Obstacle> {
+        let Together { epoch, touched, records, bodies } = together;
+        let (epoch, records) = (*epoch, *records);
+        let floor = self.name_dependencies(touched, closing)?;
+        let first = self.last_gsn.max(floor).saturating_add(1);
+        let last = first.saturating_add(records.len() as u64 - 1);
+        let around = 2 * self.deps.len() * SUMMARY_ENTRY_BYTES + records.len() * RECORD_HEAD_BYTES;
+        let needed = around + bodies.len();
+        if needed > RECORD_BYTES_MAX {
+            let source = EncodeError::RecordTooLong { bytes: needed, max: RECORD_BYTES_MAX };
+            return Err(Obstacle::Error(JournalError::Encode { log: self.log, source }));
+        }
+        self.seal_unless_it_takes(epoch, needed);
+        let room = self.room(self.end_of_others());
+        let summary = self.open_batch().builder.deps().count() * SUMMARY_ENTRY_BYTES;
+        let before = self.open_batch().builder.bytes();
+        if before + summary + needed > room {
+            return Err(self.lack(EMPTY_BATCH_BYTES + needed));
+        }
+        let Some(batch) = self.open.as_mut() else { unreachable!("a batch was opened") };
+        let mut start = 0;
+        for (gsn, &(kind, end)) in (first..).zip(records) {
+            let deps = if gsn == first { &self.deps[..] } else { &[] };
+            let body = &mut bodies[start..end];
+            if gsn != first {
+                LoggedOperation::name_transaction(body, LogGsn { log: self.log, gsn: first });
+            }
+            // A batch has room for much more, and the gsns grow.
+            if let Err(source) = batch.builder.append(RecordHead { gsn, epoch, deps }, kind, body) {
+                assert_eq!(gsn, first, "a record was appended, and a later one refused: {source}");
+                return Err(Obstacle::Error(JournalError::Encode { log: self.log, source }));
+            }
+            start = end;
+        }
+        batch.oversized |= before + needed > 2 * self.batch_bytes;
+        batch.named.extend(self.deps.iter().map(|&on| Named { gsn: first, on }));
+        if self.epochs.back().is_none_or(|of| epoch > of.epoch) {
+            self.epoch_begins(first, epoch, before);
+        }
+        self.records += records.len() as u64 - 1;
+        self.appended(last, epoch, before);
+        Ok(last)
+    }
+
+    /// Seals the open batch if it does not take so many bytes of records of this epoch.
+    fn seal_unless_it_takes(&mut self, epoch: u64, bytes: usize) {
+        let Some(batch) = &self.open else { return };
+        if !batch.builder.takes(epoch, bytes) {
+            self.seal();
+        }
     }
 
     /// Room for the open batch before an end.
@@ -347,7 +405,7 @@ impl Appender {
         closing: &Closing,
         end: u64,
     ) -> Result<u64, Obstacle> {
-        let floor = self.name_dependencies(entry, closing)?;
+        let floor = self.name_dependencies(entry.touched, closing)?;
         let gsn = self.last_gsn.max(floor).saturating_add(1);
         let head = RecordHead { gsn, epoch: entry.epoch, deps: &[] };
         loop {
@@ -376,10 +434,10 @@ impl Appender {
     /// Collects in `deps` the dependencies that no earlier record covers. Returns the greatest gsn
     /// that the record touches.
     #[inline]
-    fn name_dependencies(&mut self, entry: &Entry<'_>, closing: &Closing) -> Result<u64, Obstacle> {
+    fn name_dependencies(&mut self, touched: &[Stamp], closing: &Closing) -> Result<u64, Obstacle> {
         self.deps.clear();
         let mut floor = 0;
-        for &stamp in entry.touched {
+        for &stamp in touched {
             floor = floor.max(stamp.gsn());
             if stamp.gsn() > self.covered[usize::from(stamp.log())] {
                 self.name_dependency(stamp, closing)?;
@@ -657,6 +715,32 @@ mod tests {
             append(&mut log, bytes).expect("it fits");
             assert_eq!(are_oversized(&mut log), [expected], "{bytes} bytes");
         }
+    }
+
+    /// The records of a transaction are appended as a whole or not at all, and all but the first name it.
+    #[test]
+    fn records_that_belong_together_are_never_parted() {
+        let (mut log, closing) = (appender(8 * 4096), Closing::new(1, 0));
+        let records = [700, 1400, 2100].map(|end| (RecordKind::Operation, end));
+        let mut bodies = vec![0; 2100];
+        let mut last = 0;
+        let refused = loop {
+            let (epoch, touched, records, bodies) = (1, &[][..], &records[..], &mut bodies[..]);
+            let together = &mut Together { epoch, touched, records, bodies };
+            match log.append_together(together, &closing) {
+                Ok(gsn) => assert_eq!(gsn, last + 3),
+                Err(obstacle) => break obstacle,
+            }
+            let names = [0, 700, 1400].map(|at| {
+                let name = together.bodies[at..].first_chunk().expect("a name");
+                u64::from_le_bytes(*name)
+            });
+            assert_eq!(names, [0, last + 1, last + 1]);
+            last += 3;
+        };
+        assert!(matches!(refused, Obstacle::Segment(_)), "{refused:?}");
+        assert_eq!((log.last_gsn, log.records), (last, last), "nothing of what was refused");
+        assert!(last >= 12 && log.next_number > 2, "{last} records in few batches");
     }
 
     /// The record itself may come much later, or never.

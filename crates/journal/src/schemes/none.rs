@@ -11,7 +11,7 @@ use stillpoint_io::DiskError;
 
 use crate::error::JournalError;
 use crate::holds::{Hold, Holder};
-use crate::journal::{Capabilities, Durability, Entry, Journal, JournalStats, Shortage};
+use crate::journal::{Capabilities, Durability, Entry, Journal, JournalStats, Shortage, Together};
 use crate::registry::Row;
 
 /// The row of the registry.
@@ -51,6 +51,11 @@ impl Journal for NoJournal {
         _: &mut Vec<u8>,
     ) -> Result<Stamp, JournalError> {
         self.append(log, entry)
+    }
+
+    fn append_together(&self, _: u8, together: &mut Together<'_>) -> Result<Stamp, JournalError> {
+        let greatest = together.touched.iter().map(|stamp| stamp.gsn()).fold(0, u64::max);
+        Ok(Stamp::new(greatest + together.records.len() as u64, LOG_NONE))
     }
 
     fn append_aside(&self, log: u8, entry: &Entry<'_>, _: u64) -> Result<Stamp, JournalError> {

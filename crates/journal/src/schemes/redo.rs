@@ -34,7 +34,7 @@ use crate::closing::Closing;
 use crate::error::JournalError;
 use crate::holds::{Hold, Holder, Holds};
 use crate::journal::{
-    Capabilities, Config, Durability, Entry, Environment, Journal, JournalStats, Shortage,
+    Capabilities, Config, Durability, Entry, Environment, Journal, JournalStats, Shortage, Together,
 };
 use crate::limit::Limit;
 use crate::log::{Background, Log, Shared};
@@ -278,6 +278,15 @@ impl Journal for Redo {
             segment_taken: &|| core.preparer.work(),
         };
         core.log(log)?.append_buffer(entry, body, &background)
+    }
+
+    fn append_together(&self, log: u8, together: &mut Together<'_>) -> Result<Stamp, JournalError> {
+        let core = &*self.core;
+        let background = Background {
+            batch_full: &|| core.flusher.work(),
+            segment_taken: &|| core.preparer.work(),
+        };
+        core.log(log)?.append_together(together, &background)
     }
 
     fn set_aside(&self, log: u8, body_bytes: u64) -> Result<(), JournalError> {

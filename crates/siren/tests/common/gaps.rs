@@ -24,6 +24,22 @@ fn toggle(tx: &mut Tx<'_>) -> Result<(), TxError> {
     }
 }
 
+/// As [`toggle`], in a declared transaction.
+fn toggle_declared(session: &mut Session) {
+    loop {
+        let toggled = session.declare(&[b"b", b"d"], true).and_then(|slots| {
+            let value = session.value(slots[0]).is_none().then_some(&b"declared"[..]);
+            slots.iter().try_for_each(|&slot| session.set(slot, value))
+        });
+        session.end(toggled.is_ok());
+        match toggled {
+            Ok(()) => return,
+            Err(TxError::Conflict) => thread::yield_now(),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
 /// Reads the range twice in one transaction.
 fn read(session: &mut Session, is_descending: bool) {
     let bounds = &b"a"[..]..&b"e"[..];
@@ -44,7 +60,10 @@ pub(crate) fn side_by_side() {
         let world = world.clone();
         thread::spawn(move || {
             let mut session = world.session(number);
-            (0..TOGGLES).for_each(|_| session.transact(toggle).expect("commits"));
+            (0..TOGGLES).for_each(|_| match number {
+                0 => session.transact(toggle).expect("commits"),
+                _ => toggle_declared(&mut session),
+            });
         })
     });
     let writers: Vec<_> = writers.collect();

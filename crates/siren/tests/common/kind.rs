@@ -17,6 +17,8 @@ use stillpoint_txn::{
     OperationLog, Presence, RangeBatch, TableId, TableKind, TxError,
 };
 
+#[path = "declared.rs"]
+pub(crate) mod declared;
 #[cfg(shuttle)]
 #[path = "gaps.rs"]
 pub(crate) mod gaps;
@@ -308,10 +310,14 @@ fn next_number() -> u64 {
 }
 
 impl Session {
-    fn begin(&mut self, number: u64) {
+    fn new_run(&mut self) {
         self.log.run = next_number();
         self.log.last = Stamp::NONE;
         self.log.done.clear();
+    }
+
+    fn begin(&mut self, number: u64) {
+        self.new_run();
         self.part.begin(Priority::undeclared(number), Discipline::WaitDie);
     }
 
@@ -342,6 +348,9 @@ impl Session {
     }
 
     fn end(&mut self, commits: bool) {
+        if commits && self.part.deferred_bytes() > 0 {
+            return self.commit_deferred(&|| ());
+        }
         if !commits {
             self.undo_from(0);
         }
@@ -363,6 +372,12 @@ fn key(rng: &SeededRng) -> Vec<u8> {
     format!("key {:02}", rng.below(40)).into_bytes()
 }
 
+/// A value. A few take more than a page, and are stored on several.
+fn value(rng: &SeededRng) -> Vec<u8> {
+    let len = if rng.below(20) == 0 { 3000 + rng.below(6000) } else { rng.below(200) };
+    vec![rng.below(256) as u8; len as usize]
+}
+
 /// Takes a random step; `map` has its effect. `Err` after a conflict.
 fn step(tx: &mut Tx<'_>, rng: &SeededRng, map: &mut Map) -> Result<(), TxError> {
     let key = key(rng);
@@ -379,7 +394,7 @@ fn step(tx: &mut Tx<'_>, rng: &SeededRng, map: &mut Map) -> Result<(), TxError> 
             assert!(found.iter().eq(map.range::<[u8], _>(bounds)), "a range differs");
         }
         _ => {
-            let value = vec![rng.below(256) as u8; rng.below(200) as usize];
+            let value = value(rng);
             tx.put(&key, Some(&value))?;
             map.insert(key, value);
         }
@@ -397,7 +412,7 @@ struct Open {
 impl Open {
     fn write(&mut self, rng: &SeededRng) {
         let key = key(rng);
-        let value = (rng.below(4) > 0).then(|| vec![rng.below(256) as u8; rng.below(90) as usize]);
+        let value = (rng.below(4) > 0).then(|| value(rng));
         let mut tx = Tx { session: &mut self.session, waits: false };
         match tx.put(&key, value.as_deref()) {
             Ok(()) => drop(self.writes.insert(key, value)),
@@ -417,10 +432,14 @@ fn life(seed: u64) {
         let mut session = world.session(rng.below(3) as u8);
         session.log.refusals = rng.below(3) / 2;
         let (mut after, gives_up) = (map.clone(), rng.below(4) == 0);
-        session.begin(next_number());
-        let steps = 1 + rng.below(5);
-        let mut tx = Tx { session: &mut session, waits: false };
-        let ended = (0..steps).try_for_each(|_| step(&mut tx, &rng, &mut after));
+        let ended = if rng.below(3) == 0 {
+            session.run_declared(&rng, &mut after)
+        } else {
+            session.begin(next_number());
+            let steps = 1 + rng.below(5);
+            let mut tx = Tx { session: &mut session, waits: false };
+            (0..steps).try_for_each(|_| step(&mut tx, &rng, &mut after))
+        };
         let commits = ended.is_ok() && !gives_up;
         assert!(ended.is_ok() || open.is_some(), "seed {seed}: a conflict with nobody");
         session.end(commits);
