@@ -290,6 +290,11 @@ impl Session {
         }
     }
 
+    /// Whether there are such locks: the engine has tables of other kinds than memory.
+    pub fn may_meet_held(&self) -> bool {
+        self.parts.is_some() && self.shared.kinds.have_tables()
+    }
+
     /// As [`Engine::flush_tables`](crate::Engine::flush_tables), for a session that may
     /// [leave held locks alone](Self::leave_held).
     ///

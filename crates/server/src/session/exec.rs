@@ -7,7 +7,9 @@
 //!
 //! 1. At most one step writes: each step is a transaction of its own. A crash keeps that step or
 //!    loses it.
-//! 2. Several steps write: the queue is one transaction over all keys of the databases ([`whole`]).
+//! 2. Several steps write: the queue is one transaction over all keys of the databases ([`whole`]). So it is,
+//!    too, if a step behind a write names keys that an open transaction of a program may hold. The queue cannot
+//!    run again once it has written, and would wait for a person while nobody else runs.
 //!
 //! [`whole`]: super::whole
 
@@ -183,9 +185,13 @@ pub(super) fn run_range(
 pub(crate) fn run_exec_alone(ctx: &mut Context<'_>, session: &mut Session) -> CmdResult {
     let db = ctx.client.db;
     session.leave_held(true);
-    let result = match ctx.client.multi.as_ref().map(|multi| writing_steps(multi.specs())) {
-        Some(2..) => whole::run_exec(ctx, session),
-        _ => run_in_pieces(ctx, session),
+    let is_one = ctx.client.multi.as_ref().is_some_and(|multi| {
+        writing_steps(multi.specs()) > 1
+            || session.may_meet_held() && reads_behind_writes(multi.specs())
+    });
+    let result = match is_one {
+        true => whole::run_exec(ctx, session),
+        false => run_in_pieces(ctx, session),
     };
     session.leave_held(false);
     if result.as_ref().is_err_and(CmdError::is_held) {
@@ -236,38 +242,7 @@ fn reads_behind_writes(queue: impl Iterator<Item = &'static Spec>) -> bool {
     false
 }
 
-/// Locks the keys of the whole queue, and gives them back: nobody holds one for long.
-struct Probe<'a, 'b> {
-    ctx: &'a mut Context<'b>,
-    is_held: Option<CmdError>,
-}
-
-impl Batch for Probe<'_, '_> {
-    fn len(&self) -> usize {
-        1
-    }
-
-    fn declare(&mut self, _: usize, keys: &mut KeySet) {
-        declare_range(self.ctx.client, 0, usize::MAX, &self.ctx.shared.keyspace, keys);
-    }
-
-    fn run(&mut self, _: usize, _: &mut Tx<'_>) -> Result<(), TxError> {
-        Ok(())
-    }
-
-    fn ended(&mut self, _: usize, result: Result<Option<Stamp>, TxError>) {
-        // The steps tell all other errors.
-        self.is_held = result.err().map(CmdError::from).filter(CmdError::is_held);
-    }
-}
-
 fn run_in_pieces(ctx: &mut Context<'_>, session: &mut Session) -> CmdResult {
-    if ctx.client.multi.as_ref().is_some_and(|multi| reads_behind_writes(multi.specs())) {
-        // The queue cannot run again once a step has written, and a later step waits for what it meets.
-        let mut probe = Probe { ctx, is_held: None };
-        session.execute(&mut probe);
-        probe.is_held.map_or(Ok(()), Err)?;
-    }
     let queued = ctx.client.multi.as_ref().map_or(0, |multi| multi.len());
     let is_store = |client: &Client, i: usize| {
         client.multi.as_ref().is_some_and(|m| matches!(m.command(i).0.handler, Handler::Store(..)))

@@ -212,6 +212,39 @@ fn a_queue_that_reads_behind_a_flush_is_parked_before_it_flushes() {
     assert_eq!(others.call(&["DBSIZE"]), Value::Int(0));
 }
 
+/// A program that sees the first step of a queue locks what the last one reads. No client waits for the program,
+/// since both steps are one transaction.
+#[test]
+fn a_queue_that_reads_behind_a_flush_is_one_transaction() {
+    let server = start(Some(Duration::from_secs(2)));
+    let (mut client, mut others) = (server.client(), server.client());
+    for (db, keys) in [("2", 2000), ("1", 1), ("0", 1)] {
+        others.call(&["SELECT", db]);
+        (0..keys).for_each(|number| drop(others.call(&["SET", &format!("key {number}"), "value"])));
+    }
+    let (mut session, mut look, [flushed, read]) = server.look(|engine| {
+        let sessions = [(); 2].map(|()| engine.session().expect("a session"));
+        let [session, look] = sessions;
+        (session, look, ["db0", "db1"].map(|name| engine.table(name).expect("a table")))
+    });
+    let queue = [&["MULTI"][..], &["FLUSHDB"], &["SELECT", "2"], &["KEYS", "*"], &["SELECT", "1"]];
+    queue.iter().for_each(|request| drop(client.call(request)));
+    client.call(&["GET", "key 0"]);
+    client.send(&[b"EXEC"]);
+    // Often, since the steps would follow each other soon.
+    let is_flushed = (0..100_000).any(|_| {
+        RealClock.sleep(Duration::from_micros(50));
+        look.read(flushed, b"key 0", &mut Vec::new()).expect("reads").is_none()
+    });
+    assert!(is_flushed);
+    let mut holder = session.begin().expect("begins");
+    holder.tx().expect("open").put(read, b"key 0", b"mine").expect("free");
+    let reply = client.read();
+    assert_eq!(reply.items().len(), 5, "{reply:?}");
+    assert_eq!(reply.items()[4], Value::bulk("value"));
+    assert_eq!(others.call(&["DBSIZE"]), Value::Int(0));
+}
+
 /// After the longest wait the client gets an error, and nothing has changed. Others were served.
 #[test]
 fn a_client_waits_for_no_longer_than_the_settings_say() {
