@@ -1,11 +1,13 @@
 //! What the threads that read the logs gather for a start that serves at once.
 
 use std::cmp::Ordering;
+use std::ops::Range;
 use std::sync::Arc;
 
 use stillpoint_format::hash::KeyHasher;
 use stillpoint_format::log::WriteOp;
 use stillpoint_format::manifest::Manifest;
+use stillpoint_io::AlignedBuf;
 use stillpoint_journal::{KeptWrite, LogWindow, ReceiveWrites, ReplayOperation};
 use stillpoint_store::{TableId, UnreadableRecord, WaitingWrites, WindowSource};
 use stillpoint_sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -34,6 +36,14 @@ impl WindowSource for OfLog {
 
     fn read(&self, into: &mut [u8]) -> Result<(), UnreadableRecord> {
         Ok(self.0.read(into)?)
+    }
+
+    fn read_part(
+        &self,
+        wanted: Range<usize>,
+        into: &mut AlignedBuf,
+    ) -> Result<Range<usize>, UnreadableRecord> {
+        Ok(self.0.read_part(wanted, into)?)
     }
 }
 

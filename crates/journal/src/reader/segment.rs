@@ -1,13 +1,13 @@
 //! Scans one segment in buffers of bounded size.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stillpoint_format::DecodeError;
 use stillpoint_format::ident::{HEADER_BYTES, StoreId};
 use stillpoint_format::log::{Batch, BatchReader, EndCause, SegmentEnd, SegmentHeader, Step};
-use stillpoint_io::{Caching, Disk, DiskFile, OpenMode};
+use stillpoint_io::{AlignedBuf, Caching, Disk, DiskFile, OpenMode};
 
 use super::error::ScanError;
 
@@ -35,6 +35,8 @@ pub(crate) struct SegmentFile {
 
 /// Bytes of a window whose writes are noted. They are decoded from a cache of the processor.
 const NOTED_WINDOW_BYTES: usize = 128 << 10;
+/// Bytes of a window that have a checksum of their own, so that they can be read alone.
+const PIECE_BYTES: usize = 16 << 10;
 
 /// What a walk through the windows of a segment comes to.
 pub(crate) enum InWindow<'a> {
@@ -50,9 +52,25 @@ pub struct LogWindow {
     file: SegmentFile,
     begin: LogOffset,
     end: LogOffset,
+    /// The checksum of each piece, as the scan has read it.
+    sums: Box<[u32]>,
 }
 
 impl LogWindow {
+    fn new(file: &SegmentFile, (begin, end): (LogOffset, LogOffset), bytes: &[u8]) -> Self {
+        let window = Self { file: file.clone(), begin, end, sums: Box::default() };
+        let sums = window.sums_of(0, bytes).collect();
+        Self { sums, ..window }
+    }
+
+    /// The checksums of pieces, the first of which begins at this offset of the window.
+    fn sums_of(&self, from: usize, bytes: &[u8]) -> impl Iterator<Item = u32> {
+        let identity = self.file.header.identity();
+        let offsets = (self.begin.offset + from as u64..).step_by(PIECE_BYTES);
+        let pieces = offsets.zip(bytes.chunks(PIECE_BYTES));
+        pieces.map(move |(offset, piece)| identity.checksum(offset, piece))
+    }
+
     /// Bytes of the window.
     pub fn bytes(&self) -> usize {
         (self.end.offset - self.begin.offset) as usize
@@ -63,7 +81,7 @@ impl LogWindow {
     /// # Errors
     /// The bytes have changed, or the disk refuses.
     pub fn read(&self, into: &mut [u8]) -> Result<(), ScanError> {
-        let Self { file, begin, end } = self;
+        let Self { file, begin, end, .. } = self;
         let read = file.file.read_at(into, begin.offset)?;
         let LogOffset { offset, number, last_gsn } = *begin;
         let mut reader = BatchReader::window(&file.header, &into[..read], offset, number, last_gsn);
@@ -77,6 +95,30 @@ impl LogWindow {
             }
         }
         Ok(())
+    }
+
+    /// Reads these bytes of the window, as far as it goes, and some beside them. Returns the range that the
+    /// buffer has then. Verifies it by checksums that were taken when the scan had verified the batches.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_part(
+        &self,
+        wanted: Range<usize>,
+        into: &mut AlignedBuf,
+    ) -> Result<Range<usize>, ScanError> {
+        let end = wanted.end.next_multiple_of(PIECE_BYTES).min(self.bytes());
+        let range = wanted.start / PIECE_BYTES * PIECE_BYTES..end;
+        into.resize(range.len(), 0);
+        let read = self.file.file.read_at(into, self.begin.offset + range.start as u64)?;
+        let expected = &self.sums[range.start / PIECE_BYTES..range.end.div_ceil(PIECE_BYTES)];
+        if read == range.len() && self.sums_of(range.start, into).eq(expected.iter().copied()) {
+            return Ok(range);
+        }
+        // The look at all batches tells what is wrong.
+        into.resize(self.bytes(), 0);
+        self.read(into)?;
+        Ok(0..self.bytes())
     }
 }
 
@@ -221,7 +263,8 @@ impl SegmentFile {
                     Step::End(end) => break Some(end),
                 }
             };
-            let describe = || LogWindow { file: self.clone(), begin, end: at };
+            let valid = &buffer.bytes[..(at.offset - begin.offset) as usize];
+            let describe = || LogWindow::new(self, (begin, at), valid);
             let _ = visit(InWindow::End(&describe))?;
             let Some(end) = end else { return Ok((at, None)) };
             match self.more(&end, begin.offset + buffer.bytes.len() as u64) {
@@ -385,5 +428,47 @@ mod tests {
         reopened(&disk).write_at(b"!", at).expect("writes");
         let error = window.read(&mut bytes).expect_err("it has changed");
         assert!(matches!(error, ScanError::Damaged { log: 0, last_gsn: 1, .. }), "{error}");
+    }
+
+    /// Who needs a part of a window reads little beside it, and meets no damage elsewhere.
+    #[test]
+    fn a_part_of_a_window_is_read_and_verified_alone() {
+        let (disk, segment) = segment_of(&[1, 2 * PIECE_BYTES]);
+        let mut windows = Vec::new();
+        let walked = segment.walk_windows(segment.begin(), |come_to| {
+            if let InWindow::End(describe) = come_to {
+                windows.push(describe());
+            }
+            Ok(ControlFlow::Continue(()))
+        });
+        walked.expect("reads");
+        let [window] = &windows[..] else { panic!("{} windows", windows.len()) };
+        let mut whole = vec![0; window.bytes()];
+        window.read(&mut whole).expect("unchanged");
+        let last = 2 * PIECE_BYTES;
+        assert!((last + 1..last + PIECE_BYTES).contains(&whole.len()), "{} bytes", whole.len());
+        let mut part = AlignedBuf::new();
+        let cases = [
+            (0..1, 0..PIECE_BYTES),
+            (PIECE_BYTES - 1..PIECE_BYTES, 0..PIECE_BYTES),
+            (PIECE_BYTES..PIECE_BYTES + 1, PIECE_BYTES..last),
+            (PIECE_BYTES - 1..PIECE_BYTES + 1, 0..last),
+            (last + 5..usize::MAX / 2, last..whole.len()),
+        ];
+        for (wanted, expected) in cases {
+            let range = window.read_part(wanted, &mut part).expect("unchanged");
+            assert_eq!(range, expected);
+            assert_eq!(part[..], whole[range]);
+        }
+        let at = window.begin.offset + PIECE_BYTES as u64;
+        reopened(&disk).write_at(b"!", at).expect("writes");
+        window.read_part(0..5, &mut part).expect("the damage is elsewhere");
+        window.read_part(last..last + 1, &mut part).expect("the damage is elsewhere");
+        let error = window.read_part(0..PIECE_BYTES + 1, &mut part).expect_err("it has changed");
+        assert!(matches!(error, ScanError::Damaged { log: 0, last_gsn: 1, .. }), "{error}");
+        reopened(&disk).write_at(&whole[PIECE_BYTES..][..1], at).expect("writes");
+        reopened(&disk).set_len(segment.bytes - 1).expect("cuts");
+        window.read_part(0..PIECE_BYTES + 1, &mut part).expect("it is there");
+        window.read_part(last..last + 1, &mut part).expect_err("it was cut off");
     }
 }

@@ -4,12 +4,13 @@
 //! logs: each thread reads windows, notes where a write lies ─▶ partitions by hash, in no order
 //!   ─▶ once a partition is sorted: by hash and gsn ─▶ all writes of a key, in their order
 //! ```
-//! What is noted of a write is small. The load reads the windows again, and keeps them. Who needs one before
-//! reads it for a key alone. So a start touches little new memory before it serves. Once the store is served,
+//! What is noted of a write is small. The load reads the windows again, and keeps them. Who needs a write
+//! before reads it alone. So a start touches little new memory before it serves. Once the store is served,
 //! nobody changes any of this but the order of a partition. Threads of the load sort. Who looks for one key
 //! before searches the whole partition: nobody waits for a thread that sorts. All of them get the same. The
 //! memory goes when the load has settled.
 
+mod apart;
 mod making;
 
 use std::borrow::Cow;
@@ -28,6 +29,7 @@ use stillpoint_sync::{Mutex, RwLock};
 use stillpoint_txn::TableId;
 
 use super::{UnreadableRecord, WholeValue};
+use apart::ReadPart;
 use making::Making;
 pub use making::PatchWithoutBase;
 pub(crate) use making::Resolved;
@@ -61,6 +63,17 @@ pub trait WindowSource: Debug + Send + Sync {
     /// # Errors
     /// The bytes have changed, or the disk refuses. The buffer holds anything then.
     fn read(&self, into: &mut [u8]) -> Result<(), UnreadableRecord>;
+
+    /// Reads these bytes of the part, as far as it goes, and perhaps some beside them. Returns the range that
+    /// the buffer has then.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    fn read_part(
+        &self,
+        wanted: Range<usize>,
+        into: &mut AlignedBuf,
+    ) -> Result<Range<usize>, UnreadableRecord>;
 }
 
 /// Where the bytes of a window lie in memory: in a buffer that it may share with others.
@@ -140,12 +153,16 @@ struct WriteLocation {
 }
 
 impl WriteLocation {
-    /// The write that begins these bytes, and their number.
-    fn decode<'b>(&self, bytes: &'b [u8]) -> (Write<'b>, usize) {
+    /// The write that begins these bytes, and its length. `None` if the bytes end before.
+    fn decode<'b>(&self, bytes: &'b [u8]) -> Option<(Write<'b>, usize)> {
         let mut reader = WriteIter::behind((self.table, self.generation), bytes);
-        let write = reader.next().and_then(Result::ok);
-        let left = reader.undecoded().0.len();
-        (write.expect("the start has decoded the same bytes"), bytes.len() - left)
+        let write = reader.next()?.ok()?;
+        Some((write, bytes.len() - reader.undecoded().0.len()))
+    }
+
+    /// The write that begins these bytes, which have all of it.
+    fn decode_whole<'b>(&self, bytes: &'b [u8]) -> Write<'b> {
+        self.decode(bytes).expect("the start has decoded the same bytes").0
     }
 }
 
@@ -258,6 +275,17 @@ impl WindowSource for InMemory {
     fn read(&self, into: &mut [u8]) -> Result<(), UnreadableRecord> {
         into.copy_from_slice(&self.0);
         Ok(())
+    }
+
+    fn read_part(
+        &self,
+        wanted: Range<usize>,
+        into: &mut AlignedBuf,
+    ) -> Result<Range<usize>, UnreadableRecord> {
+        let range = wanted.start..wanted.end.min(self.0.len());
+        into.clear();
+        into.extend_from_slice(&self.0[range.clone()]);
+        Ok(range)
     }
 }
 
@@ -391,8 +419,8 @@ pub(crate) struct KeyWrites<'a> {
 }
 
 impl KeyWrites<'_> {
-    /// Reads those writes that are not in memory, for this key alone. What lies beside them is not kept. A
-    /// key may have writes in many windows, and fresh memory for all of these takes longer than the reads.
+    /// Reads those writes that are not in memory, for this key alone, and little beside them. A key may have
+    /// writes in dozens of windows, each of which holds a batch of the log at least.
     ///
     /// # Errors
     /// A log cannot be read.
@@ -403,28 +431,25 @@ impl KeyWrites<'_> {
         if missing.is_empty() {
             return Ok(());
         }
-        missing.sort_by_key(|&at| self.of_hash[at].window);
-        let mut buffer = pending.buffers.lock().pop().unwrap_or_default();
-        let (mut apart, mut present) = (vec![None; self.of_hash.len()], None);
+        missing.sort_by_key(|&at| (self.of_hash[at].window, self.of_hash[at].at));
+        let mut part = ReadPart::new(pending.buffers.lock().pop().unwrap_or_default());
+        let mut apart = vec![None; self.of_hash.len()];
         for at in missing {
             let place = self.of_hash[at];
-            if present != Some(place.window) {
-                let source = &pending.window(&place).source;
-                buffer.resize(source.bytes(), 0);
-                match source.read(&mut buffer) {
-                    Ok(()) => present = Some(place.window),
-                    // The log may hold other records by now. The key has a cell, if it has writes at all.
-                    Err(_) if pending.are_all_entered() => {
-                        self.of_hash = Cow::Borrowed(&[]);
-                        return Ok(());
-                    }
-                    Err(unreadable) => return Err(unreadable),
+            let len_of = |bytes: &[u8]| place.decode(bytes).map(|(_, len)| len);
+            let source = &pending.window(&place).source;
+            let read = |wanted, into: &mut AlignedBuf| source.read_part(wanted, into);
+            match part.write((place.window, place.at as usize), len_of, read) {
+                Ok(write) => apart[at] = Some(write),
+                // The log may hold other records by now. The key has a cell, if it has writes at all.
+                Err(_) if pending.are_all_entered() => {
+                    self.of_hash = Cow::Borrowed(&[]);
+                    return Ok(());
                 }
+                Err(unreadable) => return Err(unreadable),
             }
-            let bytes = &buffer[place.at as usize..];
-            apart[at] = Some(Box::from(&bytes[..place.decode(bytes).1]));
         }
-        pending.buffers.lock().push(buffer);
+        pending.buffers.lock().push(part.into_buffer());
         self.apart = apart;
         Ok(())
     }
@@ -433,7 +458,7 @@ impl KeyWrites<'_> {
     fn iter(&self) -> impl Iterator<Item = Result<(u64, WriteOp<'_>), UnreadableRecord>> {
         self.of_hash.iter().enumerate().filter_map(|(at, place)| {
             let apart = self.apart.get(at).and_then(Option::as_deref);
-            let write = apart.map(|bytes| Ok(place.decode(bytes).0));
+            let write = apart.map(|bytes| Ok(place.decode_whole(bytes)));
             match write.unwrap_or_else(|| self.pending.write_at(place)) {
                 Ok(write) => {
                     let of = (TableId(write.table), write.generation);
@@ -628,7 +653,7 @@ impl Pending {
     }
 
     fn write_at(&self, place: &WriteLocation) -> Result<Write<'_>, UnreadableRecord> {
-        Ok(place.decode(&self.window(place).bytes()?[place.at as usize..]).0)
+        Ok(place.decode_whole(&self.window(place).bytes()?[place.at as usize..]))
     }
 
     /// Whether to look for the writes of keys with such a hash reads from a disk.

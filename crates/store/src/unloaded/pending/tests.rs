@@ -17,16 +17,19 @@ fn push(
 ) {
     let mut body = Vec::new();
     encode(&mut WritesEncoder::new(&mut body), table.0.0, table.1, key);
-    // The first write of a body names the table, and a later one does not.
-    let mut longer = Vec::new();
-    let mut writer = WritesEncoder::new(&mut longer);
+    let encoded = if gsn.is_multiple_of(2) { body } else { behind_another(key, table, encode) };
+    writes.push_alone(hash, gsn, table, &encoded);
+}
+
+/// A write that is not the first one of a body, and does not name its table.
+fn behind_another(key: &[u8], table: (TableId, u32), encode: Encode<'_>) -> Vec<u8> {
+    let mut body = Vec::new();
+    let mut writer = WritesEncoder::new(&mut body);
     writer.delete(table.0.0, table.1, b"first").expect("room");
     encode(&mut writer, table.0.0, table.1, key);
-    let mut reader = WriteIter::new(&longer, 0);
+    let mut reader = WriteIter::new(&body, 0);
     reader.next().expect("a write").expect("decodes");
-    let cut = reader.undecoded().0;
-    let encoded = if gsn.is_multiple_of(2) { &body } else { cut };
-    writes.push_alone(hash, gsn, table, encoded);
+    reader.undecoded().0.to_vec()
 }
 
 fn put(value: &[u8]) -> impl Fn(&mut WritesEncoder<'_>, u16, u32, &[u8]) {
@@ -200,6 +203,17 @@ impl WindowSource for Switched {
         into.copy_from_slice(&self.1);
         Ok(())
     }
+
+    fn read_part(
+        &self,
+        wanted: Range<usize>,
+        into: &mut AlignedBuf,
+    ) -> Result<Range<usize>, UnreadableRecord> {
+        if !self.0.load(Relaxed) {
+            return Err("switched off".into());
+        }
+        InMemory(self.1.clone()).read_part(wanted, into)
+    }
 }
 
 #[test]
@@ -250,4 +264,58 @@ fn a_window_is_read_when_somebody_needs_it() {
     begun.read_apart().expect("it has a cell");
     assert_eq!(apply_to(&pending).expect("it has a cell"), None);
     pending.read_windows((0, 1), &|| false).expect("nobody needs it");
+}
+
+/// A window that counts the bytes that are read of it in parts.
+#[derive(Debug)]
+struct Counted(Arc<AtomicUsize>, InMemory);
+
+impl WindowSource for Counted {
+    fn bytes(&self) -> usize {
+        self.1.bytes()
+    }
+
+    fn read(&self, _: &mut [u8]) -> Result<(), UnreadableRecord> {
+        Err("nobody needs the whole window".into())
+    }
+
+    fn read_part(
+        &self,
+        wanted: Range<usize>,
+        into: &mut AlignedBuf,
+    ) -> Result<Range<usize>, UnreadableRecord> {
+        let range = self.1.read_part(wanted, into)?;
+        self.0.fetch_add(range.len(), Relaxed);
+        Ok(range)
+    }
+}
+
+#[test]
+fn who_needs_a_key_reads_its_writes_alone() {
+    let value = [9; 10_000];
+    let (long, begin, end) = (put(&value), patch(0, b"begin"), patch(9_997, b"end"));
+    let (other, beside) = ((KEY.0 + 1, &b"other"[..]), put(&[1; 2_000]));
+    let mut writes: Vec<((u64, &[u8]), Encode<'_>)> = vec![(other, &beside as Encode<'_>); 100];
+    writes.insert(50, (KEY, &long));
+    // The last one lies beside the one before, and is read with it.
+    writes.extend([(KEY, &begin as Encode<'_>), (KEY, &end)]);
+    let (mut threads, mut window) = (WaitingWrites::for_threads(1), Vec::new());
+    for (gsn, &((hash, key), encode)) in (1..).zip(&writes) {
+        threads[0].push(hash, gsn, TABLE, window.len());
+        window.extend(behind_another(key, TABLE, encode));
+    }
+    let (read, bytes) = (Arc::new(AtomicUsize::new(0)), window.len());
+    threads[0].end_window(|| Box::new(Counted(read.clone(), InMemory(window))));
+    let pending = Pending::new(threads);
+    let mut of_key = pending.of_key(TABLE, KEY);
+    of_key.read_apart().expect("in memory");
+    let mut found = Vec::new();
+    let resolved = of_key.apply(None, &mut found).expect("it fits").expect("some");
+    assert_eq!((resolved.gsn, resolved.writes), (103, 3));
+    let mut expected = value;
+    expected[..5].copy_from_slice(b"begin");
+    expected[9_997..].copy_from_slice(b"end");
+    assert_eq!(found, expected);
+    let read = read.load(Relaxed);
+    assert!(read < bytes / 4, "{read} of {bytes} bytes");
 }
