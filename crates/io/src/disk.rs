@@ -117,7 +117,8 @@ pub trait Disk: Send + Sync + fmt::Debug {
     /// # Errors
     /// An error of the disk, also for a missing file.
     fn rename(&self, from: &Path, to: &Path) -> DiskResult<()>;
-    /// Removes a file, or a directory with everything in it. A missing file is no error.
+    /// Removes a file, or a directory with everything in it. A missing file is no error. The space of large
+    /// files may become free somewhat later.
     ///
     /// # Errors
     /// An error of the disk.

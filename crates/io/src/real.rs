@@ -39,6 +39,8 @@ pub struct RealDisk {
     /// One entry for each file opened and directory flushed, by path below the root. Held while
     /// names change, so that a mark stays with its file.
     flushes: Mutex<BTreeMap<PathBuf, Arc<FlushState>>>,
+    /// Large files that were removed, and whose blocks are still to be freed.
+    freeing: removal::Freeing,
 }
 
 /// Whether a flush of this file or directory has failed.
@@ -125,7 +127,7 @@ impl RealDisk {
         let fail = |op, source| DiskError::new(op, given, source);
         let root = std::path::absolute(given).map_err(|e| fail("resolve", e))?;
         std::fs::create_dir_all(&root).map_err(|e| fail("create directory", e))?;
-        Ok(Self { root, flushes: Mutex::default() })
+        Ok(Self { root, flushes: Mutex::default(), freeing: removal::Freeing::default() })
     }
 
     /// The path below the root, cleaned, and the absolute one.
@@ -166,7 +168,7 @@ impl RealDisk {
         flushes.retain(|path, _| !path.starts_with(relative));
         drop(flushes);
         if let Some(nameless) = nameless {
-            nameless.free();
+            self.freeing.free(nameless);
         }
         Ok(())
     }

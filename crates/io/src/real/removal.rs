@@ -2,22 +2,28 @@
 //!
 //! Some file systems free the blocks of a file at once, under locks that every flush needs.
 //! The system ext4 takes 280 ms for 2 GB, and flushes of other files wait meanwhile. So a large file
-//! loses its name first, and then its blocks little by little.
+//! loses its name first, and then its blocks little by little. A thread of its own does that, and nobody
+//! waits for it: the pauses are several times as long as the work.
 
 #![expect(
     unsafe_code,
     reason = "the kernel tells only by a lease whether a file is open elsewhere"
 )]
 
+use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::open_regular;
 use crate::clock::{Clock, RealClock};
+use crate::thread::spawn;
 
 /// Files up to this length are freed at once.
 const AT_ONCE_BYTES: u64 = 16 << 20;
@@ -77,6 +83,45 @@ impl Nameless {
     }
 }
 
+/// The large files of a disk that have lost their names, and whose blocks are freed one file after the other.
+#[derive(Debug, Default)]
+pub(super) struct Freeing {
+    /// The files that come next, while a thread frees one. `None` without a thread.
+    waiting: Arc<Mutex<Option<VecDeque<Nameless>>>>,
+}
+
+impl Freeing {
+    /// Frees the blocks of a file while the caller goes on. If the process ends before, the system frees
+    /// them.
+    pub(super) fn free(&self, nameless: Nameless) {
+        let mut waiting = self.waiting.lock();
+        match &mut *waiting {
+            Some(waiting) => waiting.push_back(nameless),
+            None => {
+                let next = self.waiting.clone();
+                let begun = spawn("free", move || {
+                    nameless.free();
+                    while let Some(nameless) = Self::next(&next) {
+                        nameless.free();
+                    }
+                });
+                // Without a thread the end of the handle has freed the file.
+                *waiting = begun.is_ok().then(VecDeque::new);
+            }
+        }
+    }
+
+    /// The next file. Notes the end of the thread if there is none.
+    fn next(waiting: &Mutex<Option<VecDeque<Nameless>>>) -> Option<Nameless> {
+        let mut waiting = waiting.lock();
+        let next = waiting.as_mut().and_then(VecDeque::pop_front);
+        if next.is_none() {
+            *waiting = None;
+        }
+        next
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,6 +142,40 @@ mod tests {
         let file = nameless.file.try_clone().expect("a handle");
         nameless.free();
         assert_eq!(file.metadata().expect("its length").len(), STEP_BYTES);
+    }
+
+    /// Nobody waits for the pauses, and no two files are freed at the same time.
+    #[test]
+    fn files_are_freed_one_after_the_other_while_the_caller_goes_on() {
+        let freeing = Freeing::default();
+        let (handles, files): (Vec<File>, Vec<_>) = (0..3)
+            .map(|number| {
+                let (scratch, path) = large(&number.to_string());
+                let nameless = unlink(&path).expect("removed").expect("left to free");
+                (nameless.file.try_clone().expect("a handle"), (scratch, nameless))
+            })
+            .unzip();
+        let bytes = |file: &File| file.metadata().expect("its length").len();
+        // As long as another thread has the queue, nothing is freed, and nobody waits for that.
+        *freeing.waiting.lock() = Some(VecDeque::new());
+        let mut scratch = Vec::new();
+        for (directory, nameless) in files {
+            scratch.push(directory);
+            freeing.free(nameless);
+        }
+        assert!(handles.iter().all(|file| bytes(file) == AT_ONCE_BYTES + STEP_BYTES));
+        let first = Freeing::next(&freeing.waiting).expect("it waits");
+        assert_eq!(first.file.metadata().expect("its inode").ino(), {
+            handles[0].metadata().expect("its inode").ino()
+        });
+        let left = freeing.waiting.lock().take();
+        assert_eq!(left.as_ref().map(VecDeque::len), Some(2));
+        freeing.free(first);
+        left.into_iter().flatten().for_each(|nameless| freeing.free(nameless));
+        while freeing.waiting.lock().is_some() {
+            RealClock.sleep(Duration::from_millis(1));
+        }
+        assert!(handles.iter().all(|file| bytes(file) == STEP_BYTES));
     }
 
     #[test]
