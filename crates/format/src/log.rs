@@ -32,7 +32,7 @@ pub use operation::{LoggedEnd, LoggedOperation, TransactionEnd};
 pub use read::{Batch, BatchReader, EndCause, Record, RecordIter, SegmentEnd, Step};
 pub use record::{DepIter, RECORD_BYTES_MAX, RECORD_HEAD_BYTES, RecordKind};
 pub use segment::SegmentHeader;
-pub use tail::{LaterBatch, Tail, classify_tail};
+pub use tail::{LaterBatch, Tail, TailSearch, classify_tail};
 pub use write::{
     PatchRange, RangeIter, Splice, SpliceIter, Write, WriteIter, WriteOp, WritesEncoder,
 };

@@ -44,36 +44,106 @@ pub enum Tail {
 /// `bytes` begin at file offset `offset`; pass the rest of the segment in which the sequence ended.
 /// The *next* segments of the same log and incarnation can hold the proof as well. Call this
 /// function again with their header, their bytes from [`HEADER_BYTES`] on, and the same end.
+/// [`TailSearch`] does the same without the whole rest in memory.
 pub fn classify_tail(header: &SegmentHeader, bytes: &[u8], offset: u64, end: &SegmentEnd) -> Tail {
-    if matches!(end.cause, EndCause::Sequence { .. } | EndCause::Malformed(_)) {
-        return Tail::Damaged(None);
+    let mut search = TailSearch::new(header, offset, end);
+    let skipped = usize::try_from(search.offset() - offset).unwrap_or(usize::MAX);
+    search.look(bytes.get(skipped..).unwrap_or_default(), true);
+    search.judge()
+}
+
+/// The search behind the end of a segment, as that of [`classify_tail`], in pieces of the rest.
+#[derive(Clone, Debug)]
+pub struct TailSearch<'a> {
+    header: &'a SegmentHeader,
+    end: &'a SegmentEnd,
+    /// File offset of the next place to look at.
+    at: u64,
+    /// Bytes from there on that the next piece needs, unless the segment ends before.
+    needed: usize,
+    damage: Option<LaterBatch>,
+    out_of_order: Option<LaterBatch>,
+}
+
+impl<'a> TailSearch<'a> {
+    /// Begins at file offset `offset`.
+    pub fn new(header: &'a SegmentHeader, offset: u64, end: &'a SegmentEnd) -> Self {
+        // Batches begin at multiples of their alignment in the file.
+        let at = offset.next_multiple_of(BATCH_ALIGN as u64).max(HEADER_BYTES as u64);
+        let needed = BATCH_HEADER_BYTES;
+        TailSearch { header, end, at, needed, damage: None, out_of_order: None }
     }
-    let identity = header.identity();
-    let mut out_of_order = None;
-    // Batches begin at multiples of their alignment in the file.
-    let first = offset.next_multiple_of(BATCH_ALIGN as u64).max(HEADER_BYTES as u64);
-    let mut skip = usize::try_from(first - offset).unwrap_or(usize::MAX);
-    while let Some(rest) = bytes.get(skip..).filter(|rest| rest.len() >= BATCH_HEADER_BYTES) {
-        let at = offset + skip as u64;
-        let mut step = BATCH_ALIGN;
-        if u32_at(rest, 0) == BATCH_MAGIC
-            && let Ok(batch) = Batch::decode(identity, rest, at)
-        {
-            let later = LaterBatch {
-                offset: at,
-                number: batch.number(),
-                first_gsn: batch.first_gsn(),
-                flushed_below: batch.flushed_below(),
-            };
-            if later.flushed_below > end.next_number {
-                return Tail::Damaged(Some(later));
-            }
-            if later.number > end.next_number {
-                out_of_order = out_of_order.or(Some(later));
-            }
-            step = usize::try_from(batch.bytes()).unwrap_or(usize::MAX);
+
+    /// File offset at which the next piece begins.
+    pub fn offset(&self) -> u64 {
+        self.at
+    }
+
+    /// Least number of bytes of the next piece, unless the segment ends before.
+    pub fn needed(&self) -> usize {
+        self.needed
+    }
+
+    /// Looks at a piece that begins at [`offset`](Self::offset). `is_rest` says that the segment ends with
+    /// it. Returns whether a further piece can change the judgement.
+    pub fn look(&mut self, bytes: &[u8], is_rest: bool) -> bool {
+        if self.is_unexplained() {
+            return false;
         }
-        skip = skip.saturating_add(step);
+        let identity = self.header.identity();
+        self.needed = BATCH_HEADER_BYTES;
+        let begin = self.at;
+        let mut skip = 0;
+        while let Some(rest) = bytes.get(skip..).filter(|rest| rest.len() >= BATCH_HEADER_BYTES) {
+            self.at = begin + skip as u64;
+            let mut step = BATCH_ALIGN;
+            if u32_at(rest, 0) == BATCH_MAGIC {
+                match Batch::decode(identity, rest, self.at) {
+                    Ok(batch) => {
+                        self.note(&batch);
+                        step = usize::try_from(batch.bytes()).unwrap_or(usize::MAX);
+                    }
+                    Err(EndCause::Truncated { needed, .. }) if !is_rest => {
+                        self.needed = usize::try_from(needed).unwrap_or(usize::MAX);
+                        return true;
+                    }
+                    Err(_) => {}
+                }
+            }
+            if self.damage.is_some() {
+                return false;
+            }
+            skip = skip.saturating_add(step);
+        }
+        self.at = begin.saturating_add(skip as u64);
+        !is_rest
     }
-    out_of_order.map_or(Tail::End, Tail::OutOfOrder)
+
+    /// The judgement, after the last piece.
+    pub fn judge(&self) -> Tail {
+        if self.is_unexplained() || self.damage.is_some() {
+            return Tail::Damaged(self.damage);
+        }
+        self.out_of_order.map_or(Tail::End, Tail::OutOfOrder)
+    }
+
+    /// Whether no crash explains the end, whatever lies behind it.
+    fn is_unexplained(&self) -> bool {
+        matches!(self.end.cause, EndCause::Sequence { .. } | EndCause::Malformed(_))
+    }
+
+    fn note(&mut self, batch: &Batch<'_>) {
+        let later = LaterBatch {
+            offset: batch.offset(),
+            number: batch.number(),
+            first_gsn: batch.first_gsn(),
+            flushed_below: batch.flushed_below(),
+        };
+        if later.flushed_below > self.end.next_number {
+            self.damage = Some(later);
+        }
+        if later.number > self.end.next_number {
+            self.out_of_order = self.out_of_order.or(Some(later));
+        }
+    }
 }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use stillpoint_format::ident::HEADER_BYTES;
 use stillpoint_format::log::{
     BODY_ROOM, Batch, BatchBuilder, BatchPlace, BatchReader, Continuation, EndCause, PatchRange,
-    RecordHead, RecordKind, SegmentEnd, SegmentHeader, Splice, Step, Tail, WriteIter,
+    RecordHead, RecordKind, SegmentEnd, SegmentHeader, Splice, Step, Tail, TailSearch, WriteIter,
     WritesEncoder, classify_tail,
 };
 use stillpoint_format::{
@@ -420,6 +420,23 @@ fn a_checksum_computed_ahead_is_the_same() {
     }
 }
 
+/// Judges the end of a segment at once, and in pieces of several lengths.
+fn judge(header: &SegmentHeader, bytes: &[u8], offset: u64, end: &SegmentEnd) -> Tail {
+    let tail = classify_tail(header, bytes, offset, end);
+    for piece in [0, 300] {
+        let mut search = TailSearch::new(header, offset, end);
+        loop {
+            let from = usize::try_from(search.offset() - offset).expect("short").min(bytes.len());
+            let to = (from + search.needed().max(piece)).min(bytes.len());
+            if !search.look(&bytes[from..to], to == bytes.len()) {
+                break;
+            }
+        }
+        assert_eq!(search.judge(), tail, "in pieces of {piece} bytes");
+    }
+    tail
+}
+
 #[test]
 fn preallocated_zeros_end_a_segment() {
     let header = segment_header();
@@ -428,7 +445,7 @@ fn preallocated_zeros_end_a_segment() {
     segment.resize(1 << 16, 0);
     let (batches, end) = read_all(&header, &segment);
     assert_eq!((batches.len(), end.offset, &end.cause), (3, len, &EndCause::Zero));
-    assert_eq!(classify_tail(&header, &segment, 0, &end), Tail::End);
+    assert_eq!(judge(&header, &segment, 0, &end), Tail::End);
 }
 
 #[test]
@@ -443,7 +460,7 @@ fn a_recycled_segment_never_shows_its_older_batches() {
         let (batches, end) = read_all(&new, &segment);
         assert!(batches.is_empty(), "{new:?}");
         assert!(matches!(end.cause, EndCause::HeaderChecksum { .. }), "{end}");
-        assert_eq!(classify_tail(&new, &segment, 0, &end), Tail::End);
+        assert_eq!(judge(&new, &segment, 0, &end), Tail::End);
     }
 }
 
@@ -458,7 +475,7 @@ fn truncation_at_every_byte() {
         let whole = (len - HEADER_BYTES) / each;
         assert_eq!(batches.len(), whole, "{len} bytes");
         assert_eq!(end.offset as usize, HEADER_BYTES + whole * each);
-        assert_eq!(classify_tail(&header, &segment[..len], 0, &end), Tail::End);
+        assert_eq!(judge(&header, &segment[..len], 0, &end), Tail::End);
     }
 }
 
@@ -476,7 +493,7 @@ fn every_bit_flip_is_detected() {
         let (batches, end) = read_all(&header, &flipped);
         assert_eq!(batches.len(), hit, "bit {bit}: {end}");
         assert_eq!(end.next_number, 100 + hit as u64);
-        let tail = classify_tail(&header, &flipped, 0, &end);
+        let tail = judge(&header, &flipped, 0, &end);
         // The next batch proves that the damaged one was flushed.
         let damaged =
             matches!(tail, Tail::Damaged(Some(later)) if later.number == 101 + hit as u64);
@@ -493,13 +510,13 @@ fn writes_that_overtook_each_other_are_not_damage() {
     let (batches, end) = read_all(&header, &segment);
     assert_eq!((batches.len(), &end.cause), (1, &EndCause::Zero));
     // Batch 102 was written while 100 and 101 were in flight; 103 while 101 and 102 were.
-    let tail = classify_tail(&header, &segment, 0, &end);
+    let tail = judge(&header, &segment, 0, &end);
     assert!(matches!(tail, Tail::OutOfOrder(later) if later.number == 102), "{tail:?}");
 
     let mut segment = segment_of(&header, 5, 2, 8);
     segment[HEADER_BYTES + each..HEADER_BYTES + 2 * each].fill(0);
     let (_, end) = read_all(&header, &segment);
-    let tail = classify_tail(&header, &segment, 0, &end);
+    let tail = judge(&header, &segment, 0, &end);
     assert!(matches!(tail, Tail::Damaged(Some(later)) if later.number == 104), "{tail:?}");
 }
 
@@ -518,16 +535,16 @@ fn the_scan_looks_at_every_later_batch() {
     segment[HEADER_BYTES + each..HEADER_BYTES + 2 * each].fill(0);
     let (batches, end) = read_all(&header, &segment);
     assert!(batches.is_empty());
-    let tail = classify_tail(&header, &segment, 0, &end);
+    let tail = judge(&header, &segment, 0, &end);
     assert!(matches!(tail, Tail::Damaged(Some(later)) if later.number == 103), "{tail:?}");
     // Batch 100 is intact and batch 101 is missing. Batch 103 proves that batch 101 was flushed,
     // and no other batch does.
     segment[HEADER_BYTES + 70] ^= 1;
     let (batches, end) = read_all(&header, &segment);
     assert_eq!((batches.len(), end.next_number), (1, 101));
-    let tail = classify_tail(&header, &segment, 0, &end);
+    let tail = judge(&header, &segment, 0, &end);
     assert!(matches!(tail, Tail::Damaged(Some(later)) if later.number == 103), "{tail:?}");
-    let tail = classify_tail(&header, &segment[..segment.len() - 8], 0, &end);
+    let tail = judge(&header, &segment[..segment.len() - 8], 0, &end);
     assert!(matches!(tail, Tail::OutOfOrder(later) if later.number == 102), "{tail:?}");
 }
 
@@ -564,7 +581,7 @@ fn read_forged(change: impl FnOnce(&mut Vec<u8>)) -> Result<usize, String> {
             read.map(|records| records.len()).map_err(|error| error.to_string())
         }
         Step::End(end) => {
-            assert_eq!(classify_tail(&header, &segment, 0, &end), Tail::Damaged(None));
+            assert_eq!(judge(&header, &segment, 0, &end), Tail::Damaged(None));
             Err(end.to_string())
         }
     }
@@ -652,10 +669,10 @@ fn the_next_segment_can_prove_damage() {
     let (_, end) = read_all(&header, &segment[..segment.len() - 8]);
     assert_eq!(end.next_number, 102);
     let torn = &segment[..segment.len() - 8];
-    assert_eq!(classify_tail(&header, torn, 0, &end), Tail::End);
+    assert_eq!(judge(&header, torn, 0, &end), Tail::End);
     let next = SegmentHeader { first_gsn: 6000, first_batch: 103, ..header };
     let later = segment_of(&next, 1, 0, 8);
-    let tail = classify_tail(&next, &later[HEADER_BYTES..], HEADER_BYTES as u64, &end);
+    let tail = judge(&next, &later[HEADER_BYTES..], HEADER_BYTES as u64, &end);
     assert!(matches!(tail, Tail::Damaged(Some(later)) if later.number == 103), "{tail:?}");
 }
 
@@ -667,7 +684,7 @@ fn an_intact_batch_out_of_sequence_is_damage() {
     let segment = [&header.encode()[..], &bytes].concat();
     let (_, end) = read_all(&header, &segment);
     assert_eq!(end.cause, EndCause::Sequence { found: 105, expected: 100 });
-    assert_eq!(classify_tail(&header, &segment, 0, &end), Tail::Damaged(None));
+    assert_eq!(judge(&header, &segment, 0, &end), Tail::Damaged(None));
 }
 
 #[test]

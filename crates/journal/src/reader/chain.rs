@@ -5,12 +5,12 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use stillpoint_format::ident::HEADER_BYTES;
-use stillpoint_format::log::{EndCause, SegmentEnd, Tail, classify_tail};
+use stillpoint_format::log::{EndCause, SegmentEnd, Tail};
 use stillpoint_format::{DecodeCause, DecodeError, names};
 use stillpoint_io::Disk;
 
 use super::error::{Proof, ScanError};
-use super::segment::{LogOffset, ReadBuffer, SegmentFile};
+use super::segment::{LogOffset, SegmentFile};
 use super::walk::{WINDOW_BYTES, Walked};
 
 /// A log of one incarnation, with its valid and its kept part.
@@ -124,11 +124,9 @@ impl Chain {
             next_number: ended.end.number,
             cause: cause.clone(),
         };
-        let mut buffer = ReadBuffer::default();
         for (later, segment) in self.segments.iter().enumerate().skip(at) {
             let from = if later == at { end.offset } else { HEADER_BYTES as u64 };
-            segment.file.read(&mut buffer, from, usize::MAX)?;
-            match classify_tail(&segment.file.header, &buffer.bytes, from, &end) {
+            match segment.file.tail(from, &end)? {
                 Tail::End | Tail::OutOfOrder(_) => {}
                 Tail::Damaged(proof) => {
                     let path = segment.file.shown.clone();

@@ -4,14 +4,14 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use stillpoint_format::ident::StoreId;
-use stillpoint_format::log::{SegmentEnd, Tail, classify_tail};
+use stillpoint_format::log::{SegmentEnd, Tail};
 use stillpoint_format::names;
 use stillpoint_io::Disk;
 
 use super::ScanInput;
 use super::error::ScanError;
 use super::loss::Judge;
-use super::segment::{ReadBuffer, SegmentFile};
+use super::segment::SegmentFile;
 use super::walk::WINDOW_BYTES;
 
 /// A segment, described by its file name.
@@ -197,9 +197,7 @@ impl SegmentFile {
         let Some(cause) = cause.filter(|_| !found) else {
             return Ok(found);
         };
-        let mut buffer = ReadBuffer::default();
-        self.read(&mut buffer, end.offset, usize::MAX)?;
         let end = SegmentEnd { offset: end.offset, next_number: end.number, cause };
-        Ok(classify_tail(&self.header, &buffer.bytes, end.offset, &end) != Tail::End)
+        Ok(self.tail(end.offset, &end)? != Tail::End)
     }
 }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use stillpoint_format::DecodeError;
 use stillpoint_format::ident::{HEADER_BYTES, StoreId};
-use stillpoint_format::log::{Batch, BatchReader, EndCause, SegmentEnd, SegmentHeader, Step};
+use stillpoint_format::log::{
+    Batch, BatchReader, EndCause, SegmentEnd, SegmentHeader, Step, Tail, TailSearch,
+};
 use stillpoint_io::{AlignedBuf, Caching, Disk, DiskFile, OpenMode};
 
 use super::error::ScanError;
@@ -274,6 +276,21 @@ impl SegmentFile {
         }
     }
 
+    /// Judges the bytes from a place on, behind the end of the valid batches. A segment may have many of them,
+    /// so they are read in windows.
+    pub(crate) fn tail(&self, from: u64, end: &SegmentEnd) -> Result<Tail, ScanError> {
+        let mut search = TailSearch::new(&self.header, from, end);
+        let mut buffer = ReadBuffer::default();
+        loop {
+            let wanted = NOTED_WINDOW_BYTES.max(search.needed());
+            let is_whole = self.fill(&mut buffer, search.offset(), wanted)?;
+            let is_rest = buffer.offset + buffer.bytes.len() as u64 >= self.bytes;
+            if !search.look(&buffer.bytes, is_rest || !is_whole) {
+                return Ok(search.judge());
+            }
+        }
+    }
+
     /// Bytes to read at the end's offset, if only the buffer has ended there.
     pub(crate) fn more(&self, end: &SegmentEnd, buffer_end: u64) -> Option<usize> {
         let needed = match end.cause {
@@ -407,6 +424,31 @@ mod tests {
             at = window.end;
         }
         assert_eq!(at, end);
+    }
+
+    /// The proof of damage may lie some windows behind the end, and may be longer than a window.
+    #[test]
+    fn a_tail_is_judged_in_windows() {
+        const LONG: usize = 5 * NOTED_WINDOW_BYTES / 2;
+        for bodies in [[1, LONG, 1], [1, 1, LONG]] {
+            let (disk, segment) = segment_of(&bodies);
+            let is_first = |batch: &Batch<'_>| batch.number() == 1;
+            let walked = segment.walk(segment.begin(), NOTED_WINDOW_BYTES, |batch, _| {
+                let goes_on = ControlFlow::Continue(());
+                Ok(if is_first(batch) { goes_on } else { ControlFlow::Break(()) })
+            });
+            let (at, _) = walked.expect("reads");
+            reopened(&disk).write_at(&[0; 64], at.offset).expect("writes");
+            let (offset, next_number) = (at.offset, at.number);
+            let end = SegmentEnd { offset, next_number, cause: EndCause::Zero };
+            let judged = segment.tail(offset, &end).expect("reads");
+            assert!(
+                matches!(judged, Tail::Damaged(Some(later)) if later.number == 3),
+                "{bodies:?}: {judged:?}"
+            );
+            reopened(&disk).set_len(segment.bytes - 8).expect("cuts");
+            assert_eq!(segment.tail(offset, &end).expect("reads"), Tail::End, "{bodies:?}");
+        }
     }
 
     #[test]
