@@ -81,7 +81,7 @@ pub struct KeptWrite<'a> {
     /// The log that holds the record.
     pub log: u8,
     /// The write.
-    pub write: Write<'a>,
+    pub write: &'a Write<'a>,
     /// The bytes of the write, as [`WriteIter::behind`](stillpoint_format::log::WriteIter::behind) takes
     /// them.
     pub encoded: &'a [u8],
@@ -129,33 +129,52 @@ impl Kept {
         (window, batch): (&[u8], &Batch<'_>),
         receiver: &mut R,
     ) -> Result<u64, R::Error> {
-        let malformed = |source| file.malformed(source);
+        let malformed = |source: &DecodeError| file.malformed(source.clone());
         let (log, mut commits) = (self.log, 0);
         for record in batch.records() {
-            let record = record.map_err(malformed)?;
-            let is_kept = record.gsn > self.gsns.0 && record.gsn <= self.gsns.1;
+            // Records and writes stay where they were decoded: a copy takes longer than the rest.
+            let record = record.as_ref().map_err(malformed)?;
+            let gsn = record.gsn;
+            let is_kept = gsn > self.gsns.0 && gsn <= self.gsns.1;
             if !is_kept || record.kind == RecordKind::Call {
                 continue;
             }
-            let split = record.before_images().map_err(malformed)?;
-            let record: Record<'_> = split.map_or(record, |(_, record)| record);
-            let is_loaded = record.epoch < self.start_epoch;
-            let content = Content::of(&record, is_loaded, false).map_err(malformed)?;
-            let gsn = record.gsn;
-            if let Some(record) = content.operation {
-                receiver.operation(&ReplayOperation { gsn, log, record })?;
-            }
-            let Some(mut writes) = content.writes else { continue };
+            let writes = if record.kind == RecordKind::Writes {
+                (record.epoch >= self.start_epoch).then(|| record.writes())
+            } else {
+                self.hand_operation_on(file, record, receiver)?
+            };
+            let Some(mut writes) = writes else { continue };
             commits += 1;
             loop {
                 let (left, _) = writes.undecoded();
                 let Some(write) = writes.next() else { break };
-                let write = write.map_err(malformed)?;
+                let write = write.as_ref().map_err(malformed)?;
                 let encoded = &left[..left.len() - writes.undecoded().0.len()];
                 let at = encoded.as_ptr().addr() - window.as_ptr().addr();
                 receiver.write(&KeptWrite { gsn, log, write, encoded, at })?;
             }
         }
         Ok(commits)
+    }
+
+    /// Hands on what a record has beside its writes. Returns the writes, if they are kept.
+    #[cold]
+    fn hand_operation_on<'w, R: ReceiveWrites>(
+        &self,
+        file: &SegmentFile,
+        record: &Record<'w>,
+        receiver: &mut R,
+    ) -> Result<Option<WriteIter<'w>>, R::Error> {
+        let malformed = |source| file.malformed(source);
+        let split = record.before_images().map_err(malformed)?;
+        let record = split.as_ref().map_or(record, |(_, record)| record);
+        let is_loaded = record.epoch < self.start_epoch;
+        let content = Content::of(record, is_loaded, false).map_err(malformed)?;
+        if let Some(operation) = content.operation {
+            let (gsn, log) = (record.gsn, self.log);
+            receiver.operation(&ReplayOperation { gsn, log, record: operation })?;
+        }
+        Ok(content.writes)
     }
 }

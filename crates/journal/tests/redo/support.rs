@@ -190,7 +190,7 @@ impl ReceiveWrites for Received {
     type Error = ScanError;
 
     fn write(&mut self, kept: &KeptWrite<'_>) -> Result<(), ScanError> {
-        let Write { table, generation, .. } = kept.write;
+        let &Write { table, generation, .. } = kept.write;
         let mut decoded = WriteIter::behind((table, generation), kept.encoded);
         let write = decoded.next().expect("a write").expect("decodes");
         assert!(decoded.next().is_none(), "one write alone");
