@@ -4,14 +4,16 @@
 //! logs: each thread reads windows, notes where a write lies ─▶ partitions by hash, in no order
 //!   ─▶ once a partition is sorted: by hash and gsn ─▶ all writes of a key, in their order
 //! ```
-//! What is noted of a write is small. The load reads the windows again, and keeps them. Who needs a write
-//! before reads it alone. So a start touches little new memory before it serves. Once the store is served,
-//! nobody changes any of this but the order of a partition. Threads of the load sort. Who looks for one key
-//! before searches the whole partition: nobody waits for a thread that sorts. All of them get the same. The
-//! memory goes when the load has settled.
+//! What is noted of a write is small, and sorting takes no more memory. The load reads the windows again, and
+//! keeps them. Who needs a write before reads it alone. So a start touches little new memory before it serves.
+//! Once the store is served, nobody changes any of this but the order of a partition. Threads of the load sort.
+//! Who looks for one key before searches the whole partition: nobody waits for a thread that sorts. All of them
+//! get the same. The memory goes when the load has settled.
 
 mod apart;
 mod making;
+mod notes;
+mod partition;
 
 use std::borrow::Cow;
 use std::fmt::Debug;
@@ -19,13 +21,13 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use stillpoint_format::Label;
-use stillpoint_format::log::{Write, WriteIter, WriteOp};
+use stillpoint_format::log::{Write, WriteOp};
 use stillpoint_io::AlignedBuf;
+use stillpoint_sync::Mutex;
 use stillpoint_sync::atomic::{
-    AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
+    AtomicBool, AtomicU32, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
-use stillpoint_sync::{Mutex, RwLock};
 use stillpoint_txn::TableId;
 
 use super::{UnreadableRecord, WholeValue};
@@ -33,21 +35,16 @@ use apart::ReadPart;
 use making::Making;
 pub use making::PatchWithoutBase;
 pub(crate) use making::Resolved;
+use notes::{AllNotes, TableNumbers, TableOf, ThreadNotes, WriteLocation};
+use partition::{Partition, Scratch, Sorted};
 
 /// Bits of the hash that choose a partition.
 const PARTITIONS_LOG2: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 11 };
 /// Number of partitions.
 pub(crate) const PARTITIONS: usize = 1 << PARTITIONS_LOG2;
-/// Writes of the smallest and the largest piece of memory of a partition.
-const CHUNK_WRITES_MIN: usize = 16;
-const CHUNK_WRITES_MAX: usize = 1024;
-/// Writes that share an entry of a partition's directory, about.
-const BUCKET_WRITES: usize = 4;
 /// Windows that the load reads into one buffer. It lies on huge pages then, and looks at random places in all
 /// windows cost less.
 const WINDOWS_TOGETHER: usize = 32;
-/// Writes of a key whose lines are prefetched.
-const PREFETCHED_WRITES: usize = 32;
 
 fn partition_of(hash: u64) -> usize {
     ((hash >> 1) >> (63 - PARTITIONS_LOG2)) as usize
@@ -140,56 +137,11 @@ impl From<WaitingError> for UnreadableRecord {
     }
 }
 
-/// Where a write lies, and what puts it into order.
-#[derive(Clone, Copy, Debug, Default)]
-struct WriteLocation {
-    hash: u64,
-    gsn: u64,
-    /// Number of the window, and the offset in it.
-    window: u32,
-    at: u32,
-    generation: u32,
-    table: u16,
-}
-
-impl WriteLocation {
-    /// The write that begins these bytes, and its length. `None` if the bytes end before.
-    fn decode<'b>(&self, bytes: &'b [u8]) -> Option<(Write<'b>, usize)> {
-        let mut reader = WriteIter::behind((self.table, self.generation), bytes);
-        let write = reader.next()?.ok()?;
-        Some((write, bytes.len() - reader.undecoded().0.len()))
-    }
-
-    /// The write that begins these bytes, which have all of it.
-    fn decode_whole<'b>(&self, bytes: &'b [u8]) -> Write<'b> {
-        self.decode(bytes).expect("the start has decoded the same bytes").0
-    }
-}
-
-/// Writes of one partition, in pieces of memory. Only the last one grows.
-#[derive(Debug, Default)]
-struct Chunks {
-    full: Vec<Vec<WriteLocation>>,
-    last: Vec<WriteLocation>,
-}
-
-impl Chunks {
-    /// Begins a new piece. Returns its bytes.
-    #[cold]
-    fn grow(&mut self) -> usize {
-        let size = (2 * self.last.capacity()).clamp(CHUNK_WRITES_MIN, CHUNK_WRITES_MAX);
-        let full = std::mem::replace(&mut self.last, Vec::with_capacity(size));
-        if !full.is_empty() {
-            self.full.push(full);
-        }
-        self.last.capacity() * size_of::<WriteLocation>()
-    }
-}
-
 /// Writes of the logs that wait for their keys, noted by one thread in any order.
 #[derive(Debug)]
 pub struct WaitingWrites {
-    partitions: Vec<Chunks>,
+    notes: ThreadNotes,
+    tables: TableNumbers,
     /// The windows with writes, and their numbers, which no other thread has.
     windows: Vec<(u32, Box<dyn WindowSource>)>,
     next_window: Arc<AtomicU32>,
@@ -205,9 +157,10 @@ impl WaitingWrites {
 
     /// For so many threads of a start.
     pub fn for_threads(threads: usize) -> Vec<Self> {
-        let next_window = Arc::new(AtomicU32::new(0));
+        let (next_window, tables) = (Arc::new(AtomicU32::new(0)), Arc::default());
         let of_thread = |_| Self {
-            partitions: (0..PARTITIONS).map(|_| Chunks::default()).collect(),
+            notes: ThreadNotes::new(),
+            tables: TableNumbers::new(Arc::clone(&tables)),
             windows: Vec::new(),
             next_window: next_window.clone(),
             window: None,
@@ -217,7 +170,8 @@ impl WaitingWrites {
     }
 
     /// Notes a write to a key with this [hash](crate::Store::hash), which begins at an offset of the
-    /// present window, in the form that [`WriteIter::behind`] takes. Its bytes were decoded before.
+    /// present window, in the form that
+    /// [`WriteIter::behind`](stillpoint_format::log::WriteIter::behind) takes. Its bytes were decoded before.
     #[inline]
     pub fn push(&mut self, hash: u64, gsn: u64, (table, generation): (TableId, u32), at: usize) {
         let window = match self.window {
@@ -225,12 +179,9 @@ impl WaitingWrites {
             // Relaxed: only the number counts.
             None => *self.window.insert(self.next_window.fetch_add(1, Relaxed)),
         };
-        let chunks = &mut self.partitions[partition_of(hash)];
-        if chunks.last.len() == chunks.last.capacity() {
-            self.bytes += chunks.grow();
-        }
-        let (at, table) = (at as u32, table.0);
-        chunks.last.push(WriteLocation { hash, gsn, window, at, generation, table });
+        let table = self.tables.of((table, generation));
+        let at = at as u32;
+        self.bytes += self.notes.push(&WriteLocation { hash, gsn, window, at, table });
     }
 
     /// Ends the present window of a log. Asks for its source if it has a write.
@@ -289,116 +240,6 @@ impl WindowSource for InMemory {
     }
 }
 
-/// A partition's writes, by hash. Those of one hash are in the order of their gsns.
-#[derive(Debug)]
-struct Order {
-    places: Vec<WriteLocation>,
-    /// For each of a power of two ranges of hashes, the first place; and the number of places.
-    starts: Vec<u32>,
-    /// A bit for each place, which says that the key has a cell.
-    entered: Box<[AtomicU64]>,
-}
-
-impl Order {
-    fn of(chunks: &[Vec<WriteLocation>]) -> Self {
-        let len: usize = chunks.iter().map(Vec::len).sum();
-        let log2 = (len / BUCKET_WRITES).max(1).next_power_of_two().ilog2();
-        let entered = (0..len.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        let mut order = Self { places: Vec::new(), starts: vec![0; (1 << log2) + 1], entered };
-        for place in chunks.iter().flatten() {
-            let bucket = order.bucket(place.hash);
-            order.starts[bucket + 1] += 1;
-        }
-        for bucket in 1..order.starts.len() {
-            order.starts[bucket] += order.starts[bucket - 1];
-        }
-        let mut next = order.starts.clone();
-        let mut sorted = vec![WriteLocation::default(); len];
-        for place in chunks.iter().flatten() {
-            let slot = &mut next[order.bucket(place.hash)];
-            sorted[*slot as usize] = *place;
-            *slot += 1;
-        }
-        for bucket in order.starts.windows(2) {
-            // Stable, and fast for what is in order already: writes of one thread are, by gsn.
-            sorted[bucket[0] as usize..bucket[1] as usize]
-                .sort_by_key(|place| (place.hash, place.gsn));
-        }
-        order.places = sorted;
-        order
-    }
-
-    fn bucket(&self, hash: u64) -> usize {
-        let log2 = (self.starts.len() - 1).ilog2();
-        (((hash << PARTITIONS_LOG2) >> 1) >> (63 - log2)) as usize
-    }
-
-    fn bytes(&self) -> usize {
-        self.places.capacity() * size_of::<WriteLocation>()
-            + self.starts.capacity() * size_of::<u32>()
-            + self.entered.len() * size_of::<u64>()
-    }
-
-    fn range_of(&self, hash: u64) -> Range<usize> {
-        let bucket = self.bucket(hash);
-        let (from, to) = (self.starts[bucket] as usize, self.starts[bucket + 1] as usize);
-        let of_bucket = &self.places[from..to];
-        let first = of_bucket.partition_point(|place| place.hash < hash);
-        let count = of_bucket[first..].partition_point(|place| place.hash == hash);
-        from + first..from + first + count
-    }
-
-    fn of_hash(&self, hash: u64) -> &[WriteLocation] {
-        &self.places[self.range_of(hash)]
-    }
-
-    fn note_entered(&self, hash: u64) {
-        for at in self.range_of(hash) {
-            // Relaxed: only the pass at the end asks, which comes after the threads of the load.
-            self.entered[at / 64].fetch_or(1 << (at % 64), Relaxed);
-        }
-    }
-
-    fn is_entered(&self, at: usize) -> bool {
-        // Relaxed: as in `note_entered`.
-        self.entered[at / 64].load(Relaxed) & 1 << (at % 64) != 0
-    }
-}
-
-#[derive(Debug, Default)]
-struct Partition {
-    is_empty: bool,
-    /// The writes until somebody has sorted them, and nothing then.
-    unsorted: RwLock<Vec<Vec<WriteLocation>>>,
-    order: OnceLock<Order>,
-}
-
-impl Partition {
-    fn new(unsorted: Vec<Vec<WriteLocation>>) -> Self {
-        let (is_empty, order) = (unsorted.is_empty(), OnceLock::new());
-        Self { is_empty, unsorted: RwLock::new(unsorted), order }
-    }
-
-    /// The writes of a hash, in the order of their gsns. Sorts no others.
-    fn of_hash(&self, hash: u64) -> Cow<'_, [WriteLocation]> {
-        if self.is_empty {
-            return Cow::Borrowed(&[]);
-        }
-        let unsorted = match self.order.get() {
-            Some(order) => return Cow::Borrowed(order.of_hash(hash)),
-            None => self.unsorted.read(),
-        };
-        // Who sorts them leaves the order before the writes go.
-        if let Some(order) = self.order.get() {
-            return Cow::Borrowed(order.of_hash(hash));
-        }
-        let is_one = |place: &&WriteLocation| place.hash == hash;
-        let mut found: Vec<_> = unsorted.iter().flatten().filter(is_one).copied().collect();
-        found.sort_by_key(|place| place.gsn);
-        Cow::Owned(found)
-    }
-}
-
 /// A key whose writes wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitingKey<'a> {
@@ -411,7 +252,7 @@ pub(crate) struct WaitingKey<'a> {
 #[derive(Debug)]
 pub(crate) struct KeyWrites<'a> {
     pending: &'a Pending,
-    of_hash: Cow<'a, [WriteLocation]>,
+    of_hash: Vec<WriteLocation>,
     /// The bytes of those writes that were [read apart](Self::read_apart).
     apart: Vec<Option<Box<[u8]>>>,
     table: (TableId, u32),
@@ -436,14 +277,15 @@ impl KeyWrites<'_> {
         let mut apart = vec![None; self.of_hash.len()];
         for at in missing {
             let place = self.of_hash[at];
-            let len_of = |bytes: &[u8]| place.decode(bytes).map(|(_, len)| len);
+            let table = pending.table_of(&place);
+            let len_of = |bytes: &[u8]| WriteLocation::decode(table, bytes).map(|(_, len)| len);
             let source = &pending.window(&place).source;
             let read = |wanted, into: &mut AlignedBuf| source.read_part(wanted, into);
             match part.write((place.window, place.at as usize), len_of, read) {
                 Ok(write) => apart[at] = Some(write),
                 // The log may hold other records by now. The key has a cell, if it has writes at all.
                 Err(_) if pending.are_all_entered() => {
-                    self.of_hash = Cow::Borrowed(&[]);
+                    self.of_hash.clear();
                     return Ok(());
                 }
                 Err(unreadable) => return Err(unreadable),
@@ -458,7 +300,8 @@ impl KeyWrites<'_> {
     fn iter(&self) -> impl Iterator<Item = Result<(u64, WriteOp<'_>), UnreadableRecord>> {
         self.of_hash.iter().enumerate().filter_map(|(at, place)| {
             let apart = self.apart.get(at).and_then(Option::as_deref);
-            let write = apart.map(|bytes| Ok(place.decode_whole(bytes)));
+            let decode = |bytes| WriteLocation::decode_whole(self.pending.table_of(place), bytes);
+            let write = apart.map(|bytes| Ok(decode(bytes)));
             match write.unwrap_or_else(|| self.pending.write_at(place)) {
                 Ok(write) => {
                     let of = (TableId(write.table), write.generation);
@@ -555,6 +398,9 @@ impl KeyWrites<'_> {
 pub(crate) struct Pending {
     /// Empty if no write waits.
     partitions: Box<[Partition]>,
+    notes: AllNotes,
+    /// The tables, by the numbers that notes have of them.
+    tables: Box<[TableOf]>,
     /// The parts of the logs that have the writes, by their numbers.
     windows: Box<[Option<KeptWindow>]>,
     bytes: AtomicUsize,
@@ -562,6 +408,8 @@ pub(crate) struct Pending {
     all_entered: AtomicBool,
     /// Buffers of those who read for one key.
     buffers: Mutex<Vec<AlignedBuf>>,
+    /// Memory of those who sort.
+    scratches: Mutex<Vec<Scratch>>,
 }
 
 impl Pending {
@@ -571,26 +419,28 @@ impl Pending {
         if bytes == 0 {
             return Self::default();
         }
-        let mut partitions: Vec<Vec<Vec<WriteLocation>>> = vec![Vec::new(); PARTITIONS];
+        let tables = from.first().map(|of| of.tables.all().into()).unwrap_or_default();
         let numbers = from.iter().flat_map(|of| &of.windows).map(|(number, _)| *number);
         let count = numbers.max().map_or(0, |last| last as usize + 1);
         let mut windows: Vec<Option<KeptWindow>> = (0..count).map(|_| None).collect();
+        let mut noted = Vec::new();
         for writes in from {
             debug_assert!(writes.window.is_none(), "the last window has ended");
-            for (partition, Chunks { full, last }) in partitions.iter_mut().zip(writes.partitions) {
-                partition.extend(full);
-                partition.extend(Some(last).filter(|last| !last.is_empty()));
-            }
+            noted.push(writes.notes);
             for (number, source) in writes.windows {
                 windows[number as usize] = Some(KeptWindow { source, held: OnceLock::new() });
             }
         }
+        let (notes, chunks) = AllNotes::gather(noted);
         Self {
-            partitions: partitions.into_iter().map(Partition::new).collect(),
+            partitions: chunks.into_iter().map(Partition::new).collect(),
+            notes,
+            tables,
             windows: windows.into(),
             bytes: AtomicUsize::new(bytes),
             all_entered: AtomicBool::new(false),
             buffers: Mutex::default(),
+            scratches: Mutex::default(),
         }
     }
 
@@ -617,28 +467,18 @@ impl Pending {
         self.bytes.load(Relaxed)
     }
 
-    /// A partition with its order, which is made now if nobody has made it.
-    fn sorted(&self, number: usize) -> Option<&Order> {
-        let partition = self.partitions.get(number).filter(|of| !of.is_empty)?;
-        if let Some(order) = partition.order.get() {
-            return Some(order);
+    /// A partition that is sorted, if need be now.
+    fn sorted(&self, number: usize) -> Option<Sorted<'_>> {
+        let partition = self.partitions.get(number).filter(|of| !of.is_empty())?;
+        if let Some(sorted) = partition.sorted(&self.notes, number) {
+            return Some(sorted);
         }
-        let mut made = 0;
-        let unsorted = partition.unsorted.read();
-        let order = partition.order.get_or_init(|| {
-            let order = Order::of(&unsorted);
-            made = order.bytes();
-            order
-        });
-        drop(unsorted);
-        if made > 0 {
-            let gone = std::mem::take(&mut *partition.unsorted.write());
-            let freed = gone.iter().map(|chunk| chunk.capacity() * size_of::<WriteLocation>());
-            // Relaxed: a count.
-            self.bytes.fetch_add(made, Relaxed);
-            self.bytes.fetch_sub(freed.sum(), Relaxed);
-        }
-        Some(order)
+        let mut scratch = self.scratches.lock().pop().unwrap_or_default();
+        let made = partition.sort(&self.notes, number, &mut scratch);
+        self.scratches.lock().push(scratch);
+        // Relaxed: a count.
+        self.bytes.fetch_add(made, Relaxed);
+        partition.sorted(&self.notes, number)
     }
 
     /// Makes the orders of a share of the partitions.
@@ -652,16 +492,26 @@ impl Pending {
         self.windows[place.window as usize].as_ref().expect("it was noted with its writes")
     }
 
+    fn table_of(&self, place: &WriteLocation) -> TableOf {
+        self.tables[usize::from(place.table)]
+    }
+
     fn write_at(&self, place: &WriteLocation) -> Result<Write<'_>, UnreadableRecord> {
-        Ok(place.decode_whole(&self.window(place).bytes()?[place.at as usize..]))
+        let bytes = &self.window(place).bytes()?[place.at as usize..];
+        Ok(WriteLocation::decode_whole(self.table_of(place), bytes))
+    }
+
+    /// The writes of a hash, in the order of their gsns.
+    fn of_hash(&self, hash: u64) -> Vec<WriteLocation> {
+        let number = partition_of(hash);
+        // Once all are entered, their windows need not be readable.
+        let partition = self.partitions.get(number).filter(|_| !self.are_all_entered());
+        partition.map(|of| of.of_hash(&self.notes, number, hash)).unwrap_or_default()
     }
 
     /// Whether to look for the writes of keys with such a hash reads from a disk.
     pub(crate) fn reads_for(&self, hash: u64) -> bool {
-        let is_held = |place: &WriteLocation| self.window(place).held().is_some();
-        let partition = self.partitions.get(partition_of(hash));
-        let partition = partition.filter(|_| !self.are_all_entered());
-        partition.is_some_and(|of| !of.of_hash(hash).iter().all(is_held))
+        self.of_hash(hash).iter().any(|place| self.window(place).held().is_none())
     }
 
     /// Reads a share of the windows, in the order of their numbers, until all are read or `is_over`.
@@ -689,15 +539,16 @@ impl Pending {
 
     /// Whether writes of a key with this hash may wait. Searches no writes that are not sorted.
     pub(crate) fn may_have(&self, hash: u64) -> bool {
-        self.partitions.get(partition_of(hash)).is_some_and(|of| {
-            let has = |order: &Order| !order.of_hash(hash).is_empty();
-            !of.is_empty && of.order.get().is_none_or(has)
+        let number = partition_of(hash);
+        self.partitions.get(number).is_some_and(|of| {
+            !of.is_empty() && of.sorted(&self.notes, number).is_none_or(|sorted| sorted.has(hash))
         })
     }
 
     /// Whether the writes of keys with such a hash are sorted already.
     pub(crate) fn is_sorted(&self, hash: u64) -> bool {
-        self.partitions.get(partition_of(hash)).is_some_and(|of| of.order.get().is_some())
+        let number = partition_of(hash);
+        self.partitions.get(number).is_some_and(|of| of.sorted(&self.notes, number).is_some())
     }
 
     /// The writes of a key that may have no cell. None, once [every key](Self::note_all_entered) has one.
@@ -706,10 +557,7 @@ impl Pending {
         table: (TableId, u32),
         (hash, key): (u64, &'a [u8]),
     ) -> KeyWrites<'a> {
-        let partition = self.partitions.get(partition_of(hash));
-        let partition = partition.filter(|_| !self.are_all_entered());
-        let of_hash = partition.map_or(Cow::Borrowed(&[][..]), |of| of.of_hash(hash));
-        KeyWrites { pending: self, of_hash, apart: Vec::new(), table, key }
+        KeyWrites { pending: self, of_hash: self.of_hash(hash), apart: Vec::new(), table, key }
     }
 
     /// Whether the writes of a key need no record of a checkpoint, as far as this is known without a
@@ -723,26 +571,22 @@ impl Pending {
     /// Prefetches what leads to the writes of a hash. Then [`prefetch_places`](Self::prefetch_places) and
     /// [`prefetch_writes`](Self::prefetch_writes) prefetch the rest.
     pub(crate) fn prefetch(&self, hash: u64) {
-        if let Some(order) = self.sorted(partition_of(hash)) {
-            stillpoint_mem::prefetch(&order.starts[order.bucket(hash)]);
+        if let Some(sorted) = self.sorted(partition_of(hash)) {
+            sorted.prefetch(hash);
         }
     }
 
     pub(crate) fn prefetch_places(&self, hash: u64) {
-        let Some(order) = self.sorted(partition_of(hash)) else { return };
-        let bucket = order.bucket(hash);
-        let places = order.starts[bucket] as usize..order.starts[bucket + 1] as usize;
-        // Two of them lie in a line.
-        for place in order.places[places].iter().step_by(2).take(PREFETCHED_WRITES / 2) {
-            stillpoint_mem::prefetch(place);
+        if let Some(sorted) = self.sorted(partition_of(hash)) {
+            sorted.prefetch_notes(hash);
         }
     }
 
     pub(crate) fn prefetch_writes(&self, hash: u64) {
-        let Some(order) = self.sorted(partition_of(hash)) else { return };
-        for place in order.of_hash(hash).iter().take(PREFETCHED_WRITES) {
+        let Some(sorted) = self.sorted(partition_of(hash)) else { return };
+        for place in sorted.first_of_hash(hash) {
             // Who applies the write tells an error.
-            let Ok(bytes) = self.window(place).bytes() else { return };
+            let Ok(bytes) = self.window(&place).bytes() else { return };
             let bytes = &bytes[place.at as usize..];
             // The key and its change are at most in two lines, as a rule.
             stillpoint_mem::prefetch(&bytes[0]);
@@ -754,8 +598,8 @@ impl Pending {
 
     /// Notes that the only key with such a hash has a cell.
     pub(crate) fn note_entered(&self, hash: u64) {
-        if let Some(order) = self.sorted(partition_of(hash)) {
-            order.note_entered(hash);
+        if let Some(sorted) = self.sorted(partition_of(hash)) {
+            sorted.note_entered(hash);
         }
     }
 
@@ -769,14 +613,14 @@ impl Pending {
         number: usize,
         counts: impl Fn((TableId, u32)) -> bool,
     ) -> Result<Vec<WaitingKey<'_>>, UnreadableRecord> {
-        let Some(order) = self.sorted(number) else { return Ok(Vec::new()) };
+        let Some(sorted) = self.sorted(number) else { return Ok(Vec::new()) };
         let mut keys: Vec<WaitingKey<'_>> = Vec::new();
-        for (at, place) in order.places.iter().enumerate() {
-            let table = (TableId(place.table), place.generation);
-            if order.is_entered(at) || !counts(table) {
+        for place in sorted.left() {
+            let table = self.table_of(&place);
+            if !counts(table) {
                 continue;
             }
-            let of = WaitingKey { hash: place.hash, table, key: self.write_at(place)?.key };
+            let of = WaitingKey { hash: place.hash, table, key: self.write_at(&place)?.key };
             let mut same_hash = keys.iter().rev().take_while(|earlier| earlier.hash == of.hash);
             if same_hash.all(|one| (one.table, one.key) != (of.table, of.key)) {
                 keys.push(of);

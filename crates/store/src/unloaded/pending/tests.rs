@@ -1,4 +1,4 @@
-use stillpoint_format::log::{PatchRange, Splice, WritesEncoder};
+use stillpoint_format::log::{PatchRange, Splice, WriteIter, WritesEncoder};
 
 use super::*;
 
@@ -318,4 +318,35 @@ fn who_needs_a_key_reads_its_writes_alone() {
     assert_eq!(found, expected);
     let read = read.load(Relaxed);
     assert!(read < bytes / 4, "{read} of {bytes} bytes");
+}
+
+/// A partition has chunks of two threads, the last ones of which are not full.
+#[test]
+fn a_partition_of_many_chunks_has_the_same_writes_once_it_is_sorted() {
+    let hash = |key: u64| key << 20;
+    let table = |key: u64| (TableId(key as u16 % 3), 7);
+    let (mut threads, mut expected) = (WaitingWrites::for_threads(2), Vec::new());
+    for (gsn, key) in (1..1_000).map(|gsn| (gsn, gsn * 7 % 90)) {
+        assert_eq!(partition_of(hash(key)), 0);
+        threads[usize::from(gsn % 3 == 0)].push(hash(key), gsn, table(key), gsn as usize);
+        expected.push((key, gsn));
+    }
+    let read = |into: &mut WaitingWrites| into.end_window(|| Box::new(InMemory(vec![0; 1_000])));
+    threads.iter_mut().for_each(read);
+    expected.sort_unstable();
+    let pending = Pending::new(threads);
+    for is_sorted in [false, true] {
+        assert_eq!(pending.is_sorted(0), is_sorted);
+        let mut found = Vec::new();
+        for key in 0..91 {
+            for place in pending.of_hash(hash(key)) {
+                let of = (hash(key), table(key), place.gsn as u32);
+                assert_eq!((place.hash, pending.table_of(&place), place.at), of);
+                assert_eq!(place.window, u32::from(place.gsn % 3 == 0));
+                found.push((key, place.gsn));
+            }
+        }
+        assert_eq!(found, expected, "sorted: {is_sorted}");
+        pending.sort((0, 1));
+    }
 }
