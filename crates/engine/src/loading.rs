@@ -201,7 +201,7 @@ impl BackgroundLoad {
             self.finish(shared);
         };
         let Some(remaining) = self.remaining.lock().clone() else { return };
-        let clock = &*shared.config.environment.clock;
+        let clock = &shared.config.environment.clock;
         let mut pause = RETRY_AFTER;
         let loaded = loop {
             match remaining.load(&shared.store, clock, &self.progress, &emptied) {

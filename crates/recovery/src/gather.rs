@@ -74,15 +74,24 @@ pub(crate) fn gather(
     Ok(Some(gatherers.into_iter().map(|of| of.waiting).collect()))
 }
 
-/// Touches the indexes' memory, and sorts the writes that wait, before clients need many of them.
+/// Touches the indexes' memory, so that the first clients meet few fresh pages. The threads leave the CPU time
+/// to others.
+pub(crate) fn populate_indexes(store: &Arc<Store>, threads: usize) -> Result<(), RecoveryError> {
+    let store = Arc::clone(store);
+    let populating = spawn("load", move || {
+        go_behind();
+        let jobs = (0..threads).map(|at| {
+            let store = &store;
+            move || store.populate_indexes((at, threads))
+        });
+        in_parallel("load", jobs.collect()).map(|_| ())
+    })?;
+    Ok(populating.join()??)
+}
+
+/// Sorts the writes that wait.
 pub(crate) fn sort_waiting(store: &Store, threads: usize) -> Result<(), RecoveryError> {
-    let jobs = (0..threads).map(|at| {
-        move || {
-            // All threads together, so that the first clients meet few fresh pages.
-            store.populate_indexes((at, threads));
-            store.sort_waiting((at, threads));
-        }
-    });
+    let jobs = (0..threads).map(|at| move || store.sort_waiting((at, threads)));
     in_parallel("load", jobs.collect())?;
     Ok(())
 }

@@ -11,19 +11,26 @@ use std::time::Duration;
 
 use stillpoint_checkpoint::{Found, LoadSummary, LoadedRecord, OpenChain, SoughtKey, Visit};
 use stillpoint_format::manifest::{CheckpointEntry, Manifest, TableGeneration};
-use stillpoint_io::{Clock, Disk, go_behind, spawn};
+use stillpoint_io::{Clock, Disk, ask_for_short_slices, go_behind, spawn};
 use stillpoint_store::{
     BesideRecord, ColdRecords, FoundRecord, Store, TableId, TakeBeside, UnreadableRecord,
 };
 use stillpoint_sync::{mutant, planted};
 
 use crate::error::RecoveryError;
-use crate::gather::{enter_replayed, enter_waiting, gather, read_waiting, sort_waiting};
+use crate::gather::{
+    enter_replayed, enter_waiting, gather, populate_indexes, read_waiting, sort_waiting,
+};
 use crate::gathered::RECORD_BYTES;
 use crate::load::Loading;
 use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::run::{LOOK_EVERY, RecoverySummary, load_options, loaders, reserve};
+
+/// Longest time for which the load waits while clients ask for keys. They have waited for the start.
+const FIRST_CLIENTS: Duration = Duration::from_secs(1);
+/// If nobody has asked for a key within this time, the load begins.
+const ASKED_WITHIN: Duration = Duration::from_millis(50);
 
 /// A store is loaded before it is served, although the settings allow more: the reason.
 pub type NotServed = &'static str;
@@ -137,6 +144,21 @@ pub fn run_served(
     Ok(Ok((summary, Remaining { chain: open, manifest, filled, threads, record_bytes })))
 }
 
+/// Waits as long as clients ask for keys. `asked` counts these keys, and `is_over` ends the wait early.
+fn wait_for_first_clients(
+    clock: &dyn Clock,
+    asked: impl Fn() -> u64,
+    is_over: impl Fn() -> bool,
+) {
+    for _ in 0..FIRST_CLIENTS.as_millis() / ASKED_WITHIN.as_millis() {
+        let before = asked();
+        clock.sleep(ASKED_WITHIN);
+        if is_over() || asked() == before {
+            return;
+        }
+    }
+}
+
 /// Whether a table was emptied since it had this generation.
 fn is_emptied(store: &Store, of: TableGeneration) -> bool {
     store.generation(TableId(of.table)).is_some_and(|now| now != of.generation)
@@ -207,7 +229,8 @@ impl Remaining {
         Ok(())
     }
 
-    /// Loads everything while the store is served, on threads that leave the CPU time to others.
+    /// Loads everything while the store is served, on threads that leave the CPU time to others. As long as
+    /// clients ask for keys, up to a second, the load only prepares for them.
     /// `progress` counts the bytes and cancels the load. Ends the load as soon as all tables with records
     /// are emptied, and calls `emptied`. Then waits for the reads that were begun.
     ///
@@ -216,7 +239,7 @@ impl Remaining {
     pub fn load(
         &self,
         store: &Arc<Store>,
-        clock: &dyn Clock,
+        clock: &Arc<dyn Clock>,
         progress: &Arc<stillpoint_checkpoint::Progress>,
         emptied: &dyn Fn(),
     ) -> Result<RecoverySummary, RecoveryError> {
@@ -229,11 +252,18 @@ impl Remaining {
             })
             .collect();
         let (chain, watched) = (self.chain.clone(), progress.clone());
-        let (sorted, threads) = (Arc::clone(store), self.threads);
+        let (prepared, threads, clock_of_load) =
+            (Arc::clone(store), self.threads, Arc::clone(clock));
         let loading = spawn("load", move || -> Result<LoadSummary, RecoveryError> {
+            populate_indexes(&prepared, threads)?;
+            let asked = || chain.counts().keys;
+            wait_for_first_clients(&*clock_of_load, asked, || watched.is_cancelled());
+            // Until this is done, each look for a key costs more, and brings fewer records into the store.
+            // So these threads have the priority of clients.
+            ask_for_short_slices();
+            sort_waiting(&prepared, threads)?;
+            read_waiting(&prepared, threads, &watched)?;
             go_behind();
-            sort_waiting(&sorted, threads)?;
-            read_waiting(&sorted, threads, &watched)?;
             Ok(chain.load(visitors, &watched)?)
         })?;
         let mut has_ended = false;
@@ -265,5 +295,32 @@ impl Remaining {
             load_time: Duration::from_nanos(clock.monotonic_ns() - start_ns),
             ..RecoverySummary::default()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use stillpoint_io::ManualClock;
+
+    use super::*;
+
+    #[test]
+    fn the_load_waits_for_the_first_clients_as_long_as_they_ask() {
+        let waited = |asks_until: u64, is_over: bool| {
+            let (clock, keys) = (ManualClock::self_advancing(0), Cell::new(0));
+            let asked = || {
+                let has_asked = clock.monotonic_ns() <= asks_until;
+                keys.set(keys.get() + u64::from(has_asked));
+                keys.get()
+            };
+            wait_for_first_clients(&clock, asked, || is_over);
+            Duration::from_nanos(clock.monotonic_ns())
+        };
+        assert_eq!(waited(u64::MAX, false), FIRST_CLIENTS);
+        assert_eq!(waited(u64::MAX, true), ASKED_WITHIN);
+        let some = 3 * ASKED_WITHIN;
+        assert_eq!(waited(some.as_nanos() as u64, false), some + ASKED_WITHIN);
     }
 }
