@@ -145,11 +145,7 @@ pub fn run_served(
 }
 
 /// Waits as long as clients ask for keys. `asked` counts these keys, and `is_over` ends the wait early.
-fn wait_for_first_clients(
-    clock: &dyn Clock,
-    asked: impl Fn() -> u64,
-    is_over: impl Fn() -> bool,
-) {
+fn wait_for_first_clients(clock: &dyn Clock, asked: impl Fn() -> u64, is_over: impl Fn() -> bool) {
     for _ in 0..FIRST_CLIENTS.as_millis() / ASKED_WITHIN.as_millis() {
         let before = asked();
         clock.sleep(ASKED_WITHIN);

@@ -276,9 +276,8 @@ impl<'a> PartitionNotes<'a> {
     /// As [`unsorted`](Self::unsorted), those of one hash.
     pub(super) fn unsorted_of_hash(self, hash: u64) -> impl Iterator<Item = WriteLocation> {
         // Relaxed: see `store`.
-        let is_one = move |words: &&[AtomicU64]| {
-            hash_of(self.partition, words[0].load(Relaxed)) == hash
-        };
+        let is_one =
+            move |words: &&[AtomicU64]| hash_of(self.partition, words[0].load(Relaxed)) == hash;
         self.words_unsorted().filter(is_one).map(move |words| self.load(words))
     }
 

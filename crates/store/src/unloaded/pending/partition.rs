@@ -38,7 +38,10 @@ fn bucket_of(hash: u64, starts: &[u32]) -> usize {
 }
 
 /// The first number of a range of which this does not hold, as `partition_point` of a slice.
-fn partition_point(Range { mut start, mut end }: Range<usize>, holds: impl Fn(usize) -> bool) -> usize {
+fn partition_point(
+    Range { mut start, mut end }: Range<usize>,
+    holds: impl Fn(usize) -> bool,
+) -> usize {
     while start < end {
         let middle = start + (end - start) / 2;
         if holds(middle) {
