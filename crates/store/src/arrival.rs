@@ -163,6 +163,10 @@ impl Participant {
     ) -> bool {
         let store = Arc::clone(&self.store);
         let Some(unentered) = store.unloaded().unentered() else { return false };
+        if !unentered.pending.knows_any() {
+            // None of them could enter.
+            return false;
+        }
         let mut all = true;
         for records in records.chunks(BESIDE_TOGETHER) {
             self.enter();

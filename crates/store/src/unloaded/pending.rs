@@ -406,6 +406,8 @@ pub(crate) struct Pending {
     bytes: AtomicUsize,
     /// Whether every key with a write has a cell.
     all_entered: AtomicBool,
+    /// Whether a partition is sorted.
+    is_any_sorted: AtomicBool,
     /// Buffers of those who read for one key.
     buffers: Mutex<Vec<AlignedBuf>>,
     /// Memory of those who sort.
@@ -439,6 +441,7 @@ impl Pending {
             windows: windows.into(),
             bytes: AtomicUsize::new(bytes),
             all_entered: AtomicBool::new(false),
+            is_any_sorted: AtomicBool::new(false),
             buffers: Mutex::default(),
             scratches: Mutex::default(),
         }
@@ -476,8 +479,9 @@ impl Pending {
         let mut scratch = self.scratches.lock().pop().unwrap_or_default();
         let made = partition.sort(&self.notes, number, &mut scratch);
         self.scratches.lock().push(scratch);
-        // Relaxed: a count.
+        // Relaxed: a count, and a hint.
         self.bytes.fetch_add(made, Relaxed);
+        self.is_any_sorted.store(true, Relaxed);
         partition.sorted(&self.notes, number)
     }
 
@@ -543,6 +547,12 @@ impl Pending {
         self.partitions.get(number).is_some_and(|of| {
             !of.is_empty() && of.sorted(&self.notes, number).is_none_or(|sorted| sorted.has(hash))
         })
+    }
+
+    /// Whether it may be known of a key, without a search of writes that are not sorted, that none waits for it.
+    pub(crate) fn knows_any(&self) -> bool {
+        // Relaxed: a hint.
+        self.is_empty() || self.is_any_sorted.load(Relaxed)
     }
 
     /// Whether the writes of keys with such a hash are sorted already.

@@ -336,7 +336,7 @@ fn a_partition_of_many_chunks_has_the_same_writes_once_it_is_sorted() {
     expected.sort_unstable();
     let pending = Pending::new(threads);
     for is_sorted in [false, true] {
-        assert_eq!(pending.is_sorted(0), is_sorted);
+        assert_eq!((pending.is_sorted(0), pending.knows_any()), (is_sorted, is_sorted));
         let mut found = Vec::new();
         for key in 0..91 {
             for place in pending.of_hash(hash(key)) {
