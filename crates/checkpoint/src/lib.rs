@@ -45,4 +45,6 @@ pub use registry::{Capabilities, Row, Scheme};
 pub use stillpoint_io::Pace;
 pub use undone::{UndoneRecord, write_undone};
 pub use view::{ViewBatch, ViewNext, ViewRecord, ViewSink};
-pub use writer::{PartSink, SinkStats, WriterConfig, Written, remove_checkpoint};
+pub use writer::{
+    PartSink, SinkStats, WriterConfig, Written, remove_checkpoint, remove_checkpoint_soon,
+};

@@ -446,6 +446,19 @@ pub fn remove_checkpoint(
     disk.sync_dir(Path::new(CHECKPOINT_DIR)).map_err(CheckpointError::Directory)
 }
 
+/// As [`remove_checkpoint`], for who waits for the names alone. The space may become free later.
+///
+/// # Errors
+/// As [`remove_checkpoint`].
+pub fn remove_checkpoint_soon(
+    disk: &dyn Disk,
+    serial: u64,
+    kind: CheckpointKind,
+) -> Result<(), CheckpointError> {
+    disk.remove_soon(Path::new(&checkpoint_dir(serial, kind)))?;
+    disk.sync_dir(Path::new(CHECKPOINT_DIR)).map_err(CheckpointError::Directory)
+}
+
 /// Runs a writer thread, which writes one part, begun when the first block comes. After a failure
 /// or a panic the queue drops all records, so that no thread waits for room.
 fn write_part(queue: &Queue, target: PartTarget) -> Option<Part> {

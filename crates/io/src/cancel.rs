@@ -104,6 +104,10 @@ impl Disk for CancellableDisk {
         self.check("remove", path)?;
         self.disk.remove(path)
     }
+    fn remove_soon(&self, path: &Path) -> DiskResult<()> {
+        self.check("remove", path)?;
+        self.disk.remove_soon(path)
+    }
     fn sync_dir(&self, path: &Path) -> DiskResult<()> {
         self.check("flush directory", path)?;
         self.disk.sync_dir(path)

@@ -117,12 +117,19 @@ pub trait Disk: Send + Sync + fmt::Debug {
     /// # Errors
     /// An error of the disk, also for a missing file.
     fn rename(&self, from: &Path, to: &Path) -> DiskResult<()>;
-    /// Removes a file, or a directory with everything in it. A missing file is no error. The space of large
-    /// files may become free somewhat later.
+    /// Removes a file, or a directory with everything in it. A missing file is no error.
     ///
     /// # Errors
     /// An error of the disk.
     fn remove(&self, path: &Path) -> DiskResult<()>;
+    /// As [`remove`](Self::remove), for who waits for the names alone. The space of large files may become
+    /// free later.
+    ///
+    /// # Errors
+    /// An error of the disk.
+    fn remove_soon(&self, path: &Path) -> DiskResult<()> {
+        self.remove(path)
+    }
     /// Makes created, renamed and removed names in this directory durable. After a failure every
     /// later call on this directory fails too, since a failed flush is never retried.
     ///

@@ -183,6 +183,9 @@ impl Disk for OwnedDisk {
     fn remove(&self, path: &Path) -> DiskResult<()> {
         self.rename_with("remove", path, || self.inner.remove(path))
     }
+    fn remove_soon(&self, path: &Path) -> DiskResult<()> {
+        self.rename_with("remove", path, || self.inner.remove_soon(path))
+    }
     fn sync_dir(&self, path: &Path) -> DiskResult<()> {
         let described = self.inner.describe(path);
         self.ownership.change("flush directory", &described, || self.inner.sync_dir(path))

@@ -39,7 +39,7 @@ pub struct RealDisk {
     /// One entry for each file opened and directory flushed, by path below the root. Held while
     /// names change, so that a mark stays with its file.
     flushes: Mutex<BTreeMap<PathBuf, Arc<FlushState>>>,
-    /// Large files that were removed, and whose blocks are still to be freed.
+    /// Large files without a name for whose blocks nobody waits.
     freeing: removal::Freeing,
 }
 
@@ -145,7 +145,8 @@ impl RealDisk {
     }
 
     /// Removes a file, or a directory with all that it has.
-    fn remove_all(&self, relative: &Path, absolute: &Path) -> io::Result<()> {
+    /// `soon` says that nobody waits for the blocks of large files.
+    fn remove_all(&self, relative: &Path, absolute: &Path, soon: bool) -> io::Result<()> {
         let is_dir = match std::fs::symlink_metadata(absolute) {
             Err(error) if is_absent(&error) => false,
             found => found?.is_dir(),
@@ -153,7 +154,7 @@ impl RealDisk {
         if is_dir {
             for entry in std::fs::read_dir(absolute)? {
                 let name = entry?.file_name();
-                self.remove_all(&relative.join(&name), &absolute.join(&name))?;
+                self.remove_all(&relative.join(&name), &absolute.join(&name), soon)?;
             }
         }
         let mut flushes = self.flushes.lock();
@@ -167,10 +168,18 @@ impl RealDisk {
         };
         flushes.retain(|path, _| !path.starts_with(relative));
         drop(flushes);
-        if let Some(nameless) = nameless {
-            self.freeing.free(nameless);
+        match nameless {
+            Some(nameless) if soon => self.freeing.free(nameless),
+            Some(nameless) => nameless.free(),
+            None => {}
         }
         Ok(())
+    }
+
+    fn remove_with(&self, path: &Path, soon: bool) -> DiskResult<()> {
+        let (relative, absolute) = self.resolve_entry("remove", path)?;
+        self.remove_all(&relative, &absolute, soon)
+            .map_err(|source| DiskError::new("remove", absolute, source))
     }
 
     /// Resolves a path as `resolve` does, but refuses the root itself.
@@ -246,9 +255,11 @@ impl Disk for RealDisk {
     }
 
     fn remove(&self, path: &Path) -> DiskResult<()> {
-        let (relative, absolute) = self.resolve_entry("remove", path)?;
-        self.remove_all(&relative, &absolute)
-            .map_err(|source| DiskError::new("remove", absolute, source))
+        self.remove_with(path, false)
+    }
+
+    fn remove_soon(&self, path: &Path) -> DiskResult<()> {
+        self.remove_with(path, true)
     }
 
     fn sync_dir(&self, path: &Path) -> DiskResult<()> {

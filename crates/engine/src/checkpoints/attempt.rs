@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use stillpoint_checkpoint::{
     Captured, CheckpointError, Cycle, Observer, Pace, Progress, QuiesceFor, Wanted, WriterConfig,
-    Written, remove_checkpoint, work_after_capture,
+    Written, remove_checkpoint, remove_checkpoint_soon, work_after_capture,
 };
 use stillpoint_format::LogGsn;
 use stillpoint_format::log::RecordKind;
@@ -299,7 +299,7 @@ fn publish_kinds(
 /// Removes directories of checkpoints that the MANIFEST does not name. Attempts that failed, or
 /// that a crash ended, may have left such directories.
 pub(crate) fn remove_strays(disk: &dyn Disk, manifest: &Manifest) -> Result<(), CheckpointError> {
-    remove_unnamed(disk, &directories(disk)?, manifest, [None; 2])
+    remove_unnamed(disk, &directories(disk)?, manifest, ([None; 2], remove_checkpoint_soon))
 }
 
 /// Removes strays, but not the directories of a checkpoint and of a merge under way. Both name their
@@ -317,7 +317,7 @@ pub(super) fn remove_strays_while_open(shared: &Shared) -> Result<(), Checkpoint
         return Ok(());
     }
     let under_way = mutant!(under_way, RemovesWhatIsMade => [None, under_way[1]]);
-    remove_unnamed(&*shared.disk, &found, &manifest, under_way)
+    remove_unnamed(&*shared.disk, &found, &manifest, (under_way, remove_checkpoint))
 }
 
 /// Serials and kinds of the directories of checkpoints.
@@ -333,16 +333,19 @@ fn directories(disk: &dyn Disk) -> Result<Vec<(u64, CheckpointKind)>, Checkpoint
         .collect())
 }
 
+/// How the files of a checkpoint are removed.
+type Remove = fn(&dyn Disk, u64, CheckpointKind) -> Result<(), CheckpointError>;
+
 fn remove_unnamed(
     disk: &dyn Disk,
     found: &[(u64, CheckpointKind)],
     manifest: &Manifest,
-    under_way: [Option<u64>; 2],
+    (under_way, remove): ([Option<u64>; 2], Remove),
 ) -> Result<(), CheckpointError> {
     for &(serial, kind) in found {
         let is_named = manifest.checkpoints.iter().any(|c| (c.serial, c.kind) == (serial, kind));
         if !is_named && !under_way.contains(&Some(serial)) {
-            remove_checkpoint(disk, serial, kind)?;
+            remove(disk, serial, kind)?;
         }
     }
     Ok(())

@@ -2,8 +2,8 @@
 //!
 //! Some file systems free the blocks of a file at once, under locks that every flush needs.
 //! The system ext4 takes 280 ms for 2 GB, and flushes of other files wait meanwhile. So a large file
-//! loses its name first, and then its blocks little by little. A thread of its own does that, and nobody
-//! waits for it: the pauses are several times as long as the work.
+//! loses its name first, and then its blocks little by little. The pauses are several times as long as the
+//! work. Who needs the space waits for them. For a start a thread of its own frees the blocks.
 
 #![expect(
     unsafe_code,
@@ -83,7 +83,7 @@ impl Nameless {
     }
 }
 
-/// The large files of a disk that have lost their names, and whose blocks are freed one file after the other.
+/// Large files without a name for whose blocks nobody waits. They are freed one after the other.
 #[derive(Debug, Default)]
 pub(super) struct Freeing {
     /// The files that come next, while a thread frees one. `None` without a thread.

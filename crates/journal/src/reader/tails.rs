@@ -155,7 +155,7 @@ fn remove_strays(
             if (older || names::parse_tail_name(&name).is_some())
                 && !kept.iter().any(|kept| kept.path == path)
             {
-                disk.remove(&path)?;
+                disk.remove_soon(&path)?;
             }
         }
     }
