@@ -82,7 +82,12 @@ impl Session {
     }
 
     /// Reads and writes random keys; `map` has the effect. The caller ends the transaction.
-    pub(super) fn run_declared(&mut self, rng: &SeededRng, map: &mut Map) -> Result<(), TxError> {
+    pub(super) fn run_declared(
+        &mut self,
+        rng: &SeededRng,
+        key: impl Fn(&SeededRng) -> Vec<u8>,
+        map: &mut Map,
+    ) -> Result<(), TxError> {
         let keys: BTreeSet<_> = (0..1 + rng.below(8)).map(|_| key(rng)).collect();
         let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
         let slots = self.declare(&keys, false)?;

@@ -433,7 +433,7 @@ fn life(seed: u64) {
         session.log.refusals = rng.below(3) / 2;
         let (mut after, gives_up) = (map.clone(), rng.below(4) == 0);
         let ended = if rng.below(3) == 0 {
-            session.run_declared(&rng, &mut after)
+            session.run_declared(&rng, key, &mut after)
         } else {
             session.begin(next_number());
             let steps = 1 + rng.below(5);
@@ -683,7 +683,13 @@ pub(crate) fn a_thousand_checkpoints_leave_the_kind_flat() {
             for _ in 0..10 {
                 let key = rng.below(60).to_le_bytes();
                 let value = (rng.below(3) > 0).then(|| vec![7; rng.below(90) as usize]);
-                session.transact(|tx| tx.put(&key, value.as_deref())).expect("commits");
+                if round % 2 == 0 {
+                    session.transact(|tx| tx.put(&key, value.as_deref())).expect("commits");
+                    continue;
+                }
+                let slots = session.declare(&[&key], false).expect("free");
+                session.set(slots[0], value.as_deref()).expect("free");
+                session.end(true);
             }
             world.checkpoint(true);
             open_one.end(rng.below(2) == 0);
@@ -721,7 +727,10 @@ pub(crate) fn operations_come_amid_checkpoints_of_the_kind() {
                     writers.push(scope.spawn(move || {
                         let mut session = world.session(number);
                         for _ in 0..60 {
-                            statements(&mut session, number, &rng, map);
+                            match rng.below(2) {
+                                0 => statements(&mut session, number, &rng, map),
+                                _ => declared_one(&mut session, number, &rng, map),
+                            }
                         }
                     }));
                 }
@@ -774,6 +783,18 @@ fn statements(session: &mut Session, number: u8, rng: &SeededRng, map: &mut Map)
         }
     }
     let commits = rng.below(4) > 0;
+    session.end(commits);
+    if commits {
+        *map = wanted;
+    }
+}
+
+/// A declared transaction on such keys.
+fn declared_one(session: &mut Session, number: u8, rng: &SeededRng, map: &mut Map) {
+    let mut wanted = map.clone();
+    let own = |rng: &SeededRng| vec![b'k', rng.below(30) as u8, number];
+    let ended = session.run_declared(rng, own, &mut wanted);
+    let commits = ended.is_ok() && rng.below(4) > 0;
     session.end(commits);
     if commits {
         *map = wanted;
