@@ -458,7 +458,7 @@ impl<'t> Tx<'t> {
     ///
     /// # Errors
     /// [`TxError::NotLocked`] if `parent` was read without its lock: pass it on, and the transaction
-    /// runs again with the lock. [`TxError::NotLoaded`] if the record is on the disk: pass it on, too. The
+    /// runs again with the lock. Or call [`read_under`](Self::read_under). [`TxError::NotLoaded`] if the record is on the disk: pass it on, too. The
     /// transaction gives its locks back, loads the record, and runs again. [`TxError::NoKeysUnder`] if
     /// `parent` is not in memory. Else as for [`key`](Self::key), but never [`TxError::NotDeclared`].
     ///
@@ -482,6 +482,32 @@ impl<'t> Tx<'t> {
             None => slot,
             Some(parts) => parts.slot_in_memory(slot),
         })
+    }
+
+    /// Appends the value of a key under `parent` to `out`, where [`key_under`](Self::key_under) would lock
+    /// the key. Returns whether there is a value. If `parent` was read without its lock, so is this key. Then
+    /// the value belongs to what was read of `parent`, as long as every change of such a key changes its
+    /// parent, too.
+    ///
+    /// # Errors
+    /// [`TxError::NotLocked`] if `parent` has changed since it was read without its lock: pass it on, and the
+    /// transaction runs again. Else as for [`key_under`](Self::key_under).
+    ///
+    /// # Panics
+    /// If the transaction has no slot `parent`.
+    pub fn read_under(
+        &mut self,
+        parent: Slot,
+        table: TableId,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<bool, TxError> {
+        // As in `key_under`.
+        self.depends_on_more();
+        match self.place(parent) {
+            KeyLocation::Memory(parent) => self.memory.read_under(parent, table, key, out),
+            KeyLocation::Part(..) => Err(TxError::NoKeysUnder(self.kind_of(parent))),
+        }
     }
 
     /// Whether the record of a key is in memory, or there is none. False while a store is

@@ -7,6 +7,7 @@ mod reads;
 mod replace;
 mod served;
 mod shrink;
+mod under;
 
 use shuttle::thread;
 use std::sync::Arc;

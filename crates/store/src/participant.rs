@@ -36,6 +36,8 @@ pub(crate) struct Participant {
     orders_reads: bool,
     /// How long the thread waits for other transactions.
     pub(crate) patience: Patience,
+    /// Whether transactions with declared keys leave locks alone that others hold for long.
+    pub(crate) leaves_held: bool,
     /// Whether the thread leaves records alone that are to be read from a disk.
     pub(crate) leaves_unloaded: bool,
     /// The keys whose records are on the disk, and that the thread has asked for.
@@ -71,6 +73,7 @@ impl Participant {
             dependencies: Dependencies::new(wants_dependencies),
             orders_reads,
             patience: Patience::Endless,
+            leaves_held: false,
             leaves_unloaded: false,
             missed: Missed::default(),
             sink: None,

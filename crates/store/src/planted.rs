@@ -69,11 +69,15 @@ pub enum Bug {
     DeadlineUnmarked = 28,
     /// A commit that changes nothing but a deadline leaves it out, where cells have copies.
     DeadlineNotCopied = 29,
+    /// A run without locks that has read a key under another one does not look whether that one has changed.
+    ParentNotReadAgain = 30,
+    /// A commit makes no record busy before it changes another one, so that a key ends before those under it.
+    ParentEndedFirst = 31,
 }
 
 impl Bug {
     /// Every bug.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 31] = [
         Self::PhaseReadBeforeLocks,
         Self::InsertWithoutMark,
         Self::DeleteWithoutBeforeImage,
@@ -103,6 +107,8 @@ impl Bug {
         Self::StopEndsEarly,
         Self::DeadlineUnmarked,
         Self::DeadlineNotCopied,
+        Self::ParentNotReadAgain,
+        Self::ParentEndedFirst,
     ];
 }
 

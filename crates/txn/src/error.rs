@@ -49,8 +49,8 @@ pub enum TxError {
     #[error("the key was not declared; name it in Procedure::declare")]
     NotDeclared,
     /// A transaction that declared one key, for reading alone, first runs without the key's lock.
-    /// The transaction asked for another key by `key_under`, which needs that lock. Pass the error
-    /// on: the transaction runs again, with the lock.
+    /// The transaction asked for another key by `key_under`, which needs that lock, or by `read_under`
+    /// after the key had changed. Pass the error on: the transaction runs again.
     #[error("the transaction needs the lock of its key and runs again with it")]
     NotLocked,
     /// A transaction asked for an input of a call, and is none.
@@ -80,8 +80,8 @@ pub enum TxError {
         /// The wait in milliseconds.
         waited_ms: u64,
     },
-    /// Another transaction holds a lock, and this session leaves such locks alone. The holder may wait for a
-    /// person. The transaction is rolled back.
+    /// Another transaction holds a lock for long, and this session leaves such locks alone. The holder may wait
+    /// for a person. The transaction is rolled back.
     #[error("another transaction holds a lock for long: run the transaction again later")]
     Held,
     /// An open transaction is older than the settings allow.

@@ -59,6 +59,8 @@ fn schemes_with(bug: Bug) -> &'static [&'static str] {
         Bug::MarksNotSeen => &["calc", "calc:partial"],
         // A race of a few instructions. The models of the store see these.
         Bug::StatusLost | Bug::CopyNotAwaited => &[],
+        // These worlds have no keys under others.
+        Bug::ParentNotReadAgain | Bug::ParentEndedFirst => &[],
         // The pool of these worlds is large. The models of the store have a small one.
         Bug::ExceededUnclaimed => &[],
         Bug::RelocatedWithoutMark => &["calc:partial", "naive:partial", "fuzzy:partial"],

@@ -623,8 +623,14 @@ fn a_replay_completes_a_fuzzy_checkpoint() {
     explore(PctScheduler::new(4, SCHEDULES), FUZZY, None);
 }
 
-/// Bugs of scans and stops that no model makes, and one that takes a small pool.
-const OF_OTHERS: [Bug; 3] = [Bug::ParentRead, Bug::StopEndsEarly, Bug::ExceededUnclaimed];
+/// Bugs of scans and stops that no model makes, one that takes a small pool, and those of keys under a key.
+const OF_OTHERS: [Bug; 5] = [
+    Bug::ParentRead,
+    Bug::StopEndsEarly,
+    Bug::ExceededUnclaimed,
+    Bug::ParentNotReadAgain,
+    Bug::ParentEndedFirst,
+];
 
 /// Bugs in the code of cells of several copies.
 const OF_COPIES: [Bug; 5] = [

@@ -573,7 +573,8 @@ impl Transaction {
         let record = |&(key, _): &(usize, u32)| local.record(self.held[key - self.first_key].place);
         let needs_marks = match local.store.rules().dirty {
             DirtyRule::None => {
-                record::begin_writes(self.written.iter().map(record));
+                let begin = || record::begin_writes(self.written.iter().map(record));
+                mutant!(in local.store.driver(); begin(), ParentEndedFirst => ());
                 false
             }
             DirtyRule::ByEpoch => self.begin_marked_writes(local, phase),

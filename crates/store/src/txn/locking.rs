@@ -6,11 +6,14 @@
 //!   and waits for each. All waits go up in one order, so no cycle can close, and a declared
 //!   transaction is never aborted.
 //! - **Undeclared keys** are locked one by one under wait-die.
+//! - **One key for reading**, declared alone, is read without its lock, and keys under it likewise.
 
 use stillpoint_format::Stamp;
 use stillpoint_sync::Backoff;
-use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
+use stillpoint_sync::atomic::Ordering::{Acquire, Relaxed};
+use stillpoint_sync::atomic::{AtomicU64, fence};
 use stillpoint_sync::lock_word::{self, Contended, Priority};
+use stillpoint_sync::mutant;
 use stillpoint_txn::{
     DeclaredKey, Discipline, MemoryLimit, Mode, SCAN_MAX, Slot, TableId, TxError,
 };
@@ -19,11 +22,18 @@ use crate::capture;
 use crate::memory::arena::{Allowance, Kind};
 use crate::memory::cell::Cell;
 use crate::memory::index::Inserted;
-use crate::memory::stamp::{ABSENT, DEAD};
+use crate::memory::stamp::{ABSENT, DEAD, SECOND};
 use crate::participant::Participant;
+use crate::planted;
 use crate::record::NewCell;
-use crate::txn::{LockState, LockedKey, Transaction};
+use crate::txn::{LockState, LockedKey, Snapshots, Transaction};
 
+/// Keys under another one that a run may have read without locks when it is tried again without them. Who
+/// reads more is likely to meet the next change, too.
+const UNDER_AGAIN_MAX: u32 = 64;
+/// Turns of a wait after which a lock counts as held for long: those that spin and yield, and ten that sleep a
+/// tenth of a millisecond.
+const HELD_TURNS: u32 = 128 + 10;
 /// Most tries to lock a key under another key. Nobody holds such a lock for long.
 const TRIES_UNDER: usize = 1 << 20;
 
@@ -57,12 +67,48 @@ impl Transaction {
         Ok(())
     }
 
-    /// Ends a transaction that has read one key without a lock. Such a transaction has neither
-    /// locks nor writes.
+    /// Reads a key under the key of slot `parent`, which has a value and was read without its lock. Appends
+    /// the value to `out`, and returns whether there is one.
+    ///
+    /// A commit makes all its records busy before the first of them changes, and every commit that changes a
+    /// key under `parent` writes `parent`. So a `parent` that is neither busy nor has another stamp, seen
+    /// after the read, was as it is now when the key was read.
+    pub(crate) fn snapshot_under(
+        &mut self,
+        local: &mut Participant,
+        parent: usize,
+        (table, key): (TableId, &[u8]),
+        out: &mut Vec<u8>,
+    ) -> Result<bool, TxError> {
+        let LockedKey { cell, stamp_word, .. } = self.held[parent];
+        self.snapshots.under += 1;
+        let hash = self.keys.hash(table, key);
+        let (label, stamp, _) = local.read_optimistic(table, key, hash, 0, out)?;
+        // Acquire: the read of the key comes before the look at its parent. Partner: `record::begin_writes`.
+        fence(Acquire);
+        // A moved parent has left a dead cell.
+        let now = local.store.cell(cell).stamp_word() & !SECOND;
+        let is_as_read = now == stamp_word;
+        if !mutant!(in local.store.driver(); is_as_read, ParentNotReadAgain => true) {
+            self.snapshots.has_changed = true;
+            return Err(TxError::NotLocked);
+        }
+        local.dependencies.add(stamp);
+        Ok(label.is_some())
+    }
+
+    /// Ends a run that has read one key without a lock. Such a run has neither locks nor writes.
     #[inline]
     pub(crate) fn end_snapshot(&mut self, local: &mut Participant) {
         local.cache.allowance = Allowance::Limit;
         self.held.clear();
+    }
+
+    /// Ends such a run that has read keys under its key. Returns whether another one may succeed where this
+    /// one has not.
+    pub(crate) fn end_under(&mut self) -> bool {
+        let Snapshots { under, has_changed } = std::mem::take(&mut self.snapshots);
+        has_changed && under <= UNDER_AGAIN_MAX
     }
 
     /// Locks the declared keys of one transaction.
@@ -327,8 +373,8 @@ impl Transaction {
     /// Leaves the read section for a moment. `begins` says that no lock is held.
     ///
     /// # Errors
-    /// [`TxError::WaitsForItself`] after the last wait of the thread's patience. The thread is in the
-    /// read section then, too.
+    /// [`TxError::WaitsForItself`] after the last wait of the thread's patience. [`TxError::Held`] if the
+    /// thread leaves locks alone that are held for long. The thread is in the read section then, too.
     fn wait_outside(
         &mut self,
         local: &mut Participant,
@@ -337,6 +383,9 @@ impl Transaction {
     ) -> Result<(), TxError> {
         if local.patience.is_over(backoff.turns()) {
             return Err(TxError::WaitsForItself);
+        }
+        if local.leaves_held && is_held_long(backoff) && self.discipline == Discipline::Declared {
+            return Err(TxError::Held);
         }
         local.exit();
         backoff.wait();
@@ -666,6 +715,11 @@ impl Transaction {
         }
         true
     }
+}
+
+/// Whether the lock that a thread waits for is held for longer than a moment.
+fn is_held_long(backoff: &Backoff) -> bool {
+    backoff.turns() >= HELD_TURNS
 }
 
 fn release(lock: &AtomicU64, state: LockState) {

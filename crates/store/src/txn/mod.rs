@@ -106,6 +106,17 @@ pub(crate) struct Transaction {
     pub(crate) scratch: Vec<u8>,
     /// The deadline of the key that was read without a lock, 0 for none.
     pub(crate) snapshot_deadline: u64,
+    /// The keys under it that were read without locks.
+    pub(crate) snapshots: Snapshots,
+}
+
+/// What a run without locks has read under its key.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Snapshots {
+    /// Number of keys under it that were read.
+    pub(crate) under: u32,
+    /// Whether the key has changed meanwhile, so that the run must end.
+    pub(crate) has_changed: bool,
 }
 
 impl Transaction {
@@ -131,6 +142,7 @@ impl Transaction {
             prepared: Vec::new(),
             scratch: Vec::new(),
             snapshot_deadline: 0,
+            snapshots: Snapshots::default(),
         }
     }
 

@@ -587,8 +587,8 @@ impl<'w> Tx<'w> {
     /// A new record has room for a value of `value_len` bytes.
     ///
     /// # Errors
-    /// [`TxError::NotLocked`] if `parent` was read without its lock: pass it on.
-    /// [`TxError::NotDeclared`] if the table is ordered and the transaction has declared keys.
+    /// [`TxError::NotLocked`] if `parent` was read without its lock: pass it on, or call
+    /// [`read_under`](Self::read_under). [`TxError::NotDeclared`] if the table is ordered and the transaction has declared keys.
     /// [`TxError::NotLoaded`] if the record is on the disk and the transaction has declared keys: pass it
     /// on. Then the transaction gives its locks back, loads the record, and runs again. Else as for
     /// [`key`](Self::key).
@@ -618,6 +618,34 @@ impl<'w> Tx<'w> {
             return Err(TxError::NotDeclared);
         }
         self.transaction.lock_under(self.local, (table, key), mode, value_len)
+    }
+
+    /// Appends the value of a key under `parent` to `out`, where [`key_under`](Self::key_under) would lock
+    /// the key. Returns whether there is a value. If `parent` was read without its lock, so is this key. Then
+    /// the value belongs to what was read of `parent`, as long as every change of such a key changes its
+    /// parent, too.
+    ///
+    /// # Errors
+    /// [`TxError::NotLocked`] if `parent` has changed since it was read without its lock: pass it on. Else as
+    /// for [`key_under`](Self::key_under).
+    ///
+    /// # Panics
+    /// If the transaction has no slot `parent`.
+    pub fn read_under(
+        &mut self,
+        parent: Slot,
+        table: TableId,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<bool, TxError> {
+        let at = self.base(parent);
+        if matches!(self.transaction.held[at].state, LockState::Snapshot(Some(_))) {
+            return self.transaction.snapshot_under(self.local, at, (table, key), out);
+        }
+        let slot = self.key_under(parent, table, key, 0)?;
+        let Some(value) = self.value(slot) else { return Ok(false) };
+        value.copy_to(out);
+        Ok(true)
     }
 
     /// The value of a key.

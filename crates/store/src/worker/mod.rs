@@ -25,7 +25,8 @@ pub trait Procedure {
     /// Names the keys of the transaction. Called once per execution, with an empty set.
     fn declare(&mut self, keys: &mut KeySet);
     /// Reads and writes the declared keys. An error rolls back. A transaction that declared one
-    /// key, for reading alone, runs once more after [`TxError::NotLocked`].
+    /// key, for reading alone, runs without its lock first. After [`TxError::NotLocked`] it runs again, with
+    /// the lock at the latest in the fifth run.
     ///
     /// # Errors
     /// Any error rolls back, and is passed to [`ended`](Self::ended).
@@ -97,6 +98,8 @@ pub struct FoundValue {
     pub stamp: Stamp,
 }
 
+/// Runs of a transaction that only reads one key without its lock, at most. Then it takes the lock.
+pub(crate) const RUNS_WITHOUT_LOCK: u32 = 4;
 /// Transactions of a batch whose keys are prefetched together, at most this many keys.
 const BATCH_KEYS_MAX: usize = 64;
 
@@ -140,6 +143,13 @@ impl Worker {
     #[inline]
     pub fn set_patience(&mut self, patience: Patience) {
         self.local.patience = patience;
+    }
+
+    /// Sets whether transactions with declared keys leave locks alone that others hold for longer than a
+    /// moment, from the next wait on. A transaction that meets such a lock ends with [`TxError::Held`].
+    #[inline]
+    pub fn leave_held(&mut self, leaves: bool) {
+        self.local.leaves_held = leaves;
     }
 
     /// Sets whether transactions leave records alone that are to be read from a disk, while the store is
@@ -346,11 +356,24 @@ impl Worker {
         let reads_one =
             keys.len() == 1 && transaction.keys.declared()[keys.start].mode == Mode::Read;
         if reads_one {
-            let found = transaction.snapshot_key(local, keys.start);
-            let ran = found.and_then(|()| batch.run(index, &mut Tx::new(transaction, local)));
-            transaction.end_snapshot(local);
-            if !matches!(ran, Err(TxError::NotLocked)) {
-                return ran.map(|()| None);
+            for _ in 0..RUNS_WITHOUT_LOCK {
+                let found = transaction.snapshot_key(local, keys.start);
+                let ran = found.and_then(|()| batch.run(index, &mut Tx::new(transaction, local)));
+                transaction.end_snapshot(local);
+                let mut may_succeed = false;
+                if transaction.snapshots.under > 0 {
+                    may_succeed = transaction.end_under();
+                    if local.has_missed() {
+                        // Whatever the run has made of that.
+                        return Err(TxError::NotLoaded);
+                    }
+                }
+                if !matches!(ran, Err(TxError::NotLocked)) {
+                    return ran.map(|()| None);
+                }
+                if !may_succeed {
+                    break;
+                }
             }
         }
         let declared = transaction.keys.declared().len();

@@ -125,6 +125,16 @@ impl TxNodes<'_, '_> {
         self.keys.recent[0] = (node, slot);
         Ok(slot)
     }
+
+    /// Reads a node of a collection whose key was read without its lock.
+    fn read_unlocked(&mut self, node: u64) -> Result<Vec<u8>, TxError> {
+        let NodeKeys { parent, table, incarnation, .. } = *self.keys;
+        let mut bytes = Vec::with_capacity(PACKED_BYTES_MAX);
+        match self.tx.read_under(parent, table, &node_key(incarnation, node), &mut bytes)? {
+            true => Ok(bytes),
+            false => Err(damaged()),
+        }
+    }
 }
 
 impl Nodes for TxNodes<'_, '_> {
@@ -133,8 +143,12 @@ impl Nodes for TxNodes<'_, '_> {
     }
 
     fn read(&mut self, node: u64) -> Result<Vec<u8>, TxError> {
-        let slot = self.slot(node)?;
-        Ok(self.tx.value(slot).ok_or_else(damaged)?.to_vec())
+        match self.slot(node) {
+            Ok(slot) => Ok(self.tx.value(slot).ok_or_else(damaged)?.to_vec()),
+            // A command that only reads one key holds no lock.
+            Err(TxError::NotLocked) => self.read_unlocked(node),
+            Err(error) => Err(error),
+        }
     }
 
     fn write(&mut self, node: u64, bytes: &[u8]) -> Result<(), TxError> {
