@@ -295,6 +295,13 @@ impl Session {
         self.parts.is_some() && self.shared.kinds.have_tables()
     }
 
+    /// Sets whether transactions with declared keys leave locks of keys in memory alone that others hold for
+    /// longer than a moment, such as a transaction that reads a million keys. For event loops, too. A
+    /// transaction that meets such a lock ends with [`TxError::Held`], and may run again later.
+    pub fn leave_busy_keys(&mut self, leaves: bool) {
+        self.worker.leave_held(leaves);
+    }
+
     /// As [`Engine::flush_tables`](crate::Engine::flush_tables), for a session that may
     /// [leave held locks alone](Self::leave_held).
     ///

@@ -23,8 +23,9 @@
 //! thread that waits for the disk needs no core.
 //!
 //! A command that meets a lock which another transaction holds for long comes here, too: the holder may wait
-//! for a person. No thread waits for the lock. The command is in the list of those that wait, and is tried
-//! again every millisecond. It fails when the store's longest wait for a lock is over.
+//! for a person, or read a large collection. No thread waits for the lock. The command is in the list of those
+//! that wait, and is tried again every millisecond. When the store's longest wait for a lock is over, it fails
+//! if the holder may wait for a person. Otherwise it waits on, on one of the threads.
 //!
 //! The first thread takes any command, the oldest first. The second one takes none that is very long.
 //! So commands of a millisecond or two do not queue up behind one of a second.

@@ -120,7 +120,11 @@ impl<'a> Round<'a> {
             session.leave_unloaded(self.plan.leaves_unloaded);
             // So does one that would wait for a person.
             session.leave_held(true);
+            // And one that would wait for a long command of another client. A command that has waited for as
+            // long as it may wait for a person waits for the command here.
+            session.leave_busy_keys(self.plan.waits_for_locks);
             session.execute(self);
+            session.leave_busy_keys(false);
             session.leave_held(false);
             session.leave_unloaded(false);
             self.local.keys.may_leave = false;
@@ -158,7 +162,8 @@ impl<'a> Round<'a> {
             return answered();
         };
         if error.is_not_locked() {
-            if let Some(mark) = self.mark {
+            // The call has not begun as long as it waits for the lock.
+            if let Some(mark) = self.mark.take() {
                 conn.reply.truncate(mark);
             }
             self.uncount(first..i + 1);

@@ -281,6 +281,52 @@ fn commands_over_many_elements_leave_the_loop() {
     assert_eq!(a.read().items().len(), 2 * (ELEMENTS - 1));
 }
 
+/// A client whose command needs a key that others have locked for long leaves its event loop. Others are served, and
+/// the command is answered when the lock is free.
+#[test]
+fn nobody_waits_for_a_command_that_meets_a_long_lock() {
+    let mut one = config();
+    one.threads = 1;
+    let server = TestServer::with(one);
+    let [mut writer, mut exec, mut reader, mut others] = std::array::from_fn(|_| server.client());
+    assert_eq!(others.call(&["MSET", "held", "before", "free", "0"]), Value::ok());
+    assert_eq!(exec.call(&["MULTI"]), Value::ok());
+    assert_eq!(exec.call(&["INCR", "free"]).text(), "QUEUED");
+    assert_eq!(exec.call(&["STRLEN", "held"]).text(), "QUEUED");
+    let (mut session, table) = server.look(|engine| {
+        (engine.session().expect("a session"), engine.table("db0").expect("a table"))
+    });
+    let (tell, told) = std::sync::mpsc::channel();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    // As a command of a second that reads the key and others.
+    let hold = move || {
+        let held = session.transact(|tx| {
+            let is_there = tx.get(table, b"held")?.is_some();
+            let _ = tell.send(is_there);
+            let _ = released.recv();
+            Ok(())
+        });
+        held.expect("nobody is older");
+    };
+    let holder = stillpoint_io::spawn("test-holder", hold).expect("a thread");
+    assert_eq!(told.recv(), Ok(true));
+    writer.send_raw(&[encode(&[b"APPEND", b"held", b"!"]), encode(&[b"GET", b"held"])].concat());
+    wait_until_parked(&mut others);
+    // Who comes behind a waiting writer waits, too, unless it reads one key alone.
+    exec.send(&[b"EXEC"]);
+    reader.send(&[b"MGET", b"held", b"free"]);
+    wait_until_parked(&mut others);
+    assert_eq!(others.call(&["GET", "held"]), Value::bulk("before"));
+    assert_eq!(others.call(&["SET", "another", "1"]), Value::ok());
+    assert!(!writer.has_reply() && !exec.has_reply() && !reader.has_reply());
+    drop(release);
+    holder.join().expect("no panic");
+    assert_eq!((writer.read(), writer.read()), (Value::Int(7), Value::bulk("before!")));
+    let Value::Array(replies) = exec.read() else { panic!("the replies of the queue") };
+    assert!(replies[0] == Value::Int(1) && matches!(replies[1], Value::Int(6 | 7)), "{replies:?}");
+    assert!(matches!(reader.read(), Value::Array(_)));
+}
+
 /// A long request is freed before it has ended, whatever requests came behind it.
 #[test]
 fn requests_behind_a_long_one_are_answered() {
