@@ -166,7 +166,7 @@ pub(crate) fn is_enough<R>(
             let (capacity, len) = (record.inline_capacity(), value.len() + label.deadline_bytes());
             // A cell made for a lock only holds no value: its memory is beyond the limit.
             let is_lock = || record.is_absent() && memory.arena.is_of_kind(number, Kind::Lock);
-            let is_smaller = 2 * len + SPARE_BYTES < capacity;
+            let is_smaller = len + len / 2 + SPARE_BYTES < capacity;
             len <= capacity && !is_lock() && !(is_smaller && record.has_spare_room(len))
         }
         RecordChange::Patch(_) | RecordChange::Until { .. } => record.blob().is_none(),
@@ -174,8 +174,8 @@ pub(crate) fn is_enough<R>(
     }
 }
 
-/// A smaller cell replaces the cell of a shorter value if the cell's room exceeds twice the value's length
-/// and this many bytes.
+/// A smaller cell replaces the cell of a shorter value if the cell's room exceeds one and a half times the
+/// value's length and this many bytes. So half of a full node leaves its cell.
 const SPARE_BYTES: usize = if cfg!(any(loom, shuttle)) { 8 } else { 128 };
 
 /// Finds the memory that a change needs beyond its cell; `None` if the cell suffices. The caller
