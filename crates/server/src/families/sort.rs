@@ -16,12 +16,14 @@ use crate::heap::Heap;
 use crate::keyspace::{Contents, Field, Keyspace, Kind};
 use crate::resp::{Args, parse_number};
 use crate::session::context::Context;
-use crate::session::row::{GENERIC, Keyed, ONE, R, WM, declared_by, deriving, row};
+use crate::session::row::{
+    GENERIC, Keyed, ONE, R, WM, declared_by, deriving, row, with_further_keys,
+};
 use crate::session::spec::Spec;
 
 #[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
-    deriving(declared_by(row("sort", -2, WM, ONE, GENERIC, "1.0.0", Keyed(sort), "Sorts the elements of a list, a set or a sorted set, and returns or stores them."), declare)),
+    with_further_keys(deriving(declared_by(row("sort", -2, WM, ONE, GENERIC, "1.0.0", Keyed(sort), "Sorts the elements of a list, a set or a sorted set, and returns or stores them."), declare)), stored),
     deriving(row("sort_ro", -2, R, ONE, GENERIC, "7.0.0", Keyed(sort_ro), "Sorts the elements of a list, a set or a sorted set.")),
 ];
 
@@ -40,6 +42,10 @@ fn store_key(args: Args<'_>) -> Option<usize> {
         i += 1;
     }
     found
+}
+
+fn stored(args: Args<'_>) -> Vec<usize> {
+    store_key(args).into_iter().collect()
 }
 
 fn declare(args: Args<'_>, db: Db, keyspace: &Keyspace, keys: &mut KeySet) {

@@ -1,6 +1,8 @@
 //! How a family writes the rows of its commands.
 
-use super::spec::{DeclareFn, Flags, Group, Handler, KeySpec, LoadingFn, Secrets, Spec, WeighFn};
+use super::spec::{
+    DeclareFn, Flags, FurtherKeysFn, Group, Handler, KeySpec, LoadingFn, Secrets, Spec, WeighFn,
+};
 
 pub(crate) use super::spec::Handler::{Container, Exec, Keyed, Pure, Store};
 
@@ -71,6 +73,7 @@ pub(crate) const fn row(
         handler,
         while_loading: None,
         declare: None,
+        further_keys: None,
         secrets: Secrets::None,
         weigh: None,
         id: 0,
@@ -98,6 +101,12 @@ pub(crate) const fn with_key(mut spec: Spec) -> Spec {
 /// A command whose keys a function declares.
 pub(crate) const fn declared_by(mut spec: Spec, declare: DeclareFn) -> Spec {
     spec.declare = Some(declare);
+    spec
+}
+
+/// A command with keys that its row does not tell.
+pub(crate) const fn with_further_keys(mut spec: Spec, further_keys: FurtherKeysFn) -> Spec {
+    spec.further_keys = Some(further_keys);
     spec
 }
 

@@ -151,6 +151,8 @@ pub(crate) type StoreFn = fn(&mut Context<'_>, Args<'_>, &mut Session) -> CmdRes
 pub(crate) type ListedFn = fn(&mut Context<'_>, Args<'_>, &ListedKeys, &mut Tx<'_>) -> CmdResult;
 /// A handler that runs while data is loaded.
 pub(crate) type LoadingFn = fn(&mut LoadingContext<'_>, Args<'_>) -> CmdResult;
+/// The argument numbers of keys that a [`KeySpec`] cannot express.
+pub(crate) type FurtherKeysFn = fn(Args<'_>) -> Vec<usize>;
 /// Declares keys that a [`KeySpec`] cannot express.
 pub(crate) type DeclareFn = fn(Args<'_>, Db, &Keyspace, &mut KeySet);
 
@@ -235,6 +237,8 @@ pub(crate) struct Spec {
     /// Runs the command while data is loaded. Without this function the command is refused then.
     pub(crate) while_loading: Option<LoadingFn>,
     pub(crate) declare: Option<DeclareFn>,
+    /// The argument numbers of further keys, behind those of `keys`.
+    pub(crate) further_keys: Option<FurtherKeysFn>,
     pub(crate) secrets: Secrets,
     /// The command's cost beyond its arguments, if it may be large.
     pub(crate) weigh: Option<WeighFn>,
@@ -309,6 +313,13 @@ impl Spec {
             count += 1;
         }
         count
+    }
+
+    /// The argument numbers of all keys of a call.
+    pub(crate) fn key_positions(&self, args: Args<'_>) -> Vec<usize> {
+        let mut positions: Vec<usize> = self.keys.positions_in(args).collect();
+        positions.extend(self.further_keys.into_iter().flat_map(|further| further(args)));
+        positions
     }
 
     pub(super) fn wrong_arity(&self) -> CmdError {

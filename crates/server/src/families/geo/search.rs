@@ -12,16 +12,16 @@ use crate::families::sorted_sets::score_of;
 use crate::keyspace::{Contents, Elements, Keyspace, Kind};
 use crate::resp::{Args, parse_f64};
 use crate::session::context::Context;
-use crate::session::row::{Keyed, ONE, R, TWO, WM, declared_by, row};
+use crate::session::row::{Keyed, ONE, R, TWO, WM, declared_by, row, with_further_keys};
 use crate::session::spec::{Flags, Spec};
 
 const INEXACT: Flags = WM.or(Flags::INEXACT);
 
 #[rustfmt::skip] // each row takes one line
 pub(in crate::families) const ROWS: &[Spec] = &[
-    declared_by(row("georadius", -6, INEXACT, ONE, GEO, "3.2.0", Keyed(georadius), "Returns the members around a place, or stores them."), declare_radius),
+    with_further_keys(declared_by(row("georadius", -6, INEXACT, ONE, GEO, "3.2.0", Keyed(georadius), "Returns the members around a place, or stores them."), declare_radius), stored),
     row("georadius_ro", -6, R, ONE, GEO, "3.2.10", Keyed(georadius_ro), "Returns the members around a place."),
-    declared_by(row("georadiusbymember", -5, INEXACT, ONE, GEO, "3.2.0", Keyed(georadiusbymember), "Returns the members around a member, or stores them."), declare_radius),
+    with_further_keys(declared_by(row("georadiusbymember", -5, INEXACT, ONE, GEO, "3.2.0", Keyed(georadiusbymember), "Returns the members around a member, or stores them."), declare_radius), stored),
     row("georadiusbymember_ro", -5, R, ONE, GEO, "3.2.10", Keyed(georadiusbymember_ro), "Returns the members around a member."),
     row("geosearch", -7, R, ONE, GEO, "6.2.0", Keyed(geosearch), "Returns the members in a circle or a rectangle."),
     declared_by(row("geosearchstore", -8, INEXACT, TWO, GEO, "6.2.0", Keyed(geosearchstore), "Stores the members in a circle or a rectangle."), declare_store),
@@ -38,6 +38,10 @@ fn store_key(args: Args<'_>) -> Option<usize> {
         i += 1;
     }
     found
+}
+
+fn stored(args: Args<'_>) -> Vec<usize> {
+    store_key(args).into_iter().collect()
 }
 
 fn declare_radius(args: Args<'_>, db: Db, keyspace: &Keyspace, keys: &mut KeySet) {

@@ -12,27 +12,33 @@ use crate::config::Db;
 use crate::error::{CmdError, CmdResult};
 use crate::heap::Heap;
 use crate::keyspace::{Contents, Keyspace, Kind};
-use crate::resp::{Args, parse_f64, parse_i64, parse_u64};
+use crate::resp::{Args, parse_f64, parse_i64};
 use crate::session::context::Context;
-use crate::session::row::{COUNTED, Keyed, ONE, R, SORTED_SET, WM, declared_by, row};
-use crate::session::spec::Spec;
+use crate::session::row::{
+    COUNTED, Keyed, ONE, R, SORTED_SET, WM, declared_by, row, with_further_keys,
+};
+use crate::session::spec::{KeySpec, Spec};
 
 #[rustfmt::skip] // each row takes one line
 pub(in crate::families) const ROWS: &[Spec] = &[
     row("zdiff", -3, R, COUNTED, SORTED_SET, "6.2.0", Keyed(zdiff), "Returns the members of a sorted set that no other has."),
-    declared_by(row("zdiffstore", -4, WM, ONE, SORTED_SET, "6.2.0", Keyed(zdiffstore), "Stores the members of a sorted set that no other has."), declare_store),
+    with_further_keys(declared_by(row("zdiffstore", -4, WM, ONE, SORTED_SET, "6.2.0", Keyed(zdiffstore), "Stores the members of a sorted set that no other has."), declare_store), sources),
     row("zinter", -3, R, COUNTED, SORTED_SET, "6.2.0", Keyed(zinter), "Returns the members that all sorted sets have."),
     row("zintercard", -3, R, COUNTED, SORTED_SET, "7.0.0", Keyed(zintercard), "Returns the number of members that all sorted sets have."),
-    declared_by(row("zinterstore", -4, WM, ONE, SORTED_SET, "2.0.0", Keyed(zinterstore), "Stores the members that all sorted sets have."), declare_store),
+    with_further_keys(declared_by(row("zinterstore", -4, WM, ONE, SORTED_SET, "2.0.0", Keyed(zinterstore), "Stores the members that all sorted sets have."), declare_store), sources),
     row("zunion", -3, R, COUNTED, SORTED_SET, "6.2.0", Keyed(zunion), "Returns the members that any of the sorted sets has."),
-    declared_by(row("zunionstore", -4, WM, ONE, SORTED_SET, "2.0.0", Keyed(zunionstore), "Stores the members that any of the sorted sets has."), declare_store),
+    with_further_keys(declared_by(row("zunionstore", -4, WM, ONE, SORTED_SET, "2.0.0", Keyed(zunionstore), "Stores the members that any of the sorted sets has."), declare_store), sources),
 ];
+
+/// The arguments with the keys that are combined into another one.
+fn sources(args: Args<'_>) -> Vec<usize> {
+    KeySpec::COUNTED_THIRD.positions_in(args).collect()
+}
 
 fn declare_store(args: Args<'_>, db: Db, keyspace: &Keyspace, keys: &mut KeySet) {
     keyspace.declare(keys, db, args.at(1), Mode::Write, 0);
-    let count = args.get(2).and_then(parse_u64).unwrap_or(0);
-    for key in args.from(3).take(usize::try_from(count).unwrap_or(usize::MAX)) {
-        keyspace.declare(keys, db, key, Mode::Read, 0);
+    for i in KeySpec::COUNTED_THIRD.positions_in(args) {
+        keyspace.declare(keys, db, args.at(i), Mode::Read, 0);
     }
 }
 
