@@ -35,20 +35,13 @@ use apart::ReadPart;
 use making::Making;
 pub use making::PatchWithoutBase;
 pub(crate) use making::Resolved;
-use notes::{AllNotes, TableNumbers, TableOf, ThreadNotes, WriteLocation};
+pub(crate) use notes::PARTITIONS;
+use notes::{AllNotes, TableNumbers, TableOf, ThreadNotes, WriteLocation, partition_of};
 use partition::{Partition, Scratch, Sorted};
 
-/// Bits of the hash that choose a partition.
-const PARTITIONS_LOG2: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 11 };
-/// Number of partitions.
-pub(crate) const PARTITIONS: usize = 1 << PARTITIONS_LOG2;
 /// Windows that the load reads into one buffer. It lies on huge pages then, and looks at random places in all
 /// windows cost less.
 const WINDOWS_TOGETHER: usize = 32;
-
-fn partition_of(hash: u64) -> usize {
-    ((hash >> 1) >> (63 - PARTITIONS_LOG2)) as usize
-}
 
 /// A part of a log with writes that wait, which can be read again.
 pub trait WindowSource: Debug + Send + Sync {

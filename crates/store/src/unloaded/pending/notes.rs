@@ -16,9 +16,11 @@ use stillpoint_sync::Mutex;
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use stillpoint_txn::TableId;
 
-use super::{PARTITIONS, PARTITIONS_LOG2, partition_of};
-
 const IS_MODEL: bool = cfg!(any(loom, shuttle));
+/// Bits of the hash that choose a partition.
+pub(super) const PARTITIONS_LOG2: u32 = if IS_MODEL { 0 } else { 11 };
+/// Number of partitions.
+pub(crate) const PARTITIONS: usize = 1 << PARTITIONS_LOG2;
 /// Words of a note.
 const WORDS: usize = 3;
 /// Notes of a chunk.
@@ -31,6 +33,11 @@ const SLAB_CHUNKS: usize = if IS_MODEL { 2 } else { 1 << 14 };
 const GSN_BITS: u32 = 52;
 
 const _: () = assert!(stillpoint_format::GSN_MAX < 1 << GSN_BITS);
+
+#[inline]
+pub(super) fn partition_of(hash: u64) -> usize {
+    ((hash >> 1) >> (63 - PARTITIONS_LOG2)) as usize
+}
 
 /// A table, and the generation that a write was made in.
 pub(super) type TableOf = (TableId, u32);

@@ -6,8 +6,7 @@ use std::sync::OnceLock;
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use stillpoint_sync::{Mutex, RwLock};
 
-use super::PARTITIONS_LOG2;
-use super::notes::{AllNotes, Chunk, PartitionNotes, WriteLocation};
+use super::notes::{AllNotes, Chunk, PARTITIONS_LOG2, PartitionNotes, WriteLocation};
 
 /// Writes that share an entry of a partition's directory, about.
 const BUCKET_WRITES: usize = 4;
