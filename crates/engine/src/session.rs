@@ -296,7 +296,7 @@ impl Session {
     }
 
     /// Sets whether transactions with declared keys leave locks of keys in memory alone that others hold for
-    /// longer than a moment, such as a transaction that reads a million keys. For event loops, too. A
+    /// longer than a moment. One that reads a million keys holds them so. For event loops, too. A
     /// transaction that meets such a lock ends with [`TxError::Held`], and may run again later.
     pub fn leave_busy_keys(&mut self, leaves: bool) {
         self.worker.leave_held(leaves);

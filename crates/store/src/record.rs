@@ -174,8 +174,8 @@ pub(crate) fn is_enough<R>(
     }
 }
 
-/// A smaller cell replaces the cell of a shorter value if the cell's room exceeds one and a half times the
-/// value's length and this many bytes. So half of a full node leaves its cell.
+/// A smaller cell replaces the cell of a shorter value if the cell has this much spare room. It is beyond one and a
+/// half times the value's length. So half of a full node leaves its cell.
 const SPARE_BYTES: usize = if cfg!(any(loom, shuttle)) { 8 } else { 128 };
 
 /// Finds the memory that a change needs beyond its cell; `None` if the cell suffices. The caller

@@ -22,7 +22,7 @@
 //! command again. While a server serves and loads, there are further threads for such commands alone: a
 //! thread that waits for the disk needs no core.
 //!
-//! A command that meets a lock which another transaction holds for long comes here, too: the holder may wait
+//! A command that meets a lock which another transaction holds for long comes here, too. The holder may wait
 //! for a person, or read a large collection. No thread waits for the lock. The command is in the list of those
 //! that wait, and is tried again every millisecond. When the store's longest wait for a lock is over, it fails
 //! if the holder may wait for a person. Otherwise it waits on, on one of the threads.

@@ -1,5 +1,5 @@
 //! Keys under a key, read without locks while another worker changes them. Who has read a key sees the keys under
-//! it as they were then, also when the key is deleted, the keys under it follow, and others get their memory.
+//! it as they were then. So it is when the key is deleted, the keys under it follow, and others get their memory.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -31,8 +31,8 @@ use crate::txn::{LockState, LockedKey, Snapshots, Transaction};
 /// Keys under another one that a run may have read without locks when it is tried again without them. Who
 /// reads more is likely to meet the next change, too.
 const UNDER_AGAIN_MAX: u32 = 64;
-/// Turns of a wait after which a lock counts as held for long: those that spin and yield, and ten that sleep a
-/// tenth of a millisecond.
+/// Turns of a wait after which a lock counts as held for long. The last ten of them sleep a tenth of a
+/// millisecond each; those before spin and yield.
 const HELD_TURNS: u32 = 128 + 10;
 /// Most tries to lock a key under another key. Nobody holds such a lock for long.
 const TRIES_UNDER: usize = 1 << 20;
