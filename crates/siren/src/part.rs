@@ -653,6 +653,7 @@ impl KindPart for Part {
             if let Some(deferred) = self.keys[slot].deferred.take() {
                 let value = deferred.value(&self.room.values).map(Arc::from);
                 self.keys[slot].is_written = false;
+                self.kind.base.slow_down();
                 self.write(slot, &value, log)?;
             }
         }

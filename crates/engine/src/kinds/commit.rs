@@ -119,8 +119,8 @@ impl Parts {
         Ok(deferring)
     }
 
-    /// Gives the part whose operations can all be logged together with the commit. Those of several parts
-    /// cannot, nor can they after others were logged. Then this logs what the parts have deferred.
+    /// Logs what the parts have deferred, unless it can be logged together with the commit. Then it is of one
+    /// part, and nothing was logged before. Gives that part.
     fn log_deferred(&mut self) -> Result<Option<usize>, TxError> {
         let mut bytes = self.parts.iter().map(|part| part.deferred_bytes());
         let Some(first) = bytes.position(|bytes| bytes > 0) else { return Ok(None) };
