@@ -291,11 +291,16 @@ impl Parts {
         locked: impl Fn(&mut [KeyLocation], (usize, Slot), u32),
     ) -> Result<(), TxError> {
         for kind in 0..self.parts.len() {
-            self.asked.clear();
-            let mine = keys.places.iter().zip(keys.keys.iter());
-            mine.filter(|((of, _), _)| *of == kind).for_each(|(_, key)| self.asked.push(key));
-            if self.asked.is_empty() {
+            let mine = keys.places.iter().filter(|(of, _)| *of == kind).count();
+            if mine == 0 {
                 continue;
+            }
+            // Most transactions have keys of one kind.
+            let are_all = mine == keys.len();
+            if !are_all {
+                self.asked.clear();
+                let mine = keys.places.iter().zip(keys.keys.iter());
+                mine.filter(|((of, _), _)| *of == kind).for_each(|(_, key)| self.asked.push(key));
             }
             self.holds_locks = true;
             let (turns_max, first) = (self.turns_max(), self.operations.first_record());
@@ -310,7 +315,8 @@ impl Parts {
                 open,
                 ..
             } = self;
-            let (asked, slots) = (&self.asked, &mut self.slots);
+            let asked = if are_all { &keys.keys } else { &self.asked };
+            let slots = &mut self.slots;
             let wait = KindWait::new((*patience, turns_max), limits, (open, first));
             let part = &mut parts[kind];
             let mut here = Here { must_not_wait: *must_not_wait, absent };
