@@ -497,7 +497,7 @@ impl Checkpoints {
             Shortage::Refuses => true,
         };
         let limit = policy.log_limit_bytes;
-        by_time || frees_log || log_bytes >= limit || frees_half(shared, limit)
+        by_time || frees_log || log_bytes >= limit || frees_half(shared, limit, log_bytes)
     }
 
     /// Bytes of the disk that the next checkpoint needs, or that the one under way still needs. A

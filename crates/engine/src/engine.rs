@@ -87,6 +87,7 @@ impl Engine {
     }
 
     fn start_threads(&self) -> Result<(), Error> {
+        self.shared.heed_log_limit();
         if !self.shared.config.environment.background {
             return Ok(());
         }
@@ -126,7 +127,6 @@ impl Engine {
                 pool.provide(|| shared.stopping.load(Acquire));
             })?);
         }
-        self.shared.heed_log_limit();
         threads.push(watched(&self.shared, "checkpoint", |shared| {
             // A checkpoint gets the CPU time that transactions leave, and a little more.
             stillpoint_io::go_behind();

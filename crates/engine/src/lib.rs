@@ -105,9 +105,9 @@ pub use stillpoint_store::{
     SchemeMemory, Slot, StablePool, Stamp, TableId, TxError, ValueRef,
 };
 pub use stillpoint_txn::{
-    Arrival, Discipline, KeyList, KindKey, KindPart, KindRange, KindTable, LockedTables, LogFull,
-    LogPinned, LogRefused, Operation, OperationLog, Presence, RangeBatch, Sections, TableKind,
-    UnlockedRead,
+    Arrival, Discipline, KeyList, KindKey, KindPart, KindRange, KindTable, LockedTables, LogFreed,
+    LogFull, LogPinned, LogRefused, Operation, OperationLog, Presence, RangeBatch, Sections,
+    TableKind, UnlockedRead,
 };
 pub use tables::Kind;
 pub use transaction::Transaction;

@@ -14,7 +14,7 @@ use stillpoint_store::{
 use stillpoint_sync::CachePadded;
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use stillpoint_sync::{mutant, planted};
-use stillpoint_txn::LogFull;
+use stillpoint_txn::{LogFreed, LogFull};
 
 use crate::call::CALL_ALONE;
 use crate::kinds::{Lack, OpenTransactions};
@@ -212,7 +212,9 @@ impl CommitLog for SessionLog {
 pub(crate) fn refused(error: JournalError) -> LogRefused {
     match error {
         JournalError::NoRoom { .. } => LogRefused::NoRoom,
-        JournalError::AtLimit { limit, .. } => LogFull { limit, waited_ms: 0 }.into(),
+        JournalError::AtLimit { limit, .. } => {
+            LogFull { limit, waited_ms: 0, freed: LogFreed::InTime }.into()
+        }
         error => LogRefused::Refused(Box::new(error)),
     }
 }

@@ -12,6 +12,7 @@ use stillpoint_recovery::RecoverySummary;
 use stillpoint_store::{Checkpointer, Store};
 use stillpoint_sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use stillpoint_sync::{mutant, planted};
+use stillpoint_txn::LogFreed;
 
 use crate::catalog::Catalog;
 use crate::checkpoints::Checkpoints;
@@ -86,15 +87,19 @@ impl Shared {
         Ok(())
     }
 
-    /// Makes the journal keep to the limit of the log, if the thread of checkpoints can free all of it. Tables in
-    /// memory alone have no such limit: their log grows until the checkpoint under way has ended.
+    /// Makes the journal keep to the limit of the log. Tables in memory alone have no such limit: their log grows
+    /// until the checkpoint under way has ended. So has no store that is served while it is loaded, since it
+    /// has no tables of other kinds.
     pub(crate) fn heed_log_limit(&self) {
         let limit = self.checkpoints.policy().log_limit_bytes;
-        self.open.set_limit(limit);
-        // Relaxed: the thread takes the limit back at its end.
-        let is_served = self.config.environment.background && !self.stopping.load(Relaxed);
-        let has_kinds = self.kinds.have_tables() && self.scheme.is_some();
-        let is_kept = is_served && has_kinds && self.load.is_done();
+        let freed = match () {
+            () if self.scheme.is_none() => LogFreed::Never,
+            () if !self.config.environment.background => LogFreed::ByCaller,
+            () => LogFreed::InTime,
+        };
+        self.open.set_limit(limit, freed);
+        // Relaxed: the thread of checkpoints takes the limit back at its end.
+        let is_kept = self.kinds.have_tables() && !self.stopping.load(Relaxed);
         self.journal.set_limit(if is_kept { limit } else { u64::MAX });
     }
 

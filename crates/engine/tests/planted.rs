@@ -296,6 +296,11 @@ const SCENARIOS: &[Scenario] = &[
         log_limit::a_log_that_nothing_frees_refuses_writes_alone,
         &[],
     ),
+    scenario(
+        "a log that no thread frees",
+        log_limit::a_log_that_no_thread_frees_ends_at_its_limit,
+        &[],
+    ),
     scenario("freed logs", checkpoints::logs_are_freed_behind_a_checkpoint_of_both_kinds, &[]),
     scenario("a flush of two kinds", checkpoints::a_flush_empties_tables_of_both_kinds, &[]),
     scenario(

@@ -1,5 +1,7 @@
 //! Why a transaction did not commit.
 
+use std::fmt;
+
 use crate::table::TableId;
 
 /// The reason why a transaction did not commit. The transaction's writes are rolled back.
@@ -213,18 +215,45 @@ pub struct LogPinned {
     pub limit: u64,
 }
 
-/// The logs have as many bytes as their limit allows, and a checkpoint did not free enough of them in time.
-/// Whoever reads goes on.
+/// The logs have as many bytes as their limit allows, and nothing freed enough of them in time. Whoever reads
+/// goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the logs have reached their limit of {limit} bytes, and too little was freed within {waited_ms} ms: run the \
-     transaction again later, end long transactions, or raise log_limit"
-)]
+#[error("the logs have reached their limit of {limit} bytes, and {freed} (waited {waited_ms} ms)")]
 pub struct LogFull {
     /// The limit of the logs in bytes.
     pub limit: u64,
     /// The wait in milliseconds.
     pub waited_ms: u64,
+    /// What frees the logs.
+    pub freed: LogFreed,
+}
+
+/// What frees the logs of a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFreed {
+    /// The checkpoints that the store takes by itself.
+    InTime,
+    /// The checkpoints that the program takes, since the store has no background threads.
+    ByCaller,
+    /// Nothing: without a checkpoint scheme, the tables in memory need the whole log.
+    Never,
+}
+
+impl fmt::Display for LogFreed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::InTime => {
+                "too little was freed in time: run the transaction again later, end long transactions, or raise \
+                 log_limit"
+            }
+            Self::ByCaller => {
+                "the store has no background threads: take a checkpoint, or raise log_limit"
+            }
+            Self::Never => {
+                "nothing frees them with checkpoint scheme none: choose another scheme, or raise log_limit"
+            }
+        })
+    }
 }
 
 /// More memory was asked for than the limit allows.

@@ -43,13 +43,18 @@ pub(super) fn is_pressing(shared: &Shared) -> bool {
 }
 
 /// Whether the logs have half of their limit, and a checkpoint frees a quarter. For stores with tables of other
-/// kinds, whose open transactions keep a part of the logs.
-pub(super) fn frees_half(shared: &Shared, limit: u64) -> bool {
+/// kinds, whose open transactions keep a part of the logs. Without a scheme a checkpoint of these tables frees
+/// nothing, and shortens the next start alone: then one is due for each half of the limit. `logged_bytes` were
+/// logged since the last one.
+pub(super) fn frees_half(shared: &Shared, limit: u64, logged_bytes: u64) -> bool {
     if !shared.kinds.have_tables() {
         return false;
     }
-    let kept = shared.journal.holders().iter().map(|holder| holder.bytes).max().unwrap_or(0);
     let (open, aside) = (shared.open.kept_bytes(), shared.journal.set_aside_bytes());
+    if shared.scheme.is_none() {
+        return logged_bytes >= limit / 2 && logged_bytes.saturating_sub(open) >= limit / 4;
+    }
+    let kept = shared.journal.holders().iter().map(|holder| holder.bytes).max().unwrap_or(0);
     let is_half = kept.saturating_add(aside) >= limit / 2 && kept.saturating_sub(open) >= limit / 4;
     // Beyond that, open transactions are ended first.
     let frees = open.saturating_add(aside) <= limit / 4 * 3;

@@ -17,7 +17,7 @@ use stillpoint_io::Clock;
 use stillpoint_journal::{Journal, JournalError};
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use stillpoint_sync::{mutant, planted};
-use stillpoint_txn::{LogFull, LogPinned, LogRefused};
+use stillpoint_txn::{LogFreed, LogFull, LogPinned, LogRefused};
 
 use crate::config::Config;
 use crate::kinds::Resting;
@@ -72,6 +72,7 @@ pub(crate) struct OpenTransactions {
     too_old: Box<[AtomicU64]>,
     /// The limit of the log, in bytes.
     limit: AtomicU64,
+    freed: Mutex<LogFreed>,
 }
 
 impl OpenTransactions {
@@ -82,13 +83,15 @@ impl OpenTransactions {
         let wait_max = config.lock_timeout.map_or(LOG_WAIT_MAX, |most| most.min(LOG_WAIT_MAX));
         let clock = config.environment.clock.clone();
         let limit = AtomicU64::new(config.log_limit_bytes);
-        Self { journal, clock, wait_max, of_log, too_old, limit }
+        let freed = Mutex::new(LogFreed::InTime);
+        Self { journal, clock, wait_max, of_log, too_old, limit, freed }
     }
 
-    /// Sets the limit of the log.
-    pub(crate) fn set_limit(&self, limit: u64) {
+    /// Sets the limit of the log, and what frees it.
+    pub(crate) fn set_limit(&self, limit: u64, freed: LogFreed) {
         // Relaxed: a setting.
         self.limit.store(limit, Relaxed);
+        *self.freed.lock() = freed;
     }
 
     /// Admits a further operation of a transaction that has logged so many bytes, and then needs so many to
@@ -164,7 +167,7 @@ impl OpenTransactions {
     /// The refusal of a transaction that has not waited yet.
     pub(crate) fn full(&self) -> LogFull {
         // Relaxed: a setting.
-        LogFull { limit: self.limit.load(Relaxed), waited_ms: 0 }
+        LogFull { limit: self.limit.load(Relaxed), waited_ms: 0, freed: *self.freed.lock() }
     }
 
     /// The wait at the limit of the logs, from now on.
@@ -195,7 +198,8 @@ impl OpenTransactions {
     /// wait began at `begun_ns`.
     ///
     /// # Errors
-    /// [`LogRefused::Full`] after the longest wait. [`LogRefused::Pinned`] if the transaction keeps too much.
+    /// [`LogRefused::Full`] after the longest wait, or at once if no thread of the store frees the logs.
+    /// [`LogRefused::Pinned`] if the transaction keeps too much.
     pub(crate) fn wait_for_log(
         &self,
         wanted: u64,
@@ -213,9 +217,14 @@ impl OpenTransactions {
             // Relaxed: a setting.
             let limit = self.limit.load(Relaxed);
             let waited = Duration::from_nanos(self.clock.monotonic_ns() - begun_ns);
-            if waited >= self.wait_max || wanted > limit {
+            let freed = *self.freed.lock();
+            let is_in_vain = matches!(freed, LogFreed::ByCaller | LogFreed::Never);
+            if is_in_vain && self.journal.await_limit(wanted, Duration::ZERO) {
+                return Ok(());
+            }
+            if is_in_vain || waited >= self.wait_max || wanted > limit {
                 let waited_ms = waited.as_millis() as u64;
-                return Err(LogFull { limit, waited_ms }.into());
+                return Err(LogFull { limit, waited_ms, freed }.into());
             }
             self.journal.await_limit(wanted, LOOK_AGAIN);
         }

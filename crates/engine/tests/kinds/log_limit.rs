@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use stillpoint::{Engine, Error, Kind, TxError};
+use stillpoint::{Config, Engine, Error, Kind, LogFreed, TxError};
 use stillpoint_io::{Clock, RealClock, SimDisk, spawn};
 
 use crate::world::{World, configure_all};
@@ -140,4 +140,76 @@ pub(crate) fn a_log_that_nothing_frees_refuses_writes_alone() {
     let freed = (0..100).any(|_| session.transact(|tx| tx.put(paged, b"key", b"value")).is_ok());
     assert!(freed, "writes resume");
     assert_eq!(session.read(aside, b"still", &mut Vec::new()).expect("reads"), None);
+}
+
+/// Writes to paged tables and to memory until a write is refused. Returns the number of commits, and what the
+/// error says about who frees the logs.
+fn write_until_full(world: &World) -> (u32, LogFreed) {
+    let (paged, memory) = (world.table_of(2), world.tables[0]);
+    let mut session = world.engine.session().expect("a session");
+    for number in 0..4000u32 {
+        let key = number.to_be_bytes();
+        let put = session.transact(|tx| {
+            tx.put(paged, &key, &[1; 900])?;
+            tx.put(memory, &key, &[1; 300])
+        });
+        let kept = kept_bytes(&world.engine);
+        assert!(kept <= LIMIT + LIMIT / 20, "{kept} bytes of log");
+        match put {
+            Ok(()) => {}
+            Err(Error::Transaction(TxError::LogFull(full))) => return (number, full.freed),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("no write is refused");
+}
+
+fn without_threads(disk: &SimDisk, checkpoint: &str) -> Config {
+    let mut config = configure_all(disk, 1, 2);
+    config.log_limit_bytes = LIMIT;
+    config.checkpoint = checkpoint.to_owned();
+    config
+}
+
+/// No thread of the store frees the log. Writes are refused at once, and the error says what to do.
+pub(crate) fn a_log_that_no_thread_frees_ends_at_its_limit() {
+    for (checkpoint, background) in [("calc", false), ("none", false), ("none", true)] {
+        let disk = SimDisk::new(1);
+        let mut config = without_threads(&disk, checkpoint);
+        if background {
+            (config.environment.background, config.environment.clock) = (true, Arc::new(RealClock));
+        }
+        let world = World::open_with(config, 1, 0).expect("opens");
+        let (records, freed) = write_until_full(&world);
+        let published = || world.engine.stats().checkpoints.published;
+        let before = published();
+        match checkpoint {
+            "none" => {
+                assert_eq!(freed, LogFreed::Never);
+                if background {
+                    RealClock.sleep(Duration::from_millis(300));
+                }
+                let raised = |policy: &mut stillpoint::CheckpointPolicy| {
+                    policy.log_limit_bytes = 2 * LIMIT;
+                };
+                assert!(
+                    published() <= before + 1,
+                    "checkpoints that free nothing follow each other"
+                );
+                world.engine.change_checkpoint_policy(raised).expect("a limit");
+            }
+            _ => {
+                assert_eq!(freed, LogFreed::ByCaller);
+                world.engine.checkpoint().expect("a sound disk");
+            }
+        }
+        let mut session = world.engine.session().expect("a session");
+        session.transact(|tx| tx.put(world.table_of(2), b"key", b"value")).expect("writes resume");
+        let mut config = without_threads(&disk.crash_image(1), checkpoint);
+        config.serve_while_loading = true;
+        let again = World::open_with(config, 1, 0).expect("opens");
+        assert!(again.engine.loading().is_done, "no load lets the log grow beside it");
+        assert_eq!(again.engine.len(again.table_of(2)), u64::from(records) + 1);
+        assert_eq!(again.engine.len(again.tables[0]), u64::from(records));
+    }
 }

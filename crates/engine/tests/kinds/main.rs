@@ -109,6 +109,11 @@ fn a_log_that_nothing_frees_refuses_writes_alone() {
 }
 
 #[test]
+fn a_log_that_no_thread_frees_ends_at_its_limit() {
+    log_limit::a_log_that_no_thread_frees_ends_at_its_limit();
+}
+
+#[test]
 fn a_transaction_that_keeps_the_log_is_told() {
     pages::a_transaction_that_keeps_the_log_is_told();
 }

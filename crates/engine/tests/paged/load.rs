@@ -10,14 +10,19 @@ use super::{all, configure, fill, put};
 const RECORDS: u32 = 4000;
 
 /// With this limit of the log a load has many steps.
-fn settings(disk: &SimDisk) -> Config {
-    Config { log_limit_bytes: 1 << 20, ..configure(disk, 16) }
-}
+const LIMIT: u64 = 1 << 20;
+/// A limit with room for many puts, each of which is flushed.
+const WIDE_LIMIT: u64 = 64 << 20;
 
-fn open(disk: &SimDisk) -> (Engine, TableId) {
-    let engine = Engine::open(settings(disk)).expect("opens");
+fn open(disk: &SimDisk, log_limit_bytes: u64) -> (Engine, TableId) {
+    let settings = Config { log_limit_bytes, ..configure(disk, 16) };
+    let engine = Engine::open(settings).expect("opens");
     let table = engine.table_with("orders", Kind::Paged).expect("a table");
     (engine, table)
+}
+
+fn limit_log(engine: &Engine, bytes: u64) {
+    engine.change_checkpoint_policy(|policy| policy.log_limit_bytes = bytes).expect("a limit");
 }
 
 fn record(number: u32) -> ([u8; 4], Vec<u8>) {
@@ -40,7 +45,7 @@ pub(crate) fn a_crash_amid_a_load_leaves_its_first_records() {
     let (mut nth, mut parts) = (1, 0);
     loop {
         let disk = SimDisk::new(nth);
-        let (engine, table) = open(&disk);
+        let (engine, table) = open(&disk, LIMIT);
         let mut session = engine.session().expect("a session");
         let first = (0..RECORDS / 4).map(record);
         session.load_sorted(table, first).expect("a sound disk");
@@ -50,7 +55,7 @@ pub(crate) fn a_crash_amid_a_load_leaves_its_first_records() {
         let is_over = disk.call_counts().changes() - before < nth;
         drop(session);
         drop(engine);
-        let (engine, table) = open(&disk.crash(nth));
+        let (engine, table) = open(&disk.crash(nth), LIMIT);
         let mut session = engine.session().expect("a session");
         let count = check_first(&engine, &mut session, table);
         let acknowledged = if loaded.is_ok() { RECORDS } else { RECORDS / 4 };
@@ -74,7 +79,7 @@ pub(crate) fn a_crash_amid_a_load_leaves_its_first_records() {
 /// would leave. Ordinary changes and crashes follow.
 pub(crate) fn a_load_leaves_what_puts_would_leave() {
     let disk = SimDisk::new(7);
-    let (engine, table) = open(&disk);
+    let (engine, table) = open(&disk, WIDE_LIMIT);
     let mut session = engine.session().expect("a session");
     let mut records = fill(&mut session, table, 3);
     let mut given: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
@@ -88,8 +93,11 @@ pub(crate) fn a_load_leaves_what_puts_would_leave() {
     given.push((10_100u64.to_be_bytes().to_vec(), b"once more".to_vec()));
     given.push((vec![200; 500], b"a long key".to_vec()));
     given.push((5u64.to_be_bytes().to_vec(), b"in between".to_vec()));
+    engine.checkpoint().expect("a sound disk");
+    limit_log(&engine, 2 * LIMIT);
     let count = session.load_sorted(table, given.iter().map(|(key, value)| (key, value)));
     assert_eq!(count.expect("a sound disk"), given.len() as u64);
+    limit_log(&engine, WIDE_LIMIT);
     records.extend(given);
     assert!(all(&mut session, table) == records);
     for number in (0..2600u64).step_by(7) {
@@ -104,7 +112,7 @@ pub(crate) fn a_load_leaves_what_puts_would_leave() {
         if turn == 1 {
             engine.checkpoint().expect("a sound disk");
         }
-        let (again, table) = open(&disk.crash_image(turn));
+        let (again, table) = open(&disk.crash_image(turn), WIDE_LIMIT);
         let mut session = again.session().expect("a session");
         assert!(all(&mut session, table) == records, "crash {turn}");
         assert_eq!(again.len(table), records.len() as u64, "crash {turn}");
