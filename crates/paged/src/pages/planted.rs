@@ -10,6 +10,8 @@ pub(super) enum Bug {
     PagesNotFlushed,
     /// A slot is reused although a map on the disk names it.
     OldSlotReused,
+    /// A start takes the slots that the map on the disk names for free once it has moved their pages.
+    StartFreesSlots,
     /// The number of a freed page is used again without regard to its gsns.
     PageIdTooEarly,
     /// A freed page leaves the map with the first round.

@@ -30,8 +30,8 @@ pub(super) struct Slots {
 impl Slots {
     /// The slots of a file with so many, of which the map that counts names some.
     pub(super) fn new(count: u64, named: &Bits) -> Self {
-        let mut slots =
-            Self { count, used: named.clone(), counted: named.clone(), ..Self::default() };
+        let counted = mutant!(named.clone(), StartFreesSlots => Bits::default());
+        let mut slots = Self { count, used: named.clone(), counted, ..Self::default() };
         slots.count_free();
         slots
     }

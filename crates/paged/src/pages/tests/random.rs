@@ -126,6 +126,33 @@ fn a_failed_read_is_an_error_to_its_caller_alone() {
     assert!(matches!(missing, PagesError::NoSuchPage { .. }), "{missing}");
 }
 
+/// The replay of a start changes pages and evicts them, round after round, since its pool is small. No round of
+/// the map ends before the machine stops. The next start needs the pages as they were.
+#[test]
+pub(super) fn a_start_that_stops_again_has_moved_nothing_that_counts() {
+    let mut world = World::new(1);
+    for _ in 0..16 {
+        world.allocate().expect("room");
+    }
+    world.write(&world.dirty(), Purpose::Checkpoint).expect("written");
+    world.begin_round().expect("room");
+    world.end_round(true).expect("counts");
+    for seed in 1..=3 {
+        world.crash(seed).expect("a crash leaves a store");
+        let pages: Vec<u64> = world.pool.pages.lock().keys().copied().collect();
+        assert_eq!(pages.len(), 16);
+        for _ in 0..6 {
+            pages.iter().for_each(|page| world.change(*page));
+            world.write(&world.dirty(), Purpose::GoOn).expect("written");
+        }
+        // A round that was written and does not count changes nothing, either.
+        if seed == 2 {
+            world.begin_round().expect("room");
+        }
+    }
+    world.crash(4).expect("a crash leaves a store");
+}
+
 #[test]
 fn a_page_may_be_freed_before_it_was_ever_placed() {
     let mut world = World::new(1);

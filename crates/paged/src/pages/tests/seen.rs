@@ -10,6 +10,7 @@ fn seen_by(bug: Bug) -> fn() {
         Bug::StaleNotSeen => damage::a_stale_page_is_found,
         Bug::RoundNotCounted => damage::an_older_block_is_never_taken_for_the_newer_one,
         Bug::UndoHeldBack => random::a_full_disk_refuses_evictions_and_never_a_checkpoint,
+        Bug::StartFreesSlots => random::a_start_that_stops_again_has_moved_nothing_that_counts,
         Bug::OldSlotReused => states::no_state_loses_a_page_that_a_map_names,
         Bug::PageIdTooEarly
         | Bug::FreedTooEarly
@@ -26,6 +27,7 @@ fn every_planted_bug_is_caught() {
         Bug::PersistedBeforeWritten,
         Bug::PagesNotFlushed,
         Bug::OldSlotReused,
+        Bug::StartFreesSlots,
         Bug::PageIdTooEarly,
         Bug::FreedTooEarly,
         Bug::MapInPlace,
