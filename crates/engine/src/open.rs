@@ -63,7 +63,8 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     let logs = (if records_commits { config.logs as u8 } else { 0 }, logs_calls_alone);
     let catalog = begin_incarnation(&disk, &plan, (wanted.tables, logs, scheme_row.name), &ends)?;
     let open = Arc::new(OpenTransactions::new(journal.clone(), &config));
-    kind_replay.undo_losers(&journal, &open, store.driver().now().epoch())?;
+    let to_logs = (&journal, config.logs);
+    kind_replay.undo_losers(to_logs, &open, store.driver().now().epoch())?;
     Ok(failing_with_pages(Shared {
         kinds,
         of_engine,

@@ -301,6 +301,7 @@ const SCENARIOS: &[Scenario] = &[
         log_limit::a_log_that_no_thread_frees_ends_at_its_limit,
         &[],
     ),
+    scenario("losers and threads", pages::losers_are_undone_in_threads, &[]),
     scenario("freed logs", checkpoints::logs_are_freed_behind_a_checkpoint_of_both_kinds, &[]),
     scenario("a flush of two kinds", checkpoints::a_flush_empties_tables_of_both_kinds, &[]),
     scenario(

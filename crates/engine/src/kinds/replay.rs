@@ -15,6 +15,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use stillpoint_format::log::{LoggedOperation, TransactionEnd};
 use stillpoint_format::manifest::{KindEntry, Manifest};
 use stillpoint_format::{LogGsn, Stamp};
@@ -206,34 +207,50 @@ impl KindReplay {
         }
     }
 
-    /// Undoes the transactions that a crash has cut off, and logs the undos. The MANIFEST names the
-    /// journal's incarnation already.
+    /// Undoes the transactions that a crash has cut off, and logs the undos in `logs` logs. No two of them have
+    /// changed the same key, so each thread takes the next one. The MANIFEST names the journal's incarnation
+    /// already.
     ///
     /// # Errors
     /// The log refuses the undo.
     pub(crate) fn undo_losers(
         self,
-        journal: &Arc<dyn Journal>,
+        (journal, logs): (&Arc<dyn Journal>, usize),
         open: &Arc<OpenTransactions>,
         epoch: u64,
     ) -> Result<(), Error> {
         mutant!(LosersKept => return Ok(()));
-        let counter = CommitCounter::default();
-        let mut operations =
-            Operations::new(journal.clone(), 0, counter, (open.clone(), Arc::default()));
-        for ((log, gsn), done) in self.open {
-            operations.resume(LogGsn { log, gsn }, &done, epoch);
-            while let Some(done) = operations.undo_next() {
-                let kind = self.kinds.kind_of(done.table)?;
-                kind.undo(done.table, &done.undo, &mut operations)?;
+        let threads = self.lanes.min(self.open.len());
+        let (kinds, losers) = (&self.kinds, Mutex::new(self.open.into_iter()));
+        let (losers, jobs) = (&losers, 0..threads);
+        let jobs = jobs.map(|number| {
+            let (log, lack) = ((number % logs) as u8, Arc::default());
+            let counter = CommitCounter::default();
+            let mut operations =
+                Operations::new(journal.clone(), log, counter, (open.clone(), lack));
+            move || -> Result<(), Error> {
+                loop {
+                    // The lock ends before the undo begins.
+                    let Some(((log, gsn), done)) = losers.lock().next() else { return Ok(()) };
+                    operations.resume(LogGsn { log, gsn }, &done, epoch);
+                    undo_loser(kinds, &mut operations)?;
+                }
             }
-            operations.append_abort();
-            if let Some(reason) = operations.take_failure() {
-                return Err(Error::Failed(reason));
-            }
-        }
-        Ok(self.kinds.kinds.iter().try_for_each(|kind| kind.replay_ended())?)
+        });
+        let ended = in_parallel("undo", jobs.collect())?;
+        ended.into_iter().collect::<Result<(), Error>>()?;
+        Ok(kinds.kinds.iter().try_for_each(|kind| kind.replay_ended())?)
     }
+}
+
+/// Undoes a transaction, newest operation first, and logs its end.
+fn undo_loser(kinds: &Kinds, operations: &mut Operations) -> Result<(), Error> {
+    while let Some(done) = operations.undo_next() {
+        let kind = kinds.kind_of(done.table)?;
+        kind.undo(done.table, &done.undo, operations)?;
+    }
+    operations.append_abort();
+    operations.take_failure().map_or(Ok(()), |reason| Err(Error::Failed(reason)))
 }
 
 impl KindReplay {

@@ -124,6 +124,11 @@ fn a_transaction_larger_than_the_pool_ends_either_way() {
 }
 
 #[test]
+fn losers_are_undone_in_threads() {
+    pages::losers_are_undone_in_threads();
+}
+
+#[test]
 fn a_full_disk_refuses_writes_alone() {
     pages::a_full_disk_refuses_writes_alone();
 }

@@ -320,3 +320,79 @@ pub(crate) fn a_full_disk_refuses_writes_alone() {
     assert!(refused > 3, "{refused}");
     (0..RECORDS).for_each(|number| put(number, 200).expect("there is space again"));
 }
+
+const LOSERS: u8 = 6;
+const CHANGES: u8 = 30;
+
+/// Opens a store whose start has three threads.
+fn open_in_threads(disk: &SimDisk) -> Result<World, Error> {
+    let mut config = configure_all(disk, 1, 2);
+    (config.environment.background, config.environment.clock) = (true, Arc::new(RealClock));
+    config.recovery_threads = 3;
+    World::open_with(config, 1, 0)
+}
+
+/// Checks that the records of two tables are those from before the transactions that were cut off.
+fn check_undone(world: &World, context: &str) {
+    let mut session = world.engine.session().expect("a session");
+    for table in [world.table_of(2), world.table_of(3)] {
+        assert_eq!(
+            world.engine.len(table),
+            u64::from(LOSERS) * u64::from(CHANGES / 2),
+            "{context}"
+        );
+        for (loser, number) in (0..LOSERS).flat_map(|loser| (0..CHANGES).map(move |n| (loser, n))) {
+            let expected = (number % 2 == 0).then(|| vec![number; 300]);
+            assert_eq!(get(&mut session, table, &[number, loser]), expected, "{context}");
+        }
+    }
+}
+
+/// Transactions of several sessions have changed records that lie side by side when the machine stops. A start
+/// undoes them in threads. It may stop amid that, twice.
+pub(crate) fn losers_are_undone_in_threads() {
+    let disk = SimDisk::new(1);
+    let world = open(&disk);
+    let tables = [world.table_of(2), world.table_of(3)];
+    let mut session = world.engine.session().expect("a session");
+    for (loser, number) in (0..LOSERS).flat_map(|loser| (0..CHANGES / 2).map(move |n| (loser, n))) {
+        let put = session.transact(|tx| {
+            tables
+                .iter()
+                .try_for_each(|&table| tx.put(table, &[2 * number, loser], &[2 * number; 300]))
+        });
+        put.expect("commits");
+    }
+    let mut sessions: Vec<_> =
+        (0..LOSERS).map(|_| world.engine.session().expect("a session")).collect();
+    let mut losers: Vec<_> =
+        sessions.iter_mut().map(|session| session.begin().expect("begins")).collect();
+    for number in 0..CHANGES {
+        for (loser, transaction) in (0..).zip(&mut losers) {
+            for &table in &tables {
+                let Ok(mut tx) = transaction.tx() else { continue };
+                // Some keys share a word of locks: their changes are left out.
+                let _ = match number % 3 {
+                    0 => tx.delete(table, &[number, loser]).map(drop),
+                    _ => tx.put(table, &[number, loser], &[99; 700]),
+                };
+            }
+        }
+    }
+    session.transact(|tx| tx.put(world.tables[0], b"flushes", b"all")).expect("commits");
+    let image = disk.crash_image(1);
+    drop(losers);
+    drop(sessions);
+    let mut amid = 0;
+    for nth in (1..60).step_by(5) {
+        let stopped = image.crash_image(nth);
+        stopped.fail_at(nth, Fault::PowerLoss);
+        amid += u32::from(open_in_threads(&stopped).is_err());
+        let stopped = stopped.crash(nth);
+        stopped.fail_at(nth / 2 + 1, Fault::PowerLoss);
+        drop(open_in_threads(&stopped));
+        let again = open_in_threads(&stopped.crash(nth)).expect("opens");
+        check_undone(&again, &format!("call {nth}"));
+    }
+    assert!(amid > 2, "{amid} starts were stopped");
+}
