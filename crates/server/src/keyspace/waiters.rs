@@ -45,6 +45,9 @@ struct Queues {
     /// Waiters that were woken and whose run has not ended, with the keys that woke each: the first, and
     /// those that were made since.
     woken: HashMap<u64, Vec<u64>>,
+    /// Of waiters whose run leaves a key to one that came before: how many of their keys above the run has
+    /// seen. What comes later may be the end of the one before.
+    gave_way: HashMap<u64, usize>,
     /// Client → its place in the order, and its event loop.
     clients: HashMap<u64, (u64, usize)>,
     /// Clients that `CLIENT UNBLOCK` has chosen, with whether they get an error.
@@ -122,12 +125,14 @@ impl Waiters {
     /// is no waiter, or if it is awake.
     pub(super) fn wake(&self, hash: u64, after: u64) -> Option<usize> {
         let mut queues = self.queues.lock();
-        let Queues { by_key, woken, .. } = &mut *queues;
+        let Queues { by_key, woken, gave_way, .. } = &mut *queues;
         let (place, id) = by_key.get(&hash)?.range(after + 1..).next()?;
         let keys = woken.entry(*place).or_default();
-        if let [_, since @ ..] = &keys[..] {
-            // It finds the key as it is now, unless it has run: then its end wakes the next.
-            if !since.contains(&hash) {
+        if !keys.is_empty() {
+            // It finds the key as it is now, unless it has run: then its end wakes the next. If it has given
+            // way, it runs again.
+            let seen = gave_way.get(place).copied().unwrap_or(1).min(keys.len());
+            if !keys[seen..].contains(&hash) {
                 keys.push(hash);
             }
             return None;
@@ -150,6 +155,12 @@ impl Waiters {
     /// Clients that wait.
     pub(crate) fn len(&self) -> usize {
         self.queues.lock().clients.len()
+    }
+
+    /// Notes an event loop to wake.
+    fn pass_on(&self, worker: usize) {
+        self.passed_on.lock().push(worker);
+        self.has_passed_on.store(true, Ordering::Relaxed);
     }
 
     /// Takes the event loops to wake, since waiters that have ended have woken others.
@@ -183,13 +194,15 @@ impl Waiting {
     /// again when it has ended. The caller holds the key's lock.
     pub(super) fn gives_way(&self, hash: u64) -> bool {
         let mut queues = self.of.queues.lock();
-        let Queues { by_key, woken, .. } = &mut *queues;
+        let Queues { by_key, woken, gave_way, .. } = &mut *queues;
         let Some(waiters) = by_key.get(&hash) else { return false };
         let is_before = |place: &u64| *place < self.place && waiters.contains_key(place);
+        let seen = woken.get(&self.place).map_or(0, Vec::len);
         let Some((_, keys)) = woken.iter_mut().find(|(place, _)| is_before(place)) else {
             return false;
         };
         keys.push(hash);
+        gave_way.entry(self.place).or_insert(seen);
         true
     }
 
@@ -199,9 +212,20 @@ impl Waiting {
     }
 
     /// Notes that a run has found nothing. The caller holds the locks of the keys, and the client may be
-    /// woken anew.
+    /// woken anew. It is at once, if one that it has given way to has ended meanwhile.
     pub(crate) fn settle(&self) {
-        self.of.queues.lock().woken.remove(&self.place);
+        let mut queues = self.of.queues.lock();
+        let Queues { woken, gave_way, clients, .. } = &mut *queues;
+        let seen = gave_way.remove(&self.place).unwrap_or(usize::MAX);
+        match woken.get_mut(&self.place) {
+            Some(keys) if keys.len() > seen => drop(keys.drain(..seen)),
+            _ => return drop(woken.remove(&self.place)),
+        }
+        if let Some((_, worker)) = clients.get(&self.client).copied() {
+            self.of.inboxes[worker].lock().push(self.client);
+            drop(queues);
+            self.of.pass_on(worker);
+        }
     }
 
     /// Notes that a run has taken what woke the client. What was made since wakes the next client at the end. Of
@@ -245,11 +269,10 @@ impl Drop for Waiting {
         }
         // If a woken client leaves without success, the key that woke it wakes the next waiter.
         let woken_by = queues.woken.remove(&self.place);
+        queues.gave_way.remove(&self.place);
         drop(queues);
         for hash in woken_by.into_iter().flatten() {
-            let Some(worker) = self.of.wake(hash, 0) else { continue };
-            self.of.passed_on.lock().push(worker);
-            self.of.has_passed_on.store(true, Ordering::Relaxed);
+            self.of.wake(hash, 0).into_iter().for_each(|worker| self.of.pass_on(worker));
         }
     }
 }
@@ -321,6 +344,18 @@ mod tests {
         drop(third);
         assert_eq!((waiters.take_woken(0), waiters.take_passed_on()), (vec![4], vec![0]));
         fourth.settle();
+        // One ends between the run that gives way to it and the end of that run.
+        let (before, behind) =
+            (waiters.enter(id(7), vec![9, 10]), waiters.enter(id(8), vec![10, 11]));
+        assert_eq!((waiters.wake(10, 0), waiters.wake(11, 0)), (Some(1), Some(0)));
+        assert_eq!((waiters.take_woken(0), waiters.take_woken(1)), (vec![8], vec![3, 7]));
+        assert!(behind.gives_way(10));
+        drop(before);
+        behind.settle();
+        assert_eq!((waiters.take_woken(0), waiters.take_passed_on()), (vec![8], vec![0]));
+        behind.settle();
+        assert!(waiters.queues.lock().woken.is_empty(), "the second run has found nothing");
+        drop(behind);
         // A client of several keys may have taken what was made after the key that woke it.
         let (fifth, sixth) = (waiters.enter(id(5), vec![7, 8]), waiters.enter(id(6), vec![8]));
         assert_eq!((waiters.wake(8, 0), waiters.wake(7, 0)), (Some(1), None));
