@@ -261,10 +261,14 @@ fn inner_keys(ctx: &Context<'_>, args: Args<'_>) -> Result<(&'static Spec, Vec<u
         Some(_) => CmdError::fixed("ERR Invalid number of arguments specified for command"),
         None => CmdError::fixed("ERR Invalid command specified"),
     })?;
-    let positions = spec.key_positions(args);
+    const INVALID: CmdError = CmdError::fixed("ERR Invalid arguments specified for command");
+    let mut positions: Vec<usize> = spec.keys.positions_in(args).collect();
     let counted = args.get(usize::from(spec.keys.count_at)).filter(|_| spec.keys.count_at > 0);
     if counted.is_some_and(|count| parse_u64(count) != Some(positions.len() as u64)) {
-        return Err(CmdError::fixed("ERR Invalid arguments specified for command"));
+        return Err(INVALID);
+    }
+    if let Some(further_keys) = spec.further_keys {
+        positions.extend(further_keys(args).ok_or(INVALID)?);
     }
     if positions.is_empty() || spec.is_container() {
         return Err(CmdError::fixed("ERR The command has no key arguments"));

@@ -151,8 +151,8 @@ pub(crate) type StoreFn = fn(&mut Context<'_>, Args<'_>, &mut Session) -> CmdRes
 pub(crate) type ListedFn = fn(&mut Context<'_>, Args<'_>, &ListedKeys, &mut Tx<'_>) -> CmdResult;
 /// A handler that runs while data is loaded.
 pub(crate) type LoadingFn = fn(&mut LoadingContext<'_>, Args<'_>) -> CmdResult;
-/// The argument numbers of keys that a [`KeySpec`] cannot express.
-pub(crate) type FurtherKeysFn = fn(Args<'_>) -> Vec<usize>;
+/// The argument numbers of keys that a [`KeySpec`] cannot express. `None` if the arguments do not tell them.
+pub(crate) type FurtherKeysFn = fn(Args<'_>) -> Option<Vec<usize>>;
 /// Declares keys that a [`KeySpec`] cannot express.
 pub(crate) type DeclareFn = fn(Args<'_>, Db, &Keyspace, &mut KeySet);
 
@@ -313,13 +313,6 @@ impl Spec {
             count += 1;
         }
         count
-    }
-
-    /// The argument numbers of all keys of a call.
-    pub(crate) fn key_positions(&self, args: Args<'_>) -> Vec<usize> {
-        let mut positions: Vec<usize> = self.keys.positions_in(args).collect();
-        positions.extend(self.further_keys.into_iter().flat_map(|further| further(args)));
-        positions
     }
 
     pub(super) fn wrong_arity(&self) -> CmdError {

@@ -40,8 +40,8 @@ fn store_key(args: Args<'_>) -> Option<usize> {
     found
 }
 
-fn stored(args: Args<'_>) -> Vec<usize> {
-    store_key(args).into_iter().collect()
+fn stored(args: Args<'_>) -> Option<Vec<usize>> {
+    Some(store_key(args).into_iter().collect())
 }
 
 fn declare_radius(args: Args<'_>, db: Db, keyspace: &Keyspace, keys: &mut KeySet) {

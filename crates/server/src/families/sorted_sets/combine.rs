@@ -12,7 +12,7 @@ use crate::config::Db;
 use crate::error::{CmdError, CmdResult};
 use crate::heap::Heap;
 use crate::keyspace::{Contents, Keyspace, Kind};
-use crate::resp::{Args, parse_f64, parse_i64};
+use crate::resp::{Args, parse_f64, parse_i64, parse_u64};
 use crate::session::context::Context;
 use crate::session::row::{
     COUNTED, Keyed, ONE, R, SORTED_SET, WM, declared_by, row, with_further_keys,
@@ -30,9 +30,11 @@ pub(in crate::families) const ROWS: &[Spec] = &[
     with_further_keys(declared_by(row("zunionstore", -4, WM, ONE, SORTED_SET, "2.0.0", Keyed(zunionstore), "Stores the members that any of the sorted sets has."), declare_store), sources),
 ];
 
-/// The arguments with the keys that are combined into another one.
-fn sources(args: Args<'_>) -> Vec<usize> {
-    KeySpec::COUNTED_THIRD.positions_in(args).collect()
+/// The arguments with the keys that are combined into another one; `None` if their count is wrong.
+fn sources(args: Args<'_>) -> Option<Vec<usize>> {
+    let sources: Vec<usize> = KeySpec::COUNTED_THIRD.positions_in(args).collect();
+    let count = args.get(2).and_then(parse_u64);
+    (count == Some(sources.len() as u64)).then_some(sources)
 }
 
 fn declare_store(args: Args<'_>, db: Db, keyspace: &Keyspace, keys: &mut KeySet) {
