@@ -9,10 +9,19 @@ use stillpoint_io::{Clock, RealClock, Rng, SeededRng};
 
 /// Commands of one run.
 const COMMANDS: usize = 6000;
+/// Commands that a report shows, up to the one with another reply.
+const HISTORY: usize = 8;
+
+/// Templates of a family, and what comes before the names of its keys. Families with a prefix keep keys to
+/// themselves: what others write there would have replies without a defined order.
+pub(crate) type Family = (&'static str, &'static [&'static str]);
+
+/// Names of keys that a prefix changes.
+const PREFIXED: &[&str] = &["a", "b", "c", "d", "e", "f", "s"];
 
 pub(crate) struct Generator {
     rng: SeededRng,
-    templates: &'static [&'static str],
+    families: Vec<Family>,
 }
 
 impl Generator {
@@ -129,8 +138,15 @@ impl Generator {
 
     fn command(&self) -> Vec<String> {
         let mut args = Vec::new();
-        for word in self.pick(self.templates).split(' ') {
+        let several = self.families.len() > 1;
+        let (prefix, templates) =
+            self.families[if several { self.below(self.families.len()) } else { 0 }];
+        for word in self.pick(templates).split(' ') {
+            let from = args.len();
             self.expand(word, &mut args);
+            let names_keys = !prefix.is_empty() && word.contains('|');
+            let is_name = |arg: &&mut String| names_keys && PREFIXED.contains(&&***arg);
+            args[from..].iter_mut().filter(is_name).for_each(|arg| arg.insert_str(0, prefix));
         }
         match self.below(60) {
             0 if args.len() > 1 => drop(args.pop()),
@@ -159,7 +175,7 @@ const OPTIONS: &[&str] = &[
 ];
 
 /// Templates of commands: words, alternatives, and `<places>` for random arguments.
-const TEMPLATES: &[&str] = &[
+pub(crate) const TEMPLATES: &[&str] = &[
     "SET <key> <value>",
     "SET <key> <value>",
     "SET <key> <value> <option>",
@@ -351,6 +367,16 @@ impl Pair {
         self.read(command)
     }
 
+    /// Restores the key at another one in each of the servers, from what the other server dumps.
+    fn exchange(&mut self, key: &str, copy: &str) {
+        let dumped = [&mut self.ours, &mut self.theirs].map(|client| client.call(&["DUMP", key]));
+        for (client, payload) in [&mut self.theirs, &mut self.ours].into_iter().zip(dumped) {
+            let Value::Bulk(payload) = payload else { panic!("a payload of {key:?}") };
+            client.send(&[b"RESTORE", copy.as_bytes(), b"0", &payload, b"REPLACE"]);
+            assert_eq!(client.read(), Value::ok(), "{key:?}");
+        }
+    }
+
     /// Sends commands together.
     fn send(&mut self, commands: &[Vec<String>]) {
         let mut requests = Vec::new();
@@ -383,7 +409,42 @@ impl Pair {
     }
 }
 
+/// The keys of all databases, what they hold, and their payloads: Redis restores what this server dumps, and
+/// this server what Redis dumps.
+fn compare_contents(pair: &mut Pair) {
+    let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<String>>();
+    for db in 0..16 {
+        pair.call(&words(&["SELECT", &db.to_string()]));
+        let (ours, theirs) = pair.call(&words(&["KEYS", "*"]));
+        assert_eq!(ours, theirs, "the keys of database {db}");
+        for key in theirs.items().iter().map(Value::text) {
+            let (kind, theirs) = pair.call(&words(&["TYPE", &key]));
+            assert_eq!(kind, theirs, "{key:?}");
+            let read = |key: &str| match &*kind.text() {
+                "hash" => words(&["HGETALL", key]),
+                "list" => words(&["LRANGE", key, "0", "-1"]),
+                "set" => words(&["SMEMBERS", key]),
+                "zset" => words(&["ZRANGE", key, "0", "-1", "WITHSCORES"]),
+                _ => words(&["GET", key]),
+            };
+            let (ours, theirs) = pair.call(&read(&key));
+            assert_eq!(ours, theirs, "{key:?}");
+            let (expiry, of_theirs) = pair.call(&words(&["PEXPIRETIME", &key]));
+            assert_eq!(expiry, of_theirs, "{key:?}");
+            pair.exchange(&key, "a copy");
+            let copies = pair.call(&read("a copy"));
+            assert_eq!(copies, (theirs, ours), "the restored {key:?}");
+            pair.call(&words(&["DEL", "a copy"]));
+        }
+    }
+}
+
 pub(crate) fn compare(seed: u64, resp3: bool, templates: &'static [&'static str], commands: usize) {
+    compare_families(seed, resp3, vec![("", templates)], commands);
+}
+
+/// As [`compare`], for commands of several families between each other.
+pub(crate) fn compare_families(seed: u64, resp3: bool, families: Vec<Family>, commands: usize) {
     let Some(redis) = RealRedis::start(&[]) else {
         return;
     };
@@ -395,8 +456,8 @@ pub(crate) fn compare(seed: u64, resp3: bool, templates: &'static [&'static str]
             pair.theirs.call(&["HELLO", "3"]);
         }
     }
-    let generator = Generator { rng: SeededRng::new(seed), templates };
-    let mut history: Vec<String> = Vec::new();
+    let generator = Generator { rng: SeededRng::new(seed), families };
+    let mut history: VecDeque<String> = VecDeque::new();
     let mut differences: Vec<String> = Vec::new();
     let mut sent: VecDeque<Vec<String>> = VecDeque::new();
     let mut sender = 0;
@@ -409,10 +470,13 @@ pub(crate) fn compare(seed: u64, resp3: bool, templates: &'static [&'static str]
             pairs[sender].send(sent.make_contiguous());
         }
         let Some(command) = sent.pop_front() else { break };
-        history.push(format!("{command:?}"));
+        history.push_back(format!("{command:?}"));
+        if history.len() > HISTORY {
+            history.pop_front();
+        }
         let (ours, theirs) = pairs[sender].read(&command);
         if ours != theirs {
-            let recent = history[history.len().saturating_sub(8)..].join("\n    ");
+            let recent = history.make_contiguous().join("\n    ");
             differences.push(format!(
                 "command {number}: {command:?}\n  ours   {ours:?}\n  theirs {theirs:?}\n  after\n    \
                  {recent}"
@@ -423,6 +487,7 @@ pub(crate) fn compare(seed: u64, resp3: bool, templates: &'static [&'static str]
         }
     }
     assert!(differences.is_empty(), "seed {seed}:\n{}", differences.join("\n"));
+    compare_contents(&mut Pair::new(server.port, redis.port));
 }
 
 #[test]
@@ -483,7 +548,7 @@ fn watched_keys_have_changed_where_redis_says_so() {
     let server = TestServer::start();
     let (mut watching, mut changing) =
         (Pair::new(server.port, redis.port), Pair::new(server.port, redis.port));
-    let generator = Generator { rng: SeededRng::new(5), templates: TEMPLATES };
+    let generator = Generator { rng: SeededRng::new(5), families: vec![("", TEMPLATES)] };
     let few_keys = |template: &str| {
         let mut args = Vec::new();
         for word in template.split(' ') {
