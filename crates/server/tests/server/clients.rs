@@ -1,4 +1,4 @@
-//! Tests with widely used clients: the redis crate, redis-cli, redis-benchmark, jedis.
+//! Tests with widely used clients: the redis crate, redis-cli, redis-benchmark, jedis, ioredis, go-redis, redis-py.
 
 use std::collections::{HashMap, HashSet};
 
@@ -80,18 +80,78 @@ fn redis_benchmark_works() {
     assert!(!output.contains("Error"), "{output}");
 }
 
+/// Runs a program that uses a client library against a server with a password. The program gets the port and the
+/// password as its last arguments, and says that the library works.
+fn program_works(library: &str, program: &str, args: &[&str]) {
+    let mut config = config();
+    config.requirepass = Some("a password".to_owned());
+    let server = TestServer::with(config);
+    let port = server.port.to_string();
+    let args = [args, &[&port, "a password"]].concat();
+    let Some(output) = tool(program, &args) else { return };
+    let expected = format!("{library} works");
+    assert!(output.lines().any(|line| line == expected), "{output}");
+}
+
+/// The files of a client library, which the environment names.
+fn files_of(library: &str, variable: &str) -> Option<String> {
+    let files = std::env::var(variable).ok();
+    if files.is_none() {
+        skipped(&format!("{library} ({variable} names no files)"));
+    }
+    files
+}
+
+/// Where the programs are.
+const PROGRAMS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/server");
+
 /// `STILLPOINT_JEDIS` names the directory of jedis and its dependencies. `mvn -f
 /// crates/server/tests/server/jedis dependency:copy-dependencies` fetches both.
 #[test]
 fn jedis_works() {
-    let Ok(jars) = std::env::var("STILLPOINT_JEDIS") else {
-        return skipped("jedis (STILLPOINT_JEDIS names no directory)");
-    };
-    let mut config = config();
-    config.requirepass = Some("a password".to_owned());
-    let server = TestServer::with(config);
-    let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/server/jedis/JedisWorks.java");
-    let args = ["-cp", &format!("{jars}/*"), program, &server.port.to_string(), "a password"];
-    let Some(output) = tool("java", &args) else { return };
-    assert!(output.lines().any(|line| line == "jedis works"), "{output}");
+    let Some(jars) = files_of("jedis", "STILLPOINT_JEDIS") else { return };
+    let program = format!("{PROGRAMS}/jedis/JedisWorks.java");
+    program_works("jedis", "java", &["-cp", &format!("{jars}/*"), &program]);
+}
+
+/// `STILLPOINT_IOREDIS` names the directory of modules that `npm install` has made beside a copy of
+/// `crates/server/tests/server/ioredis/package.json`.
+#[test]
+fn ioredis_works() {
+    let Some(modules) = files_of("ioredis", "STILLPOINT_IOREDIS") else { return };
+    let program = format!("{PROGRAMS}/ioredis/works.js");
+    program_works("ioredis", "env", &[&format!("NODE_PATH={modules}"), "node", &program]);
+}
+
+/// `STILLPOINT_GO_REDIS` names the program that `go build` has made in `crates/server/tests/server/goredis`.
+#[test]
+fn go_redis_works() {
+    let Some(program) = files_of("go-redis", "STILLPOINT_GO_REDIS") else { return };
+    program_works("go-redis", &program, &[]);
+}
+
+/// `STILLPOINT_REDIS_PY` names the directory of an unpacked source package of redis-py, with what its tests need in
+/// its folder `site`. Its own tests of commands pass, but those in the list of what is not here.
+#[test]
+fn the_tests_of_redis_py_pass() {
+    let Some(package) = files_of("redis-py", "STILLPOINT_REDIS_PY") else { return };
+    let server = TestServer::start();
+    let url = format!("--redis-url=redis://127.0.0.1:{}/9", server.port);
+    let left_out = std::fs::read_to_string(format!("{PROGRAMS}/redis_py/left_out.txt"));
+    let left_out = left_out.expect("the list of tests that are left out");
+    let left_out: Vec<String> = left_out
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .map(|name| format!("--deselect=tests/{name}"))
+        .collect();
+    let (site, rootdir) =
+        (format!("PYTHONPATH={package}/site:{package}"), format!("--rootdir={package}"));
+    let files = ["test_hash.py", "test_commands.py"].map(|file| format!("{package}/tests/{file}"));
+    let mut args = vec![&*site, "PYTHONDONTWRITEBYTECODE=1", "python3", "-m", "pytest", "-q", "-c"];
+    args.extend(["/dev/null", "-p", "no:cacheprovider", &rootdir, &url, &files[0], &files[1]]);
+    args.extend(left_out.iter().map(|option| &**option));
+    let Some(output) = tool("env", &args) else { return };
+    let last = output.lines().rfind(|line| line.contains(" passed")).unwrap_or_default();
+    let is_sound = ![" failed", " error"].iter().any(|word| last.contains(word));
+    assert!(last.contains(" passed") && is_sound, "{output}");
 }
