@@ -44,7 +44,7 @@ pub(super) fn is_pressing(shared: &Shared) -> bool {
 
 /// Whether the logs have half of their limit, and a checkpoint frees a quarter. For stores with tables of other
 /// kinds, whose open transactions keep a part of the logs. Without a scheme a checkpoint of these tables frees
-/// nothing, and shortens the next start alone: then one is due for each half of the limit. `logged_bytes` were
+/// nothing, and shortens the next start alone. Then one is due for each half of the limit. `logged_bytes` were
 /// logged since the last one.
 pub(super) fn frees_half(shared: &Shared, limit: u64, logged_bytes: u64) -> bool {
     if !shared.kinds.have_tables() {
