@@ -552,6 +552,20 @@ fn a_write_beyond_the_memory_is_refused_and_leaves_nothing() {
     assert!(held > 7 << 20 && held <= 8 << 20, "{held}");
 }
 
+/// A declared transaction that is too large to be logged with its commit sees what its earlier puts take.
+#[test]
+fn a_declared_transaction_beyond_the_memory_leaves_nothing() {
+    let (engine, table) = open(&SimDisk::new(3));
+    let mut session = engine.session().expect("a session");
+    let mut declared = Puts { table, keys: 60_000, ended: None };
+    session.execute(std::slice::from_mut(&mut declared));
+    let ended = declared.ended;
+    assert!(matches!(ended, Some(Err(TxError::Memory(_)))), "{ended:?}");
+    assert_eq!(engine.len(table), 0);
+    let held = engine.stats().siren.expect("the kind").held_bytes;
+    assert!(held <= 8 << 20, "{held}");
+}
+
 /// Threads add and remove neighbours in pairs, while others count a range twice in one transaction.
 #[test]
 fn a_range_sees_no_phantoms() {
@@ -723,7 +737,7 @@ fn an_open_transaction_has_limits() {
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| {
             let mut other = engine.session().expect("a session");
-            let mut declared = Puts { table, ended: None };
+            let mut declared = Puts { table, keys: 0, ended: None };
             other.execute(std::slice::from_mut(&mut declared));
             (declared.ended, other.transact(|tx| tx.put(table, b"key", b"other")))
         });
@@ -753,18 +767,23 @@ fn an_open_transaction_has_limits() {
     assert_eq!(all(&mut session, table).len(), 2);
 }
 
-/// Puts a key, declared.
+/// Puts a key, and more of them, declared.
 struct Puts {
     table: TableId,
+    /// Keys beside the first.
+    keys: u32,
     ended: Option<Result<Option<Stamp>, TxError>>,
 }
 
 impl Procedure for Puts {
     fn declare(&mut self, keys: &mut KeySet) {
         keys.push(self.table, b"key", Mode::Write, 8);
+        for key in 0..self.keys {
+            keys.push(self.table, &key.to_be_bytes(), Mode::Write, 8);
+        }
     }
     fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
-        tx.put_slot(Slot(0), b"declared")
+        (0..=self.keys).try_for_each(|slot| tx.put_slot(Slot(slot), b"declared"))
     }
     fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
         self.ended = Some(result);

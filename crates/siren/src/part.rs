@@ -651,8 +651,12 @@ impl KindPart for Part {
     fn log_deferred(&mut self, log: &mut dyn OperationLog) -> Result<(), TxError> {
         for slot in 0..self.keys.len() {
             if let Some(deferred) = self.keys[slot].deferred.take() {
-                let value = deferred.value(&self.room.values).map(Arc::from);
+                let value: Value = deferred.value(&self.room.values).map(Arc::from);
                 self.keys[slot].is_written = false;
+                // Each write before it has taken memory that no put has seen.
+                if let Some(value) = &value {
+                    self.kind.check_room(self.keys[slot].proxy.key.len() + value.len())?;
+                }
                 self.kind.base.slow_down();
                 self.write(slot, &value, log)?;
             }
