@@ -26,6 +26,8 @@ use crate::kinds::Resting;
 const LOG_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Interval at which a thread that waits looks for transactions to roll back.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// Looks before a refusal where no thread frees the log.
+const LOOKS_IN_VAIN: u32 = 20;
 /// A wait that begins so soon after another one goes on with it.
 const SAME_WAIT: Duration = Duration::from_millis(1);
 /// While the limit leaves less than this part of it, as a divisor, no transaction begins to change tables in
@@ -206,6 +208,7 @@ impl OpenTransactions {
         begun_ns: u64,
         first: Option<LogGsn>,
     ) -> Result<(), LogRefused> {
+        let mut looks = 0;
         loop {
             if self.journal.await_limit(wanted, Duration::ZERO) {
                 return Ok(());
@@ -219,8 +222,11 @@ impl OpenTransactions {
             let waited = Duration::from_nanos(self.clock.monotonic_ns() - begun_ns);
             let freed = *self.freed.lock();
             let is_in_vain = matches!(freed, LogFreed::ByCaller | LogFreed::Never);
-            if is_in_vain && self.journal.await_limit(wanted, Duration::ZERO) {
-                return Ok(());
+            if is_in_vain && looks < LOOKS_IN_VAIN {
+                // Others may give back what they have set aside.
+                looks += 1;
+                self.journal.await_limit(wanted, LOOK_AGAIN);
+                continue;
             }
             if is_in_vain || waited >= self.wait_max || wanted > limit {
                 let waited_ms = waited.as_millis() as u64;
