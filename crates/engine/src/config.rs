@@ -37,7 +37,7 @@ pub struct Config {
     /// A checkpoint begins once recovery would read this number of bytes of the log. With tables of other
     /// kinds than memory it begins at half of them, and the log has never more than 1.05 times as many.
     /// Whoever writes then waits, and gets [`TxError::LogFull`](crate::TxError::LogFull) after ten seconds
-    /// or [`lock_timeout`](Self::lock_timeout). The error comes at once if no thread frees the log: with the
+    /// or [`lock_timeout`](Self::lock_timeout). The error comes after a fifth of a second if no thread frees the log: with the
     /// scheme `none`, or without background threads.
     pub log_limit_bytes: u64,
     /// Most bytes per second that a checkpoint writes. `None` means as fast as the disk.

@@ -200,7 +200,7 @@ impl OpenTransactions {
     /// wait began at `begun_ns`.
     ///
     /// # Errors
-    /// [`LogRefused::Full`] after the longest wait, or at once if no thread of the store frees the logs.
+    /// [`LogRefused::Full`] after the longest wait, or after some looks if no thread of the store frees the logs.
     /// [`LogRefused::Pinned`] if the transaction keeps too much.
     pub(crate) fn wait_for_log(
         &self,
@@ -223,7 +223,7 @@ impl OpenTransactions {
             let freed = *self.freed.lock();
             let is_in_vain = matches!(freed, LogFreed::ByCaller | LogFreed::Never);
             if is_in_vain && looks < LOOKS_IN_VAIN {
-                // Others may give back what they have set aside.
+                // The journal gives nothing while it counts what is left, and others give back what they need not.
                 looks += 1;
                 self.journal.await_limit(wanted, LOOK_AGAIN);
                 continue;
