@@ -441,7 +441,6 @@ impl Store {
             self.scan_slab((slab, cells), to, &mut hold, visit);
         }
         hold.cache.drain(&self.memory().arena);
-        hold.versions.give_back(self.memory());
     }
 
     fn scan_slab(
@@ -474,11 +473,10 @@ impl Store {
             });
             drop(read_section);
             to.moved(moved);
-            if next.is_some() {
-                // A commit may wait for these slots.
-                hold.versions.give_back(self.memory());
-                to.pause();
-            }
+            // A commit may wait for these slots.
+            hold.versions.give_back(self.memory());
+            // After each slab, too: one of records of a kilobyte has no more cells than one section visits.
+            to.pause();
         }
     }
 

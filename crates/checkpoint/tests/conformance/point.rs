@@ -301,7 +301,7 @@ fn a_copier_keeps_the_pace_with_several_threads() {
     work_after_capture(&cycle).expect("no fault was injected");
     let seconds = (clock.monotonic_ns() - before_ns) as f64 / 1e9;
     // Each sleeper moves the clock, so three of them may sleep thrice the time.
-    assert!((4.5..30.0).contains(&seconds), "{seconds} s for 6 MB at 1 MB/s");
+    assert!((5.8..30.0).contains(&seconds), "{seconds} s for 6 MB at 1 MB/s");
     assert!(threads.lock().len() > 1, "one thread has copied everything");
     assert!(!world.scheme().has_work_left(world.store.driver().now().epoch()));
 }
