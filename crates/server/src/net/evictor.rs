@@ -205,6 +205,8 @@ impl Evictor {
         }
         let is_scarce = room.spare_bytes < kept;
         if is_asked || room.spare_bytes < kept / 2 {
+            // What was deleted counts as memory that comes back, so that writers wait while the device stalls.
+            self.session.idle();
             self.close_deletions()?;
         }
         self.session.idle();

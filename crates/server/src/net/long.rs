@@ -41,9 +41,10 @@ use super::conn::Conn;
 use super::connections::Connections;
 use super::evictor::asked_bytes;
 use super::plan::{Plan, Progress};
-use super::round::Round;
+use super::round::{Round, needs_memory};
 use crate::error::ServerError;
 use crate::families::COMMANDS;
+use crate::keyspace::Keyspace;
 use crate::resp::{Args, Span};
 use crate::session::context::{Context, Local};
 use crate::session::exec::must_run_alone;
@@ -152,6 +153,18 @@ struct RoomWait {
     next_ns: u64,
 }
 
+impl RoomWait {
+    /// Whether the write may still wait for memory of keys that are given up. Its patience begins anew
+    /// while such memory is on its way, since others may take what comes.
+    fn goes_on(&mut self, keyspace: &Keyspace, now_ns: u64) -> bool {
+        if keyspace.engine().memory_room().returning_bytes > 0 {
+            let from_now_ns = now_ns + EVICTION_PATIENCE.as_nanos() as u64;
+            self.until_ns = self.until_ns.max(from_now_ns.min(self.longest_ns));
+        }
+        keyspace.eviction.makes_room() && now_ns < self.until_ns
+    }
+}
+
 impl Parked {
     /// The time of the next try.
     fn next_ns(&self) -> u64 {
@@ -242,14 +255,6 @@ fn needed_bytes(conn: &Conn, call: &LongCall) -> usize {
 /// Whether a write of so many bytes is refused however many keys are given up for it.
 fn never_fits(bytes: usize, limit_bytes: usize) -> bool {
     bytes > limit_bytes - limit_bytes / NEVER_PART
-}
-
-/// Whether a write may still wait for memory of keys that are given up.
-fn may_wait_for_room(shared: &Shared, wait: &RoomWait, now_ns: u64) -> bool {
-    let Shared { keyspace, .. } = shared;
-    let is_coming = || keyspace.engine().memory_room().returning_bytes > 0;
-    keyspace.eviction.makes_room()
-        && (now_ns < wait.until_ns || now_ns < wait.longest_ns && is_coming())
 }
 
 /// The next step of a thread.
@@ -351,7 +356,8 @@ impl LongThread {
 
     fn serve(&mut self, mut parked: Parked) -> Result<(), ServerError> {
         let Some(mut conn) = parked.conn.take() else { return Ok(()) };
-        let needs_room = std::mem::take(&mut conn.needs_room) || self.will_need_room(&parked.call);
+        let needs_room =
+            std::mem::take(&mut conn.needs_room) || self.will_need_room(&conn, &parked.call);
         if needs_room && parked.wait.is_none() {
             parked.wait = Some(self.begin_wait(needed_bytes(&conn, &parked.call)));
         }
@@ -470,8 +476,8 @@ impl LongThread {
         if engine.memory_returns() && now_ns < wait.returned_ns {
             return true;
         }
-        let lacks_room = may_wait_for_room(&self.shared, wait, now_ns)
-            && engine.memory_room().spare_bytes < wait.bytes;
+        let lacks_room =
+            wait.goes_on(keyspace, now_ns) && engine.memory_room().spare_bytes < wait.bytes;
         if lacks_room {
             self.ask(wait);
         }
@@ -488,9 +494,11 @@ impl LongThread {
 
     /// Whether the call should wait for memory that is being freed. The call cannot run twice,
     /// since the request is freed before the commit.
-    fn will_need_room(&self, call: &LongCall) -> bool {
+    fn will_need_room(&self, conn: &Conn, call: &LongCall) -> bool {
         let limit = self.shared.max_memory_bytes();
-        limit > 0 && self.shared.data_bytes() + call.used as u64 > limit
+        limit > 0
+            && needs_memory(call.spec, &conn.client)
+            && self.shared.data_bytes() + call.used as u64 > limit
     }
 
     /// Runs the call as an event loop runs the calls of a round. If the call finds no memory or meets a lock,
@@ -517,12 +525,12 @@ impl LongThread {
         &mut self,
         id: usize,
         call: &LongCall,
-        (wait, locks_until_ns): (RoomWait, Option<u64>),
+        (mut wait, locks_until_ns): (RoomWait, Option<u64>),
     ) -> Option<LongCall> {
         let Self { plan, conns, shared, local, session, .. } = self;
         let now_ns = shared.config.clock.monotonic_ns();
         plan.begin(1, now_ns / 1_000_000, u64::MAX, usize::MAX);
-        plan.waits_for_room = may_wait_for_room(shared, &wait, now_ns);
+        plan.waits_for_room = wait.goes_on(&shared.keyspace, now_ns);
         plan.waits_for_locks = locks_until_ns.is_none_or(|until_ns| now_ns < until_ns);
         plan.push(id, call.base, call.used, &call.spans, call.spec);
         if let Some(conn) = conns.get_mut(id) {

@@ -528,13 +528,21 @@ impl<'a> Round<'a> {
     }
 }
 
+/// Whether the command is refused where there is no memory. `EXEC` is if one of its queue is.
+pub(super) fn needs_memory(spec: &Spec, client: &Client) -> bool {
+    match (&client.multi, spec.handler) {
+        (Some(multi), Handler::Exec) => {
+            (0..multi.len()).any(|i| multi.command(i).0.flags.has(Flags::DENYOOM))
+        }
+        _ => spec.flags.has(Flags::DENYOOM),
+    }
+}
+
 /// Whether `EXEC` should wait for memory before it runs: a queue that somebody sees run cannot run again.
-fn exec_lacks_room(shared: &Shared, client: &Client) -> bool {
+fn exec_lacks_room(shared: &Shared, spec: &Spec, client: &Client) -> bool {
     let Some(multi) = &client.multi else { return false };
     let keyspace = &shared.keyspace;
-    let refused_when_full = |i| multi.command(i).0.flags.has(Flags::DENYOOM);
-    let needs_memory = || (0..multi.len()).any(refused_when_full);
-    keyspace.eviction.makes_room() && !multi.dirty && needs_memory() && {
+    keyspace.eviction.makes_room() && !multi.dirty && needs_memory(spec, client) && {
         let room = keyspace.engine().memory_room();
         room.spare_bytes < multi.memory() + asked_bytes(room.limit_bytes)
     }
@@ -609,7 +617,7 @@ impl Batch for Round<'_> {
             {
                 return false;
             }
-            if is_exec && exec_lacks_room(self.shared, &conn.client) {
+            if is_exec && exec_lacks_room(self.shared, spec, &conn.client) {
                 (conn.needs_room, conn.leaves_with) = (true, LONG_WORK);
             } else if self.plan.diverts && copies {
                 let work = large_bytes() / UNIT_BYTES;
