@@ -566,6 +566,28 @@ fn a_declared_transaction_beyond_the_memory_leaves_nothing() {
     assert!(held <= 8 << 20, "{held}");
 }
 
+/// So does one that is logged with its commit, whose new keys take more than their values.
+#[test]
+fn a_declared_transaction_of_small_values_keeps_within_the_memory() {
+    let (engine, table) = open(&SimDisk::new(3));
+    let mut session = engine.session().expect("a session");
+    let held = || engine.stats().siren.expect("the kind").held_bytes;
+    let mut number = 0u32;
+    while held() < (8 << 20) - (300 << 10) {
+        put(&mut session, table, format!("large {number}").as_bytes(), &[7; 10_000]);
+        number += 1;
+    }
+    let mut declared = Puts { table, keys: 4_000, ended: None };
+    session.execute(std::slice::from_mut(&mut declared));
+    let ended = declared.ended;
+    assert!(matches!(ended, Some(Err(TxError::Memory(_)))), "{ended:?}, {} bytes", held());
+    assert_eq!(engine.len(table), u64::from(number));
+    let mut declared = Puts { table, keys: 400, ended: None };
+    session.execute(std::slice::from_mut(&mut declared));
+    assert!(matches!(declared.ended, Some(Ok(_))), "{:?}", declared.ended);
+    assert!(held() <= 8 << 20, "{} bytes", held());
+}
+
 /// Threads add and remove neighbours in pairs, while others count a range twice in one transaction.
 #[test]
 fn a_range_sees_no_phantoms() {

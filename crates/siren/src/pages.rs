@@ -129,6 +129,12 @@ const INDEX_BYTES: usize = 48;
 /// Bytes of a tuple, its proxy with one version, and their places in lists and in the index.
 const TUPLE_HELD_BYTES: usize =
     size_of::<Option<Tuple>>() + size_of::<Proxy>() + ARC_BYTES + INDEX_BYTES;
+
+/// Bytes of memory that a new tuple of this key takes beside its value.
+pub(crate) fn new_tuple_bytes(key: &KeyBytes) -> usize {
+    TUPLE_HELD_BYTES + key.held_bytes() + ARC_BYTES
+}
+
 const _: () = assert!(size_of::<Option<Tuple>>() == 64, "a tuple takes one cache line");
 const _: () = assert!(size_of::<Option<Page>>() == 128, "a page begins with a cache line");
 

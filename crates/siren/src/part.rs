@@ -32,6 +32,7 @@ use crate::ahead::Ahead;
 use crate::held::{Deferred, HeldKey};
 use crate::index::prefix_of;
 use crate::kind::Siren;
+use crate::pages::new_tuple_bytes;
 use crate::planted;
 use crate::proxy::{Proxy, Value, untagged};
 use crate::table::{Author, Table};
@@ -200,6 +201,8 @@ struct Room {
     touched: Vec<Stamp>,
     /// Values with their tags: those that wait for the commit of a declared transaction, or the present one.
     values: Vec<u8>,
+    /// Bytes of the tuples that the commit of a declared transaction adds, beside their values.
+    adds: usize,
     /// Table, first bytes and number of keys, in the order of their locks.
     order: Vec<(TableId, u64, usize)>,
 }
@@ -562,10 +565,12 @@ impl KindPart for Part {
         if value.is_none() && held.with_value(&self.room.values, |value| value.is_none()) {
             return Ok(Presence::Here(()));
         }
+        let is_new = value.is_some() && !held.existed && !held.is_written;
+        let adds = if is_new { new_tuple_bytes(&held.proxy.key) } else { 0 };
         if value.is_some() {
             // What is deferred takes memory besides.
-            let waiting = if is_declared { self.room.values.len() } else { 0 };
-            self.kind.check_room(held.proxy.key.len() + len + waiting)?;
+            let waiting = if is_declared { self.room.values.len() + self.room.adds } else { 0 };
+            self.kind.check_room(adds + len + waiting)?;
         }
         self.kind.base.slow_down();
         if !held.proxy.delimits() {
@@ -577,6 +582,7 @@ impl KindPart for Part {
             // Nobody sees it before the commit, and nothing is to be undone.
             held.deferred = Some(Deferred::replace(held.deferred, value, values));
             held.is_written = true;
+            self.room.adds += adds;
         } else {
             values.clear();
             let value = Deferred::replace(None, value, values).value(values).map(Arc::from);
@@ -715,6 +721,7 @@ impl KindPart for Part {
         self.ahead.end();
         self.by_proxy.clear();
         self.by_gap.clear();
+        self.room.adds = 0;
         self.room.values.clear();
         self.room.values.shrink_to(KEPT_BYTES);
         let mut unused = Vec::new();
