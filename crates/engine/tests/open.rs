@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use stillpoint::{
-    Config, Durability, Engine, Error, KeySet, Mode, Procedure, Session, Slot, Stamp, TableId, Tx,
-    TxError,
+    Config, Durability, Engine, Error, KeySet, Kind, Mode, Procedure, Session, Slot, Stamp,
+    TableId, Transaction, Tx, TxError,
 };
 use stillpoint_io::{Clock, Disk, JoinHandle, ManualClock, RealClock, SeededRng, SimDisk, spawn};
 use stillpoint_store::RUNS_MAX;
@@ -166,6 +166,48 @@ fn a_thread_does_not_wait_for_its_own_open_transaction() {
         drop(older);
         younger.commit().expect("commits");
         third.transact(|tx| tx.put(table, b"key", b"third")).expect("it is free");
+    });
+}
+
+/// While open transactions share a lock, writers of all sorts give up. Others go on to share the lock.
+#[test]
+fn a_writer_that_gives_up_keeps_no_reader_away() {
+    within_a_minute("a reader after a writer that has given up", || {
+        let engine = open(&SimDisk::new(1));
+        let plain = engine.table("plain").expect("a table");
+        let ordered = engine.table_with("ordered", Kind::Ordered).expect("a table");
+        let sessions = [(); 6].map(|()| engine.session().expect("a session"));
+        let [mut first, mut second, mut third, mut fourth, mut fifth, mut writer] = sessions;
+        let read = |open: &mut Transaction<'_>| -> Result<(), TxError> {
+            let mut tx = open.tx().expect("not in a batch");
+            tx.get(plain, b"shared")?;
+            tx.range(ordered, ..)?.next_record().map(drop)
+        };
+        let mut oldest = first.begin().expect("begins");
+        read(&mut oldest).expect("free");
+
+        for table in [plain, ordered] {
+            let ended = execute(&mut writer, table, b"shared");
+            assert!(matches!(ended, Err(TxError::WaitsForItself)), "{ended:?}");
+        }
+        let mut reader = second.begin().expect("begins");
+        read(&mut reader).expect("declared writers have given up");
+
+        for table in [plain, ordered] {
+            assert!(waits_for_itself(writer.transact(|tx| tx.put(table, b"shared", b"new"))));
+        }
+        let mut reader = third.begin().expect("begins");
+        read(&mut reader).expect("undeclared writers have given up");
+
+        for table in [plain, ordered] {
+            let met = oldest.tx().expect("not in a batch").put(table, b"shared", b"older");
+            assert!(met.is_err(), "others read it");
+        }
+        let mut reader = fourth.begin().expect("begins");
+        read(&mut reader).expect("the oldest has given up");
+        drop(oldest);
+        let mut reader = fifth.begin().expect("begins");
+        read(&mut reader).expect("shared");
     });
 }
 

@@ -303,10 +303,13 @@ impl Transaction<'_> {
             }
             let priority = self.priority;
             match is_exclusive {
-                true => self.wait_for(&table, || {
-                    lock_word::try_exclusive(&proxy.lock, priority)
-                        .inspect_err(|_| lock_word::await_sharers(&proxy.lock, priority))
-                })?,
+                true => self
+                    .wait_for(&table, || {
+                        lock_word::try_exclusive(&proxy.lock, priority)
+                            .inspect_err(|_| lock_word::await_sharers(&proxy.lock, priority))
+                    })
+                    // Others may share the lock again. Who waits on notes it anew.
+                    .inspect_err(|_| lock_word::await_no_longer(&proxy.lock))?,
                 false => self.wait_for(&table, || lock_word::try_shared(&proxy.lock, priority))?,
             }
             if proxy.is_dead() {

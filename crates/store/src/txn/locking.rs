@@ -26,6 +26,7 @@ use crate::memory::stamp::{ABSENT, DEAD, SECOND};
 use crate::participant::Participant;
 use crate::planted;
 use crate::record::NewCell;
+use crate::txn::names::{HeldByOthers, await_name_no_longer};
 use crate::txn::{LockState, LockedKey, Snapshots, Transaction};
 
 /// Keys under another one that a run may have read without locks when it is tried again without them. Who
@@ -258,9 +259,12 @@ impl Transaction {
         }
         self.release_all(local);
         let mut backoff = Backoff::new();
+        let mut name = None;
         let locked = loop {
             let locked = self.try_lock_in_order(local, keys.clone());
-            match locked.and_then(|locked| Ok(locked && self.may_go_on(local, keys.len())?)) {
+            let locked =
+                locked.and_then(|is| Ok(is && self.may_go_on(local, keys.len(), &mut name)?));
+            match locked {
                 Ok(true) => break Ok(()),
                 Ok(false) => {
                     self.release_all(local);
@@ -272,6 +276,7 @@ impl Transaction {
             }
         };
         if locked.is_err() {
+            name.into_iter().for_each(|held| await_name_no_longer(local, held));
             self.release_all(local);
         }
         if announces {
@@ -281,14 +286,22 @@ impl Transaction {
     }
 
     /// Prepares the keys of ordered tables, once all keys are locked. False if others hold what that
-    /// needs. Then the transaction must give all its locks back. The holder may have the permit of the
-    /// store, and wait for these locks.
-    fn may_go_on(&mut self, local: &Participant, keys: usize) -> Result<bool, TxError> {
+    /// needs, which `name` tells. Then the transaction must give all its locks back. The holder may have the
+    /// permit of the store, and wait for these locks.
+    fn may_go_on(
+        &mut self,
+        local: &Participant,
+        keys: usize,
+        name: &mut Option<HeldByOthers>,
+    ) -> Result<bool, TxError> {
         if !local.tables.has_ordered {
             return Ok(true);
         }
         let held = self.enter_ordered(local, 0..keys)?;
+        // At most one name says that this transaction waits for it.
+        name.take().into_iter().for_each(|before| await_name_no_longer(local, before));
         held.into_iter().for_each(|held| self.await_name(local, held));
+        *name = held;
         Ok(held.is_none())
     }
 
@@ -328,6 +341,9 @@ impl Transaction {
 
     /// Waits for one lock. False if the cell is not the key's any more, if the tables have changed, or
     /// if another transaction has the permit of the store. Sets `left` if the wait left the read section.
+    ///
+    /// # Errors
+    /// Those of [`wait_outside`](Self::wait_outside); a cell cannot be made.
     fn wait_for(
         &mut self,
         local: &mut Participant,
@@ -350,6 +366,7 @@ impl Transaction {
                 Err(Refused::Gone) => return Ok(false),
                 // The holder of the permit may wait for locks of this transaction.
                 Err(Refused::Held(_)) if local.store.driver().now().is_permitted() => {
+                    announce_no_longer(local, cell, mode);
                     return Ok(false);
                 }
                 Err(Refused::Held(_)) if backoff.is_spinning() => {
@@ -357,6 +374,10 @@ impl Transaction {
                     backoff.wait();
                 }
                 Err(Refused::Held(_)) => {
+                    if let Err(error) = self.may_wait_on(local, &backoff) {
+                        announce_no_longer(local, cell, mode);
+                        return Err(error);
+                    }
                     announce(local, cell, mode, Priority::DECLARED);
                     self.wait_outside(local, &mut backoff, false)?;
                     *left = true;
@@ -370,23 +391,33 @@ impl Transaction {
         }
     }
 
-    /// Leaves the read section for a moment. `begins` says that no lock is held.
+    /// Whether a wait may go on.
     ///
     /// # Errors
     /// [`TxError::WaitsForItself`] after the last wait of the thread's patience. [`TxError::Held`] if the
-    /// thread leaves locks alone that are held for long. The thread is in the read section then, too.
-    fn wait_outside(
-        &mut self,
-        local: &mut Participant,
-        backoff: &mut Backoff,
-        begins: bool,
-    ) -> Result<(), TxError> {
+    /// thread leaves locks alone that are held for long.
+    fn may_wait_on(&self, local: &Participant, backoff: &Backoff) -> Result<(), TxError> {
         if local.patience.is_over(backoff.turns()) {
             return Err(TxError::WaitsForItself);
         }
         if local.leaves_held && is_held_long(backoff) && self.discipline == Discipline::Declared {
             return Err(TxError::Held);
         }
+        Ok(())
+    }
+
+    /// Leaves the read section for a moment. `begins` says that no lock is held.
+    ///
+    /// # Errors
+    /// Those of [`may_wait_on`](Self::may_wait_on), and of the begin of a read section. The thread is in
+    /// the read section then, too.
+    fn wait_outside(
+        &mut self,
+        local: &mut Participant,
+        backoff: &mut Backoff,
+        begins: bool,
+    ) -> Result<(), TxError> {
+        self.may_wait_on(local, backoff)?;
         local.exit();
         backoff.wait();
         // The candidate cells of later transactions of the batch were also found in the read
@@ -466,11 +497,15 @@ impl Transaction {
             Err(Refused::Held(by)) => {
                 if self.alias(local, cell, mode) {
                     Ok(Some(()))
-                } else if self.may_wait_for(by, backoff) {
+                } else if !self.may_wait_for(by, backoff) {
+                    announce_no_longer(local, cell, mode);
+                    Err(TxError::Conflict)
+                } else if local.patience.is_over(backoff.turns()) {
+                    announce_no_longer(local, cell, mode);
+                    Err(TxError::WaitsForItself)
+                } else {
                     announce(local, cell, mode, self.priority);
                     Ok(None)
-                } else {
-                    Err(TxError::Conflict)
                 }
             }
         }
@@ -543,14 +578,18 @@ impl Transaction {
                     self.held[slot].state = LockState::Exclusive;
                     return Ok(());
                 }
-                Err(Contended(by)) if self.may_wait_for(by, &backoff) => {
-                    if local.patience.is_over(backoff.turns()) {
-                        return Err(TxError::WaitsForItself);
+                Err(Contended(by)) => {
+                    let may_wait = self.may_wait_for(by, &backoff);
+                    if !may_wait || local.patience.is_over(backoff.turns()) {
+                        lock_word::await_no_longer(lock);
+                        return Err(match may_wait {
+                            true => TxError::WaitsForItself,
+                            false => TxError::Conflict,
+                        });
                     }
                     lock_word::await_sharers(lock, self.priority);
                     backoff.wait();
                 }
-                Err(_) => return Err(TxError::Conflict),
             }
         }
     }
@@ -750,5 +789,13 @@ fn lock_cell(cell: Cell<'_>, mode: Mode, priority: Priority) -> Result<(LockStat
 fn announce(local: &Participant, cell: u64, mode: Mode, priority: Priority) {
     if mode == Mode::Write {
         lock_word::await_sharers(local.store.cell(cell).lock(), priority);
+    }
+}
+
+/// Lets new readers share a lock that a writer has given up. Whoever else waits announces it anew. Called in the
+/// read section that found the cell.
+fn announce_no_longer(local: &Participant, cell: u64, mode: Mode) {
+    if mode == Mode::Write {
+        lock_word::await_no_longer(local.store.cell(cell).lock());
     }
 }

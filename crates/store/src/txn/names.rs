@@ -169,6 +169,11 @@ impl GapClaim for AddedKey<'_> {
     }
 }
 
+/// Takes [`Transaction::await_name`] back. Whoever else waits notes it anew.
+pub(crate) fn await_name_no_longer(local: &Participant, held: HeldByOthers) {
+    lock_word::await_no_longer(local.store.lock_table().word(held.name));
+}
+
 impl Transaction {
     /// Prepares the slots that are locked exclusively for additions and removals of records in ordered
     /// tables. Shares the numbers of these tables, and adds keys without values to their indexes. Call
@@ -256,14 +261,15 @@ impl Transaction {
         let mut backoff = Backoff::new();
         loop {
             let Some(held) = attempt(self, local)? else { return Ok(()) };
-            if self.may_wait_for(held.by, &backoff) {
-                self.await_name(local, held);
-            } else if !backoff.is_spinning() {
-                // A claim of a gap lasts for a moment, so that everybody may spin.
-                return Err(TxError::Conflict);
+            let may_wait = self.may_wait_for(held.by, &backoff);
+            // A claim of a gap lasts for a moment, so that everybody may spin.
+            let is_refused = !may_wait && !backoff.is_spinning();
+            if is_refused || local.patience.is_over(backoff.turns()) {
+                await_name_no_longer(local, held);
+                return Err(if is_refused { TxError::Conflict } else { TxError::WaitsForItself });
             }
-            if local.patience.is_over(backoff.turns()) {
-                return Err(TxError::WaitsForItself);
+            if may_wait {
+                self.await_name(local, held);
             }
             backoff.wait();
         }
