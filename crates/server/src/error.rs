@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::net::SocketAddr;
 
-use stillpoint::{Error as EngineError, TxError};
+use stillpoint::{Error as EngineError, LogFreed, TxError};
 
 /// The reason why the server did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -108,6 +108,12 @@ impl CmdError {
         "ERR another transaction holds a lock for long: run the command again later",
     ));
 
+    /// The transaction runs again, when a checkpoint may have freed the log.
+    const AT_LIMIT: Self = Self::Store(Cow::Borrowed(
+        "MISCONF writes are refused: the logs have reached log-limit, and too little was freed in time: \
+         run the command again later, end long transactions, or raise log-limit",
+    ));
+
     /// The transaction runs again, with the locks of its keys.
     const NOT_LOCKED: Self = Self::Store(Cow::Borrowed("ERR the transaction needs a lock"));
 
@@ -136,6 +142,18 @@ impl CmdError {
     /// True if another transaction holds a lock for long.
     pub(crate) fn is_held(&self) -> bool {
         *self == Self::HELD
+    }
+
+    /// True if a checkpoint has to free the log first.
+    pub(crate) fn is_at_limit(&self) -> bool {
+        *self == Self::AT_LIMIT
+    }
+
+    /// Warns of a refusal for which a client has waited in vain.
+    pub(crate) fn warn(&self) {
+        if self.is_at_limit() {
+            tracing::warn!(reason = self.message(), "writes are refused");
+        }
     }
 
     /// True if the transaction is to run again, with the locks of its keys.
@@ -198,7 +216,10 @@ impl From<TxError> for CmdError {
                 tracing::warn!(reason = %limit, "writes are refused: memory is full; delete keys, or raise maxmemory")
             }
             TxError::Log(refused) => tracing::warn!(reason = %refused, "writes are refused"),
-            TxError::LogFull(full) => tracing::warn!(reason = %full, "writes are refused"),
+            // Of the others, whoever replies warns.
+            TxError::LogFull(full) if full.freed != LogFreed::InTime => {
+                tracing::warn!(reason = %full, "writes are refused");
+            }
             _ => {}
         }
         Self::Store(match error {
@@ -207,6 +228,7 @@ impl From<TxError> for CmdError {
             TxError::NotLoaded => return Self::NOT_LOADED,
             TxError::Held => return Self::HELD,
             TxError::Log(refused) => format!("MISCONF writes are refused: {refused}").into(),
+            TxError::LogFull(full) if full.freed == LogFreed::InTime => return Self::AT_LIMIT,
             TxError::LogFull(full) => format!("MISCONF writes are refused: {full}").into(),
             error => format!("ERR {error}").into(),
         })

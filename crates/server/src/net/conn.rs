@@ -70,6 +70,8 @@ pub(crate) struct Conn {
     pub(crate) needs_disk: bool,
     /// Whether the next request has met a lock that is held for long.
     pub(crate) met_lock: bool,
+    /// What it has met is no lock, but the limit of the log.
+    pub(crate) met_log_limit: bool,
     /// Whether a reply was written since replies were last sent.
     pub(crate) replied: bool,
     /// Calls in the batch under construction.
@@ -127,6 +129,7 @@ impl Conn {
             is_held_back: false,
             needs_disk: false,
             met_lock: false,
+            met_log_limit: false,
             replied: false,
             pending: 0,
             active_ms: now_ms,

@@ -69,6 +69,8 @@ const ROOM_PATIENCE: Duration = Duration::from_millis(100);
 const EVICTION_PATIENCE: Duration = Duration::from_secs(1);
 /// Longest wait while the memory of deleted keys waits for the log. A busy device may stall for seconds.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(10);
+/// Longest wait of a command for a checkpoint that frees the log.
+const LOG_PATIENCE: Duration = Duration::from_secs(10);
 /// Time between two tries of a command that waits.
 const ROOM_LOOK: Duration = Duration::from_millis(1);
 /// The same for a command over whole databases. A try may take a millisecond, and commands of keys wait
@@ -368,7 +370,8 @@ impl LongThread {
         }
         if std::mem::take(&mut conn.met_lock) {
             // The event loop has tried it a moment ago.
-            parked.lock_wait = Some(self.begin_lock_wait());
+            let is_log = std::mem::take(&mut conn.met_log_limit);
+            parked.lock_wait = Some(self.begin_lock_wait(is_log));
             parked.conn = Some(conn);
             self.wait(parked);
             return Ok(());
@@ -396,9 +399,10 @@ impl LongThread {
         }
         if let Some(mut wait) = waits_on {
             parked.conn = self.conns.remove(id);
-            let conn = parked.conn.as_mut();
+            let mut conn = parked.conn.as_mut();
+            let is_log = conn.as_mut().is_some_and(|conn| std::mem::take(&mut conn.met_log_limit));
             if conn.is_some_and(|conn| std::mem::take(&mut conn.met_lock)) {
-                parked.lock_wait.get_or_insert_with(|| self.begin_lock_wait());
+                parked.lock_wait.get_or_insert_with(|| self.begin_lock_wait(is_log));
             } else {
                 self.ask(&mut wait);
                 // The garbage of this thread may be the memory that is missing.
@@ -459,13 +463,15 @@ impl LongThread {
         }
     }
 
-    /// The wait of a command for a lock, from now on.
-    fn begin_lock_wait(&self) -> LockWait {
+    /// The wait of a command for a lock, or for a checkpoint that frees the log, from now on.
+    fn begin_lock_wait(&self, is_log: bool) -> LockWait {
         let Shared { config, keyspace, .. } = &*self.shared;
         let (now_ns, limit) =
             (config.clock.monotonic_ns(), keyspace.engine().config().lock_timeout);
         let limit_ns =
             limit.map_or(u64::MAX, |limit| limit.as_nanos().try_into().unwrap_or(u64::MAX));
+        let log_ns = LOG_PATIENCE.as_nanos() as u64;
+        let limit_ns = if is_log { limit_ns.min(log_ns) } else { limit_ns };
         LockWait { until_ns: now_ns.saturating_add(limit_ns), next_ns: now_ns }
     }
 

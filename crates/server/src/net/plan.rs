@@ -108,6 +108,8 @@ pub(crate) struct Plan {
     pub(super) waits_for_room: bool,
     /// Whether a call that meets a lock which is held for long comes back.
     pub(super) waits_for_locks: bool,
+    /// Whether a commit may meet the limit of the log, and run again.
+    pub(super) has_log_limit: bool,
     /// Calls that did not run, in the order of `calls`.
     pub(super) postponed: Vec<u32>,
     /// Clients whose call waits for keys.

@@ -10,7 +10,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use stillpoint::{Batch, KeySet, Mode, Session, Stamp, Tx, TxError};
+use stillpoint::{Batch, KeySet, LogFreed, Mode, Session, Stamp, Tx, TxError};
 
 use super::conn::Conn;
 use super::connections::Connections;
@@ -120,6 +120,7 @@ impl<'a> Round<'a> {
             session.leave_unloaded(self.plan.leaves_unloaded);
             // So does one that would wait for a person.
             session.leave_held(true);
+            self.plan.has_log_limit = session.may_meet_held();
             // And one that would wait for a long command of another client. A command that has waited for as
             // long as it may wait for a person waits for the command here.
             session.leave_busy_keys(self.plan.waits_for_locks);
@@ -265,9 +266,10 @@ impl<'a> Round<'a> {
             // By itself the call may find memory in the reserve, or wait for memory.
             return Err(answered());
         }
-        if error.is_held() && self.plan.waits_for_locks && matches!(spec.handler, Handler::Keyed(_))
-        {
-            self.met_lock = true;
+        let is_at_limit = error.is_at_limit();
+        let waits = (error.is_held() || is_at_limit) && self.plan.waits_for_locks;
+        if waits && matches!(spec.handler, Handler::Keyed(_)) {
+            (self.met_lock, conn.met_log_limit) = (true, is_at_limit);
             return Err(answered());
         }
         if error.is_full() && waits_for_room(self.shared, self.plan, spec, &conn.client) {
@@ -275,6 +277,7 @@ impl<'a> Round<'a> {
             return Err(answered());
         }
         conn.reply.truncate(mark);
+        error.warn();
         conn.reply.error(error.message());
         if is_grouped {
             // As in `EXEC`, an error of the command itself comes before its first change.
@@ -315,6 +318,7 @@ impl<'a> Round<'a> {
         let base = call.base as usize;
         let is_long = conn.start.saturating_sub(base) >= LONG_REQUEST_BYTES;
         let may_run_again = self.plan.waits_for_room
+            || self.plan.has_log_limit && self.plan.waits_for_locks
             || self.met_lock
             || self.runs_again
             || !self.shared.keyspace.has_all();
@@ -426,22 +430,23 @@ impl<'a> Round<'a> {
         }
         self.needs_disk = false;
         if self.plan.leaves_unloaded && matches!(result, Err(TxError::NotLoaded)) {
-            // The client leaves the event loop for this command, so that no other client waits.
-            conn.reply.truncate(mark);
-            conn.needs_disk = true;
-            // A command that finds records on its way may need many of them.
-            conn.leaves_with = if has_run { VERY_LONG_WORK } else { LONG_WORK };
-            if has_run {
-                self.local.stats.uncount_call(call.spec.id);
-            }
-            self.plan.postponed.push(i as u32);
-            return;
+            return self.leave_for_disk(i, mark, has_run);
         }
         let found_none = matches!(result, Err(TxError::Memory(_))) && !has_error;
         let again = found_none && waits_for_room(self.shared, self.plan, call.spec, &conn.client);
+        let waits_for_log = is_at_limit(&result)
+            && !has_error
+            && self.plan.waits_for_locks
+            && can_run_again(call.spec, &conn.client);
         let ran = conn.client.ran.take();
         if std::mem::take(&mut self.runs_again) || again {
-            return self.leave_for_room(i, mark, ran);
+            return self.leave_with_queue(i, mark, ran, |conn| conn.needs_room = true);
+        }
+        if waits_for_log {
+            // A checkpoint frees the log meanwhile.
+            return self.leave_with_queue(i, mark, ran, |conn| {
+                (conn.met_lock, conn.met_log_limit) = (true, true);
+            });
         }
         if let Some(blocked) = conn.client.blocked.take()
             && result.is_ok()
@@ -454,6 +459,7 @@ impl<'a> Round<'a> {
         {
             conn.reply.truncate(mark);
             let error = CmdError::from(error);
+            error.warn();
             conn.reply.error(error.message());
             self.local.stats.count_error(error.message());
             self.local.stats.command(call.spec.id).failed.add(1);
@@ -465,13 +471,36 @@ impl<'a> Round<'a> {
         settle_reply(&mut conn.client, &mut conn.reply, mark);
     }
 
-    /// Gives call `i`, which has found no memory, back to its client, with the queue of an `EXEC` that has run.
-    /// The client leaves the event loop for the next run, so that no other client waits.
-    fn leave_for_room(&mut self, i: usize, mark: Mark, ran: Option<RanQueue>) {
+    /// Gives call `i` back to its client, since a record is on the disk. The client leaves the event loop for
+    /// this command, so that no other client waits.
+    fn leave_for_disk(&mut self, i: usize, mark: Mark, has_run: bool) {
         let call = &self.plan.calls[i];
         let Some(conn) = self.conns.get_mut(call.conn as usize) else { return };
         conn.reply.truncate(mark);
-        (conn.needs_room, conn.leaves_with) = (true, LONG_WORK);
+        conn.needs_disk = true;
+        // A command that finds records on its way may need many of them.
+        conn.leaves_with = if has_run { VERY_LONG_WORK } else { LONG_WORK };
+        if has_run {
+            self.local.stats.uncount_call(call.spec.id);
+        }
+        self.plan.postponed.push(i as u32);
+    }
+
+    /// Gives call `i`, which has found no memory or no room in the log, back to its client, with the queue of
+    /// an `EXEC` that has run. The client leaves the event loop for the next run, so that no other client
+    /// waits. `note` notes what the client waits for.
+    fn leave_with_queue(
+        &mut self,
+        i: usize,
+        mark: Mark,
+        ran: Option<RanQueue>,
+        note: fn(&mut Conn),
+    ) {
+        let call = &self.plan.calls[i];
+        let Some(conn) = self.conns.get_mut(call.conn as usize) else { return };
+        conn.reply.truncate(mark);
+        note(conn);
+        conn.leaves_with = LONG_WORK;
         self.local.stats.uncount_call(call.spec.id);
         if let Some(ran) = ran {
             let counted = ran.multi.specs().filter(|_| ran.is_counted);
@@ -548,19 +577,28 @@ fn exec_lacks_room(shared: &Shared, spec: &Spec, client: &Client) -> bool {
     }
 }
 
-/// Whether a call that found no memory is run again a little later. `EXEC` is, if its queue is still there.
+/// Whether a commit was refused at the limit of the log, and a checkpoint of the store frees it.
+fn is_at_limit(result: &Result<Option<Stamp>, TxError>) -> bool {
+    matches!(result, Err(TxError::LogFull(full)) if full.freed == LogFreed::InTime)
+}
+
+/// Whether a call that has run can run again. `EXEC` can, if its queue is still there.
+fn can_run_again(spec: &Spec, client: &Client) -> bool {
+    match spec.handler {
+        Handler::Keyed(_) => true,
+        Handler::Exec => client.ran.is_some() || client.multi.is_some(),
+        _ => false,
+    }
+}
+
+/// Whether a call that found no memory is run again a little later.
 fn waits_for_room(shared: &Shared, plan: &Plan, spec: &Spec, client: &Client) -> bool {
     let is_possible = if shared.keyspace.eviction.makes_room() {
         plan.diverts || plan.waits_for_room
     } else {
         plan.diverts && shared.keyspace.engine().memory_returns()
     };
-    is_possible
-        && match spec.handler {
-            Handler::Keyed(_) => true,
-            Handler::Exec => client.ran.is_some() || client.multi.is_some(),
-            _ => false,
-        }
+    is_possible && can_run_again(spec, client)
 }
 
 /// Whether call `i` is the last of its client, and few bytes came behind it.

@@ -77,6 +77,34 @@ fn clients_find_the_usual_commands() {
     assert_eq!(client.call(&["GET", "key 499"]), Value::bulk("499"));
 }
 
+/// Clients that write faster than the checkpoints free the log wait for it, and get no errors.
+#[test]
+fn clients_wait_for_the_checkpoint_that_frees_the_log() {
+    let mut engine = settings(Some(Duration::from_secs(60)));
+    engine.log_limit_bytes = 1 << 20;
+    engine.log_segment_bytes = 256 << 10;
+    let server = TestServer::over(config(), engine);
+    let value = "x".repeat(10_000);
+    std::thread::scope(|scope| {
+        for first in ["a", "b", "c"] {
+            let (server, value) = (&server, &value);
+            scope.spawn(move || {
+                let mut client = server.client();
+                for number in 0..150 {
+                    let key = format!("{first} {}", number % 7);
+                    assert_eq!(client.call(&["SET", &key, value]), Value::ok());
+                    client.call(&["MULTI"]);
+                    client.call(&["APPEND", &key, "!"]);
+                    client.call(&["SET", first, value]);
+                    let replies = vec![Value::Int(10_001), Value::ok()];
+                    assert_eq!(client.call(&["EXEC"]), Value::Array(replies));
+                }
+            });
+        }
+    });
+    assert_eq!(server.client().call(&["DBSIZE"]), Value::Int(24));
+}
+
 /// A client whose command meets a lock of an open transaction leaves the event loop. Others are served, and
 /// the command is answered once the transaction has ended.
 #[test]
