@@ -57,10 +57,14 @@ An option stands before the environment variable of its name, and that before th
     #[command(after_help = "\
 Examples:
   stillpoint inspect ./data
+  stillpoint inspect ./data --collections    how many hashes, lists, sets and sorted sets, and how large
   stillpoint inspect ./data --calls      the commands in the logs, if the server ran with --log-calls")]
     Inspect {
         /// The data directory
         dir: PathBuf,
+        /// Recover the data into memory, too, and count hashes, lists, sets and sorted sets
+        #[arg(long, conflicts_with = "calls")]
+        collections: bool,
         /// List the calls that the logs name, as JSON lines
         #[arg(long)]
         calls: bool,

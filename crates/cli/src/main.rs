@@ -35,7 +35,9 @@ fn main() -> ExitCode {
             offline::check(dir, *collections, *json, &mut output)
         }
         Command::Inspect { dir, calls: true, .. } => offline::calls(dir, &mut output),
-        Command::Inspect { dir, json, .. } => offline::inspect(dir, *json, &mut output),
+        Command::Inspect { dir, collections, json, .. } => {
+            offline::inspect(dir, *collections, *json, &mut output)
+        }
         Command::Dump { dir, table } => offline::dump(dir, table.as_deref(), &mut output),
         #[cfg(feature = "arrow")]
         Command::Export { dir, table, arrow: _ } => export::run(dir, table, &mut output),

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use stillpoint::offline::{self, Extent, VerifiedSirenTable, VerifiedTree};
 use stillpoint::{Config, Engine};
 use stillpoint_server::{
-    CollectionCheck, StoredValue, VerifiedCollections, logged_requests, with_commands,
+    CollectionCheck, CollectionsOfKind, StoredValue, VerifiedCollections, logged_requests,
+    with_commands,
 };
 
 use crate::DAMAGED;
@@ -209,34 +210,103 @@ fn extent_json(extent: Extent) -> Value {
     }
 }
 
-pub(crate) fn inspect(dir: &Path, as_json: bool, out: &mut dyn Write) -> Done {
+pub(crate) fn inspect(
+    dir: &Path,
+    with_collections: bool,
+    as_json: bool,
+    out: &mut dyn Write,
+) -> Done {
     let inspection = offline::inspect(dir)?;
-    let manifest = &inspection.manifest;
+    let counts = with_collections && inspection.damage.is_none();
+    let collections = counts.then(|| verify_collections(dir)).transpose()?;
+    let is_sound = collections.as_ref().is_none_or(|found| found.damage.is_empty());
     if as_json {
-        let all = json!({
-            "manifest": manifest,
-            "extent": extent_json(inspection.extent),
-            "log_bytes": inspection.logs.map(|logs| logs.replay_bytes),
-            "gsn_max": inspection.logs.map(|logs| logs.gsn_max),
-            "pages": inspection.pages.as_ref().map(pages_json),
-            "siren": inspection.siren.as_ref().map(|of| {
-                json!({
-                    "level": of.level,
-                    "page_bytes": of.page_bytes,
-                    "pages": of.pages,
-                    "file_pages": of.file_pages,
-                })
-            }),
-            "damage": inspection.damage,
-        });
-        writeln!(out, "{all}")?;
-        return Ok(exit_of(&inspection));
+        inspect_as_json(&inspection, collections.as_ref(), out)?;
+    } else {
+        show_inspected(&inspection, out)?;
+        collections.map_or(Ok(()), |found| show_collections(&found, out))?;
+        if let Some(said) = said_of(inspection.extent) {
+            writeln!(out, "{said}")?;
+        }
     }
+    Ok(if is_sound { exit_of(&inspection) } else { ExitCode::from(DAMAGED) })
+}
+
+fn inspect_as_json(
+    inspection: &offline::Inspection,
+    collections: Option<&VerifiedCollections>,
+    out: &mut dyn Write,
+) -> std::io::Result<()> {
+    let all = json!({
+        "manifest": &inspection.manifest,
+        "extent": extent_json(inspection.extent),
+        "log_bytes": inspection.logs.map(|logs| logs.replay_bytes),
+        "gsn_max": inspection.logs.map(|logs| logs.gsn_max),
+        "pages": inspection.pages.as_ref().map(pages_json),
+        "siren": inspection.siren.as_ref().map(|of| {
+            json!({
+                "level": of.level,
+                "page_bytes": of.page_bytes,
+                "pages": of.pages,
+                "file_pages": of.file_pages,
+            })
+        }),
+        "collections": collections.map(|found| {
+            json!({
+                "kinds": found.kinds.iter().map(kind_json).collect::<Vec<_>>(),
+                "being_removed": found.graves,
+                "damage": found.damage.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            })
+        }),
+        "damage": inspection.damage,
+    });
+    writeln!(out, "{all}")
+}
+
+fn kind_json(of: &CollectionsOfKind) -> Value {
+    json!({
+        "kind": of.name,
+        "collections": of.collections,
+        "elements": of.elements,
+        "nodes": of.nodes,
+        "bytes": of.bytes,
+        "largest": {
+            "table": of.largest_table,
+            "key": of.largest_key,
+            "elements": of.most_elements,
+        },
+    })
+}
+
+/// Says how many collections of each kind there are, and how large they are.
+fn show_collections(found: &VerifiedCollections, out: &mut dyn Write) -> std::io::Result<()> {
+    for of in &found.kinds {
+        let CollectionsOfKind { name, collections, elements, nodes, .. } = of;
+        let (bytes, most) = (show_size(of.bytes), of.most_elements);
+        let (table, key) = (&of.largest_table, &of.largest_key);
+        writeln!(
+            out,
+            "collections  {name}: {collections} with {elements} elements in {nodes} nodes, {bytes}; largest: \
+             {most}, table {table}, key {key:?}"
+        )?;
+    }
+    if found.graves > 0 {
+        writeln!(out, "collections  {} being removed", found.graves)?;
+    }
+    for damage in &found.damage {
+        writeln!(out, "damage       {damage}")?;
+    }
+    Ok(())
+}
+
+/// Says what `inspect` found, collections apart.
+fn show_inspected(inspection: &offline::Inspection, out: &mut dyn Write) -> std::io::Result<()> {
+    let manifest = &inspection.manifest;
     writeln!(out, "store        {}", manifest.store)?;
     writeln!(out, "next epoch   {}", manifest.next_epoch)?;
     let closed = if manifest.clean_shutdown.is_some() { "in order" } else { "no, or by a crash" };
     writeln!(out, "closed       {closed}")?;
-    show_tables(&inspection, out)?;
+    show_tables(inspection, out)?;
     for checkpoint in &manifest.checkpoints {
         let bytes = checkpoint.parts.iter().map(|part| part.bytes).sum();
         writeln!(
@@ -272,10 +342,7 @@ pub(crate) fn inspect(dir: &Path, as_json: bool, out: &mut dyn Write) -> Done {
     if let Some(damage) = &inspection.damage {
         writeln!(out, "damage       {damage}")?;
     }
-    if let Some(said) = said_of(inspection.extent) {
-        writeln!(out, "{said}")?;
-    }
-    Ok(exit_of(&inspection))
+    Ok(())
 }
 
 fn pages_json(of: &offline::InspectedPages) -> Value {

@@ -42,7 +42,8 @@ pub use config::{DATABASES, DebugCommand, ServerConfig};
 pub use error::ServerError;
 pub use keyspace::eviction_policies;
 pub use keyspace::{
-    CollectionCheck, CollectionFault, DamagedCollection, StoredValue, VerifiedCollections,
+    CollectionCheck, CollectionFault, CollectionsOfKind, DamagedCollection, StoredValue,
+    VerifiedCollections,
 };
 pub use log::LogLevel;
 pub use repeat::{logged_requests, with_commands};

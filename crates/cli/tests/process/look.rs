@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use stillpoint::{Config, Engine, ValueRef};
 use stillpoint_io::{Caching, Disk, OpenMode, RealDisk, read_all};
 
-use crate::common::{Serving, stillpoint};
+use crate::common::{Serving, load_elsewhere, stillpoint};
 
 /// A user without any rights.
 const NOBODY: u32 = 65534;
@@ -289,4 +289,49 @@ fn damaged_collections_are_found() {
     let (code, said) = run("check", dir.path(), &["--collections", "--json"]);
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("\"sound\":false") && said.contains("\"verified\":2"), "{said}");
+}
+
+/// `inspect --collections` counts collections by kind. A loaded dump has the same ones, and all are sound.
+#[test]
+fn a_dump_has_collections_whole_and_inspect_counts_them() {
+    let (dir, other) = (tempfile::tempdir().expect("one"), tempfile::tempdir().expect("two"));
+    let serving = Serving::start(dir.path(), &[]);
+    let mut client = serving.client();
+    let names: Vec<String> = (0..600).map(|i| format!("{i}")).collect();
+    let mut words = vec!["SADD", "large"];
+    words.extend(names.iter().map(String::as_str));
+    assert_eq!(client.ask(&words), ":600");
+    assert_eq!(client.ask(&["SADD", "small", "a", "b"]), ":2");
+    let mut words = vec!["ZADD", "board"];
+    words.extend(names.iter().flat_map(|name| [&**name, &**name]));
+    assert_eq!(client.ask(&words), ":600");
+    words[..2].copy_from_slice(&["HSET", "session"]);
+    assert_eq!(client.ask(&words), ":600");
+    let expiry = ["HPEXPIREAT", "session", "32503680000000", "FIELDS", "1", "7"];
+    assert_eq!(client.ask(&expiry), "*1");
+    assert_eq!(client.reply().expect("a reply"), ":1");
+    assert_eq!(client.ask(&["PEXPIREAT", "board", "32503680000000"]), ":1");
+    serving.signal("TERM");
+    assert!(serving.ended().0.success());
+    let counted = |dir: &Path| {
+        let (code, said) = run("inspect", dir, &["--collections"]);
+        assert_eq!(code, Some(0), "{said}");
+        let lines = said.lines().filter(|line| line.starts_with("collections "));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let before = counted(dir.path());
+    assert_eq!(before.len(), 3, "{before:?}");
+    let begin = "collections  set: 2 with 602 elements in ";
+    assert!(before[1].starts_with(begin), "{before:?}");
+    assert!(before[1].ends_with("; largest: 600, table db0, key \"large\""), "{before:?}");
+    load_elsewhere(dir.path(), other.path());
+    assert_eq!(counted(other.path()), before);
+    let (code, said) = run("check", other.path(), &["--collections"]);
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = run("inspect", other.path(), &["--collections", "--json"]);
+    assert_eq!(code, Some(0), "{said}");
+    let all: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    let kinds = &all["collections"]["kinds"];
+    assert_eq!((&kinds[0]["kind"], &kinds[0]["elements"]), (&"hash".into(), &600.into()), "{said}");
+    assert_eq!(kinds[2]["largest"]["key"], "board", "{said}");
 }

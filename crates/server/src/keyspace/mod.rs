@@ -44,7 +44,9 @@ mod watch;
 
 pub(crate) use access::{Keys, LoopKeys};
 pub(crate) use databases::Keyspace;
-pub use elements::{CollectionCheck, CollectionFault, DamagedCollection, VerifiedCollections};
+pub use elements::{
+    CollectionCheck, CollectionFault, CollectionsOfKind, DamagedCollection, VerifiedCollections,
+};
 pub(crate) use elements::{Contents, Elements, Reclaimer, ranges_of};
 pub use eviction::eviction_policies;
 pub(crate) use eviction::{KeyUse, Policy, Woken};

@@ -36,7 +36,9 @@ pub(crate) use bulk::{Contents, ranges_of};
 pub(crate) use reclaim::Reclaimer;
 pub(super) use reclaim::{NODES_AT_ONCE, Remains, bury, has_nodes};
 pub(super) use times::earliest_expiry;
-pub use verify::{CollectionCheck, CollectionFault, DamagedCollection, VerifiedCollections};
+pub use verify::{
+    CollectionCheck, CollectionFault, CollectionsOfKind, DamagedCollection, VerifiedCollections,
+};
 
 use super::kinds::{ElementRules, Kind, Order, SmallLimits};
 use super::value::RECORD_OVERHEAD;

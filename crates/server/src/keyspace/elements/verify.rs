@@ -110,6 +110,28 @@ pub struct CollectionCheck {
     damage: Vec<DamagedCollection>,
     collections: u64,
     graves: u64,
+    kinds: Vec<CollectionsOfKind>,
+}
+
+/// The collections of one kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CollectionsOfKind {
+    /// The kind, as `TYPE` names it.
+    pub name: &'static str,
+    /// Collections, small ones included.
+    pub collections: u64,
+    /// Their elements, expired ones included.
+    pub elements: u64,
+    /// Their nodes.
+    pub nodes: u64,
+    /// Bytes of their values: the records of the keys and of the nodes, without keys.
+    pub bytes: u64,
+    /// Elements of the largest one.
+    pub most_elements: u64,
+    /// The table of the largest one.
+    pub largest_table: String,
+    /// The key of the largest one, as far as it is text.
+    pub largest_key: String,
 }
 
 /// The result of a verification.
@@ -121,6 +143,8 @@ pub struct VerifiedCollections {
     pub graves: u64,
     /// Nodes.
     pub nodes: u64,
+    /// The collections by their kinds, in the order of the kinds' names.
+    pub kinds: Vec<CollectionsOfKind>,
     /// The damaged collections.
     pub damage: Vec<DamagedCollection>,
 }
@@ -169,9 +193,40 @@ impl CollectionCheck {
         };
         let owner = Owner { table, key, db, collection };
         if is_tree {
-            self.owners.push(owner);
-        } else if let Err(fault) = verify(&owner.collection, &mut NodesById::new()) {
+            return self.owners.push(owner);
+        }
+        self.count(&owner, (0, 0));
+        if let Err(fault) = verify(&owner.collection, &mut NodesById::new()) {
             self.damage.push(DamagedCollection { table: owner.table, key: owner.key, fault });
+        }
+    }
+
+    /// Counts a collection with its number of nodes and their bytes.
+    fn count(&mut self, owner: &Owner, (nodes, node_bytes): (u64, u64)) {
+        let Owner { table, key, collection, .. } = owner;
+        let name = collection.kind.name();
+        let at = self.kinds.binary_search_by(|of| of.name.cmp(name)).unwrap_or_else(|at| {
+            let empty = CollectionsOfKind {
+                name,
+                collections: 0,
+                elements: 0,
+                nodes: 0,
+                bytes: 0,
+                most_elements: 0,
+                largest_table: String::new(),
+                largest_key: String::new(),
+            };
+            self.kinds.insert(at, empty);
+            at
+        });
+        let (of, elements) = (&mut self.kinds[at], collection.tree.len);
+        of.collections += 1;
+        of.elements += elements;
+        of.nodes += nodes;
+        of.bytes += collection.old.len() as u64 + node_bytes;
+        if elements > of.most_elements {
+            of.most_elements = elements;
+            (of.largest_table, of.largest_key) = (table.clone(), key.clone());
         }
     }
 
@@ -180,10 +235,14 @@ impl CollectionCheck {
         let nodes = self.nodes.values().map(|nodes| nodes.len() as u64).sum();
         let mut seen = std::collections::HashSet::new();
         for owner in std::mem::take(&mut self.owners) {
+            let incarnation = owner.collection.keys.incarnation;
+            let is_grave = owner.table == super::super::databases::GRAVES;
+            let mut own = self.nodes.remove(&(owner.db, incarnation)).unwrap_or_default();
+            if !is_grave {
+                let bytes = own.values().map(|node| node.len() as u64).sum();
+                self.count(&owner, (own.len() as u64, bytes));
+            }
             let Owner { table, key, db, collection } = owner;
-            let incarnation = collection.keys.incarnation;
-            let is_grave = table == super::super::databases::GRAVES;
-            let mut own = self.nodes.remove(&(db, incarnation)).unwrap_or_default();
             let fault = if !seen.insert((db, incarnation)) {
                 Some(CollectionFault::SharedIncarnation { incarnation })
             } else if is_grave {
@@ -205,8 +264,8 @@ impl CollectionCheck {
             let table = crate::keyspace::value::nodes_table_name(db);
             self.damage.push(DamagedCollection { table, key: String::new(), fault });
         }
-        let Self { collections, graves, damage, .. } = self;
-        VerifiedCollections { collections, graves, nodes, damage }
+        let Self { collections, graves, kinds, damage, .. } = self;
+        VerifiedCollections { collections, graves, nodes, kinds, damage }
     }
 }
 
