@@ -62,6 +62,12 @@ impl Node<'_> {
         self.word(self.child_start(position))
     }
 
+    /// The number of the child in a word of the page; zero beyond the end.
+    #[inline]
+    pub fn child_in(&self, word: usize) -> u64 {
+        self.word(word)
+    }
+
     /// Changes the child at a position.
     ///
     /// # Panics

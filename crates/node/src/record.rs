@@ -4,7 +4,7 @@ use stillpoint_format::node::{ENTRY_GHOST, ENTRY_LARGE, EntryWord, NODE_HEADER_W
 use stillpoint_mem::{prefetch, words};
 
 use crate::node::{Node, value_start};
-use crate::search::Near;
+use crate::search::{AROUND, Near};
 
 /// Words of a cache line.
 const LINE_WORDS: usize = 8;
@@ -33,11 +33,12 @@ impl<'a> Node<'a> {
         self.prefetch_words(0, NODE_HEADER_WORDS + slots);
     }
 
-    /// Prefetches the slots around a likely place. The header has been read.
+    /// Prefetches the slots around a likely place, among which a search begins. The header has been read.
     #[inline]
     pub fn prefetch_near(&self, near: Near) {
         let slot = NODE_HEADER_WORDS + near.slot(self.slot_count());
-        self.prefetch_words(slot.saturating_sub(LINE_WORDS / 2), LINE_WORDS);
+        let first = slot.saturating_sub(AROUND + 1) / LINE_WORDS * LINE_WORDS;
+        self.prefetch_words(first, slot + AROUND + 1 - first);
     }
 
     /// Prefetches the record of a slot.
@@ -46,10 +47,12 @@ impl<'a> Node<'a> {
         self.prefetch_words(usize::from(self.slot(slot).start), RECORD_WORDS);
     }
 
-    /// Prefetches the number of a child.
+    /// Prefetches the number of a child. Returns the number of its word, for [`child_in`](Self::child_in).
     #[inline]
-    pub fn prefetch_child(&self, position: usize) {
-        self.prefetch_words(self.child_start(position), 1);
+    pub fn prefetch_child(&self, position: usize) -> usize {
+        let start = self.child_start(position);
+        self.prefetch_words(start, 1);
+        start
     }
 
     #[inline]

@@ -1,6 +1,7 @@
 //! Search by heads, and by whole keys where heads agree.
 
 use std::cmp::Ordering;
+use std::hint::select_unpredictable;
 
 use stillpoint_format::node::Slot;
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -11,6 +12,14 @@ use crate::node::Node;
 struct Sought<'k> {
     rest: &'k [u8],
     head: u32,
+}
+
+impl Sought<'_> {
+    /// The first eight bytes as a number of the same order.
+    #[inline]
+    fn begin(&self) -> u64 {
+        big_endian(self.rest.get(..8).unwrap_or(self.rest))
+    }
 }
 
 /// Where among the slots of a node a key probably is. Only a hint: a search with a wrong one takes some
@@ -25,12 +34,13 @@ impl Near {
     /// Nothing is known.
     pub const MIDDLE: Self = Self(1 << 15);
 
-    /// The place of a head between two others.
+    /// The place of a number between two others.
     #[inline]
-    fn between(low: u32, high: u32, head: u32) -> Self {
-        let (span, from) =
-            (u64::from(high.saturating_sub(low)), u64::from(head.saturating_sub(low)));
-        match (from << 16).checked_div(span) {
+    fn between(low: u64, high: u64, sought: u64) -> Self {
+        let (span, from) = (high.saturating_sub(low), sought.saturating_sub(low));
+        // So that the product fits.
+        let spare = 16u32.saturating_sub(span.leading_zeros());
+        match (from.min(span) >> spare << 16).checked_div(span >> spare) {
             Some(part) => Self(part.min(u64::from(u16::MAX)) as u16),
             None => Self::MIDDLE,
         }
@@ -75,7 +85,7 @@ impl Node<'_> {
     #[inline]
     pub fn search_heads(&self, key: &[u8], near: Near) -> Result<usize, usize> {
         let (sought, slots) = (self.sought(key), self.slots());
-        let low = first_from(slots, around(slots, near, sought.head), sought.head);
+        let low = first_near(slots, near, sought.head);
         if slots.get(low).is_none_or(|found| head_in(found) != sought.head) {
             return Err(low);
         }
@@ -98,15 +108,31 @@ impl Node<'_> {
     #[inline]
     pub fn child_near(&self, key: &[u8], near: Near) -> (usize, Near) {
         let (sought, slots) = (self.sought(key), self.slots());
-        let low = first_from(slots, around(slots, near, sought.head), sought.head);
+        let low = first_near(slots, near, sought.head);
         let position = match self.decide(slots, low, &sought) {
             Ok(slot) => slot + 1,
             Err(slot) => slot,
         };
         let before = position.checked_sub(1).and_then(|before| slots.get(before));
-        let below = before.map_or(0, head_in);
-        let above = slots.get(position).map_or(u32::MAX, head_in);
-        (position, Near::between(below, above, sought.head))
+        let (before, behind) = (before.map(read), slots.get(position).map(read));
+        let below = before.map_or(0, |slot| slot.head);
+        let above = behind.map_or(u32::MAX, |slot| slot.head);
+        if below != above {
+            let [below, above, head] = [below, above, sought.head].map(u64::from);
+            return (position, Near::between(below, above, head));
+        }
+        let below = before.map_or(0, |slot| self.begin_of(slot));
+        let above = behind.map_or(u64::MAX, |slot| self.begin_of(slot));
+        (position, Near::between(below, above, sought.begin()))
+    }
+
+    /// The first eight bytes of a slot's rest as a number of the same order.
+    #[inline]
+    fn begin_of(&self, slot: Slot) -> u64 {
+        match usize::from(slot.rest_bytes) {
+            0..=HEAD_BYTES => u64::from(slot.head) << 32,
+            _ => self.word(usize::from(slot.start) + 1).swap_bytes(),
+        }
     }
 
     #[inline]
@@ -119,8 +145,7 @@ impl Node<'_> {
     #[inline]
     fn decide(&self, slots: &[AtomicU64], low: usize, sought: &Sought<'_>) -> Result<usize, usize> {
         let Some(found) = slots.get(low) else { return Err(low) };
-        // Relaxed: see `Node::word`.
-        let slot = Slot::unpack(found.load(Relaxed));
+        let slot = read(found);
         if slot.head != sought.head {
             return Err(low);
         }
@@ -141,21 +166,24 @@ impl Node<'_> {
         first: usize,
         sought: &Sought<'_>,
     ) -> Result<usize, usize> {
-        let mut low = first;
-        let mut high = match sought.head.checked_add(1) {
+        let end = match sought.head.checked_add(1) {
             Some(next) => first_from(slots, (first, slots.len()), next),
             None => slots.len(),
         };
-        while low < high {
-            let middle = low + (high - low) / 2;
-            // Relaxed: see `Node::word`.
-            match self.order_of(Slot::unpack(slots[middle].load(Relaxed)), sought) {
-                Ordering::Less => low = middle + 1,
-                Ordering::Equal => return Ok(middle),
-                Ordering::Greater => high = middle,
-            }
+        if end <= first {
+            // The slots are being changed.
+            return Err(first);
         }
-        Err(low)
+        // Numbers are often evenly spread, and those of a node often differ in their last bytes alone.
+        let [below, above] = [first, end - 1].map(|at| self.begin_of(read(&slots[at])));
+        let near = Near::between(below, above, sought.begin());
+        let is_below = |at: usize| self.order_of(read(&slots[at]), sought) == Ordering::Less;
+        let range = around((first, end), first + near.slot(end - first), is_below);
+        let found = partition(range, is_below);
+        match found < end && self.order_of(read(&slots[found]), sought) == Ordering::Equal {
+            true => Ok(found),
+            false => Err(found),
+        }
     }
 
     /// The order of a slot's key and the sought one, if their heads agree.
@@ -180,57 +208,82 @@ impl Node<'_> {
     }
 }
 
+/// A slot, as its word is now.
+#[inline]
+fn read(slot: &AtomicU64) -> Slot {
+    // Relaxed: see `Node::word`.
+    Slot::unpack(slot.load(Relaxed))
+}
+
 /// The head of a slot.
 #[inline]
 fn head_in(slot: &AtomicU64) -> u32 {
-    // Relaxed: see `Node::word`.
-    Slot::unpack(slot.load(Relaxed)).head
+    read(slot).head
 }
 
 /// The first slot of a range whose head is not below this one. The range ends if there is none.
 #[inline]
-fn first_from(slots: &[AtomicU64], (mut low, mut high): (usize, usize), head: u32) -> usize {
-    while low < high {
-        let middle = low + (high - low) / 2;
-        if head_in(&slots[middle]) < head {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    low
+fn first_from(slots: &[AtomicU64], range: (usize, usize), head: u32) -> usize {
+    partition(range, |at| head_in(&slots[at]) < head)
 }
 
-/// Slots between the first guess and the next one.
-const STEP: usize = 4;
-
-/// Slots among which the first one is whose head is not below this one, with steps of growing length
-/// from a likely place on.
+/// As [`first_from`] of all slots. The answer is probably near a place.
 #[inline]
-fn around(slots: &[AtomicU64], near: Near, head: u32) -> (usize, usize) {
-    let Some(last) = slots.len().checked_sub(1) else { return (0, 0) };
-    let (guess, mut step) = (near.slot(slots.len()).min(last), STEP);
-    if head_in(&slots[guess]) < head {
-        let mut low = guess + 1;
+fn first_near(slots: &[AtomicU64], near: Near, head: u32) -> usize {
+    if near == Near::MIDDLE {
+        return first_from(slots, (0, slots.len()), head);
+    }
+    let is_below = |at: usize| head_in(&slots[at]) < head;
+    let range = around((0, slots.len()), near.slot(slots.len()), is_below);
+    partition(range, is_below)
+}
+
+/// The first number of a range that is not below the sought place. The range ends if there is none.
+///
+/// The processor cannot foresee the answers, so nothing branches on them.
+#[inline]
+fn partition((mut low, high): (usize, usize), is_below: impl Fn(usize) -> bool) -> usize {
+    let mut size = high.saturating_sub(low);
+    while size > 1 {
+        let half = size / 2;
+        low = select_unpredictable(is_below(low + half - 1), low + half, low);
+        size -= half;
+    }
+    low + usize::from(size == 1 && is_below(low))
+}
+
+/// Slots on each side of a likely place among which a search begins. If keys are evenly spread, few of them are
+/// farther away: the places of such keys vary by the square root of their number.
+pub(crate) const AROUND: usize = 8;
+
+/// The part of a range with the first number that is not below the sought place. Either this is around a likely
+/// number, or steps of growing length lead to it from there.
+#[inline]
+fn around(
+    (first, end): (usize, usize),
+    likely: usize,
+    is_below: impl Fn(usize) -> bool,
+) -> (usize, usize) {
+    let mut low = likely.clamp(first, end).saturating_sub(AROUND).max(first);
+    let mut high = (likely.saturating_add(AROUND)).clamp(first, end);
+    let mut step = AROUND;
+    if low > first && !is_below(low - 1) {
+        // The answer is below.
         loop {
-            let at = low + step;
-            if at >= slots.len() {
-                return (low, slots.len());
+            high = low - 1;
+            low = low.saturating_sub(step).max(first);
+            step *= 2;
+            if low == first || is_below(low - 1) {
+                return (low, high);
             }
-            if head_in(&slots[at]) >= head {
-                return (low, at);
-            }
-            (low, step) = (at + 1, step * 2);
         }
     }
-    let mut high = guess;
-    loop {
-        let Some(at) = high.checked_sub(step) else { return (0, high) };
-        if head_in(&slots[at]) < head {
-            return (at + 1, high);
-        }
-        (high, step) = (at, step * 2);
+    while high < end && is_below(high) {
+        low = high + 1;
+        high = high.saturating_add(step).min(end);
+        step *= 2;
     }
+    (low, high)
 }
 
 /// Bytes of a key that a slot holds.

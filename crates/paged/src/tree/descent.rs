@@ -335,8 +335,8 @@ enum Stage {
     Enter(FrameVersion, u32),
     /// Searches a node.
     Search(FrameVersion),
-    /// Follows the swip at a position.
-    Follow(FrameVersion, usize),
+    /// Follows the swip at a position, which is in this word of the node.
+    Follow(FrameVersion, u32, u32),
     /// Compares the keys of a leaf from a slot on that has the head of the sought one.
     Compare(FrameVersion, usize),
     Ended(DescentEnd),
@@ -377,17 +377,50 @@ impl Pool {
         while is_moving {
             is_moving = false;
             for (at, walk) in walks.iter_mut().enumerate() {
-                if walk.end().is_none() {
-                    self.step(walk, key(at));
-                    is_moving = true;
-                }
+                walk.stage = match walk.stage {
+                    // These two come to other pages. A prefetch waits for the translation of its address. The
+                    // fewer instructions a step has, the more of these waits overlap.
+                    Stage::Follow(seen, position, word) => self.follow(seen, position, word),
+                    Stage::Enter(parent, frame) => self.enter_child(parent, frame, walk.near),
+                    Stage::Ended(_) => continue,
+                    _ => self.step(walk, key(at)),
+                };
+                is_moving = true;
             }
         }
     }
 
-    #[inline]
-    fn step(&self, walk: &mut Descent, key: &[u8]) {
-        walk.stage = match walk.stage {
+    #[inline(always)]
+    fn follow(&self, seen: FrameVersion, position: u32, word: u32) -> Stage {
+        match Swip::unpack(self.node(seen.frame).child_in(word as usize)) {
+            Swip::Hot(frame) if self.prefetch(frame, 0) => Stage::Enter(seen, frame),
+            Swip::Hot(_) => Stage::Root,
+            _ => self.follow_not_hot(seen, position),
+        }
+    }
+
+    #[cold]
+    fn follow_not_hot(&self, seen: FrameVersion, position: u32) -> Stage {
+        match self.not_hot(seen, position as usize) {
+            Attempt::Missing(_) => Stage::Ended(DescentEnd::Alone),
+            _ => Stage::Root,
+        }
+    }
+
+    #[inline(always)]
+    fn enter_child(&self, parent: FrameVersion, frame: u32, near: Near) -> Stage {
+        match self.try_seen(frame) {
+            // As in `try_descend`.
+            Some(seen) if self.is_still(parent) => {
+                self.node(frame).prefetch_near(near);
+                Stage::Search(seen)
+            }
+            _ => Stage::Root,
+        }
+    }
+
+    fn step(&self, walk: &mut Descent, key: &[u8]) -> Stage {
+        match walk.stage {
             Stage::Root => {
                 walk.begun += 1;
                 walk.near = Near::MIDDLE;
@@ -396,31 +429,13 @@ impl Pool {
                     None => Stage::Ended(DescentEnd::Alone),
                 }
             }
-            Stage::Enter(parent, frame) => match self.try_seen(frame) {
-                // As in `try_descend`.
-                Some(seen) if self.is_still(parent) => {
-                    self.node(frame).prefetch_near(walk.near);
-                    Stage::Search(seen)
-                }
-                _ => Stage::Root,
-            },
             Stage::Search(seen) => self.search(walk, seen, key),
-            Stage::Follow(seen, position) => {
-                match Swip::unpack(self.node(seen.frame).child_number(position)) {
-                    Swip::Hot(frame) if self.prefetch(frame, 0) => Stage::Enter(seen, frame),
-                    Swip::Hot(_) => Stage::Root,
-                    _ => match self.not_hot(seen, position) {
-                        Attempt::Missing(_) => Stage::Ended(DescentEnd::Alone),
-                        _ => Stage::Root,
-                    },
-                }
-            }
             Stage::Compare(leaf, first) => {
                 let slot = self.node(leaf.frame).search_from(key, first);
                 Stage::Ended(DescentEnd::At(KeyPlace { leaf, slot }))
             }
-            ended @ Stage::Ended(_) => ended,
-        };
+            stage => stage,
+        }
     }
 
     #[inline]
@@ -433,8 +448,8 @@ impl Pool {
             };
         }
         let (position, near) = node.child_near(key, walk.near);
-        node.prefetch_child(position);
+        let word = node.prefetch_child(position);
         walk.near = near;
-        Stage::Follow(seen, position)
+        Stage::Follow(seen, position as u32, word as u32)
     }
 }
