@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use stillpoint::{
-    Config, Durability, Engine, Environment, Error, Executed, KeySet, Kind, Mode, Procedure,
+    Batch, Config, Durability, Engine, Environment, Error, Executed, KeySet, Kind, Mode, Procedure,
     Session, Slot, Stamp, TableId, Tx, TxError,
 };
 use stillpoint_io::{ManualClock, Rng, SeededRng, SimDisk};
@@ -344,7 +344,7 @@ fn a_flush_empties_a_paged_table_for_good() {
     assert!(records.iter().all(|(key, value)| found.get(key) == Some(value)));
 }
 
-/// Reads a key, declared.
+/// Reads a key, declared, unless somebody else keeps it.
 struct Reads {
     table: TableId,
     key: Vec<u8>,
@@ -360,8 +360,141 @@ impl Procedure for Reads {
         Ok(())
     }
     fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
-        result.expect("reads");
+        match result {
+            Ok(_) => assert!(self.found.is_some()),
+            Err(TxError::WaitsForItself) => assert!(self.found.is_none()),
+            Err(error) => panic!("{error}"),
+        }
     }
+}
+
+/// What a transaction of a batch does.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    Read,
+    /// Ends with an error.
+    Fails,
+    /// Does not run.
+    Refused,
+    /// Writes the key that it has declared for reading.
+    WritesUndeclared,
+    /// Reads another key, which it has not declared.
+    ReadsUndeclared,
+    /// Gives the key the number of the transaction as its value.
+    Writes,
+}
+
+/// Transactions of one key each.
+struct Acts {
+    table: TableId,
+    acts: Vec<(Act, Vec<u8>)>,
+    values: Records,
+    /// The next transaction.
+    next: usize,
+    seen: usize,
+}
+
+impl Batch for Acts {
+    fn len(&self) -> usize {
+        self.acts.len()
+    }
+    fn declare(&mut self, index: usize, keys: &mut KeySet) {
+        let (act, key) = &self.acts[index];
+        let mode = if matches!(act, Act::Writes) { Mode::Write } else { Mode::Read };
+        keys.push(self.table, key, mode, 8);
+    }
+    fn begins(&mut self, index: usize, _: &dyn Fn() -> usize) -> bool {
+        assert_eq!(index, self.next, "asked once, in order");
+        self.next += 1;
+        !matches!(self.acts[index].0, Act::Refused)
+    }
+    fn run(&mut self, index: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        assert_eq!(index + 1, self.next, "begun before");
+        let (act, key) = self.acts[index].clone();
+        let found = tx.value(Slot(0)).map(|value| value.to_vec());
+        assert_eq!(found.as_ref(), self.values.get(&key), "transaction {index}");
+        assert_eq!(tx.existed(Slot(0)), found.is_some());
+        assert_eq!(tx.get(self.table, &key)?.map(|value| value.to_vec()), found);
+        self.seen += usize::from(found.is_some());
+        match act {
+            Act::Read | Act::Refused => Ok(()),
+            Act::Fails => Err(TxError::abandon("as the test wants it")),
+            Act::WritesUndeclared => tx.put_slot(Slot(0), b"lost"),
+            Act::ReadsUndeclared => tx.get(self.table, b"another").map(drop),
+            Act::Writes => tx.put_slot(Slot(0), &index.to_le_bytes()),
+        }
+    }
+    fn ended(&mut self, index: usize, result: Result<Option<Stamp>, TxError>) {
+        assert_eq!(index + 1, self.next, "ended before the next one begins");
+        let (act, key) = &self.acts[index];
+        match (act, result) {
+            (Act::Read, Ok(None))
+            | (Act::Fails, Err(TxError::Abandoned(_)))
+            | (Act::WritesUndeclared, Err(TxError::DeclaredForReading { .. }))
+            | (Act::ReadsUndeclared, Err(TxError::NotDeclared)) => {}
+            (Act::Writes, Ok(Some(_))) => {
+                self.values.insert(key.clone(), index.to_le_bytes().to_vec());
+            }
+            (act, result) => panic!("transaction {index}, {act:?}: {result:?}"),
+        }
+    }
+}
+
+/// Transactions of a batch that read one key each run as if alone. They run in their order, beside transactions
+/// that write, and an error is of one alone. Some values have pages of their own.
+#[test]
+fn reads_of_one_key_in_a_batch_are_transactions_of_their_own() {
+    let (engine, table) = open(&SimDisk::new(5));
+    let mut session = engine.session().expect("a session");
+    let mut records = fill(&mut session, table, 1);
+    let (rng, mut seen) = (SeededRng::new(1), 0);
+    for number in 0..5u64 {
+        let (key, value) = (number.to_be_bytes().to_vec(), vec![number as u8; 9000]);
+        put(&mut session, table, &key, &value);
+        records.insert(key, value);
+    }
+    for _ in 0..40 {
+        let one = |_| {
+            let act = match rng.below(16) {
+                0 => Act::Fails,
+                1 => Act::Refused,
+                2 => Act::WritesUndeclared,
+                3 => Act::ReadsUndeclared,
+                4 => Act::Writes,
+                _ => Act::Read,
+            };
+            (act, rng.below(2000).to_be_bytes().to_vec())
+        };
+        let acts = (0..1 + rng.below(100)).map(one).collect();
+        let values = std::mem::take(&mut records);
+        let mut batch = Acts { table, acts, values, next: 0, seen: 0 };
+        session.execute(&mut batch);
+        assert_eq!(batch.next, batch.acts.len());
+        (records, seen) = (batch.values, seen + batch.seen);
+    }
+    assert!(seen > 500 && all(&mut session, table) == records);
+}
+
+/// A batch reads beside an open transaction, which holds one of its keys.
+#[test]
+fn a_read_in_a_batch_waits_for_who_changes_its_key() {
+    let (engine, table) = open(&SimDisk::new(6));
+    let [mut first, mut second] = [(); 2].map(|()| engine.session().expect("a session"));
+    for key in [b"a", b"b", b"c"] {
+        put(&mut first, table, key, b"old");
+    }
+    let mut open = first.begin().expect("begins");
+    open.tx().expect("open").put(table, b"b", b"new").expect("writes");
+    let mut found = || {
+        let reads = |key: &[u8; 1]| Reads { table, key: key.to_vec(), found: None };
+        let mut batch = [b"a", b"b", b"c", b"a"].map(reads);
+        second.execute_if_free(&mut batch[..]);
+        batch.map(|read| read.found.map(|found| found.expect("it has a value")))
+    };
+    let [old, new] = [b"old", b"new"].map(|value| Some(value.to_vec()));
+    assert_eq!(found(), [old.clone(), None, old.clone(), old.clone()]);
+    open.commit().expect("commits");
+    assert_eq!(found(), [old.clone(), new, old.clone(), old]);
 }
 
 /// An event loop asks for pages, serves others meanwhile, and comes back.

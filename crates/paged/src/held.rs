@@ -183,6 +183,14 @@ impl HeldLocks {
         Ok(self.held.len() - 1)
     }
 
+    /// Notes the stamp of a word that was free during a read. Returns its number among the held ones.
+    #[inline]
+    pub(crate) fn note_read(&mut self, stamp: Stamp) -> usize {
+        let (name, is_exclusive, has_changed) = (Name::NONE, false, false);
+        self.held.push(HeldLock { name, is_exclusive, has_changed, stamp });
+        self.held.len() - 1
+    }
+
     /// Appends the stamps of all held words.
     pub(crate) fn touched(&self, out: &mut Vec<Stamp>) {
         out.extend(self.held.iter().map(|held| held.stamp).filter(|stamp| !stamp.is_none()));
@@ -191,6 +199,9 @@ impl HeldLocks {
     /// Gives all words back. `end` is the end of a transaction that has changed something.
     pub(crate) fn release(&mut self, table: &LockTable, end: Option<Stamp>) {
         for held in self.held.drain(..) {
+            if held.name == Name::NONE {
+                continue;
+            }
             if mutant!(held.has_changed, StampsLeft => false)
                 && let Some(end) = end
             {

@@ -24,7 +24,7 @@ use crate::check::open_to_read;
 use crate::held::{Claims, HeldLocks};
 use crate::large::Freeing;
 use crate::loads::Missing;
-use crate::locks::LockTable;
+use crate::locks::{LockTable, Name};
 use crate::log::TableLog;
 use crate::open::OpenChanges;
 use crate::pages::PagesError;
@@ -32,7 +32,7 @@ use crate::part::Part;
 use crate::pool::{POOL_PAGES_MIN, Pool, PoolError, PoolStats, root_page};
 use crate::read_only::ReadOnly;
 use crate::tables::{NamedPages, Section, Table, Tables};
-use crate::tree::{Leaf, LeafRange, PageLog, Pause, Wanted};
+use crate::tree::{KeyPlace, Leaf, LeafRange, PageLog, Pause, Wanted};
 
 /// Bytes of a page, if nothing else is said.
 pub const PAGE_BYTES_DEFAULT: usize = 16 << 10;
@@ -184,6 +184,49 @@ impl Paged {
             Some(loading) => Arrival::wait(&*loading),
             None => Ok(()),
         }
+    }
+
+    /// Reads a committed value without a lock, and appends it to `out`. `name` is the word of the key. A place
+    /// that was found before may be given. `Here(None)` if another transaction may be changing the key, and
+    /// for a large value.
+    ///
+    /// The word of the key is looked at once, after the version of the leaf was taken. If the leaf holds an
+    /// uncommitted value of the key in that version, the value's transaction had the word before. Then it still
+    /// has the word, or it has ended. If it has committed, the value counts. If it has aborted, the leaf has
+    /// another version by now.
+    #[inline]
+    pub(crate) fn read_unlocked(
+        &self,
+        (table, key): (TableId, &[u8]),
+        (name, mut hint): (Name, Option<KeyPlace>),
+        out: &mut Vec<u8>,
+    ) -> Result<Presence<Option<(UnlockedRead, KeyPlace)>>, TxError> {
+        let start = out.len();
+        for _ in 0..UNLOCKED_READS {
+            let place = match hint.take() {
+                Some(place) => place,
+                None => match self.pool.place(table, key) {
+                    Ok(place) => place,
+                    Err(missing) => match self.arrival(missing)? {
+                        Some(arrival) => return Ok(Presence::NotHere(arrival)),
+                        None => continue,
+                    },
+                },
+            };
+            let Some(stamp) = self.locks.stamp_if_free(name) else { break };
+            let found = self.pool.copy_value(place, out);
+            if self.pool.is_still(place.leaf) {
+                if found.is_some_and(|found| found.is_large) {
+                    // Its pages may be freed meanwhile.
+                    out.truncate(start);
+                    break;
+                }
+                let tag = found.map(|found| found.tag);
+                return Ok(Presence::Here(Some((UnlockedRead { tag, stamp }, place))));
+            }
+            out.truncate(start);
+        }
+        Ok(Presence::Here(None))
     }
 
     /// Asks for the leaf of a key ahead of its use, as far as there are frames for it.
@@ -415,10 +458,6 @@ impl TableKind for Paged {
         Ok(Presence::Here(next))
     }
 
-    /// No lock is taken, and the word of the key is looked at once, after the version of the leaf was
-    /// taken. If the leaf holds an uncommitted value of the key in that version, the value's transaction
-    /// had the word before. Then it still has the word, or it has ended. If it has committed, the value
-    /// counts. If it has aborted, the leaf has another version by now.
     fn read(
         &self,
         table: TableId,
@@ -429,30 +468,11 @@ impl TableKind for Paged {
         self.check_key(key)?;
         let name = self.locks.key(self.locks.hash(table, key));
         self.locks.prefetch(name);
-        let start = out.len();
-        for _ in 0..UNLOCKED_READS {
-            let place = match self.pool.place(table, key) {
-                Ok(place) => place,
-                Err(missing) => match self.arrival(missing)? {
-                    Some(arrival) => return Ok(Presence::NotHere(arrival)),
-                    None => continue,
-                },
-            };
-            let Some(stamp) = self.locks.stamp_if_free(name) else { break };
-            let found = self.pool.copy_value(place, out);
-            if self.pool.is_still(place.leaf) {
-                if found.is_some_and(|found| found.is_large) {
-                    // Its pages may be freed meanwhile.
-                    out.truncate(start);
-                    break;
-                }
-                self.pool.note_found(name.hash(), 1);
-                let tag = found.map(|found| found.tag);
-                return Ok(Presence::Here(Some(UnlockedRead { tag, stamp })));
-            }
-            out.truncate(start);
+        let found = self.read_unlocked((table, key), (name, None), out)?;
+        if matches!(found, Presence::Here(Some(_))) {
+            self.pool.note_found(name.hash(), 1);
         }
-        Ok(Presence::Here(None))
+        Ok(found.map(|found| found.map(|(read, _)| read)))
     }
 
     fn record_count(&self, table: TableId) -> u64 {

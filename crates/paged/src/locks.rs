@@ -50,6 +50,9 @@ pub(crate) struct Name(u32);
 const STRETCH: u32 = 1 << 31;
 
 impl Name {
+    /// The name of no word.
+    pub(crate) const NONE: Self = Self(u32::MAX);
+
     pub(crate) fn is_stretch(self) -> bool {
         self.0 & STRETCH != 0
     }

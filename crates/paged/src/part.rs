@@ -15,7 +15,7 @@ use stillpoint_sync::lock_word::Priority;
 use stillpoint_sync::{Backoff, mutant};
 use stillpoint_txn::{
     Arrival, Discipline, KeyList, KindKey, KindPart, KindRange, Mode, OperationLog, Presence,
-    RangeBatch, TableId, TxError,
+    RangeBatch, TableId, TxError, UnlockedRead,
 };
 
 use crate::ahead::Ahead;
@@ -48,14 +48,31 @@ enum Wait {
     Blocked(Blocked),
 }
 
-/// A key that a declared transaction locks.
-#[derive(Clone, Copy, Debug)]
-struct Ordered {
-    name: Name,
-    mode: Mode,
-    /// Number of the key in the list.
-    number: u32,
-    hash: u64,
+/// A key that a declared transaction locks: its word, the access, and its number in the list. In the order of
+/// words. Of two accesses by one word, the exclusive one comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Ordered(u64);
+
+impl Ordered {
+    const READ: u64 = 1 << 31;
+
+    #[inline]
+    fn new(name: Name, mode: Mode, number: usize) -> Self {
+        let read = if mode == Mode::Read { Self::READ } else { 0 };
+        Self(name.hash() << 32 | read | number as u64)
+    }
+
+    fn word(self) -> u64 {
+        self.0 >> 32
+    }
+
+    fn mode(self) -> Mode {
+        if self.0 & Self::READ == 0 { Mode::Write } else { Mode::Read }
+    }
+
+    fn number(self) -> usize {
+        (self.0 as u32 & !(Self::READ as u32)) as usize
+    }
 }
 
 /// The part of the kind in one session's transactions.
@@ -83,6 +100,7 @@ pub(crate) struct Part {
     lookups: u64,
     // Buffers.
     order: Vec<Ordered>,
+    hashes: Vec<u64>,
     body: Vec<u8>,
     key: Vec<u8>,
     names: Vec<Name>,
@@ -106,6 +124,7 @@ impl Part {
             replaced: Vec::new(),
             lookups: 0,
             order: Vec::new(),
+            hashes: Vec::new(),
             body: Vec::new(),
             key: Vec::new(),
             names: Vec::new(),
@@ -484,34 +503,40 @@ impl KindPart for Part {
     ) -> Result<Presence<()>, TxError> {
         slots.clear();
         self.order.clear();
+        self.hashes.clear();
         for (number, KindKey { table, key, mode }) in keys.iter().enumerate() {
             self.check(table, key)?;
             let hash = self.kind.locks.hash(table, key);
-            let name = self.kind.locks.key(hash);
-            self.order.push(Ordered { name, mode, number: number as u32, hash });
+            self.order.push(Ordered::new(self.kind.locks.key(hash), mode, number));
+            self.hashes.push(hash);
         }
-        let Some(first) = self.order.first() else { return Ok(Presence::Here(())) };
-        let is_asked = self.ahead.is_next(first.hash, keys.get(0).table);
+        let Some(&first) = self.hashes.first() else { return Ok(Presence::Here(())) };
+        let is_asked = self.ahead.is_next(first, keys.get(0).table);
         if !is_asked && keys.len() >= TOGETHER_MIN {
             self.ahead.find_all(&self.kind, keys, |_| {});
         }
-        // Of two accesses by one word, the exclusive one comes first.
-        self.order.sort_unstable_by(|a, b| a.name.cmp(&b.name).then(b.mode.cmp(&a.mode)));
+        self.order.sort_unstable();
         slots.resize(keys.len(), 0);
         let discipline = std::mem::replace(&mut self.locks.discipline, Discipline::Declared);
-        let taken: Result<(), TxError> =
-            self.order.iter().try_for_each(|&Ordered { name, mode, number, .. }| {
-                let held = self.locks.take_next(&self.kind.locks, name, mode, may_wait)?;
-                slots[number as usize] = held as u32;
-                Ok(())
-            });
+        let taken: Result<(), TxError> = self.order.iter().try_for_each(|ordered| {
+            let name = self.kind.locks.key(self.hashes[ordered.number()]);
+            let held = self.locks.take_next(&self.kind.locks, name, ordered.mode(), may_wait)?;
+            slots[ordered.number()] = held as u32;
+            Ok(())
+        });
         self.locks.discipline = discipline;
         taken?;
+        // Keys with different words are different keys.
+        let are_new = self.slots.is_empty()
+            && self.order.windows(2).all(|two| two[0].word() != two[1].word());
         for (number, place) in slots.iter_mut().enumerate() {
-            let asked = keys.get(number);
-            let hash = self.kind.locks.hash(asked.table, asked.key);
+            let (asked, hash) = (keys.get(number), self.hashes[number]);
             let hint = self.ahead.take(hash, asked.table, asked.key);
-            let slot = match self.slots.find(hash, asked.table, asked.key) {
+            let known = match are_new {
+                true => None,
+                false => self.slots.find(hash, asked.table, asked.key),
+            };
+            let slot = match known {
                 Some(known) => {
                     let slot = self.slots.get_mut(known);
                     slot.mode = slot.mode.max(asked.mode);
@@ -525,6 +550,26 @@ impl KindPart for Part {
             *place = slot;
         }
         Ok(Presence::Here(()))
+    }
+
+    fn read_alone(
+        &mut self,
+        KindKey { table, key, mode }: KindKey<'_>,
+    ) -> Result<Presence<Option<u32>>, TxError> {
+        self.check(table, key)?;
+        let Self { kind, locks, slots, ahead, lookups, .. } = self;
+        let hash = kind.locks.hash(table, key);
+        let hint = ahead.take(hash, table, key);
+        let start = slots.values().len();
+        let name = kind.locks.key(hash);
+        let found = kind.read_unlocked((table, key), (name, hint), slots.values())?;
+        Ok(found.map(|found| {
+            found.map(|(UnlockedRead { tag, stamp }, place)| {
+                *lookups += 1;
+                let held = locks.note_read(stamp);
+                slots.push((hash, table, key), (mode, held), (place, tag, start), None)
+            })
+        }))
     }
 
     fn value(&mut self, slot: u32, out: &mut Vec<u8>) -> Option<u8> {

@@ -51,6 +51,17 @@ pub enum Presence<T> {
     NotHere(Arc<dyn Arrival>),
 }
 
+impl<T> Presence<T> {
+    /// What `f` makes of the requested value, if it is here.
+    #[inline]
+    pub fn map<R>(self, f: impl FnOnce(T) -> R) -> Presence<R> {
+        match self {
+            Self::Here(found) => Presence::Here(f(found)),
+            Self::NotHere(arrival) => Presence::NotHere(arrival),
+        }
+    }
+}
+
 /// Something on its way into memory.
 pub trait Arrival: Send + Sync + fmt::Debug {
     /// Whether it is time to lock the key again.
@@ -375,6 +386,18 @@ pub trait KindPart: Send {
         may_wait: &dyn Fn() -> bool,
         slots: &mut Vec<u32>,
     ) -> Result<Presence<()>, TxError>;
+
+    /// Reads the committed value of a key without a lock, for a transaction that has no other key and
+    /// writes nothing. Returns the slot. Several such transactions may follow each other in one run of the
+    /// part. `Here(None)` if the kind has no such reads, or if another transaction may be changing the key:
+    /// then the key has to be [locked](Self::lock_all).
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock).
+    fn read_alone(&mut self, key: KindKey<'_>) -> Result<Presence<Option<u32>>, TxError> {
+        let _ = key;
+        Ok(Presence::Here(None))
+    }
 
     /// Appends the value of a slot to `out` and returns its tag. `None` if the key has no value.
     fn value(&mut self, slot: u32, out: &mut Vec<u8>) -> Option<u8>;

@@ -3,7 +3,8 @@
 //! All transactions of a chunk are declared first, and the kinds are asked for all their keys
 //! before any wait. Transactions on the memory store alone then run in one read section. A
 //! transaction with keys of another kind runs outside of any read section. Such a transaction locks
-//! its keys of the memory store first, then those of each kind.
+//! its keys of the memory store first, then those of each kind. Transactions that read one key each share a
+//! run, in which each reads without a lock.
 //!
 //! A caller that must not wait gets the arrivals of the missing keys, and the number of the first
 //! transaction that has not run. If a key proves missing in the middle of a transaction, its run is
@@ -12,7 +13,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use stillpoint_store::{KeySet, Stamp, TableId, TxError, Worker};
+use stillpoint_store::{KeySet, Mode, Stamp, TableId, TxError, Worker};
 use stillpoint_txn::Arrival;
 
 use crate::batch::Batch;
@@ -55,6 +56,18 @@ impl Chunk {
         let keys = &self.keys.declared()[self.range(at)];
         let is_refused = self.keys.check(self.range(at)).is_err();
         !is_refused && keys.iter().all(|key| parts.kinds.of(key.table).is_none())
+    }
+
+    /// How many transactions of these, from the first on, read one key of another kind than the memory store
+    /// and do nothing else.
+    fn reads_from(&self, transactions: Range<usize>, parts: &Parts) -> usize {
+        let reads_one = |&at: &usize| {
+            let range = self.range(at);
+            let [key] = &self.keys.declared()[range.clone()] else { return false };
+            let is_read = key.mode == Mode::Read && parts.kinds.of(key.table).is_some();
+            is_read && self.keys.check(range).is_ok()
+        };
+        transactions.take_while(reads_one).count()
     }
 
     /// Declares keys of the chunk once more, for the store.
@@ -107,32 +120,87 @@ fn execute_chunk<B: Batch + ?Sized>(
     let (first, arrivals) = parts.ask_for_all(&chunk.keys);
     // The first transaction that lacks a key for which nobody has waited.
     let end = first.map_or(chunk.ends.len(), |key| chunk.ends.partition_point(|&end| end <= key));
-    let mut at = 0;
+    // A log of calls has transactions that end by themselves.
+    let (mut at, mut may_read) = (0, runner.log.is_none());
     while at < end {
         let count = (at..end).take_while(|&at| chunk.is_in_memory(at, parts)).count();
         if count > 0 {
             let runner = runner.reborrow();
             worker.execute(&mut InMemoryOnly { batch, runner, chunk, next, at, count });
             at += count;
-        } else {
-            let runner = runner.reborrow();
-            execute_mixed(worker, parts, (batch, runner), (chunk, at), next + at)?;
-            at += 1;
+            continue;
         }
+        let mut has_begun = false;
+        let reads = if may_read { chunk.reads_from(at..end, parts) } else { 0 };
+        if reads > 1 {
+            let reads = at..at + reads;
+            let done;
+            let of = (chunk, reads.clone());
+            (done, has_begun) = execute_reads(worker, parts, (batch, runner.reborrow()), of, next);
+            at += done;
+            if at == reads.end {
+                continue;
+            }
+            // The kind has no such reads, or the keys are being changed.
+            may_read = done > 0;
+        }
+        let runner = runner.reborrow();
+        execute_mixed(worker, parts, (batch, runner), (chunk, at), (next + at, has_begun))?;
+        at += 1;
     }
     if arrivals.is_empty() { Ok(()) } else { Err(Absent { next: next + end, arrivals }) }
 }
 
-/// Runs number `index` of the batch, which is number `at` of the chunk.
+/// Runs transactions of a chunk that read one key each, as one run of the parts. They take no lock, so nobody
+/// waits for them, and each sees one committed value. Ends early before a transaction that has to lock its key.
+/// Returns the number of transactions that have ended, and whether the next one has [begun](Batch::begins).
+fn execute_reads<B: Batch + ?Sized>(
+    worker: &mut Worker,
+    parts: &mut Parts,
+    (batch, mut runner): (&mut B, Runner<'_>),
+    (chunk, reads): (&Chunk, Range<usize>),
+    next: usize,
+) -> (usize, bool) {
+    let (mut done, mut has_begun) = (0, false);
+    let no_lock = |_: &mut Parts| Ok(());
+    let ran = worker.run_declared_outside(
+        |_| (),
+        |open| {
+            commit::run(open, parts, no_lock, |tx| {
+                while done < reads.len() {
+                    let (at, index) = (reads.start + done, next + reads.start + done);
+                    // As in `execute_mixed`.
+                    if !has_begun && !batch.begins(index, &|| 0) {
+                        done += 1;
+                        continue;
+                    }
+                    has_begun = true;
+                    if !tx.in_parts().read_alone(&chunk.keys, chunk.range(at).start) {
+                        break;
+                    }
+                    let ended = runner.run(batch, index, tx).map(|()| None);
+                    (done, has_begun) = (done + 1, false);
+                    runner.serials.ended(&ended);
+                    batch.ended(index, ended);
+                }
+                Ok(())
+            })
+        },
+    );
+    debug_assert!(ran.is_ok() || done == 0, "a run without a lock and a write: {ran:?}");
+    (done, has_begun)
+}
+
+/// Runs number `index` of the batch, which is number `at` of the chunk. It may have begun already.
 fn execute_mixed<B: Batch + ?Sized>(
     worker: &mut Worker,
     parts: &mut Parts,
     (batch, mut runner): (&mut B, Runner<'_>),
     (chunk, at): (&Chunk, usize),
-    index: usize,
+    (index, has_begun): (usize, bool),
 ) -> Result<(), Absent> {
     // The bytes of its large values are not known, since they may not be in memory.
-    if !batch.begins(index, &|| 0) {
+    if !has_begun && !batch.begins(index, &|| 0) {
         return Ok(());
     }
     let range = chunk.range(at);

@@ -283,6 +283,23 @@ impl Parts {
         locked
     }
 
+    /// Reads the only key of a declared transaction without a lock, and gives it the first slot. False if the
+    /// key has to be locked.
+    pub(crate) fn read_alone(&mut self, keys: &KeySet, index: usize) -> bool {
+        let declared = keys.declared()[index];
+        let Some(kind) = self.kinds.of(declared.table) else { return false };
+        let (table, mode) = (declared.table, declared.mode);
+        let key = KindKey { table, key: keys.key(index), mode };
+        let Ok(Presence::Here(Some(of_part))) = self.parts[kind].read_alone(key) else {
+            return false;
+        };
+        self.places.clear();
+        self.places.push(KeyLocation::Part(kind, of_part));
+        self.met.clear();
+        self.met.push(kind, (declared.hash, key), Slot(0));
+        true
+    }
+
     /// Locks keys, those of each kind together and in the order of the kind. Calls `locked` with the
     /// places of all keys, the place of each locked key, and its slot in its part.
     fn lock_all(

@@ -24,8 +24,8 @@ pub(crate) use stillpoint_paged::{
 use stillpoint_sync::lock_word::Priority;
 use stillpoint_sync::{Backoff, Mutex};
 use stillpoint_txn::{
-    Discipline, KindKey, KindPart, KindRange, KindTable, Lane, LogRefused, Mode, Operation,
-    OperationLog, Presence, RangeBatch, TableId, TableKind, TxError,
+    Discipline, KeyList, KindKey, KindPart, KindRange, KindTable, Lane, LogRefused, Mode,
+    Operation, OperationLog, Presence, RangeBatch, TableId, TableKind, TxError,
 };
 
 use memory::{InMemory, Memory};
@@ -372,6 +372,26 @@ impl Session {
                 }
             }
         }
+    }
+
+    /// Reads keys as transactions of one key each that share a run. All keys are asked for first. `None` for a
+    /// key that has to be locked.
+    pub(crate) fn read_alone(&mut self, keys: &[Vec<u8>]) -> Vec<Option<Option<Vec<u8>>>> {
+        let (mut asked, mut awaited) = (KeyList::default(), Vec::new());
+        for key in keys {
+            asked.push(KindKey { table: TABLE, key, mode: Mode::Read });
+        }
+        self.part.ask(&asked, &mut |_, arrival| awaited.push(arrival));
+        awaited.iter().for_each(|arrival| arrival.wait().expect("it arrives"));
+        self.part.begin(Priority::DECLARED, Discipline::Declared);
+        let read = asked.iter().map(|key| {
+            let slot = until(|| self.part.read_alone(key)).expect("a key of a table")?;
+            let mut out = Vec::new();
+            Some(self.part.value(slot, &mut out).map(|_| out))
+        });
+        let found = read.collect();
+        self.part.release(None);
+        found
     }
 
     /// Begins a transaction that the caller ends.

@@ -430,16 +430,20 @@ pub(crate) fn who_reads_later_depends_on_the_end_of_a_change() {
             let read = until(|| world.kind.read(TABLE, key, &mut out)).expect("reads");
             assert_eq!(read.expect("no lock").stamp, end, "without a lock: {what}");
             let mut reader = world.session(1);
-            for is_range in [false, true] {
+            for how in ["one", "range", "alone"] {
                 reader.begin(2);
-                if is_range {
-                    reader.tx().range(.., usize::MAX).expect("reads");
-                } else {
-                    reader.tx().get(key).expect("reads");
+                match how {
+                    "one" => drop(reader.tx().get(key).expect("reads")),
+                    "range" => drop(reader.tx().range(.., usize::MAX).expect("reads")),
+                    _ => {
+                        let asked = KindKey { table: TABLE, key, mode: Mode::Read };
+                        let read = until(|| reader.part.read_alone(asked)).expect("reads");
+                        assert_eq!(read.map(|slot| reader.part.stamp(slot)), Some(end), "{what}");
+                    }
                 }
                 let mut touched = Vec::new();
                 reader.part.touched(&mut touched);
-                assert!(touched.contains(&end), "range: {is_range}, {what}: {touched:?}");
+                assert!(touched.contains(&end), "{how}, {what}: {touched:?}");
                 reader.end(true);
             }
         }

@@ -54,6 +54,8 @@ fn transaction(world: &World, rng: &SeededRng, keys: u64, map: &mut Map) {
                     };
                     tx.put(&key, Some(&value))?;
                     assert_eq!(world.read(&key), None, "an uncommitted value is shown");
+                    let read = world.session(8).read_alone(std::slice::from_ref(&key));
+                    assert_eq!(read, [None], "a declared read sees an uncommitted value");
                     after.insert(key, value);
                 }
             }
@@ -65,7 +67,10 @@ fn transaction(world: &World, rng: &SeededRng, keys: u64, map: &mut Map) {
     let committed = if gives_up { map.get(&key) } else { after.get(&key) };
     // A large value is left to transactions.
     let is_large = committed.is_some_and(|value| value.len() > world.kind.pool().page_bytes() / 4);
-    match world.read(&key) {
+    let found = world.read(&key);
+    let declared = world.session(8).read_alone(&[key.clone(), b"-".to_vec(), key]);
+    assert_eq!(declared, [found.clone(), Some(None), found.clone()]);
+    match found {
         Some(found) => assert!(!is_large && found.as_ref() == committed),
         None => assert!(is_large, "nobody writes"),
     }

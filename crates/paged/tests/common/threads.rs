@@ -214,11 +214,17 @@ pub(crate) fn unlocked_reads_see_whole_committed_values() {
                 stillpoint_io::spawn("writes", run).expect("a thread")
             })
             .collect();
-        let (rng, mut seen) = (SeededRng::new(seed), 0);
-        for _ in 0..40_000 {
+        let (rng, mut seen, mut reader) = (SeededRng::new(seed), 0, world.session(3));
+        for _ in 0..10_000 {
             // Some reads evict the pages of others.
-            let number = if rng.below(64) == 0 { rng.below(ACCOUNTS) } else { rng.below(HOT) };
-            if let Some(value) = world.read(&account(number)) {
+            let any = || if rng.below(64) == 0 { rng.below(ACCOUNTS) } else { rng.below(HOT) };
+            let numbers = [any(), any(), any(), any()];
+            let found = match rng.below(2) {
+                0 => numbers.map(|number| world.read(&account(number))).to_vec(),
+                _ => reader.read_alone(&numbers.map(account)),
+            };
+            for (number, value) in numbers.into_iter().zip(found) {
+                let Some(value) = value else { continue };
                 let value = value.expect("an account");
                 assert!(value.iter().all(|byte| *byte == value[0]), "a torn value: {value:?}");
                 assert_eq!(value[0] % 2, 0, "a value that no transaction has committed");
