@@ -39,6 +39,8 @@ enum Without {
     Nothing,
     Word,
     Check,
+    /// The fence of the check: the version is loaded as any word.
+    Fence,
     OpenChanges,
     Claim,
     /// The word until the undo.
@@ -107,7 +109,15 @@ impl Leaf {
         lock_word::release_exclusive(word);
     }
 
-    /// As `Paged::read`: value and stamp, if the first attempt succeeds.
+    fn is_still(&self, version: Version, without: Without) -> bool {
+        match without {
+            Without::Check => true,
+            Without::Fence => latch::read(&self.latch) == Some(version),
+            _ => latch::is_still(&self.latch, version),
+        }
+    }
+
+    /// As `Paged::read_unlocked`: value and stamp, if the first attempt succeeds.
     fn read(&self, without: Without) -> Option<(u64, Stamp)> {
         let version = latch::read(&self.latch)?;
         let stamp = match without {
@@ -115,8 +125,7 @@ impl Leaf {
             _ => self.locks.stamp_if_free(self.key),
         }?;
         let value = self.value.load(Relaxed);
-        let is_still = without == Without::Check || latch::is_still(&self.latch, version);
-        is_still.then_some((value, stamp))
+        self.is_still(version, without).then_some((value, stamp))
     }
 
     /// As `Part::range`: the value, if the first attempt succeeds. The stretch stays shared then.
@@ -132,8 +141,7 @@ impl Leaf {
         let is_free = without == Without::OpenChanges
             || !self.open.has_older_than(gsn, None)
             || self.locks.exclusive_holder(self.key).is_none();
-        let is_still = without == Without::Check || latch::is_still(&self.latch, version);
-        (is_free && is_still).then_some(value)
+        (is_free && self.is_still(version, without)).then_some(value)
     }
 }
 
@@ -196,6 +204,12 @@ fn an_unlocked_read_needs_the_word() {
 #[should_panic(expected = "not committed")]
 fn an_unlocked_read_needs_the_check() {
     read_beside_a_writer(false, Without::Check);
+}
+
+#[test]
+#[should_panic(expected = "not committed")]
+fn an_unlocked_read_needs_the_fence_of_the_check() {
+    read_beside_a_writer(false, Without::Fence);
 }
 
 #[test]
