@@ -125,6 +125,9 @@ impl CmdError {
     pub(crate) const LEAVES: Self =
         Self::Store(Cow::Borrowed("ERR the command leaves its event loop"));
 
+    /// The command has made a draft. It runs again once the nodes of the draft are written.
+    pub(crate) const DRAFTED: Self = Self::Store(Cow::Borrowed("ERR the command has made a draft"));
+
     /// The error of a write that finds no memory.
     const FULL: Self =
         Self::Store(Cow::Borrowed("OOM command not allowed when used memory > 'maxmemory'."));
@@ -185,9 +188,14 @@ impl CmdError {
         *self == Self::LEAVES
     }
 
+    /// True if the command has made a draft, whose nodes are to be written before it runs again.
+    pub(crate) fn has_drafted(&self) -> bool {
+        *self == Self::DRAFTED
+    }
+
     /// Whether this is no reply, but asks for another run of the command.
     pub(crate) fn asks_for_a_run(&self) -> bool {
-        self.is_not_locked() || self.needs_keys() || self.leaves()
+        self.is_not_locked() || self.needs_keys() || self.leaves() || self.has_drafted()
     }
 
     /// An error whose text is known when compiling.

@@ -5,6 +5,8 @@ mod alone;
 #[cfg(test)]
 mod crash;
 #[cfg(test)]
+mod drafts;
+#[cfg(test)]
 mod logged;
 #[cfg(test)]
 mod members;

@@ -12,6 +12,14 @@ pub(crate) enum Bug {
     HeaderBeforeNodes,
     /// A deletion of a large collection leaves no grave.
     GraveForgotten,
+    /// The reclaimer does not know which collections are being built.
+    ConstructionSwept,
+    /// A collection that is being built has no grave.
+    DraftUngraved,
+    /// A draft goes on although a database was emptied.
+    FlushUnseen,
+    /// A draft is used although a key of its command has changed.
+    DraftOutdated,
     /// Members of one tag and one score are both short in the index of their sorted set.
     TwinsStayShort,
     /// A split that divides a score leaves its elements short in the index.

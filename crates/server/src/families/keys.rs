@@ -148,7 +148,7 @@ fn copy(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let possible = ctx.keys().lookup(tx, 0, args.at(1)).is_some()
         && (replace || ctx.keys().lookup(tx, 1, args.at(2)).is_none());
     if possible {
-        ctx.keys().copy_first_to_second(tx, args.at(1), target)?;
+        ctx.keys().copy_first_to_second(tx, args.at(1), (target, true))?;
     }
     ctx.reply.int(i64::from(possible));
     Ok(())
@@ -170,7 +170,7 @@ fn move_key(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult
     let possible = ctx.keys().lookup(tx, 0, args.at(1)).is_some()
         && ctx.keys().lookup(tx, 1, args.at(1)).is_none();
     if possible {
-        ctx.keys().copy_first_to_second(tx, args.at(1), target)?;
+        ctx.keys().copy_first_to_second(tx, args.at(1), (target, false))?;
         ctx.keys().delete(tx, 0)?;
     }
     ctx.reply.int(i64::from(possible));

@@ -11,7 +11,7 @@ use crate::args::is;
 use crate::config::Db;
 use crate::error::{CmdError, CmdResult};
 use crate::heap::Heap;
-use crate::keyspace::{Contents, Elements, Keyspace, Kind, ranges_of};
+use crate::keyspace::{Contents, Elements, Keyspace, Kind, NewElements, ranges_of};
 use crate::resp::Args;
 use crate::session::context::Context;
 use crate::session::row::{
@@ -336,10 +336,7 @@ fn store(
 ) -> CmdResult {
     let sets = open_all(ctx, args, tx, (2, args.len(), 1))?;
     let members = operation(sets, tx, &mut ctx.heap())?;
-    ctx.keys().delete(tx, 0)?;
-    let mut target = ctx.keys().new_elements(0, Kind::SET)?;
-    target.fill(tx, members.iter().collect())?;
-    ctx.keys().save(tx, 0, &target)?;
+    ctx.keys().store(tx, 0, &NewElements::of(Kind::SET, &members))?;
     ctx.reply.int(members.len() as i64);
     Ok(())
 }

@@ -13,7 +13,7 @@ use crate::config::Db;
 use crate::error::{CmdError, CmdResult};
 use crate::families::sorted_sets::score::parts;
 use crate::heap::Heap;
-use crate::keyspace::{Contents, Field, Keyspace, Kind};
+use crate::keyspace::{Contents, Field, Keyspace, Kind, NewElements};
 use crate::resp::{Args, parse_number};
 use crate::session::context::Context;
 use crate::session::row::{
@@ -345,10 +345,7 @@ fn store(
             contents.push(&value);
         }
     }
-    ctx.keys().delete(tx, 1)?;
-    let mut target = ctx.keys().new_elements(1, Kind::LIST)?;
-    target.fill(tx, contents.iter().collect())?;
-    ctx.keys().save(tx, 1, &target)?;
+    ctx.keys().store(tx, 1, &NewElements::of(Kind::LIST, &contents))?;
     ctx.reply.int(contents.len() as i64);
     Ok(())
 }

@@ -38,7 +38,7 @@ const STARTED_MS: u64 = 1_790_000_000_000;
 pub struct Alone {
     pub(super) engine: Arc<Engine>,
     clock: Arc<ManualClock>,
-    keyspace: Keyspace,
+    pub(super) keyspace: Keyspace,
 }
 
 impl Alone {

@@ -7,7 +7,7 @@ use stillpoint::{Session, Slot, TableId, Tx, TxError};
 use super::counts::KeyCounters;
 use super::databases::Keyspace;
 use super::deletions::Deletions;
-use super::elements::Remains;
+use super::elements::{Drafting, Remains};
 use super::eviction::KeyUse;
 use super::kinds::{Kind, SmallLimits};
 use super::value::{Entry, INDEX_BYTES, has_expiry, label_of};
@@ -39,6 +39,8 @@ pub(crate) struct LoopKeys {
     wakes: Vec<usize>,
     /// Whether the command that runs may leave its event loop.
     pub(crate) may_leave: bool,
+    /// The draft of the command that runs, on a thread for long commands.
+    pub(crate) drafting: Drafting,
     /// Number of elements that the command will visit, if the command has just left its event loop.
     elements_ahead: u64,
     /// The slot of the key that the command has left the last mark of an access at.
@@ -67,6 +69,7 @@ impl LoopKeys {
             next_incarnation: first_incarnation,
             wakes: Vec::new(),
             may_leave: false,
+            drafting: Drafting::default(),
             elements_ahead: 0,
             touched: None,
             luck: first_incarnation | 1,
@@ -142,6 +145,18 @@ impl<'a> Keys<'a> {
     #[inline]
     pub(super) fn slot(&self, i: u32) -> Slot {
         Slot(self.first_slot + i)
+    }
+
+    pub(super) fn db(&self) -> Db {
+        self.db
+    }
+
+    pub(super) fn keyspace(&self) -> &'a Keyspace {
+        self.keyspace
+    }
+
+    pub(super) fn drafting(&mut self) -> &mut Drafting {
+        &mut self.local.drafting
     }
 
     pub(super) fn take_scratch(&mut self) -> Vec<u8> {

@@ -1,9 +1,9 @@
-//! Copying and renaming keys of any kind.
+//! Copying and renaming keys of any kind, and collections that a command makes as a whole.
 
 use stillpoint::{Slot, Tx, TxError};
 
 use super::access::Keys;
-use super::elements::{Contents, earliest_expiry};
+use super::elements::{Contents, Draft, KeyStamps, earliest_expiry};
 use super::kinds::Kind;
 use super::value::{Entry, label_of};
 use crate::config::Db;
@@ -13,9 +13,103 @@ use crate::planted::mutant;
 /// Bytes of a string that take as long to log as a visit of an element.
 const BYTES_AS_ELEMENT: u64 = 128;
 
+/// A collection that a command makes as a whole.
+#[derive(Debug)]
+pub(crate) struct NewElements<'c> {
+    pub(crate) kind: Kind,
+    /// Its elements. Those of a list are in their order, and others have different names.
+    pub(crate) contents: &'c Contents,
+    /// Milliseconds since the Unix epoch.
+    pub(crate) expire_at_ms: Option<u64>,
+    /// Whether `OBJECT ENCODING` calls it large for ever; `None` if its elements tell.
+    pub(crate) is_large: Option<bool>,
+    /// Whether the command does nothing else. Then a large collection may be built before its key has it.
+    pub(crate) is_all: bool,
+}
+
+impl<'c> NewElements<'c> {
+    /// What a command stores, and does nothing else.
+    pub(crate) fn of(kind: Kind, contents: &'c Contents) -> Self {
+        Self { kind, contents, expire_at_ms: None, is_large: None, is_all: true }
+    }
+}
+
 impl Keys<'_> {
+    /// Gives the `i`-th key a collection in place of its value. Without elements, the key is deleted. On a
+    /// thread for long commands, this may make a draft and change nothing.
+    ///
+    /// # Errors
+    /// The store refuses the write, or the collection has too many elements.
+    pub(crate) fn store(
+        &mut self,
+        tx: &mut Tx<'_>,
+        i: u32,
+        new: &NewElements<'_>,
+    ) -> Result<(), CmdError> {
+        if new.is_all && self.makes_draft(tx, i, new)? {
+            return Ok(());
+        }
+        self.delete(tx, i)?;
+        let mut made = self.new_elements(i, new.kind)?;
+        made.fill(tx, new.contents.iter().collect())?;
+        made.expire_at_ms = new.expire_at_ms;
+        new.is_large.into_iter().for_each(|is_large| made.set_large(is_large));
+        Ok(self.save(tx, i, &made)?)
+    }
+
+    /// Makes a draft of a collection that the `i`-th key is to have, if the collection is large. Returns whether
+    /// it has.
+    fn makes_draft(
+        &mut self,
+        tx: &mut Tx<'_>,
+        i: u32,
+        new: &NewElements<'_>,
+    ) -> Result<bool, CmdError> {
+        if !self.drafting().begins(new.contents) {
+            return Ok(false);
+        }
+        let (declared, now_ms) = (self.drafting().keys, self.now_ms());
+        let Some(seen) = KeyStamps::now(tx, declared, self.keyspace(), now_ms) else {
+            return Ok(false);
+        };
+        let mut made = self.new_elements(i, new.kind)?;
+        made.expire_at_ms = new.expire_at_ms;
+        let place = (self.db(), self.slot(i), self.remains());
+        let constructions = &self.keyspace().constructions;
+        let Some(mut draft) = Draft::new(made, new.contents, place, seen, constructions)? else {
+            return Ok(false);
+        };
+        new.is_large.into_iter().for_each(|is_large| draft.elements.set_large(is_large));
+        // A table that takes no such collection refuses it here.
+        draft.grave(tx)?;
+        self.drafting().made = Some(Box::new(draft));
+        Ok(true)
+    }
+
+    /// Gives the key of a draft its collection, if no key of the command has changed since the draft was made.
+    /// Returns whether it has.
+    ///
+    /// # Errors
+    /// The store refuses the write.
+    pub(crate) fn link(&mut self, tx: &mut Tx<'_>, draft: &Draft) -> Result<bool, CmdError> {
+        let now_ms = self.now_ms();
+        if !draft.is_current(tx, self.keyspace(), now_ms) {
+            return Ok(false);
+        }
+        let grave = draft.grave(tx)?;
+        if tx.value(grave).is_none() {
+            return Ok(false);
+        }
+        let mut keys = self.of(draft.db, draft.slot);
+        keys.delete(tx, 0)?;
+        tx.delete_slot(grave)?;
+        keys.save(tx, 0, &draft.elements)?;
+        Ok(true)
+    }
+
     /// Copies value and expiry of the first key to the second, whose own value is dropped. The first
-    /// key keeps both. The second key may be of another database.
+    /// key keeps both. The second key may be of another database. `is_all` says that the command does nothing
+    /// else.
     ///
     /// # Errors
     /// The store refuses the write.
@@ -23,17 +117,21 @@ impl Keys<'_> {
         &mut self,
         tx: &mut Tx<'_>,
         first: &[u8],
-        target: Db,
+        (target, is_all): (Db, bool),
     ) -> Result<(), CmdError> {
         let second = self.slot(1);
         if let Some(mut source) = self.open_any(tx, 0, first)? {
             self.leave_if_long(source.len())?;
             let mut all = Contents::default();
             source.visit_all(tx, &mut |content| all.push(content))?;
-            let mut keys = self.of(target, second);
-            let mut copy = keys.new_elements(0, source.kind())?;
-            copy.copy_from(tx, &source, &all)?;
-            return Ok(keys.save(tx, 0, &copy)?);
+            let new = NewElements {
+                kind: source.kind(),
+                contents: &all,
+                expire_at_ms: source.expire_at_ms,
+                is_large: Some(source.is_large()),
+                is_all,
+            };
+            return self.of(target, second).store(tx, 0, &new);
         }
         let Some(entry) = self.lookup(tx, 0, first) else { return Ok(()) };
         let (kind, bytes) = (entry.kind(), entry.len());

@@ -11,7 +11,7 @@ use stillpoint_io::Rng;
 
 use super::access::LoopKeys;
 use super::counts::Counts;
-use super::elements::{HEAD_BYTES_MAX, NODES_AT_ONCE, Remains};
+use super::elements::{Constructions, HEAD_BYTES_MAX, NODES_AT_ONCE, Remains};
 use super::eviction::Eviction;
 use super::lock::KeyspaceLock;
 use super::value::{EXPIRY_BYTES, Entry, nodes_table_name, table_name};
@@ -55,6 +55,8 @@ pub(crate) struct Keyspace {
     /// Graves that cannot be read.
     unreadable_graves: AtomicU64,
     pub(crate) lock: KeyspaceLock,
+    /// The collections that are being built, and have graves.
+    pub(super) constructions: Arc<Constructions>,
     pub(super) missing_keys: Arc<MissingKeys>,
     pub(crate) waiters: Arc<Waiters>,
     pub(super) counts: Counts,
@@ -164,6 +166,7 @@ impl Keyspace {
             graves: ids[2 * usize::from(DATABASES)],
             unreadable_graves: AtomicU64::new(0),
             lock: KeyspaceLock::new(workers),
+            constructions: Arc::default(),
             missing_keys: Arc::default(),
             waiters: Arc::new(Waiters::new(workers)),
             counts: Counts::new(workers),
@@ -261,21 +264,24 @@ impl Keyspace {
 
     /// Whether nodes of deleted collections wait to be removed, and can be.
     pub(crate) fn has_graves(&self) -> bool {
-        // Relaxed: a count, which the event loop that reads graves alone writes.
-        self.engine().len(self.graves) > self.unreadable_graves.load(Relaxed)
+        self.engine().len(self.graves) > self.graves_that_stay()
     }
 
     /// Bytes of the nodes of deleted collections that wait to be removed, at least.
     pub(crate) fn buried_bytes(&self) -> usize {
-        // Relaxed: as in `has_graves`.
-        let unreadable = self.unreadable_graves.load(Relaxed);
-        let graves = self.engine().len(self.graves).saturating_sub(unreadable);
+        let graves = self.engine().len(self.graves).saturating_sub(self.graves_that_stay());
         graves as usize * NODES_AT_ONCE * NODE_BYTES
+    }
+
+    /// Graves that cannot be read, or whose collections are being built.
+    fn graves_that_stay(&self) -> u64 {
+        // Relaxed: a count, which the event loop that reads graves alone writes.
+        self.unreadable_graves.load(Relaxed) + self.constructions.len()
     }
 
     /// Whether some graves cannot be read.
     pub(super) fn has_unreadable_graves(&self) -> bool {
-        // Relaxed: as in `has_graves`.
+        // Relaxed: as in `graves_that_stay`.
         self.unreadable_graves.load(Relaxed) > 0
     }
 

@@ -10,7 +10,7 @@
 //! elements   the elements of a collection: a tree of nodes, and their reclaim
 //! access     the keys of one command: look up, set, delete, expire
 //! open       the same for collections: open, save
-//! copying    copy, rename
+//! copying    copy, rename, collections that a command makes as a whole
 //! databases  iteration, length, flushing
 //! listed     all keys of some databases, as keys of one transaction
 //! waiters    clients that wait for a key to be made
@@ -43,11 +43,12 @@ mod waiters;
 mod watch;
 
 pub(crate) use access::{Keys, LoopKeys};
+pub(crate) use copying::NewElements;
 pub(crate) use databases::Keyspace;
 pub use elements::{
     CollectionCheck, CollectionFault, CollectionsOfKind, DamagedCollection, VerifiedCollections,
 };
-pub(crate) use elements::{Contents, Elements, Reclaimer, ranges_of};
+pub(crate) use elements::{Contents, Draft, Drafting, Elements, Reclaimer, Written, ranges_of};
 pub use eviction::eviction_policies;
 pub(crate) use eviction::{KeyUse, Policy, Woken};
 pub(crate) use expire::ExpiryCycle;

@@ -27,6 +27,9 @@
 //! that wait, and is tried again every millisecond. When the store's longest wait for a lock is over, it fails
 //! if the holder may wait for a person. Otherwise it waits on, on one of the threads.
 //!
+//! A command that stores a large collection runs twice here. The first run leaves a draft of the result.
+//! Between the runs the thread writes the nodes of the draft, some at a time, without a lock of a key.
+//!
 //! The first thread takes any command, the oldest first. The second one takes none that is very long.
 //! So commands of a millisecond or two do not queue up behind one of a second.
 
@@ -44,7 +47,7 @@ use super::plan::{Plan, Progress};
 use super::round::{Round, needs_memory};
 use crate::error::ServerError;
 use crate::families::COMMANDS;
-use crate::keyspace::Keyspace;
+use crate::keyspace::{Draft, Drafting, Keyspace, Written};
 use crate::resp::{Args, Span};
 use crate::session::context::{Context, Local};
 use crate::session::exec::must_run_alone;
@@ -126,6 +129,8 @@ struct Parked {
     wait: Option<RoomWait>,
     /// The wait of a command that has met a lock.
     lock_wait: Option<LockWait>,
+    /// The draft of a command that waits.
+    drafting: Option<Drafting>,
 }
 
 /// The wait of a command for a lock that another transaction holds for long. Times are monotonic
@@ -219,8 +224,9 @@ impl LongCommands {
     ) {
         let desk = Arc::clone(self);
         let is_for_all = call.is_for(LONG_THREADS - 1);
-        let parked =
-            Parked { desk, event_loop, id, conn: Some(conn), call, wait: None, lock_wait: None };
+        let conn = Some(conn);
+        let (wait, lock_wait, drafting) = (None, None, None);
+        let parked = Parked { desk, event_loop, id, conn, call, wait, lock_wait, drafting };
         self.queue.lock().parked.push_back(parked);
         if is_for_all {
             self.changed.notify_one();
@@ -383,10 +389,16 @@ impl LongThread {
         let mut waits_on = None;
         if client.is_some_and(|client| joins_batch(parked.call.spec, client)) {
             let wait = parked.wait.unwrap_or_else(|| self.begin_wait(parked.call.used));
+            if matches!(parked.call.spec.handler, Handler::Keyed(_)) {
+                let drafting = parked.drafting.take();
+                self.local.keys.drafting = drafting.unwrap_or_else(Drafting::allowed);
+            }
             if let Some(call) = self.run_as_round(id, &parked.call, (wait, locks_until_ns)) {
                 parked.call = call;
                 waits_on = Some(wait);
             }
+            let drafting = std::mem::take(&mut self.local.keys.drafting);
+            parked.drafting = waits_on.is_some().then_some(drafting);
         } else if !self.run_now(id, &parked.call, locks_until_ns) {
             waits_on = Some(self.begin_wait(parked.call.used));
         }
@@ -508,7 +520,8 @@ impl LongThread {
     }
 
     /// Runs the call as an event loop runs the calls of a round. If the call finds no memory or meets a lock,
-    /// and may wait for it, gives the call back. Reads what the call misses on the disk, and runs it again.
+    /// and may wait for it, gives the call back. Reads what the call misses on the disk, and runs it again. Does
+    /// so, too, once it has written the nodes of a draft.
     /// `waits` has the wait for memory, and the end of a wait for a lock.
     fn run_as_round(
         &mut self,
@@ -518,12 +531,33 @@ impl LongThread {
     ) -> Option<LongCall> {
         self.plan.leaves_unloaded = true;
         let mut missing = self.run_once(id, call, waits)?;
-        while missing.reads_disk {
-            // No lock is held here. If a record cannot be read, the next run waits for it and tells why.
-            self.plan.leaves_unloaded = self.session.load_missed().unwrap_or(false);
+        loop {
+            // No lock is held here.
+            if let Some(draft) = self.local.keys.drafting.made.take() {
+                self.build(draft);
+            } else if missing.reads_disk {
+                // If a record cannot be read, the next run waits for it and tells why.
+                self.plan.leaves_unloaded = self.session.load_missed().unwrap_or(false);
+            } else {
+                return Some(missing);
+            }
             missing = self.run_once(id, &missing, waits)?;
         }
-        Some(missing)
+    }
+
+    /// Writes the nodes of a draft. If the store refuses them, the command makes no further draft.
+    fn build(&mut self, mut draft: Box<Draft>) {
+        let Self { shared, session, local, .. } = self;
+        loop {
+            let stripe = shared.keyspace.lock.enter(local.worker);
+            let written = draft.step(session, &shared.keyspace);
+            drop(stripe);
+            match written {
+                Written::Some => {}
+                Written::All => return local.keys.drafting.built = Some(draft),
+                Written::Refused => return local.keys.drafting.end(),
+            }
+        }
     }
 
     /// Runs the call once. Gives the call back if it lacks memory, a lock, or a record that is on the disk.
@@ -535,6 +569,7 @@ impl LongThread {
     ) -> Option<LongCall> {
         let Self { plan, conns, shared, local, session, .. } = self;
         let now_ns = shared.config.clock.monotonic_ns();
+        local.keys.now_ms = shared.config.clock.wall_ms();
         plan.begin(1, now_ns / 1_000_000, u64::MAX, usize::MAX);
         plan.waits_for_room = wait.goes_on(&shared.keyspace, now_ns);
         plan.waits_for_locks = locks_until_ns.is_none_or(|until_ns| now_ns < until_ns);
@@ -550,7 +585,8 @@ impl LongThread {
         let conn = conns.get_mut(id)?;
         // The caller looks at the mark of a lock.
         let lacks_room = std::mem::take(&mut conn.needs_room);
-        if !lacks_room && !conn.needs_disk && !conn.met_lock {
+        let has_drafted = local.keys.drafting.made.is_some();
+        if !lacks_room && !conn.needs_disk && !conn.met_lock && !has_drafted {
             return None;
         }
         conn.replied = false;

@@ -17,16 +17,16 @@ use super::connections::Connections;
 use super::evictor::asked_bytes;
 use super::long::{LONG_WORK, VERY_LONG_WORK};
 use super::plan::{Call, Plan, ROUND_WORK, UNIT_BYTES};
-use crate::error::CmdError;
+use crate::error::{CmdError, CmdResult};
 use crate::repeat;
-use crate::resp::Mark;
+use crate::resp::{Args, Mark};
 use crate::session::call::{name_command, name_exec};
 use crate::session::client::{Client, RanQueue};
 use crate::session::context::{Context, Local};
 use crate::session::exec::{answered, declare_exec, run_exec};
 use crate::session::logged::{log_queue, log_requests};
 use crate::session::route::{note_latency, note_time, settle_reply};
-use crate::session::spec::{Flags, Handler, Spec};
+use crate::session::spec::{Flags, Handler, KeyedFn, Spec};
 use crate::shared::Shared;
 use crate::shared::registry::RELAXED;
 
@@ -75,6 +75,8 @@ pub(crate) struct Round<'a> {
     errors: Vec<(u16, CmdError)>,
     /// The times of the calls of the running group in nanoseconds, if each call is timed.
     times: Vec<(usize, u64)>,
+    /// Keys that the running call has declared.
+    keys: u32,
     /// The first slot of each request in the call of the running transaction, if it is `EXEC`.
     slots: Vec<u32>,
 }
@@ -105,6 +107,7 @@ impl<'a> Round<'a> {
             ran_to: 0,
             errors: Vec::new(),
             times: Vec::new(),
+            keys: 0,
             slots: Vec::new(),
         }
     }
@@ -177,6 +180,8 @@ impl<'a> Round<'a> {
         conn.leaves_with = if error.leaves() {
             let work = self.local.keys.take_elements_ahead() / ELEMENTS_OF_UNIT;
             LONG_WORK.max(work as usize)
+        } else if error.has_drafted() {
+            LONG_WORK
         } else {
             let keys = conn.client.derived.as_ref().map_or(0, |derived| derived.keys.len());
             if self.plan.diverts && keys >= LONG_WORK { keys } else { 0 }
@@ -207,7 +212,7 @@ impl<'a> Round<'a> {
         };
         ctx.count_call(call.spec);
         let result = match call.spec.handler {
-            Handler::Keyed(run) => run(&mut ctx, args, tx),
+            Handler::Keyed(run) => run_keyed(&mut ctx, run, (args, self.keys), tx),
             _ => run_exec(&mut ctx, tx),
         };
         if let Err(error) = &result
@@ -567,6 +572,52 @@ pub(super) fn needs_memory(spec: &Spec, client: &Client) -> bool {
     }
 }
 
+/// Runs a command, or gives its key what was built for it.
+///
+/// # Errors
+/// Those of the command. The command has made a draft.
+#[inline]
+fn run_keyed(
+    ctx: &mut Context<'_>,
+    run: KeyedFn,
+    (args, keys): (Args<'_>, u32),
+    tx: &mut Tx<'_>,
+) -> CmdResult {
+    if !ctx.local.keys.drafting.is_on() {
+        return run(ctx, args, tx);
+    }
+    run_drafting(ctx, run, (args, keys), tx)
+}
+
+#[inline(never)]
+fn run_drafting(
+    ctx: &mut Context<'_>,
+    run: KeyedFn,
+    (args, keys): (Args<'_>, u32),
+    tx: &mut Tx<'_>,
+) -> CmdResult {
+    if let Some(draft) = ctx.local.keys.drafting.built.take() {
+        let linked = ctx.keys().link(tx, &draft);
+        if linked != Ok(false) {
+            // The transaction may still be refused, and run again.
+            let draft = ctx.local.keys.drafting.built.insert(draft);
+            linked?;
+            ctx.reply.raw(&draft.reply);
+            return Ok(());
+        }
+    }
+    ctx.local.keys.drafting.keys = keys;
+    let mark = ctx.reply.mark();
+    run(ctx, args, tx)?;
+    match &mut ctx.local.keys.drafting.made {
+        Some(draft) => {
+            draft.reply = ctx.reply.take_from(mark);
+            Err(CmdError::DRAFTED)
+        }
+        None => Ok(()),
+    }
+}
+
 /// Whether `EXEC` should wait for memory before it runs: a queue that somebody sees run cannot run again.
 fn exec_lacks_room(shared: &Shared, spec: &Spec, client: &Client) -> bool {
     let Some(multi) = &client.multi else { return false };
@@ -628,6 +679,7 @@ impl Batch for Round<'_> {
         } else {
             let args = self.plan.args(call, &conn.input);
             let (db, keyspace) = (conn.client.db, &self.shared.keyspace);
+            let before = keys.len();
             call.spec.declare_keys(args, db, keyspace, keys);
             if call.spec.flags.has(Flags::DERIVES_KEYS)
                 && let Some(derived) = &conn.client.derived
@@ -636,6 +688,8 @@ impl Batch for Round<'_> {
                     keyspace.declare(keys, db, key, Mode::Read, 0);
                 });
             }
+            // A command that may make drafts is alone in its round.
+            self.keys = (keys.len() - before) as u32;
         }
     }
 

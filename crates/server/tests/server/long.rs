@@ -2,13 +2,14 @@
 //! command, and its own client sees no difference.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use stillpoint::{Config as EngineConfig, Durability, Engine};
 use stillpoint_io::{Call, Clock, Disk, RealClock, SimDisk};
 
-use crate::common::{Client, TestServer, Value, config, encode, eventually, field};
+use crate::common::{Client, TestServer, Value, config, encode, eventually, field, verify};
 
 /// The machine's clock. Threads for long commands that read the clock wait until the gate is open.
 #[derive(Debug, Default)]
@@ -499,4 +500,75 @@ fn in_strict_durability_replies_keep_their_order() {
             assert_eq!(client.read(), Value::Int(1));
         }
     }
+}
+
+/// Puts `words` behind a command, a thousand at a time.
+fn in_parts(client: &mut Client, command: &[&str], words: &[String], step: usize) {
+    for part in words.chunks(1000 * step) {
+        let words = command.iter().copied().chain(part.iter().map(String::as_str));
+        assert_eq!(client.call(&words.collect::<Vec<_>>()), Value::Int((part.len() / step) as i64));
+    }
+}
+
+/// Commands that store a large collection build it beside its key. What they store is of one instant, also
+/// while others change what they read.
+#[test]
+fn large_stored_collections_are_of_one_instant() {
+    const MEMBERS: i64 = 9_000;
+    let server = TestServer::with(config());
+    let mut client = server.client();
+    let names: Vec<String> = (0..MEMBERS).map(|i| format!("{i}")).collect();
+    in_parts(&mut client, &["SADD", "one"], &names, 1);
+    let is_over = AtomicBool::new(false);
+    let union = |client: &mut Client| {
+        // A member is in one of the sets at every instant.
+        let all = Value::Int(MEMBERS);
+        assert_eq!(client.call(&["SUNIONSTORE", "u", "one", "two"]), all);
+        assert_eq!(client.call(&["ZUNIONSTORE", "z", "2", "two", "one"]), all);
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut other = server.client();
+            for i in (0..MEMBERS).map(|i| i.to_string()) {
+                assert_eq!(other.call(&["SMOVE", "one", "two", &i]), Value::Int(1));
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        (0..6).for_each(|_| union(&mut client));
+        is_over.store(true, Ordering::Relaxed);
+    });
+    union(&mut client);
+    let all = Value::Int(MEMBERS);
+    assert_eq!(client.call(&["ZCARD", "z"]), all);
+    assert_eq!(client.call(&["SDIFF", "u", "one", "two"]), Value::Array(Vec::new()));
+    // The other forms, over keys that have a value and perhaps an expiry.
+    assert_eq!(client.call(&["EXPIRE", "z", "1000"]), Value::Int(1));
+    assert_eq!(client.call(&["ZRANGESTORE", "u", "z", "0", "-1"]), all);
+    assert_eq!(client.call(&["TTL", "u"]), Value::Int(-1));
+    assert_eq!(client.call(&["ZSCORE", "u", "8999"]), Value::bulk("1"));
+    assert_eq!(client.call(&["SORT", "z", "STORE", "l"]), all);
+    assert_eq!(client.call(&["LINDEX", "l", "4321"]), Value::bulk("4321"));
+    assert_eq!(client.call(&["COPY", "z", "l"]), Value::Int(0));
+    assert_eq!(client.call(&["COPY", "z", "l", "DB", "1"]), Value::Int(1));
+    let commits = || server.look(|engine| engine.stats().commits);
+    let before = commits();
+    assert_eq!(client.call(&["COPY", "z", "l", "REPLACE"]), Value::Int(1));
+    assert!(commits() > before + 5, "several transactions write the nodes");
+    let payload = client.call(&["DUMP", "l"]);
+    let Value::Bulk(payload) = &payload else { panic!("a payload") };
+    client.send_raw(&encode(&[b"RESTORE", b"r", b"100000", payload]));
+    assert_eq!(client.read(), Value::ok());
+    client.send_raw(&encode(&[b"RESTORE", b"r", b"0", payload]));
+    assert_eq!(client.read().text(), "BUSYKEY Target key name already exists.");
+    for key in ["l", "r"] {
+        assert_eq!(client.call(&["ZINTERCARD", "2", key, "z"]), all, "{key}");
+        assert!(matches!(client.call(&["TTL", key]), Value::Int(1..=1000)), "{key}");
+    }
+    assert_eq!(client.call(&["MOVE", "r", "1"]), Value::Int(1));
+    assert_eq!(client.call(&["SELECT", "1"]), Value::ok());
+    assert_eq!(client.call(&["ZRANK", "r", "8999"]), Value::Int(8_888));
+    eventually("all drafts are gone", || server.records("graves") == 0);
+    assert!(server.look(verify) > 5);
 }

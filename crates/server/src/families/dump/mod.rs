@@ -18,7 +18,7 @@ use self::read::Read;
 use crate::args::{integer, is};
 use crate::config::Db;
 use crate::error::{CmdError, CmdResult};
-use crate::keyspace::{Contents, Keyspace, Kind};
+use crate::keyspace::{Contents, Keyspace, Kind, NewElements};
 use crate::resp::Args;
 use crate::session::context::Context;
 use crate::session::row::{GENERIC, Keyed, ONE, R, WM, copying, row, weighed_by};
@@ -144,12 +144,11 @@ fn restore(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult 
             ctx.keys().put(tx, 0, Kind::STRING, expire_at_ms, &string)?;
         }
         Value::Collection(kind, contents) => {
-            ctx.keys().delete(tx, 0)?;
             if expire_at_ms.is_none_or(|at| at > ctx.now_ms()) {
-                let mut collection = ctx.keys().new_elements(0, kind)?;
-                collection.fill(tx, contents.iter().collect())?;
-                collection.expire_at(expire_at_ms);
-                ctx.keys().save(tx, 0, &collection)?;
+                let new = NewElements { expire_at_ms, ..NewElements::of(kind, &contents) };
+                ctx.keys().store(tx, 0, &new)?;
+            } else {
+                ctx.keys().delete(tx, 0)?;
             }
         }
     }

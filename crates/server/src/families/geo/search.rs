@@ -9,7 +9,7 @@ use crate::config::Db;
 use crate::error::{CmdError, CmdResult, quoted};
 use crate::families::sorted_sets::score::{parts, score_bytes};
 use crate::families::sorted_sets::score_of;
-use crate::keyspace::{Contents, Elements, Keyspace, Kind};
+use crate::keyspace::{Contents, Elements, Keyspace, Kind, NewElements};
 use crate::resp::{Args, parse_f64};
 use crate::session::context::Context;
 use crate::session::row::{Keyed, ONE, R, TWO, WM, declared_by, row, with_further_keys};
@@ -375,10 +375,7 @@ fn store(ctx: &mut Context<'_>, tx: &mut Tx<'_>, search: &Search, found: &[Found
         let score = if search.stores_distance { distance / search.unit } else { *score };
         contents.push_parts(&[&score_bytes(score), member]);
     }
-    ctx.keys().delete(tx, 1)?;
-    let mut target = ctx.keys().new_elements(1, Kind::SORTED_SET)?;
-    target.fill(tx, contents.iter().collect())?;
-    ctx.keys().save(tx, 1, &target)?;
+    ctx.keys().store(tx, 1, &NewElements::of(Kind::SORTED_SET, &contents))?;
     ctx.reply.int(found.len() as i64);
     Ok(())
 }

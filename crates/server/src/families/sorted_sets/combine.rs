@@ -11,7 +11,7 @@ use crate::args::{integer, is};
 use crate::config::Db;
 use crate::error::{CmdError, CmdResult};
 use crate::heap::Heap;
-use crate::keyspace::{Contents, Keyspace, Kind};
+use crate::keyspace::{Contents, Keyspace, Kind, NewElements};
 use crate::resp::{Args, parse_f64, parse_i64, parse_u64};
 use crate::session::context::Context;
 use crate::session::row::{
@@ -316,12 +316,9 @@ fn store(
     let form = Form { operation, command, count_at: 2, only_counts: false };
     let (inputs, options) = read(ctx, args, tx, form)?;
     let scored = combine(&inputs, &options, operation);
-    ctx.keys().delete(tx, 0)?;
-    let mut target = ctx.keys().new_elements(0, Kind::SORTED_SET)?;
     let mut contents = Contents::default();
     scored.iter().for_each(|(score, member)| contents.push_parts(&[&score_bytes(*score), member]));
-    target.fill(tx, contents.iter().collect())?;
-    ctx.keys().save(tx, 0, &target)?;
+    ctx.keys().store(tx, 0, &NewElements::of(Kind::SORTED_SET, &contents))?;
     ctx.reply.int(scored.len() as i64);
     Ok(())
 }

@@ -8,7 +8,7 @@ use crate::args::{integer, is};
 use crate::config::Db;
 use crate::error::{CmdError, CmdResult};
 use crate::families::elements::clip;
-use crate::keyspace::{Contents, Elements, Keyspace, Kind};
+use crate::keyspace::{Contents, Elements, Keyspace, Kind, NewElements};
 use crate::resp::Args;
 use crate::session::context::Context;
 use crate::session::row::{Keyed, ONE, R, RF, SORTED_SET, TWO, W, WM, declared_by, row};
@@ -197,10 +197,7 @@ fn zrangestore(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdRes
         let mut keep = |element: &[u8]| found.push(element);
         set.visit(tx, (first, count), range.back, &mut keep)?;
     }
-    ctx.keys().delete(tx, 0)?;
-    let mut target = ctx.keys().new_elements(0, Kind::SORTED_SET)?;
-    target.fill(tx, found.iter().collect())?;
-    ctx.keys().save(tx, 0, &target)?;
+    ctx.keys().store(tx, 0, &NewElements::of(Kind::SORTED_SET, &found))?;
     ctx.reply.int(found.len() as i64);
     Ok(())
 }

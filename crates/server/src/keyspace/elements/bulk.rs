@@ -5,7 +5,7 @@ use std::ops::Range;
 use stillpoint::{Tx, TxError};
 
 use super::tree::bulk::{Doomed, Gone, is_packed};
-use super::tree::damaged;
+use super::tree::{Nodes, damaged};
 use super::{Elements, IS_LARGE, TxNodes};
 use crate::keyspace::kinds::Order;
 
@@ -30,6 +30,11 @@ impl Contents {
 
     pub(crate) fn len(&self) -> usize {
         self.ends.len()
+    }
+
+    /// Bytes of all contents.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.len()
     }
 
     /// All contents, in the order in which they were added.
@@ -57,9 +62,22 @@ impl Elements {
     ///
     /// # Errors
     /// A node cannot be written, or these are too many elements.
-    pub(crate) fn fill(
+    pub(in crate::keyspace) fn fill(
         &mut self,
         tx: &mut Tx<'_>,
+        contents: Vec<&[u8]>,
+    ) -> Result<(), TxError> {
+        let mut keys = self.keys;
+        keys.incarnation = self.next_incarnation;
+        self.fill_into(&mut TxNodes { keys: &mut keys, tx }, contents)?;
+        (self.keys.last, self.keys.recent) = (keys.last, keys.recent);
+        Ok(())
+    }
+
+    /// As [`fill`](Self::fill), with nodes of the incarnation that comes next.
+    pub(super) fn fill_into(
+        &mut self,
+        nodes: &mut dyn Nodes,
         mut contents: Vec<&[u8]>,
     ) -> Result<(), TxError> {
         debug_assert_eq!(self.tree.len, 0, "only an empty collection is filled");
@@ -83,12 +101,11 @@ impl Elements {
             Order::Contents => contents.sort(),
         }
         let sorting = self.sorting();
-        let mut nodes = TxNodes { keys: &mut self.keys, tx };
-        self.tree.fill(&mut nodes, &sorting, &contents)?;
+        self.tree.fill(nodes, &sorting, &contents)?;
         if self.has_index() {
-            self.fill_index(tx, &contents)?;
+            self.fill_index(nodes, &contents)?;
         }
-        self.note_all_times(tx, &contents)
+        self.note_all_times(nodes, &contents)
     }
 
     /// Removes up to `count` elements from the end, or from the beginning. Gives the contents of
@@ -124,11 +141,6 @@ impl Elements {
         hashed.sort_unstable_by_key(|(hash, _)| *hash);
         contents.clear();
         contents.extend(hashed.into_iter().map(|(_, content)| content));
-    }
-
-    /// Gives a new collection an expiry, in milliseconds since the Unix epoch.
-    pub(crate) fn expire_at(&mut self, at_ms: Option<u64>) {
-        self.expire_at_ms = at_ms;
     }
 
     /// Removes the elements at ranges of positions, which are in ascending order and neither touch

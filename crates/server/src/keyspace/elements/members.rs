@@ -21,7 +21,7 @@ use stillpoint::{KeyHasher, Tx, TxError};
 use super::bulk::Contents;
 use super::sorting::{Hashes, Sorting};
 use super::tags::{Score, hashes_of, short, short_parts, tag};
-use super::tree::{TreePosition, damaged};
+use super::tree::{Nodes, TreePosition, damaged};
 use super::{Elements, IS_LARGE, TxNodes};
 use crate::planted::mutant;
 
@@ -195,7 +195,11 @@ impl Elements {
         let mut all = Contents::default();
         let mut nodes = TxNodes { keys: &mut self.keys, tx };
         self.tree.visit(&mut nodes, 0, u64::MAX, false, &mut |content| all.push(content))?;
-        self.fill_index(tx, &all.iter().collect::<Vec<_>>())
+        let mut keys = self.keys;
+        let all = all.iter().collect::<Vec<_>>();
+        self.fill_index(&mut TxNodes { keys: &mut keys, tx }, &all)?;
+        self.keys = keys;
+        Ok(())
     }
 
     /// Puts an element into the index, or replaces the one at its place. `is_divided` says whether a
@@ -277,15 +281,14 @@ impl Elements {
     /// Makes the index of a sorted set, which is empty, for the elements of the tree, in any order.
     pub(super) fn fill_index(
         &mut self,
-        tx: &mut Tx<'_>,
+        nodes: &mut dyn Nodes,
         contents: &[&[u8]],
     ) -> Result<(), TxError> {
         let hashes = self.member_hashes();
-        let mut nodes = TxNodes { keys: &mut self.keys, tx };
-        let divided = self.tree.divided_scores(&mut nodes)?;
+        let divided = self.tree.divided_scores(nodes)?;
         let elements = index_elements(&hashes, &divided, contents);
         let elements: Vec<&[u8]> = elements.iter().collect();
-        self.index.fill(&mut nodes, &Sorting::Hashes(hashes), &elements)
+        self.index.fill(nodes, &Sorting::Hashes(hashes), &elements)
     }
 
     /// Visits the members that an element of the index stands for, with their scores before them.

@@ -18,6 +18,7 @@
 
 mod bulk;
 mod changes;
+mod drafts;
 mod members;
 mod node;
 mod reclaim;
@@ -33,6 +34,8 @@ use std::ops::Range;
 use stillpoint::{KeyHasher, Slot, TableId, Tx, TxError};
 
 pub(crate) use bulk::{Contents, ranges_of};
+pub(super) use drafts::{Constructions, KeyStamps};
+pub(crate) use drafts::{Draft, Drafting, Written};
 pub(crate) use reclaim::Reclaimer;
 pub(super) use reclaim::{NODES_AT_ONCE, Remains, bury, has_nodes};
 pub(super) use times::earliest_expiry;
@@ -331,17 +334,14 @@ impl Elements {
         out
     }
 
-    /// Takes over all elements of another collection, and its expiry.
-    pub(super) fn copy_from(
-        &mut self,
-        tx: &mut Tx<'_>,
-        source: &Self,
-        contents: &Contents,
-    ) -> Result<(), TxError> {
-        self.fill(tx, contents.iter().collect())?;
-        self.flags = (self.flags & !IS_LARGE) | (source.flags & IS_LARGE);
-        self.expire_at_ms = source.expire_at_ms;
-        Ok(())
+    /// Whether `OBJECT ENCODING` calls the collection large for ever.
+    pub(super) fn is_large(&self) -> bool {
+        self.flags & IS_LARGE != 0
+    }
+
+    /// Says whether `OBJECT ENCODING` calls the collection large for ever.
+    pub(super) fn set_large(&mut self, is_large: bool) {
+        self.flags = (self.flags & !IS_LARGE) | if is_large { IS_LARGE } else { 0 };
     }
 
     /// The step that saves the collection.

@@ -10,6 +10,8 @@
 //! grave: no crash keeps the reclaim and loses the deletion. Children go before their parent, and
 //! the grave goes last, so the event loop finds all remaining nodes after a crash. A grave that cannot
 //! be read stays, since the names of its nodes are nowhere else.
+//!
+//! A collection that is built before its key has it has a grave, too. While it is built, its grave is left alone.
 
 use std::collections::HashSet;
 
@@ -171,10 +173,16 @@ fn grave_of(place: Db, entry: &Entry<'_>) -> Option<(u64, Vec<u8>)> {
     if flags.first()? & IS_TREE == 0 {
         return None;
     }
+    let mut header = Vec::with_capacity(entry.len());
+    entry.copy_to(&mut header);
+    grave_of_header(place, entry.kind(), &header)
+}
+
+/// The incarnation and the grave of a collection with this header.
+pub(super) fn grave_of_header(place: Db, kind: Kind, header: &[u8]) -> Option<(u64, Vec<u8>)> {
     let [low, high] = place.to_le_bytes();
-    let mut grave = vec![low, high, entry.kind().tag()];
-    entry.copy_to(&mut grave);
-    let incarnation = u64::from_le_bytes(*grave.get(GRAVE_HEAD + SMALL_BYTES..)?.first_chunk()?);
+    let grave = [&[low, high, kind.tag()], header].concat();
+    let incarnation = u64::from_le_bytes(*header.get(SMALL_BYTES..)?.first_chunk()?);
     Some((incarnation, grave))
 }
 
@@ -358,7 +366,10 @@ impl Reclaimer {
             let Self { found, unreadable, .. } = self;
             let mut visit = |key: &[u8], _: stillpoint::ValueRef<'_>| {
                 let incarnation = key.first_chunk::<8>().map(|key| u64::from_be_bytes(*key));
-                found.extend(incarnation.filter(|grave| !unreadable.contains(grave)));
+                let is_free = |grave: &u64| {
+                    !unreadable.contains(grave) && !keyspace.constructions.has(*grave)
+                };
+                found.extend(incarnation.filter(is_free));
             };
             let step = session.scan_heads(keyspace.graves, cursor, SCAN, 0, &mut visit);
             cursor = step.unwrap_or(0);

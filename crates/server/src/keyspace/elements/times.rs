@@ -15,7 +15,7 @@ use super::bulk::Contents;
 use super::node::elements;
 use super::sorting::Sorting;
 use super::tree::bulk::Doomed;
-use super::tree::damaged;
+use super::tree::{Nodes, damaged};
 use super::{Elements, IS_TREE, SMALL_BYTES, TREE_BYTES, TxNodes, head_bytes};
 use crate::keyspace::kinds::ExpiryOf;
 use crate::keyspace::value::Entry;
@@ -165,15 +165,18 @@ impl Elements {
                 all.push(timed(at, name(content)));
             }
         };
-        let mut nodes = TxNodes { keys: &mut self.keys, tx };
+        let mut keys = self.keys;
+        let mut nodes = TxNodes { keys: &mut keys, tx };
         self.tree.visit(&mut nodes, 0, u64::MAX, false, &mut visit)?;
-        self.fill_times(tx, all)
+        self.fill_times(&mut nodes, all)?;
+        self.keys = keys;
+        Ok(())
     }
 
     /// Notes the expiries of elements that were put together into an empty collection.
     pub(super) fn note_all_times(
         &mut self,
-        tx: &mut Tx<'_>,
+        nodes: &mut dyn Nodes,
         contents: &[&[u8]],
     ) -> Result<(), TxError> {
         let times = contents.iter().filter_map(|content| {
@@ -188,14 +191,14 @@ impl Elements {
             self.earliest = self.earliest_of_leaf();
             return Ok(());
         }
-        self.fill_times(tx, all)
+        self.fill_times(nodes, all)
     }
 
-    fn fill_times(&mut self, tx: &mut Tx<'_>, mut all: Vec<Vec<u8>>) -> Result<(), TxError> {
+    fn fill_times(&mut self, nodes: &mut dyn Nodes, mut all: Vec<Vec<u8>>) -> Result<(), TxError> {
         all.sort_unstable();
         self.earliest = all.first().and_then(|first| time_of(first)).unwrap_or(NEVER);
         let all: Vec<&[u8]> = all.iter().map(|timed| &timed[..]).collect();
-        self.index.fill(&mut TxNodes { keys: &mut self.keys, tx }, &Sorting::Contents, &all)
+        self.index.fill(nodes, &Sorting::Contents, &all)
     }
 
     /// Reads the earliest expiry out of the index.
