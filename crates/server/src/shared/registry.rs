@@ -113,6 +113,12 @@ impl ClientInfo {
         }
     }
 
+    /// Whether the client was killed, and has not been disconnected yet.
+    fn is_killed(&self) -> bool {
+        // Acquire: partner of the Release in `CLIENT KILL`.
+        self.killed.load(Ordering::Acquire)
+    }
+
     /// The line of `CLIENT LIST`.
     pub(crate) fn line(&self, now_ms: u64, command: &str) -> String {
         let names = self.names.lock().clone();
@@ -187,14 +193,16 @@ impl Registry {
         self.clients.lock()
     }
 
-    /// The connected clients among `ids`, oldest first.
+    /// The clients among `ids`, oldest first, but for killed ones.
     pub(crate) fn some(&self, ids: BTreeSet<u64>) -> Vec<Arc<ClientInfo>> {
         let clients = self.clients.lock();
-        ids.iter().filter_map(|id| clients.get(id).cloned()).collect()
+        let found = ids.iter().filter_map(|id| clients.get(id));
+        found.filter(|info| !info.is_killed()).cloned().collect()
     }
 
-    /// The clients at this moment, oldest first.
+    /// The clients at this moment, oldest first. A killed client may still be here until its event loop sees
+    /// that, and does not count.
     pub(crate) fn all(&self) -> Vec<Arc<ClientInfo>> {
-        self.clients.lock().values().cloned().collect()
+        self.clients.lock().values().filter(|info| !info.is_killed()).cloned().collect()
     }
 }

@@ -377,6 +377,9 @@ fn a_client_may_be_killed_during_its_long_command() {
     a.send_raw(&[long_request("x"), encode(&[b"SET", b"after", b"1"])].concat());
     wait_until_parked(&mut b);
     assert_eq!(b.call(&["CLIENT", "KILL", "ID", &id]), Value::Int(1));
+    // It is still connected, and counts as gone.
+    assert_eq!(b.call(&["CLIENT", "LIST"]).text().lines().count(), 1);
+    assert_eq!(b.call(&["CLIENT", "KILL", "ID", &id]), Value::Int(0));
     gate.open();
     eventually("the client is gone", || {
         field(&b.call(&["INFO", "clients"]).text(), "connected_clients") == 1
