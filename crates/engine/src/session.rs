@@ -296,8 +296,9 @@ impl Session {
     }
 
     /// Sets whether transactions with declared keys leave locks of keys in memory alone that others hold for
-    /// longer than a moment. One that reads a million keys holds them so. For event loops, too. A
-    /// transaction that meets such a lock ends with [`TxError::Held`], and may run again later.
+    /// longer than a moment. One that reads a million keys holds them so. They also leave the permit of the
+    /// store alone, which one transaction has after many failed runs, and some checkpoints at their point of
+    /// consistency. For event loops, too. A transaction that meets such a lock ends with [`TxError::Held`], and may run again later.
     pub fn leave_busy_keys(&mut self, leaves: bool) {
         self.worker.leave_held(leaves);
     }

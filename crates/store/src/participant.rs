@@ -107,8 +107,28 @@ impl Participant {
     /// Then the thread is outside of the read section.
     #[inline]
     pub(crate) fn enter_to_begin(&mut self) -> Result<(), TxError> {
-        if !self.store.driver().try_enter_to_begin(self.number) && !self.wait_to_begin() {
+        let patience = self.patience;
+        if !self.store.driver().try_enter_to_begin(self.number) && !self.wait_to_begin(patience) {
             return Err(TxError::WaitsForItself);
+        }
+        self.entered();
+        Ok(())
+    }
+
+    /// As [`enter_to_begin`](Self::enter_to_begin), for a transaction with declared keys.
+    ///
+    /// # Errors
+    /// [`TxError::Held`] if the thread leaves locks alone that are held for long, and another one has the
+    /// permit for longer than a moment. Else as [`enter_to_begin`](Self::enter_to_begin).
+    #[inline]
+    pub(crate) fn enter_to_begin_declared(&mut self) -> Result<(), TxError> {
+        if !self.leaves_held {
+            return self.enter_to_begin();
+        }
+        if !self.store.driver().try_enter_to_begin(self.number)
+            && !self.wait_to_begin(Patience::Moment)
+        {
+            return Err(TxError::Held);
         }
         self.entered();
         Ok(())
@@ -136,11 +156,11 @@ impl Participant {
     /// Waits until the thread may enter, and enters. Meanwhile its transaction is not announced, since it
     /// holds no lock. A checkpoint that waits for open transactions does not wait for it.
     #[cold]
-    fn wait_to_begin(&self) -> bool {
+    fn wait_to_begin(&self, patience: Patience) -> bool {
         let (driver, catalog) = (self.store.driver(), self.store.catalog());
         loop {
             let announced = catalog.withdraw_transaction(self.number);
-            let may_begin = driver.wait_to_begin(self.patience);
+            let may_begin = driver.wait_to_begin(patience);
             catalog.announce_transaction_again(self.number, announced);
             if !may_begin || driver.try_enter_to_begin(self.number) {
                 return may_begin;

@@ -323,3 +323,47 @@ fn a_body_that_always_makes_up_a_conflict_ends() {
     // The permit was released.
     worker.transact(|tx| tx.put(T, b"key", b"value")).expect("commits");
 }
+
+/// Writes one key, and keeps its result.
+#[derive(Default)]
+struct Once(Option<Result<(), TxError>>);
+
+impl Procedure for Once {
+    fn declare(&mut self, keys: &mut KeySet) {
+        keys.push(T, &key(0), Mode::Write, 8);
+    }
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        tx.put_slot(Slot(0), &[1; 8])
+    }
+    fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
+        self.0 = Some(result.map(drop));
+    }
+}
+
+/// An event loop has other clients: it does not wait for the holder of the store's permit.
+#[test]
+fn a_thread_that_leaves_held_locks_alone_leaves_the_permit_alone() {
+    const LONG_NS: u64 = 5_000_000_000;
+    let store = store_of(64 << 20, 1, 1);
+    let mut worker = worker_of(&store);
+    worker.leave_held(true);
+    let held = store.hold_transactions(&|| false).expect("nobody has it");
+    let mut two = [Once::default(), Once::default()];
+    let is_back = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            worker.execute(&mut two[..]);
+            is_back.store(true, SeqCst);
+        });
+        let start_ns = RealClock.monotonic_ns();
+        while !is_back.load(SeqCst) && RealClock.monotonic_ns() - start_ns < LONG_NS {
+            std::thread::yield_now();
+        }
+        drop(held);
+    });
+    for Once(result) in &two {
+        assert!(matches!(result, Some(Err(TxError::Held))), "{result:?}");
+    }
+    worker.execute(&mut two[..]);
+    assert!(two.iter().all(|once| matches!(once.0, Some(Ok(())))));
+}

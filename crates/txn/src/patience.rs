@@ -12,12 +12,17 @@ pub enum Patience {
     Endless,
     /// About a sixth of a second.
     Short,
+    /// About a millisecond. For event loops, which have other clients.
+    Moment,
     /// Some microseconds. For work that may as well be done on other records.
     Brief,
 }
 
 /// Turns of a short wait: those that spin and yield, and 1,500 that sleep a tenth of a millisecond.
 const SHORT_TURNS: u32 = 128 + 1500;
+
+/// Turns of a wait for a moment: those that spin and yield, and 10 that sleep a tenth of a millisecond.
+const MOMENT_TURNS: u32 = 128 + 10;
 
 /// Turns of a brief wait: those that spin.
 const BRIEF_TURNS: u32 = 64;
@@ -30,6 +35,7 @@ impl Patience {
         match self {
             Self::Endless => false,
             Self::Short => turns > SHORT_TURNS,
+            Self::Moment => turns >= MOMENT_TURNS,
             Self::Brief => turns >= BRIEF_TURNS,
         }
     }

@@ -332,9 +332,9 @@ impl Worker {
         self.ready.append(&mut unread);
         let executed = self.rounds(active);
         // What needs the disk is met again later.
-        self.session.leave_unloaded(self.long.is_some());
+        leave_what_waits(&mut self.session, self.long.is_some());
         self.local.keys.delete_expired(&mut self.session, &self.shared.keyspace);
-        self.session.leave_unloaded(false);
+        leave_what_waits(&mut self.session, false);
         for worker in self.local.keys.take_wakes() {
             self.shared.mailboxes.wake(worker);
         }
@@ -581,10 +581,10 @@ impl Worker {
         let Self { shared, session, cycle, local, .. } = self;
         let (keyspace, clock) = (&shared.keyspace, &*shared.config.clock);
         let is_on = shared.params.active_expiry.load(RELAXED);
-        // What needs the disk is met again later.
-        session.leave_unloaded(self.long.is_some());
+        // What needs the disk, or what a long command has locked, is met again later.
+        leave_what_waits(session, self.long.is_some());
         let has_deleted = is_on && cycle.run(session, keyspace, clock, local.keys.now_ms);
-        session.leave_unloaded(false);
+        leave_what_waits(session, false);
         if has_deleted && self.is_strict {
             let met = self.session.unflushed();
             self.flush(met, true)?;
@@ -603,6 +603,7 @@ impl Worker {
         let is_nearly_full = || limit > 0 && shared.used_memory() > limit - limit / 16;
         let start_ns = clock.monotonic_ns();
         let mut budget_ns = None;
+        leave_what_waits(session, self.long.is_some());
         while reclaimer.step(session, keyspace)
             && clock.monotonic_ns() - start_ns
                 < *budget_ns.get_or_insert_with(
@@ -611,6 +612,7 @@ impl Worker {
                     },
                 )
         {}
+        leave_what_waits(session, false);
     }
 
     /// Does the work that is due ten times a second.
@@ -752,4 +754,10 @@ fn publish(conn: &Conn, now_ms: u64) {
     info.input_bytes.store(conn.input.len(), RELAXED);
     info.output_bytes.store(conn.unsent(), RELAXED);
     info.resp3.store(conn.reply.is_resp3(), RELAXED);
+}
+
+/// Says whether transactions leave alone what another thread may hold for long, and what is on the disk.
+fn leave_what_waits(session: &mut Session, leaves: bool) {
+    session.leave_unloaded(leaves);
+    session.leave_busy_keys(leaves);
 }

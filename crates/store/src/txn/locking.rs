@@ -15,7 +15,7 @@ use stillpoint_sync::atomic::{AtomicU64, fence};
 use stillpoint_sync::lock_word::{self, Contended, Priority};
 use stillpoint_sync::mutant;
 use stillpoint_txn::{
-    DeclaredKey, Discipline, MemoryLimit, Mode, SCAN_MAX, Slot, TableId, TxError,
+    DeclaredKey, Discipline, MemoryLimit, Mode, Patience, SCAN_MAX, Slot, TableId, TxError,
 };
 
 use crate::capture;
@@ -32,9 +32,6 @@ use crate::txn::{LockState, LockedKey, Snapshots, Transaction};
 /// Keys under another one that a run may have read without locks when it is tried again without them. Who
 /// reads more is likely to meet the next change, too.
 const UNDER_AGAIN_MAX: u32 = 64;
-/// Turns of a wait after which a lock counts as held for long. The last ten of them sleep a tenth of a
-/// millisecond each; those before spin and yield.
-const HELD_TURNS: u32 = 128 + 10;
 /// Most tries to lock a key under another key. Nobody holds such a lock for long.
 const TRIES_UNDER: usize = 1 << 20;
 
@@ -425,7 +422,11 @@ impl Transaction {
         self.keys.forget_candidates();
         if begins {
             // The caller leaves a read section.
-            return local.enter_to_begin().inspect_err(|_| local.enter());
+            return match self.discipline {
+                Discipline::Declared => local.enter_to_begin_declared(),
+                _ => local.enter_to_begin(),
+            }
+            .inspect_err(|_| local.enter());
         }
         local.enter();
         Ok(())
@@ -758,7 +759,7 @@ impl Transaction {
 
 /// Whether the lock that a thread waits for is held for longer than a moment.
 fn is_held_long(backoff: &Backoff) -> bool {
-    backoff.turns() >= HELD_TURNS
+    Patience::Moment.is_over(backoff.turns())
 }
 
 fn release(lock: &AtomicU64, state: LockState) {

@@ -146,7 +146,8 @@ impl Worker {
     }
 
     /// Sets whether transactions with declared keys leave locks alone that others hold for longer than a
-    /// moment, from the next wait on. A transaction that meets such a lock ends with [`TxError::Held`].
+    /// moment, from the next wait on. So is the permit of the store, which one transaction has when many runs
+    /// have failed. A transaction that meets such a lock ends with [`TxError::Held`].
     #[inline]
     pub fn leave_held(&mut self, leaves: bool) {
         self.local.leaves_held = leaves;
@@ -198,12 +199,14 @@ impl Worker {
     fn execute_all<B: Batch + ?Sized>(&mut self, batch: &mut B) {
         let mut next = 0;
         while next < batch.len() {
-            if self.local.enter_to_begin().is_err() {
-                return refuse_all(batch, next);
+            if let Err(error) = self.local.enter_to_begin_declared() {
+                return refuse_all(batch, next, &error);
             }
             self.declare_batch(batch, next);
-            if self.local.loads_ahead() && self.load_declared().is_err() {
-                return refuse_all(batch, next);
+            if self.local.loads_ahead()
+                && let Err(error) = self.load_declared()
+            {
+                return refuse_all(batch, next, &error);
             }
             self.prefetch_batch();
             let mut first = 0;
@@ -246,7 +249,7 @@ impl Worker {
     /// nothing was looked up yet.
     ///
     /// # Errors
-    /// [`TxError::WaitsForItself`]. Then the thread is outside of the read section.
+    /// [`TxError::WaitsForItself`] or [`TxError::Held`]. Then the thread is outside of the read section.
     #[cold]
     fn load_declared(&mut self) -> Result<(), TxError> {
         let Self { local, transaction, .. } = self;
@@ -256,7 +259,7 @@ impl Worker {
             let _ = local.load_ahead(declared.table, transaction.keys.key(index), declared.hash);
         }
         local.missed.forget();
-        local.enter_to_begin()
+        local.enter_to_begin_declared()
     }
 
     /// Loads what a transaction of a batch has missed, which holds no lock any more. Leaves the read
@@ -519,9 +522,11 @@ impl Worker {
 
 /// Ends the transactions of a batch from number `from` on that would wait for their own thread.
 #[cold]
-fn refuse_all<B: Batch + ?Sized>(batch: &mut B, from: usize) {
+fn refuse_all<B: Batch + ?Sized>(batch: &mut B, from: usize, error: &TxError) {
+    let is_held = matches!(error, TxError::Held);
     for index in from..batch.len() {
-        batch.ended(index, Err(TxError::WaitsForItself));
+        let error = if is_held { TxError::Held } else { TxError::WaitsForItself };
+        batch.ended(index, Err(error));
     }
 }
 
