@@ -74,18 +74,26 @@ impl Node<'_> {
     /// As [`search`](Self::search).
     #[inline]
     pub fn search_near(&self, key: &[u8], near: Near) -> Result<usize, usize> {
-        self.search_heads(key, near).and_then(|first| self.search_from(key, first))
+        self.search_heads::<false>(key, near).and_then(|first| self.search_from(key, first))
     }
 
     /// The first slot whose head is not below that of a key, which is probably near a place. If the heads agree,
     /// the record is prefetched, and [`search_from`](Self::search_from) ends the search.
     ///
+    /// `TOGETHER`: the caller searches for many keys in turn, and has [prefetched](Self::prefetch_near) what this
+    /// one reads. Then nothing branches on the comparisons. Otherwise the processor runs ahead along the branches
+    /// that it foresees, and reads several lines at a time.
+    ///
     /// # Errors
     /// The slot that the key would get, if no slot has its head.
     #[inline]
-    pub fn search_heads(&self, key: &[u8], near: Near) -> Result<usize, usize> {
+    pub fn search_heads<const TOGETHER: bool>(
+        &self,
+        key: &[u8],
+        near: Near,
+    ) -> Result<usize, usize> {
         let (sought, slots) = (self.sought(key), self.slots());
-        let low = first_near(slots, near, sought.head);
+        let low = first_near::<TOGETHER>(slots, near, sought.head);
         if slots.get(low).is_none_or(|found| head_in(found) != sought.head) {
             return Err(low);
         }
@@ -104,11 +112,11 @@ impl Node<'_> {
     }
 
     /// As [`child_of`](Self::child_of), for a key that is probably near a place. Also gives the key's
-    /// probable place in the child.
+    /// probable place in the child. `TOGETHER` is as in [`search_heads`](Self::search_heads).
     #[inline]
-    pub fn child_near(&self, key: &[u8], near: Near) -> (usize, Near) {
+    pub fn child_near<const TOGETHER: bool>(&self, key: &[u8], near: Near) -> (usize, Near) {
         let (sought, slots) = (self.sought(key), self.slots());
-        let low = first_near(slots, near, sought.head);
+        let low = first_near::<TOGETHER>(slots, near, sought.head);
         let position = match self.decide(slots, low, &sought) {
             Ok(slot) => slot + 1,
             Err(slot) => slot,
@@ -178,8 +186,8 @@ impl Node<'_> {
         let [below, above] = [first, end - 1].map(|at| self.begin_of(read(&slots[at])));
         let near = Near::between(below, above, sought.begin());
         let is_below = |at: usize| self.order_of(read(&slots[at]), sought) == Ordering::Less;
-        let range = around((first, end), first + near.slot(end - first), is_below);
-        let found = partition(range, is_below);
+        let range = gallop((first, end), first + near.slot(end - first), is_below);
+        let found = halve(range, is_below);
         match found < end && self.order_of(read(&slots[found]), sought) == Ordering::Equal {
             true => Ok(found),
             false => Err(found),
@@ -224,25 +232,41 @@ fn head_in(slot: &AtomicU64) -> u32 {
 /// The first slot of a range whose head is not below this one. The range ends if there is none.
 #[inline]
 fn first_from(slots: &[AtomicU64], range: (usize, usize), head: u32) -> usize {
-    partition(range, |at| head_in(&slots[at]) < head)
+    halve(range, |at| head_in(&slots[at]) < head)
 }
 
 /// As [`first_from`] of all slots. The answer is probably near a place.
 #[inline]
-fn first_near(slots: &[AtomicU64], near: Near, head: u32) -> usize {
-    if near == Near::MIDDLE {
-        return first_from(slots, (0, slots.len()), head);
-    }
+fn first_near<const TOGETHER: bool>(slots: &[AtomicU64], near: Near, head: u32) -> usize {
+    let (all, likely) = ((0, slots.len()), near.slot(slots.len()));
     let is_below = |at: usize| head_in(&slots[at]) < head;
-    let range = around((0, slots.len()), near.slot(slots.len()), is_below);
-    partition(range, is_below)
+    match TOGETHER {
+        true if near == Near::MIDDLE => halve_without_branches(all, is_below),
+        true => halve_without_branches(around(all, likely, is_below), is_below),
+        false => halve(gallop(all, likely, is_below), is_below),
+    }
 }
 
 /// The first number of a range that is not below the sought place. The range ends if there is none.
-///
-/// The processor cannot foresee the answers, so nothing branches on them.
 #[inline]
-fn partition((mut low, high): (usize, usize), is_below: impl Fn(usize) -> bool) -> usize {
+fn halve((mut low, mut high): (usize, usize), is_below: impl Fn(usize) -> bool) -> usize {
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if is_below(middle) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    low
+}
+
+/// As [`halve`]. The processor cannot foresee the answers, so nothing branches on them.
+#[inline]
+fn halve_without_branches(
+    (mut low, high): (usize, usize),
+    is_below: impl Fn(usize) -> bool,
+) -> usize {
     let mut size = high.saturating_sub(low);
     while size > 1 {
         let half = size / 2;
@@ -252,36 +276,65 @@ fn partition((mut low, high): (usize, usize), is_below: impl Fn(usize) -> bool) 
     low + usize::from(size == 1 && is_below(low))
 }
 
+/// Slots between the first guess and the next one.
+const STEP: usize = 4;
+
+/// The part of a range with the first number that is not below the sought place, with steps of growing length from
+/// a likely number on.
+#[inline]
+fn gallop(
+    (first, end): (usize, usize),
+    likely: usize,
+    is_below: impl Fn(usize) -> bool,
+) -> (usize, usize) {
+    if first >= end {
+        return (first, first);
+    }
+    let (guess, mut step) = (likely.clamp(first, end - 1), STEP);
+    if is_below(guess) {
+        let mut low = guess + 1;
+        loop {
+            let at = low + step;
+            if at >= end {
+                return (low, end);
+            }
+            if !is_below(at) {
+                return (low, at);
+            }
+            (low, step) = (at + 1, step * 2);
+        }
+    }
+    let mut high = guess;
+    loop {
+        let at = match high.checked_sub(step) {
+            Some(at) if at >= first => at,
+            _ => return (first, high),
+        };
+        if is_below(at) {
+            return (at + 1, high);
+        }
+        (high, step) = (at, step * 2);
+    }
+}
+
 /// Slots on each side of a likely place among which a search begins. If keys are evenly spread, few of them are
 /// farther away: the places of such keys vary by the square root of their number.
 pub(crate) const AROUND: usize = 8;
 
-/// The part of a range with the first number that is not below the sought place. Either this is around a likely
-/// number, or steps of growing length lead to it from there.
+/// As [`gallop`], but begins with so many numbers around the likely one. So it rarely goes on.
 #[inline]
 fn around(
     (first, end): (usize, usize),
     likely: usize,
     is_below: impl Fn(usize) -> bool,
 ) -> (usize, usize) {
-    let mut low = likely.clamp(first, end).saturating_sub(AROUND).max(first);
-    let mut high = (likely.saturating_add(AROUND)).clamp(first, end);
-    let mut step = AROUND;
+    let low = likely.saturating_sub(AROUND).max(first);
+    let high = likely.saturating_add(AROUND).min(end);
     if low > first && !is_below(low - 1) {
-        // The answer is below.
-        loop {
-            high = low - 1;
-            low = low.saturating_sub(step).max(first);
-            step *= 2;
-            if low == first || is_below(low - 1) {
-                return (low, high);
-            }
-        }
+        return gallop((first, low), low - 1, is_below);
     }
-    while high < end && is_below(high) {
-        low = high + 1;
-        high = high.saturating_add(step).min(end);
-        step *= 2;
+    if high < end && is_below(high) {
+        return gallop((high, end), high, is_below);
     }
     (low, high)
 }

@@ -17,8 +17,10 @@ fn read(node: &Node<'_>, random: &SeededRng) {
     for _ in 0..8 {
         let key = key(random, node.page_bytes());
         let _ = black_box(node.search(&key));
-        let (_, near) = black_box(node.child_near(&key, Near::MIDDLE));
+        let (_, near) = black_box(node.child_near::<false>(&key, Near::MIDDLE));
+        let _ = black_box(node.child_near::<true>(&key, near));
         let _ = black_box(node.search_near(&key, near));
+        let _ = black_box(node.search_heads::<true>(&key, near));
         let _ = black_box(node.search_from(&key, below(random, node.slot_count() + 2)));
         black_box((node.child_of(&key), node.child_below(&key)));
         black_box(node.covers(&key));

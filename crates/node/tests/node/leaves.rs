@@ -150,6 +150,12 @@ impl Chain {
                 assert_eq!((value_of(&node, slot), node.tag(slot), node.is_ghost(slot)), *entry);
                 assert_eq!(node.search(key), Ok(slot));
                 assert_eq!(node.search_near(key, Near::MIDDLE), Ok(slot));
+                // Any place will do.
+                let (position, near) = node.child_near::<true>(key, Near::MIDDLE);
+                assert_eq!(node.child_near::<false>(key, near), (position, near));
+                assert_eq!(node.child_near::<true>(key, near), (slot + 1, near));
+                let found = node.search_heads::<true>(key, near);
+                assert_eq!(found.and_then(|first| node.search_from(key, first)), Ok(slot));
             }
             if let Some(upper) = &upper {
                 assert_eq!(node.search(upper), Err(node.slot_count()), "the upper fence");

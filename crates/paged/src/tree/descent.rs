@@ -110,7 +110,7 @@ impl Pool {
         key: &[u8],
         level: u8,
     ) -> Result<FoundNode, Missing> {
-        self.descend_by(table, |node: Node<'_>, near| node.child_near(key, near), level)
+        self.descend_by(table, |node: Node<'_>, near| node.child_near::<false>(key, near), level)
     }
 
     /// The node of this level on the way that `choose` takes. It gives a child of each inner node, and a
@@ -303,7 +303,7 @@ impl Pool {
             return None;
         }
         let root = self.root(TableId(table as u16))?;
-        let choose = |node: Node<'_>, near: Near| node.child_near(fence, near);
+        let choose = |node: Node<'_>, near: Near| node.child_near::<false>(fence, near);
         let Attempt::At(place) = self.try_descend(root, &choose, level.checked_add(1)?) else {
             return None;
         };
@@ -442,12 +442,12 @@ impl Pool {
     fn search(&self, walk: &mut Descent, seen: FrameVersion, key: &[u8]) -> Stage {
         let node = self.node(seen.frame);
         if node.level() == 0 {
-            return match node.search_heads(key, walk.near) {
+            return match node.search_heads::<true>(key, walk.near) {
                 Ok(first) => Stage::Compare(seen, first),
                 slot => Stage::Ended(DescentEnd::At(KeyPlace { leaf: seen, slot })),
             };
         }
-        let (position, near) = node.child_near(key, walk.near);
+        let (position, near) = node.child_near::<true>(key, walk.near);
         let word = node.prefetch_child(position);
         walk.near = near;
         Stage::Follow(seen, position as u32, word as u32)
