@@ -11,6 +11,7 @@ mod offline;
 mod scans;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
@@ -19,7 +20,9 @@ use stillpoint::{
     Config, Durability, Engine, Environment, Error, KeySet, Kind, Label, Mode, Procedure, Session,
     Slot, Stamp, TableId, Tx, TxError,
 };
-use stillpoint_io::{Fault, ManualClock, Rng, SeededRng, SimDisk};
+use stillpoint_io::{
+    Caching, Disk, Fault, ManualClock, OpenMode, Rng, SeededRng, SimDisk,
+};
 
 type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -306,6 +309,35 @@ fn a_flush_empties_a_table_for_good() {
         let (engine, table) = open(&disk.kill());
         assert!(all(&mut engine.session().expect("a session"), table) == records);
     }
+}
+
+/// The file of pages gives back what emptied tables had, and what a start finds there is whole.
+#[test]
+fn the_file_of_pages_becomes_shorter() {
+    let disk = SimDisk::new(3);
+    let (engine, table) = open(&disk);
+    let mut session = engine.session().expect("a session");
+    let len = || {
+        let pages = disk.open(Path::new("siren/pages"), OpenMode::Read, Caching::Buffered);
+        pages.expect("made by a checkpoint").len().expect("a file")
+    };
+    for number in 0..300u32 {
+        put(&mut session, table, &number.to_be_bytes(), &[7; 10_000]);
+    }
+    engine.checkpoint().expect("a sound disk");
+    let full = len();
+    assert!(full > 3_000_000, "{full}");
+    engine.flush_tables(&[table]).expect("a sound disk");
+    // The directory of the first checkpoint may lie at the end.
+    for number in 0..2u8 {
+        put(&mut session, table, b"key", &[number]);
+        engine.checkpoint().expect("a sound disk");
+    }
+    assert!(len() < full / 20, "{} of {full}", len());
+    put(&mut session, table, b"last", b"value");
+    session.flush().expect("a sound disk");
+    let (engine, table) = open(&disk.crash_image(1));
+    assert_eq!(all(&mut engine.session().expect("a session"), table).len(), 2);
 }
 
 #[test]

@@ -11,7 +11,7 @@
 //!    the level inside its read section, and so does the append of its record. All operations of level
 //!    n have ended when the grace period has.
 //! 2. New disk pages are those that no published checkpoint names. The old ones become free when the
-//!    new checkpoint is published, and not before.
+//!    new checkpoint is published, and not before. Then a long free end of the file is cut off.
 //! 3. A checkpoint that is given up marks as dirty again what it has copied, so the next one holds
 //!    it. After an error of a flush nobody knows what is durable: no further checkpoint is taken.
 
@@ -485,6 +485,7 @@ impl Prepared {
             is_current
         });
         freed.into_iter().for_each(|stored| on_disk.pages.give_back(stored.extent));
+        on_disk.pages.cut();
     }
 
     /// The checkpoint is not published: frees its extents, and marks as dirty again what it has copied.

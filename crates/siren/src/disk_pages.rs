@@ -14,6 +14,9 @@ use stillpoint_io::{Caching, Disk, DiskFile, DiskResult, OpenMode, write_file_du
 
 use crate::error::{SirenError, SirenResult};
 
+/// Shortest file whose free end is cut off, in bytes.
+const CUT_MIN_BYTES: u64 = 1 << 20;
+
 /// The file of pages.
 #[derive(Debug)]
 pub(crate) struct DiskPages {
@@ -259,6 +262,16 @@ impl DiskPages {
 
     pub(crate) fn give_back(&mut self, extent: Extent) {
         self.free.give_back(extent);
+    }
+
+    /// Gives the free end of the file back to the file system, if that is as long as the rest. Call this when no
+    /// published checkpoint needs it. An error only leaves the file as long as it was.
+    pub(crate) fn cut(&self) {
+        let used = self.header.page_at(self.free.end);
+        let Some(file) = &self.file else { return };
+        if file.len().is_ok_and(|len| len >= CUT_MIN_BYTES.max(2 * used)) {
+            let _ = file.set_len(used);
+        }
     }
 
     /// Disk pages of the file, free ones below the last used one included.
