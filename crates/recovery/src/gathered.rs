@@ -9,7 +9,7 @@ use stillpoint_format::log::WriteOp;
 use stillpoint_format::manifest::Manifest;
 use stillpoint_io::AlignedBuf;
 use stillpoint_journal::{KeptWrite, LogWindow, ReceiveWrites, ReplayOperation};
-use stillpoint_store::{TableId, UnreadableRecord, WaitingWrites, WindowSource};
+use stillpoint_store::{TableId, UnreadableRecord, WaitingWrites, WindowSource, WriteEffect};
 use stillpoint_sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::error::RecoveryError;
@@ -52,6 +52,8 @@ impl WindowSource for OfLog {
 pub(crate) struct Gatherer {
     pub(crate) waiting: WaitingWrites,
     hasher: KeyHasher,
+    /// Makes other hashes of the same keys.
+    checker: KeyHasher,
     /// The generation of each table, by its number.
     generations: Arc<[Option<u32>]>,
     pub(crate) writes: u64,
@@ -73,6 +75,23 @@ impl Gatherer {
         // Relaxed: a count.
         let fits = |left: usize| left.checked_sub(more);
         self.is_full |= self.left.fetch_update(Relaxed, Relaxed, fits).is_err();
+    }
+}
+
+/// What a write does to its key.
+#[inline]
+fn effect_of(op: &WriteOp<'_>) -> WriteEffect {
+    match op {
+        WriteOp::Put { .. } | WriteOp::Delete => WriteEffect::Whole,
+        WriteOp::Patch(ranges) if ranges.len() == 1 => {
+            let range = ranges.clone().next();
+            let place = range.map(|range| (range.offset.try_into(), range.bytes.len().try_into()));
+            match place {
+                Some((Ok(offset), Ok(len))) if len > 0 => WriteEffect::Range(offset, len),
+                _ => WriteEffect::Change,
+            }
+        }
+        WriteOp::Patch(_) | WriteOp::Until { .. } | WriteOp::Splice(_) => WriteEffect::Change,
     }
 }
 
@@ -99,7 +118,10 @@ impl ReceiveWrites for Gatherer {
         }
         let hash = self.hasher.hash(table, kept.write.key);
         let held = self.waiting.bytes();
-        self.waiting.push(hash, kept.gsn, (TableId(table), generation), kept.at);
+        // What later writes leave nothing of is found by two hashes.
+        let check = (self.checker.hash(table, kept.write.key) >> 32) as u32;
+        let place = (kept.at, effect_of(&kept.write.op));
+        self.waiting.push((hash, check), kept.gsn, (TableId(table), generation), place);
         self.bytes += WaitingWrites::PLACE_BYTES;
         if matches!(kept.write.op, WriteOp::Put { .. }) {
             self.bytes += kept.encoded.len() + RECORD_BYTES as usize;
@@ -135,6 +157,7 @@ pub(crate) fn gatherers(
     let gatherer = |waiting| Gatherer {
         waiting,
         hasher: KeyHasher::new(manifest.hash_seed),
+        checker: KeyHasher::new(!manifest.hash_seed),
         generations: generations.clone(),
         writes: 0,
         stale: 0,

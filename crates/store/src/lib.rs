@@ -82,6 +82,6 @@ pub use txn::commit_log::{Change, Commit, CommitLog, NoLog, Patches, Write, Writ
 pub use txn::pending::Splices;
 pub use txn::range::Range;
 pub use txn::tx::Tx;
-pub use unloaded::pending::{PatchWithoutBase, WaitingWrites, WindowSource};
+pub use unloaded::pending::{PatchWithoutBase, WaitingWrites, WindowSource, WriteEffect};
 pub use unloaded::{BesideRecord, ColdRecords, FoundRecord, TakeBeside, UnreadableRecord};
 pub use worker::{Batch, FoundValue, OpenTransaction, Procedure, RecordUse, Worker};

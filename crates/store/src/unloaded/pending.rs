@@ -36,6 +36,7 @@ use making::Making;
 pub use making::PatchWithoutBase;
 pub(crate) use making::Resolved;
 pub(crate) use notes::PARTITIONS;
+pub use notes::WriteEffect;
 use notes::{AllNotes, TableNumbers, TableOf, ThreadNotes, WriteLocation, partition_of};
 use partition::{Partition, Scratch, Sorted};
 
@@ -71,6 +72,8 @@ pub trait WindowSource: Debug + Send + Sync {
 struct WindowBytes {
     buffer: Arc<AlignedBuf>,
     range: Range<usize>,
+    /// If some of the writes alone are there: for each its offset in the window, and that in the range.
+    places: Option<Box<[(u32, u32)]>>,
 }
 
 /// A window, and its bytes once the load has read them.
@@ -78,39 +81,90 @@ struct WindowBytes {
 struct KeptWindow {
     source: Box<dyn WindowSource>,
     held: OnceLock<WindowBytes>,
+    /// Offsets of the writes that count, of partitions that are sorted.
+    counted: Mutex<Vec<u32>>,
 }
 
 impl KeptWindow {
-    /// The bytes, if they are in memory.
-    fn held(&self) -> Option<&[u8]> {
-        self.held.get().map(|WindowBytes { buffer, range }| &buffer[range.clone()])
+    fn new(source: Box<dyn WindowSource>) -> Self {
+        Self { source, held: OnceLock::new(), counted: Mutex::default() }
     }
 
-    fn bytes(&self) -> Result<&[u8], UnreadableRecord> {
+    /// The bytes from a write on, if they are in memory.
+    fn held(&self, at: u32) -> Option<&[u8]> {
+        let WindowBytes { buffer, range, places } = self.held.get()?;
+        let begin = match places {
+            None => at,
+            Some(places) => {
+                let found = places.binary_search_by_key(&at, |&(offset, _)| offset).ok()?;
+                places[found].1
+            }
+        };
+        Some(&buffer[range.clone()][begin as usize..])
+    }
+
+    /// The bytes from a write on that counts.
+    fn bytes(&self, at: u32) -> Result<&[u8], UnreadableRecord> {
         if self.held.get().is_none() {
             // Two threads may read it. Nobody waits for the other.
-            Self::read_together(&[self])?;
+            let mut buffer = AlignedBuf::zeroed(self.source.bytes());
+            self.source.read(&mut buffer)?;
+            let range = 0..buffer.len();
+            let _ = self.held.set(WindowBytes { buffer: Arc::new(buffer), range, places: None });
         }
-        Ok(self.held().expect("somebody has read it"))
+        Ok(self.held(at).expect("each write that counts was kept"))
     }
+}
 
-    /// Reads windows into one buffer.
-    fn read_together(windows: &[&Self]) -> Result<(), UnreadableRecord> {
-        let bytes: usize = windows.iter().map(|window| window.source.bytes()).sum();
-        let (mut buffer, mut ranges) = (AlignedBuf::zeroed(bytes), Vec::new());
-        let mut begin = 0;
+/// Memory of a thread that reads windows.
+#[derive(Default)]
+struct WindowReader {
+    window: AlignedBuf,
+    kept: Vec<u8>,
+}
+
+impl WindowReader {
+    /// Reads windows, and keeps what counts of them in one buffer. Keeps a window as a whole if most of it
+    /// counts, or if it is not known what does. `len_of` tells the length of a write that begins some bytes.
+    /// Returns the bytes of the buffer.
+    fn read(
+        &mut self,
+        windows: &[&KeptWindow],
+        is_known: bool,
+        len_of: impl Fn(&[u8]) -> usize,
+    ) -> Result<usize, UnreadableRecord> {
+        self.kept.clear();
+        let mut places = Vec::new();
         for window in windows {
-            let range = begin..begin + window.source.bytes();
-            window.source.read(&mut buffer[range.clone()])?;
-            begin = range.end;
-            ranges.push(range);
+            let begin = self.kept.len();
+            let mut counted = window.counted.lock().clone();
+            counted.sort_unstable();
+            self.window.resize(window.source.bytes(), 0);
+            window.source.read(&mut self.window)?;
+            let mut of_window = Vec::with_capacity(counted.len());
+            for &at in &counted {
+                let write = &self.window[at as usize..];
+                of_window.push((at, (self.kept.len() - begin) as u32));
+                self.kept.extend_from_slice(&write[..len_of(write)]);
+            }
+            let bytes = self.kept.len() - begin + size_of_val(&*of_window);
+            let is_dense = 2 * bytes > self.window.len();
+            if !is_known || is_dense {
+                self.kept.truncate(begin);
+                self.kept.extend_from_slice(&self.window);
+            }
+            let of_window = (is_known && !is_dense).then(|| of_window.into_boxed_slice());
+            places.push((begin..self.kept.len(), of_window));
         }
-        let buffer = Arc::new(buffer);
-        for (window, range) in windows.iter().zip(ranges) {
+        let mut buffer = AlignedBuf::zeroed(self.kept.len());
+        buffer.copy_from_slice(&self.kept);
+        let (buffer, mut bytes) = (Arc::new(buffer), self.kept.len());
+        for (window, (range, places)) in windows.iter().zip(places) {
+            bytes += places.as_deref().map_or(0, size_of_val);
             // Another thread may have read it, too.
-            let _ = window.held.set(WindowBytes { buffer: buffer.clone(), range });
+            let _ = window.held.set(WindowBytes { buffer: buffer.clone(), range, places });
         }
-        Ok(())
+        Ok(bytes)
     }
 }
 
@@ -162,19 +216,25 @@ impl WaitingWrites {
         (0..threads).map(of_thread).collect()
     }
 
-    /// Notes a write to a key with this [hash](crate::Store::hash), which begins at an offset of the
-    /// present window, in the form that
+    /// Notes a write to a key with this [hash](crate::Store::hash), and with a second one that is made with
+    /// another secret. It begins at an offset of the present window, in the form that
     /// [`WriteIter::behind`](stillpoint_format::log::WriteIter::behind) takes. Its bytes were decoded before.
     #[inline]
-    pub fn push(&mut self, hash: u64, gsn: u64, (table, generation): (TableId, u32), at: usize) {
+    pub fn push(
+        &mut self,
+        (hash, check): (u64, u32),
+        gsn: u64,
+        of: (TableId, u32),
+        (at, effect): (usize, WriteEffect),
+    ) {
         let window = match self.window {
             Some(window) => window,
             // Relaxed: only the number counts.
             None => *self.window.insert(self.next_window.fetch_add(1, Relaxed)),
         };
-        let table = self.tables.of((table, generation));
-        let at = at as u32;
-        self.bytes += self.notes.push(&WriteLocation { hash, gsn, window, at, table });
+        let (table, at) = (self.tables.of(of), at as u32);
+        let note = WriteLocation { hash, gsn, window, at, table, check, effect };
+        self.bytes += self.notes.push(&note);
     }
 
     /// Ends the present window of a log. Asks for its source if it has a write.
@@ -195,7 +255,7 @@ impl WaitingWrites {
         table: (TableId, u32),
         encoded: &[u8],
     ) {
-        self.push(hash, gsn, table, 0);
+        self.push((hash, 0), gsn, table, (0, WriteEffect::Change));
         self.end_window(|| Box::new(InMemory(encoded.to_vec())));
     }
 
@@ -261,7 +321,7 @@ impl KeyWrites<'_> {
     pub(crate) fn read_apart(&mut self) -> Result<(), UnreadableRecord> {
         let pending = self.pending;
         let mut missing: Vec<usize> = (0..self.of_hash.len()).collect();
-        missing.retain(|&at| pending.window(&self.of_hash[at]).held().is_none());
+        missing.retain(|&at| !pending.is_held(&self.of_hash[at]));
         if missing.is_empty() {
             return Ok(());
         }
@@ -423,7 +483,7 @@ impl Pending {
             debug_assert!(writes.window.is_none(), "the last window has ended");
             noted.push(writes.notes);
             for (number, source) in writes.windows {
-                windows[number as usize] = Some(KeptWindow { source, held: OnceLock::new() });
+                windows[number as usize] = Some(KeptWindow::new(source));
             }
         }
         let (notes, chunks) = AllNotes::gather(noted);
@@ -470,11 +530,15 @@ impl Pending {
             return Some(sorted);
         }
         let mut scratch = self.scratches.lock().pop().unwrap_or_default();
-        let made = partition.sort(&self.notes, number, &mut scratch);
-        self.scratches.lock().push(scratch);
+        // Who finds the partition sorted relies on these notes.
+        let note = |counted: &[WriteLocation]| {
+            counted.iter().for_each(|place| self.window(place).counted.lock().push(place.at));
+        };
+        let made = partition.sort((&self.notes, number), &mut scratch, note);
         // Relaxed: a count, and a hint.
         self.bytes.fetch_add(made, Relaxed);
         self.is_any_sorted.store(true, Relaxed);
+        self.scratches.lock().push(scratch);
         partition.sorted(&self.notes, number)
     }
 
@@ -489,12 +553,16 @@ impl Pending {
         self.windows[place.window as usize].as_ref().expect("it was noted with its writes")
     }
 
+    fn is_held(&self, place: &WriteLocation) -> bool {
+        self.window(place).held(place.at).is_some()
+    }
+
     fn table_of(&self, place: &WriteLocation) -> TableOf {
         self.tables[usize::from(place.table)]
     }
 
     fn write_at(&self, place: &WriteLocation) -> Result<Write<'_>, UnreadableRecord> {
-        let bytes = &self.window(place).bytes()?[place.at as usize..];
+        let bytes = self.window(place).bytes(place.at)?;
         Ok(WriteLocation::decode_whole(self.table_of(place), bytes))
     }
 
@@ -508,7 +576,7 @@ impl Pending {
 
     /// Whether to look for the writes of keys with such a hash reads from a disk.
     pub(crate) fn reads_for(&self, hash: u64) -> bool {
-        self.of_hash(hash).iter().any(|place| self.window(place).held().is_none())
+        !self.of_hash(hash).iter().all(|place| self.is_held(place))
     }
 
     /// Reads a share of the windows, in the order of their numbers, until all are read or `is_over`.
@@ -520,16 +588,32 @@ impl Pending {
         (first, step): (usize, usize),
         is_over: &dyn Fn() -> bool,
     ) -> Result<(), UnreadableRecord> {
+        let is_sorted = |(number, of): (usize, &Partition)| {
+            of.is_empty() || of.sorted(&self.notes, number).is_some()
+        };
+        let is_known = self.partitions.iter().enumerate().all(is_sorted);
+        // The table makes no difference to the length.
+        let any = self.tables.first().copied().unwrap_or((TableId(0), 0));
+        let len_of = |bytes: &[u8]| {
+            WriteLocation::decode(any, bytes).expect("the start has decoded the same bytes").1
+        };
+        let mut reader = WindowReader::default();
         for windows in self.windows.chunks(WINDOWS_TOGETHER).skip(first).step_by(step) {
             if is_over() {
                 break;
             }
-            let missing = windows.iter().flatten().filter(|window| window.held().is_none());
-            match KeptWindow::read_together(&missing.collect::<Vec<_>>()) {
+            let mut missing: Vec<&KeptWindow> = windows.iter().flatten().collect();
+            missing.retain(|window| window.held.get().is_none());
+            let counted: usize = missing.iter().map(|window| window.source.bytes()).sum();
+            missing.retain(|window| !is_known || !window.counted.lock().is_empty());
+            let kept = match reader.read(&missing, is_known, len_of) {
                 // A checkpoint has all of them, and has given their logs up.
                 _ if self.are_all_entered() => break,
                 read => read?,
-            }
+            };
+            // Relaxed: a count.
+            self.bytes.fetch_add(kept, Relaxed);
+            self.bytes.fetch_sub(counted, Relaxed);
         }
         Ok(())
     }
@@ -589,8 +673,7 @@ impl Pending {
         let Some(sorted) = self.sorted(partition_of(hash)) else { return };
         for place in sorted.first_of_hash(hash) {
             // Who applies the write tells an error.
-            let Ok(bytes) = self.window(&place).bytes() else { return };
-            let bytes = &bytes[place.at as usize..];
+            let Ok(bytes) = self.window(&place).bytes(place.at) else { return };
             // The key and its change are at most in two lines, as a rule.
             stillpoint_mem::prefetch(&bytes[0]);
             if let Some(next) = bytes.get(64) {

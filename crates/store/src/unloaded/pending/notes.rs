@@ -1,4 +1,4 @@
-//! Where the notes of writes lie: three words for each, in chunks that belong to a partition each.
+//! Where the notes of writes lie: four words for each, in chunks that belong to a partition each.
 //!
 //! ```text
 //! slabs of a thread │ chunk of partition 7 │ chunk of 3 │ chunk of 7 │ chunk of 5 │ …
@@ -22,7 +22,7 @@ pub(super) const PARTITIONS_LOG2: u32 = if IS_MODEL { 0 } else { 11 };
 /// Number of partitions.
 pub(crate) const PARTITIONS: usize = 1 << PARTITIONS_LOG2;
 /// Words of a note.
-const WORDS: usize = 3;
+const WORDS: usize = 4;
 /// Notes of a chunk.
 const CHUNK_NOTES: usize = if IS_MODEL { 2 } else { 64 };
 /// Bytes of a chunk.
@@ -42,6 +42,42 @@ pub(super) fn partition_of(hash: u64) -> usize {
 /// A table, and the generation that a write was made in.
 pub(super) type TableOf = (TableId, u32);
 
+/// What a write does to its key, as far as it matters for earlier writes of the key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WriteEffect {
+    /// It changes what the key had.
+    #[default]
+    Change,
+    /// It puts these bytes into the value: an offset, and a number that is not 0.
+    Range(u16, u16),
+    /// Nothing is left of what the key had.
+    Whole,
+}
+
+impl WriteEffect {
+    /// Number of bytes 0 stands for no range.
+    fn word(self) -> u32 {
+        match self {
+            Self::Change => 0,
+            Self::Whole => 1 << 16,
+            Self::Range(offset, len) => u32::from(offset) << 16 | u32::from(len),
+        }
+    }
+
+    fn of_word(word: u32) -> Self {
+        match (word >> 16, word & u32::from(u16::MAX)) {
+            (0, 0) => Self::Change,
+            (_, 0) => Self::Whole,
+            (offset, len) => Self::Range(offset as u16, len as u16),
+        }
+    }
+
+    /// Whether nothing is left of this write, if the next write of the key is `next`.
+    pub(super) fn is_covered_by(self, next: Self) -> bool {
+        matches!(self, Self::Range(..)) && self == next
+    }
+}
+
 /// Where a write lies, and what puts it into order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct WriteLocation {
@@ -52,6 +88,9 @@ pub(super) struct WriteLocation {
     pub(super) at: u32,
     /// Number of the table.
     pub(super) table: u16,
+    /// Another hash of the key.
+    pub(super) check: u32,
+    pub(super) effect: WriteEffect,
 }
 
 impl WriteLocation {
@@ -75,10 +114,11 @@ impl WriteLocation {
         let (low, high) = (table << GSN_BITS, table >> (u64::BITS - GSN_BITS));
         debug_assert!(high < 1 << PARTITIONS_LOG2, "a model has few tables");
         let place = u64::from(self.window) << 32 | u64::from(self.at);
-        [self.hash << PARTITIONS_LOG2 | high, self.gsn | low, place]
+        let effect = u64::from(self.check) << 32 | u64::from(self.effect.word());
+        [self.hash << PARTITIONS_LOG2 | high, self.gsn | low, place, effect]
     }
 
-    fn of_words(partition: usize, [hash, gsn, place]: [u64; WORDS]) -> Self {
+    fn of_words(partition: usize, [hash, gsn, place, effect]: [u64; WORDS]) -> Self {
         let high = hash & ((1 << PARTITIONS_LOG2) - 1);
         let table = gsn >> GSN_BITS | high << (u64::BITS - GSN_BITS);
         Self {
@@ -87,6 +127,8 @@ impl WriteLocation {
             window: (place >> 32) as u32,
             at: place as u32,
             table: table as u16,
+            check: (effect >> 32) as u32,
+            effect: WriteEffect::of_word(effect as u32),
         }
     }
 }
@@ -258,14 +300,10 @@ pub(super) struct PartitionNotes<'a> {
 }
 
 impl<'a> PartitionNotes<'a> {
-    pub(super) fn len(&self) -> usize {
-        self.chunks.iter().map(|chunk| chunk.len as usize).sum()
-    }
-
     fn load(&self, words: &[AtomicU64]) -> WriteLocation {
         // Relaxed: see `store`.
         let word = |at: usize| words[at].load(Relaxed);
-        WriteLocation::of_words(self.partition, [word(0), word(1), word(2)])
+        WriteLocation::of_words(self.partition, [word(0), word(1), word(2), word(3)])
     }
 
     fn words_unsorted(self) -> impl Iterator<Item = &'a [AtomicU64]> {
@@ -288,7 +326,7 @@ impl<'a> PartitionNotes<'a> {
         self.words_unsorted().filter(is_one).map(move |words| self.load(words))
     }
 
-    /// Puts the same notes back in this order.
+    /// Puts these notes back in this order, or some of them.
     pub(super) fn put_back(&self, sorted: &[WriteLocation]) {
         for (notes, chunk) in sorted.chunks(CHUNK_NOTES).zip(self.chunks) {
             for (at, note) in notes.iter().enumerate() {
@@ -323,8 +361,12 @@ mod tests {
     #[test]
     fn a_note_keeps_all_its_bits() {
         let (window, at) = (u32::MAX, u32::MAX);
-        let full = WriteLocation { hash: !0, gsn: GSN_MAX, window, at, table: u16::MAX };
+        let (hash, gsn, check) = (!0, GSN_MAX, u32::MAX);
+        let effect = WriteEffect::Range(u16::MAX, u16::MAX);
+        let full = WriteLocation { hash, gsn, window, at, table: u16::MAX, check, effect };
         let notes = [
+            WriteLocation { effect: WriteEffect::Whole, ..full },
+            WriteLocation { effect: WriteEffect::Range(0, 1), ..full },
             full,
             WriteLocation::default(),
             WriteLocation { hash: 1 << 63, ..WriteLocation::default() },
@@ -338,7 +380,7 @@ mod tests {
             let partition = partition_of(note.hash);
             let notes = all.of_partition(partition, &chunks[partition]);
             assert!(notes.unsorted().eq([note]), "{note:?}");
-            assert_eq!((notes.len(), notes.hash(0)), (1, note.hash));
+            assert_eq!((notes.sorted(0), notes.hash(0)), (note, note.hash));
         }
     }
 }

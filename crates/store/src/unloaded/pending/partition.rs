@@ -1,4 +1,5 @@
 //! The writes of a range of hashes: in no order at first, and by hash and gsn once somebody has sorted them.
+//! Who sorts leaves those out of which later writes of their keys leave nothing.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -6,7 +7,7 @@ use std::sync::OnceLock;
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use stillpoint_sync::{Mutex, RwLock};
 
-use super::notes::{AllNotes, Chunk, PARTITIONS_LOG2, PartitionNotes, WriteLocation};
+use super::notes::{AllNotes, Chunk, PARTITIONS_LOG2, PartitionNotes, WriteEffect, WriteLocation};
 
 /// Writes that share an entry of a partition's directory, about.
 const BUCKET_WRITES: usize = 4;
@@ -52,8 +53,32 @@ fn partition_point(
     start
 }
 
+/// Keeps those notes of a sorted bucket of whose writes something is left. Moves them to `kept` and behind, and
+/// returns the end. Keys with the same two hashes, of 96 bits, are taken for one.
+fn keep_what_counts(notes: &mut [WriteLocation], bucket: Range<usize>, mut kept: usize) -> usize {
+    let mut from = bucket.start;
+    while from < bucket.end {
+        let hash = notes[from].hash;
+        let end = (from..bucket.end).find(|&at| notes[at].hash != hash).unwrap_or(bucket.end);
+        let key = |note: &WriteLocation| (note.check, note.table);
+        let of_one_key = notes[from..end].iter().all(|note| key(note) == key(&notes[from]));
+        let is_whole = |note: &WriteLocation| note.effect == WriteEffect::Whole;
+        let whole = notes[from..end].iter().rposition(is_whole).filter(|_| of_one_key);
+        for at in from + whole.unwrap_or(0)..end {
+            let next = (at + 1 < end && of_one_key).then(|| notes[at + 1].effect);
+            let is_covered = next.is_some_and(|next| notes[at].effect.is_covered_by(next));
+            if !is_covered {
+                notes[kept] = notes[at];
+                kept += 1;
+            }
+        }
+        from = end;
+    }
+    kept
+}
+
 impl Order {
-    /// Sorts the notes.
+    /// Sorts the notes, and leaves those out of which later writes leave nothing.
     fn of(notes: PartitionNotes<'_>, Scratch { unsorted, sorted }: &mut Scratch) -> Self {
         unsorted.clear();
         unsorted.extend(notes.unsorted());
@@ -75,12 +100,19 @@ impl Order {
             sorted[*slot as usize] = *note;
             *slot += 1;
         }
-        for bucket in starts.windows(2) {
+        let mut kept = 0;
+        for bucket in 0..starts.len() - 1 {
+            let notes = starts[bucket] as usize..starts[bucket + 1] as usize;
             // Stable, and fast for what is in order already: writes of one thread are, by gsn.
-            sorted[bucket[0] as usize..bucket[1] as usize]
-                .sort_by_key(|note| (note.hash, note.gsn));
+            sorted[notes.clone()].sort_by_key(|note| (note.hash, note.gsn));
+            starts[bucket] = kept as u32;
+            kept = keep_what_counts(sorted, notes, kept);
         }
-        let entered = (0..len.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        if let Some(end) = starts.last_mut() {
+            *end = kept as u32;
+        }
+        sorted.truncate(kept);
+        let entered = (0..kept.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
         Self { starts: starts.into(), entered }
     }
 
@@ -120,8 +152,14 @@ impl Partition {
         self.order.get().map(|order| Sorted { order, notes })
     }
 
-    /// Sorts the writes, unless they are. Returns the bytes of memory that this has taken.
-    pub(super) fn sort(&self, notes: &AllNotes, number: usize, scratch: &mut Scratch) -> usize {
+    /// Sorts the writes, unless they are. `note` learns which ones count before anybody else does. Returns
+    /// the bytes of memory that this has taken.
+    pub(super) fn sort(
+        &self,
+        (notes, number): (&AllNotes, usize),
+        scratch: &mut Scratch,
+        note: impl FnOnce(&[WriteLocation]),
+    ) -> usize {
         let _turn = self.sorting.lock();
         if self.order.get().is_some() {
             return 0;
@@ -129,6 +167,7 @@ impl Partition {
         let notes = notes.of_partition(number, &self.chunks);
         let order = Order::of(notes, scratch);
         let bytes = order.bytes();
+        note(&scratch.sorted);
         let alone = self.searching.write();
         notes.put_back(&scratch.sorted);
         // Who searches next finds the order.
@@ -192,7 +231,8 @@ impl<'a> Sorted<'a> {
             // Relaxed: as in `note_entered`.
             self.order.entered[at / 64].load(Relaxed) & 1 << (at % 64) == 0
         };
-        (0..self.notes.len()).filter(is_left).map(move |at| self.notes.sorted(at))
+        let len = self.order.starts.last().map_or(0, |&len| len as usize);
+        (0..len).filter(is_left).map(move |at| self.notes.sorted(at))
     }
 
     /// Notes that the only key with such a hash has a cell.

@@ -223,7 +223,7 @@ fn a_window_is_read_when_somebody_needs_it() {
         let mut body = Vec::new();
         put(b"value")(&mut WritesEncoder::new(&mut body), TABLE.0.0, TABLE.1, KEY.1);
         let mut threads = WaitingWrites::for_threads(1);
-        threads[0].push(KEY.0, 4, TABLE, 0);
+        threads[0].push((KEY.0, 0), 4, TABLE, (0, WriteEffect::Whole));
         threads[0].end_window(|| Box::new(Switched(is_on.clone(), body)));
         Pending::new(threads)
     };
@@ -301,7 +301,7 @@ fn who_needs_a_key_reads_its_writes_alone() {
     writes.extend([(KEY, &begin as Encode<'_>), (KEY, &end)]);
     let (mut threads, mut window) = (WaitingWrites::for_threads(1), Vec::new());
     for (gsn, &((hash, key), encode)) in (1..).zip(&writes) {
-        threads[0].push(hash, gsn, TABLE, window.len());
+        threads[0].push((hash, 0), gsn, TABLE, (window.len(), WriteEffect::Change));
         window.extend(behind_another(key, TABLE, encode));
     }
     let (read, bytes) = (Arc::new(AtomicUsize::new(0)), window.len());
@@ -328,7 +328,8 @@ fn a_partition_of_many_chunks_has_the_same_writes_once_it_is_sorted() {
     let (mut threads, mut expected) = (WaitingWrites::for_threads(2), Vec::new());
     for (gsn, key) in (1..1_000).map(|gsn| (gsn, gsn * 7 % 90)) {
         assert_eq!(partition_of(hash(key)), 0);
-        threads[usize::from(gsn % 3 == 0)].push(hash(key), gsn, table(key), gsn as usize);
+        let place = (gsn as usize, WriteEffect::Change);
+        threads[usize::from(gsn % 3 == 0)].push((hash(key), 0), gsn, table(key), place);
         expected.push((key, gsn));
     }
     let read = |into: &mut WaitingWrites| into.end_window(|| Box::new(InMemory(vec![0; 1_000])));
@@ -348,5 +349,104 @@ fn a_partition_of_many_chunks_has_the_same_writes_once_it_is_sorted() {
         }
         assert_eq!(found, expected, "sorted: {is_sorted}");
         pending.sort((0, 1));
+    }
+}
+
+/// Random writes to four keys, two of which have the same hash. What is left out once they are sorted changes
+/// no value and no error.
+#[test]
+fn what_later_writes_leave_nothing_of_is_left_out() {
+    let keys: [((u64, &[u8]), u32); 4] = [
+        (KEY, 1),
+        ((KEY.0, b"same hash"), 2),
+        ((KEY.0 + 1, b"beside"), 1),
+        ((!KEY.0, b"other"), 1),
+    ];
+    let (value, begin, middle, end) =
+        (put(b"value"), patch(0, b"be"), patch(2, b"mi"), patch(5, b"end"));
+    let cut = |writer: &mut WritesEncoder<'_>, table, generation, key: &[u8]| {
+        let splices = [Splice { offset: 0, removed: 1, bytes: b"" }];
+        writer.splice(table, generation, key, splices.into_iter()).expect("room");
+    };
+    let writes: [(Encode<'_>, WriteEffect); 6] = [
+        (&value, WriteEffect::Whole),
+        (&delete, WriteEffect::Whole),
+        (&begin, WriteEffect::Range(0, 2)),
+        (&middle, WriteEffect::Range(2, 2)),
+        (&end, WriteEffect::Range(5, 3)),
+        (&cut, WriteEffect::Change),
+    ];
+    let (mut random, mut left) = (1_u64, 0);
+    let mut draw = |below: usize| {
+        random = random.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
+        (random >> 33) as usize % below
+    };
+    for round in 0..300 {
+        let (mut threads, mut window) = (WaitingWrites::for_threads(1), Vec::new());
+        for gsn in 1..=40 {
+            let ((hash, key), check) = keys[draw(keys.len())];
+            // Whole values are rare, so that they do not hide everything else.
+            let (encode, effect) = writes[draw(12).min(13 - draw(12)) % 6];
+            threads[0].push((hash, check), gsn, TABLE, (window.len(), effect));
+            window.extend(behind_another(key, TABLE, encode));
+            if draw(10) == 0 {
+                let bytes = std::mem::take(&mut window);
+                threads[0].end_window(|| Box::new(InMemory(bytes)));
+            }
+        }
+        threads[0].end_window(|| Box::new(InMemory(window)));
+        let pending = Pending::new(threads);
+        let outcomes = || {
+            let of_key = |(key, _)| {
+                [None, Some(&b"a base of some bytes"[..]), Some(b"a")].map(|base| {
+                    let found = apply(&pending, key, base);
+                    found.map(|found| found.map(|(of, value)| (of.label, of.gsn, value)))
+                })
+            };
+            keys.map(of_key)
+        };
+        let before = outcomes();
+        pending.sort((0, 1));
+        assert_eq!(outcomes(), before, "round {round}");
+        let pending_of = |hash| pending.of_hash(hash).len();
+        left += pending_of(KEY.0) + pending_of(KEY.0 + 1) + pending_of(!KEY.0);
+        if round % 2 == 0 {
+            let pending = &pending;
+            pending.read_windows((0, 1), &|| false).expect("in memory");
+            assert!(keys.iter().all(|((hash, _), _)| !pending.reads_for(*hash)));
+            assert_eq!(outcomes(), before, "round {round}, from memory");
+        }
+    }
+    assert!((300 * 20..300 * 38).contains(&left), "{left} writes are left");
+}
+
+/// Of a window whose writes are mostly covered by later ones, the load keeps a part, and of others nothing.
+#[test]
+fn the_load_keeps_what_counts_of_a_window() {
+    let mut threads = WaitingWrites::for_threads(1);
+    let (old, new) = (put(&[1; 1_000]), put(&[2; 1_000]));
+    let mut gsn = 0;
+    for (encode, keys) in [(&old as Encode<'_>, 100), (&old, 100), (&new, 99)] {
+        let mut window = Vec::new();
+        for key in 0..keys {
+            gsn += 1;
+            let place = (window.len(), WriteEffect::Whole);
+            threads[0].push((key << 50, 0), gsn, TABLE, place);
+            window.extend(behind_another(&key.to_le_bytes(), TABLE, encode));
+        }
+        threads[0].end_window(|| Box::new(InMemory(window)));
+    }
+    let (pending, whole) = (Pending::new(threads), 300_000);
+    assert!(pending.bytes() > whole);
+    pending.sort((0, 1));
+    pending.read_windows((0, 1), &|| false).expect("in memory");
+    assert!(pending.bytes() < whole / 2, "{} bytes", pending.bytes());
+    assert!(pending.windows[0].as_ref().is_some_and(|window| window.held.get().is_none()));
+    for key in 0..100_u64 {
+        let (resolved, value) = apply(&pending, (key << 50, &key.to_le_bytes()), None)
+            .expect("it is whole")
+            .expect("some");
+        let expected = if key < 99 { (200 + key + 1, 2) } else { (200, 1) };
+        assert_eq!((resolved.gsn, value[0]), expected);
     }
 }
