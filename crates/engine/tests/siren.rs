@@ -20,9 +20,7 @@ use stillpoint::{
     Config, Durability, Engine, Environment, Error, KeySet, Kind, Label, Mode, Procedure, Session,
     Slot, Stamp, TableId, Tx, TxError,
 };
-use stillpoint_io::{
-    Caching, Disk, Fault, ManualClock, OpenMode, Rng, SeededRng, SimDisk,
-};
+use stillpoint_io::{Caching, Disk, Fault, ManualClock, OpenMode, Rng, SeededRng, SimDisk};
 
 type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 
