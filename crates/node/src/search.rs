@@ -279,8 +279,8 @@ fn halve_without_branches(
 /// Slots between the first guess and the next one.
 const STEP: usize = 4;
 
-/// The part of a range with the first number that is not below the sought place, with steps of growing length from
-/// a likely number on.
+/// The part of a range with the first number that is not below the sought place. Steps of growing length begin at
+/// a likely number.
 #[inline]
 fn gallop(
     (first, end): (usize, usize),

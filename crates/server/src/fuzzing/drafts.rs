@@ -6,9 +6,7 @@ use stillpoint_io::{Rng, SeededRng, SimDisk};
 use super::alone::Alone;
 use super::crash::verified;
 use crate::error::CmdError;
-use crate::keyspace::{
-    Contents, Draft, Drafting, Keys, Kind, LoopKeys, NewElements, Reclaimer, Written,
-};
+use crate::keyspace::{Contents, Draft, Keys, Kind, LoopKeys, NewElements, Reclaimer, Written};
 use crate::planted::{Bug, plant};
 
 const SOURCE: &[u8] = b"source";
@@ -67,7 +65,7 @@ fn members(seed: u64) -> Contents {
 /// A draft of a sorted set at the target, by a command that has read the source.
 fn draft(alone: &Alone, session: &mut Session, local: &mut LoopKeys) -> Box<Draft> {
     let contents = members(7);
-    local.drafting = Drafting::allowed();
+    local.drafting = alone.keyspace.drafting();
     local.drafting.keys = 2;
     let made = run((alone, session), |tx| {
         let mut keys = Keys::new(&alone.keyspace, local, 0, 0);
@@ -98,7 +96,7 @@ fn reclaim(alone: &Alone, session: &mut Session) {
 fn alone(disk: &SimDisk, seed: u64) -> Alone {
     let mut config = Config::new("unused");
     config.checkpoint = ["calc", "calc:partial"][seed as usize % 2].to_owned();
-    config.journal = ["redo", "command"][seed as usize / 2 % 2].to_owned();
+    config.journal = "redo".to_owned();
     config.durability = Durability::Strict;
     config.logs = 2;
     Alone::over(config, disk.clone())

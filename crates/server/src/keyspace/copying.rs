@@ -50,6 +50,12 @@ impl Keys<'_> {
             return Ok(());
         }
         self.delete(tx, i)?;
+        self.put_new(tx, i, new)
+    }
+
+    /// As [`store`](Self::store), in this transaction. Logs of calls tell the writes of `COPY` from those of a
+    /// deletion and an insertion.
+    fn put_new(&mut self, tx: &mut Tx<'_>, i: u32, new: &NewElements<'_>) -> Result<(), CmdError> {
         let mut made = self.new_elements(i, new.kind)?;
         made.fill(tx, new.contents.iter().collect())?;
         made.expire_at_ms = new.expire_at_ms;
@@ -131,7 +137,11 @@ impl Keys<'_> {
                 is_large: Some(source.is_large()),
                 is_all,
             };
-            return self.of(target, second).store(tx, 0, &new);
+            let mut keys = self.of(target, second);
+            if is_all && keys.makes_draft(tx, 0, &new)? {
+                return Ok(());
+            }
+            return keys.put_new(tx, 0, &new);
         }
         let Some(entry) = self.lookup(tx, 0, first) else { return Ok(()) };
         let (kind, bytes) = (entry.kind(), entry.len());

@@ -44,7 +44,8 @@ use super::conn::Conn;
 use super::connections::Connections;
 use super::evictor::asked_bytes;
 use super::plan::{Plan, Progress};
-use super::round::{Round, needs_memory};
+use super::round::Round;
+use super::waits::needs_memory;
 use crate::error::ServerError;
 use crate::families::COMMANDS;
 use crate::keyspace::{Draft, Drafting, Keyspace, Written};
@@ -391,7 +392,8 @@ impl LongThread {
             let wait = parked.wait.unwrap_or_else(|| self.begin_wait(parked.call.used));
             if matches!(parked.call.spec.handler, Handler::Keyed(_)) {
                 let drafting = parked.drafting.take();
-                self.local.keys.drafting = drafting.unwrap_or_else(Drafting::allowed);
+                self.local.keys.drafting =
+                    drafting.unwrap_or_else(|| self.shared.keyspace.drafting());
             }
             if let Some(call) = self.run_as_round(id, &parked.call, (wait, locks_until_ns)) {
                 parked.call = call;

@@ -20,6 +20,7 @@ mod loading;
 mod long;
 mod plan;
 mod round;
+mod waits;
 mod worker;
 
 pub(crate) use evictor::Evictor;

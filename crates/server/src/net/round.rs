@@ -10,23 +10,23 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use stillpoint::{Batch, KeySet, LogFreed, Mode, Session, Stamp, Tx, TxError};
+use stillpoint::{Batch, KeySet, Mode, Session, Stamp, Tx, TxError};
 
 use super::conn::Conn;
 use super::connections::Connections;
-use super::evictor::asked_bytes;
 use super::long::{LONG_WORK, VERY_LONG_WORK};
 use super::plan::{Call, Plan, ROUND_WORK, UNIT_BYTES};
+use super::waits::{can_run_again, exec_lacks_room, is_at_limit, waits_for_room};
 use crate::error::{CmdError, CmdResult};
 use crate::repeat;
 use crate::resp::{Args, Mark};
 use crate::session::call::{name_command, name_exec};
-use crate::session::client::{Client, RanQueue};
+use crate::session::client::RanQueue;
 use crate::session::context::{Context, Local};
 use crate::session::exec::{answered, declare_exec, run_exec};
 use crate::session::logged::{log_queue, log_requests};
 use crate::session::route::{note_latency, note_time, settle_reply};
-use crate::session::spec::{Flags, Handler, KeyedFn, Spec};
+use crate::session::spec::{Flags, Handler, KeyedFn};
 use crate::shared::Shared;
 use crate::shared::registry::RELAXED;
 
@@ -491,8 +491,8 @@ impl<'a> Round<'a> {
         self.plan.postponed.push(i as u32);
     }
 
-    /// Gives call `i`, which has found no memory or no room in the log, back to its client, with the queue of
-    /// an `EXEC` that has run. The client leaves the event loop for the next run, so that no other client
+    /// Gives call `i`, which has found no memory or no room in the log, back to its client. An `EXEC` that has
+    /// run gets its queue again. The client leaves the event loop for the next run, so that no other client
     /// waits. `note` notes what the client waits for.
     fn leave_with_queue(
         &mut self,
@@ -562,16 +562,6 @@ impl<'a> Round<'a> {
     }
 }
 
-/// Whether the command is refused where there is no memory. `EXEC` is if one of its queue is.
-pub(super) fn needs_memory(spec: &Spec, client: &Client) -> bool {
-    match (&client.multi, spec.handler) {
-        (Some(multi), Handler::Exec) => {
-            (0..multi.len()).any(|i| multi.command(i).0.flags.has(Flags::DENYOOM))
-        }
-        _ => spec.flags.has(Flags::DENYOOM),
-    }
-}
-
 /// Runs a command, or gives its key what was built for it.
 ///
 /// # Errors
@@ -616,40 +606,6 @@ fn run_drafting(
         }
         None => Ok(()),
     }
-}
-
-/// Whether `EXEC` should wait for memory before it runs: a queue that somebody sees run cannot run again.
-fn exec_lacks_room(shared: &Shared, spec: &Spec, client: &Client) -> bool {
-    let Some(multi) = &client.multi else { return false };
-    let keyspace = &shared.keyspace;
-    keyspace.eviction.makes_room() && !multi.dirty && needs_memory(spec, client) && {
-        let room = keyspace.engine().memory_room();
-        room.spare_bytes < multi.memory() + asked_bytes(room.limit_bytes)
-    }
-}
-
-/// Whether a commit was refused at the limit of the log, and a checkpoint of the store frees it.
-fn is_at_limit(result: &Result<Option<Stamp>, TxError>) -> bool {
-    matches!(result, Err(TxError::LogFull(full)) if full.freed == LogFreed::InTime)
-}
-
-/// Whether a call that has run can run again. `EXEC` can, if its queue is still there.
-fn can_run_again(spec: &Spec, client: &Client) -> bool {
-    match spec.handler {
-        Handler::Keyed(_) => true,
-        Handler::Exec => client.ran.is_some() || client.multi.is_some(),
-        _ => false,
-    }
-}
-
-/// Whether a call that found no memory is run again a little later.
-fn waits_for_room(shared: &Shared, plan: &Plan, spec: &Spec, client: &Client) -> bool {
-    let is_possible = if shared.keyspace.eviction.makes_room() {
-        plan.diverts || plan.waits_for_room
-    } else {
-        plan.diverts && shared.keyspace.engine().memory_returns()
-    };
-    is_possible && can_run_again(spec, client)
 }
 
 /// Whether call `i` is the last of its client, and few bytes came behind it.

@@ -513,6 +513,32 @@ fn in_parts(client: &mut Client, command: &[&str], words: &[String], step: usize
     }
 }
 
+/// A start makes the calls of a log again, and each writes what it has written.
+#[test]
+fn calls_that_make_large_collections_are_made_again() {
+    const MEMBERS: i64 = 9_000;
+    let engine = || {
+        let mut engine = EngineConfig::new("unused");
+        engine.journal = "command".to_owned();
+        engine.durability = Durability::Strict;
+        engine.checkpoint_every = None;
+        engine
+    };
+    let server = TestServer::over(config(), engine());
+    let mut client = server.client();
+    let names: Vec<String> = (0..MEMBERS).map(|i| format!("{i}")).collect();
+    in_parts(&mut client, &["SADD", "one"], &names, 1);
+    let all = Value::Int(MEMBERS);
+    assert_eq!(client.call(&["COPY", "one", "two"]), Value::Int(1));
+    assert_eq!(client.call(&["SUNIONSTORE", "three", "one", "two"]), all);
+    let server = server.restart(config(), engine());
+    let mut client = server.client();
+    assert_eq!(
+        (client.call(&["SCARD", "two"]), client.call(&["SCARD", "three"])),
+        (all.clone(), all)
+    );
+}
+
 /// Commands that store a large collection build it beside its key. What they store is of one instant, also
 /// while others change what they read.
 #[test]

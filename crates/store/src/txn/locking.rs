@@ -26,7 +26,7 @@ use crate::memory::stamp::{ABSENT, DEAD, SECOND};
 use crate::participant::Participant;
 use crate::planted;
 use crate::record::NewCell;
-use crate::txn::names::{HeldByOthers, await_name_no_longer};
+use crate::txn::names::{HeldByOthers, announce, announce_no_longer, await_name_no_longer};
 use crate::txn::{LockState, LockedKey, Snapshots, Transaction};
 
 /// Keys under another one that a run may have read without locks when it is tried again without them. Who
@@ -273,7 +273,11 @@ impl Transaction {
             }
         };
         if locked.is_err() {
-            name.into_iter().for_each(|held| await_name_no_longer(local, held));
+            // As in `wait_for`.
+            let comes_back = matches!(locked, Err(TxError::Held));
+            name.filter(|_| !comes_back)
+                .into_iter()
+                .for_each(|held| await_name_no_longer(local, held));
             self.release_all(local);
         }
         if announces {
@@ -372,7 +376,10 @@ impl Transaction {
                 }
                 Err(Refused::Held(_)) => {
                     if let Err(error) = self.may_wait_on(local, &backoff) {
-                        announce_no_longer(local, cell, mode);
+                        // Who leaves the lock alone comes back, and others do not share it meanwhile.
+                        if !matches!(error, TxError::Held) {
+                            announce_no_longer(local, cell, mode);
+                        }
                         return Err(error);
                     }
                     announce(local, cell, mode, Priority::DECLARED);
@@ -783,20 +790,4 @@ fn lock_cell(cell: Cell<'_>, mode: Mode, priority: Priority) -> Result<(LockStat
         return Err(Refused::Gone);
     }
     Ok((state, stamp_word))
-}
-
-/// Keeps new readers from a lock that a writer waits for. Called in the read section that found the
-/// cell.
-fn announce(local: &Participant, cell: u64, mode: Mode, priority: Priority) {
-    if mode == Mode::Write {
-        lock_word::await_sharers(local.store.cell(cell).lock(), priority);
-    }
-}
-
-/// Lets new readers share a lock that a writer has given up. Whoever else waits announces it anew. Called in the
-/// read section that found the cell.
-fn announce_no_longer(local: &Participant, cell: u64, mode: Mode) {
-    if mode == Mode::Write {
-        lock_word::await_no_longer(local.store.cell(cell).lock());
-    }
 }

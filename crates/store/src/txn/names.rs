@@ -5,7 +5,7 @@ use stillpoint_format::Stamp;
 use stillpoint_format::hash::KeyHasher;
 use stillpoint_sync::lock_word::{self, Contended, Priority};
 use stillpoint_sync::{Backoff, mutant};
-use stillpoint_txn::{TableId, TxError};
+use stillpoint_txn::{Mode, TableId, TxError};
 
 use crate::memory::stamp::ABSENT;
 use crate::ordered::locks::{LockTable, NAMES, NUMBERS_PER_TABLE, Name};
@@ -166,6 +166,22 @@ impl GapClaim for AddedKey<'_> {
         if let Some(name) = self.claimed.take() {
             lock_word::release_exclusive(self.locks.word(name));
         }
+    }
+}
+
+/// Keeps new readers from a lock that a writer waits for. Called in the read section that found the
+/// cell.
+pub(crate) fn announce(local: &Participant, cell: u64, mode: Mode, priority: Priority) {
+    if mode == Mode::Write {
+        lock_word::await_sharers(local.store.cell(cell).lock(), priority);
+    }
+}
+
+/// Lets new readers share a lock that a writer has given up. Whoever else waits announces it anew. Called in the
+/// read section that found the cell.
+pub(crate) fn announce_no_longer(local: &Participant, cell: u64, mode: Mode) {
+    if mode == Mode::Write {
+        lock_word::await_no_longer(local.store.cell(cell).lock());
     }
 }
 

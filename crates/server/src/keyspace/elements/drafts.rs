@@ -309,12 +309,17 @@ pub(crate) struct Drafting {
     pub(crate) built: Option<Box<Draft>>,
 }
 
-impl Drafting {
-    /// The state of a command that may make drafts.
-    pub(crate) fn allowed() -> Self {
-        Self { tries: TRIES, ..Self::default() }
+impl Keyspace {
+    /// The state of a command on a thread for long commands. A log of calls makes each call again as one
+    /// transaction, and compares what it writes. So there are no drafts with such a log.
+    pub(crate) fn drafting(&self) -> Drafting {
+        let engine = self.engine();
+        let logs_calls = engine.logs_calls() || engine.config().log_calls;
+        Drafting { tries: if logs_calls { 0 } else { TRIES }, ..Drafting::default() }
     }
+}
 
+impl Drafting {
     /// Whether the command may make drafts, or has made one.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
