@@ -107,7 +107,7 @@ pub use stillpoint_store::{
 pub use stillpoint_txn::{
     Arrival, Discipline, KeyList, KindKey, KindPart, KindRange, KindTable, LockedTables, LogFreed,
     LogFull, LogPinned, LogRefused, Operation, OperationLog, Presence, RangeBatch, Sections,
-    TableKind, UnlockedRead,
+    TableKind, UndoLost, UnlockedRead,
 };
 pub use tables::Kind;
 pub use transaction::Transaction;

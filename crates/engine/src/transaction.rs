@@ -184,6 +184,9 @@ impl<'s> Transaction<'s> {
     /// As [`tx`](Self::tx). [`UnknownSavepoint`](stillpoint_store::TxError::UnknownSavepoint).
     /// [`NoSavepoints`](stillpoint_store::TxError::NoSavepoints) if a write since then was to a table of
     /// another kind than [`Siren`](crate::Kind::Siren): then nothing is taken back.
+    ///
+    /// If the log has failed, the writes are taken back in memory, and the transaction reads on. Its further
+    /// writes and its commit end with [`UndoLost`](crate::UndoLost), and it can only be rolled back.
     pub fn roll_back_to(&mut self, savepoint: Savepoint) -> Result<(), Error> {
         self.admit_use()?;
         let mut parts = usable(&self.parts)?.ok_or(TxError::UnknownSavepoint)?;

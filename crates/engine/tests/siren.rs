@@ -9,6 +9,8 @@ mod holders;
 mod offline;
 #[path = "siren/scans.rs"]
 mod scans;
+#[path = "siren/unlogged.rs"]
+mod unlogged;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -196,6 +196,9 @@ pub enum LogRefused {
     /// The logs have reached their limit, and the transaction is rolled back.
     #[error(transparent)]
     Full(#[from] LogFull),
+    /// The undo of an earlier statement is not in the log. The transaction can only be rolled back.
+    #[error(transparent)]
+    UndoLost(#[from] UndoLost),
     /// The log refuses the commit, and the transaction is rolled back.
     #[error(transparent)]
     Refused(#[from] Box<dyn std::error::Error + Send + Sync>),
@@ -213,6 +216,18 @@ pub struct LogPinned {
     pub bytes: u64,
     /// The limit of the log in bytes.
     pub limit: u64,
+}
+
+/// A transaction has taken a statement back, and the undo is not in the log. What the transaction would write
+/// from there on could not be undone either, so it writes nothing more and does not commit.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the transaction writes nothing more and does not commit: roll it back, and open the store again once the \
+     cause is removed ({reason})"
+)]
+pub struct UndoLost {
+    /// Why the store has failed.
+    pub reason: String,
 }
 
 /// The logs have as many bytes as their limit allows, and nothing freed enough of them in time. Whoever reads

@@ -17,7 +17,7 @@ mod table;
 
 pub use dependencies::Dependencies;
 pub use discipline::Discipline;
-pub use error::{LogFreed, LogFull, LogPinned, LogRefused, MemoryLimit, TxError};
+pub use error::{LogFreed, LogFull, LogPinned, LogRefused, MemoryLimit, TxError, UndoLost};
 pub use key_list::KeyList;
 pub use keys::{DeclaredKey, KeySet, Mode, Slot};
 pub use kind::{

@@ -11,7 +11,7 @@ use stillpoint_journal::{Entry, Journal, JournalError, Together};
 use stillpoint_store::{Commit, LogRefused, TableId, TxError};
 use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::{mutant, planted};
-use stillpoint_txn::{DeferredLog, LogPinned, Operation, OperationLog};
+use stillpoint_txn::{DeferredLog, LogPinned, Operation, OperationLog, UndoLost};
 
 use crate::kinds::commit::HalfInstalled;
 use crate::kinds::open::{Lack, OpenTransactions};
@@ -265,6 +265,15 @@ impl Operations {
         self.done.operations[from..].iter().map(|(_, table, ..)| *table)
     }
 
+    /// Refuses what is no undo once an undo could not be logged: recovery knows nothing of that undo, and an
+    /// abort would not know of what is refused here.
+    fn check_undos(&self) -> Result<(), LogRefused> {
+        match &self.unlogged {
+            None => Ok(()),
+            Some(reason) => Err(UndoLost { reason: reason.clone() }.into()),
+        }
+    }
+
     /// Bytes of these operations.
     pub(crate) fn done_bytes(&self) -> usize {
         self.done.operation_bytes
@@ -287,6 +296,7 @@ impl Operations {
         if let Some(pinned) = self.pinned {
             return Err(pinned.into());
         }
+        self.check_undos()?;
         self.note_touched(commit, touched);
         let first = self.first;
         let body = |body: &mut Vec<u8>| match first {
@@ -335,6 +345,7 @@ impl Operations {
         commit: &Commit<'_>,
         touched: &[Stamp],
     ) -> Result<Stamp, LogRefused> {
+        self.check_undos()?;
         if self.resting.is_none() && !self.open.admits_new() {
             self.lacking = 1;
             return Err(self.open.full().into());
@@ -525,12 +536,14 @@ impl OperationLog for Operations {
         self.touched.extend_from_slice(touched);
         self.touched.push(self.last);
         let undoes = match self.mode {
-            Mode::Doing => None,
+            Mode::Doing => {
+                self.check_undos()?;
+                None
+            }
+            // The undo goes on in memory.
+            Mode::Undoing(..) if self.unlogged.is_some() => return Ok(self.last),
             Mode::Undoing(undone, next) => Some((undone, next)),
         };
-        if self.unlogged.is_some() {
-            return Ok(self.last);
-        }
         let logged_bytes = self.logged_bytes + (RECORD_HEAD_BYTES + body.len()) as u64;
         if undoes.is_none() {
             self.admit(logged_bytes)?;
