@@ -497,6 +497,24 @@ fn a_read_in_a_batch_waits_for_who_changes_its_key() {
     assert_eq!(found(), [old.clone(), new, old.clone(), old]);
 }
 
+/// The answer to a batch that reads waits for the commits that it shows, also of another log.
+#[test]
+fn a_read_in_a_batch_is_answered_when_what_it_shows_is_durable() {
+    let (engine, table) = open(&SimDisk::new(7));
+    let [mut first, mut second] = [(); 2].map(|()| engine.session().expect("a session"));
+    let acts = vec![(Act::Writes, b"b".to_vec())];
+    first.execute(&mut Acts { table, acts, values: Records::new(), next: 0, seen: 0 });
+    for (key, shows) in [(b"a", false), (b"b", true)] {
+        let reads = || Reads { table, key: key.to_vec(), found: None };
+        let mut batch = [reads(), reads()];
+        second.execute(&mut batch[..]);
+        assert!(
+            batch.iter().all(|read| read.found.as_ref().expect("it has run").is_some() == shows)
+        );
+        assert_eq!(engine.is_durable(&second.unflushed()), !shows);
+    }
+}
+
 /// An event loop asks for pages, serves others meanwhile, and comes back.
 #[test]
 fn a_batch_that_may_not_wait_ends_when_its_pages_have_come() {
