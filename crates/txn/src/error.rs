@@ -222,8 +222,8 @@ pub struct LogPinned {
 /// from there on could not be undone either, so it writes nothing more and does not commit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the transaction writes nothing more and does not commit: roll it back, and open the store again once the \
-     cause is removed ({reason})"
+    "an undo could not be logged, so the transaction writes nothing more and does not commit: roll it back, and \
+     open the store again once the cause is removed ({reason})"
 )]
 pub struct UndoLost {
     /// Why the store has failed.

@@ -54,6 +54,10 @@ pub(super) fn publish(
     let flush_logs = || flush_logs().map_err(|error| shared.note_failure(error));
     let flushed = mutant!(flush_logs(), PublishesBeforeLogs => Ok(()));
     flushed.inspect_err(|_| of_kinds.end(shared, false))?;
+    if let Some(reason) = shared.open.lost_undo() {
+        // A failed store publishes nothing.
+        shared.fail(reason.to_owned());
+    }
     let active = ahead.map_or(Vec::new(), |ahead| {
         let open = ahead.flushed.iter().filter(|stamp| !shared.journal.is_closed(**stamp));
         open.map(|stamp| LogGsn { log: stamp.log(), gsn: stamp.gsn() }).collect()
@@ -171,4 +175,61 @@ fn supersede(
         table.emptied.retain(|of| shared.logs_calls_alone && of.generation > oldest);
     }
     dropped
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use stillpoint_io::{DiskError, ManualClock, SeededRng, SimDisk};
+
+    use crate::{Config, Engine, Environment, Error, Kind};
+
+    fn open(disk: &SimDisk) -> Engine {
+        let mut config = Config::new("unused");
+        (config.checkpoint_every, config.logs, config.sessions) = (None, 1, 4);
+        (config.log_segment_bytes, config.max_memory_bytes) = (64 << 10, 64 << 20);
+        config.siren_bytes = Some(8 << 20);
+        config.environment = Environment {
+            disk: Some(Arc::new(disk.clone())),
+            clock: Arc::new(ManualClock::self_advancing(1_700_000_000_000)),
+            rng: Arc::new(SeededRng::new(1)),
+            background: false,
+            ..config.environment
+        };
+        Engine::open(config).expect("opens")
+    }
+
+    /// The log refuses an undo, and what it has can still be flushed. A checkpoint would hold what the log
+    /// does not know to be undone, and a start would undo it once more.
+    #[test]
+    fn nothing_is_published_once_an_undo_is_lost() {
+        let disk = SimDisk::new(3);
+        let engine = open(&disk);
+        let table = engine.table_with("orders", Kind::Siren).expect("a table");
+        let mut session = engine.session().expect("a session");
+        session.transact(|tx| tx.put(table, b"base", b"kept")).expect("commits");
+        let mut lost = session.begin().expect("begins");
+        lost.tx().expect("open").put(table, b"first", b"open").expect("free");
+        let savepoint = lost.savepoint().expect("open");
+        lost.tx().expect("open").put(table, b"second", b"undone").expect("free");
+        let cause = std::io::Error::other("the undo of another transaction has failed");
+        engine.shared.journal.refuse(Arc::new(DiskError::new("undo in", "log", cause)));
+        lost.roll_back_to(savepoint).expect("in memory");
+        let published = engine.checkpoint();
+        drop(lost);
+        drop((session, engine));
+
+        let engine = open(&disk.kill());
+        let mut session = engine.session().expect("a session");
+        let all = session.transact(|tx| {
+            let (mut keys, mut range) = (Vec::new(), tx.range(table, ..)?);
+            while let Some((key, _)) = range.next_record()? {
+                keys.push(key.to_vec());
+            }
+            Ok(keys)
+        });
+        assert_eq!(all.expect("reads"), [b"base"]);
+        assert!(matches!(published, Err(Error::Failed(_))), "{published:?}");
+    }
 }

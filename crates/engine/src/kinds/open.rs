@@ -8,7 +8,7 @@
 //! back that keep too much, since a checkpoint frees nothing behind them.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -75,6 +75,8 @@ pub(crate) struct OpenTransactions {
     /// The limit of the log, in bytes.
     limit: AtomicU64,
     freed: Mutex<LogFreed>,
+    /// Why an undo is in memory and not in the logs, if one is.
+    lost_undo: OnceLock<String>,
 }
 
 impl OpenTransactions {
@@ -86,7 +88,7 @@ impl OpenTransactions {
         let clock = config.environment.clock.clone();
         let limit = AtomicU64::new(config.log_limit_bytes);
         let freed = Mutex::new(LogFreed::InTime);
-        Self { journal, clock, wait_max, of_log, too_old, limit, freed }
+        Self { journal, clock, wait_max, of_log, too_old, limit, freed, lost_undo: OnceLock::new() }
     }
 
     /// Sets the limit of the log, and what frees it.
@@ -94,6 +96,17 @@ impl OpenTransactions {
         // Relaxed: a setting.
         self.limit.store(limit, Relaxed);
         *self.freed.lock() = freed;
+    }
+
+    /// Notes that an undo is not in the logs, before memory shows it.
+    pub(crate) fn note_lost_undo(&self, reason: &str) {
+        self.lost_undo.get_or_init(|| reason.to_owned());
+    }
+
+    /// Why an undo is in memory and not in the logs, if one is. Then no checkpoint of a kind may be published: a
+    /// start would look for what it does not hold any more.
+    pub(crate) fn lost_undo(&self) -> Option<&str> {
+        self.lost_undo.get().map(String::as_str)
     }
 
     /// Admits a further operation of a transaction that has logged so many bytes, and then needs so many to

@@ -477,6 +477,7 @@ impl Operations {
     }
 
     fn refuse(&mut self, reason: String) {
+        self.open.note_lost_undo(&reason);
         let source = std::io::Error::other(reason.clone());
         self.journal.refuse(Arc::new(DiskError::new("undo in", "log", source)));
         self.unlogged = Some(reason);
