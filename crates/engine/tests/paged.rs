@@ -15,6 +15,8 @@ mod load;
 mod offline;
 #[path = "../examples/orders.rs"]
 mod orders;
+#[path = "paged/reads.rs"]
+mod reads;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -253,6 +255,21 @@ fn a_misplaced_page_is_an_error_and_others_go_on() {
 #[test]
 fn a_damaged_map_falls_back_or_is_refused() {
     damage::a_damaged_map_falls_back_or_is_refused();
+}
+
+#[test]
+fn a_failed_read_is_an_error_to_its_caller_alone() {
+    reads::a_failed_read_is_an_error_to_its_caller_alone();
+}
+
+#[test]
+fn a_failed_read_amid_a_rollback_fails_the_store() {
+    reads::a_failed_read_amid_a_rollback_fails_the_store();
+}
+
+#[test]
+fn a_batch_may_name_more_pages_than_the_pool_has() {
+    reads::a_batch_may_name_more_pages_than_the_pool_has();
 }
 
 #[test]
