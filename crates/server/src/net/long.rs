@@ -25,7 +25,8 @@
 //! A command that meets a lock which another transaction holds for long comes here, too. The holder may wait
 //! for a person, or read a large collection. No thread waits for the lock. The command is in the list of those
 //! that wait, and is tried again every millisecond. When the store's longest wait for a lock is over, it fails
-//! if the holder may wait for a person. Otherwise it waits on, on one of the threads.
+//! if the holder may wait for a person. Otherwise it waits on, on one of the threads. One command does so at a
+//! time, and the others are tried again as before: the other thread takes commands.
 //!
 //! A command that stores a large collection runs twice here. The first run leaves a draft of the result.
 //! Between the runs the thread writes the nodes of the draft, some at a time, without a lock of a key.
@@ -35,6 +36,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -197,6 +199,8 @@ pub(crate) struct LongCommands {
     shared: Arc<Shared>,
     queue: Mutex<Queue>,
     changed: Condvar,
+    /// Whether a thread waits for a lock.
+    waits_for_lock: AtomicBool,
     /// Clients on their way back, by event loop.
     back: Vec<Mutex<Vec<Returned>>>,
 }
@@ -212,7 +216,8 @@ struct Queue {
 impl LongCommands {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let back = (0..shared.config.threads).map(|_| Mutex::default()).collect();
-        Self { shared, queue: Mutex::default(), changed: Condvar::new(), back }
+        let (queue, changed) = (Mutex::default(), Condvar::new());
+        Self { shared, queue, changed, waits_for_lock: AtomicBool::new(false), back }
     }
 
     /// Takes a client over from its event loop, where it has number `id`, for one command.
@@ -569,18 +574,24 @@ impl LongThread {
         call: &LongCall,
         (mut wait, locks_until_ns): (RoomWait, Option<u64>),
     ) -> Option<LongCall> {
-        let Self { plan, conns, shared, local, session, .. } = self;
+        let Self { plan, conns, shared, local, session, desk, .. } = self;
         let now_ns = shared.config.clock.monotonic_ns();
         local.keys.now_ms = shared.config.clock.wall_ms();
         plan.begin(1, now_ns / 1_000_000, u64::MAX, usize::MAX);
         plan.waits_for_room = wait.goes_on(&shared.keyspace, now_ns);
-        plan.waits_for_locks = locks_until_ns.is_none_or(|until_ns| now_ns < until_ns);
+        let is_over = locks_until_ns.is_some_and(|until_ns| now_ns >= until_ns);
+        // Relaxed: the flag orders nothing but itself.
+        let waits_here = is_over && !desk.waits_for_lock.swap(true, Ordering::Relaxed);
+        plan.waits_for_locks = !waits_here;
         plan.push(id, call.base, call.used, &call.spans, call.spec);
         if let Some(conn) = conns.get_mut(id) {
             conn.pending += 1;
         }
         let limit_us = shared.params.slowlog_slower_us.load(RELAXED);
         Round::new(plan, conns, shared, local, limit_us >= 0).execute(session);
+        if waits_here {
+            desk.waits_for_lock.store(false, Ordering::Relaxed);
+        }
         plan.give_back(conns, &mut Vec::new());
         // The event loop of a client that waits learns it when the client is back.
         plan.blocked.clear();

@@ -595,9 +595,47 @@ fn large_stored_collections_are_of_one_instant() {
         assert_eq!(client.call(&["ZINTERCARD", "2", key, "z"]), all, "{key}");
         assert!(matches!(client.call(&["TTL", key]), Value::Int(1..=1000)), "{key}");
     }
+    // The copy of a hash has the expiries of its fields.
+    let words: Vec<String> = names.iter().flat_map(|name| [name.clone(), name.clone()]).collect();
+    in_parts(&mut client, &["HSET", "h"], &words, 2);
+    assert_eq!(client.call(&["HEXPIRE", "h", "1000", "FIELDS", "1", "77"]).items().len(), 1);
+    assert_eq!(client.call(&["COPY", "h", "h2"]), Value::Int(1));
+    let lives = client.call(&["HTTL", "h2", "FIELDS", "2", "77", "78"]);
+    assert!(matches!(lives.items(), [Value::Int(1..=1000), Value::Int(-1)]), "{lives:?}");
     assert_eq!(client.call(&["MOVE", "r", "1"]), Value::Int(1));
     assert_eq!(client.call(&["SELECT", "1"]), Value::ok());
     assert_eq!(client.call(&["ZRANK", "r", "8999"]), Value::Int(8_888));
     eventually("all drafts are gone", || server.records("graves") == 0);
     assert!(server.look(verify) > 5);
+}
+
+/// Of commands that have waited for a lock for long, one waits on a thread. The other thread takes commands.
+#[test]
+fn waits_for_locks_take_one_thread_at_most() {
+    let mut server = config();
+    server.threads = 1;
+    let mut engine = EngineConfig::new("unused");
+    engine.lock_timeout = Some(Duration::from_millis(1));
+    let server = TestServer::over(server, engine);
+    let mut clients = [server.client(), server.client(), server.client()];
+    let (mut session, table) = server.look(|engine| {
+        (engine.session().expect("a session"), engine.table("db0").expect("a table"))
+    });
+    let mut holder = session.begin().expect("begins");
+    for key in ["one", "two"] {
+        holder.tx().expect("open").put(table, key.as_bytes(), b"held").expect("free");
+    }
+    clients[0].send(&[b"SET", b"one", b"1"]);
+    clients[1].send(&[b"SET", b"two", b"2"]);
+    // Both waits are over soon.
+    for _ in 0..20 {
+        assert_eq!(clients[2].call(&["PING"]).text(), "PONG");
+        RealClock.sleep(Duration::from_millis(5));
+    }
+    clients[2].send_raw(&long_request("x"));
+    assert_eq!(clients[2].read(), Value::ok());
+    drop(holder);
+    for client in &mut clients[..2] {
+        assert_eq!(client.read(), Value::ok());
+    }
 }
