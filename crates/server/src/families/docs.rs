@@ -1,6 +1,7 @@
 //! COMMAND: the table describes itself.
 
 use super::help::HELP;
+use super::key_uses::key_uses;
 use crate::args::is;
 use crate::error::{CmdError, CmdResult};
 use crate::glob::{COMMAND_BUDGET, matches};
@@ -291,12 +292,12 @@ fn getkeysandflags(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
     let (bytes, spans) = inner(args);
     let inner = Args::new(&bytes, &spans);
     let (spec, positions) = inner_keys(ctx, inner)?;
-    let write = spec.flags.has(Flags::WRITE);
+    let [first, others] = key_uses(spec, inner);
     ctx.reply.array(positions.len());
-    for i in positions {
+    for (number, i) in positions.into_iter().enumerate() {
         ctx.reply.array(2);
         ctx.reply.bulk(inner.at(i));
-        simple_set(ctx.reply, if write { &["RW", "update"] } else { &["RO", "access"] });
+        simple_set(ctx.reply, if number == 0 { first } else { others });
     }
     Ok(())
 }

@@ -25,6 +25,7 @@ mod hashes;
 mod help;
 mod hyperloglog;
 mod info;
+mod key_uses;
 mod keys;
 mod lists;
 mod long_double;
