@@ -12,6 +12,8 @@ pub(crate) enum Bug {
     HeaderBeforeNodes,
     /// A deletion of a large collection leaves no grave.
     GraveForgotten,
+    /// Nodes of a deleted collection are removed before the deletion is safe.
+    ReclaimBeforeClosed,
     /// The reclaimer does not know which collections are being built.
     ConstructionSwept,
     /// A collection that is being built has no grave.

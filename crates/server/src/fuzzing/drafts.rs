@@ -1,4 +1,5 @@
-//! Collections that are built before their key has them: crashes, changes and flushes meanwhile.
+//! Collections that are built before their key has them: crashes, changes and flushes meanwhile. So for the
+//! removal of deleted ones.
 
 use stillpoint::{Batch, Config, Durability, KeySet, Mode, Session, Stamp, Tx, TxError};
 use stillpoint_io::{Rng, SeededRng, SimDisk};
@@ -177,6 +178,36 @@ fn crashed(disk: &SimDisk, seed: u64) {
     assert!(found.collections > 0 || found.nodes == 0, "seed {seed}");
 }
 
+/// A crash that loses a deletion loses the removal of its nodes, too, although that is in another log.
+fn a_reclaim_is_lost_with_its_deletion() {
+    for seed in 0..8 {
+        let (disk, rng) = (SimDisk::new(seed), SeededRng::new(seed));
+        let alone = alone(&disk, seed);
+        let mut session = alone.engine.session().expect("a session");
+        let mut other = alone.engine.session().expect("another one");
+        let mut local = alone.keyspace.loop_keys(0, &rng);
+        let mut draft = draft(&alone, &mut session, &mut local);
+        while draft.step(&mut session, &alone.keyspace) == Written::Some {}
+        assert!(link(&alone, &mut session, &mut local, &draft));
+        drop(draft);
+        session.flush().expect("a sound disk");
+        let delete =
+            |tx: &mut Tx<'_>| Ok(Keys::new(&alone.keyspace, &mut local, 0, 0).delete(tx, 1)?);
+        assert_eq!(run((&alone, &mut session), delete), Ok(()));
+        let mut reclaimer = Reclaimer::default();
+        assert!(reclaimer.step(&mut other, &alone.keyspace), "it has found the grave");
+        // What the session has read is not what its commits depend on, and no flush is to wait for it.
+        other.unflushed();
+        for _ in 0..1 + rng.below(4) {
+            assert!(reclaimer.step(&mut other, &alone.keyspace));
+        }
+        if rng.below(4) > 0 {
+            other.flush().expect("a sound disk");
+        }
+        crashed(&disk.crash_image(rng.next_u64()), seed);
+    }
+}
+
 /// A key of the command changes, databases are emptied, or memory is full: the draft is given up, and goes.
 fn an_outdated_draft_is_given_up() {
     for what in 0..6 {
@@ -227,6 +258,11 @@ fn a_crash_in_the_middle_of_a_draft_leaves_nothing_of_it() {
 }
 
 #[test]
+fn nodes_are_removed_after_the_deletion_is_closed() {
+    a_reclaim_is_lost_with_its_deletion();
+}
+
+#[test]
 fn a_draft_is_not_used_once_a_key_of_its_command_has_changed() {
     an_outdated_draft_is_given_up();
 }
@@ -238,6 +274,7 @@ fn each_planted_bug_is_seen() {
         (Bug::DraftUngraved, a_crash_leaves_all_or_nothing),
         (Bug::DraftOutdated, an_outdated_draft_is_given_up),
         (Bug::FlushUnseen, an_outdated_draft_is_given_up),
+        (Bug::ReclaimBeforeClosed, a_reclaim_is_lost_with_its_deletion),
     ] {
         plant(Some(bug));
         let seen = std::panic::catch_unwind(check);

@@ -268,9 +268,13 @@ impl Batch for Step<'_> {
 
     fn declare(&mut self, _: usize, keys: &mut KeySet) {
         let Burial { incarnation, nodes, graves, left } = self.burial;
+        let left = &left[self.first..];
         // The stamp of the grave is that of the commit that made it.
-        keys.push(*graves, &incarnation.to_be_bytes(), Mode::Write, 0);
-        for left in &left[self.first..] {
+        let grave = mutant!(*incarnation, ReclaimBeforeClosed => {
+            if left.contains(&Left::Grave) { *incarnation } else { !*incarnation }
+        });
+        keys.push(*graves, &grave.to_be_bytes(), Mode::Write, 0);
+        for left in left {
             if let Left::Inner { node, .. } | Left::Node(node) = left {
                 keys.push(*nodes, &node_key(*incarnation, *node), Mode::Write, 0);
             }
