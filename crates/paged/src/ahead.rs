@@ -13,6 +13,9 @@ use crate::tree::{Descent, DescentEnd, KeyPlace};
 /// Keys that descend together. The lines that they prefetch fit the first cache.
 const TOGETHER: usize = 32;
 
+/// Keys that may be used next. Who asks for keys may use them in nearly the order in which it asked.
+const NEXT: usize = 4;
+
 /// A key that was asked for.
 #[derive(Debug)]
 struct Hint {
@@ -64,16 +67,15 @@ impl Ahead {
         }
     }
 
-    /// The place of a key, if it is the next one of those that were asked for.
+    /// The place of a key, if it is among the next ones of those that were asked for.
     #[inline]
     pub(crate) fn take(&mut self, hash: u64, table: TableId, key: &[u8]) -> Option<KeyPlace> {
-        let hint = self.hints.get(self.next)?;
-        let is_it = hint.hash == hash && hint.table == table && self.keys[hint.key.clone()] == *key;
-        if !is_it {
-            return None;
-        }
-        self.next += 1;
-        hint.place
+        let is_it = |hint: &Hint| {
+            hint.hash == hash && hint.table == table && self.keys[hint.key.clone()] == *key
+        };
+        let number = self.hints[self.next..].iter().take(NEXT).position(is_it)?;
+        self.next += number + 1;
+        self.hints[self.next - 1].place
     }
 
     /// Whether a key is the next one of those that were asked for.

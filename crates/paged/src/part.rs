@@ -480,7 +480,13 @@ impl KindPart for Part {
         let name = self.kind.locks.key(hash);
         self.kind.locks.prefetch(name);
         // The word arrives meanwhile. A place is only a hint: the value is read once the word is held.
-        let hint = if known.is_none() { self.kind.pool.place(table, key).ok() } else { None };
+        let hint = match known {
+            None => {
+                let asked_for = self.ahead.take(hash, table, key);
+                asked_for.or_else(|| self.kind.pool.place(table, key).ok())
+            }
+            Some(_) => None,
+        };
         if mode == Mode::Write
             && let Some(place) = hint
         {

@@ -637,34 +637,61 @@ impl Parts {
     /// missing key and all arrivals.
     pub(crate) fn ask_for_all(&mut self, keys: &KeySet) -> (Option<usize>, Vec<Arc<dyn Arrival>>) {
         let (mut first, mut awaited) = (None::<usize>, Vec::new());
+        let declared = keys.declared().iter().enumerate();
+        let keys = declared.map(|(index, it)| (it.table, keys.key(index), it.mode));
+        self.ask_together(keys, &mut |index, arrival| {
+            first = Some(first.map_or(index, |first| first.min(index)));
+            awaited.push(arrival);
+        });
+        if self.must_not_wait {
+            return (first, awaited);
+        }
+        wait_for_all(&awaited);
+        (None, Vec::new())
+    }
+
+    /// Asks for keys that the run will use soon, and waits for them, unless the session must not wait.
+    pub(crate) fn prefetch<K: AsRef<[u8]>>(
+        &mut self,
+        keys: impl Iterator<Item = (TableId, K)> + Clone,
+    ) {
+        let mut awaited = Vec::new();
+        let keys = keys.map(|(table, key)| (table, key, Mode::Read));
+        self.ask_together(keys, &mut |_, arrival| awaited.push(arrival));
+        if !self.must_not_wait {
+            wait_for_all(&awaited);
+        }
+    }
+
+    /// Asks for keys of other kinds. `missing` gets the number of each key that is not in memory.
+    fn ask_together<K: AsRef<[u8]>>(
+        &mut self,
+        keys: impl Iterator<Item = (TableId, K, Mode)> + Clone,
+        missing: &mut dyn FnMut(usize, Arc<dyn Arrival>),
+    ) {
         for kind in 0..self.parts.len() {
             let Self { kinds, parts, asked, slots, .. } = self;
             asked.clear();
             slots.clear();
-            for (index, declared) in keys.declared().iter().enumerate() {
-                let (table, mode) = (declared.table, declared.mode);
+            for (index, (table, key, mode)) in keys.clone().enumerate() {
                 if kinds.of(table) == Some(kind) {
-                    asked.push(KindKey { table, key: keys.key(index), mode });
+                    asked.push(KindKey { table, key: key.as_ref(), mode });
                     slots.push(index as u32);
                 }
             }
-            if asked.is_empty() {
-                continue;
+            if !asked.is_empty() {
+                parts[kind].ask(asked, &mut |number, arrival| {
+                    missing(slots[number] as usize, arrival);
+                });
             }
-            parts[kind].ask(asked, &mut |number, arrival| {
-                let index = slots[number] as usize;
-                first = Some(first.map_or(index, |first| first.min(index)));
-                awaited.push(arrival);
-            });
         }
-        if self.must_not_wait {
-            return (first, awaited);
-        }
-        for arrival in awaited {
-            // The transaction that locks the key asks again, and gets the error.
-            let _ = arrival.wait();
-        }
-        (None, Vec::new())
+    }
+}
+
+/// Waits for keys that were asked for. Who locks a key asks again, and gets the error.
+fn wait_for_all(awaited: &[Arc<dyn Arrival>]) {
+    for arrival in awaited {
+        let _ = arrival.wait();
     }
 }
 
