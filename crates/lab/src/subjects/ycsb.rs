@@ -2,10 +2,12 @@
 //! fields, and every operation is a transaction.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use stillpoint::{
-    Batch, Config, Engine, KeySet, Kind, Mode, Session, Slot, Stamp, TableId, Tx, TxError,
+    Arrival, Batch, Config, Engine, Executed, KeySet, Kind, Mode, Session, Slot, Stamp, TableId,
+    Tx, TxError,
 };
 
 use crate::error::LabResult;
@@ -130,6 +132,16 @@ impl YcsbRecords {
         worker: usize,
         seed: u64,
     ) -> LabResult<Box<dyn Client + '_>> {
+        Ok(Box::new(self.ycsb_client(mix, workers, worker, seed)?))
+    }
+
+    fn ycsb_client(
+        &self,
+        mix: Mix,
+        workers: usize,
+        worker: usize,
+        seed: u64,
+    ) -> LabResult<YcsbClient<'_>> {
         let inserted = {
             let mut inserted = self.inserted.lock();
             inserted.resize(workers, 0);
@@ -137,7 +149,23 @@ impl YcsbRecords {
         };
         let operations = Operations::new(mix, self.records, workers, worker, inserted, seed);
         let client = self.new_client(Some(operations))?;
-        Ok(Box::new(YcsbClient { worker, writes: seed << 48 | (worker as u64) << 40, ..client }))
+        Ok(YcsbClient { worker, writes: seed << 48 | (worker as u64) << 40, ..client })
+    }
+
+    /// As [`client`](Self::client) of a mix without ranges, for data larger than memory: the operations of a
+    /// batch are those of so many users. A user who waits for a page does not keep the others waiting.
+    ///
+    /// # Errors
+    /// When there are too many sessions.
+    pub(crate) fn users(
+        &self,
+        mix: Mix,
+        workers: usize,
+        worker: usize,
+        seed: u64,
+    ) -> LabResult<Box<dyn Client + '_>> {
+        let client = self.ycsb_client(mix, workers, worker, seed)?;
+        Ok(Box::new(Users { client, waiting: Vec::new() }))
     }
 
     /// Reads and checks every record. Returns the number of records.
@@ -216,13 +244,30 @@ impl YcsbClient<'_> {
             }
         }
         self.batch.retain(|operation| !matches!(operation.action, Action::Range(_)));
+        self.running(|session, running| session.execute(running))
+    }
+
+    /// Runs the batch, whose operations are no ranges. Ends before the first operation whose page is not in
+    /// memory, and returns the page.
+    fn execute_here(&mut self) -> LabResult<Option<Arc<dyn Arrival>>> {
+        let executed = self.running(|session, running| session.execute_here(running, 0))?;
+        Ok(match executed {
+            Executed::All => None,
+            Executed::Before { arrivals, .. } => arrivals.into_iter().next(),
+        })
+    }
+
+    fn running<R>(
+        &mut self,
+        run: impl FnOnce(&mut Session, &mut Running<'_>) -> R,
+    ) -> LabResult<R> {
         let YcsbClient { subject, session, batch, writes, .. } = self;
         let table = subject.table;
         let mut running =
             Running { table, batch, writes, computed: 0, failed: None, record: [0; RECORD_BYTES] };
-        session.execute(&mut running);
+        let done = run(session, &mut running);
         std::hint::black_box(running.computed);
-        running.failed.map_or(Ok(()), |reason| Err(failed(subject.name, reason)))
+        running.failed.map_or(Ok(done), |reason| Err(failed(subject.name, reason)))
     }
 }
 
@@ -255,22 +300,94 @@ impl YcsbClient<'_> {
     }
 }
 
-impl Client for YcsbClient<'_> {
-    fn run(&mut self, count: usize) -> LabResult<usize> {
-        let Some(operations) = &mut self.operations else { return Ok(0) };
+impl YcsbClient<'_> {
+    /// Draws the batch and runs it.
+    fn run_drawn<R>(
+        &mut self,
+        count: usize,
+        run: impl FnOnce(&mut Self) -> LabResult<R>,
+    ) -> LabResult<R> {
+        let operations = self.operations.as_mut().expect("a client that draws has a mix");
         let before = operations.inserted();
         self.batch.clear();
         self.batch.extend((0..count).map(|_| operations.draw()));
         let inserted = operations.inserted();
-        self.execute()?;
+        let done = run(self)?;
         if inserted != before {
             self.subject.inserted.lock()[self.worker] = inserted;
         }
+        Ok(done)
+    }
+}
+
+impl Client for YcsbClient<'_> {
+    fn run(&mut self, count: usize) -> LabResult<usize> {
+        self.run_drawn(count, Self::execute)?;
         Ok(count)
     }
 
     fn idle(&mut self) {
         self.session.idle();
+    }
+}
+
+/// Users of one worker. Each has one operation under way.
+struct Users<'a> {
+    client: YcsbClient<'a>,
+    /// The operations that wait for a page, the oldest first.
+    waiting: Vec<(Operation, Arc<dyn Arrival>)>,
+}
+
+impl Users<'_> {
+    /// Goes on with all operations whose page has come. Returns how many have ended.
+    fn go_on(&mut self) -> LabResult<usize> {
+        let before = self.waiting.len();
+        for (operation, arrival) in std::mem::take(&mut self.waiting) {
+            if !arrival.has_arrived() {
+                self.waiting.push((operation, arrival));
+                continue;
+            }
+            self.client.batch.clear();
+            self.client.batch.push(operation);
+            let again = self.client.execute_here()?;
+            self.waiting.extend(again.map(|arrival| (operation, arrival)));
+        }
+        Ok(before - self.waiting.len())
+    }
+
+    /// Begins the operation of a user who has none under way. Returns whether it has ended.
+    fn begin(&mut self) -> LabResult<bool> {
+        let waits_for = self.client.run_drawn(1, |client| {
+            // The reads that are drawn next may be of this record.
+            let inserts = client.batch[0].action == Action::Insert;
+            if inserts { client.execute().map(|()| None) } else { client.execute_here() }
+        })?;
+        let has_ended = waits_for.is_none();
+        let operation = self.client.batch[0];
+        self.waiting.extend(waits_for.map(|arrival| (operation, arrival)));
+        Ok(has_ended)
+    }
+}
+
+impl Client for Users<'_> {
+    fn run(&mut self, count: usize) -> LabResult<usize> {
+        let mut ended = 0;
+        while ended < count {
+            ended += self.go_on()?;
+            while ended < count && self.waiting.len() < count {
+                ended += usize::from(self.begin()?);
+            }
+            if ended < count
+                && let Some((_, oldest)) = self.waiting.first()
+            {
+                oldest.wait().map_err(|e| failed(self.client.subject.name, e))?;
+            }
+        }
+        Ok(ended)
+    }
+
+    fn idle(&mut self) {
+        self.client.idle();
     }
 }
 

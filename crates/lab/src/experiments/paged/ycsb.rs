@@ -100,8 +100,9 @@ impl Experiment for PagedYcsb {
         let mut in_memory = Vec::new();
         if bench.context.wants("mixes") {
             for (mix, _) in loads() {
-                let rates = (1..=plan.runs as u64)
-                    .map(|seed| run_mix(&loaded, plan, mix, plan.run_s, seed).map(|run| run.rate));
+                let rates = (1..=plan.runs as u64).map(|seed| {
+                    run_mix((&loaded, false), plan, mix, plan.run_s, seed).map(|run| run.rate)
+                });
                 in_memory.push(median(&rates.collect::<LabResult<Vec<f64>>>()?));
             }
         }
@@ -160,7 +161,7 @@ fn expect(found: u64, written: u64) -> LabResult<()> {
 }
 
 fn run_mix(
-    subject: &YcsbRecords,
+    (subject, is_evicting): (&YcsbRecords, bool),
     plan: &Plan,
     mix: Mix,
     seconds: f64,
@@ -173,7 +174,10 @@ fn run_mix(
         batch: plan.batch,
         ..Drive::new(plan.records)
     };
-    let client = |worker| subject.client(mix, plan.workers, worker, seed);
+    let client = |worker| match is_evicting && mix.ranges == 0.0 {
+        true => subject.users(mix, plan.workers, worker, seed),
+        false => subject.client(mix, plan.workers, worker, seed),
+    };
     measure(subject, &|| pool_of("paged", subject.engine()), &drive, &client)
 }
 
@@ -206,7 +210,7 @@ fn mixes(
         let raw = (pool.page_bytes, plan.workers * in_flight, plan.raw_s);
         let (mut shares, mut runs, mut raws) = (Vec::new(), Vec::new(), Vec::new());
         for seed in 1..=plan.runs as u64 {
-            let measured = run_mix(subject, plan, mix, plan.run_s, seed + 100)?;
+            let measured = run_mix((subject, true), plan, mix, plan.run_s, seed + 100)?;
             let (limit, raw) = formula(dir, in_memory[number], &measured, raw)?;
             bench.context.note(format!("{} {law}: {:.0}/s of {limit:.0}", mix.name, measured.rate));
             shares.push(measured.rate / limit);
@@ -243,7 +247,7 @@ fn steady(
     result: &mut ExperimentResult,
 ) -> LabResult<()> {
     let mix = Mix { law: KeyLaw::Uniform, ..MIXES[0] };
-    let measured = run_mix(subject, plan, mix, plan.steady_s, 1_000)?;
+    let measured = run_mix((subject, true), plan, mix, plan.steady_s, 1_000)?;
     let at = format!("A, uniform, {} s of eviction", plan.steady_s);
     result.claims.push(VARIATION.claim(&at).measured(measured.variation));
     result.claims.push(MEMORY.claim(&at).measured(memory_beyond(&measured, pool, data)));

@@ -9,7 +9,9 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use stillpoint::{Config, Durability, Engine, Kind, PoolStats, Session, TableId, Tx, TxError};
+use stillpoint::{
+    Config, Durability, Engine, Kind, Mode, PoolStats, Session, Slot, TableId, Tx, TxError,
+};
 use stillpoint_state::{Field, FieldValue, Intent};
 
 use crate::error::LabResult;
@@ -189,12 +191,37 @@ impl Client for Terminals<'_> {
 /// # Errors
 /// A conflict, or the engine's refusal. The transaction is rolled back.
 fn run(tpcc: &Tpcc, transaction: &Transaction, tx: &mut Tx<'_>) -> Result<Done, TxError> {
-    let mut memory = InTables { tpcc, tx: RefCell::new(tx), failed: Cell::new(None) };
+    let mut memory = InTables {
+        tpcc,
+        tx: RefCell::new(tx),
+        failed: Cell::new(None),
+        has_failed: Cell::new(false),
+        announced: RefCell::default(),
+        latest: Default::default(),
+    };
+    transactions::announce(&memory, &tpcc.population, transaction);
     let done = transactions::run(&mut memory, &tpcc.population, transaction);
     if done.kind == Ended::Refused {
         memory.fail(TxError::abandon("the district has no room for an order".to_owned()));
     }
     memory.failed.take().map_or(Ok(done), Err)
+}
+
+/// Rows that a transaction has announced.
+#[derive(Default)]
+struct Announced {
+    /// Those of which the engine was not told yet.
+    pending: Vec<(TableId, [u8; 8])>,
+    /// Those that the transaction will write.
+    written: Vec<(TableId, [u8; 8])>,
+}
+
+/// A row of a table that the transaction has locked.
+#[derive(Clone, Copy)]
+struct Locked {
+    row: usize,
+    slot: Slot,
+    mode: Mode,
 }
 
 /// The rows of a transaction. The first failure is kept, and ends the transaction after it has run: all
@@ -203,43 +230,67 @@ struct InTables<'a, 't> {
     tpcc: &'a Tpcc,
     tx: RefCell<&'a mut Tx<'t>>,
     failed: Cell<Option<TxError>>,
+    has_failed: Cell<bool>,
+    announced: RefCell<Announced>,
+    /// The latest row of each table.
+    latest: [Cell<Option<Locked>>; 10],
 }
 
 impl InTables<'_, '_> {
     #[cold]
     fn fail(&self, error: TxError) {
+        self.has_failed.set(true);
         let first = self.failed.take();
         self.failed.set(first.or(Some(error)));
     }
 
-    fn has_failed(&self) -> bool {
-        let first = self.failed.take();
-        let has_failed = first.is_some();
-        self.failed.set(first);
-        has_failed
+    /// Locks a row, for writing if the transaction has announced that. `None` after a failure.
+    fn slot<T: TableRow>(&self, row: usize, mode: Mode) -> Option<Slot> {
+        if self.has_failed.get() {
+            return None;
+        }
+        let latest = &self.latest[usize::from(T::TABLE)];
+        if let Some(locked) = latest.get()
+            && locked.row == row
+            && locked.mode >= mode
+        {
+            return Some(locked.slot);
+        }
+        let (table, key) = (self.tpcc.table::<T>(), key(row));
+        let mut tx = self.tx.borrow_mut();
+        let announced = &mut *self.announced.borrow_mut();
+        if !announced.pending.is_empty() {
+            tx.prefetch(announced.pending.iter().copied());
+            announced.pending.clear();
+        }
+        let mode = if announced.written.contains(&(table, key)) { Mode::Write } else { mode };
+        match tx.key(table, &key, mode) {
+            Ok(slot) => {
+                latest.set(Some(Locked { row, slot, mode }));
+                Some(slot)
+            }
+            Err(error) => {
+                self.fail(error);
+                None
+            }
+        }
     }
 
     fn read<T: TableRow>(&self, row: usize, offset: usize, bytes: &mut [u8]) {
-        if self.has_failed() {
-            return;
-        }
-        let table = self.tpcc.table::<T>();
-        match self.tx.borrow_mut().get(table, &key(row)) {
-            Ok(Some(value)) if value.len() == T::PACKED_BYTES => value.read_range(offset, bytes),
-            Ok(_) => {
-                self.fail(TxError::abandon(format!("row {row} of {} is not there", T::NAME)));
-            }
-            Err(error) => self.fail(error),
+        let Some(slot) = self.slot::<T>(row, Mode::Read) else { return };
+        match self.tx.borrow_mut().value(slot) {
+            Some(value) if value.len() == T::PACKED_BYTES => value.read_range(offset, bytes),
+            _ => self.fail(TxError::abandon(format!("row {row} of {} is not there", T::NAME))),
         }
     }
 
-    fn write(
+    fn write<T: TableRow>(
         &self,
-        table: TableId,
-        write: impl FnOnce(&mut Tx<'_>, TableId) -> Result<(), TxError>,
+        row: usize,
+        write: impl FnOnce(&mut Tx<'_>, Slot) -> Result<(), TxError>,
     ) {
-        if !self.has_failed()
-            && let Err(error) = write(&mut self.tx.borrow_mut(), table)
+        if let Some(slot) = self.slot::<T>(row, Mode::Write)
+            && let Err(error) = write(&mut self.tx.borrow_mut(), slot)
         {
             self.fail(error);
         }
@@ -259,23 +310,27 @@ impl Rows for InTables<'_, '_> {
 impl Memory for InTables<'_, '_> {
     fn set<T: TableRow, F: FieldValue>(&mut self, row: usize, column: Field<T, F>, value: F) {
         value.write_with(|bytes| {
-            self.write(self.tpcc.table::<T>(), |tx, table| {
-                tx.patch(table, &key(row), column.offset(), bytes)
-            });
+            self.write::<T>(row, |tx, slot| tx.patch_slot(slot, column.offset(), bytes));
         });
     }
 
     fn put<T: TableRow>(&mut self, row: usize, value: T) {
-        value.write_with(|bytes| {
-            self.write(self.tpcc.table::<T>(), |tx, table| tx.put(table, &key(row), bytes));
-        });
+        value.write_with(|bytes| self.write::<T>(row, |tx, slot| tx.put_slot(slot, bytes)));
     }
 
-    /// The keys of such a transaction are not known ahead.
-    fn announce<T: TableRow, F: FieldValue>(&self, _: usize, _: Field<T, F>, _: Intent) {}
+    fn announce<T: TableRow, F: FieldValue>(&self, row: usize, _: Field<T, F>, intent: Intent) {
+        let it = (self.tpcc.table::<T>(), key(row));
+        let mut announced = self.announced.borrow_mut();
+        if announced.pending.last() != Some(&it) {
+            announced.pending.push(it);
+        }
+        if intent == Intent::Write {
+            announced.written.push(it);
+        }
+    }
 
     fn named(&self, _: &Population, district: usize, name: u32) -> u32 {
-        if self.has_failed() {
+        if self.has_failed.get() {
             return 0;
         }
         let mut tx = self.tx.borrow_mut();

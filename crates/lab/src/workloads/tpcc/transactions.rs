@@ -68,6 +68,7 @@ pub(crate) fn run<M: Memory>(
         }
         Transaction::Delivery { warehouse, carrier, date } => {
             let first = *warehouse as usize * DISTRICTS;
+            announce_delivered(memory, &population.scale, first..first + DISTRICTS);
             let answer = (first..first + DISTRICTS).fold(0, |answer, district| {
                 let order = deliver(memory, &population.scale, district, *carrier, *date);
                 fold(answer, u64::from(order))
@@ -88,6 +89,7 @@ pub(crate) fn announce<M: Memory>(memory: &M, population: &Population, transacti
         Transaction::NewOrder { district, customer, count, lines, .. } => {
             let district = *district as usize;
             let customer = scale.customer_row(district, *customer);
+            memory.announce(district, District::NEXT_ORDER, Write);
             memory.announce(customer, Customer::LAST_ORDER, Write);
             memory.announce(customer, Customer::LAST, Read);
             let lines = &lines[..usize::from(*count)];
@@ -97,25 +99,39 @@ pub(crate) fn announce<M: Memory>(memory: &M, population: &Population, transacti
             memory.announce(order, Order::ENTRY, Write);
             memory.announce(order, NewOrder::ORDER, Write);
             for (number, line) in lines.iter().enumerate() {
-                memory.announce(order * LINES_MAX + number, OrderLine::DELIVERED, Write);
                 let stock = scale.stock_row(usize::from(line.supply), line.item);
                 memory.announce(stock, Stock::QUANTITY, Write);
                 memory.announce(stock, Stock::district_text(district % DISTRICTS), Read);
                 memory.announce(line.item as usize, Item::PRICE, Read);
+                memory.announce(order * LINES_MAX + number, OrderLine::DELIVERED, Write);
             }
         }
-        Transaction::Payment { customer_district: district, who, .. }
-        | Transaction::OrderStatus { district, who } => {
+        Transaction::Payment { district, customer_district, who, .. } => {
+            let (district, of) = (*district as usize, *customer_district as usize);
+            memory.announce(district / DISTRICTS, Warehouse::YTD, Write);
+            memory.announce(district / DISTRICTS, Counters::HISTORY, Write);
+            memory.announce(district, District::YTD, Write);
+            let customer = scale.customer_row(of, customer_of(memory, population, of, *who));
+            memory.announce(customer, Customer::BALANCE, Write);
+            memory.announce(customer, Customer::LAST, Read);
+        }
+        Transaction::OrderStatus { district, who } => {
             let district = *district as usize;
             let customer =
                 scale.customer_row(district, customer_of(memory, population, district, *who));
-            memory.announce(customer, Customer::BALANCE, Write);
+            memory.announce(customer, Customer::BALANCE, Read);
             memory.announce(customer, Customer::LAST, Read);
         }
         Transaction::Delivery { warehouse, .. } => {
             let first = *warehouse as usize * DISTRICTS;
             for district in first..first + DISTRICTS {
+                memory.announce(district, District::OLDEST_NEW, Write);
+            }
+            for district in first..first + DISTRICTS {
                 let order = memory.get(district, District::OLDEST_NEW);
+                if order == memory.get(district, District::NEXT_ORDER) {
+                    continue;
+                }
                 let order = scale.order_row(district, order);
                 memory.announce(order, Order::CARRIER, Write);
                 memory.announce(order, NewOrder::ORDER, Write);
@@ -297,6 +313,23 @@ fn order_status<M: Memory>(memory: &mut M, scale: &Scale, district: usize, custo
     Done { kind: Kind::OrderStatus, answer }
 }
 
+/// Prefetches the rows that follow from the oldest waiting orders of some districts.
+fn announce_delivered<M: Memory>(memory: &M, scale: &Scale, districts: std::ops::Range<usize>) {
+    for district in districts {
+        let order = memory.get(district, District::OLDEST_NEW);
+        if order == memory.get(district, District::NEXT_ORDER) {
+            continue;
+        }
+        let row = scale.order_row(district, order);
+        let customer = scale.customer_row(district, memory.get(row, Order::CUSTOMER));
+        memory.announce(customer, Customer::COUNTS, Write);
+        let lines = usize::from(memory.get(row, Order::LINES));
+        for line in row * LINES_MAX..row * LINES_MAX + lines {
+            memory.announce(line, OrderLine::DELIVERED, Write);
+        }
+    }
+}
+
 /// Delivers the oldest waiting order. Returns 0 if none waits.
 fn deliver<M: Memory>(
     memory: &mut M,
@@ -328,25 +361,31 @@ fn deliver<M: Memory>(
     order
 }
 
-/// Counts the items of the last 20 orders of which the stock is short.
+/// Counts the items of the last 20 orders of which the stock is short. The reads of each step are announced
+/// together.
 fn stock_level<M: Memory>(memory: &mut M, scale: &Scale, district: usize, threshold: i32) -> Done {
     let next = memory.get(district, District::NEXT_ORDER);
-    let mut short = [0_u32; 20 * LINES_MAX];
-    let mut count = 0;
-    for order in next.saturating_sub(20).max(1)..next {
-        let row = scale.order_row(district, order);
-        let lines = usize::from(memory.get(row, Order::LINES));
-        for line in row * LINES_MAX..row * LINES_MAX + lines {
-            let item = memory.get(line, OrderLine::ITEM);
-            let stock = scale.stock_row(district / DISTRICTS, item);
-            if memory.get(stock, Stock::QUANTITY) < threshold {
-                short[count] = item;
-                count += 1;
-            }
-        }
+    let orders = next.saturating_sub(20).max(1)..next;
+    let row = |order: u32| scale.order_row(district, order);
+    orders.clone().for_each(|order| memory.announce(row(order), Order::LINES, Read));
+    let mut lines = [(0, 0); 20];
+    for (lines, order) in lines.iter_mut().zip(orders) {
+        let first = row(order) * LINES_MAX;
+        *lines = (first, first + usize::from(memory.get(row(order), Order::LINES)));
     }
-    let short = &mut short[..count];
-    short.sort_unstable();
-    let distinct = short.chunk_by(|a, b| a == b).count();
-    Done { kind: Kind::StockLevel, answer: distinct as u64 }
+    let lines = || lines.iter().flat_map(|&(first, end)| first..end);
+    lines().for_each(|line| memory.announce(line, OrderLine::ITEM, Read));
+    let mut items = [0_u32; 20 * LINES_MAX];
+    let mut count = 0;
+    for line in lines() {
+        items[count] = memory.get(line, OrderLine::ITEM);
+        count += 1;
+    }
+    let items = &mut items[..count];
+    items.sort_unstable();
+    let stock = |item: u32| scale.stock_row(district / DISTRICTS, item);
+    let distinct = || items.chunk_by(|a, b| a == b).map(|same| stock(same[0]));
+    distinct().for_each(|stock| memory.announce(stock, Stock::QUANTITY, Read));
+    let short = distinct().filter(|&stock| memory.get(stock, Stock::QUANTITY) < threshold).count();
+    Done { kind: Kind::StockLevel, answer: short as u64 }
 }
