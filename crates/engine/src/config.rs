@@ -255,7 +255,9 @@ impl Config {
         let refuse = |setting, reason: String| Err(Error::Config { setting, reason });
         let journal = crate::journal_row(&self.journal)?;
         if !journal.capabilities.records_commits {
-            return refuse("journal", format!("tables of kind {kind} need one that keeps records"));
+            let reason =
+                format!("tables of kind {kind} need one that keeps records: choose journal redo");
+            return refuse("journal", reason);
         }
         if journal.capabilities.logs_before_images {
             let name = journal.name;

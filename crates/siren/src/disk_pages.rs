@@ -121,7 +121,15 @@ impl DiskPages {
         (directory, bytes, level): (Extent, u64, u64),
         counts: impl Fn(u16) -> bool,
     ) -> SirenResult<(Self, Directory)> {
-        let file = disk.open(Self::path(), mode, Caching::Buffered)?;
+        let file = disk.open(Self::path(), mode, Caching::Buffered).map_err(|error| {
+            if !error.is_not_found() {
+                return error.into();
+            }
+            SirenError::missing(
+                error.path,
+                format!("the MANIFEST names its checkpoint of level {level}"),
+            )
+        })?;
         let path = file.path().to_owned();
         let mut block = vec![0; HEADER_BYTES];
         let read = file.read_at(&mut block, 0)?;
@@ -163,6 +171,14 @@ impl DiskPages {
         disk.create_dir_all(names::SIREN_DIR.as_ref())?;
         disk.sync_dir(Path::new(""))?;
         if !disk.exists(Self::path())? {
+            // The file is there before the first segment.
+            let names = disk.list(names::SIREN_DIR.as_ref())?;
+            if let Some(segment) =
+                names.iter().find(|name| names::parse_siren_segment_name(name).is_some())
+            {
+                let needed_by = format!("{segment} of its log is there");
+                return Err(SirenError::missing(disk.describe(Self::path()), needed_by));
+            }
             let header = PagesHeader { store: new_store(), created_ms, page_bytes };
             write_file_durably(disk, Self::path(), &Self::empty(&header))?;
         }

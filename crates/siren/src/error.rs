@@ -42,6 +42,14 @@ pub enum SirenError {
         #[source]
         cause: DecodeError,
     },
+    /// A file is gone.
+    #[error("{}: the file is missing, but {needed_by}; put the file back, or restore the store from a copy", path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+        /// What names the file.
+        needed_by: String,
+    },
     /// Intact files that contradict each other.
     #[error("{}: {what}; restore the store from a copy", path.display())]
     Inconsistent {
@@ -170,6 +178,10 @@ impl SirenError {
         Self::Damaged { path, cause }
     }
 
+    pub(crate) fn missing(path: PathBuf, needed_by: String) -> Self {
+        Self::Missing { path, needed_by }
+    }
+
     pub(crate) fn inconsistent(path: PathBuf, what: impl Into<String>) -> Self {
         Self::Inconsistent { path, what: what.into() }
     }
@@ -180,6 +192,7 @@ impl SirenError {
             self,
             Self::Damaged { .. }
                 | Self::DamagedPage { .. }
+                | Self::Missing { .. }
                 | Self::Inconsistent { .. }
                 | Self::Section { .. }
         )

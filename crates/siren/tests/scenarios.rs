@@ -252,6 +252,25 @@ fn damage_is_a_typed_error() {
     assert!(seen > 5, "{seen}");
 }
 
+/// A store whose file of pages is gone is not begun anew: its log would be removed.
+#[test]
+fn a_log_without_its_pages_is_a_typed_error() {
+    let disk = SimDisk::new(1);
+    let store = open(&disk, Removes::Pend, Logging::Strict, 1);
+    store.table("table").expect("a log");
+    put(&store, b"key", b"value");
+    drop(store);
+    let disk = disk.kill();
+    let (pages, kept) = (Path::new("siren/pages"), Path::new("siren/kept"));
+    disk.rename(pages, kept).expect("it is there");
+    let opened = || Store::open(Arc::new(disk.clone()), config(Removes::Pend, Logging::Strict, 1));
+    let refused = opened().map(drop).expect_err("its log is there");
+    assert!(matches!(refused, SirenError::Missing { .. }) && refused.is_damage(), "{refused}");
+    assert!(refused.to_string().contains("siren/pages"), "{refused}");
+    disk.rename(kept, pages).expect("it is there");
+    assert_eq!(opened().expect("a store").records(TABLE), 1, "nothing was lost");
+}
+
 /// A missing segment, and damage that no crash explains, are told. Nothing is cut off.
 #[test]
 fn a_gap_in_the_log_is_a_typed_error() {

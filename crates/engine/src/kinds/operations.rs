@@ -265,7 +265,7 @@ impl Operations {
         self.done.operations[from..].iter().map(|(_, table, ..)| *table)
     }
 
-    /// Refuses what is no undo once an undo could not be logged: recovery knows nothing of that undo, and an
+    /// Refuses what is no undo, once an undo could not be logged. Recovery knows nothing of that undo, and an
     /// abort would not know of what is refused here.
     fn check_undos(&self) -> Result<(), LogRefused> {
         match &self.unlogged {

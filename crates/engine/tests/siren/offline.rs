@@ -233,6 +233,18 @@ fn gives_nothing_up(dir: &Path) {
     repaired("put a copy of the data directory back");
     write(&bytes);
 
+    disk.rename(pages, kept).expect("it is there");
+    repaired("put a copy of the data directory back");
+    let missing = Engine::open(config(dir)).map(drop).expect_err("its pages are gone");
+    let said = missing.to_string();
+    let is_told =
+        ["siren/pages", "MANIFEST", "level", "put"].iter().all(|word| said.contains(word));
+    assert!(is_told && missing.is_damage(), "{said}");
+    let checked = offline::check(dir).expect("readable");
+    assert!(checked.damage.iter().any(|defect| said.ends_with(defect)), "{:?}", checked.damage);
+    disk.rename(kept, pages).expect("it is there");
+    assert!(offline::check(dir).is_ok_and(|checked| checked.damage.is_empty()));
+
     disk.rename(Path::new(names::MANIFEST), kept).expect("it is there");
     let refused = offline::repair(dir, true).map(drop).expect_err("refused");
     assert!(refused.to_string().contains("no file but the MANIFEST says"), "{refused}");
