@@ -255,6 +255,7 @@ fn kill(ctx: &mut Context<'_>, args: Args<'_>) -> CmdResult {
         } else {
             // Release: partner of the Acquire in the client's event loop, which reads the flag.
             victim.killed.store(true, Ordering::Release);
+            ctx.shared.keyspace.waiters.leave(victim.id);
         }
     }
     if !victims.is_empty() {

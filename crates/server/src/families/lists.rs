@@ -6,7 +6,7 @@ use super::elements::{Popped, bulks, clip, clip_count, numkeys, open_waiting};
 use crate::args::{integer, is};
 use crate::error::{CmdError, CmdResult};
 use crate::keyspace::{Elements, Kind, ranges_of};
-use crate::resp::{Args, parse_i64};
+use crate::resp::{Args, Reply, parse_i64};
 use crate::session::context::Context;
 use crate::session::row::{COUNTED, Keyed, LIST, ONE, R, RF, TWO, W, WF, WM, WMF, row};
 use crate::session::spec::Spec;
@@ -61,7 +61,7 @@ fn take(list: &mut Elements, tx: &mut Tx<'_>, end: End) -> Result<Vec<u8>, CmdEr
 }
 
 /// Takes up to `count` elements off an end.
-fn take_some(
+pub(super) fn take_some(
     list: &mut Elements,
     tx: &mut Tx<'_>,
     end: End,
@@ -382,28 +382,40 @@ pub(super) fn move_between(
     ctx: &mut Context<'_>,
     args: Args<'_>,
     tx: &mut Tx<'_>,
-    (from, to): (End, End),
+    ends: (End, End),
 ) -> Result<bool, CmdError> {
     let opened = open_waiting(ctx, tx, (0, args.at(1)), Kind::LIST)?;
     let Some(mut source) = opened else { return Ok(false) };
-    if args.at(1) == args.at(2) {
-        let element = take(&mut source, tx, from)?;
-        put_at(&mut source, tx, to, &element)?;
-        ctx.keys().save(tx, 0, &source)?;
-        ctx.keys().wake_next(tx, 0, None);
-        ctx.reply.bulk(&element);
-        return Ok(true);
-    }
-    let mut target = ctx.keys().open_or_new(tx, 1, args.at(2), Kind::LIST)?;
-    let element = take(&mut source, tx, from)?;
-    put_at(&mut target, tx, to, &element)?;
-    ctx.keys().save(tx, 0, &source)?;
-    ctx.keys().save(tx, 1, &target)?;
+    let keys = [(0, args.at(1)), (1, args.at(2))];
+    let element = move_element(ctx, tx, &mut source, keys, ends)?;
     if source.len() > 0 {
         ctx.keys().wake_next(tx, 0, None);
     }
     ctx.reply.bulk(&element);
     Ok(true)
+}
+
+/// Moves an element of the list at the first of two keys to the list at the second. Each key comes with its number
+/// among those of the command.
+pub(super) fn move_element(
+    ctx: &mut Context<'_>,
+    tx: &mut Tx<'_>,
+    source: &mut Elements,
+    [(at, key), (target_at, target_key)]: [(u32, &[u8]); 2],
+    (from, to): (End, End),
+) -> Result<Vec<u8>, CmdError> {
+    if key == target_key {
+        let element = take(source, tx, from)?;
+        put_at(source, tx, to, &element)?;
+        ctx.keys().save(tx, at, source)?;
+        return Ok(element);
+    }
+    let mut target = ctx.keys().open_or_new(tx, target_at, target_key, Kind::LIST)?;
+    let element = take(source, tx, from)?;
+    put_at(&mut target, tx, to, &element)?;
+    ctx.keys().save(tx, at, source)?;
+    ctx.keys().save(tx, target_at, &target)?;
+    Ok(element)
 }
 
 fn lmove(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
@@ -430,7 +442,7 @@ fn move_or_null(
 fn lmpop(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let (count, end, most) = pop_options(args, 1, End::parse)?;
     match pop_first(ctx, args, tx, (2, count), (end, most))? {
-        Some((key, taken)) => answer_popped(ctx, args.at(key), &taken),
+        Some((key, taken)) => answer_popped(ctx.reply, args.at(key), &taken),
         None => ctx.reply.null_array(),
     }
     Ok(())
@@ -487,8 +499,8 @@ pub(super) fn pop_first(
     Ok(None)
 }
 
-pub(super) fn answer_popped(ctx: &mut Context<'_>, key: &[u8], taken: &[Vec<u8>]) {
-    ctx.reply.array(2);
-    ctx.reply.bulk(key);
-    bulks(ctx.reply, taken);
+pub(super) fn answer_popped(reply: &mut Reply, key: &[u8], taken: &[Vec<u8>]) {
+    reply.array(2);
+    reply.bulk(key);
+    bulks(reply, taken);
 }

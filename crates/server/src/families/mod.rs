@@ -46,7 +46,7 @@ use crate::session::commands::Commands;
 
 /// The command table.
 pub(crate) static COMMANDS: LazyLock<Commands> = LazyLock::new(|| {
-    Commands::new(&[
+    let families = [
         acl::ROWS,
         bits::ROWS,
         blocking::ROWS,
@@ -79,7 +79,8 @@ pub(crate) static COMMANDS: LazyLock<Commands> = LazyLock::new(|| {
         sorted_sets::range::ROWS,
         strings::ROWS,
         transactions::ROWS,
-    ])
+    ];
+    Commands::new(&families, blocking::serve)
 });
 
 #[cfg(test)]

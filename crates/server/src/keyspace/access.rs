@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stillpoint::{Session, Slot, TableId, Tx, TxError};
+use stillpoint::{Session, Slot, Stamp, TableId, Tx, TxError};
 
 use super::counts::KeyCounters;
 use super::databases::Keyspace;
@@ -10,8 +10,9 @@ use super::deletions::Deletions;
 use super::elements::{Drafting, Remains};
 use super::eviction::KeyUse;
 use super::kinds::{Kind, SmallLimits};
+use super::serving::{ReadyKey, Serving};
 use super::value::{Entry, INDEX_BYTES, has_expiry, label_of};
-use super::waiters::{WaiterId, Waiting};
+use super::waiters::{WaiterId, Waiting, Wanted, Wish};
 use super::watch::Watched;
 use crate::config::Db;
 use crate::error::{CmdError, CmdResult};
@@ -35,8 +36,10 @@ pub(crate) struct LoopKeys {
     scratch: Vec<u8>,
     /// The incarnation of the next collection that becomes a tree.
     next_incarnation: u64,
-    /// Event loops of clients that were woken.
+    /// Event loops of clients that were woken or served.
     wakes: Vec<usize>,
+    /// The clients that the transactions of this event loop serve.
+    pub(crate) serving: Serving,
     /// Whether the command that runs may leave its event loop.
     pub(crate) may_leave: bool,
     /// The draft of the command that runs, on a thread for long commands.
@@ -68,6 +71,7 @@ impl LoopKeys {
             scratch: Vec::new(),
             next_incarnation: first_incarnation,
             wakes: Vec::new(),
+            serving: Serving::default(),
             may_leave: false,
             drafting: Drafting::default(),
             elements_ahead: 0,
@@ -96,7 +100,13 @@ impl LoopKeys {
         std::mem::take(&mut self.elements_ahead)
     }
 
-    /// The event loops of clients that commands have woken.
+    /// Ends a transaction: the clients that it has served get their replies, or wait again.
+    #[inline]
+    pub(crate) fn end_serving(&mut self, result: &Result<Option<Stamp>, TxError>) {
+        self.serving.end(result, &mut self.wakes);
+    }
+
+    /// The event loops of clients that commands have woken or served.
     pub(crate) fn take_wakes(&mut self) -> Vec<usize> {
         std::mem::take(&mut self.wakes)
     }
@@ -464,8 +474,8 @@ impl<'a> Keys<'a> {
         Watched::new(missing_keys, tx, self.slot(i), (self.db, key), self.local.now_ms)
     }
 
-    /// Tells the clients that watch a missing key that the key is made. Wakes the first client that
-    /// waits for the key, if the key now has a value of that kind and had none.
+    /// Tells the clients that watch a missing key that the key is made. A key that now has a value of that kind, and
+    /// had none, is noted. The transaction serves the clients that wait for it at its end.
     ///
     /// If this transaction does not commit, the transactions of these clients fail without need.
     #[inline]
@@ -478,9 +488,8 @@ impl<'a> Keys<'a> {
             if old.is_none() {
                 missing_keys.made(hash);
             }
-            if old != Some(kind) && kind.is_waited_for() {
-                // The waiter finds the key locked until this transaction has ended.
-                self.local.wakes.extend(waiters.wake(hash, 0));
+            if old != Some(kind) && kind.is_waited_for() && waiters.may_wait(hash) {
+                self.local.serving.note_ready(ReadyKey { db: self.db, slot, hash, kind });
             }
         }
     }
@@ -501,15 +510,28 @@ impl<'a> Keys<'a> {
         waiting.gives_way(tx.key_hash(self.slot(i)))
     }
 
-    /// Makes a client wait for any of the first `count` keys from the `first`-th on.
-    pub(crate) fn wait_for(
+    /// Makes a client wait for any of the first of its keys.
+    pub(crate) fn wait_for<'k>(
         &self,
         tx: &mut Tx<'_>,
-        (first, count): (u32, u32),
+        keys: impl Iterator<Item = &'k [u8]>,
+        (wanted, resp3): (Wanted, bool),
         id: WaiterId,
     ) -> Waiting {
-        let hashes = (first..first + count).map(|i| tx.key_hash(self.slot(i))).collect();
-        self.keyspace.waiters.enter(id, hashes)
+        let hash = |(i, key)| (tx.key_hash(self.slot(i)), Box::from(key));
+        let keys = (0..).zip(keys).map(hash).collect();
+        self.keyspace.waiters.enter(id, Wish { keys, wanted, resp3 })
+    }
+
+    /// Whether the `i`-th key has a value of that kind. This is no use of the key.
+    pub(crate) fn has_kind(&self, tx: &mut Tx<'_>, i: u32, kind: Kind) -> bool {
+        let entry = tx.value(self.slot(i)).map(Entry::new);
+        entry.is_some_and(|entry| !entry.is_expired(self.local.now_ms) && entry.kind() == kind)
+    }
+
+    /// The slot of a key of the same database that the transaction has declared for clients that wait.
+    pub(crate) fn target_for_waiters(&self, key: &[u8]) -> Option<Slot> {
+        self.local.serving.target(self.keyspace.table(self.db), key)
     }
 
     /// Keeps the count of keys with an expiry.

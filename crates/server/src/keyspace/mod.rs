@@ -14,6 +14,7 @@
 //! databases  iteration, length, flushing
 //! listed     all keys of some databases, as keys of one transaction
 //! waiters    clients that wait for a key to be made
+//! serving    those that the transaction which makes the key serves
 //! watch      what a client saw of a key
 //! deletions  transactions that delete what has expired
 //! expire     background deletion of expired keys and fields
@@ -37,6 +38,7 @@ mod kinds;
 mod listed;
 mod lock;
 mod open;
+mod serving;
 mod value;
 mod victims;
 mod waiters;
@@ -55,8 +57,9 @@ pub(crate) use expire::ExpiryCycle;
 pub(crate) use fields::Field;
 pub(crate) use kinds::{Kind, SCORE_BYTES, SmallLimits};
 pub(crate) use listed::{ListedKeys, ListedNames};
+pub(crate) use serving::ReadyKey;
 pub(crate) use value::Entry;
 pub use value::StoredValue;
 pub(crate) use victims::{BuriedNodes, Victims};
-pub(crate) use waiters::{WaiterId, Waiting};
+pub(crate) use waiters::{Begun, Claim, NextWaiter, Served, WaiterId, Waiting, Wanted};
 pub(crate) use watch::Watched;

@@ -8,16 +8,17 @@
 
 use std::sync::Arc;
 
-use stillpoint::Session;
+use stillpoint::{Session, Unflushed};
 
 use super::conn::{Conn, Postponed};
 use super::connections::Connections;
 use super::long::{LONG_WORK, LongCall};
+use crate::keyspace::Served;
 use crate::resp::{Args, Span};
 use crate::session::client::Client;
 use crate::session::context::{Context, Local};
 use crate::session::exec::must_run_alone;
-use crate::session::route::{MetLock, Route, classify, run_now};
+use crate::session::route::{MetLock, Route, classify, run_now, settle_reply};
 use crate::session::spec::{Handler, Spec};
 use crate::shared::Shared;
 
@@ -114,6 +115,8 @@ pub(crate) struct Plan {
     pub(super) postponed: Vec<u32>,
     /// Clients whose call waits for keys.
     pub(super) blocked: Vec<usize>,
+    /// The commits of other sessions that have served clients, since the pass before.
+    pub(super) met: Unflushed,
     /// Ends of the groups of calls. The calls of a group are one transaction.
     pub(super) group_ends: Vec<u32>,
 }
@@ -222,6 +225,10 @@ impl Plan {
                 conn.wants_input = true;
                 return Progress::Drained;
             }
+            if conn.client.is_served() {
+                self.answer_served(conn, shared, local);
+                continue;
+            }
             if self.is_full() || self.calls.len() - first >= self.calls_max {
                 return Progress::More;
             }
@@ -269,6 +276,33 @@ impl Plan {
             }
             conn.held = None;
             conn.start += used;
+        }
+    }
+
+    /// Answers the command of a client that another transaction has served.
+    fn answer_served(&mut self, conn: &mut Conn, shared: &Shared, local: &Local) {
+        let Some(blocked) = conn.client.blocked.take() else { return };
+        let Some(Served { reply, commit }) = blocked.waiting.take_served() else { return };
+        let Some(Postponed { used, spec, .. }) = conn.postponed.pop_front() else { return };
+        conn.start += used;
+        conn.client.requests += 1;
+        conn.replied = true;
+        local.stats.count_call(spec.id);
+        let mark = conn.reply.begin();
+        match reply {
+            Ok(encoded) => conn.reply.raw(&encoded),
+            Err(text) => {
+                conn.reply.error(&text);
+                local.stats.count_error(&text);
+                local.stats.command(spec.id).failed.add(1);
+            }
+        }
+        settle_reply(&mut conn.client, &mut conn.reply, mark);
+        if conn.client.needs_met() {
+            // A transaction that has made a key and emptied it may have written nothing. But it may have read what
+            // others have written.
+            let all = || shared.keyspace.engine().appended();
+            self.met.join(commit.map_or_else(all, |commit| Unflushed::of(vec![commit])));
         }
     }
 

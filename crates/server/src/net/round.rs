@@ -119,6 +119,7 @@ impl<'a> Round<'a> {
             let _stripe = self.shared.keyspace.lock.enter(self.local.worker);
             self.local.read_params(self.shared);
             self.plan.group(self.conns, &self.shared.keyspace);
+            self.local.keys.serving.begin_batch(&self.shared.keyspace.waiters, true);
             // A call that needs the disk comes back. It waits for the disk without a lock.
             session.leave_unloaded(self.plan.leaves_unloaded);
             // So does one that would wait for a person.
@@ -212,7 +213,10 @@ impl<'a> Round<'a> {
         };
         ctx.count_call(call.spec);
         let result = match call.spec.handler {
-            Handler::Keyed(run) => run_keyed(&mut ctx, run, (args, self.keys), tx),
+            Handler::Keyed(run) => {
+                let done = run_keyed(&mut ctx, run, (args, self.keys), tx);
+                done.and_then(|()| ctx.serve(tx))
+            }
             _ => run_exec(&mut ctx, tx),
         };
         if let Err(error) = &result
@@ -553,6 +557,66 @@ impl<'a> Round<'a> {
         }
     }
 
+    /// Declares the keys of the calls of a group.
+    fn declare_own(&mut self, group: Range<usize>, keys: &mut KeySet) {
+        if group.len() > 1 {
+            return self.declare_group(group, keys);
+        }
+        let call = &self.plan.calls[group.start];
+        let Some(conn) = self.conns.get_mut(call.conn as usize) else {
+            return;
+        };
+        if matches!(call.spec.handler, Handler::Exec) {
+            declare_exec(&mut conn.client, &self.shared.keyspace, keys);
+        } else {
+            let args = self.plan.args(call, &conn.input);
+            let (db, keyspace) = (conn.client.db, &self.shared.keyspace);
+            let before = keys.len();
+            call.spec.declare_keys(args, db, keyspace, keys);
+            if call.spec.flags.has(Flags::DERIVES_KEYS)
+                && let Some(derived) = &conn.client.derived
+            {
+                derived.keys.iter().for_each(|key| {
+                    keyspace.declare(keys, db, key, Mode::Read, 0);
+                });
+            }
+            // A command that may make drafts is alone in its round.
+            self.keys = (keys.len() - before) as u32;
+        }
+    }
+
+    /// Runs the calls of a group.
+    fn run_group(&mut self, group: Range<usize>, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        let calls = &self.plan.calls[group.clone()];
+        if calls.iter().all(|call| call.spec.flags.may_use_reserve()) {
+            tx.use_reserve();
+        }
+        let Some(conn) = self.conns.get_mut(calls[0].conn as usize) else {
+            return Err(answered());
+        };
+        conn.replied = true;
+        if std::mem::take(&mut self.needs_disk) {
+            // This is another run: the store has loaded what the one before has missed.
+            if let Some(mark) = self.mark {
+                conn.reply.truncate(mark);
+            }
+            self.uncount(group.start..self.ran_to);
+        } else {
+            self.mark = Some(conn.reply.begin());
+        }
+        self.errors.clear();
+        self.times.clear();
+        self.ran_to = group.start;
+        loop {
+            let i = self.ran_to;
+            self.ran_to = i + 1;
+            self.run_call(&group, i, tx)?;
+            if !self.goes_on(&group, self.ran_to) {
+                return Ok(());
+            }
+        }
+    }
+
     /// Notes that a call has cost `work`, its reply of `replied` bytes included.
     fn note_work(&mut self, work: usize, replied: usize) {
         self.work += work;
@@ -622,31 +686,8 @@ impl Batch for Round<'_> {
     }
 
     fn declare(&mut self, group: usize, keys: &mut KeySet) {
-        let group = self.plan.group_calls(group);
-        if group.len() > 1 {
-            return self.declare_group(group, keys);
-        }
-        let call = &self.plan.calls[group.start];
-        let Some(conn) = self.conns.get_mut(call.conn as usize) else {
-            return;
-        };
-        if matches!(call.spec.handler, Handler::Exec) {
-            declare_exec(&mut conn.client, &self.shared.keyspace, keys);
-        } else {
-            let args = self.plan.args(call, &conn.input);
-            let (db, keyspace) = (conn.client.db, &self.shared.keyspace);
-            let before = keys.len();
-            call.spec.declare_keys(args, db, keyspace, keys);
-            if call.spec.flags.has(Flags::DERIVES_KEYS)
-                && let Some(derived) = &conn.client.derived
-            {
-                derived.keys.iter().for_each(|key| {
-                    keyspace.declare(keys, db, key, Mode::Read, 0);
-                });
-            }
-            // A command that may make drafts is alone in its round.
-            self.keys = (keys.len() - before) as u32;
-        }
+        self.declare_own(self.plan.group_calls(group), keys);
+        self.local.keys.serving.declare(&self.shared.keyspace.waiters, group, keys);
     }
 
     /// Whether the calls run now. Calls that do not run go back to their client after the round.
@@ -686,6 +727,9 @@ impl Batch for Round<'_> {
     }
 
     fn call(&mut self, group: usize, to: &mut stillpoint::Call) {
+        if self.local.keys.serving.may_serve(group) {
+            return;
+        }
         let calls = &self.plan.calls[self.plan.group_calls(group)];
         let call = calls[0];
         let Some(conn) = self.conns.get(call.conn as usize) else {
@@ -713,35 +757,12 @@ impl Batch for Round<'_> {
     }
 
     fn run(&mut self, group: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
-        let group = self.plan.group_calls(group);
-        let calls = &self.plan.calls[group.clone()];
-        if calls.iter().all(|call| call.spec.flags.may_use_reserve()) {
-            tx.use_reserve();
+        self.local.keys.serving.begin(group);
+        let done = self.run_group(self.plan.group_calls(group), tx);
+        if done.is_err() {
+            self.local.keys.serving.release();
         }
-        let Some(conn) = self.conns.get_mut(calls[0].conn as usize) else {
-            return Err(answered());
-        };
-        conn.replied = true;
-        if std::mem::take(&mut self.needs_disk) {
-            // This is another run: the store has loaded what the one before has missed.
-            if let Some(mark) = self.mark {
-                conn.reply.truncate(mark);
-            }
-            self.uncount(group.start..self.ran_to);
-        } else {
-            self.mark = Some(conn.reply.begin());
-        }
-        self.errors.clear();
-        self.times.clear();
-        self.ran_to = group.start;
-        loop {
-            let i = self.ran_to;
-            self.ran_to = i + 1;
-            self.run_call(&group, i, tx)?;
-            if !self.goes_on(&group, self.ran_to) {
-                return Ok(());
-            }
-        }
+        done
     }
 
     fn run_again(
@@ -754,6 +775,7 @@ impl Batch for Round<'_> {
     }
 
     fn ended(&mut self, group: usize, result: Result<Option<Stamp>, TxError>) {
+        self.local.keys.end_serving(&result);
         let group = self.plan.group_calls(group);
         let mark = self.mark.take();
         let ran_to = if mark.is_some() { self.ran_to } else { group.start + 1 };

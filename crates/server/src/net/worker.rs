@@ -22,7 +22,7 @@ use super::plan::{Plan, Progress};
 use super::round::Round;
 use crate::error::{ServerError, quoted};
 use crate::families::COMMANDS;
-use crate::keyspace::{ExpiryCycle, Reclaimer};
+use crate::keyspace::{Begun, ExpiryCycle, Reclaimer};
 use crate::resp::Reply;
 use crate::session::client::{BlockedState, Client};
 use crate::session::context::Local;
@@ -381,16 +381,33 @@ impl Worker {
             self.blocked.remove(&client);
             return;
         };
-        let is_open = !conn.read_closed;
-        if let Some(blocked) = conn.client.blocked.as_mut().filter(|_| is_open) {
-            let is_early = state == BlockedState::TimedOut && blocked.until_ms > now_ms;
-            blocked.state = match blocked.waiting.take_unblocked() {
+        if conn.read_closed {
+            // Its end comes with the pass.
+            self.ready.push(id);
+            return;
+        }
+        if let Some(blocked) = &mut conn.client.blocked {
+            let unblocked = blocked.waiting.take_unblocked();
+            if state == BlockedState::TimedOut && blocked.until_ms > now_ms && unblocked.is_none() {
+                // The deadline was that of an earlier command.
+                return;
+            }
+            let state = match unblocked {
                 Some(true) => BlockedState::Unblocked,
                 Some(false) => BlockedState::TimedOut,
-                // The deadline was that of an earlier command.
-                None if is_early => BlockedState::Waits,
                 None => state,
             };
+            match blocked.waiting.begin_run(state != BlockedState::Runs) {
+                Begun::Runs => blocked.state = state,
+                Begun::Served => {
+                    blocked.state = BlockedState::Served;
+                    self.blocked.remove(&client);
+                }
+                Begun::Later if state == BlockedState::TimedOut => {
+                    self.deadlines.insert((now_ms + 1, client));
+                }
+                Begun::Later => {}
+            }
         }
         self.ready.push(id);
     }
@@ -531,7 +548,13 @@ impl Worker {
         }
     }
 
+    /// Closes a connection. One whose client a transaction serves stays open until that has ended.
     fn close(&mut self, id: usize) {
+        let blocked = self.conns.get(id).and_then(|conn| conn.client.blocked.as_ref());
+        if blocked.is_some_and(|blocked| !blocked.waiting.leaves()) {
+            self.ready.push(id);
+            return;
+        }
         let Some(conn) = self.conns.remove(id) else {
             return;
         };
@@ -539,6 +562,7 @@ impl Worker {
         // If this fails, the socket leaves the poll when it is closed.
         let _ = self.poll.registry().deregister(&mut stream);
         self.shared.registry.remove(client.info.id);
+        self.blocked.remove(&client.info.id);
         let mut later: Vec<Vec<u8>> = reply.into_pieces().into();
         later.push(input);
         let bytes = later.iter().map(Vec::capacity).sum();

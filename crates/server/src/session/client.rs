@@ -115,6 +115,8 @@ pub(crate) enum BlockedState {
     TimedOut,
     /// As `TimedOut`, with an error.
     Unblocked,
+    /// Another transaction has served it. The event loop sends its reply.
+    Served,
 }
 
 /// Keys whose names follow from values that a command has read, in ascending order. When the
@@ -239,6 +241,11 @@ impl Client {
     /// Whether a command waits for keys.
     pub(crate) fn waits_for_keys(&self) -> bool {
         self.blocked.as_ref().is_some_and(|blocked| blocked.state == BlockedState::Waits)
+    }
+
+    /// Whether a command that waited for keys was served.
+    pub(crate) fn is_served(&self) -> bool {
+        self.blocked.as_ref().is_some_and(|blocked| blocked.state == BlockedState::Served)
     }
 
     /// Whether somebody must know what the client's requests have met.

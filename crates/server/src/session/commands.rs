@@ -1,6 +1,6 @@
 //! The table of commands, made from the rows of the families.
 
-use super::spec::{Handler, Spec};
+use super::spec::{EndFn, Handler, Spec};
 use crate::error::{CmdError, quoted};
 use crate::resp::Args;
 
@@ -10,6 +10,8 @@ pub(crate) struct Commands {
     top: &'static [Spec],
     rows: usize,
     lookup: Lookup,
+    /// Serves the clients that wait for what a transaction has made.
+    pub(super) serve: EndFn,
 }
 
 /// Why a request is no call of a command.
@@ -21,8 +23,9 @@ pub(crate) struct Refusal {
 }
 
 impl Commands {
-    /// The table of these rows. The table lives as long as the process.
-    pub(crate) fn new(families: &[&'static [Spec]]) -> Self {
+    /// The table of these rows. The table lives as long as the process. `serve` runs at the end of each
+    /// transaction that has made keys for which clients may wait.
+    pub(crate) fn new(families: &[&'static [Spec]], serve: EndFn) -> Self {
         let mut rows = 0..;
         let mut number = |spec: &mut Spec| spec.id = rows.next().unwrap_or_default();
         let mut top: Vec<Spec> = families.concat();
@@ -39,7 +42,8 @@ impl Commands {
             }
         }
         let top = top.leak();
-        Self { top, rows: usize::from(rows.next().unwrap_or_default()), lookup: Lookup::new(top) }
+        let rows = usize::from(rows.next().unwrap_or_default());
+        Self { top, rows, lookup: Lookup::new(top), serve }
     }
 
     /// The commands by name, without subcommands.

@@ -11,8 +11,8 @@ use super::spec::Spec;
 use crate::config::{Db, ServerConfig};
 use crate::error::{CmdError, CmdResult};
 use crate::heap::Heap;
-use crate::keyspace::{Keys, LoopKeys, WaiterId};
-use crate::resp::{Mark, Reply};
+use crate::keyspace::{Keys, LoopKeys, WaiterId, Wanted};
+use crate::resp::{Args, Mark, Reply};
 use crate::shared::Shared;
 use crate::shared::auth::Auth;
 use crate::shared::loading::LoadingProgress;
@@ -97,24 +97,27 @@ impl Context<'_> {
         self.client.blocked.is_some()
     }
 
-    /// Ends a run that has found nothing at the `count` keys from the `first`-th on. The command
-    /// now waits for these keys, for `timeout_ms` at most (0: for ever). Returns false if the
-    /// command has waited that long. The command then answers that it found nothing.
+    /// Ends a run that has found nothing at the first `count` keys, from argument `first` on. The command
+    /// now waits until one of these keys has what it wants, for `timeout_ms` at most (0: for ever). Returns
+    /// false if the command has waited that long. The command then answers that it found nothing.
     ///
     /// # Errors
     /// `CLIENT UNBLOCK` has ended the wait with an error.
     pub(crate) fn wait_for_keys(
         &mut self,
         tx: &mut Tx<'_>,
-        keys: (u32, u32),
-        timeout_ms: u64,
+        args: Args<'_>,
+        (first, count): (usize, usize),
+        (wanted, timeout_ms): (Wanted, u64),
     ) -> Result<bool, CmdError> {
         // The client's own event loop, also while the client is away from it.
         let id = WaiterId { worker: self.client.info.worker, client: self.client.info.id };
+        let wish = (wanted, self.reply.is_resp3());
         let is_stale =
             |blocked: &Blocked| blocked.state == BlockedState::Runs && blocked.waiting.is_stale();
         if let Some(mut blocked) = self.client.blocked.take_if(|blocked| is_stale(blocked)) {
-            blocked.waiting = self.keys().wait_for(tx, keys, id);
+            let keys = args.from(first).take(count);
+            blocked.waiting = self.keys().wait_for(tx, keys, wish.clone(), id);
             self.client.blocked = Some(blocked);
         }
         if let Some(blocked) = &mut self.client.blocked {
@@ -131,12 +134,24 @@ impl Context<'_> {
         if !self.may_wait {
             return Ok(false);
         }
-        let waiting = self.keys().wait_for(tx, keys, id);
+        let waiting = self.keys().wait_for(tx, args.from(first).take(count), wish, id);
         let now_ms = self.shared.config.clock.monotonic_ns() / 1_000_000;
         let until_ms = if timeout_ms == 0 { u64::MAX } else { now_ms.saturating_add(timeout_ms) };
         let state = BlockedState::Waits;
         self.client.blocked = Some(Box::new(Blocked { waiting, until_ms, state }));
         Ok(true)
+    }
+
+    /// Ends the commands of a transaction: serves the clients that wait for the keys which it has made.
+    ///
+    /// # Errors
+    /// The store refuses a write, or the commands are to run again.
+    #[inline]
+    pub(crate) fn serve(&mut self, tx: &mut Tx<'_>) -> CmdResult {
+        if self.local.keys.serving.is_done() {
+            return Ok(());
+        }
+        (self.local.commands.serve)(self, tx)
     }
 
     /// Tells which keys a command needs behind its own `own` keys. Returns `Ok` if the command has

@@ -11,6 +11,8 @@
 //!    too, if a step behind a write names keys that an open transaction of a program may hold. The queue cannot
 //!    run again once it has written, and would wait for a person while nobody else runs.
 //!
+//! A step that makes keys serves the clients that wait for them at its own end.
+//!
 //! [`whole`]: super::whole
 
 use std::ops::Range;
@@ -109,8 +111,14 @@ pub(crate) fn run_exec(ctx: &mut Context<'_>, tx: &mut Tx<'_>) -> CmdResult {
     }
     allow_reserve(&multi, 0, multi.len(), tx);
     ctx.reply.array(multi.len());
-    let done = run_range(ctx, &multi, 0, multi.len(), first_slot, tx);
-    if done.as_ref().is_err_and(CmdError::runs_again) {
+    let mut done = run_range(ctx, &multi, 0, multi.len(), first_slot, tx);
+    if done.is_ok() {
+        done = ctx.serve(tx);
+        if done.as_ref().is_err_and(is_uncounted) {
+            multi.specs().for_each(|spec| ctx.local.stats.uncount_call(spec.id));
+        }
+    }
+    if done.as_ref().is_err_and(|error| error.runs_again() || error.needs_keys()) {
         // A queued `SELECT` may have run.
         (ctx.client.multi, ctx.client.db) = (Some(multi), db);
     } else {
@@ -126,6 +134,11 @@ fn may_run_twice(multi: &Multi) -> bool {
     let is_unseen =
         |spec: &Spec| matches!(spec.handler, Handler::Keyed(_)) || spec.flags.has(Flags::SELECTS);
     multi.specs().all(is_unseen)
+}
+
+/// Whether the commands of a queue that ends so run again. They count once, with their last run.
+fn is_uncounted(error: &CmdError) -> bool {
+    error.runs_again() || error.needs_keys() || error.is_full()
 }
 
 /// Lets a transaction of commands `from..to` use the reserve of memory, unless one of the commands
@@ -164,8 +177,7 @@ pub(super) fn run_range(
         ctx.first_slot = 0;
         match result {
             Ok(()) => {}
-            Err(error) if error.runs_again() || error.is_full() => {
-                // The commands count once, with their last run.
+            Err(error) if is_uncounted(&error) => {
                 (from..=i).for_each(|i| ctx.local.stats.uncount_call(multi.command(i).0.id));
                 return Err(error);
             }
@@ -262,6 +274,7 @@ fn run_in_pieces(ctx: &mut Context<'_>, session: &mut Session) -> CmdResult {
         // The first piece checks the watched keys even if it holds no command.
         if to > i || i == 0 {
             (piece.from, piece.to) = (i, to);
+            piece.ctx.local.keys.serving.begin_batch(&piece.ctx.shared.keyspace.waiters, false);
             session.execute(&mut piece);
         }
         if piece.stop {
@@ -325,13 +338,18 @@ impl Batch for QueuedRun<'_, '_> {
     }
 
     fn declare(&mut self, _: usize, keys: &mut KeySet) {
-        let keyspace = &self.ctx.shared.keyspace;
-        declare_range(self.ctx.client, self.from, self.to, keyspace, keys);
+        let ctx = &mut *self.ctx;
+        let keyspace = &ctx.shared.keyspace;
+        declare_range(ctx.client, self.from, self.to, keyspace, keys);
+        ctx.local.keys.serving.declare(&keyspace.waiters, 0, keys);
     }
 
     fn call(&mut self, _: usize, to: &mut Call) {
         let (ctx, range) = (&*self.ctx, (self.from, self.to));
         let keyspace = &ctx.shared.keyspace;
+        if ctx.local.keys.serving.may_serve(0) {
+            return;
+        }
         if !keyspace.logs_commands {
             name_exec(to, ctx.client, range, ctx.now_ms());
         } else if keyspace.is_in_order() {
@@ -342,6 +360,7 @@ impl Batch for QueuedRun<'_, '_> {
     fn run(&mut self, _: usize, tx: &mut Tx<'_>) -> Result<(), TxError> {
         let ctx = &mut *self.ctx;
         let (mark, db) = (ctx.reply.mark(), ctx.client.db);
+        ctx.local.keys.serving.begin(0);
         let mut slot = 0;
         if self.from == 0 {
             if !is_unchanged(ctx.client, tx, ctx.now_ms()) {
@@ -358,6 +377,7 @@ impl Batch for QueuedRun<'_, '_> {
         };
         allow_reserve(&multi, self.from, self.to, tx);
         let result = run_range(ctx, &multi, self.from, self.to, slot, tx);
+        let result = result.and_then(|()| ctx.serve(tx));
         ctx.client.multi = Some(multi);
         let result = result.and_then(|()| ctx.check_reply());
         result.map_err(|error| {
@@ -386,6 +406,7 @@ impl Batch for QueuedRun<'_, '_> {
     }
 
     fn ended(&mut self, _: usize, result: Result<Option<Stamp>, TxError>) {
+        self.ctx.local.keys.end_serving(&result);
         if let Err(error) = result {
             self.stop = true;
             self.ctx.reply.truncate(self.start);

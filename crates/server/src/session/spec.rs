@@ -145,6 +145,8 @@ pub(crate) struct Group {
 pub(crate) type PureFn = fn(&mut Context<'_>, Args<'_>) -> CmdResult;
 /// A handler that runs in a transaction over the command's declared keys.
 pub(crate) type KeyedFn = fn(&mut Context<'_>, Args<'_>, &mut Tx<'_>) -> CmdResult;
+/// What a transaction does behind its commands.
+pub(crate) type EndFn = fn(&mut Context<'_>, &mut Tx<'_>) -> CmdResult;
 /// A handler that concerns whole databases; no key is locked while it runs.
 pub(crate) type StoreFn = fn(&mut Context<'_>, Args<'_>, &mut Session) -> CmdResult;
 /// A handler that concerns whole databases, inside a transaction over all their keys.

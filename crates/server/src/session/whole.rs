@@ -38,6 +38,7 @@ pub(super) fn run_exec(ctx: &mut Context<'_>, session: &mut Session) -> CmdResul
     let names = ListedNames::find(&ctx.shared.keyspace, session, listed.unwrap_or_default());
     names.and_then(|names| {
         let start = ctx.reply.mark();
+        ctx.local.keys.serving.begin_batch(&ctx.shared.keyspace.waiters, false);
         let mut exec = Exec { ctx, names, listed: ListedKeys::default(), start, error: None };
         session.execute(std::slice::from_mut(&mut exec));
         exec.error.map_or(Ok(()), Err)
@@ -72,25 +73,29 @@ impl Exec<'_, '_> {
                 Ok(()) => {}
             }
         }
-        Ok(())
+        ctx.serve(tx)
     }
 }
 
 impl Procedure for Exec<'_, '_> {
     fn declare(&mut self, keys: &mut KeySet) {
-        let keyspace = &self.ctx.shared.keyspace;
-        declare_range(self.ctx.client, 0, usize::MAX, keyspace, keys);
+        let ctx = &mut *self.ctx;
+        let keyspace = &ctx.shared.keyspace;
+        declare_range(ctx.client, 0, usize::MAX, keyspace, keys);
         self.listed = self.names.declare(keyspace, keys);
+        ctx.local.keys.serving.declare(&keyspace.waiters, 0, keys);
     }
 
     fn call(&mut self, to: &mut Call) {
         // The keys of whole databases are none of the arguments, so a log of calls gets the writes.
-        if !self.ctx.shared.keyspace.logs_commands {
+        let may_serve = self.ctx.local.keys.serving.may_serve(0);
+        if !self.ctx.shared.keyspace.logs_commands && !may_serve {
             name_exec(to, self.ctx.client, (0, usize::MAX), self.ctx.now_ms());
         }
     }
 
     fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        self.ctx.local.keys.serving.begin(0);
         if !is_unchanged(self.ctx.client, tx, self.ctx.now_ms()) {
             self.ctx.reply.null_array();
             return Ok(());
@@ -112,6 +117,7 @@ impl Procedure for Exec<'_, '_> {
     }
 
     fn ended(&mut self, result: Result<Option<Stamp>, TxError>) {
+        self.ctx.local.keys.end_serving(&result);
         if let Err(error) = result {
             self.ctx.reply.truncate(self.start);
             self.error.get_or_insert(error.into());

@@ -167,14 +167,79 @@ fn chains(port: u16) -> Vec<Value> {
     seen
 }
 
+/// Clients that wait in this order, each for one reply, and commands that one client sends at once. What it reads
+/// behind the command that makes a key shows that the clients were served with it.
+const SERVED: &[(&[&str], &[&str])] = &[
+    (&["BLPOP a 0"], &["RPUSH a x", "LLEN a", "RPUSH a y", "EXISTS a"]),
+    (&["BRPOP a 0", "BLPOP a 0"], &["RPUSH a 1 2 3", "LRANGE a 0 -1", "RPUSH a 4", "LLEN a"]),
+    (&["BLMPOP 0 2 b a LEFT COUNT 2"], &["RPUSH a 1 2 3", "LLEN a"]),
+    (&["BZPOPMIN z 0", "BZPOPMAX z 0"], &["ZADD z 1.5 one 2 two 3 three", "ZRANGE z 0 -1"]),
+    (
+        &["BZMPOP 0 1 z MAX COUNT 9"],
+        &["ZADD z 1 one 2 two", "EXISTS z", "ZADD z 3 three", "ZCARD z"],
+    ),
+    // An element goes from list to list.
+    (
+        &["BLMOVE a b LEFT RIGHT 0", "BLMOVE b c LEFT RIGHT 0", "BLPOP c 0"],
+        &["RPUSH a x", "EXISTS a b c"],
+    ),
+    (
+        &["BLMOVE a b LEFT LEFT 0", "BLMOVE b a RIGHT RIGHT 0"],
+        &["RPUSH a x", "LRANGE a 0 -1", "EXISTS b"],
+    ),
+    (&["BLMOVE a a LEFT RIGHT 0", "BRPOP a 0"], &["RPUSH a x y", "LRANGE a 0 -1"]),
+    (&["BRPOPLPUSH a s 0", "BLPOP a 0"], &["RPUSH a 1 2", "LRANGE a 0 -1", "GET s"]),
+    // Other commands than pushes.
+    (&["BLPOP a 0"], &["COPY l a", "LRANGE a 0 -1"]),
+    (&["BLMOVE a b LEFT RIGHT 0", "BLPOP b 0"], &["RENAME l a", "LRANGE a 0 -1", "EXISTS b l"]),
+    (&["BLPOP a 0"], &["SORT l STORE a", "LLEN a"]),
+    (&["BLPOP b 0"], &["LMOVE l b LEFT LEFT", "EXISTS b"]),
+    (&["BZPOPMAX z 0"], &["ZUNIONSTORE z 1 y", "ZCARD z"]),
+    // A queue serves at its end, the key first that it has made first.
+    (
+        &["BLPOP b a 0", "BLPOP b 0"],
+        &["MULTI", "RPUSH a 1", "LLEN a", "RPUSH b 2", "EXEC", "EXISTS a b"],
+    ),
+    (&["BLPOP a 0"], &["MULTI", "RPUSH a 1", "DEL a", "RPUSH a 2 3", "EXEC", "LLEN a"]),
+    (
+        &["BLPOP a 0"],
+        &["MULTI", "RPUSH a 1", "LPOP a", "EXEC", "EXISTS a", "RPUSH a 2", "EXISTS a"],
+    ),
+    (
+        &["BLMOVE a b LEFT LEFT 0", "BLPOP b 0"],
+        &["MULTI", "SET t 1", "RPUSH a 1", "EXEC", "EXISTS a b"],
+    ),
+    (&["BLPOP a 0"], &["MULTI", "SADD a 1", "EXEC", "DEL a", "RPUSH a x", "LLEN a"]),
+];
+
+/// Runs these against one server. Every second time the clients that wait speak RESP3.
+fn served(port: u16) -> Vec<Value> {
+    let mut waiting: Vec<Client> = (0..3).map(|_| Client::connect(port)).collect();
+    let mut maker = Client::connect(port);
+    let mut seen = Vec::new();
+    for (i, (waits, makes)) in SERVED.iter().chain(SERVED).enumerate() {
+        for command in ["FLUSHALL", "SET s string", "RPUSH l 1 2 3", "ZADD y 1 one 2.5 two"] {
+            maker.call(&words(command));
+        }
+        for (k, command) in waits.iter().enumerate() {
+            waiting[k].call(&["HELLO", if i < SERVED.len() { "2" } else { "3" }]);
+            send(&mut waiting[k], command);
+            await_blocked(&mut maker, k + 1);
+        }
+        makes.iter().for_each(|command| send(&mut maker, command));
+        seen.extend(makes.iter().map(|_| maker.read()));
+        seen.extend(waiting[..waits.len()].iter_mut().map(Client::read));
+    }
+    seen
+}
+
 #[test]
 fn clients_wait_as_those_of_redis() {
     let server = TestServer::start();
-    let (mut ours, chains_of_ours) = (script(server.port), chains(server.port));
-    ours.extend(chains_of_ours);
+    let all = |port| [script(port), chains(port), served(port)].concat();
+    let ours = all(server.port);
     let Some(redis) = RealRedis::start(&[]) else { return };
-    let (mut theirs, chains_of_theirs) = (script(redis.port), chains(redis.port));
-    theirs.extend(chains_of_theirs);
+    let theirs = all(redis.port);
     for (i, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
         assert_eq!(ours, theirs, "reply {i}");
     }
@@ -244,4 +309,80 @@ fn a_command_with_thousands_of_keys_waits() {
     assert_eq!(maker.call(&words("RPUSH key2999 element")), Value::Int(1));
     let popped = Value::Array(vec![Value::bulk("key2999"), Value::bulk("element")]);
     assert_eq!(waiting.read(), popped);
+}
+
+/// Whoever makes a key serves the client that waits for it, whichever event loop has the client. A client that was
+/// killed gets nothing, and one that has left neither.
+#[test]
+fn what_is_pushed_is_gone_behind_the_push() {
+    let server = TestServer::start();
+    let mut maker = server.client();
+    let mut waiting: Vec<Client> = (0..4).map(|_| server.client()).collect();
+    let id = waiting[3].call(&words("CLIENT ID")).int();
+    for round in 0..50 {
+        for client in &mut waiting[..2] {
+            send(client, "BLMOVE a b LEFT RIGHT 0");
+        }
+        send(&mut waiting[2], "BLPOP b 0");
+        await_blocked(&mut maker, 3);
+        for command in ["RPUSH a one", "LLEN a", "LPUSH a two", "EXISTS a", "LLEN b", "DEL b"] {
+            send(&mut maker, command);
+        }
+        let seen: Vec<i64> = (0..6).map(|_| maker.read().int()).collect();
+        assert_eq!(seen, [1, 0, 1, 0, 1, 1], "round {round}");
+        assert!(waiting[..3].iter_mut().all(|client| client.read() != Value::Null));
+    }
+    send(&mut waiting[3], "BLPOP a 0");
+    await_blocked(&mut maker, 1);
+    maker.send(&[b"CLIENT", b"KILL", b"ID", id.to_string().as_bytes()]);
+    send(&mut maker, "RPUSH a one");
+    send(&mut maker, "LLEN a");
+    assert_eq!((0..3).map(|_| maker.read().int()).collect::<Vec<_>>(), [1, 1, 1]);
+    assert_eq!(waiting[3].read(), Value::Closed);
+}
+
+/// Elements go from one list to another while clients leave, time out, and push on several event loops. None is lost,
+/// and none is there twice.
+#[test]
+fn no_element_is_lost_between_lists() {
+    const ELEMENTS: usize = 400;
+    let server = TestServer::start();
+    let port = server.port;
+    let movers = (0..4).map(|i| {
+        let work = move || {
+            let mut client = Client::connect(port);
+            for turn in 0..60 {
+                let timeout = ["0", "0.002", "0.01"][(i + turn) % 3];
+                send(&mut client, &format!("BLMOVE a b LEFT RIGHT {timeout}"));
+                if timeout != "0" {
+                    client.read();
+                } else {
+                    // It leaves while it waits, or while it is served.
+                    RealClock.sleep(Duration::from_micros(300));
+                    client = Client::connect(port);
+                }
+            }
+        };
+        stillpoint_io::spawn(&format!("mover-{i}"), work).expect("a thread")
+    });
+    let movers: Vec<_> = movers.collect();
+    let mut pushers = [server.client(), server.client()];
+    for i in 0..ELEMENTS {
+        let pushed = pushers[i % 2].call(&["RPUSH", "a", &i.to_string()]);
+        assert!(matches!(pushed, Value::Int(_)), "{pushed:?}");
+        if i % 8 == 0 {
+            RealClock.sleep(Duration::from_millis(1));
+        }
+    }
+    movers.into_iter().for_each(|mover| mover.join().expect("it ends"));
+    await_blocked(&mut pushers[0], 0);
+    let mut all = Vec::new();
+    for list in ["a", "b"] {
+        let elements = pushers[0].call(&["LRANGE", list, "0", "-1"]);
+        all.extend(elements.items().iter().map(Value::text));
+    }
+    assert_eq!(all.len(), ELEMENTS);
+    all.sort();
+    all.dedup();
+    assert_eq!(all.len(), ELEMENTS);
 }

@@ -178,3 +178,36 @@ fn a_server_that_ends_tells_what_was_flushed() {
     assert_eq!(stalled.first.read(), Value::ok());
     ending.join().expect("no panic").expect("the server ends cleanly");
 }
+
+/// A client that waits gets its reply once the commit that has served it is durable, though that is of another event
+/// loop. So it does if that transaction has only read what is not durable yet.
+#[test]
+fn who_is_served_waits_for_the_flush_of_the_push() {
+    let disk = SimDisk::new(6);
+    let server = server_on(&disk);
+    let mut stalled = Stalled::new(&disk, &server);
+    let (mut waits, mut copies, mut waits_too) =
+        (server.client(), server.client(), server.client());
+    waits.send(&[b"BLPOP", b"queue", b"0"]);
+    waits_too.send(&[b"BLPOP", b"copy", b"0"]);
+    let blocked = |admin: &mut Client, count: usize| {
+        let shown = format!("blocked_clients:{count}\r\n");
+        eventually("clients wait", || admin.call(&["INFO", "clients"]).text().contains(&shown));
+    };
+    blocked(&mut stalled.admin, 2);
+    stalled.other.send(&[b"RPUSH", b"queue", b"one", b"other"]);
+    blocked(&mut stalled.admin, 1);
+    copies.send(&[b"COPY", b"queue", b"copy"]);
+    blocked(&mut stalled.admin, 0);
+    for _ in 0..5 {
+        RealClock.sleep(Duration::from_millis(4));
+        assert_eq!(stalled.admin.call(&["PING"]).text(), "PONG");
+        let waiting = [&mut waits, &mut copies, &mut waits_too, &mut stalled.other];
+        assert_eq!(waiting.map(Client::has_reply), [false; 4]);
+    }
+    disk.resume();
+    assert_eq!((stalled.other.read(), copies.read()), (Value::Int(2), Value::Int(1)));
+    let popped = |key, element| Value::Array(vec![Value::bulk(key), Value::bulk(element)]);
+    assert_eq!((waits.read(), waits_too.read()), (popped("queue", "one"), popped("copy", "other")));
+    assert_eq!(stalled.first.read(), Value::ok());
+}

@@ -309,7 +309,7 @@ fn zpopmax(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult 
 fn zmpop(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let (count, highest, most) = pop_options(args, 1, parse_end)?;
     match pop_first(ctx, args, tx, (2, count), (highest, most))? {
-        Some((key, taken)) => answer_popped(ctx, args.at(key), &taken),
+        Some((key, taken)) => answer_popped(ctx.reply, args.at(key), &taken),
         None => ctx.reply.null_array(),
     }
     Ok(())
@@ -348,13 +348,13 @@ pub(super) fn pop_first(
     Ok(None)
 }
 
-pub(super) fn answer_popped(ctx: &mut Context<'_>, key: &[u8], taken: &[Vec<u8>]) {
-    ctx.reply.array(2);
-    ctx.reply.bulk(key);
-    ctx.reply.array(taken.len());
+pub(super) fn answer_popped(reply: &mut Reply, key: &[u8], taken: &[Vec<u8>]) {
+    reply.array(2);
+    reply.bulk(key);
+    reply.array(taken.len());
     for element in taken {
-        ctx.reply.array(2);
-        answer_pair(ctx.reply, element);
+        reply.array(2);
+        answer_pair(reply, element);
     }
 }
 

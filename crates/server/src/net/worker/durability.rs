@@ -55,12 +55,14 @@ impl Worker {
 
     /// Takes what the pass has met, if a client must know. Returns it if a client is strict.
     fn take_met(&mut self, touched: &[usize]) -> Option<Unflushed> {
-        let Self { conns, session, is_strict, .. } = self;
+        let Self { conns, session, is_strict, plan, .. } = self;
+        let served_by = std::mem::take(&mut plan.met);
         let client = |&id: &usize| conns.get(id).map(|conn| &conn.client);
         if !touched.iter().filter_map(client).any(Client::needs_met) {
             return None;
         }
-        let met = take_met(session, *is_strict);
+        let mut met = take_met(session, *is_strict);
+        met.join(served_by);
         let mut waits = false;
         for &id in touched {
             if let Some(conn) = conns.get_mut(id) {
