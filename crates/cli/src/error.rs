@@ -13,6 +13,11 @@ pub(crate) enum CliError {
     ConfigFile { file: PathBuf, reason: String },
     #[error("--{option}: {reason}")]
     Option { option: &'static str, reason: String },
+    #[error(
+        "the limit of open files is {limit}, and the store needs {needed} beside one for each client: raise the \
+         limit (ulimit -n, or LimitNOFILE of a service)"
+    )]
+    OpenFiles { limit: u64, needed: u64 },
     #[error(transparent)]
     Dump(#[from] crate::dump::DumpError),
     #[error("{source}; nothing was loaded")]

@@ -71,14 +71,20 @@ fn tell_start(settings: &Settings) {
 
 /// Computes how many clients the process's limit of open files allows. The rest is reserved for the
 /// store, which needs descriptors for checkpoints and logs.
-fn limit_clients(server: &mut ServerConfig, logs: usize) {
+///
+/// # Errors
+/// The limit leaves none for clients.
+fn limit_clients(server: &mut ServerConfig, logs: usize) -> Result<(), CliError> {
     let open_files = stillpoint_io::raise_open_files().unwrap_or_else(|error| {
         tracing::warn!(%error, "the limit of open files cannot be raised");
         None
     });
-    let Some(open_files) = open_files else { return };
+    let Some(open_files) = open_files else { return Ok(()) };
     let reserve = RESERVED_FILES + RESERVED_FILES_PER_LOG * logs as u64;
-    let most = open_files.saturating_sub(reserve).max(1);
+    let most = open_files.saturating_sub(reserve);
+    if most == 0 {
+        return Err(CliError::OpenFiles { limit: open_files, needed: reserve });
+    }
     server.clients_max = usize::try_from(most).unwrap_or(usize::MAX).min(server.clients_max);
     if server.maxclients > server.clients_max {
         tracing::warn!(
@@ -88,11 +94,12 @@ fn limit_clients(server: &mut ServerConfig, logs: usize) {
             "fewer clients than asked for: raise the limit of open files (ulimit -n)"
         );
     }
+    Ok(())
 }
 
 fn serve(settings: Settings, ends: &Ends) -> Result<(), CliError> {
     let Settings { engine, mut server, pidfile, .. } = settings;
-    limit_clients(&mut server, engine.logs);
+    limit_clients(&mut server, engine.logs)?;
     let _pidfile = pidfile.as_deref().map(PidFile::write).transpose()?;
     // The port is opened first, so that a port in use is reported before anything is loaded.
     let loading = Bound::new(server)?.answer()?;

@@ -40,6 +40,18 @@ fn idle_clients_leave_files_to_the_store() {
     assert!(serving.runs());
 }
 
+/// Where the store needs all descriptors, no client could be served, so the start is refused.
+#[test]
+fn a_start_without_files_for_clients_says_what_it_needs() {
+    let home = tempfile::tempdir().expect("a directory");
+    let serving = Serving::begin_as(limited("ulimit -n 64"), home.path(), &[]);
+    let (status, _, said) = serving.ended();
+    assert!(!status.success());
+    assert!(said.contains("the limit of open files is 64") && said.contains("ulimit -n"), "{said}");
+    let made = std::fs::read_dir(home.path()).expect("a directory").count();
+    assert_eq!(made, 0, "nothing is made");
+}
+
 /// A write beyond the limit of file size fails. The process reports the error and goes on.
 #[test]
 fn a_file_that_may_not_grow_does_not_end_the_process() {
