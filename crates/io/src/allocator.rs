@@ -10,20 +10,31 @@ pub const RETURNED_BYTES_MIN: usize = 256 << 10;
 pub fn return_large_allocations() -> bool {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
-        // SAFETY: mallopt takes two numbers, malloc_trim one. Both may be called at any time and
-        // lock what they change. The calls change no memory that is allocated.
+        // SAFETY: mallopt takes two numbers. It may be called at any time and locks what it changes.
+        // The call changes no memory that is allocated.
         let set = |option, bytes: usize| unsafe { libc::mallopt(option, bytes as libc::c_int) };
         // The allocator never raises a threshold that was set, only its own default.
         let is_set = set(libc::M_MMAP_THRESHOLD, RETURNED_BYTES_MIN) == 1
             && set(libc::M_TRIM_THRESHOLD, 16 * RETURNED_BYTES_MIN) == 1;
-        // SAFETY: as above.
-        unsafe { libc::malloc_trim(0) };
+        return_freed_memory();
         is_set
     }
     #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
     {
         false
     }
+}
+
+/// Makes the allocator return all whole pages of freed memory to the system, also those between memory that
+/// is in use. Otherwise the GNU allocator keeps these, and returns the free end of a heap alone. While the
+/// call looks at a heap, nobody allocates there. Another allocator is left alone.
+pub fn return_freed_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: malloc_trim takes a number. It may be called at any time and locks what it changes. The call
+    // changes no memory that is allocated.
+    unsafe {
+        libc::malloc_trim(0)
+    };
 }
 
 /// Bytes that the allocator takes from the system at a time after [`grow_heap_in_large_steps`].

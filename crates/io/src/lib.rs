@@ -46,7 +46,9 @@ mod workers;
 mod written;
 
 pub use aligned::AlignedBuf;
-pub use allocator::{RETURNED_BYTES_MIN, grow_heap_in_large_steps, return_large_allocations};
+pub use allocator::{
+    RETURNED_BYTES_MIN, grow_heap_in_large_steps, return_freed_memory, return_large_allocations,
+};
 pub use append::AppendFile;
 pub use behind::WriteBehind;
 pub use cancel::{Cancel, CancellableDisk};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use stillpoint_format::Stamp;
+use stillpoint_io::return_freed_memory;
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 use stillpoint_sync::mutant;
 
@@ -30,8 +31,26 @@ pub(crate) struct Table {
     pub(crate) pages: Latch<Pages>,
     /// Locks of the whole table and of the gap above all keys.
     pub(crate) gates: Gates,
-    /// Keys with a committed value.
-    records: AtomicU64,
+    /// Keys with a committed value. The last field, so all else is freed when this one is dropped.
+    records: Records,
+}
+
+/// So many records are worth a look of the allocator at its heaps.
+const RETURNED_RECORDS_MIN: u64 = 1000;
+
+/// The number of a table's records.
+#[derive(Debug, Default)]
+struct Records(AtomicU64);
+
+impl Drop for Records {
+    /// Gives the memory of an emptied table back. What other tables have lies between, so the allocator would keep
+    /// it.
+    fn drop(&mut self) {
+        // Relaxed: nobody else has the table any more.
+        if self.0.load(Relaxed) >= RETURNED_RECORDS_MIN {
+            return_freed_memory();
+        }
+    }
 }
 
 /// A transaction's statement.
@@ -51,13 +70,13 @@ impl Table {
             index: Index::new(pages.hash_seed()),
             pages: Latch::new(pages),
             gates: Gates::new(),
-            records: AtomicU64::new(0),
+            records: Records::default(),
         })
     }
 
     pub(crate) fn records(&self) -> u64 {
         // Relaxed: a count, which publishes no other memory; its partner is `commit`.
-        self.records.load(Relaxed)
+        self.records.0.load(Relaxed)
     }
 
     /// Gives a key a new open version, in place of an earlier one of the same statement.
@@ -166,8 +185,8 @@ impl Table {
             proxy.set_has_value(has_value);
             // Relaxed: counts, see `records`.
             match has_value {
-                true => self.records.fetch_add(1, Relaxed),
-                false => self.records.fetch_sub(1, Relaxed),
+                true => self.records.0.fetch_add(1, Relaxed),
+                false => self.records.0.fetch_sub(1, Relaxed),
             };
         }
     }
@@ -206,7 +225,7 @@ impl Table {
                 versions.committed = Some(version);
                 proxy.set_has_value(true);
                 // Relaxed: a count, see `records`.
-                self.records.fetch_add(1, Relaxed);
+                self.records.0.fetch_add(1, Relaxed);
             }
             Some(_) => {
                 if !versions.open.insert(version) {

@@ -55,6 +55,40 @@ fn a_siren_store_serves_and_survives_its_end() {
     what_does_not_fit_is_refused(dir, in_memory);
 }
 
+/// The memory of an emptied database goes to the system, also where that of another one lies between.
+#[test]
+fn an_emptied_database_gives_its_memory_back() {
+    let home = tempfile::tempdir().expect("a directory");
+    let arguments = ["--checkpoint", "siren", "--max-memory", "512MiB"];
+    let serving = Serving::start(home.path(), &arguments);
+    let mut client = serving.client();
+    let resident = |client: &mut Client| {
+        let said = client.ask(&["INFO", "memory"]);
+        let found = said.lines().find_map(|line| line.strip_prefix("used_memory_rss:"));
+        found.and_then(|value| value.trim().parse::<u64>().ok()).expect("a number")
+    };
+    let value = "x".repeat(16 << 10);
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+    for first in (0..4000).step_by(100) {
+        let both = |number: u32| {
+            let key = number.to_string();
+            let [stays, goes] = [("0", "stays"), ("1", &value[..])];
+            [stays, goes].map(|(database, value)| {
+                [words(&["SELECT", database]), words(&["SET", &key, value])]
+            })
+        };
+        let requests: Vec<Vec<String>> = (first..first + 100).flat_map(both).flatten().collect();
+        let said = client.try_ask_all(&requests);
+        assert!(said.len() == 400 && said.iter().all(|said| said == "OK"), "{said:?}");
+    }
+    let before = resident(&mut client);
+    assert_eq!(client.ask(&["FLUSHDB"]), "OK");
+    let after = resident(&mut client);
+    assert!(after + (45 << 20) < before, "of 62 MiB: {before} bytes before, {after} after");
+    assert_eq!(client.ask(&["SELECT", "0"]), "OK");
+    assert_eq!(client.ask(&["DBSIZE"]), ":4000");
+}
+
 /// check, inspect and dump.
 fn tools_know_it(dir: &Path) {
     let (code, said) = run(&["check"], dir);
