@@ -15,7 +15,7 @@ use shuttle::thread;
 use stillpoint_sync::Mutex;
 use waiters::{Begun, Claim, NextWaiter, Served, WaiterId, Waiters, Waiting, Wanted, Wish};
 
-const SCHEDULES: usize = 1_500;
+const SCHEDULES: usize = 8_000;
 const STEPS_MAX: usize = 100_000;
 
 const ONE: u64 = 7;
@@ -28,7 +28,7 @@ const LEAVES: u64 = 1;
 /// The keys that elements are pushed to by each of two clients, one after the other, and whether the transaction
 /// commits.
 const PUSHED: [&[(u64, bool)]; 2] =
-    [&[(ONE, true), (OTHER, true), (ONE, true)], &[(ONE, false), (ONE, true)]];
+    [&[(ONE, true), (OTHER, true), (ONE, true)], &[(ONE, false), (ONE, true), (ONE, false)]];
 
 /// The lists at the keys, behind the lock of all keys.
 #[derive(Default)]
@@ -38,6 +38,8 @@ struct Lists {
     waiting: BTreeMap<u64, Vec<u64>>,
     /// Clients that a transaction serves which has not ended.
     claimed: Vec<u64>,
+    /// Clients whose connections are closed.
+    closed: Vec<u64>,
     /// Elements that clients have got.
     taken: usize,
     pushes: usize,
@@ -140,6 +142,7 @@ impl World {
         let mut lists = self.lists.lock();
         if waits.get(&LEAVES).is_some_and(Waiting::leaves) {
             lists.forget(LEAVES);
+            lists.closed.push(LEAVES);
             drop(lists);
             waits.remove(&LEAVES);
         }
@@ -148,6 +151,8 @@ impl World {
     /// Pushes elements, each in a transaction that serves who waits.
     fn push(&self, pushes: &[(u64, bool)]) {
         for &(key, commits) in pushes {
+            // Some clients come first.
+            (0..3).for_each(|_| thread::yield_now());
             let mut lists = self.lists.lock();
             let before = lists.elements.get(&key).copied().unwrap_or(0);
             let mut claims = Vec::new();
@@ -178,6 +183,7 @@ impl World {
                 let client = claim.client();
                 lists.claimed.retain(|&other| other != client);
                 if commits {
+                    assert!(!lists.closed.contains(&client), "served after it has left");
                     lists.forget(client);
                     claim.serve(Served { reply: Ok(Vec::new()), commit: None });
                 }
