@@ -492,6 +492,42 @@ fn reads_of_one_key_in_a_batch_are_transactions_of_their_own() {
     assert!(seen > 500 && all(&mut session, table) == records);
 }
 
+/// Pages of keys that a transaction asks for are read together. Nobody waits for these keys.
+#[test]
+fn what_a_transaction_asks_for_is_read_ahead_and_not_locked() {
+    let disk = SimDisk::new(8);
+    let (engine, table) = open(&disk);
+    let records = fill(&mut engine.session().expect("a session"), table, 8);
+    engine.checkpoint().expect("a checkpoint");
+    engine.close().expect("closes");
+    // No page is in the pool at first, and all have room.
+    let engine = Engine::open(configure(&disk, 400)).expect("opens");
+    let memory = engine.table("memory").expect("a table");
+    let [mut first, mut second] = [(); 2].map(|()| engine.session().expect("a session"));
+    put(&mut first, memory, b"key", b"value");
+    let reads = || engine.stats().pool.expect("a pool").reads;
+    let keys: Vec<&[u8]> = records.keys().map(Vec::as_slice).step_by(records.len() / 4).collect();
+    let mut open = first.begin().expect("begins");
+    let mut tx = open.tx().expect("open");
+    let asked = keys.iter().map(|key| (table, *key));
+    let others = [(memory, &b"key"[..]), (memory, b"none"), (TableId(999), b"no table")];
+    let before = reads();
+    tx.prefetch(asked.clone().chain(others));
+    let ahead = reads();
+    assert!(ahead >= before + 4, "{before} pages, then {ahead}");
+    for &key in &keys {
+        let found = tx.get(table, key).expect("reads").map(|value| value.to_vec());
+        assert_eq!(found.as_deref(), records.get(key).map(Vec::as_slice), "{key:?}");
+    }
+    assert_eq!(reads(), ahead, "all pages were here");
+    let last = records.keys().last().expect("records");
+    tx.prefetch(std::iter::once((table, last.as_slice())));
+    drop(tx);
+    put(&mut second, table, last, b"not locked");
+    put(&mut second, memory, b"key", b"not locked");
+    open.commit().expect("commits");
+}
+
 /// A batch reads beside an open transaction, which holds one of its keys.
 #[test]
 fn a_read_in_a_batch_waits_for_who_changes_its_key() {

@@ -6,6 +6,7 @@
 //! after the delivery, and is zero then.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -28,7 +29,7 @@ use crate::workloads::tpcc::check::Checked;
 use crate::workloads::tpcc::input::Transaction;
 use crate::workloads::tpcc::load::Population;
 use crate::workloads::tpcc::memory::{Memory, Rows};
-use crate::workloads::tpcc::schema::TableRow;
+use crate::workloads::tpcc::schema::{LINES_MAX, OrderLine, Scale, TableRow};
 use crate::workloads::tpcc::transactions::{self, Done, Kind as Ended};
 
 /// The engine with TPC-C's tables, and the transactions that have ended.
@@ -327,6 +328,35 @@ impl Memory for InTables<'_, '_> {
         if intent == Intent::Write {
             announced.written.push(it);
         }
+    }
+
+    /// The lines of orders that follow each other are a range of their table.
+    fn items_of(
+        &self,
+        scale: &Scale,
+        district: usize,
+        orders: Range<u32>,
+        items: &mut [u32; 20 * LINES_MAX],
+    ) -> usize {
+        let row = |order: u32| key(scale.order_row(district, order) * LINES_MAX);
+        let (first, end) = (row(orders.start), row(orders.end));
+        let mut count = 0;
+        let mut read = || -> Result<(), TxError> {
+            let mut tx = self.tx.borrow_mut();
+            let mut lines = tx.range(self.tpcc.table::<OrderLine>(), &first[..]..&end[..])?;
+            while let Some((_, line)) = lines.next_record()? {
+                let Some(item) = items.get_mut(count) else { break };
+                *item = u32::read_with(|bytes| line.read_range(OrderLine::ITEM.offset(), bytes));
+                count += 1;
+            }
+            Ok(())
+        };
+        if !self.has_failed.get()
+            && let Err(error) = read()
+        {
+            self.fail(error);
+        }
+        count
     }
 
     fn named(&self, _: &Population, district: usize, name: u32) -> u32 {

@@ -1,9 +1,12 @@
 //! The tables as transactions see them, independent of their storage.
 
+use std::ops::Range;
+
+use stillpoint_state::Intent::Read;
 use stillpoint_state::{Cells, Field, FieldValue, Intent, Scheme};
 
 use crate::workloads::tpcc::load::Population;
-use crate::workloads::tpcc::schema::{TableRow, Tables};
+use crate::workloads::tpcc::schema::{LINES_MAX, Order, OrderLine, Scale, TableRow, Tables};
 
 /// Tables that can be read.
 pub(crate) trait Rows {
@@ -21,6 +24,27 @@ pub(crate) trait Memory: Rows {
     fn put<T: TableRow>(&mut self, row: usize, value: T);
     /// Prefetches a column of a row.
     fn announce<T: TableRow, F: FieldValue>(&self, row: usize, column: Field<T, F>, intent: Intent);
+
+    /// The items of all lines of some orders of a district. Returns how many `items` has got.
+    fn items_of(
+        &self,
+        scale: &Scale,
+        district: usize,
+        orders: Range<u32>,
+        items: &mut [u32; 20 * LINES_MAX],
+    ) -> usize {
+        let row = |order: u32| scale.order_row(district, order);
+        orders.clone().for_each(|order| self.announce(row(order), Order::LINES, Read));
+        let mut count = 0;
+        for order in orders {
+            let lines = usize::from(self.get(row(order), Order::LINES));
+            for line in row(order) * LINES_MAX..row(order) * LINES_MAX + lines {
+                items[count] = self.get(line, OrderLine::ITEM);
+                count += 1;
+            }
+        }
+        count
+    }
 
     /// The middle one of the customers with this last name (2.5.2.2).
     fn named(&self, population: &Population, district: usize, name: u32) -> u32 {

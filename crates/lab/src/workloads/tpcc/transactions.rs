@@ -361,26 +361,12 @@ fn deliver<M: Memory>(
     order
 }
 
-/// Counts the items of the last 20 orders of which the stock is short. The reads of each step are announced
-/// together.
+/// Counts the items of the last 20 orders of which the stock is short.
 fn stock_level<M: Memory>(memory: &mut M, scale: &Scale, district: usize, threshold: i32) -> Done {
     let next = memory.get(district, District::NEXT_ORDER);
     let orders = next.saturating_sub(20).max(1)..next;
-    let row = |order: u32| scale.order_row(district, order);
-    orders.clone().for_each(|order| memory.announce(row(order), Order::LINES, Read));
-    let mut lines = [(0, 0); 20];
-    for (lines, order) in lines.iter_mut().zip(orders) {
-        let first = row(order) * LINES_MAX;
-        *lines = (first, first + usize::from(memory.get(row(order), Order::LINES)));
-    }
-    let lines = || lines.iter().flat_map(|&(first, end)| first..end);
-    lines().for_each(|line| memory.announce(line, OrderLine::ITEM, Read));
     let mut items = [0_u32; 20 * LINES_MAX];
-    let mut count = 0;
-    for line in lines() {
-        items[count] = memory.get(line, OrderLine::ITEM);
-        count += 1;
-    }
+    let count = memory.items_of(scale, district, orders, &mut items);
     let items = &mut items[..count];
     items.sort_unstable();
     let stock = |item: u32| scale.stock_row(district / DISTRICTS, item);
