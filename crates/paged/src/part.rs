@@ -316,6 +316,9 @@ impl Part {
         *has_ranged = true;
         locks.take(&kind.locks, kind.locks.stretch(page), Mode::Read, may_wait)?;
         let (slots, is_large) = pool.read_leaf(range, Wanted::Records, out, key);
+        let slots_of_leaf = pool.node(leaf.frame).slot_count();
+        let is_leaf_read =
+            if range.is_descending { slots.start == 0 } else { slots.end >= slots_of_leaf };
         let mut blocked = None;
         let is_committed = !kind.open.has_older_than(gsn, *seat);
         if !mutant!(is_committed, RangeOverOpenChanges => true) {
@@ -338,6 +341,9 @@ impl Part {
         }
         if let Some(blocked) = blocked {
             return Ok(Some(Again::After(blocked)));
+        }
+        if is_leaf_read && !out.is_end {
+            pool.prefetch_next(table, &out.next, (range.is_descending, slots_of_leaf));
         }
         let count = read_ahead.note(page, out.most, pool.frame_count());
         if count > 0 && !out.is_end {

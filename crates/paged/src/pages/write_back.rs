@@ -14,8 +14,10 @@ use crate::backing::{DirtyFrames, Purpose};
 
 /// Most bytes of one write.
 const RUN_BYTES: usize = 1 << 20;
+/// Most bytes of the copies of one batch, and of the buffers that are kept for the next one.
+const BATCH_BYTES: usize = 8 << 20;
 /// Most frames of one batch.
-pub(super) const BATCH_FRAMES: usize = 1024;
+const BATCH_FRAMES: usize = 1024;
 
 /// Claimed frames. A drop releases all of them, also after an error or a panic.
 struct Claims<'a> {
@@ -69,9 +71,16 @@ impl PageStore {
     ) -> Result<usize, PagesError> {
         let mut bufs = self.writing.lock();
         let mut written = 0;
-        for candidates in candidates.chunks(BATCH_FRAMES) {
+        let frames_max = (BATCH_BYTES / self.config.page_bytes).min(BATCH_FRAMES);
+        for candidates in candidates.chunks(frames_max) {
             self.check_alive()?;
             written += self.write_batch(frames, candidates, purpose, &mut bufs)?;
+            // Each buffer has room for the longest run that it has ever had.
+            let mut kept = 0;
+            bufs.retain(|buf| {
+                kept += buf.capacity();
+                kept <= BATCH_BYTES
+            });
         }
         Ok(written)
     }

@@ -3,11 +3,12 @@
 use std::ops::{Bound, Range};
 
 use stillpoint_node::{Node, Record};
-use stillpoint_txn::{KindRange, RangeBatch};
+use stillpoint_txn::{KindRange, RangeBatch, TableId};
 
 use super::descent::KeyPlace;
 use crate::loads::Missing;
 use crate::pool::Pool;
+use crate::swip::Swip;
 
 /// Records of a range that are prefetched ahead of their use. They lie anywhere in the heap of the leaf.
 const RECORDS_AHEAD: usize = 8;
@@ -88,6 +89,9 @@ impl Pool {
         // Words of two states may name more bytes than a page has.
         let mut left = self.page_bytes();
         let Range { start: mut first, mut end } = slots;
+        for ahead in 0..RECORDS_AHEAD {
+            node.prefetch_record(if is_descending { end.saturating_sub(ahead + 1) } else { first + ahead });
+        }
         let mut is_large = false;
         while !is_large && first < end && out.len() < out.most {
             let slot = if is_descending { end - 1 } else { first };
@@ -122,6 +126,27 @@ impl Pool {
             true => end..slots.end,
         };
         (looked_at, is_large)
+    }
+
+    /// Prefetches header and slots of the leaf in which a range goes on with a key, or below it. The leaf may
+    /// have about so many slots.
+    pub(crate) fn prefetch_next(
+        &self,
+        table: TableId,
+        from: &[u8],
+        (is_descending, slots): (bool, usize),
+    ) {
+        let parent = match is_descending {
+            false => self.descend(table, from, 1),
+            true => self.descend_below(table, from, 1),
+        };
+        if let Ok(parent) = parent
+            && let node = self.node(parent.seen.frame)
+            && node.level() == 1
+            && let Swip::Hot(frame) = Swip::unpack(node.child_number(parent.position))
+        {
+            self.prefetch(frame, slots);
+        }
     }
 
     /// The key of a slot, appended to `out`.
