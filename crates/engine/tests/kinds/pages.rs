@@ -189,12 +189,19 @@ pub(crate) fn a_transaction_that_keeps_the_log_is_told() {
     world.engine.checkpoint().expect("a sound disk");
     let mut idle = session.begin().expect("begins");
     idle.tx().expect("no batch").put(table, b"idle", b"idle").expect("room");
-    for number in 0..300u16 {
-        let key = number.to_be_bytes();
+    let mut refused = 0;
+    for key in (0..300u16).map(u16::to_be_bytes) {
         // A key may share the word of the one that the open transaction has locked. At the limit of the log, a
-        // put is refused, since no thread of the store takes a checkpoint.
-        let _ = other.transact(|tx| tx.put(table, &key, &[1; 900]));
+        // put is refused after a wait, since no thread of the store takes a checkpoint.
+        let put = other.transact(|tx| tx.put(table, &key, &[1; 900]));
+        refused += u32::from(
+            put.is_err_and(|error| matches!(error, Error::Transaction(TxError::LogFull(_)))),
+        );
+        if refused == 3 {
+            break;
+        }
     }
+    assert_eq!(refused, 3);
     assert!(kept_bytes(&world.engine) > LIMIT / 2, "the open transaction keeps the log");
     world.engine.checkpoint().expect("a sound disk");
     assert_eq!(get(&mut other, table, b"idle"), None, "it is rolled back, although nobody uses it");

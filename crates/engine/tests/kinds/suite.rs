@@ -301,7 +301,7 @@ fn a_declared_transaction_keeps_to_its_keys() {
 /// meanwhile, and nobody waits.
 #[test]
 fn a_batch_that_may_not_wait_says_what_it_lacks() {
-    for absences in [0, 30, 80] {
+    for absences in [0, 30, 60] {
         let world = world(absences);
         *world.kind.on_wait.lock() = None;
         fill(&world);
