@@ -292,6 +292,7 @@ impl Error {
             Self::Journal(error) => error.is_refusal(),
             Self::Transaction(TxError::Log(LogRefused::Refused(refused))) => {
                 refused.downcast_ref().is_some_and(JournalError::is_refusal)
+                    || refused.downcast_ref().is_some_and(DiskError::is_disk_full)
             }
             Self::Pages(error) => error.is_full(),
             _ => self.lacks_pages(),

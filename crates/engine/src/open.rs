@@ -20,7 +20,7 @@ use crate::checkpoints::{Checkpoints, LOG_HOLDER, marks_replayed};
 use crate::config::Config;
 use crate::error::Error;
 use crate::guards::Seats;
-use crate::kinds::{self, KindReplay, Kinds, OfEngine, OpenTransactions};
+use crate::kinds::{self, KindReplay, Kinds, OfEngine, OpenTransactions, UndoFiles};
 use crate::life::Life;
 use crate::loading::BackgroundLoad;
 use crate::procedure::Procedures;
@@ -51,7 +51,7 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     let needed = plan.procedures_needed(config.recovery_threads)?;
     let holds_calls = repeat::check(&procedures, &needed)?;
     let cells = (scheme.cells, logs_calls_alone, holds_calls);
-    let (store, kind_replay, (mut recovered, remaining)) =
+    let (store, (kind_replay, undo_files), (mut recovered, remaining)) =
         recover(&read, &plan, &config, (&wanted, &kinds, &procedures), cells, &mut *progress)?;
     // From here on files are made, so the opening can no longer be cancelled.
     if !cancel.seal() {
@@ -62,7 +62,7 @@ pub(crate) fn open(parts: Parts<'_>) -> Result<Arc<Shared>, Error> {
     let journal = open_journal(&config, (&disk, &kinds), &plan, &ends)?;
     let logs = (if records_commits { config.logs as u8 } else { 0 }, logs_calls_alone);
     let catalog = begin_incarnation(&disk, &plan, (wanted.tables, logs, scheme_row.name), &ends)?;
-    let open = Arc::new(OpenTransactions::new(journal.clone(), &config));
+    let open = Arc::new(OpenTransactions::new(journal.clone(), undo_files, &config));
     let to_logs = (&journal, config.logs);
     kind_replay.undo_losers(to_logs, &open, store.driver().now().epoch())?;
     Ok(failing_with_pages(Shared {
@@ -180,8 +180,9 @@ fn begin_incarnation(
     Ok(catalog)
 }
 
-/// A filled store, what other kinds of tables have still to undo, and what was loaded and is left to load.
-type Recovered = (Arc<Store>, KindReplay, (RecoverySummary, Option<Remaining>));
+/// A filled store, what other kinds of tables have still to undo and its files, and what was loaded and is left
+/// to load.
+type Recovered = (Arc<Store>, (KindReplay, Arc<UndoFiles>), (RecoverySummary, Option<Remaining>));
 
 /// Fills a new store, and the tables of other kinds, with the data that the plan names.
 fn recover(
@@ -207,7 +208,8 @@ fn recover(
     wanted.tables.iter().try_for_each(|table| kinds.add_table(table, &**disk))?;
     // With one lane the calls of the disk always come in the same order.
     let lanes = if config.environment.background { config.recovery_threads } else { 1 };
-    let mut kind_replay = KindReplay::new(kinds.clone(), wanted, lanes);
+    let undo_files = UndoFiles::begin(disk)?;
+    let mut kind_replay = KindReplay::new(kinds.clone(), wanted, lanes, Some(undo_files.clone()));
     let (threads, clock) = (config.recovery_threads, &*config.environment.clock);
     let of_kinds = (!kinds.is_empty(), holds_calls);
     let served = match may_serve(config, wanted, of_kinds, &cells)? {
@@ -217,7 +219,7 @@ fn recover(
     match served {
         Ok((recovered, remaining)) => {
             store.maintain();
-            return Ok((store, kind_replay, (recovered, Some(remaining))));
+            return Ok((store, (kind_replay, undo_files), (recovered, Some(remaining))));
         }
         Err(reason) if config.serve_while_loading => {
             tracing::info!(reason, "the store is loaded before it is served");
@@ -236,7 +238,7 @@ fn recover(
     )?;
     kind_replay.end()?;
     store.set_max_memory_bytes(config.store_memory_bytes());
-    Ok((store, kind_replay, (recovered, None)))
+    Ok((store, (kind_replay, undo_files), (recovered, None)))
 }
 
 /// Whether the store may be served while it is loaded; if not, why.

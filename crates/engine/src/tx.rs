@@ -221,7 +221,9 @@ impl<'t> Tx<'t> {
         }
     }
 
-    /// Whether the key had a value before this transaction.
+    /// Whether the key had a value before this transaction. A large transaction without declared keys forgets
+    /// what it has put or deleted by the key itself. If it asks for the slot after that, the slot knows the key
+    /// as it was then.
     ///
     /// # Panics
     /// If the transaction has no such slot.
@@ -445,6 +447,16 @@ impl<'t> Tx<'t> {
     /// [`TxError::Memory`] and [`TxError::IndexFull`] if a missing key finds no room.
     #[inline]
     pub fn key(&mut self, table: TableId, key: &[u8], mode: Mode) -> Result<Slot, TxError> {
+        let slot = self.met_key(table, key, mode)?;
+        if let Some(parts) = &mut self.parts {
+            parts.give_out(slot);
+        }
+        Ok(slot)
+    }
+
+    /// As [`key`](Self::key). The slot may be forgotten when the next key is locked.
+    #[inline]
+    fn met_key(&mut self, table: TableId, key: &[u8], mode: Mode) -> Result<Slot, TxError> {
         match self.parts {
             None => self.memory.key(table, key, mode),
             Some(_) => self.key_on_all(table, key, mode),
@@ -558,7 +570,7 @@ impl<'t> Tx<'t> {
     /// As [`key`](Self::key).
     #[inline]
     pub fn get(&mut self, table: TableId, key: &[u8]) -> Result<Option<ValueRef<'_>>, TxError> {
-        let slot = self.key(table, key, Mode::Read)?;
+        let slot = self.met_key(table, key, Mode::Read)?;
         Ok(self.value(slot))
     }
 
@@ -697,7 +709,7 @@ impl<'t> Tx<'t> {
         tag: u8,
         value: &[u8],
     ) -> Result<(), TxError> {
-        let slot = self.key(table, key, Mode::Write)?;
+        let slot = self.met_key(table, key, Mode::Write)?;
         self.put_slot_tagged(slot, tag, value)
     }
 
@@ -744,7 +756,7 @@ impl<'t> Tx<'t> {
         label: Label,
         value: &[u8],
     ) -> Result<(), TxError> {
-        let slot = self.key(table, key, Mode::Write)?;
+        let slot = self.met_key(table, key, Mode::Write)?;
         self.put_slot_labelled(slot, label, value)
     }
 
@@ -758,7 +770,7 @@ impl<'t> Tx<'t> {
         key: &[u8],
         deadline: u64,
     ) -> Result<(), TxError> {
-        let slot = self.key(table, key, Mode::Write)?;
+        let slot = self.met_key(table, key, Mode::Write)?;
         self.set_slot_deadline(slot, deadline)
     }
 
@@ -774,7 +786,7 @@ impl<'t> Tx<'t> {
         offset: usize,
         bytes: &[u8],
     ) -> Result<(), TxError> {
-        let slot = self.key(table, key, Mode::Write)?;
+        let slot = self.met_key(table, key, Mode::Write)?;
         self.patch_slot(slot, offset, bytes)
     }
 
@@ -784,7 +796,7 @@ impl<'t> Tx<'t> {
     /// As [`key`](Self::key).
     #[inline]
     pub fn delete(&mut self, table: TableId, key: &[u8]) -> Result<bool, TxError> {
-        let slot = self.key(table, key, Mode::Write)?;
+        let slot = self.met_key(table, key, Mode::Write)?;
         self.delete_slot(slot)
     }
 }

@@ -31,6 +31,8 @@
 //! | `LosersKept` | changes in place of a transaction that a crash has cut off stay |
 //! | `AbortKeepsChanges` | an abort does not undo changes in place |
 //! | `UndoesOldestFirst` | an abort undoes operations in the wrong order |
+//! | `UndoFileInOrder` | an abort undoes what was brought to a file in the wrong order |
+//! | `UndoFileTrusted` | an abort undoes with damaged bytes of a file |
 //! | `UndoRoomNotKept` | other records take the room that an abort needs in the log |
 //! | `OpenTransactionsNotHeld` | a checkpoint frees log records with which an open transaction is undone |
 //! | `KindPositionTooLate` | changes of a table while its files are written are not replayed |
@@ -125,6 +127,8 @@ mod space;
 mod stage;
 #[path = "crash/steps.rs"]
 mod steps;
+#[path = "kinds/undo_file.rs"]
+mod undo_file;
 #[path = "crash/undone.rs"]
 mod undone;
 #[path = "crash/workload.rs"]
@@ -260,6 +264,22 @@ const SCENARIOS: &[Scenario] = &[
         "an abort in a full log",
         space::an_abort_finds_room_in_a_full_log,
         &[Bug::UndoRoomNotKept],
+    ),
+    scenario(
+        "an undo in a file",
+        undo_file::a_large_transaction_ends_either_way,
+        &[Bug::UndoFileInOrder],
+    ),
+    scenario(
+        "a lost file of undos",
+        undo_file::a_lost_file_of_undos_fails_the_store,
+        &[Bug::UndoFileTrusted],
+    ),
+    scenario("a savepoint in a file of undos", undo_file::a_savepoint_is_found_in_the_file, &[]),
+    scenario(
+        "a refused file of undos",
+        undo_file::a_refused_file_of_undos_ends_its_transaction_alone,
+        &[],
     ),
     scenario(
         "a flush before the turn of a kind",

@@ -18,6 +18,8 @@ pub const LOG_DIR: &str = "log";
 pub const PAGES_DIR: &str = "pages";
 /// Directory of a SIREN store.
 pub const SIREN_DIR: &str = "siren";
+/// Directory of the files with which large transactions would be undone. A start removes it.
+pub const UNDO_DIR: &str = "undo";
 /// The pages of a SIREN store.
 pub const SIREN_PAGES: &str = "siren/pages";
 
@@ -121,6 +123,11 @@ pub fn siren_segment_name(number: u64) -> String {
 pub fn parse_siren_segment_name(name: &str) -> Option<u64> {
     let number = name.strip_prefix("log-")?.parse().ok()?;
     (siren_segment_name(number) == name).then_some(number)
+}
+
+/// `0000000007`: a file inside [`UNDO_DIR`].
+pub fn undo_name(number: u64) -> String {
+    format!("{number:010}")
 }
 
 #[cfg(test)]

@@ -88,8 +88,8 @@ pub enum ToUndo<'a> {
         key: &'a [u8],
         /// The value before.
         before: LoggedValue<'a>,
-        /// The value after.
-        after: LoggedValue<'a>,
+        /// Whether the key has a value after the change.
+        has: bool,
     },
     /// Some bytes of the value of a key become those before.
     Patch {
@@ -443,11 +443,24 @@ impl<'a> ToUndo<'a> {
     /// What the undo of a record needs of its bytes: a begin of them.
     pub fn part_of(record: &'a [u8]) -> &'a [u8] {
         let bytes = match record.first() {
-            Some(&CHANGE | &PATCH) => record.len(),
+            Some(&CHANGE) => change_part(record).unwrap_or(record.len()),
+            Some(&PATCH) => record.len(),
             Some(&LARGE) => 1 + 8,
             _ => 1,
         };
         record.get(..bytes).unwrap_or(record)
+    }
+
+    /// Bytes of the record of the undo, for which this is the [part](Self::part_of).
+    pub fn record_bytes(part: &'a [u8]) -> usize {
+        let after_bytes = match part.first() {
+            Some(&PATCH) => match Self::decode(part) {
+                Ok(Self::Patch { ranges, .. }) => ranges.after_bytes(),
+                _ => 0,
+            },
+            _ => 0,
+        };
+        part.len() - after_bytes
     }
 
     /// What is to be undone of a record in these bytes, of which only the [part](Self::part_of) is needed.
@@ -457,12 +470,16 @@ impl<'a> ToUndo<'a> {
     pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut rest = Cursor::new(bytes, 0, WHAT);
         match rest.u8()? {
-            CHANGE => match PageRecord::decode(bytes)? {
-                PageRecord::Change { key, before, after, .. } => {
-                    Ok(Self::Change { key, before, after })
-                }
-                _ => unreachable!("the code of a change"),
-            },
+            CHANGE => {
+                rest.u64()?;
+                let (key, before) = (key(&mut rest)?, value(&mut rest)?);
+                let has = match rest.u8()? {
+                    ABSENT => false,
+                    PRESENT | PRESENT_LARGE => true,
+                    other => return Err(no_presence(&rest, other)),
+                };
+                Ok(Self::Change { key, before, has })
+            }
             PATCH => {
                 rest.u64()?;
                 Ok(Self::Patch {
@@ -480,6 +497,24 @@ impl<'a> ToUndo<'a> {
     }
 }
 
+/// Bytes of a change up to the presence of the value after it.
+#[inline]
+fn change_part(record: &[u8]) -> Option<usize> {
+    const KEY_AT: usize = 1 + 8;
+    let key_bytes = u16::from_le_bytes(*record.get(KEY_AT..)?.first_chunk()?);
+    let before_at = KEY_AT + 2 + usize::from(key_bytes);
+    let (&presence, behind) = record.get(before_at..)?.split_first()?;
+    let before_bytes = match presence {
+        ABSENT => 1,
+        _ => 1 + 1 + 4 + u32::from_le_bytes(*behind.get(1..)?.first_chunk()?) as usize,
+    };
+    Some(before_at + before_bytes + 1)
+}
+
+fn no_presence(rest: &Cursor<'_>, other: u8) -> DecodeError {
+    rest.error(DecodeCause::Unknown { field: "presence", value: other.into() })
+}
+
 fn key<'a>(rest: &mut Cursor<'a>) -> Result<&'a [u8], DecodeError> {
     let bytes = rest.u16()?;
     rest.take(usize::from(bytes))
@@ -489,10 +524,7 @@ fn flag(rest: &mut Cursor<'_>) -> Result<bool, DecodeError> {
     match rest.u8()? {
         0 => Ok(false),
         1 => Ok(true),
-        other => {
-            let value = u64::from(other);
-            Err(rest.error(DecodeCause::Unknown { field: "presence", value }))
-        }
+        other => Err(no_presence(rest, other)),
     }
 }
 
@@ -501,10 +533,7 @@ fn value<'a>(rest: &mut Cursor<'a>) -> Result<LoggedValue<'a>, DecodeError> {
         ABSENT => return Ok(None),
         PRESENT => false,
         PRESENT_LARGE => true,
-        other => {
-            let value = u64::from(other);
-            return Err(rest.error(DecodeCause::Unknown { field: "presence", value }));
-        }
+        other => return Err(no_presence(rest, other)),
     };
     let (tag, bytes) = (rest.u8()?, rest.u32()?);
     let value = StoredValue { tag, bytes: rest.take(bytes as usize)?, is_large };

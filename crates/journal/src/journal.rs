@@ -292,6 +292,11 @@ pub trait Journal: Send + Sync + fmt::Debug {
         body_bytes: u64,
     ) -> Result<Stamp, JournalError>;
 
+    /// Waits, outside of any read section, until the bytes in memory that wait for the disk are within their
+    /// limit. [`append_aside`](Self::append_aside) heeds no limit, so whoever makes many such records waits
+    /// between them. Returns at once if the log has failed.
+    fn await_memory(&self, log: u8);
+
     /// Gives room back that was set aside for bodies of this many bytes each.
     fn give_back(&self, log: u8, bodies: &mut dyn Iterator<Item = u64>);
 

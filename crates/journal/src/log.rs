@@ -439,6 +439,15 @@ impl Log {
         Ok(())
     }
 
+    /// Waits until no more bytes wait for the disk than may. Returns if the log has failed.
+    #[inline]
+    pub(crate) fn await_memory(&self) {
+        if self.handoff.sealed_bytes() > self.shared.config.buffer_bytes {
+            // Who appends next gets the error.
+            let _ = self.await_room();
+        }
+    }
+
     /// Waits until the log has room in memory and the segment that an append has asked for.
     /// Refuses what an append would refuse. `hurry` wakes the thread that prepares segments.
     #[inline]

@@ -248,11 +248,11 @@ impl Paged {
     fn undo_change(
         &self,
         table: &Table,
-        (key, before, after): (&[u8], LoggedValue<'_>, LoggedValue<'_>),
+        (key, before, had): (&[u8], LoggedValue<'_>, bool),
         log: &mut dyn OperationLog,
     ) -> Result<(), TxError> {
-        let added = i64::from(before.is_some()) - i64::from(after.is_some());
-        let undo = |page| PageRecord::Undo { page, key, had: after.is_some(), after: before };
+        let added = i64::from(before.is_some()) - i64::from(had);
+        let undo = |page| PageRecord::Undo { page, key, had, after: before };
         self.undo_on_leaf(table, (key, added), undo, log, |leaf, stamp| {
             leaf.set(key, before, stamp).expect("a change keeps the room of its undo");
             Ok(())
@@ -515,8 +515,8 @@ impl TableKind for Paged {
             ToUndo::decode(body).map_err(|error| TxError::abandon(RecordError::from(error)))?;
         let table = self.tables.get(table)?;
         match undone {
-            ToUndo::Change { key, before, after } => {
-                self.undo_change(&table, (key, before, after), log)
+            ToUndo::Change { key, before, has } => {
+                self.undo_change(&table, (key, before, has), log)
             }
             ToUndo::Patch { key, ranges } => self.undo_patch(&table, (key, ranges), log),
             ToUndo::Structure => append_undo(&table, &PageRecord::Kept, log).map(drop),

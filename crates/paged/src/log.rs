@@ -17,6 +17,7 @@ impl PageLog for TableLog<'_> {
     fn append(&mut self, touched: &[Stamp], body: &[u8]) -> Result<Stamp, LogRefused> {
         let Self { table, generation, .. } = *self;
         let undo = ToUndo::part_of(body);
-        self.log.append(&Operation { table, generation, touched, body, undo })
+        let undo_bytes = ToUndo::record_bytes(undo);
+        self.log.append(&Operation { table, generation, touched, body, undo, undo_bytes })
     }
 }

@@ -584,6 +584,14 @@ impl KindPart for Part {
         }))
     }
 
+    fn forget(&mut self, slot: u32) -> bool {
+        let is_forgotten = self.slots.forget(slot as usize);
+        if is_forgotten && self.writing.as_ref().is_some_and(|it| it.slot == slot as usize) {
+            self.writing = None;
+        }
+        is_forgotten
+    }
+
     fn value(&mut self, slot: u32, out: &mut Vec<u8>) -> Option<u8> {
         let (tag, bytes) = self.slots.value(slot as usize)?;
         out.extend_from_slice(bytes);

@@ -13,6 +13,9 @@ use crate::tree::{KeyPlace, Value};
 const SEARCHED: usize = 8;
 /// Bytes of a buffer that are kept from one transaction to the next.
 const KEPT_BYTES: usize = 1 << 20;
+/// Slots, and bytes of their keys and values, from which on a slot that nobody uses is forgotten.
+const MANY: usize = 4096;
+const MANY_BYTES: usize = 1 << 20;
 
 /// A key of a transaction.
 #[derive(Debug)]
@@ -160,18 +163,38 @@ impl Slots {
         large: Option<LargePages>,
     ) -> Option<LargePages> {
         let Self { slots, values, .. } = self;
+        let is_last = slot + 1 == slots.len();
         let slot = &mut slots[slot];
         slot.tag = value.map(|(tag, _)| tag);
         let before = std::mem::replace(&mut slot.large, large.map(LargeValue::new));
         let before = before.map(|before| before.pages);
         let Some((_, bytes)) = value else { return before };
-        if bytes.len() <= slot.value.len() {
+        if is_last && slot.value.end == values.len() {
+            values.truncate(slot.value.start);
+        } else if bytes.len() <= slot.value.len() {
             slot.value.end = slot.value.start + bytes.len();
             values[slot.value.clone()].copy_from_slice(bytes);
-        } else {
-            slot.value = values.len()..values.len() + bytes.len();
-            values.extend_from_slice(bytes);
+            return before;
         }
+        slot.value = values.len()..values.len() + bytes.len();
+        values.extend_from_slice(bytes);
         before
+    }
+
+    /// Forgets the last slot, if there are many. The leaf of its key has its value. Returns whether it is
+    /// forgotten.
+    pub(crate) fn forget(&mut self, slot: usize) -> bool {
+        let are_many = self.slots.len() > MANY || self.keys.len() + self.values.len() > MANY_BYTES;
+        let is_last = slot + 1 == self.slots.len() && self.at.covered() <= slot;
+        if !are_many || !is_last {
+            return false;
+        }
+        if let Some(Slot { key, value, .. }) = self.slots.pop() {
+            self.keys.truncate(key.start);
+            if value.end == self.values.len() {
+                self.values.truncate(value.start);
+            }
+        }
+        true
     }
 }

@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 
 use stillpoint_checkpoint::LoadError;
-use stillpoint_io::ThreadError;
+use stillpoint_io::{DiskError, ThreadError};
 use stillpoint_journal::ScanError;
 use stillpoint_store::{RegionError, TableId, TxError};
 
@@ -98,6 +98,9 @@ pub enum RecoveryError {
         /// The contradiction.
         why: String,
     },
+    /// What a start may have to undo was brought to a file, which cannot be read back.
+    #[error("what the start may have to undo: {0}; start again")]
+    Undo(#[source] DiskError),
     /// A log holds a write of a table that the manifest does not know.
     #[error(
         "log {log} holds a write of table {table}, generation {generation}, with gsn {gsn}, which \
@@ -178,6 +181,7 @@ impl RecoveryError {
             | Self::Diverged { .. }
             | Self::Space(_)
             | Self::NoSlot { .. }
+            | Self::Undo(_)
             | Self::Thread(_) => false,
         }
     }
@@ -205,8 +209,6 @@ fn list(needed: &[ProcedureNeeded]) -> String {
 #[cfg(test)]
 mod tests {
     use std::io;
-
-    use stillpoint_io::DiskError;
 
     use super::*;
 

@@ -393,6 +393,7 @@ impl Siren {
                     touched: &touched,
                     body: &body,
                     undo: &body,
+                    undo_bytes: body.len(),
                 })?;
                 // Nobody else notes the end of a transaction that a start undoes.
                 mutant!(proxy.set_stamp(stamp), UndoWithoutStamp => ());

@@ -466,8 +466,9 @@ impl Part {
             let operation = TupleOperation { level, transaction, statement, replaces, key, change };
             operation.encode(body);
             let (id, generation) = (TableId(table.id), table.generation);
-            let undo = &body[..operation.undo_bytes()];
-            log.append(&Operation { table: id, generation, touched, body, undo })?;
+            let undo_bytes = operation.undo_bytes();
+            let undo = &body[..undo_bytes];
+            log.append(&Operation { table: id, generation, touched, body, undo, undo_bytes })?;
             table.write(level, proxy, value.clone(), Author { transaction, statement });
             Ok(())
         })

@@ -127,6 +127,10 @@ crate::planted_bugs! {
         AbortKeepsChanges,
         /// The operations of a transaction are undone oldest first.
         UndoesOldestFirst,
+        /// The part of a transaction's operations that was brought to a file is undone oldest first.
+        UndoFileInOrder,
+        /// What a file has of a transaction's operations is not verified.
+        UndoFileTrusted,
         /// Other records take the room that is set aside for undos.
         UndoRoomNotKept,
         /// A checkpoint leaves nothing in the logs for transactions that are open.

@@ -57,6 +57,13 @@ impl KeyList {
         self.keys[number].1 = mode;
     }
 
+    /// Removes the last key. Returns the access to it.
+    pub fn pop(&mut self) -> Option<Mode> {
+        let (_, mode, _) = self.keys.pop()?;
+        self.bytes.truncate(self.keys.last().map_or(0, |(.., end)| *end));
+        Some(mode)
+    }
+
     /// Forgets all keys.
     #[inline]
     pub fn clear(&mut self) {
@@ -85,7 +92,15 @@ mod tests {
                 (1, &b"three"[..], Mode::Read),
             ];
             assert_eq!(all, expected);
+            assert_eq!(
+                (list.pop(), list.pop(), list.len()),
+                (Some(Mode::Read), Some(Mode::Write), 1)
+            );
+            list.push(KindKey { table: TableId(4), key: b"four", mode: Mode::Write });
+            let last = list.get(1);
+            assert_eq!((list.get(0).key, last.table.0, last.key), (&b"one"[..], 4, &b"four"[..]));
             list.clear();
+            assert_eq!(list.pop(), None);
         }
     }
 }

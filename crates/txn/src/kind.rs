@@ -88,6 +88,8 @@ pub struct Operation<'a> {
     /// Bytes with which the kind undoes the operation: the body, or a begin of it. A start that undoes has
     /// the whole body.
     pub undo: &'a [u8],
+    /// Bytes of the body of the undo's record, at most.
+    pub undo_bytes: usize,
 }
 
 /// The log of one transaction's operations.
@@ -267,7 +269,7 @@ pub trait TableKind: Send + Sync + fmt::Debug {
     /// Undoes an operation of a transaction that aborts, or that a crash has cut off. Logs the undo
     /// and changes the key. The key is locked, or nothing is served yet.
     ///
-    /// The kind logs one record, whose body is no longer than [`Operation::undo`]: so much room was set
+    /// The kind logs one record, whose body has at most [`Operation::undo_bytes`] bytes: so much room was set
     /// aside.
     ///
     /// # Errors
@@ -352,7 +354,8 @@ pub struct UnlockedRead {
 /// The part of one kind in one session's transactions. One transaction runs at a time.
 ///
 /// A slot is the number of a key of the transaction in this part, in the order of the first locks,
-/// from 0 on. The value of a slot stays in memory until the transaction ends.
+/// from 0 on. The value of a slot stays in memory until the transaction ends, or until the slot is
+/// [forgotten](Self::forget).
 pub trait KindPart: Send {
     /// Begins a run of a transaction.
     fn begin(&mut self, priority: Priority, discipline: Discipline);
@@ -397,6 +400,13 @@ pub trait KindPart: Send {
     fn read_alone(&mut self, key: KindKey<'_>) -> Result<Presence<Option<u32>>, TxError> {
         let _ = key;
         Ok(Presence::Here(None))
+    }
+
+    /// Forgets the slot that was made last, since nobody will use it. The key stays locked, and gets another
+    /// slot if the transaction locks it again. `false`: the part keeps the slot.
+    fn forget(&mut self, slot: u32) -> bool {
+        let _ = slot;
+        false
     }
 
     /// Appends the value of a slot to `out` and returns its tag. `None` if the key has no value.

@@ -168,6 +168,24 @@ impl Parts {
         }
     }
 
+    /// Undoes the changes in place of a run. If that fails, the store fails, and recovery undoes the rest.
+    fn undo_all(&mut self) {
+        loop {
+            let done = match self.operations.undo_next() {
+                Ok(Some(done)) => done,
+                Ok(None) => return,
+                Err(error) => return self.operations.fail_undo(&error),
+            };
+            let undone = self
+                .kinds
+                .kind_of(done.table)
+                .and_then(|kind| kind.undo(done.table, &done.undo, &mut self.operations));
+            if let Err(error) = undone {
+                self.operations.fail_undo(&error);
+            }
+        }
+    }
+
     /// Undoes the changes in place of an open run, and gives its locks back.
     pub(crate) fn roll_back(&mut self) {
         if !std::mem::replace(&mut self.is_open, false) {
@@ -176,16 +194,7 @@ impl Parts {
         let mut end = None;
         let changed = self.operations.has_begun();
         if mutant!(changed, AbortKeepsChanges => false) {
-            while let Some(done) = self.operations.undo_next() {
-                let undone = self
-                    .kinds
-                    .kind_of(done.table)
-                    .and_then(|kind| kind.undo(done.table, &done.undo, &mut self.operations));
-                if let Err(error) = undone {
-                    // The store fails, and recovery undoes the rest.
-                    self.operations.fail_undo(&error);
-                }
-            }
+            self.undo_all();
             end = Some(self.operations.append_abort());
         }
         for part in &mut self.parts {

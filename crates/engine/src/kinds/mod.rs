@@ -7,6 +7,7 @@
 //! | `parts` | the parts of the kinds in one session's transactions, and the slots of a transaction |
 //! | `waiting` | the waits for their locks |
 //! | `operations` | the log of a transaction's operations: doing, undoing |
+//! | `done` | what an abort would undo, in memory and in a file |
 //! | `commit` | the steps of the one commit, and of an abort |
 //! | `mixed` | batches of declared transactions on several kinds |
 //! | `open` | open transactions that have changed a table in place, and waits at the limit of the logs |
@@ -16,6 +17,7 @@
 
 pub(crate) mod checkpoint;
 mod commit;
+mod done;
 mod mixed;
 mod open;
 mod operations;
@@ -43,6 +45,7 @@ use crate::error::Error;
 use crate::tx::Tx;
 
 pub(crate) use commit::commit_or_roll_back;
+pub(crate) use done::UndoFiles;
 pub(crate) use mixed::{Absent, execute};
 pub(crate) use open::{Lack, OpenTransactions};
 pub(crate) use operations::Operations;

@@ -21,6 +21,7 @@ use stillpoint_txn::{LogFreed, LogFull, LogPinned, LogRefused};
 
 use crate::config::Config;
 use crate::kinds::Resting;
+use crate::kinds::done::UndoFiles;
 
 /// The longest wait for a checkpoint that frees the logs, if the settings allow no shorter one.
 const LOG_WAIT_MAX: Duration = Duration::from_secs(10);
@@ -33,6 +34,11 @@ const SAME_WAIT: Duration = Duration::from_millis(1);
 /// While the limit leaves less than this part of it, as a divisor, no transaction begins to change tables in
 /// place. Those that have begun go on.
 const LEFT_FOR_OPEN: u64 = 8;
+
+/// Bytes of the log that an open transaction may keep, together with its undo, while nobody waits for the log.
+fn unless_others_wait(limit: u64) -> u64 {
+    limit / 16 * 13
+}
 
 /// What a session lacked when the logs refused a record of its for their limit.
 #[derive(Debug, Default)]
@@ -65,6 +71,7 @@ type OfLog = BTreeMap<u64, Option<Weak<Resting>>>;
 #[derive(Debug)]
 pub(crate) struct OpenTransactions {
     journal: Arc<dyn Journal>,
+    undo_files: Arc<UndoFiles>,
     clock: Arc<dyn Clock>,
     /// The longest wait at the limit of the logs.
     wait_max: Duration,
@@ -81,14 +88,24 @@ pub(crate) struct OpenTransactions {
 
 impl OpenTransactions {
     /// A list of open transactions in `logs` logs, with none open.
-    pub(crate) fn new(journal: Arc<dyn Journal>, config: &Config) -> Self {
+    pub(crate) fn new(
+        journal: Arc<dyn Journal>,
+        undo_files: Arc<UndoFiles>,
+        config: &Config,
+    ) -> Self {
         let of_log = (0..config.logs).map(|_| Mutex::default()).collect();
         let too_old = (0..config.logs).map(|_| AtomicU64::new(0)).collect();
         let wait_max = config.lock_timeout.map_or(LOG_WAIT_MAX, |most| most.min(LOG_WAIT_MAX));
         let clock = config.environment.clock.clone();
         let limit = AtomicU64::new(config.log_limit_bytes);
         let freed = Mutex::new(LogFreed::InTime);
-        Self { journal, clock, wait_max, of_log, too_old, limit, freed, lost_undo: OnceLock::new() }
+        let lost_undo = OnceLock::new();
+        Self { journal, undo_files, clock, wait_max, of_log, too_old, limit, freed, lost_undo }
+    }
+
+    /// The files of the undos that memory has no place for.
+    pub(crate) fn undo_files(&self) -> &Arc<UndoFiles> {
+        &self.undo_files
     }
 
     /// Sets the limit of the log, and what frees it.
@@ -113,7 +130,7 @@ impl OpenTransactions {
     /// undo all.
     ///
     /// # Errors
-    /// It has logged more than half of the limit, or both are more than three quarters. Or the transaction is
+    /// It has logged more than half of the limit, or both are more than thirteen sixteenths. Or the transaction is
     /// the oldest one and keeps too much.
     pub(crate) fn admit(
         &self,
@@ -122,7 +139,7 @@ impl OpenTransactions {
     ) -> Result<(), LogPinned> {
         // Relaxed: a setting.
         let limit = self.limit.load(Relaxed);
-        let is_too_large = bytes > limit / 2 || bytes + undo_bytes > limit / 4 * 3;
+        let is_too_large = bytes > limit / 2 || bytes + undo_bytes > unless_others_wait(limit);
         if mutant!(is_too_large, LogPinnedForEver => false) {
             return Err(LogPinned { bytes, limit });
         }
@@ -146,13 +163,19 @@ impl OpenTransactions {
         self.journal.bytes_since(&self.positions())
     }
 
-    /// Ends the oldest transactions one after the other, as long as they keep more than three quarters of
-    /// what the log may have. Room that is set aside for undos counts, too. A transaction at rest is rolled
-    /// back here. Another one ends with an error at its next operation.
+    /// Ends the oldest transactions one after the other, as long as they keep more than thirteen sixteenths of
+    /// what the log may have.
     pub(crate) fn end_oldest_in_time(&self) {
         // Relaxed: a setting.
         let limit = self.limit.load(Relaxed);
-        while self.kept_bytes().saturating_add(self.journal.set_aside_bytes()) > limit / 4 * 3 {
+        self.end_oldest((limit, unless_others_wait(limit)));
+    }
+
+    /// Ends the oldest transactions one after the other, as long as they keep more than `most` bytes of the
+    /// log. Room that is set aside for undos counts, too. A transaction at rest is rolled back here. Another
+    /// one ends with an error at its next operation.
+    fn end_oldest(&self, (limit, most): (u64, u64)) {
+        while self.kept_bytes().saturating_add(self.journal.set_aside_bytes()) > most {
             let firsts = self.of_log.iter().zip(0..).filter_map(|(open, log)| {
                 let open = open.lock();
                 let (&gsn, resting) = open.first_key_value()?;
@@ -226,12 +249,12 @@ impl OpenTransactions {
             if self.journal.await_limit(wanted, Duration::ZERO) {
                 return Ok(());
             }
-            self.end_oldest_in_time();
+            // Relaxed: a setting.
+            let limit = self.limit.load(Relaxed);
+            self.end_oldest((limit, limit / 4 * 3));
             if let Some(why) = self.told(first) {
                 return Err(why.into());
             }
-            // Relaxed: a setting.
-            let limit = self.limit.load(Relaxed);
             let waited = Duration::from_nanos(self.clock.monotonic_ns() - begun_ns);
             let freed = *self.freed.lock();
             let is_in_vain = matches!(freed, LogFreed::ByCaller | LogFreed::Never);

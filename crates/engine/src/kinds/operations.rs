@@ -6,92 +6,21 @@ use stillpoint_format::log::{
     LoggedEnd, LoggedOperation, RECORD_HEAD_BYTES, RecordKind, TransactionEnd, WritesEncoder,
 };
 use stillpoint_format::{EncodeError, LogGsn, Stamp};
-use stillpoint_io::DiskError;
+use stillpoint_io::{DiskError, DiskResult};
 use stillpoint_journal::{Entry, Journal, JournalError, Together};
-use stillpoint_store::{Commit, LogRefused, TableId, TxError};
+use stillpoint_store::{Commit, LogRefused, TableId};
 use stillpoint_sync::atomic::Ordering::Relaxed;
 use stillpoint_sync::{mutant, planted};
 use stillpoint_txn::{DeferredLog, LogPinned, Operation, OperationLog, UndoLost};
 
 use crate::kinds::commit::HalfInstalled;
+use crate::kinds::done::{Done, DoneList};
 use crate::kinds::open::{Lack, OpenTransactions};
 use crate::kinds::resting::Resting;
 use crate::log::{CommitCounter, encode_writes, refused};
 
-/// An operation of an open transaction.
-#[derive(Clone, Debug)]
-pub(crate) struct Done {
-    pub(crate) gsn: u64,
-    pub(crate) table: TableId,
-    /// What the undo needs of the operation's bytes.
-    pub(crate) undo: Vec<u8>,
-    /// Number of the operation's bytes.
-    pub(crate) bytes: usize,
-}
-
-/// Bytes of operations that are kept from one transaction to the next.
+/// Bytes of a buffer that are kept from one transaction to the next.
 const KEPT_BYTES: usize = 1 << 20;
-
-/// The operations of a transaction that are not undone, oldest first, in buffers that are used again.
-#[derive(Debug, Default)]
-struct DoneList {
-    /// Of each operation: gsn, table, number of its bytes, and where its undo ends.
-    operations: Vec<(u64, TableId, usize, usize)>,
-    undo: Vec<u8>,
-    /// Bytes of all operations.
-    operation_bytes: usize,
-}
-
-impl DoneList {
-    /// Bytes of the records that would undo all.
-    fn undo_record_bytes(&self) -> u64 {
-        let each = RECORD_HEAD_BYTES as u64 + LoggedOperation::UNDO_HEAD_BYTES;
-        self.operations.len() as u64 * each + self.undo.len() as u64
-    }
-
-    fn clear(&mut self) {
-        self.operations.clear();
-        self.operation_bytes = 0;
-        self.undo.clear();
-        self.undo.shrink_to(KEPT_BYTES);
-    }
-
-    fn push(&mut self, (gsn, table): (u64, TableId), undo: &[u8], bytes: usize) {
-        self.undo.extend_from_slice(undo);
-        self.operation_bytes += bytes;
-        self.operations.push((gsn, table, bytes, self.undo.len()));
-    }
-
-    fn last_gsn(&self) -> Option<u64> {
-        self.operations.last().map(|(gsn, ..)| *gsn)
-    }
-
-    fn pop(&mut self) -> Option<Done> {
-        let (gsn, table, bytes, end) = self.operations.pop()?;
-        let start = self.operations.last().map_or(0, |(.., end)| *end);
-        let undo = self.undo[start..end].to_vec();
-        self.undo.truncate(start);
-        self.operation_bytes -= bytes;
-        Some(Done { gsn, table, undo, bytes })
-    }
-
-    /// Turns the order of the operations round. For a planted bug.
-    fn reverse(&mut self) {
-        let all: Vec<Done> = std::iter::from_fn(|| self.pop()).collect();
-        self.extend(&all);
-    }
-
-    fn extend(&mut self, all: &[Done]) {
-        all.iter().for_each(|done| self.push((done.gsn, done.table), &done.undo, done.bytes));
-    }
-
-    /// The room that was set aside for the undo of each operation.
-    fn undo_bytes(&self) -> impl Iterator<Item = u64> {
-        let ends = self.operations.iter().map(|(.., end)| *end);
-        let starts = std::iter::once(0).chain(ends.clone());
-        starts.zip(ends).map(|(start, end)| undo_bytes(end - start))
-    }
-}
 
 /// The sort of record that the next append writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,11 +116,11 @@ impl Operations {
     }
 
     /// Goes on with a transaction that a crash has cut off.
-    pub(crate) fn resume(&mut self, first: LogGsn, done: &[Done], epoch: u64) {
+    pub(crate) fn resume(&mut self, first: LogGsn, done: DoneList, epoch: u64) {
         self.begin(epoch);
         self.has_aside = false;
         self.first = Some(first);
-        self.done.extend(done);
+        self.done = done;
     }
 
     /// The open transactions of all sessions.
@@ -246,23 +175,18 @@ impl Operations {
         }
     }
 
-    /// Takes the operation that is to be undone next. The next append is its undo.
-    pub(crate) fn undo_next(&mut self) -> Option<Done> {
+    /// Takes the operation that is to be undone next. The next append is its undo. Waits while too many bytes
+    /// of the log are in memory.
+    ///
+    /// # Errors
+    /// It lies in a file that cannot be read.
+    pub(crate) fn undo_next(&mut self) -> DiskResult<Option<Done>> {
+        self.journal.await_memory(self.log);
         mutant!(UndoesOldestFirst => self.done.reverse());
-        let done = self.done.pop()?;
-        self.undoing_bytes = undo_bytes(done.undo.len());
+        let Some(done) = self.done.pop()? else { return Ok(None) };
+        self.undoing_bytes = body_bytes(done.undo_bytes);
         self.mode = Mode::Undoing(done.gsn, self.done.last_gsn());
-        Some(done)
-    }
-
-    /// Number of operations that an abort would undo.
-    pub(crate) fn done_count(&self) -> usize {
-        self.done.operations.len()
-    }
-
-    /// The tables of these operations, from a number on.
-    pub(crate) fn done_tables(&self, from: usize) -> impl Iterator<Item = TableId> {
-        self.done.operations[from..].iter().map(|(_, table, ..)| *table)
+        Ok(Some(done))
     }
 
     /// Refuses what is no undo, once an undo could not be logged. Recovery knows nothing of that undo, and an
@@ -274,9 +198,9 @@ impl Operations {
         }
     }
 
-    /// Bytes of these operations.
-    pub(crate) fn done_bytes(&self) -> usize {
-        self.done.operation_bytes
+    /// The operations that an abort would undo.
+    pub(crate) fn done(&self) -> &DoneList {
+        &self.done
     }
 
     /// Goes on with the transaction after an undo of its last operations.
@@ -393,10 +317,11 @@ impl Operations {
 
     /// Notes that the record that ends the transaction is in the log, and that all kinds know it. Until then
     /// a checkpoint leaves the records of the transaction in the log.
-    pub(crate) fn has_ended(&self) {
+    pub(crate) fn has_ended(&mut self) {
         if let Some(first) = self.first {
             self.open.remove(first);
         }
+        self.done.end();
     }
 
     /// Appends an undo or an abort, in the room that was set aside for a body of `body_bytes`
@@ -424,27 +349,28 @@ impl Operations {
     }
 
     /// Sets room aside for the undo of an operation, and for the abort if it is the first one.
-    fn set_aside(&self, undo: &[u8]) -> Result<(), JournalError> {
-        self.journal.set_aside(self.log, undo_bytes(undo.len()))?;
+    fn set_aside(&self, undo_bytes: usize) -> Result<(), JournalError> {
+        self.journal.set_aside(self.log, body_bytes(undo_bytes))?;
         if self.first.is_some() {
             return Ok(());
         }
         let aside = self.journal.set_aside(self.log, LoggedEnd::ABORT_BYTES);
         aside.inspect_err(|_| {
-            self.journal.give_back(self.log, &mut std::iter::once(undo_bytes(undo.len())));
+            self.journal.give_back(self.log, &mut std::iter::once(body_bytes(undo_bytes)));
         })
     }
 
     /// Gives the room back that was set aside for an operation which the log refused.
-    fn give_back(&self, undo: &[u8]) {
+    fn give_back(&self, undo_bytes: usize) {
         let abort = self.first.is_none().then_some(LoggedEnd::ABORT_BYTES);
-        let mut all = std::iter::once(undo_bytes(undo.len())).chain(abort);
+        let mut all = std::iter::once(body_bytes(undo_bytes)).chain(abort);
         self.journal.give_back(self.log, &mut all);
     }
 
     /// Gives all room of the transaction back, which has committed.
     fn give_back_all(&self) {
-        let mut all = self.done.undo_bytes().chain([LoggedEnd::ABORT_BYTES]);
+        let undos = self.done.undo_bytes().map(body_bytes);
+        let mut all = undos.chain([LoggedEnd::ABORT_BYTES]);
         self.journal.give_back(self.log, &mut all);
     }
 
@@ -472,7 +398,7 @@ impl Operations {
     /// Goes on after an undo that its kind could not make. The change stays until recovery undoes it, so
     /// the journal refuses further commits.
     #[cold]
-    pub(crate) fn fail_undo(&mut self, error: &TxError) {
+    pub(crate) fn fail_undo(&mut self, error: &dyn std::fmt::Display) {
         self.refuse(format!("a change of a transaction cannot be undone: {error}"));
     }
 
@@ -532,7 +458,7 @@ impl DeferredLog for OneCommit<'_> {
 
 impl OperationLog for Operations {
     fn append(&mut self, operation: &Operation<'_>) -> Result<Stamp, LogRefused> {
-        let Operation { table, generation, touched, body, undo } = *operation;
+        let Operation { table, generation, touched, body, undo, undo_bytes } = *operation;
         self.touched.clear();
         self.touched.extend_from_slice(touched);
         self.touched.push(self.last);
@@ -547,8 +473,12 @@ impl OperationLog for Operations {
         };
         let logged_bytes = self.logged_bytes + (RECORD_HEAD_BYTES + body.len()) as u64;
         if undoes.is_none() {
+            if self.done.is_full() {
+                // The caller has a latch, and waits for the file without it.
+                return Err(LogRefused::NoRoom);
+            }
             self.admit(logged_bytes)?;
-            if let Err(error) = self.set_aside(undo) {
+            if let Err(error) = self.set_aside(undo_bytes) {
                 return Err(self.refused(error));
             }
         }
@@ -561,7 +491,7 @@ impl OperationLog for Operations {
         let kind = if undoes.is_some() { RecordKind::Undo } else { RecordKind::Operation };
         let entry = Entry { kind, epoch: self.epoch, touched: &self.touched, body: &encode };
         let appended = match undoes {
-            None => self.append_entry(&entry).inspect_err(|_| self.give_back(undo)),
+            None => self.append_entry(&entry).inspect_err(|_| self.give_back(undo_bytes)),
             Some(_) => self.append_undo(&entry, self.undoing_bytes),
         };
         let stamp = match appended {
@@ -577,12 +507,16 @@ impl OperationLog for Operations {
             self.first.get_or_insert(LogGsn { log: stamp.log(), gsn: stamp.gsn() });
             self.logged_bytes = logged_bytes;
             self.waits_since_ns = None;
-            self.done.push((stamp.gsn(), table), undo, body.len());
+            self.done.push((stamp.gsn(), table), undo, (undo_bytes, body.len()));
         }
         Ok(stamp)
     }
 
     fn wait_for_room(&mut self) -> Result<(), LogRefused> {
+        if self.mode == Mode::Doing && self.done.is_full() {
+            let filed = self.done.to_file(self.open.undo_files());
+            filed.map_err(|error| LogRefused::Refused(Box::new(error)))?;
+        }
         let lacking = std::mem::take(&mut self.lacking);
         if lacking > 0 {
             let begun_ns = *self.waits_since_ns.get_or_insert_with(|| self.open.begin_wait());
@@ -615,7 +549,7 @@ fn encode_memory(commit: &Commit<'_>, body: &mut Vec<u8>) -> Result<(), EncodeEr
     encode_writes(&mut WritesEncoder::new(body), &commit.writes)
 }
 
-/// Bytes of the body of an undo's record: the kind logs no more than it needs for the undo.
-fn undo_bytes(needed: usize) -> u64 {
-    LoggedOperation::UNDO_HEAD_BYTES + needed as u64
+/// Bytes of the body of an undo's record, of which the kind writes so many.
+fn body_bytes(undo_bytes: usize) -> u64 {
+    LoggedOperation::UNDO_HEAD_BYTES + undo_bytes as u64
 }

@@ -30,6 +30,9 @@ pub(crate) enum KeyLocation {
 /// Keys up to which a search looks at the hash of each of them.
 const SEARCHED: usize = 32;
 
+/// Keys of a run after which those whose slots nobody has may be forgotten.
+const KEYS_KEPT: usize = 64;
+
 /// Keys of other kinds than the memory store, each with its slot in the transaction, in buffers that
 /// are used again.
 #[derive(Debug, Default)]
@@ -79,6 +82,18 @@ impl Met {
     fn len(&self) -> usize {
         self.places.len()
     }
+
+    /// Whether the last key may be [removed](Self::pop): no search looks at it by its number.
+    fn may_pop(&self) -> bool {
+        self.at.covered() < self.hashes.len()
+    }
+
+    /// Removes the last key. Returns the access to it.
+    fn pop(&mut self) -> Option<Mode> {
+        self.hashes.pop();
+        self.places.pop();
+        self.keys.pop()
+    }
 }
 
 /// A savepoint of an open transaction: [`Transaction::savepoint`](crate::Transaction::savepoint) takes it.
@@ -113,6 +128,12 @@ pub(crate) struct Parts {
     open: Arc<OpenTransactions>,
     /// The location of the key under each slot of the transaction.
     places: Vec<KeyLocation>,
+    /// For each slot of the memory store, that of the transaction.
+    of_memory: Vec<Option<Slot>>,
+    /// Slots below this number may be known to the body of the transaction.
+    given_out: usize,
+    /// Whether a key was forgotten that was locked for writing.
+    has_forgotten_write: bool,
     /// The keys of the run in the parts, with their slots.
     met: Met,
     /// Keys that earlier runs of the transaction have met. Their slots mean nothing.
@@ -166,6 +187,9 @@ impl Parts {
             parts,
             operations,
             places: Vec::new(),
+            of_memory: Vec::new(),
+            given_out: 0,
+            has_forgotten_write: false,
             met: Met::default(),
             remembered: Met::default(),
             asked: KeyList::default(),
@@ -214,6 +238,8 @@ impl Parts {
         self.discipline = open.discipline();
         self.patience = open.patience();
         self.places.clear();
+        self.of_memory.clear();
+        (self.given_out, self.has_forgotten_write) = (0, false);
         self.met.clear();
         self.has_conflicted = false;
         self.holds_locks = false;
@@ -262,7 +288,7 @@ impl Parts {
             let declared = keys.declared()[index];
             match self.kinds.of(declared.table) {
                 None => {
-                    self.places.push(KeyLocation::Memory(Slot(in_memory)));
+                    self.add_memory(Slot(in_memory));
                     in_memory += 1;
                 }
                 Some(kind) => {
@@ -350,7 +376,24 @@ impl Parts {
         Ok(())
     }
 
-    /// Locks a key of a part and gives its slot in the transaction.
+    /// Notes that the body of the transaction knows a slot.
+    pub(crate) fn give_out(&mut self, Slot(slot): Slot) {
+        self.given_out = self.given_out.max(slot as usize + 1);
+    }
+
+    /// Forgets the key that was met last, if there are many and nobody has its slot. So the memory of a
+    /// transaction has a bound, however many keys it changes.
+    fn forget_last(&mut self) {
+        let Some(&KeyLocation::Part(kind, slot)) = self.places.last() else { return };
+        let is_known = self.places.len() <= self.given_out.max(KEYS_KEPT) || !self.met.may_pop();
+        if !is_known && self.parts[kind].forget(slot) {
+            self.places.pop();
+            self.has_forgotten_write |= self.met.pop() == Some(Mode::Write);
+        }
+    }
+
+    /// Locks a key of a part and gives its slot in the transaction. The slot is good until the next lock,
+    /// unless it is [given out](Self::give_out).
     pub(crate) fn lock(
         &mut self,
         kind: usize,
@@ -358,6 +401,7 @@ impl Parts {
         key: &[u8],
         mode: Mode,
     ) -> Result<Slot, TxError> {
+        self.forget_last();
         let hash = self.store.hash(table, key);
         let known = self.met.find(hash, table, key);
         let known = known.map(|number| (number, self.met.keys.get(number).mode));
@@ -445,7 +489,7 @@ impl Parts {
         if self.run == 0 {
             self.run = next_number();
         }
-        let (number, done) = (next_number(), self.operations.done_count());
+        let (number, done) = (next_number(), self.operations.done().len());
         let memory_writes = self.memory_writes;
         self.savepoints.push(Mark { number, done, memory_writes });
         for part in &mut self.parts {
@@ -469,14 +513,17 @@ impl Parts {
         // A new statement also divides what comes from what was undone.
         let takes_back: Vec<bool> =
             self.parts.iter_mut().map(|part| part.begin_statement()).collect();
-        for table in self.operations.done_tables(mark.done) {
+        let tables = self.operations.done().tables(mark.done).map_err(TxError::abandon)?;
+        for table in tables {
             let kind = self.kinds.of(table).ok_or(TxError::NoSuchTable(table))?;
             if !takes_back[kind] {
                 return Err(TxError::NoSavepoints(self.kinds.kinds[kind].name()));
             }
         }
-        while self.operations.done_count() > mark.done {
-            let done = self.operations.undo_next().expect("they were counted");
+        while self.operations.done().len() > mark.done {
+            let next = self.operations.undo_next();
+            let next = next.inspect_err(|error| self.operations.fail_undo(error));
+            let done = next.map_err(TxError::abandon)?.expect("they were counted");
             let kind = self.kinds.kind_of(done.table)?;
             let undone = kind.undo(done.table, &done.undo, &mut self.operations);
             undone.expect("a kind undoes what it has logged");
@@ -488,17 +535,24 @@ impl Parts {
 
     /// Whether the run may have written to a table of another kind.
     pub(crate) fn may_have_written(&self) -> bool {
-        self.met.keys.iter().any(|key| key.mode == Mode::Write)
+        self.has_forgotten_write || self.met.keys.iter().any(|key| key.mode == Mode::Write)
     }
 
     /// The slot of a key that the memory store has locked under `slot`.
     pub(crate) fn slot_in_memory(&mut self, slot: Slot) -> Slot {
-        let place = KeyLocation::Memory(slot);
-        if let Some(known) = self.places.iter().position(|&known| known == place) {
-            return Slot(known as u32);
+        let known = self.of_memory.get(slot.0 as usize).copied().flatten();
+        known.unwrap_or_else(|| self.add_memory(slot))
+    }
+
+    /// Adds a key of the memory store, which has this slot there.
+    fn add_memory(&mut self, slot: Slot) -> Slot {
+        let (number, of_all) = (slot.0 as usize, Slot(self.places.len() as u32));
+        self.places.push(KeyLocation::Memory(slot));
+        if self.of_memory.len() <= number {
+            self.of_memory.resize(number + 1, None);
         }
-        self.places.push(place);
-        Slot(self.places.len() as u32 - 1)
+        self.of_memory[number] = Some(of_all);
+        of_all
     }
 
     /// Where a key of the transaction is.
@@ -564,7 +618,7 @@ impl Parts {
     ) -> Result<(), TxError> {
         if let Some(limit) = self.bytes_max {
             let more = value.map_or(0, |(_, value)| value.len());
-            let bytes = self.operations.done_bytes().saturating_add(more);
+            let bytes = self.operations.done().operation_bytes().saturating_add(more);
             if bytes > limit {
                 return Err(TxError::TooLarge { bytes, limit });
             }

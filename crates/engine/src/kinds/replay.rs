@@ -28,8 +28,9 @@ use stillpoint_txn::{Lane, OperationLog};
 
 use crate::error::Error;
 use crate::kinds::Kinds;
+use crate::kinds::done::{DoneList, UndoFiles};
 use crate::kinds::open::OpenTransactions;
-use crate::kinds::operations::{Done, Operations};
+use crate::kinds::operations::Operations;
 use crate::log::CommitCounter;
 
 /// Log and gsn of a transaction's first record.
@@ -63,7 +64,9 @@ pub(crate) struct KindReplay {
     /// The positions of the kinds in the logs.
     positions: Vec<KindEntry>,
     /// The operations of each open transaction that are not undone, oldest first.
-    open: BTreeMap<First, Vec<Done>>,
+    open: BTreeMap<First, DoneList>,
+    /// The files of operations that memory has no place for. `None` if nothing may be written.
+    files: Option<Arc<UndoFiles>>,
     /// The operations that are repeated next.
     gathered: Gathered,
     /// Number of lanes.
@@ -72,11 +75,16 @@ pub(crate) struct KindReplay {
 
 impl KindReplay {
     /// A replay into tables that have what their sections name, in so many lanes.
-    pub(crate) fn new(kinds: Arc<Kinds>, manifest: &Manifest, lanes: usize) -> Self {
+    pub(crate) fn new(
+        kinds: Arc<Kinds>,
+        manifest: &Manifest,
+        lanes: usize,
+        files: Option<Arc<UndoFiles>>,
+    ) -> Self {
         let generations = manifest.tables.iter().map(|table| (table.id, table.generation));
         let (generations, positions) = (generations.collect(), manifest.kinds.clone());
         let (open, gathered) = (BTreeMap::new(), Gathered::default());
-        Self { kinds, generations, positions, open, gathered, lanes }
+        Self { kinds, generations, positions, open, files, gathered, lanes }
     }
 
     /// True if a transaction with this first record has ended for certain.
@@ -162,26 +170,24 @@ impl KindReplay {
             |why: &str| Err(RecoveryError::Operation { log, gsn, why: why.to_owned() });
         match (operation.transaction, operation.undoes) {
             (None, _) => {
-                let done =
-                    Done { gsn, table: TableId(table), undo: body.to_vec(), bytes: body.len() };
-                self.open.insert((log, gsn), vec![done]);
+                let mut done = DoneList::default();
+                done.push((gsn, TableId(table)), body, (body.len(), body.len()));
+                self.open.insert((log, gsn), done);
             }
             (Some(LogGsn { log, gsn: first }), undoes) => {
                 let Some(open) = self.open.get_mut(&(log, first)) else {
                     return contradicts("an operation of a transaction that is not open");
                 };
                 let Some((undone, next)) = undoes else {
-                    open.push(Done {
-                        gsn,
-                        table: TableId(table),
-                        undo: body.to_vec(),
-                        bytes: body.len(),
-                    });
+                    if open.is_full() {
+                        to_file(open, &mut self.files);
+                    }
+                    open.push((gsn, TableId(table)), body, (body.len(), body.len()));
                     return Ok(());
                 };
                 mutant!(UndoneAgain => return Ok(()));
-                let last = open.pop().map(|done| done.gsn);
-                if last != Some(undone) || open.last().map(|done| done.gsn) != next {
+                let last = open.pop().map_err(RecoveryError::Undo)?.map(|done| done.gsn);
+                if last != Some(undone) || open.last_gsn() != next {
                     return contradicts("an undo out of its order");
                 }
             }
@@ -232,7 +238,7 @@ impl KindReplay {
                 loop {
                     // The lock ends before the undo begins.
                     let Some(((log, gsn), done)) = losers.lock().next() else { return Ok(()) };
-                    operations.resume(LogGsn { log, gsn }, &done, epoch);
+                    operations.resume(LogGsn { log, gsn }, done, epoch);
                     undo_loser(kinds, &mut operations)?;
                 }
             }
@@ -243,9 +249,19 @@ impl KindReplay {
     }
 }
 
+/// Brings operations to a file. If the disk refuses, memory keeps them, since the transaction may have committed.
+#[cold]
+fn to_file(open: &mut DoneList, files: &mut Option<Arc<UndoFiles>>) {
+    let Some(to) = files else { return };
+    if let Err(error) = open.to_file(to) {
+        tracing::warn!(%error, "memory keeps what a start may have to undo");
+        *files = None;
+    }
+}
+
 /// Undoes a transaction, newest operation first, and logs its end.
 fn undo_loser(kinds: &Kinds, operations: &mut Operations) -> Result<(), Error> {
-    while let Some(done) = operations.undo_next() {
+    while let Some(done) = operations.undo_next()? {
         let kind = kinds.kind_of(done.table)?;
         kind.undo(done.table, &done.undo, operations)?;
     }
@@ -259,8 +275,10 @@ impl KindReplay {
     /// # Errors
     /// A page cannot be read.
     pub(crate) fn undo_with(self, log: &mut dyn OperationLog) -> Result<(), Error> {
-        for done in self.open.into_values().flat_map(|done| done.into_iter().rev()) {
-            self.kinds.kind_of(done.table)?.undo(done.table, &done.undo, log)?;
+        for mut open in self.open.into_values() {
+            while let Some(done) = open.pop()? {
+                self.kinds.kind_of(done.table)?.undo(done.table, &done.undo, log)?;
+            }
         }
         Ok(())
     }

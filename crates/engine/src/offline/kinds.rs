@@ -60,7 +60,7 @@ impl ReadTables {
 
     /// A replay into the tables.
     pub(super) fn replay(&self, manifest: &Manifest) -> KindReplay {
-        KindReplay::new(self.kinds.clone(), manifest, cpu_count())
+        KindReplay::new(self.kinds.clone(), manifest, cpu_count(), None)
     }
 
     /// Repeats what the logs have, and undoes what a crash has cut off.

@@ -384,7 +384,9 @@ impl TableKind for InPlace {
         let back = Change { key: key.clone(), before: after.clone(), after: before.clone() };
         let body = back.encode();
         let generation = self.check_table(table)?;
-        let operation = Operation { table, generation, touched: &[], body: &body, undo: &body };
+        let (undo, undo_bytes) = (&body[..], body.len());
+        let operation =
+            Operation { table, generation, touched: &[], body: &body, undo, undo_bytes };
         loop {
             let mut records = self.records.lock();
             let record = Self::get(&records, &(table, key.clone()));
@@ -645,7 +647,8 @@ impl KindPart for Part {
             let change = Change { key: at.key.clone(), before, after };
             let body = change.encode();
             let (table, touched) = (at.table, &touched[..]);
-            let operation = Operation { table, generation, touched, body: &body, undo: &body };
+            let (undo, undo_bytes) = (&body[..], body.len());
+            let operation = Operation { table, generation, touched, body: &body, undo, undo_bytes };
             match log.append(&operation) {
                 Ok(stamp) => {
                     self.more += self.kind.count(&change.before, &change.after);

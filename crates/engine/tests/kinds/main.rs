@@ -16,6 +16,7 @@ mod open;
 mod pages;
 mod space;
 mod suite;
+mod undo_file;
 mod world;
 
 #[test]
@@ -131,4 +132,24 @@ fn losers_are_undone_in_threads() {
 #[test]
 fn a_full_disk_refuses_writes_alone() {
     pages::a_full_disk_refuses_writes_alone();
+}
+
+#[test]
+fn a_large_transaction_ends_either_way() {
+    undo_file::a_large_transaction_ends_either_way();
+}
+
+#[test]
+fn a_savepoint_is_found_in_the_file() {
+    undo_file::a_savepoint_is_found_in_the_file();
+}
+
+#[test]
+fn a_refused_file_of_undos_ends_its_transaction_alone() {
+    undo_file::a_refused_file_of_undos_ends_its_transaction_alone();
+}
+
+#[test]
+fn a_lost_file_of_undos_fails_the_store() {
+    undo_file::a_lost_file_of_undos_fails_the_store();
 }

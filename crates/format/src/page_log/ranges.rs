@@ -95,6 +95,11 @@ impl<'a> PatchedRanges<'a> {
         put(open);
     }
 
+    /// Number of the bytes after the change.
+    pub(super) fn after_bytes(&self) -> usize {
+        self.iter().map(|range| range.after.len()).sum()
+    }
+
     /// Appends the ranges with the bytes before alone.
     pub(super) fn put_before(&self, out: &mut Vec<u8>) {
         for PatchedRange { offset, before, .. } in self.iter() {

@@ -68,7 +68,12 @@ fn an_undo_needs_a_begin_of_the_record() {
         assert_eq!(found, ToUndo::decode(&bytes));
         match (record, found) {
             (PageRecord::Change { key, before, after, .. }, found) => {
-                assert_eq!(found, Ok(ToUndo::Change { key, before, after }));
+                let has = after.is_some();
+                assert_eq!(found, Ok(ToUndo::Change { key, before, has }));
+                let mut undo = Vec::new();
+                PageRecord::Undo { page: 1, key, had: has, after: before }.encode(&mut undo);
+                assert_eq!(undo.len(), ToUndo::part_of(&bytes).len());
+                assert_eq!(undo.len(), ToUndo::record_bytes(ToUndo::part_of(&bytes)));
             }
             (PageRecord::Large { page, .. }, found) => {
                 assert_eq!(found, Ok(ToUndo::Large { page }));
@@ -80,7 +85,7 @@ fn an_undo_needs_a_begin_of_the_record() {
                 assert_eq!(found, Ok(ToUndo::Patch { key, ranges }));
                 let mut undo = Vec::new();
                 PageRecord::Restore { page: 1, key, ranges }.encode(&mut undo);
-                assert!(undo.len() <= ToUndo::part_of(&bytes).len());
+                assert_eq!(undo.len(), ToUndo::record_bytes(ToUndo::part_of(&bytes)));
             }
             (
                 PageRecord::Undo { .. }

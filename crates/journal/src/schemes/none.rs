@@ -62,6 +62,8 @@ impl Journal for NoJournal {
         self.append(log, entry)
     }
 
+    fn await_memory(&self, _: u8) {}
+
     fn give_back(&self, _: u8, _: &mut dyn Iterator<Item = u64>) {}
 
     fn set_limit(&self, _bytes: u64) {}

@@ -307,6 +307,12 @@ impl Journal for Redo {
         core.log(log)?.append_aside(entry, body_bytes, &background)
     }
 
+    fn await_memory(&self, log: u8) {
+        if let Ok(log) = self.core.log(log) {
+            log.await_memory();
+        }
+    }
+
     fn give_back(&self, log: u8, bodies: &mut dyn Iterator<Item = u64>) {
         if let Ok(log) = self.core.log(log) {
             log.give_back(bodies);

@@ -352,3 +352,29 @@ fn a_segment_that_finds_no_space_refuses_its_record_only() {
         put(&*journal, 0, 1, &[], &[key], &[7; 50 << 10]).expect("an ordinary segment fits");
     }
 }
+
+/// Records in room that was set aside, as an abort appends them. No other thread writes the log.
+#[test]
+fn who_waits_between_records_set_aside_keeps_to_the_memory() {
+    let disk = SimDisk::new(1);
+    let config = small(1, 0, 1);
+    let journal = open_with(&disk, &config).expect("opens");
+    let value = vec![7; 3000];
+    let body = |to: &mut Vec<u8>| WritesEncoder::new(to).put(1, 0, b"key", 0, &value);
+    let entry = Entry { kind: RecordKind::Writes, epoch: 1, touched: &[], body: &body };
+    let records = 4 * config.buffer_bytes / value.len();
+    for _ in 0..records {
+        while let Err(refused) = journal.set_aside(0, 3100) {
+            assert!(matches!(refused, JournalError::NoRoom { .. }), "{refused}");
+            journal.admit(0).expect("there is space");
+        }
+    }
+    let (most, mut peak) = ((config.buffer_bytes + 3 * config.batch_bytes) as u64, 0);
+    for _ in 0..records {
+        journal.await_memory(0);
+        journal.append_aside(0, &entry, 3100).expect("room was set aside");
+        peak = peak.max(journal.stats().buffer_bytes);
+    }
+    assert!(peak <= most, "{peak} bytes in memory, and {most} are the limit");
+    journal.flush_all().expect("flushes");
+}
