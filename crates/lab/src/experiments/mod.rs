@@ -23,6 +23,7 @@ mod redo_cost;
 mod restart_serving;
 mod siren_fig8;
 mod siren_fig9;
+mod siren_memory;
 mod siren_tab3;
 mod snap_fig3;
 mod snap_redis;
@@ -138,6 +139,7 @@ pub(crate) static EXPERIMENTS: Registry<Registered> = Registry::new(
         row::<siren_tab3::SirenTab3>(),
         row::<siren_fig8::SirenFig8>(),
         row::<siren_fig9::SirenFig9>(),
+        row::<siren_memory::SirenMemory>(),
         row::<fc_words::FcWords>(),
         row::<snap_fig3::SnapFig3>(),
         row::<snap_table1::SnapTable1>(),

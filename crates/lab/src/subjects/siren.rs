@@ -55,6 +55,14 @@ pub(crate) struct ClientRun {
 /// Operations of a client's transaction.
 const OPERATIONS: u64 = 5;
 
+impl ClientRun {
+    /// Pending removes for each update.
+    pub(crate) fn removes_per_update(&self) -> f64 {
+        let updates = (self.transactions * OPERATIONS).max(1);
+        (self.removes_bytes / TUPLE_BYTES) as f64 / updates as f64
+    }
+}
+
 /// A loaded store.
 pub(crate) struct SirenStore {
     store: Store,
