@@ -452,7 +452,9 @@ impl Waiting {
         match entry.state {
             State::Claimed => Begun::Later,
             State::Served(_) => Begun::Served,
-            State::Waits | State::Runs | State::Ends => {
+            // `CLIENT UNBLOCK` or `CLIENT KILL` has chosen it.
+            State::Ends => Begun::Runs,
+            State::Waits | State::Runs => {
                 entry.state = if ends { State::Ends } else { State::Runs };
                 Begun::Runs
             }
@@ -510,19 +512,29 @@ impl Waiting {
     }
 
     /// Notes that a run has found nothing. The caller holds the locks of the keys, and the client may be
-    /// woken anew. It is at once, if one that it has given way to has ended meanwhile.
+    /// woken anew. It is at once, if one that it has given way to has ended meanwhile, or if `CLIENT UNBLOCK` has
+    /// chosen it during the run.
     pub(crate) fn settle(&self) {
         let mut queues = self.of.queues.lock();
-        let Queues { woken, gave_way, clients, entries, .. } = &mut *queues;
+        let Queues { woken, gave_way, clients, entries, unblocked, .. } = &mut *queues;
         if let Some(entry) = entries.get_mut(&self.place)
             && matches!(entry.state, State::Runs)
         {
             entry.state = State::Waits;
         }
         let seen = gave_way.remove(&self.place).unwrap_or(usize::MAX);
-        match woken.get_mut(&self.place) {
-            Some(keys) if keys.len() > seen => drop(keys.drain(..seen)),
-            _ => return drop(woken.remove(&self.place)),
+        let is_woken = match woken.get_mut(&self.place) {
+            Some(keys) if keys.len() > seen => {
+                keys.drain(..seen);
+                true
+            }
+            _ => {
+                woken.remove(&self.place);
+                false
+            }
+        };
+        if !is_woken && !unblocked.contains_key(&self.client) {
+            return;
         }
         if let Some((_, worker)) = clients.get(&self.client).copied() {
             self.of.inboxes[worker].lock().push(self.client);
@@ -716,6 +728,26 @@ mod tests {
         let queues = waiters.queues.lock();
         assert!(queues.entries.is_empty() && queues.by_key.is_empty() && queues.served == 0);
         assert!(!waiters.has_any());
+    }
+
+    #[test]
+    fn who_is_unblocked_or_leaves_while_its_command_runs_stays_so() {
+        let waiters = Arc::new(Waiters::new(1));
+        let waiter = waiters.enter(WaiterId { worker: 0, client: 1 }, wish(&[7]));
+        // The event loop takes the message before the run that it has begun.
+        assert_eq!(waiter.begin_run(false), Begun::Runs);
+        assert_eq!((waiters.unblock(1, true), waiters.take_woken(0)), (Some(0), vec![1]));
+        waiter.settle();
+        assert_eq!((waiters.take_woken(0), waiters.take_passed_on()), (vec![1], vec![0]));
+        assert_eq!((waiter.take_unblocked(), waiter.begin_run(true)), (Some(true), Begun::Runs));
+        drop(waiter);
+        // A client that is killed may be woken once more.
+        let waiter = waiters.enter(WaiterId { worker: 0, client: 2 }, wish(&[7]));
+        waiters.leave(2);
+        assert_eq!(waiter.begin_run(false), Begun::Runs);
+        waiter.settle();
+        assert!(matches!(waiters.claim(7, 0, true), NextWaiter::Nobody));
+        assert_eq!(waiters.take_woken(0), [0_u64; 0]);
     }
 
     #[test]
