@@ -518,9 +518,28 @@ impl<'a> Keys<'a> {
         (wanted, resp3): (Wanted, bool),
         id: WaiterId,
     ) -> Waiting {
-        let hash = |(i, key)| (tx.key_hash(self.slot(i)), Box::from(key));
-        let keys = (0..).zip(keys).map(hash).collect();
+        let keys = self.with_hashes(tx, keys);
         self.keyspace.waiters.enter(id, Wish { keys, wanted, resp3 })
+    }
+
+    /// Makes a client whose keys have moved wait for them where they are now.
+    pub(crate) fn wait_elsewhere<'k>(
+        &self,
+        tx: &Tx<'_>,
+        keys: impl Iterator<Item = &'k [u8]>,
+        waiting: &mut Waiting,
+    ) {
+        waiting.move_to(self.with_hashes(tx, keys));
+    }
+
+    /// The first of the keys, with their hashes.
+    fn with_hashes<'k>(
+        &self,
+        tx: &Tx<'_>,
+        keys: impl Iterator<Item = &'k [u8]>,
+    ) -> Vec<(u64, Box<[u8]>)> {
+        let hash = |(i, key)| (tx.key_hash(self.slot(i)), Box::from(key));
+        (0..).zip(keys).map(hash).collect()
     }
 
     /// Whether the `i`-th key has a value of that kind. This is no use of the key.

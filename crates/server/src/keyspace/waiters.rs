@@ -246,15 +246,40 @@ impl Waiters {
         let mut queues = self.queues.lock();
         queues.last += 1;
         let place = queues.last;
-        for &hash in &keys {
-            self.counter(hash).fetch_add(1, Ordering::Relaxed);
-            queues.by_key.entry(hash).or_default().insert(place, id);
-        }
+        self.wait_for(&mut queues, (place, id), &keys);
         queues.clients.insert(id.client, (place, id.worker));
         let moves = queues.moves;
         queues.entries.insert(place, Entry { wish, moves, state: State::Waits });
         drop(queues);
         Waiting { place, client: id.client, keys, moves, moves_elements, of: Arc::clone(self) }
+    }
+
+    /// Enters a waiter at keys.
+    fn wait_for(&self, queues: &mut Queues, (place, id): (u64, WaiterId), keys: &[u64]) {
+        for &hash in keys {
+            self.counter(hash).fetch_add(1, Ordering::Relaxed);
+            queues.by_key.entry(hash).or_default().insert(place, id);
+        }
+    }
+
+    /// Takes a waiter away from keys.
+    fn leave_keys(&self, queues: &mut Queues, place: u64, keys: &[u64]) {
+        for hash in keys {
+            self.counter(*hash).fetch_sub(1, Ordering::Relaxed);
+            if let Some(waiters) = queues.by_key.get_mut(hash) {
+                waiters.remove(&place);
+                if waiters.is_empty() {
+                    queues.by_key.remove(hash);
+                }
+            }
+        }
+    }
+
+    /// Wakes the next waiters of the keys that have woken one which does not take their elements.
+    fn wake_next(&self, woken_by: Option<Vec<u64>>) {
+        for hash in woken_by.into_iter().flatten() {
+            self.wake(hash, 0).into_iter().for_each(|worker| self.pass_on(worker));
+        }
     }
 
     /// The keys of other lists that waiters of a key change.
@@ -559,6 +584,29 @@ impl Waiting {
         self.of.queues.lock().moves != self.moves
     }
 
+    /// Waits for the keys where they are now, at the same place in the order. The caller holds the locks of
+    /// these keys.
+    pub(super) fn move_to(&mut self, mut keys: Vec<(u64, Box<[u8]>)>) {
+        keys.sort_unstable();
+        keys.dedup_by_key(|(hash, _)| *hash);
+        let hashes: Vec<u64> = keys.iter().map(|(hash, _)| *hash).collect();
+        let mut queues = self.of.queues.lock();
+        self.of.leave_keys(&mut queues, self.place, &self.keys);
+        let Some(&(_, worker)) = queues.clients.get(&self.client) else { return };
+        let id = WaiterId { worker, client: self.client };
+        self.of.wait_for(&mut queues, (self.place, id), &hashes);
+        let moves = queues.moves;
+        if let Some(entry) = queues.entries.get_mut(&self.place) {
+            (entry.wish.keys, entry.moves) = (keys, moves);
+        }
+        (self.keys, self.moves) = (hashes, moves);
+        // What is at the old keys is for others.
+        let woken_by = queues.woken.remove(&self.place);
+        queues.gave_way.remove(&self.place);
+        drop(queues);
+        self.of.wake_next(woken_by);
+    }
+
     /// The place in the order in which waiters came.
     pub(super) fn place(&self) -> u64 {
         self.place
@@ -572,27 +620,14 @@ impl Drop for Waiting {
         self.of.movers.fetch_sub(u32::from(self.moves_elements), Ordering::Relaxed);
         let entry = queues.entries.remove(&self.place);
         queues.served -= usize::from(entry.is_some_and(|it| matches!(it.state, State::Served(_))));
-        for hash in &self.keys {
-            self.of.counter(*hash).fetch_sub(1, Ordering::Relaxed);
-            if let Some(waiters) = queues.by_key.get_mut(hash) {
-                waiters.remove(&self.place);
-                if waiters.is_empty() {
-                    queues.by_key.remove(hash);
-                }
-            }
-        }
-        // The client may wait anew already, for keys that have moved.
-        if queues.clients.get(&self.client).is_some_and(|(place, _)| *place == self.place) {
-            queues.clients.remove(&self.client);
-            queues.unblocked.remove(&self.client);
-        }
+        self.of.leave_keys(&mut queues, self.place, &self.keys);
+        queues.clients.remove(&self.client);
+        queues.unblocked.remove(&self.client);
         // If a woken client leaves without success, the key that woke it wakes the next waiter.
         let woken_by = queues.woken.remove(&self.place);
         queues.gave_way.remove(&self.place);
         drop(queues);
-        for hash in woken_by.into_iter().flatten() {
-            self.of.wake(hash, 0).into_iter().for_each(|worker| self.of.pass_on(worker));
-        }
+        self.of.wake_next(woken_by);
     }
 }
 
@@ -648,14 +683,18 @@ mod tests {
     #[test]
     fn waiters_start_again_when_keys_move() {
         let waiters = Arc::new(Waiters::new(2));
-        let first = waiters.enter(id(1), wish(&[7]));
+        let mut first = waiters.enter(id(1), wish(&[7]));
+        let mut second = waiters.enter(id(2), wish(&[7]));
         assert!(!first.is_stale());
         waiters.start_again();
         assert_eq!((waiters.take_woken(1), first.is_stale()), (vec![1], true));
-        // The client waits for other keys before it gives up the old ones.
-        let again = waiters.enter(id(1), wish(&[8]));
-        drop(first);
-        assert_eq!((again.is_stale(), waiters.len()), (false, 1));
+        // They keep their order, whoever looks first.
+        second.move_to(wish(&[8]).keys);
+        first.move_to(wish(&[8]).keys);
+        assert_eq!((first.is_stale(), waiters.len(), waiters.may_wait(7)), (false, 2, false));
+        assert_eq!(claimed(&waiters, 8, 0).place(), first.place());
+        drop((first, second));
+        assert!(!waiters.may_wait(8) && !waiters.has_any());
     }
 
     #[test]

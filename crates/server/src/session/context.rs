@@ -117,7 +117,7 @@ impl Context<'_> {
             |blocked: &Blocked| blocked.state == BlockedState::Runs && blocked.waiting.is_stale();
         if let Some(mut blocked) = self.client.blocked.take_if(|blocked| is_stale(blocked)) {
             let keys = args.from(first).take(count);
-            blocked.waiting = self.keys().wait_for(tx, keys, wish.clone(), id);
+            self.keys().wait_elsewhere(tx, keys, &mut blocked.waiting);
             self.client.blocked = Some(blocked);
         }
         if let Some(blocked) = &mut self.client.blocked {

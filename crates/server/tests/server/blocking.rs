@@ -341,6 +341,27 @@ fn what_is_pushed_is_gone_behind_the_push() {
     assert_eq!(waiting[3].read(), Value::Closed);
 }
 
+/// Clients that wait keep their places when databases are exchanged, theirs or others.
+#[test]
+fn an_exchange_of_databases_leaves_waiters_their_order() {
+    let server = TestServer::start();
+    let mut maker = server.client();
+    let mut waiting: Vec<Client> = (0..12).map(|_| server.client()).collect();
+    for exchange in ["SWAPDB 5 6", "SWAPDB 0 1"] {
+        for (i, client) in waiting.iter_mut().enumerate() {
+            send(client, "BLPOP a b 0");
+            await_blocked(&mut maker, i + 1);
+        }
+        assert_eq!(maker.call(&words(exchange)), Value::ok());
+        // Each looks at its keys first.
+        RealClock.sleep(Duration::from_millis(50));
+        maker.call(&words("RPUSH a 0 1 2 3 4 5 6 7 8 9 10 11"));
+        for (i, client) in waiting.iter_mut().enumerate() {
+            assert_eq!(client.read().items()[1].text(), i.to_string(), "{exchange}");
+        }
+    }
+}
+
 /// Elements go from one list to another while clients leave, time out, and push on several event loops. None is lost,
 /// and none is there twice.
 #[test]
