@@ -105,10 +105,11 @@ impl Serving {
     }
 
     fn slot_of(&self, transaction: usize, table: TableId, key: &[u8]) -> Option<Slot> {
-        let is_it = |target: &&Target| {
-            target.transaction == transaction && target.table == table && *target.key == *key
-        };
-        self.targets.iter().find(is_it).map(|target| target.slot)
+        // Those of a transaction lie together, and a batch has many.
+        let first = self.targets.partition_point(|target| target.transaction < transaction);
+        let own = self.targets[first..].iter().take_while(|it| it.transaction == transaction);
+        let mut same_table = own.filter(|target| target.table == table);
+        same_table.find(|target| *target.key == *key).map(|target| target.slot)
     }
 
     /// Whether a transaction may serve somebody, and then writes more than its commands do.
