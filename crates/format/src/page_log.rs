@@ -452,12 +452,10 @@ impl<'a> ToUndo<'a> {
     }
 
     /// Bytes of the record of the undo, for which this is the [part](Self::part_of).
-    pub fn record_bytes(part: &'a [u8]) -> usize {
+    #[inline]
+    pub fn record_bytes(part: &[u8]) -> usize {
         let after_bytes = match part.first() {
-            Some(&PATCH) => match Self::decode(part) {
-                Ok(Self::Patch { ranges, .. }) => ranges.after_bytes(),
-                _ => 0,
-            },
+            Some(&PATCH) => patch_after_bytes(part).unwrap_or(0),
             _ => 0,
         };
         part.len() - after_bytes
@@ -497,18 +495,32 @@ impl<'a> ToUndo<'a> {
     }
 }
 
+/// Where the key of a record of one page begins: its length.
+const KEY_AT: usize = 1 + 8;
+
+/// Bytes up to the end of the key in a record of one page.
+#[inline]
+fn key_end(record: &[u8]) -> Option<usize> {
+    let key_bytes = u16::from_le_bytes(*record.get(KEY_AT..)?.first_chunk()?);
+    Some(KEY_AT + 2 + usize::from(key_bytes))
+}
+
 /// Bytes of a change up to the presence of the value after it.
 #[inline]
 fn change_part(record: &[u8]) -> Option<usize> {
-    const KEY_AT: usize = 1 + 8;
-    let key_bytes = u16::from_le_bytes(*record.get(KEY_AT..)?.first_chunk()?);
-    let before_at = KEY_AT + 2 + usize::from(key_bytes);
+    let before_at = key_end(record)?;
     let (&presence, behind) = record.get(before_at..)?.split_first()?;
     let before_bytes = match presence {
         ABSENT => 1,
         _ => 1 + 1 + 4 + u32::from_le_bytes(*behind.get(1..)?.first_chunk()?) as usize,
     };
     Some(before_at + before_bytes + 1)
+}
+
+/// Bytes in the ranges of a patch that are those after it.
+#[inline]
+fn patch_after_bytes(record: &[u8]) -> Option<usize> {
+    PatchedRanges::after_bytes(record.get(key_end(record)?..)?)
 }
 
 fn no_presence(rest: &Cursor<'_>, other: u8) -> DecodeError {

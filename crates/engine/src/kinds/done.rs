@@ -229,7 +229,7 @@ impl DoneList {
         self.undo_bytes += undo_bytes;
     }
 
-    /// Whether so much is in memory that it should go to a [file](Self::to_file).
+    /// Whether so much is in memory that it should go to a [file](Self::file_away).
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.buffer.len() >= MEMORY_BYTES
@@ -239,7 +239,7 @@ impl DoneList {
     ///
     /// # Errors
     /// The disk refuses. Nothing has changed.
-    pub(crate) fn to_file(&mut self, files: &Arc<UndoFiles>) -> DiskResult<()> {
+    pub(crate) fn file_away(&mut self, files: &Arc<UndoFiles>) -> DiskResult<()> {
         let Some(last_gsn) = self.last_gsn().filter(|_| self.in_memory > 0) else { return Ok(()) };
         if self.file.is_none() {
             let (path, file) = files.make()?;
@@ -408,7 +408,7 @@ mod tests {
                     assert_eq!(list.pop().expect("a sound disk"), all.pop());
                 }
                 if list.is_full() {
-                    list.to_file(&files).expect("a sound disk");
+                    list.file_away(&files).expect("a sound disk");
                     assert!(!list.is_full());
                 }
                 most = most.max(count(&disk));
@@ -425,13 +425,13 @@ mod tests {
         let disk = SimDisk::new(1);
         let mut list = DoneList::default();
         list.push((1, TableId(1)), b"undo", (4, 4));
-        list.to_file(&files(&disk)).expect("a sound disk");
+        list.file_away(&files(&disk)).expect("a sound disk");
         std::mem::forget(list);
         assert_eq!(count(&disk), 1);
         let next = files(&disk);
         assert!(!disk.exists(Path::new(names::UNDO_DIR)).expect("a sound disk"));
         let mut list = DoneList::default();
         list.push((1, TableId(1)), b"undo", (4, 4));
-        list.to_file(&next).expect("the name is free");
+        list.file_away(&next).expect("the name is free");
     }
 }

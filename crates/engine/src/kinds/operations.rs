@@ -514,7 +514,7 @@ impl OperationLog for Operations {
 
     fn wait_for_room(&mut self) -> Result<(), LogRefused> {
         if self.mode == Mode::Doing && self.done.is_full() {
-            let filed = self.done.to_file(self.open.undo_files());
+            let filed = self.done.file_away(self.open.undo_files());
             filed.map_err(|error| LogRefused::Refused(Box::new(error)))?;
         }
         let lacking = std::mem::take(&mut self.lacking);

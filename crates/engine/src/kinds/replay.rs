@@ -253,7 +253,7 @@ impl KindReplay {
 #[cold]
 fn to_file(open: &mut DoneList, files: &mut Option<Arc<UndoFiles>>) {
     let Some(to) = files else { return };
-    if let Err(error) = open.to_file(to) {
+    if let Err(error) = open.file_away(to) {
         tracing::warn!(%error, "memory keeps what a start may have to undo");
         *files = None;
     }

@@ -95,9 +95,16 @@ impl<'a> PatchedRanges<'a> {
         put(open);
     }
 
-    /// Number of the bytes after the change.
-    pub(super) fn after_bytes(&self) -> usize {
-        self.iter().map(|range| range.after.len()).sum()
+    /// Number of the bytes after the change in these ranges. `None` if they are not whole.
+    #[inline]
+    pub(super) fn after_bytes(mut ranges: &[u8]) -> Option<usize> {
+        let mut bytes = 0;
+        while let Some(head) = ranges.get(..RANGE_HEAD_BYTES) {
+            let length = usize::from(u16_at(head, 2));
+            bytes += length;
+            ranges = ranges.get(RANGE_HEAD_BYTES + 2 * length..)?;
+        }
+        Some(bytes)
     }
 
     /// Appends the ranges with the bytes before alone.
