@@ -50,12 +50,15 @@ fn is_of_test(error: &Error) -> bool {
     matches!(error, Error::Transaction(TxError::Abandoned(why)) if why.to_string() == "as the test wants it")
 }
 
+/// Slots that a transaction has, each with its key.
+type Slots = Vec<(Slot, TableId, Vec<u8>)>;
+
 /// A random step of a transaction, which compares what it reads with the map.
 fn step(
     tx: &mut Tx<'_>,
     tables: &[Keyed],
     rng: &SeededRng,
-    (records, slots): (&mut Records, &mut Vec<(Slot, TableId, Vec<u8>)>),
+    (records, slots): (&mut Records, &mut Slots),
 ) -> Result<(), TxError> {
     let keyed @ (table, _) = tables[rng.below(tables.len() as u64) as usize];
     let key = key_of(keyed, rng.below(KEYS));
