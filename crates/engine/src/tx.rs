@@ -530,40 +530,6 @@ impl<'t> Tx<'t> {
         self.memory.ask_for(table, key)
     }
 
-    /// Tells which keys the transaction will use soon, best in the order of their use. Their misses of the
-    /// processor's caches overlap, and so do the reads of their pages from the disk, for which this call
-    /// waits. It locks nothing and changes nothing. Keys of tables that do not exist are left out.
-    ///
-    /// ```
-    /// # let directory = tempfile::tempdir()?;
-    /// # let engine = stillpoint::Engine::open(stillpoint::Config::new(directory.path()))?;
-    /// # let stocks = engine.table_with("stocks", stillpoint::Kind::Paged)?;
-    /// # let mut session = engine.session()?;
-    /// let items = [17u32, 4, 1_000_003].map(u32::to_be_bytes);
-    /// let missing = session.transact(|tx| {
-    ///     tx.prefetch(items.iter().map(|item| (stocks, item)));
-    ///     let mut missing = 0;
-    ///     for item in &items {
-    ///         missing += usize::from(tx.get(stocks, item)?.is_none());
-    ///     }
-    ///     Ok(missing)
-    /// })?;
-    /// assert_eq!(missing, 3);
-    /// # drop(session);
-    /// # engine.close()?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn prefetch<K: AsRef<[u8]>>(&mut self, keys: impl Iterator<Item = (TableId, K)> + Clone) {
-        match &mut self.parts {
-            None => self.memory.prefetch(keys),
-            Some(parts) => {
-                parts.prefetch(keys.clone());
-                let kinds = &parts.kinds;
-                self.memory.prefetch(keys.filter(|(table, _)| kinds.of(*table).is_none()));
-            }
-        }
-    }
-
     /// The value of a key.
     ///
     /// # Errors

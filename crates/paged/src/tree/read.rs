@@ -90,7 +90,11 @@ impl Pool {
         let mut left = self.page_bytes();
         let Range { start: mut first, mut end } = slots;
         for ahead in 0..RECORDS_AHEAD {
-            node.prefetch_record(if is_descending { end.saturating_sub(ahead + 1) } else { first + ahead });
+            node.prefetch_record(if is_descending {
+                end.saturating_sub(ahead + 1)
+            } else {
+                first + ahead
+            });
         }
         let mut is_large = false;
         while !is_large && first < end && out.len() < out.most {

@@ -257,6 +257,19 @@ impl Keyspace {
         self.engine().has_all()
     }
 
+    /// Whether memory of deleted keys is on its way back.
+    pub(crate) fn memory_comes_back(&self) -> bool {
+        self.engine().memory_room().returning_bytes > 0
+    }
+
+    /// Whether a write that finds no memory may get some: keys can be given up, or those that were given up are
+    /// on their way back. The policy may have found no further key meanwhile.
+    pub(crate) fn may_get_room(&self) -> bool {
+        let is_coming =
+            || self.eviction.policy().evicts() && self.has_all() && self.memory_comes_back();
+        self.eviction.makes_room() || is_coming()
+    }
+
     /// Nodes of all collections, deleted ones included, as a statistic.
     pub(crate) fn nodes(&self) -> u64 {
         self.nodes_tables.iter().map(|&table| self.engine().len(table)).sum()

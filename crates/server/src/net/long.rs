@@ -167,11 +167,11 @@ impl RoomWait {
     /// Whether the write may still wait for memory of keys that are given up. Its patience begins anew
     /// while such memory is on its way, since others may take what comes.
     fn goes_on(&mut self, keyspace: &Keyspace, now_ns: u64) -> bool {
-        if keyspace.engine().memory_room().returning_bytes > 0 {
+        if keyspace.memory_comes_back() {
             let from_now_ns = now_ns + EVICTION_PATIENCE.as_nanos() as u64;
             self.until_ns = self.until_ns.max(from_now_ns.min(self.longest_ns));
         }
-        keyspace.eviction.makes_room() && now_ns < self.until_ns
+        keyspace.may_get_room() && now_ns < self.until_ns
     }
 }
 

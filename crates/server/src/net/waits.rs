@@ -44,7 +44,7 @@ pub(super) fn can_run_again(spec: &Spec, client: &Client) -> bool {
 
 /// Whether a call that found no memory is run again a little later.
 pub(super) fn waits_for_room(shared: &Shared, plan: &Plan, spec: &Spec, client: &Client) -> bool {
-    let is_possible = if shared.keyspace.eviction.makes_room() {
+    let is_possible = if shared.keyspace.may_get_room() {
         plan.diverts || plan.waits_for_room
     } else {
         plan.diverts && shared.keyspace.engine().memory_returns()
