@@ -262,8 +262,8 @@ impl Keyspace {
         self.engine().memory_room().returning_bytes > 0
     }
 
-    /// Whether a write that finds no memory may get some: keys can be given up, or those that were given up are
-    /// on their way back. The policy may have found no further key meanwhile.
+    /// Whether a write that finds no memory may get some. Keys can be given up, or memory of those that were is
+    /// on its way back. The policy may have found no further key meanwhile.
     pub(crate) fn may_get_room(&self) -> bool {
         let is_coming =
             || self.eviction.policy().evicts() && self.has_all() && self.memory_comes_back();
