@@ -155,6 +155,8 @@ pub(crate) struct Eviction {
     samples: AtomicUsize,
     /// Whether the policy has found no key to give up, although it was to.
     is_exhausted: AtomicBool,
+    /// How often the evicting thread has looked for keys since somebody asked.
+    answers: AtomicU64,
     /// Whether nodes of deleted collections are to be removed at once.
     buries: AtomicBool,
     /// When the marks of the present policy began, in milliseconds since the Unix epoch.
@@ -190,6 +192,7 @@ impl Eviction {
             needs_marks: AtomicBool::new(false),
             samples: AtomicUsize::new(5),
             is_exhausted: AtomicBool::new(false),
+            answers: AtomicU64::new(0),
             buries: AtomicBool::new(false),
             since_ms: AtomicU64::new(0),
             wishes: Mutex::default(),
@@ -265,6 +268,17 @@ impl Eviction {
     pub(crate) fn ask(&self) {
         self.wishes.lock().room = true;
         self.changed.notify_all();
+    }
+
+    /// Notes that keys were looked for since somebody asked.
+    pub(crate) fn note_answer(&self) {
+        // Relaxed: a count.
+        self.answers.fetch_add(1, Relaxed);
+    }
+
+    /// How often keys were looked for since somebody asked.
+    pub(crate) fn answers(&self) -> u64 {
+        self.answers.load(Relaxed)
     }
 
     /// Asks for the removal of nodes of deleted collections. Whoever asks wakes the first event loop.

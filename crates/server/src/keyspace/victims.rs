@@ -268,8 +268,9 @@ impl Victims {
             let search = &mut self.searches[at];
             if search.note(met - before, next) {
                 search.vain_at = (is_volatile && !search.has_met).then_some(search.set_at_start);
-                // What the search has met may be given up by now, and the next one may meet others.
-                return search.has_met;
+                // What the search has met may be given up by now, and the next one may meet others. So may one
+                // of keys that have got their expiry behind this search.
+                return search.has_met || is_volatile && search.set_at_start != set;
             }
         }
         // Keys are no longer rare if one step finds enough.

@@ -198,6 +198,9 @@ impl Evictor {
         if wanted > 0 && !waits_for_checkpoint(room, presses) {
             found = self.give_up(wanted);
             self.shared.keyspace.eviction.note_exhausted(!found);
+            if is_asked {
+                self.shared.keyspace.eviction.note_answer();
+            }
         } else if wanted == 0 && !is_asked {
             // Whoever finds no room now may ask: there may be keys by now that were not there when the policy
             // found none.

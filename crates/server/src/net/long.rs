@@ -157,8 +157,10 @@ struct RoomWait {
     until_ns: u64,
     /// The end of the wait in any case.
     longest_ns: u64,
-    /// How often the write may ask that keys are given up.
+    /// How many answers the write may have yet to its wish that keys are given up.
     asks: usize,
+    /// The answers that were counted.
+    answers: u64,
     /// The time of the next try.
     next_ns: u64,
 }
@@ -478,6 +480,7 @@ impl LongThread {
             until_ns: now_ns + patience.as_nanos() as u64,
             longest_ns: now_ns + longest.as_nanos() as u64,
             asks: bytes / asked_bytes(limit_bytes) * ASKS_OF_SIZE + ASKS_MIN,
+            answers: keyspace.eviction.answers(),
             next_ns: now_ns,
         }
     }
@@ -509,10 +512,14 @@ impl LongThread {
         lacks_room
     }
 
-    /// Asks that keys are given up, unless the write has done so too often.
+    /// Asks that keys are given up, unless that was done too often. A busy machine may answer late, so answers
+    /// count.
     fn ask(&self, wait: &mut RoomWait) {
+        let answers = self.shared.keyspace.eviction.answers();
+        if std::mem::replace(&mut wait.answers, answers) != answers {
+            wait.asks = wait.asks.saturating_sub(1);
+        }
         if wait.asks > 0 {
-            wait.asks -= 1;
             self.shared.keyspace.eviction.ask();
         }
     }
