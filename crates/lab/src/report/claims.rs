@@ -20,6 +20,11 @@ impl Verdict {
         let count = |met: bool| result.claims.iter().filter(|c| c.met == Some(met)).count();
         Verdict { claims: result.claims.len(), met: count(true), missed: count(false) }
     }
+
+    /// Numbers of claims that were met and missed.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        (self.met, self.missed)
+    }
 }
 
 impl Sum for Verdict {
@@ -119,7 +124,7 @@ fn spread(claim: &Claim) -> String {
 }
 
 /// A figure with about three significant digits.
-fn significant(value: f64) -> String {
+pub(super) fn significant(value: f64) -> String {
     if value == 0.0 {
         return "0".into();
     }

@@ -9,6 +9,7 @@ mod claims;
 mod date;
 pub(crate) mod draw;
 pub(crate) mod figure;
+mod markdown;
 mod papers;
 mod repeat;
 pub(crate) mod result;
@@ -24,7 +25,8 @@ use crate::sys;
 
 const STYLE: &str = include_str!("style.css");
 
-/// Reads every result of the folder and writes `OUT/report.html`; returns its path.
+/// Reads every result of the folder and writes `OUT/report.html` and `OUT/report.md`. Returns the path of the
+/// page. The Markdown text shows the pictures that lie beside it, so a repository can keep it.
 ///
 /// # Errors
 /// When a result cannot be read or the page cannot be written.
@@ -32,6 +34,7 @@ pub(crate) fn write(out: &Path) -> LabResult<PathBuf> {
     let results = ExperimentResult::load_all(out)?;
     let path = out.join("report.html");
     sys::write_text(&path, &page(&results))?;
+    sys::write_text(&out.join("report.md"), &markdown::text(&results))?;
     Ok(path)
 }
 

@@ -12,14 +12,11 @@ use crate::report::result::{ExperimentResult, PartRun};
 /// Writes a folded list for the whole run and for the runs of parts.
 pub(super) fn fold(html: &mut String, result: &ExperimentResult) {
     html.push_str("<details class=\"repeat\"><summary>How to repeat this</summary>");
-    let whole = result.part_run();
-    let is_one_part = result.parts.values().any(|part| part.command == whole.command);
-    if !is_one_part {
-        run(html, &whole);
-    }
-    for (name, part) in &result.parts {
-        let _ = write!(html, "<h3>Part {}, run by itself</h3>", escape(name));
-        run(html, part);
+    for (name, part) in result.named_runs() {
+        if !name.is_empty() {
+            let _ = write!(html, "<h3>Part {}, run by itself</h3>", escape(&name));
+        }
+        run(html, &part);
     }
     html.push_str("</details>");
 }

@@ -5,6 +5,7 @@
 
 mod agreement;
 mod claim;
+mod file;
 mod joined;
 mod merge;
 
@@ -136,10 +137,11 @@ pub(crate) struct Series {
     /// Unit of y.
     pub(crate) y_unit: String,
     /// `[x, y]`.
+    #[serde(serialize_with = "file::shortened")]
     pub(crate) points: Vec<[f64; 2]>,
     /// The least and the greatest y of the runs or periods, for each point; empty where points are single
     /// values.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", serialize_with = "file::shortened")]
     pub(crate) spreads: Vec<[f64; 2]>,
 }
 
@@ -278,7 +280,7 @@ impl ExperimentResult {
     pub(crate) fn save(&self, out: &Path) -> LabResult<PathBuf> {
         sys::create_dir_all(out)?;
         let path = Self::path_in(out, &self.id);
-        let text = serde_json::to_string_pretty(self)
+        let text = file::text(self)
             .map_err(|e| LabError::BadResult { path: path.clone(), reason: e.to_string() })?;
         sys::write_text(&path, &text)?;
         for (number, figure) in self.figures.iter().enumerate() {
@@ -297,7 +299,12 @@ impl ExperimentResult {
     }
 
     fn picture_path(&self, out: &Path, number: usize) -> PathBuf {
-        out.join(format!("{}-{number}.svg", self.id))
+        out.join(self.picture_name(number))
+    }
+
+    /// The name of the file of a figure. Numbers begin with 1.
+    pub(crate) fn picture_name(&self, number: usize) -> String {
+        format!("{}-{number}.svg", self.id)
     }
 
     /// Reads one result file.

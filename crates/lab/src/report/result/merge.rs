@@ -64,6 +64,21 @@ impl ExperimentResult {
         }
     }
 
+    /// The runs that this result holds, by part. The run of all parts has an empty name, and is left out if
+    /// there were runs of single parts only.
+    pub(crate) fn named_runs(&self) -> Vec<(String, PartRun)> {
+        let whole = self.part_run();
+        let is_one_part = self.parts.values().any(|part| part.command == whole.command);
+        let whole = (!is_one_part).then(|| (String::new(), whole));
+        let parts = self.parts.iter().map(|(name, run)| (name.clone(), run.clone()));
+        whole.into_iter().chain(parts).collect()
+    }
+
+    /// The runs of [`named_runs`](Self::named_runs).
+    pub(crate) fn runs(&self) -> Vec<PartRun> {
+        self.named_runs().into_iter().map(|(_, run)| run).collect()
+    }
+
     /// This result without any measurement. A part is merged into this result if there is no file
     /// yet.
     pub(crate) fn without_findings(&self) -> ExperimentResult {
