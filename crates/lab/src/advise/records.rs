@@ -5,6 +5,7 @@
 //! every record is compared. Among the schemes that keep the rate and the limits, the one that costs
 //! the least processor time for a transaction is recommended.
 
+pub(crate) mod check;
 mod choice;
 #[cfg(test)]
 mod tests;
@@ -233,6 +234,14 @@ pub(super) fn advise(
     seconds: f64,
     context: &Context,
 ) -> LabResult<Advice<Measured>> {
+    let measured = measure_all(question, seconds, context)?;
+    let choice = choice::choose(&measured, &question.limits())
+        .ok_or_else(|| refused("no scheme was measured".into(), "ask for fewer records"))?;
+    Ok(Advice { measured, choice })
+}
+
+/// Measures the schemes that fit into the memory.
+fn measure_all(question: &OfRecords, seconds: f64, context: &Context) -> LabResult<Vec<Measured>> {
     question.check()?;
     let mut measured = Vec::new();
     for row in question.schemes()? {
@@ -246,9 +255,7 @@ pub(super) fn advise(
         measured.push(measure(question, seconds, row, &dir)?);
         sys::remove_dir_all(&dir)?;
     }
-    let choice = choice::choose(&measured, &question.limits())
-        .ok_or_else(|| refused("no scheme was measured".into(), "ask for fewer records"))?;
-    Ok(Advice { measured, choice })
+    Ok(measured)
 }
 
 fn measure(

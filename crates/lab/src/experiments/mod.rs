@@ -1,5 +1,6 @@
 //! The registry: one row per experiment, from which `list`, `run` and CI follow.
 
+mod advise_check;
 mod calc_fig2;
 mod calc_fig3;
 mod calc_fig4;
@@ -154,6 +155,7 @@ pub(crate) static EXPERIMENTS: Registry<Registered> = Registry::new(
         row::<peers_clients::PeersClients>(),
         row::<peers_collections::PeersCollections>(),
         row::<memory_back::MemoryBack>(),
+        row::<advise_check::AdviseCheck>(),
     ],
 );
 

@@ -14,6 +14,15 @@ pub(super) struct Limits {
     pub(super) memory_bytes: Option<u64>,
 }
 
+impl Limits {
+    /// Whether the scheme keeps the rate and these limits.
+    pub(super) fn are_kept_by(&self, it: &Measured) -> bool {
+        it.keeps_rate
+            && self.memory_bytes.is_none_or(|most| it.memory_bytes <= most)
+            && self.worst_ms.is_none_or(|most| it.worst_ms <= most)
+    }
+}
+
 /// Processor times of which one is greater by less than this share count as equal: runs vary by as much.
 const SAME_SHARE: f64 = 0.03;
 
