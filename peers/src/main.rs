@@ -10,7 +10,14 @@
 //! | fjall, one writer at a time | the journal is written, not flushed | `PersistMode::SyncData` |
 //! | LMDB (heed) | `NO_SYNC`, `WRITE_MAP` | a flush at each commit |
 //! | SQLite (rusqlite), WAL | `synchronous=OFF` | `synchronous=FULL` |
+//! | RocksDB, transactions with locks | the log is written, not flushed | `sync` at each commit |
+//! | WiredTiger, snapshots | `transaction_sync` off | `transaction_sync` by `fsync` |
+//!
+//! RocksDB and WiredTiger need installed libraries, in Debian `librocksdb-dev` and `libwiredtiger-dev`. So
+//! they are features: `cargo run --release --features rocksdb,wiredtiger -- …`.
 
+#[cfg(any(feature = "rocksdb", feature = "wiredtiger"))]
+mod c_store;
 mod fjall_store;
 mod lmdb;
 mod redb_store;
@@ -36,6 +43,10 @@ fn rows() -> Vec<Row> {
         row("fjall 2.11", fjall_store::open),
         row("LMDB (heed 0.22)", lmdb::open),
         row("SQLite (rusqlite 0.32)", sqlite::open),
+        #[cfg(feature = "rocksdb")]
+        row("RocksDB", c_store::rocksdb),
+        #[cfg(feature = "wiredtiger")]
+        row("WiredTiger", c_store::wiredtiger),
     ]
 }
 
