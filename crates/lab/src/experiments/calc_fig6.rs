@@ -18,6 +18,7 @@ use crate::context::Context;
 use crate::drivers::transactions::{self, Drive, Outcome};
 use crate::error::LabResult;
 use crate::experiments::Experiment;
+use crate::experiments::calc_figures::bars;
 use crate::experiments::calc_measures::{dirty_share, expected_copies};
 use crate::harness::{Harness, Instance};
 use crate::measure::stats::median;
@@ -45,6 +46,12 @@ pub(crate) struct Plan {
     pub(crate) checkpoint_at_s: f64,
     /// Rate of update ÷ rate of capture where the schemes are compared.
     pub(crate) rows_r: f64,
+    /// Records where the schemes are compared.
+    pub(crate) rows_records: u64,
+    /// Length of each of these runs.
+    pub(crate) rows_run_s: f64,
+    /// When the checkpoint of such a run begins.
+    pub(crate) rows_checkpoint_at_s: f64,
 }
 
 impl Plan {
@@ -103,17 +110,36 @@ impl Experiment for CalcFig6 {
     type Plan = Plan;
 
     fn full() -> Plan {
-        let r = vec![0.1, 0.25, 0.5, 1.0, 2.0, 4.0];
-        Plan { records: 20_000_000, workers: 2, r, run_s: 60.0, checkpoint_at_s: 20.0, rows_r: 1.0 }
+        Plan {
+            records: 20_000_000,
+            workers: 2,
+            r: vec![0.1, 0.5, 1.0, 2.0, 4.0],
+            run_s: 26.0,
+            checkpoint_at_s: 4.0,
+            rows_r: 1.0,
+            rows_records: 5_000_000,
+            rows_run_s: 12.0,
+            rows_checkpoint_at_s: 3.0,
+        }
     }
 
     fn quick() -> Plan {
-        let r = vec![0.25, 1.0];
-        Plan { records: 100_000, r, run_s: 1.0, checkpoint_at_s: 0.3, ..Self::full() }
+        Plan {
+            records: 100_000,
+            r: vec![0.5, 1.0],
+            run_s: 1.0,
+            checkpoint_at_s: 0.3,
+            rows_records: 100_000,
+            rows_run_s: 1.0,
+            rows_checkpoint_at_s: 0.3,
+            ..Self::full()
+        }
     }
 
     fn adjust(plan: &mut Plan, asked: &Context) {
         if let Some(seconds) = asked.seconds {
+            plan.rows_checkpoint_at_s *= seconds / plan.rows_run_s;
+            plan.rows_run_s = seconds;
             plan.checkpoint_at_s *= seconds / plan.run_s;
             plan.run_s = seconds;
         }
@@ -187,6 +213,12 @@ fn stored(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> La
 /// All schemes at one rate of update. Ten schemes of up to four copies do not fit into memory at
 /// once, so each has the machine for itself.
 fn rows(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
+    let plan = &Plan {
+        records: plan.rows_records,
+        run_s: plan.rows_run_s,
+        checkpoint_at_s: plan.rows_checkpoint_at_s,
+        ..plan.clone()
+    };
     let mut table = Table {
         title: format!("Memory of each scheme, r = {}", plan.rows_r),
         columns: [
@@ -204,6 +236,7 @@ fn rows(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabR
         ..Table::default()
     };
     let mut none_bytes = f64::NAN;
+    let mut peaks: Vec<(String, f64)> = Vec::new();
     let is_compared = |row: &Row| !row.takes_checkpoints || row.is_paced();
     let schemes = &bench.context.schemes;
     let all = rows_of(schemes, bench.context.quick).into_iter().chain(journal_rows_of(schemes));
@@ -218,6 +251,10 @@ fn rows(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabR
         }
         let share = |bytes: f64| format!("{:.3}", bytes / none_bytes);
         let peak = point.peak(engine_bytes) * rest_bytes;
+        if row.takes_checkpoints {
+            of_row(row.scheme, [rest_bytes / none_bytes, peak / none_bytes], result);
+            peaks.push((row.scheme.to_owned(), peak / none_bytes));
+        }
         table.rows.push(vec![
             row.scheme.to_owned(),
             row.journal.to_owned(),
@@ -229,7 +266,48 @@ fn rows(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabR
         ]);
     }
     result.tables.push(table);
+    let at = |(scheme, .., times): &(&str, bool, ClaimRow, f64)| PaperPoint {
+        label: (*scheme).into(),
+        at: [0.0, *times],
+        text: format!("{scheme}: {times} times the database"),
+    };
+    result.figures.push(Figure {
+        title: "Peak of memory of each scheme".into(),
+        caption: format!(
+            "÷ the memory without checkpoints, index and headers included; one checkpoint, r = {}. The \
+             paper's rings: times the database. (Its fuzzy of Figure 6 contradicts §4.1.2, where the full \
+             form keeps a further copy.)",
+            plan.rows_r
+        ),
+        y_label: "÷ none".into(),
+        paper: ROWS_OF_PAPER.iter().filter(|it| it.1).map(at).collect(),
+        bars: bars(peaks.into_iter().map(|(scheme, times)| (scheme, vec![times]))),
+        ..Figure::default()
+    });
     Ok(())
+}
+
+/// Claims on the memory of each scheme: the peak, or the memory at rest. The last number is the paper's.
+const ROWS_OF_PAPER: [(&str, bool, ClaimRow, f64); 6] = [
+    ("naive", true, memory(true, 1.05, Paper::words("almost no extra space")), 1.0),
+    ("fuzzy", true, memory(true, 1.05, Paper::words("almost no extra space")), 1.0),
+    ("zigzag", true, memory(true, 2.2, Paper::ratio("2 times the database", 2.0)), 2.0),
+    ("ping-pong", true, memory(true, 4.4, Paper::ratio("up to 4 times the database", 4.0)), 4.0),
+    ("calc", true, memory(true, 1.25, Paper::ratio("1.2 times during its peak", 1.2)), 1.2),
+    ("calc", false, memory(false, 1.02, Paper::words("no extra space most of the time")), 1.0),
+];
+
+const fn memory(is_peak: bool, bound: f64, paper: Paper) -> ClaimRow {
+    let metric = if is_peak { "peak of memory ÷ none" } else { "memory at rest ÷ none" };
+    ClaimRow::new(metric, "CALC paper, §5.1.6, Figure 6", Bound::AtMost(bound)).paper(paper)
+}
+
+/// The claims on one scheme, whose memory at rest and peak are multiples of the baseline's.
+fn of_row(scheme: &str, [rest, peak]: [f64; 2], result: &mut ExperimentResult) {
+    for (_, is_peak, claim, _) in ROWS_OF_PAPER.iter().filter(|it| it.0 == scheme) {
+        let measured = if *is_peak { peak } else { rest };
+        result.claims.push(claim.claim_of((scheme, ""), "").measured(measured));
+    }
 }
 
 fn point(bench: &Harness<'_>, plan: &Plan, bed: &Instance<'_>, r: f64) -> LabResult<Point> {
@@ -360,8 +438,10 @@ mod tests {
         let context = Context::new(dir.path(), true, "none".into(), Box::new(std::io::sink()));
         let bench = Harness { context: &context, open: &Toy::open, children: false };
         let plan = Plan { records: 5_000, r: vec![0.01, 0.02], run_s: 0.5, ..CalcFig6::quick() };
+        let plan = Plan { rows_records: 5_000, rows_run_s: 0.5, rows_checkpoint_at_s: 0.2, ..plan };
         let result = run_plan::<CalcFig6>(&bench, &Plan { checkpoint_at_s: 0.2, ..plan })?;
-        assert_eq!(result.claims.len(), 4);
+        // The usual schemes of a quick run, and those with a journal. Ping-pong is none of them.
+        assert_eq!(result.claims.len(), 4 + 5);
         // Other tests run in the same process, so the ratio may be anything.
         assert!(result.claims[..2].iter().all(|c| c.measured.is_some_and(|m| m > 0.0)));
         assert_eq!(result.figures[0].series.len(), 2);

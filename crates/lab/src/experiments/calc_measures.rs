@@ -44,6 +44,14 @@ pub(crate) fn before_ratio(baseline: &Outcome, run: &Outcome) -> f64 {
     run.windows.mean_rate(0.0, until_s) / baseline.windows.mean_rate(0.0, until_s)
 }
 
+/// The run's throughput within its first checkpoint ÷ that before, beside the same of the baseline. Costs
+/// at rest cancel out.
+pub(crate) fn kept_ratio(baseline: &Outcome, run: &Outcome) -> f64 {
+    let Some(capture) = run.captures.first() else { return f64::NAN };
+    let within = |it: &Outcome| it.windows.mean_rate(capture.from_s, capture.to_s);
+    within(run) / within(baseline) / before_ratio(baseline, run)
+}
+
 /// Transactions lost over the whole run.
 pub(crate) fn lost_transactions(baseline: &Outcome, run: &Outcome) -> f64 {
     lost(&baseline.windows, &run.windows, 0.0, run.seconds)
@@ -130,8 +138,10 @@ mod tests {
         let baseline = outcome(&[100, 100, 90, 100, 100], None);
         let run = outcome(&[96, 94, 10, 10, 90], Some((0.25, 0.4)));
         assert!((before_ratio(&baseline, &run) - 0.95).abs() < 1e-9);
+        assert!((kept_ratio(&baseline, &run) - 20.0 / 190.0 / 0.95).abs() < 1e-9);
         let whole = Outcome { captures: Vec::new(), ..run };
         assert!((before_ratio(&baseline, &whole) - 300.0 / 490.0).abs() < 1e-9);
+        assert!(kept_ratio(&baseline, &whole).is_nan(), "no checkpoint");
     }
 
     #[test]

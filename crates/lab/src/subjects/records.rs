@@ -149,7 +149,7 @@ pub(crate) fn journal_rows_of(asked: &[String]) -> Vec<Row> {
 }
 
 /// Schemes whose names begin so keep stable versions in a pool.
-const STORED: &str = "calc-stored";
+pub(crate) const STORED: &str = "calc-stored";
 /// Bytes of a slot of the pool, and of the part of a value in it.
 const SLOT_BYTES: (usize, usize) = (128, 120);
 
@@ -166,6 +166,12 @@ pub(crate) const BASELINE: &str = "none";
 pub(crate) const CALC_PACED: &str = "calc, paced";
 /// Row of CALC as fast as it can.
 pub(crate) const CALC_UNPACED: &str = "calc, unpaced";
+/// CALC's scheme.
+pub(crate) const CALC: &str = "calc";
+/// Row of Zigzag at the speed of the paper's disk.
+pub(crate) const ZIGZAG_PACED: &str = "zigzag, paced";
+/// Row of Interleaved Ping-Pong at the speed of the paper's disk.
+pub(crate) const PING_PONG_PACED: &str = "ping-pong, paced";
 /// Row of the naive snapshot at the speed of the paper's disk.
 pub(crate) const NAIVE_PACED: &str = "naive, paced";
 /// Row of the naive snapshot as fast as it can.

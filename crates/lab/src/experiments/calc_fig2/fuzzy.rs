@@ -7,6 +7,7 @@
 //! The baseline's log is never cut, since the baseline takes no checkpoints. So each row and each round has
 //! a baseline of its own.
 
+use super::report::SOURCE;
 use super::rest::{in_rotation, over};
 use super::{Plan, without_checkpoints};
 use crate::crash::records as crash;
@@ -20,7 +21,7 @@ use crate::experiments::instructions;
 use crate::harness::{Harness, Instance};
 use crate::measure::stats::median;
 use crate::report::figure::axis::{grouped, short};
-use crate::report::result::{Bound, ClaimRow, ExperimentResult, Figure, Table};
+use crate::report::result::{Bound, ClaimRow, ExperimentResult, Figure, Paper, Table};
 use crate::subjects::adapter::Recovered;
 use crate::subjects::records::{BASELINE, Row, row};
 
@@ -32,6 +33,11 @@ const KILLED_RECORDS_MAX: u64 = 1_000_000;
 const LOG: ClaimRow =
     ClaimRow::new("throughput under the journal", "Stillpoint", Bound::AtLeast(0.85))
         .between("redo", "no journal");
+
+/// Fuzzy stops commits while it writes the table of dirty records, and naive for its whole checkpoint.
+const STOPPED: ClaimRow =
+    ClaimRow::new("time stopped ÷ time of the checkpoint", SOURCE, Bound::AtMost(0.5))
+        .paper(Paper::words("quiesced for less than naive, which is quiesced for all of it"));
 
 /// What one row costs.
 struct Costs {
@@ -68,6 +74,10 @@ pub(super) fn run(
     bare.clear()?;
     if let Some(costs) = all.iter().find(|it| it.row.journal == "redo") {
         result.claims.push(LOG.claim("").measured_runs(&costs.log));
+    }
+    for it in &all {
+        let share = it.rounds.over(|_, run| stopped_ms(run) / 1e3 / capture_seconds(run));
+        result.claims.push(STOPPED.claim_of((it.row.scheme, ""), "").measured_runs(&share));
     }
     show(plan, &all, result);
     Ok(())

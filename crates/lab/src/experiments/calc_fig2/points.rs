@@ -6,7 +6,7 @@
 //!
 //! The table says what deferred updates give each scheme, and what is left of calc's lead then.
 
-use super::report::{is_beside, lost_beside};
+use super::report::{SOURCE, is_beside, lost_beside, timeline};
 use super::{Plan, without_checkpoints};
 use crate::drivers::transactions::{Drive, Outcome};
 use crate::error::LabResult;
@@ -15,7 +15,7 @@ use crate::experiments::calc_measures::{lost_transactions, stopped_ms, worst_win
 use crate::harness::Harness;
 use crate::measure::stats::{median, spread_of};
 use crate::report::figure::axis::{grouped, short};
-use crate::report::result::{Bound, ClaimRow, ExperimentResult, Figure, Table};
+use crate::report::result::{Bound, ClaimRow, ExperimentResult, Figure, Paper, Table};
 use crate::subjects::records::{CALC_PACED, Row, rows_of};
 
 /// The words for the two forms.
@@ -30,6 +30,16 @@ const STOPPED: ClaimRow = ClaimRow::new(
     "Stillpoint",
     Bound::AtMost(1.0),
 );
+
+/// Figure 2(b): with long transactions beside, a point as published waits for them.
+const DROPS: ClaimRow = ClaimRow::new(
+    "worst 100 ms window with long transactions, point as published, ÷ baseline's worst",
+    SOURCE,
+    Bound::AtMost(0.1),
+)
+.paper(Paper::words("a visible drop to zero at the begin of the checkpoint"));
+/// Schemes whose drop the paper shows.
+const DROPPING: [&str; 2] = ["zigzag", "ping-pong"];
 
 /// The rounds of a row.
 struct Forms {
@@ -96,6 +106,8 @@ pub(super) fn run(
         }
     }
     claims(&all, result);
+    let lines: Vec<&Compared> = all.iter().map(Forms::published).collect();
+    timeline("Throughput over time with long transactions, points as published", &lines, result);
     show(plan, &all, result);
     Ok(())
 }
@@ -114,6 +126,10 @@ fn claims(all: &[Forms], result: &mut ExperimentResult) {
             let ratios = over(&it.ours.over(stopped), &published);
             result.claims.push(STOPPED.claim(it.row.scheme).measured_runs(&ratios));
         }
+    }
+    for it in all.iter().filter(|it| DROPPING.contains(&it.row.scheme)) {
+        let worst = it.published().over(worst_window_ratio);
+        result.claims.push(DROPS.claim_of((it.row.scheme, ""), "").measured_runs(&worst));
     }
     let Some(calc) = all.iter().find(|it| it.row.name == CALC_PACED) else { return };
     for it in all.iter().filter(|it| is_beside(&it.row)) {

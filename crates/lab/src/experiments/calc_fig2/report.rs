@@ -2,17 +2,17 @@
 
 use super::{Findings, Plan, Rounds};
 use crate::drivers::transactions::Outcome;
-use crate::experiments::calc_figures::{Compared, JOINED, bars, joined, rate};
+use crate::experiments::calc_figures::{Compared, JOINED, bars, joined, rate, time_line};
 use crate::experiments::calc_measures::{
-    before_ratio, capture_loss_percent, capture_seconds, checkpoint_cpu_s, dirty_share,
+    before_ratio, capture_loss_percent, capture_seconds, checkpoint_cpu_s, dirty_share, kept_ratio,
     lost_transactions, ready_seconds, stopped_ms, worst_window_ratio,
 };
 use crate::measure::stats::{median, spread_of};
 use crate::report::figure::axis::{grouped, short};
-use crate::report::result::{
-    Bound, ClaimRow, ExperimentResult, Figure, Paper, PaperPoint, Series, Span, Table,
+use crate::report::result::{Bound, ClaimRow, ExperimentResult, Figure, Paper, PaperPoint, Table};
+use crate::subjects::records::{
+    CALC_PACED, CALC_UNPACED, NAIVE_PACED, NAIVE_UNPACED, PING_PONG_PACED, Row, ZIGZAG_PACED,
 };
-use crate::subjects::records::{CALC_PACED, CALC_UNPACED, NAIVE_PACED, NAIVE_UNPACED, Row};
 use crate::workloads::calc::KEYS_PER_TRANSACTION;
 
 pub(super) const SOURCE: &str = "CALC paper, §5.1.1, Figure 2";
@@ -23,26 +23,22 @@ fn over_baseline(rounds: &Rounds, name: &str, measure: fn(&Outcome, &Outcome) ->
     found.map(|it| it.over(measure)).unwrap_or_default()
 }
 
-/// Claims, figures and tables of one part of the experiment.
-pub(super) fn add(part: &str, plan: &Plan, found: &Findings, result: &mut ExperimentResult) {
-    let lost = "Transactions lost per checkpoint";
-    match part {
-        "capture" => {
-            in_capture(found, result);
-            before_the_checkpoint(found, result);
-            relative_to_others(found, result);
-            lost_bars(lost, plan, &found.saturated, result);
-            let half = format!("At {:.0} % of the baseline's throughput", plan.load_share * 100.0);
-            result.tables.push(table("Saturated", plan, &found.saturated));
-            result.tables.push(table(&half, plan, &found.half));
-        }
-        "long" => {
-            long_transactions(found, result);
-            lost_bars(&format!("{lost}, with long transactions"), plan, &found.with_long, result);
-            result.tables.push(table("With long transactions", plan, &found.with_long));
-        }
-        _ => timeline(found, result),
-    }
+/// Claims, figures and tables of the rounds with a checkpoint.
+pub(super) fn add(plan: &Plan, found: &Findings, result: &mut ExperimentResult) {
+    in_capture(found, result);
+    long_transactions(found, result);
+    before_the_checkpoint(found, result);
+    shapes(found, result);
+    relative_to_others(found, result);
+    let paced: Vec<&Compared> = found.saturated.iter().filter(|it| it.row.is_paced()).collect();
+    timeline("Throughput over time", &paced, result);
+    let long: Vec<&Compared> = found.with_long.iter().filter(|it| it.row.is_paced()).collect();
+    timeline("Throughput over time, calc with long transactions", &long, result);
+    lost_bars(plan, &found.saturated, result);
+    result.tables.push(table("Saturated", plan, &found.saturated));
+    result.tables.push(table("With long transactions", plan, &found.with_long));
+    let half = format!("At {:.0} % of the baseline's throughput", plan.load_share * 100.0);
+    result.tables.push(table(&half, plan, &found.half));
 }
 
 const LOST_IN_CAPTURE: ClaimRow = ClaimRow::new(
@@ -151,6 +147,54 @@ fn before_the_checkpoint(found: &Findings, result: &mut ExperimentResult) {
     }
 }
 
+/// The shapes of the curves in Figure 2(a).
+const SHAPES: [(&str, &str, Shape, ClaimRow); 7] = [
+    (NAIVE_PACED, "", worst_window_ratio, shape(WORST, Bound::AtMost(0.05)).paper(TO_ZERO)),
+    (ZIGZAG_PACED, "", worst_window_ratio, shape(WORST, Bound::AtLeast(0.5)).paper(NO_DROP)),
+    (PING_PONG_PACED, "", worst_window_ratio, shape(WORST, Bound::AtLeast(0.5)).paper(NO_DROP)),
+    (
+        NAIVE_UNPACED,
+        CALC_UNPACED,
+        |_, run| capture_seconds(run),
+        shape("time of a checkpoint", Bound::AtMost(1.0))
+            .paper(Paper::words("naive's is very small, since it has all resources")),
+    ),
+    (
+        ZIGZAG_PACED,
+        PING_PONG_PACED,
+        kept_ratio,
+        shape(KEPT, Bound::AtMost(1.0)).paper(Paper::words("zigzag's drop is larger than IPP's")),
+    ),
+    (CALC_PACED, ZIGZAG_PACED, kept_ratio, shape(KEPT, Bound::AtLeast(0.95)).paper(LARGER)),
+    (CALC_PACED, PING_PONG_PACED, kept_ratio, shape(KEPT, Bound::AtLeast(0.95)).paper(LARGER)),
+];
+
+/// A measure of a run beside its baseline.
+type Shape = fn(&Outcome, &Outcome) -> f64;
+const WORST: &str = "worst 100 ms window ÷ baseline's worst";
+const KEPT: &str = "throughput in the checkpoint ÷ before it";
+const TO_ZERO: Paper = Paper::words("throughput drops to 0");
+const NO_DROP: Paper = Paper::words("no visible drop with short transactions");
+/// §5.1.2 has the numbers of the drops: 7 % to 10 %.
+const LARGER: Paper = Paper::ratio("10 % beside 7 %: a slightly larger drop", 0.97);
+
+const fn shape(metric: &'static str, bound: Bound) -> ClaimRow {
+    ClaimRow::new(metric, SOURCE, bound)
+}
+
+fn shapes(found: &Findings, result: &mut ExperimentResult) {
+    for (subject, beside, measure, claim) in SHAPES {
+        let of = |name| over_baseline(&found.saturated, name, measure);
+        let (values, others) = (of(subject), of(beside));
+        if values.is_empty() || (!beside.is_empty() && others.is_empty()) {
+            continue;
+        }
+        let other = if beside.is_empty() { 1.0 } else { median(&others) };
+        let ratios: Vec<f64> = values.iter().map(|value| value / other).collect();
+        result.claims.push(claim.claim_of((subject, beside), "").measured_runs(&ratios));
+    }
+}
+
 /// What calc loses, ÷ what each other scheme loses.
 fn relative_to_others(found: &Findings, result: &mut ExperimentResult) {
     let lost = |row| over_baseline(&found.saturated, row, lost_transactions);
@@ -166,43 +210,41 @@ fn relative_to_others(found: &Findings, result: &mut ExperimentResult) {
     }
 }
 
-fn timeline(found: &Findings, result: &mut ExperimentResult) {
-    let parts = [
-        ("Throughput over time", "", &found.timeline),
-        ("Throughput over time with long transactions", ", long", &found.timeline_long),
-    ];
-    for (title, suffix, outcomes) in parts.into_iter().filter(|part| !part.2.is_empty()) {
-        let mut figure = Figure {
-            title: title.into(),
-            caption: format!("Shaded: the checkpoints of {CALC_PACED}. {JOINED}"),
-            x_label: "seconds".into(),
-            y_label: "transactions/s".into(),
-            ..Figure::default()
-        };
-        let rows = joined(&outcomes.iter().collect::<Vec<_>>());
-        let first = rows.iter().filter_map(|(row, runs)| Some((*row, runs.first()?)));
-        for (row, outcome) in first {
-            let name = format!("{row}{suffix}");
-            if row == CALC_PACED {
-                figure.spans.extend(outcome.captures.iter().enumerate().map(|(n, c)| Span {
-                    label: format!("checkpoint {}", n + 1),
-                    from: c.from_s,
-                    to: c.to_s,
-                    series: Some(name.clone()),
-                }));
-            }
-            figure.series.push(name.clone());
-            let points = outcome.windows.points();
-            let label = row.to_owned();
-            let (x_unit, y_unit) = ("s".into(), "transactions/s".into());
-            result.series.push(Series { name, label, x_unit, y_unit, points, ..Series::default() });
-        }
-        result.figures.push(figure);
+/// The first round of each row.
+pub(super) fn timeline(title: &str, rounds: &[&Compared], result: &mut ExperimentResult) {
+    let rows = joined(rounds);
+    let Some(baseline) = rows.first().map(|(_, runs)| rate(runs)) else { return };
+    let rows: Vec<(&str, &[Outcome])> = rows.iter().map(|(name, runs)| (*name, &**runs)).collect();
+    let caption = format!(
+        "The first round of each row, with one checkpoint. Shaded: that of {CALC_PACED}. {JOINED} The \
+         paper's rings: its share of the baseline."
+    );
+    time_line(title, &caption, &rows, result);
+    let rings = rows.iter().filter_map(|(name, runs)| {
+        let (_, in_capture, share, words) = *RINGS.iter().find(|ring| ring.0 == *name)?;
+        let capture = runs.first()?.captures.first()?;
+        let at_s =
+            if in_capture { (capture.from_s + capture.to_s) / 2.0 } else { capture.from_s / 2.0 };
+        let text = format!("{name}: {words}");
+        Some(PaperPoint { label: (*name).into(), at: [at_s, baseline * share], text })
+    });
+    let rings = rings.collect();
+    if let Some(figure) = result.figures.last_mut() {
+        figure.paper = rings;
+        figure.spans.retain(|span| span.label.ends_with(CALC_PACED));
     }
 }
 
+/// Row, whether within the checkpoint or before it, share of the baseline, and the paper's words.
+const RINGS: [(&str, bool, f64, &str); 4] = [
+    (NAIVE_PACED, true, 0.0, "0 within the checkpoint"),
+    (CALC_PACED, true, 0.9, "10 % less within the checkpoint"),
+    (ZIGZAG_PACED, false, 0.96, "4 % less at rest"),
+    (PING_PONG_PACED, false, 0.75, "25 % less at rest"),
+];
+
 /// Figure 2(c) of the paper.
-fn lost_bars(title: &str, plan: &Plan, rounds: &Rounds, result: &mut ExperimentResult) {
+fn lost_bars(plan: &Plan, rounds: &Rounds, result: &mut ExperimentResult) {
     let lost = |it: &Compared| (it.row.name.to_owned(), it.over(lost_transactions));
     // "2 to 10 times fewer" than naive: the ring stands at half.
     let ring = |(calc, naive): (&str, &str)| {
@@ -211,7 +253,7 @@ fn lost_bars(title: &str, plan: &Plan, rounds: &Rounds, result: &mut ExperimentR
         (lost > 0.0).then(|| PaperPoint { label: calc.into(), at: [0.0, lost / 2.0], text })
     };
     result.figures.push(Figure {
-        title: title.into(),
+        title: "Transactions lost per checkpoint".into(),
         paper: [(CALC_PACED, NAIVE_PACED), (CALC_UNPACED, NAIVE_UNPACED)]
             .into_iter()
             .filter_map(ring)
@@ -220,7 +262,10 @@ fn lost_bars(title: &str, plan: &Plan, rounds: &Rounds, result: &mut ExperimentR
             "Area of the baseline minus area of the run, {:.0} s with one checkpoint; {}. The \
              paper's ring: at most half of naive.",
             plan.round_s,
-            spread_of(plan.runs),
+            match plan.runs.max(plan.other_runs) {
+                1 => spread_of(1),
+                runs => format!("{} of the rows that bounds name", spread_of(runs)),
+            },
         ),
         y_label: "transactions lost".into(),
         bars: bars(rounds.iter().map(lost)),

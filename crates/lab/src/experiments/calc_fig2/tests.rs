@@ -12,9 +12,8 @@ fn every_claim_is_measured_and_every_figure_drawn() -> LabResult<()> {
     let dir = tempfile::tempdir().map_err(|e| crate::LabError::process("tempdir", e))?;
     let context = Context::new(dir.path(), true, "none".into(), Box::new(std::io::sink()));
     let bench = Harness { context: &context, open: &Toy::open, children: false };
-    let plan =
-        Plan { records: 5_000, rest_s: 0.1, round_s: 0.5, timeline_s: 0.6, ..CalcFig2::quick() };
-    let plan = Plan { timeline_checkpoints_s: vec![0.1, 0.3], checkpoint_at_s: 0.1, ..plan };
+    let plan = Plan { records: 5_000, rest_s: 0.1, round_s: 0.5, ..CalcFig2::quick() };
+    let plan = Plan { checkpoint_at_s: 0.2, ..plan };
     let plan = Plan { rest_records: 5_000, rest_pairs: 1, logged_records: 5_000, ..plan };
     let long = LongTransactions { seconds: 0.05, writes: 10, open_max: 1, ..plan.long };
     let result = run_plan::<CalcFig2>(&bench, &Plan { long, ..plan })?;
@@ -43,6 +42,11 @@ fn every_claim_is_measured_and_every_figure_drawn() -> LabResult<()> {
     let others = ["naive, paced", "zigzag, paced", "naive, unpaced"];
     assert!(others.iter().all(|other| has(&format!("transactions lost: calc ÷ {other}"))));
     assert!(has("before the checkpoint: zigzag ÷ none") && has("checkpoint: calc ÷ zigzag"));
+    assert!(
+        has("naive, paced: worst 100 ms window") && has("before it: calc, paced ÷ zigzag, paced")
+    );
+    assert!(has("zigzag: worst 100 ms window with long transactions"));
+    assert!(has("fuzzy-undo: time stopped ÷ time of the checkpoint"));
     assert!(has("throughput at rest: calc ÷ zigzag") && has("the journal: redo ÷ no journal"));
     let rows = |title: &str| {
         let found = result.tables.iter().find(|table| table.title == title);

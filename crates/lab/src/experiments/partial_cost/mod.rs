@@ -291,6 +291,22 @@ fn changed(bench: &Harness<'_>, records: u64, links: u64, set: Set) -> LabResult
     Ok(bed)
 }
 
+/// Seconds of starts from a full checkpoint and `links` of changes, and the bytes of the files.
+///
+/// # Errors
+/// When the engine refuses.
+pub(super) fn chain_loads(
+    bench: &Harness<'_>,
+    records: u64,
+    links: u64,
+    runs: usize,
+) -> LabResult<(Vec<f64>, f64)> {
+    let dir = changed(bench, records, links, Set::Disjoint)?.close();
+    let loads: Vec<(f64, f64)> = (0..runs).map(|_| bed::load(&dir)).collect::<LabResult<_>>()?;
+    sys::remove_dir_all(&dir)?;
+    Ok((loads.iter().map(|load| load.0).collect(), loads.last().map_or(0.0, |load| load.1)))
+}
+
 /// The most bytes that a merge holds at a time.
 fn merge(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
     let dir = changed(bench, plan.merge_records, 8, Set::Disjoint)?.close();

@@ -52,6 +52,9 @@ pub(crate) struct Row {
 /// The scheme of the rows with a journal.
 const WITH_JOURNAL: &str = "calc";
 
+/// A further scheme of the paper's Figure 7.
+const OF_THE_PAPER: &str = "ping-pong";
+
 /// All rows: First comes each usual checkpoint scheme by itself, the baseline before all.
 /// Then comes CALC with each journal that keeps commits, in each of the journal's durabilities.
 pub(crate) static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
@@ -59,7 +62,8 @@ pub(crate) static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
     let keeps = |journal: &&stillpoint_journal::registry::Row| journal.capabilities.records_commits;
     let none = journals.iter().find(|journal| !keeps(journal)).map_or("none", |row| row.name);
     let mut rows = Vec::new();
-    for scheme in REGISTRY.iter().filter(|scheme| USUAL.contains(&scheme.name)) {
+    let is_compared = |name: &str| USUAL.contains(&name) || name == OF_THE_PAPER;
+    for scheme in REGISTRY.iter().filter(|scheme| is_compared(scheme.name)) {
         let takes_checkpoints = scheme.capabilities.takes_checkpoints();
         let (name, durability) = (scheme.name, Durability::Relaxed);
         let row = Row { name, scheme: name, journal: none, durability, takes_checkpoints };
