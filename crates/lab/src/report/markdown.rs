@@ -1,5 +1,5 @@
-//! The results of a folder as Markdown, which a repository keeps beside the files: the machine, the papers'
-//! figures with their verdicts, and each experiment with its claims and its pictures.
+//! The results of a folder as Markdown, which a repository keeps beside the files. The page has the machine,
+//! the papers' figures with their verdicts, and each experiment with its claims and its pictures.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;

@@ -24,8 +24,8 @@ pub(crate) struct Checked {
     pub(crate) ratio: f64,
     /// Whether the recommended scheme keeps the rate and the limits in the longer run.
     pub(crate) keeps_limits: bool,
-    /// Each scheme that takes checkpoints: its name, microseconds for a transaction in the adviser's run and
-    /// in the longer one, and the worst latency in the longer one.
+    /// Each scheme that takes checkpoints: microseconds for a transaction in the adviser's
+    /// run and in the longer one, then the worst latency there in milliseconds.
     pub(crate) rows: Vec<(String, [f64; 3])>,
 }
 
