@@ -266,12 +266,18 @@ fn rows(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabR
         ]);
     }
     result.tables.push(table);
+    result.figures.push(peaks_figure(plan, peaks));
+    Ok(())
+}
+
+/// The peaks of all schemes, as multiples of the memory without checkpoints, with the paper's numbers.
+fn peaks_figure(plan: &Plan, peaks: Vec<(String, f64)>) -> Figure {
     let at = |(scheme, .., times): &(&str, bool, ClaimRow, f64)| PaperPoint {
         label: (*scheme).into(),
         at: [0.0, *times],
         text: format!("{scheme}: {times} times the database"),
     };
-    result.figures.push(Figure {
+    Figure {
         title: "Peak of memory of each scheme".into(),
         caption: format!(
             "÷ the memory without checkpoints, index and headers included; one checkpoint, r = {}. The \
@@ -283,8 +289,7 @@ fn rows(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabR
         paper: ROWS_OF_PAPER.iter().filter(|it| it.1).map(at).collect(),
         bars: bars(peaks.into_iter().map(|(scheme, times)| (scheme, vec![times]))),
         ..Figure::default()
-    });
-    Ok(())
+    }
 }
 
 /// Claims on the memory of each scheme: the peak, or the memory at rest. The last number is the paper's.
