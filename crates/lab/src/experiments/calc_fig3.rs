@@ -153,6 +153,11 @@ fn rounds(
 const LOST: ClaimRow = ClaimRow::new("transactions lost", SOURCE, Bound::AtMost(0.6))
     .paper(Paper::words("pCALC loses least of the partial forms"))
     .goal(Bound::AtMost(0.25));
+const LOST_IN_CAPTURE: ClaimRow =
+    ClaimRow::new("transactions lost inside the capture window", SOURCE, Bound::AtMost(12.0))
+        .between(PCALC, "")
+        .paper(Paper::words("7 % to 10 % lower than maximum capacity"))
+        .unit("%");
 /// The loss of pCALC ÷ that of another, with fewer hot records ÷ with more.
 const BY_SKEW: ClaimRow =
     ClaimRow::new("transactions lost, fewest ÷ most hot records", SOURCE, Bound::AtMost(1.0))
@@ -195,6 +200,8 @@ fn add(
         let ratios: Vec<f64> = pairs.map(|(calc, other)| cost_ratio(*calc, *other)).collect();
         result.claims.push(LOST.claim_of((PCALC, other), &at).measured_runs(&ratios));
     }
+    let in_capture = over(all, PCALC, capture_loss_percent);
+    result.claims.push(LOST_IN_CAPTURE.claim(&at).measured_runs(&in_capture));
     let full = over(all, CALC_PACED, capture_lost);
     for compared in all.iter().filter(|it| it.row.name == PCALC) {
         let changes = compared.over(capture_lost);
@@ -256,7 +263,7 @@ mod tests {
         let long = LongTransactions { seconds: 0.05, writes: 10, open_max: 1, ..plan.long };
         let plan = Plan { checkpoint_at_s: 0.1, hot_shares: vec![0.1, 1.0], long, ..plan };
         let result = run_plan::<CalcFig3>(&bench, &plan)?;
-        assert_eq!((result.claims.len(), result.figures.len()), (2 * 4 + 3, 4));
+        assert_eq!((result.claims.len(), result.figures.len()), (2 * 5 + 3, 4));
         let rows = rows().len();
         assert_eq!((result.series.len(), result.tables[0].rows.len()), (2 * rows, 2 * (rows - 1)));
         let has = |text: &str| result.claims.iter().any(|claim| claim.claim.contains(text));

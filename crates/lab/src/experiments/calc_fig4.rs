@@ -152,7 +152,7 @@ impl Experiment for CalcFig4 {
             let all: Vec<&Compared> = compared.iter().map(|row| &row[number]).collect();
             add((part, hot_share, &all), result);
         }
-        by_number(&asked, &compared, result);
+        across(&asked, &compared, result);
         Ok(())
     }
 }
@@ -185,18 +185,19 @@ const IMPROVES: ClaimRow = ClaimRow::new(
 )
 .paper(Paper::words("the improvement increases with the number that is merged"));
 
-/// The claim across numbers of checkpoints.
-fn by_number(asked: &[Asked], compared: &[Vec<Compared>], result: &mut ExperimentResult) {
-    let least = |number: &usize| asked[*number].1;
-    let Some(share) = asked.first().map(|first| first.2) else { return };
-    let of_share = || (0..asked.len()).filter(|&n| asked[n].2.to_bits() == share.to_bits());
-    let (Some(few), Some(many)) = (of_share().min_by_key(least), of_share().max_by_key(least))
-    else {
-        return;
-    };
-    if asked[few].1 == asked[many].1 {
-        return;
-    }
+const LESS_ADVANTAGE: ClaimRow = ClaimRow::new(
+    "loss of pCALC ÷ loss of CALC, most ÷ fewest hot records",
+    SOURCE,
+    Bound::AtLeast(1.0),
+)
+.paper(Paper::words("less advantage for pCALC where half of the records is hot"));
+
+/// The claims across numbers of checkpoints, and across shares of hot records.
+fn across(asked: &[Asked], compared: &[Vec<Compared>], result: &mut ExperimentResult) {
+    // The runs are in the order of their shares, and of their numbers within a share.
+    let Some(&(_, fewest, share)) = asked.first() else { return };
+    let many = asked.iter().rposition(|it| it.2.to_bits() == share.to_bits()).unwrap_or(0);
+    let hot = asked.iter().rposition(|it| it.1 == fewest).unwrap_or(0);
     let lost = |is_it: fn(&Row) -> bool, number: usize| {
         let row = compared.iter().find(|row| is_it(&row[number].row));
         median(&row.map(|row| row[number].over(lost_transactions)).unwrap_or_default())
@@ -207,8 +208,14 @@ fn by_number(asked: &[Asked], compared: &[Vec<Compared>], result: &mut Experimen
             lost(|row| row.name == CALC_PACED, number),
         )
     };
-    let at = format!("{} ÷ {}, {:.0} % hot", asked[many].1, asked[few].1, share * 100.0);
-    result.claims.push(IMPROVES.claim(&at).measured(ratio(many) / ratio(few)));
+    if asked[many].1 != fewest {
+        let at = format!("{} ÷ {fewest}, {:.0} % hot", asked[many].1, share * 100.0);
+        result.claims.push(IMPROVES.claim(&at).measured(ratio(many) / ratio(0)));
+    }
+    if hot > 0 && asked[hot].2 > share {
+        let at = format!("{:.0} % ÷ {:.0} %", asked[hot].2 * 100.0, share * 100.0);
+        result.claims.push(LESS_ADVANTAGE.claim(&at).measured(ratio(hot) / ratio(0)));
+    }
 }
 
 const LINEAR: ClaimRow = ClaimRow::new(
