@@ -37,6 +37,9 @@ use write::{Writer, create_dir, name_segment};
 
 /// Interval at which a thread that waits for room checks again, in case a wake-up was missed.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// How often a flush on a full disk looks again whether an abort has written more. A flush that waits for
+/// ever could keep what the abort waits for.
+const LOOKS_AT_ABORT: u32 = 50;
 
 /// Extent of a leader's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -497,11 +500,31 @@ impl Log {
                 None => Ok(false),
             },
             || {
+                self.await_end_of_batch()?;
                 self.lead(Reach::Flush)?;
                 led.set(true);
                 Ok(())
             },
         )
+    }
+
+    /// Waits until the open batch may be sealed: its padding must not take the room that was set aside. Pins
+    /// further segments for that room. On a full disk, it waits for the records of the abort that has used
+    /// its room for padding.
+    fn await_end_of_batch(&self) -> Result<(), JournalError> {
+        for _ in 0..LOOKS_AT_ABORT {
+            {
+                let mut state = self.append.lock();
+                if state.may_seal() || self.pin_all(&mut state).is_ok() {
+                    break;
+                }
+            }
+            if self.provide_spares().is_err() {
+                self.lead(Reach::Write)?;
+                self.shared.clock.sleep(LOOK_AGAIN);
+            }
+        }
+        Ok(())
     }
 
     /// True if full batches wait to be written.

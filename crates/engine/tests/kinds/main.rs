@@ -75,6 +75,11 @@ fn an_abort_finds_room_in_a_full_log() {
 }
 
 #[test]
+fn very_many_small_changes_take_little_log() {
+    space::very_many_small_changes_take_little_log();
+}
+
+#[test]
 fn a_commit_gives_the_room_of_its_undo_back() {
     space::a_commit_gives_the_room_of_its_undo_back();
 }

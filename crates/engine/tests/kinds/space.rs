@@ -95,3 +95,37 @@ pub(crate) fn a_commit_gives_the_room_of_its_undo_back() {
         }
     }
 }
+
+/// A transaction of very many small changes takes a log and a disk that follow their bytes, not a block for
+/// the undo of each. It rolls back and commits, with commits of others between.
+pub(crate) fn very_many_small_changes_take_little_log() {
+    const CHANGES: u32 = 8_000;
+    let disk = SimDisk::new(1);
+    let mut config = configure(&disk, 1, 1);
+    config.log_segment_bytes = 64 << 10;
+    config.log_limit_bytes = 8 << 20;
+    let world = World::open_with(config, 1, 0).expect("opens");
+    let [memory, in_place] = world.tables;
+    let mut session = world.engine.session().expect("a session");
+    let mut other = world.engine.session().expect("a session");
+    disk.set_capacity(Some(disk.used_bytes() + (16 << 20)));
+    for (value, commits) in [(1, true), (2, false), (3, true)] {
+        let ended = session.transact(|tx| {
+            for n in 0..CHANGES {
+                tx.put(in_place, &n.to_be_bytes(), &[value; 20])?;
+                if n % 1000 == 0 {
+                    other.transact(|tx| tx.put(memory, b"other", &[value])).expect("room");
+                }
+            }
+            if commits { Ok(()) } else { Err(TxError::abandon("as the test wants it")) }
+        });
+        let is_abandoned = matches!(ended, Err(Error::Transaction(TxError::Abandoned(_))));
+        assert!(if commits { ended.is_ok() } else { is_abandoned }, "{value}: {ended:?}");
+        world.engine.health().unwrap_or_else(|why| panic!("{value}: {why}"));
+        let state = world.kind.state(in_place);
+        let found =
+            state.values().filter(|(_, of)| of[..] == [if commits { value } else { 1 }; 20]);
+        assert_eq!(found.count(), CHANGES as usize, "{value}");
+        world.engine.checkpoint().expect("room");
+    }
+}

@@ -201,7 +201,7 @@ impl Appender {
     #[inline]
     pub(crate) fn append(&mut self, entry: &Entry<'_>, closing: &Closing) -> Result<u64, Obstacle> {
         let end = self.end_of_others();
-        self.append_before(entry, closing, end)
+        self.append_before(entry, closing, end, false)
     }
 
     /// As [`append`](Self::append), in room that was set aside.
@@ -211,7 +211,7 @@ impl Appender {
         closing: &Closing,
     ) -> Result<u64, Obstacle> {
         let end = self.segment_end();
-        self.append_before(entry, closing, end)
+        self.append_before(entry, closing, end, true)
     }
 
     /// As [`append`](Self::append), with a body that was encoded before. The record has a batch of its own,
@@ -222,14 +222,14 @@ impl Appender {
         body: &mut Vec<u8>,
         closing: &Closing,
     ) -> Result<u64, Obstacle> {
-        self.seal();
+        self.seal_for_others()?;
         let floor = self.name_dependencies(entry.touched, closing)?;
         let gsn = self.last_gsn.max(floor).saturating_add(1);
         self.open_batch();
         let summary = self.deps.len() * SUMMARY_ENTRY_BYTES;
         let needed = EMPTY_BATCH_BYTES + RECORD_HEAD_BYTES + 2 * summary + body.len() - BODY_ROOM;
         if needed > self.room(self.end_of_others()) {
-            return Err(self.lack(needed));
+            return Err(self.lack(needed, false));
         }
         let head = RecordHead { gsn, epoch: entry.epoch, deps: &self.deps };
         let Some(batch) = self.open.as_mut() else { unreachable!("a batch was opened") };
@@ -260,12 +260,12 @@ impl Appender {
             let source = EncodeError::RecordTooLong { bytes: needed, max: RECORD_BYTES_MAX };
             return Err(Obstacle::Error(JournalError::Encode { log: self.log, source }));
         }
-        self.seal_unless_it_takes(epoch, needed);
+        self.seal_unless_it_takes(epoch, needed)?;
         let room = self.room(self.end_of_others());
         let summary = self.open_batch().builder.deps().count() * SUMMARY_ENTRY_BYTES;
         let before = self.open_batch().builder.bytes();
         if before + summary + needed > room {
-            return Err(self.lack(EMPTY_BATCH_BYTES + needed));
+            return Err(self.lack(EMPTY_BATCH_BYTES + needed, false));
         }
         let Some(batch) = self.open.as_mut() else { unreachable!("a batch was opened") };
         let mut start = 0;
@@ -293,11 +293,28 @@ impl Appender {
     }
 
     /// Seals the open batch if it does not take so many bytes of records of this epoch.
-    fn seal_unless_it_takes(&mut self, epoch: u64, bytes: usize) {
-        let Some(batch) = &self.open else { return };
-        if !batch.builder.takes(epoch, bytes) {
-            self.seal();
+    fn seal_unless_it_takes(&mut self, epoch: u64, bytes: usize) -> Result<(), Obstacle> {
+        match &self.open {
+            Some(batch) if !batch.builder.takes(epoch, bytes) => self.seal_for_others(),
+            _ => Ok(()),
         }
+    }
+
+    /// Seals the open batch for a record without room set aside. The padding must not take the room of the
+    /// others.
+    fn seal_for_others(&mut self) -> Result<(), Obstacle> {
+        if !self.may_seal() {
+            return Err(Obstacle::Segment(0));
+        }
+        self.seal();
+        Ok(())
+    }
+
+    /// Whether the open batch may be sealed: the records for which room was set aside find room behind it.
+    #[inline]
+    pub(super) fn may_seal(&self) -> bool {
+        let is_open = self.open.as_ref().is_some_and(|batch| !batch.builder.is_empty());
+        !is_open || self.aside.lets_end(self.room_left())
     }
 
     /// Room for the open batch before an end.
@@ -328,15 +345,18 @@ impl Appender {
         self.end = self.segment_end().min(of_share);
     }
 
-    /// Why a record that needs so many bytes found no room.
+    /// Why a record that needs so many bytes found no room. The open batch is sealed if the next segment can
+    /// follow. Another record cannot take the next segment before [`may_seal`](Self::may_seal).
     #[cold]
-    fn lack(&mut self, needed: usize) -> Obstacle {
+    fn lack(&mut self, needed: usize, is_aside: bool) -> Obstacle {
         let needed = needed as u64;
         if self.aside.kept_back() as u64 + needed <= self.room_left() {
             // The segment has room. A flush may pad the batch.
             return Obstacle::Limit(needed.next_multiple_of(DIRECT_ALIGN as u64));
         }
-        self.seal();
+        if is_aside || self.may_seal() {
+            self.seal();
+        }
         let bytes = needed + (HEADER_BYTES + CONTINUATION_BYTES) as u64;
         Obstacle::Segment(bytes.next_multiple_of(DIRECT_ALIGN as u64))
     }
@@ -404,6 +424,7 @@ impl Appender {
         entry: &Entry<'_>,
         closing: &Closing,
         end: u64,
+        is_aside: bool,
     ) -> Result<u64, Obstacle> {
         let floor = self.name_dependencies(entry.touched, closing)?;
         let gsn = self.last_gsn.max(floor).saturating_add(1);
@@ -421,7 +442,7 @@ impl Appender {
                     let source = EncodeError::BatchFull;
                     return Err(Obstacle::Error(JournalError::Encode { log: self.log, source }));
                 }
-                Err(Full::Room(needed)) => return Err(self.lack(needed)),
+                Err(Full::Room(needed)) => return Err(self.lack(needed, is_aside)),
                 Err(Full::Never(source)) => {
                     // Its buffer may have grown to the limit of a record.
                     drop(self.open.take_if(|batch| batch.oversized && batch.builder.is_empty()));
@@ -531,7 +552,7 @@ impl Appender {
         }
         let ahead = (bytes - before).clamp(FETCHED_AHEAD_BYTES.start, FETCHED_AHEAD_BYTES.end);
         prefetch_to_write(batch.builder.tail(ahead));
-        if bytes >= self.batch_bytes {
+        if bytes >= self.batch_bytes && self.may_seal() {
             self.seal();
         }
     }
