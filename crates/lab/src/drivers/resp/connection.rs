@@ -14,8 +14,22 @@ pub(super) struct Flight {
     /// The time at which the request was due.
     pub(super) scheduled_ns: u64,
     pub(super) key: u64,
-    /// The stamp of a SET; `None` for a GET.
+    /// The stamp of a write; `None` for a read.
     pub(super) stamp: Option<u64>,
+    pub(super) wants: Wants,
+}
+
+/// The reply that a request has if all is well.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wants {
+    /// `OK`
+    Stored,
+    /// A value of this many bytes, or none.
+    Value(usize),
+    /// A number.
+    Count,
+    /// An array with something in it.
+    Members,
 }
 
 /// The content of a reply, as far as the load needs it.
@@ -77,11 +91,7 @@ impl Connection {
     }
 
     /// Reads all received bytes and passes each reply to `each`, together with its request.
-    pub(super) fn receive(
-        &mut self,
-        value_bytes: usize,
-        mut each: impl FnMut(Flight, Answer),
-    ) -> io::Result<()> {
+    pub(super) fn receive(&mut self, mut each: impl FnMut(Flight, Answer)) -> io::Result<()> {
         loop {
             if self.filled == self.input.len() {
                 self.input.resize(self.input.len() * 2, 0);
@@ -91,7 +101,7 @@ impl Connection {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(n) => {
                     self.filled += n;
-                    self.understand(value_bytes, &mut each)?;
+                    self.understand(&mut each)?;
                     // A short read emptied the socket; more bytes raise a new event.
                     if n < room {
                         return Ok(());
@@ -104,11 +114,7 @@ impl Connection {
         }
     }
 
-    fn understand(
-        &mut self,
-        value_bytes: usize,
-        each: &mut impl FnMut(Flight, Answer),
-    ) -> io::Result<()> {
+    fn understand(&mut self, each: &mut impl FnMut(Flight, Answer)) -> io::Result<()> {
         let mut at = 0;
         while let Some((reply, length)) =
             codec::read(&self.input[at..self.filled]).map_err(io::Error::other)?
@@ -117,7 +123,7 @@ impl Connection {
                 .flights
                 .pop_front()
                 .ok_or_else(|| io::Error::other("the server sent a reply that nobody asked for"))?;
-            each(flight, answer(flight, reply, value_bytes));
+            each(flight, answer(flight, reply));
             at += length;
         }
         self.input.copy_within(at..self.filled, 0);
@@ -126,15 +132,16 @@ impl Connection {
     }
 }
 
-fn answer(flight: Flight, reply: Reply<'_>, value_bytes: usize) -> Answer {
-    match (flight.stamp, reply) {
-        (Some(_), Reply::Status(b"OK")) => Answer::Done,
-        (None, Reply::Bulk(value)) if value.len() == value_bytes => Answer::Done,
-        (None, Reply::Nil) => Answer::Miss,
+fn answer(flight: Flight, reply: Reply<'_>) -> Answer {
+    match (flight.wants, reply) {
+        (Wants::Stored, Reply::Status(b"OK")) | (Wants::Count, Reply::Integer(_)) => Answer::Done,
+        (Wants::Value(bytes), Reply::Bulk(value)) if value.len() == bytes => Answer::Done,
+        (Wants::Members, Reply::Array { count: 1.., .. }) => Answer::Done,
+        (Wants::Value(_), Reply::Nil) => Answer::Miss,
         (_, Reply::Error(text)) => Answer::Failed(String::from_utf8_lossy(text).into_owned()),
-        (stamp, other) => {
-            let request = if stamp.is_some() { "SET" } else { "GET" };
-            Answer::Failed(format!("{request} of key {} was answered {other:?}", flight.key))
+        (wants, other) => {
+            let key = flight.key;
+            Answer::Failed(format!("key {key} was answered {other:?}, and {wants:?} was wanted"))
         }
     }
 }

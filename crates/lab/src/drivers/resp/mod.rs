@@ -20,6 +20,7 @@ use stillpoint_io::JoinHandle;
 use crate::error::{LabError, LabResult};
 use crate::measure::stats::{Latencies, Windows};
 use crate::sys;
+use crate::workloads::elements::Command;
 use crate::workloads::random::KeyLaw;
 
 /// The rule that says when the next request is sent.
@@ -46,6 +47,15 @@ pub(crate) enum Arrivals {
     Even,
 }
 
+/// The commands of a load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Traffic {
+    /// GET and SET of strings.
+    Strings,
+    /// One command on elements of one collection. A key of the load is the number of an element.
+    Elements(Command),
+}
+
 /// When the load ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Until {
@@ -68,13 +78,15 @@ pub(crate) struct LoadPlan {
     pub(crate) threads: usize,
     /// Requests that a connection sends at once in a closed loop.
     pub(crate) pipeline: usize,
+    /// The commands.
+    pub(crate) traffic: Traffic,
     /// Size of the key space.
     pub(crate) keys: u64,
     /// Distribution of the keys of the requests.
     pub(crate) law: KeyLaw,
     /// Bytes of each value.
     pub(crate) value_bytes: usize,
-    /// Share of requests that are SET, the rest GET: 0 to 1.
+    /// Share of requests that are SET, the rest GET: 0 to 1. Of strings alone.
     pub(crate) set_share: f64,
     /// Rule of the requests' times.
     pub(crate) pacing: Pacing,
@@ -98,6 +110,7 @@ impl LoadPlan {
             connections: 50,
             threads: 2,
             pipeline: 1,
+            traffic: Traffic::Strings,
             keys: 1_000_000,
             law: KeyLaw::Uniform,
             value_bytes: 100,

@@ -8,10 +8,11 @@ use std::time::Duration;
 use mio::{Events, Interest, Poll, Token};
 
 use super::alarm::Alarm;
-use super::connection::{Answer, Connection, Flight};
-use super::{Arrivals, LoadPlan, LoadReport, Pacing, Shared, Until};
+use super::connection::{Answer, Connection, Flight, Wants};
+use super::{Arrivals, LoadPlan, LoadReport, Pacing, Shared, Traffic, Until};
 use crate::error::{LabError, LabResult};
 use crate::sys;
+use crate::workloads::elements::Command;
 use crate::workloads::random::{Keys, Random};
 use crate::workloads::strings::Requests;
 
@@ -63,7 +64,9 @@ struct Worker<'a> {
 
 /// Chooses the next request.
 struct Source {
+    traffic: Traffic,
     requests: Requests,
+    value_bytes: usize,
     random: Random,
     keys: Keys,
     set_share: f64,
@@ -85,7 +88,9 @@ impl Source {
             if plan.remember { (connections, plan.keys / connections) } else { (0, plan.keys) };
         let part = |n: u64| plan.keys * n / threads;
         Source {
+            traffic: plan.traffic,
             requests: Requests::new(plan.value_bytes),
+            value_bytes: plan.value_bytes,
             random: Random::for_thread(plan.seed, thread),
             keys: Keys::with(plan.law, space),
             set_share: plan.set_share,
@@ -113,15 +118,24 @@ impl Source {
                 (key, self.set_share > 0.0 && self.random.chance(self.set_share))
             }
         };
-        let stamp = set.then(|| {
-            self.stamp += 1;
-            self.stamp
-        });
-        match stamp {
-            Some(stamp) => self.requests.set(&mut connection.out, key, stamp),
-            None => self.requests.get(&mut connection.out, key),
-        }
-        connection.flights.push_back(Flight { scheduled_ns, key, stamp });
+        let (stamp, wants) = match self.traffic {
+            Traffic::Strings if set => {
+                self.stamp += 1;
+                self.requests.set(&mut connection.out, key, self.stamp);
+                (Some(self.stamp), Wants::Stored)
+            }
+            Traffic::Strings => {
+                self.requests.get(&mut connection.out, key);
+                (None, Wants::Value(self.value_bytes))
+            }
+            Traffic::Elements(command) => {
+                self.stamp += 1;
+                command.request(&mut connection.out, key, self.stamp);
+                let reads = command == Command::ZRange;
+                (None, if reads { Wants::Members } else { Wants::Count })
+            }
+        };
+        connection.flights.push_back(Flight { scheduled_ns, key, stamp, wants });
         true
     }
 }
@@ -293,7 +307,7 @@ impl<'a> Worker<'a> {
         let now = sys::now_ns();
         let (start_ns, end_ns, remember) = (self.start_ns, self.end_ns, self.plan.remember);
         let (report, acknowledged) = (&mut self.report, &mut self.acknowledged);
-        self.connections[index].receive(self.plan.value_bytes, |flight, answer| {
+        self.connections[index].receive(|flight, answer| {
             report.commands_all += 1;
             match answer {
                 Answer::Done => {}

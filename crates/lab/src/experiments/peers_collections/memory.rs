@@ -13,6 +13,7 @@ use crate::measure::stats::median;
 use crate::report::result::{Bound, ClaimRow, ExperimentResult, Table};
 use crate::subjects::resp::admin::Admin;
 use crate::subjects::server::{Peer, Server};
+use crate::workloads::elements::element;
 
 /// Elements of one command of a fill.
 const BATCH: usize = 100;
@@ -33,10 +34,8 @@ struct Family {
     log_bytes_max: Option<f64>,
 }
 
-/// Sixteen bytes that look like no others: a number with all of its bits changed.
 fn name(number: u64) -> Vec<u8> {
-    let mixed = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    format!("{:016x}", mixed ^ (mixed >> 29)).into_bytes()
+    element(number).to_vec()
 }
 
 const FAMILIES: &[Family] = &[

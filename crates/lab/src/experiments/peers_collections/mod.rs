@@ -1,9 +1,11 @@
 //! `peers-collections`: hashes, lists, sets and sorted sets beside redis-server, in the same run.
 //!
 //! - [`memory`]: bytes of memory for each element, and bytes of the log for each command;
-//! - [`throughput`]: redis-benchmark's own list of commands, without and with pipelining.
+//! - [`throughput`]: redis-benchmark's own list of commands, without and with pipelining;
+//! - [`stalls`]: the latencies of commands while a large collection grows, is saved and is deleted.
 
 mod memory;
+mod stalls;
 mod throughput;
 
 use serde::Serialize;
@@ -18,6 +20,7 @@ use crate::subjects::server::Peer;
 
 const MEMORY: &str = "memory";
 const THROUGHPUT: &str = "throughput";
+const STALLS: &str = "stalls";
 /// Source of the claims.
 const SOURCE: &str = "Stillpoint";
 
@@ -40,10 +43,17 @@ pub(crate) struct Plan {
     pub(crate) requests: u64,
     /// Requests of each command for each request of a pipeline, in percent of `requests`.
     pub(crate) pipelined_percent: u64,
-    /// The number of different keys, or elements, of redis-benchmark.
+    /// The number of different keys, or elements, of redis-benchmark, and of the strings of the part `stalls`.
     pub(crate) keys: u64,
-    /// Connections of redis-benchmark.
+    /// Connections of redis-benchmark, and of the loads of the part `stalls`.
     pub(crate) connections: usize,
+    /// Elements of the collection whose stalls are measured.
+    pub(crate) stall_elements: u64,
+    /// Share of its own capacity at which a server is loaded while stalls are measured.
+    pub(crate) stall_load_share: f64,
+    /// Time at rest before the first save, before DEL and after it, in seconds. A measurement of a rate takes
+    /// half of it.
+    pub(crate) stall_rest_s: f64,
 }
 
 /// The experiment.
@@ -51,9 +61,9 @@ pub(crate) struct PeersCollections;
 
 impl Experiment for PeersCollections {
     const ID: &'static str = "peers-collections";
-    const TITLE: &'static str = "Collections beside Redis: memory, log and throughput";
+    const TITLE: &'static str = "Collections beside Redis: memory, log, throughput and stalls";
     const PAPER: &'static str = "the project's own bounds";
-    const PARTS: &'static [&'static str] = &[MEMORY, THROUGHPUT];
+    const PARTS: &'static [&'static str] = &[MEMORY, THROUGHPUT, STALLS];
     type Plan = Plan;
 
     fn full() -> Plan {
@@ -68,6 +78,9 @@ impl Experiment for PeersCollections {
             pipelined_percent: 400,
             keys: 1_000_000,
             connections: 50,
+            stall_elements: 10_000_000,
+            stall_load_share: 0.5,
+            stall_rest_s: 4.0,
         }
     }
 
@@ -81,12 +94,15 @@ impl Experiment for PeersCollections {
             logged_commands: 5_000,
             requests: 2_000,
             keys: 1_000,
+            stall_elements: 5_000,
+            stall_rest_s: 0.15,
             ..Self::full()
         }
     }
 
     fn adjust(plan: &mut Plan, asked: &Context) {
         plan.runs = asked.runs.unwrap_or(plan.runs).max(1);
+        plan.stall_rest_s = asked.seconds.unwrap_or(plan.stall_rest_s).max(0.1);
     }
 
     fn run(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> LabResult<()> {
@@ -115,6 +131,9 @@ fn run_with(
     if context.wants(THROUGHPUT) {
         result.in_part(THROUGHPUT, |result| throughput::run(context, plan, peers, result))?;
     }
+    if context.wants(STALLS) {
+        result.in_part(STALLS, |result| stalls::run(context, plan, peers, result))?;
+    }
     Ok(())
 }
 
@@ -142,8 +161,8 @@ mod tests {
         let (id, title) = (PeersCollections::ID, PeersCollections::TITLE);
         let mut result = context.result(id, title, PeersCollections::PAPER);
         run_with(&context, &plan, &both, &mut result)?;
-        // Claims on five families, and on each of 19 lines of redis-benchmark in three loads.
-        assert!(result.claims.len() > 40, "{}", result.claims.len());
+        // Claims on five families, on each of 19 lines of redis-benchmark in three loads, and on stalls.
+        assert!(result.claims.len() > 57, "{}", result.claims.len());
         for claim in &result.claims {
             assert!(claim.met.is_some(), "not measured: {}", claim.claim);
         }

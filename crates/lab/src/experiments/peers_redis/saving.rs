@@ -28,8 +28,9 @@ const AFTERMATH_S: f64 = 0.5;
 
 /// Saves under one load, each after a rest.
 #[derive(Debug)]
-struct Saves {
+pub(crate) struct Saves {
     report: LoadReport,
+    /// Samples of the process, if it was watched.
     memory: Vec<MemorySample>,
     /// Begin and end of each save, in seconds of the load.
     stretches: Vec<[f64; 2]>,
@@ -62,7 +63,7 @@ pub(crate) fn run(
         let server = peer.start(&context.fresh_dir(&format!("saving-{index}"))?, PATIENCE)?;
         fill(plan, &server, plan.saved_keys)?;
         let idle_save_s = save_now(&mut server.admin()?)?.as_secs_f64();
-        let capacity_per_s = capacity(plan, &server)?;
+        let capacity_per_s = capacity(&mixed(plan, &server), plan.run_s.min(10.0))?;
         context.note(format!(
             "saving: {} saves in {idle_save_s:.2} s when idle; capacity {capacity_per_s:.0} /s",
             peer.name
@@ -72,7 +73,11 @@ pub(crate) fn run(
     }
     for run in 0..plan.runs {
         for (index, server) in servers.iter().enumerate() {
-            let saves = save_under_load(plan, server, found[index].capacity_per_s, run)?;
+            let load = mixed(plan, server);
+            let rate_per_s = found[index].capacity_per_s * plan.load_share;
+            let load = LoadPlan { seed: run as u64 + 1, ..at_rate(&load, rate_per_s) };
+            let watch = Watch::start(server.pid())?;
+            let saves = save_under_load(server, &load, plan.rest_s, Some(watch))?;
             context.note(saves.describe(&peers[index].name));
             found[index].saves.push(saves);
         }
@@ -98,7 +103,7 @@ pub(crate) fn run(
 }
 
 /// Asks for BGSAVE and returns the time until the save is done.
-fn save_now(admin: &mut Admin) -> LabResult<Duration> {
+pub(crate) fn save_now(admin: &mut Admin) -> LabResult<Duration> {
     let saves = |admin: &mut Admin| -> LabResult<(bool, Option<String>)> {
         let fields = admin.info("persistence")?;
         let running = fields.get("rdb_bgsave_in_progress").is_some_and(|v| v != "0");
@@ -121,26 +126,30 @@ fn mixed(plan: &Plan, server: &Server) -> LoadPlan {
     LoadPlan { keys: plan.saved_keys, set_share: plan.set_share, ..plan.load(server.address) }
 }
 
-/// Requests per second of the mixed load in a closed loop.
-fn capacity(plan: &Plan, server: &Server) -> LabResult<f64> {
-    let seconds = Duration::from_secs_f64(plan.run_s.min(10.0));
-    let load = LoadPlan { until: Until::Elapsed(seconds), ..mixed(plan, server) };
-    let report = resp::run(&load)?;
-    report.expect_no_errors(server.address)?;
+/// Requests per second of a load in a closed loop.
+pub(crate) fn capacity(load: &LoadPlan, seconds: f64) -> LabResult<f64> {
+    let until = Until::Elapsed(Duration::from_secs_f64(seconds));
+    let report = resp::run(&LoadPlan { until, ..load.clone() })?;
+    report.expect_no_errors(load.address)?;
     Ok(report.rate())
 }
 
-fn save_under_load(plan: &Plan, server: &Server, capacity: f64, run: usize) -> LabResult<Saves> {
+/// The load as an open loop, until it is told to end.
+pub(crate) fn at_rate(load: &LoadPlan, rate_per_s: f64) -> LoadPlan {
+    let pacing = Pacing::Open { rate_per_s, arrivals: Arrivals::Poisson };
+    LoadPlan { pacing, until: Until::Told, ..load.clone() }
+}
+
+/// Rests and saves in turn under a load that ends when it is told to.
+pub(crate) fn save_under_load(
+    server: &Server,
+    load: &LoadPlan,
+    rest_s: f64,
+    watch: Option<Watch>,
+) -> LabResult<Saves> {
     let mut admin = server.admin()?;
-    let rate_per_s = capacity * plan.load_share;
-    let watch = Watch::start(server.pid())?;
-    let load = Load::start(&LoadPlan {
-        pacing: Pacing::Open { rate_per_s, arrivals: Arrivals::Poisson },
-        until: Until::Told,
-        seed: run as u64 + 1,
-        ..mixed(plan, server)
-    })?;
-    let saved = save_repeatedly(plan, &mut admin, load.started_ns());
+    let load = Load::start(load)?;
+    let saved = save_repeatedly(rest_s, &mut admin, load.started_ns());
     load.stop();
     let report = load.join()?;
     let saved = saved?;
@@ -149,7 +158,7 @@ fn save_under_load(plan: &Plan, server: &Server, capacity: f64, run: usize) -> L
     let fork_us = admin.info("stats")?.get("latest_fork_usec").and_then(|v| v.parse().ok());
     Ok(Saves {
         stretches: saved.into_iter().map(|[from, to]| [since(from), since(to)]).collect(),
-        memory: watch.finish()?,
+        memory: watch.map_or(Ok(Vec::new()), Watch::finish)?,
         fork_ms: fork_us.unwrap_or(0.0) / 1e3,
         report,
     })
@@ -157,24 +166,29 @@ fn save_under_load(plan: &Plan, server: &Server, capacity: f64, run: usize) -> L
 
 /// Rests and saves in turn. Returns when each save began and ended. The last rest is as short as
 /// those between saves.
-fn save_repeatedly(plan: &Plan, admin: &mut Admin, started_ns: u64) -> LabResult<Vec<[u64; 2]>> {
+fn save_repeatedly(rest_s: f64, admin: &mut Admin, started_ns: u64) -> LabResult<Vec<[u64; 2]>> {
     let mut saves: Vec<[u64; 2]> = Vec::new();
-    sys::sleep_until(started_ns + (plan.rest_s * 1e9) as u64);
+    sys::sleep_until(started_ns + (rest_s * 1e9) as u64);
     loop {
         let began_ns = sys::now_ns();
         save_now(admin)?;
         saves.push([began_ns, sys::now_ns()]);
-        sys::sleep(Duration::from_secs_f64(plan.rest_s / 3.0));
+        sys::sleep(Duration::from_secs_f64(rest_s / 3.0));
         let lasted_ns: u64 = saves.iter().map(|[from, to]| to - from).sum();
-        if lasted_ns as f64 / 1e9 >= plan.rest_s * 2.0 / 3.0 || saves.len() == MOST_SAVES {
+        if lasted_ns as f64 / 1e9 >= rest_s * 2.0 / 3.0 || saves.len() == MOST_SAVES {
             return Ok(saves);
         }
     }
 }
 
 impl Saves {
+    /// Number of saves.
+    pub(crate) fn count(&self) -> usize {
+        self.stretches.len()
+    }
+
     /// Median seconds of a save.
-    fn seconds(&self) -> f64 {
+    pub(crate) fn seconds(&self) -> f64 {
         median(&self.stretches.iter().map(|[from, to]| to - from).collect::<Vec<_>>())
     }
 
@@ -185,14 +199,15 @@ impl Saves {
 
     /// Stretches at rest: before the saves, and between them, without the time that a save leaves
     /// its traces in.
-    fn at_rest(&self) -> Percentiles {
+    pub(crate) fn at_rest(&self) -> Percentiles {
         let ends = self.stretches.iter().map(|save| save[1] + AFTERMATH_S);
         let begins = self.stretches.iter().map(|save| save[0]);
         let rests = std::iter::once(0.0).chain(ends).zip(begins).map(|(from, to)| [from, to]);
         self.report.latencies.within(&rests.collect::<Vec<_>>())
     }
 
-    fn while_saving(&self) -> Percentiles {
+    /// During the saves.
+    pub(crate) fn while_saving(&self) -> Percentiles {
         self.report.latencies.within(&self.stretches)
     }
 
@@ -222,7 +237,7 @@ impl Saves {
         format!(
             "saving: {name}: {} saves of {:.2} s under load, p99.9 {:.2} ms at rest and {:.2} ms \
              meanwhile, {:.1} % more memory, {} unanswered",
-            self.stretches.len(),
+            self.count(),
             self.seconds(),
             rest.p999_ms(),
             saving.p999_ms(),
