@@ -13,11 +13,11 @@
 //!   segment, the bytes left there are fewer than the largest unit. So a segment holds units of at least
 //!   its room − the largest unit + 4096 bytes.
 //! - **Together.** The records share batches. A batch costs its header and the padding, a *break*. The
-//!   room is the bytes of the records, a sixteenth of them for batches that are full, and
-//!   [`BREAKS`] breaks for batches that a flush ends.
+//!   room is the bytes of the records, and [`BREAKS`] breaks for batches that a flush ends. A sixteenth of
+//!   the bytes comes on top, for batches that are full.
 //!
-//! Invariant: the pinned segments and the reserved part of the present segment together have room by one
-//! of these measures, but breaks may be used up. Other records never use this room. A flush ends a batch
+//! Invariant: the pinned segments and the reserved part of the present one have room by one of these
+//! measures. But breaks may be used up. Other records never use this room. A flush ends a batch
 //! only if [`BREAKS_LEFT`] breaks are left behind it, or the records would have room alone. Otherwise it
 //! pins more segments, or waits for the records of the abort that is under way.
 
@@ -29,8 +29,8 @@ use stillpoint_sync::{mutant, planted};
 const ALIGN: u64 = DIRECT_ALIGN as u64;
 /// Batches that flushes may end before further room is needed.
 const BREAKS: u64 = 1024;
-/// Breaks that are left behind each batch: one for the batch that follows, and one for the records that come
-/// between a flush's look at the room and its end of the batch.
+/// Breaks that are left behind each batch. One is for the batch that follows. The other is for records that
+/// come between a flush's look at the room and its end of the batch.
 const BREAKS_LEFT: u64 = 2;
 /// Part of the records' bytes, as a divisor, for the breaks of full batches. A batch is full at the latest
 /// when its share of this part pays for its break.
