@@ -91,6 +91,15 @@ pub fn read_into(words: &[AtomicU64], at: usize, out: &mut [u8]) {
     }
 }
 
+/// Fills `out` with whole words, as many as both have. Cheaper than an exact copy, for a caller with room for
+/// the padding of the last word.
+#[inline]
+pub fn copy_whole(words: &[AtomicU64], out: &mut [u8]) {
+    for (chunk, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *chunk = word.load(Relaxed).to_le_bytes();
+    }
+}
+
 /// The eight bytes from byte offset `at` on.
 #[inline]
 fn eight_at(words: &[AtomicU64], at: usize) -> [u8; 8] {

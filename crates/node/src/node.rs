@@ -186,6 +186,13 @@ impl<'a> Node<'a> {
         self.read_bytes(usize::from(fence.start), self.prefix_bytes(), out);
     }
 
+    /// The words that begin with the prefix, and its length in bytes.
+    #[inline]
+    pub fn prefix_words(&self) -> (&'a [AtomicU64], usize) {
+        let (start, bytes) = (usize::from(self.fences().lower.start), self.prefix_bytes());
+        (self.words.get(start..start + words::words_for(bytes)).unwrap_or_default(), bytes)
+    }
+
     /// Appends the key of a slot.
     pub fn read_key(&self, slot: usize, out: &mut Vec<u8>) {
         self.read_prefix(out);

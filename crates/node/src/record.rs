@@ -95,23 +95,22 @@ impl Record<'_> {
         usize::from(self.entry.value_bytes)
     }
 
-    /// Copies the key's rest into a slice of its length.
+    /// Copies the key's rest, and behind it the first bytes of the value, so many. Writes up to seven bytes
+    /// more, which mean nothing, if `out` has room for them.
     #[inline]
-    pub fn copy_rest(&self, out: &mut [u8]) {
-        self.copy(usize::from(self.slot.start) + 1, out);
-    }
-
-    /// Copies the value into a slice of its length.
-    #[inline]
-    pub fn copy_value(&self, out: &mut [u8]) {
-        self.copy(value_start(self.slot), out);
+    pub fn copy_padded(&self, value_bytes: usize, out: &mut [u8]) {
+        let (rest, value) = (usize::from(self.slot.start) + 1, value_start(self.slot));
+        let end = value + words::words_for(value_bytes);
+        words::copy_whole(self.node.words.get(rest..value).unwrap_or_default(), out);
+        let out = out.get_mut(self.rest_bytes()..).unwrap_or_default();
+        words::copy_whole(self.node.words.get(value..end).unwrap_or_default(), out);
     }
 
     /// Appends the key's rest.
     pub fn read_rest(&self, out: &mut Vec<u8>) {
         let start = out.len();
         out.resize(start + self.rest_bytes(), 0);
-        self.copy_rest(&mut out[start..]);
+        self.copy(usize::from(self.slot.start) + 1, &mut out[start..]);
     }
 
     /// Appends the value.
@@ -119,7 +118,7 @@ impl Record<'_> {
     pub fn read_value(&self, out: &mut Vec<u8>) {
         let start = out.len();
         out.resize(start + self.value_bytes(), 0);
-        self.copy_value(&mut out[start..]);
+        self.copy(value_start(self.slot), &mut out[start..]);
     }
 
     /// Copies bytes from a word on. Words of two states may name bytes beyond the page: those are not

@@ -448,7 +448,7 @@ impl TableKind for Paged {
             batch.clear();
             let (lower, upper, is_descending) = (Included(&from[..]), Unbounded, false);
             let range = LeafRange { place, lower, upper, is_descending };
-            let _ = self.pool.read_leaf(&range, Wanted::Keys, &mut batch, &mut Vec::new());
+            let _ = self.pool.read_leaf(&range, Wanted::Keys, &mut batch);
             if self.pool.is_still(place.leaf) {
                 break;
             }

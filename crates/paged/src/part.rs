@@ -315,7 +315,7 @@ impl Part {
         }
         *has_ranged = true;
         locks.take(&kind.locks, kind.locks.stretch(page), Mode::Read, may_wait)?;
-        let (slots, is_large) = pool.read_leaf(range, Wanted::Records, out, key);
+        let (slots, is_large) = pool.read_leaf(range, Wanted::Records, out);
         let slots_of_leaf = pool.node(leaf.frame).slot_count();
         let is_leaf_read =
             if range.is_descending { slots.start == 0 } else { slots.end >= slots_of_leaf };

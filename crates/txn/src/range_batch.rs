@@ -4,6 +4,8 @@
 const FIRST: usize = if cfg!(any(loom, shuttle)) { 2 } else { 32 };
 /// Bytes by which the buffer grows at least.
 const GROWTH: usize = 4 << 10;
+/// Bytes of room behind a record that is written in whole words.
+const PADDING: usize = 8;
 
 /// Where a record lies in the buffer. Its value follows its key.
 #[derive(Clone, Copy, Debug)]
@@ -60,14 +62,21 @@ impl RangeBatch {
         key_bytes: usize,
         value_bytes: usize,
     ) -> (&mut [u8], &mut [u8]) {
+        let room = self.push_padded(tag, key_bytes, value_bytes);
+        room[..key_bytes + value_bytes].split_at_mut(key_bytes)
+    }
+
+    /// As [`push`](Self::push), with the value behind the key, and eight bytes behind both that mean nothing.
+    #[inline]
+    pub fn push_padded(&mut self, tag: u8, key_bytes: usize, value_bytes: usize) -> &mut [u8] {
         let (start, end) = (self.used, self.used + key_bytes + value_bytes);
-        if self.bytes.len() < end {
-            self.bytes.resize(end.max(self.bytes.len() * 2).max(GROWTH), 0);
+        if self.bytes.len() < end + PADDING {
+            self.bytes.resize((end + PADDING).max(self.bytes.len() * 2).max(GROWTH), 0);
         }
         self.used = end;
         let (key_bytes, value_bytes) = (key_bytes as u32, value_bytes as u32);
         self.records.push(Entry { start, key_bytes, value_bytes, tag });
-        self.bytes[start..end].split_at_mut(key_bytes as usize)
+        &mut self.bytes[start..end + PADDING]
     }
 
     /// Takes back the last record.
@@ -147,12 +156,15 @@ mod tests {
                 value.fill(number);
                 batch.push(9, 40, 40);
                 batch.pop();
+                batch.push_padded(round, 2, 3).fill(number);
             }
-            assert_eq!(batch.len(), 200);
+            assert_eq!(batch.len(), 400);
             for number in 0..200u8 {
-                let (key, tag, value) = batch.record(number.into());
+                let at = 2 * usize::from(number);
+                let (key, tag, value) = batch.record(at);
                 assert_eq!((key, tag), (&[number][..], round));
                 assert_eq!(value, vec![number; number.into()]);
+                assert_eq!(batch.record(at + 1), (&[number; 2][..], round, &[number; 3][..]));
             }
         }
     }

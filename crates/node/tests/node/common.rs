@@ -1,6 +1,7 @@
 //! Code shared by the tests: pages, keys and sound nodes from a stream of random numbers.
 
 use stillpoint_io::{Rng, SeededRng, seeded_rounds};
+use stillpoint_mem::words;
 use stillpoint_node::{Node, NodeKind, node_key_bytes_max, node_value_bytes_max};
 use stillpoint_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -86,10 +87,15 @@ pub(crate) fn key_of(node: &Node<'_>, slot: usize) -> Vec<u8> {
     key
 }
 
-/// The value of a slot.
+/// The value of a slot. A copy of the whole record has the same key and value.
 pub(crate) fn value_of(node: &Node<'_>, slot: usize) -> Vec<u8> {
     let mut value = Vec::new();
     node.read_value(slot, &mut value);
+    let (key, (prefix, prefix_bytes)) = (key_of(node, slot), node.prefix_words());
+    let mut room = vec![0xee; key.len() + value.len() + 8];
+    words::copy_whole(prefix, &mut room);
+    node.record(slot).copy_padded(value.len(), &mut room[prefix_bytes..]);
+    assert_eq!((&room[..key.len()], &room[key.len()..][..value.len()]), (&key[..], &value[..]));
     value
 }
 

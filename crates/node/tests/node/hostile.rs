@@ -32,6 +32,9 @@ fn read(node: &Node<'_>, random: &SeededRng) {
         node.read_key(slot, &mut out);
         node.read_value(slot, &mut out);
         assert!(out.len() <= 3 * node.page_bytes(), "more than there is");
+        let (mut room, value_bytes) = (vec![0; below(random, 200)], random.next_u64() as u16);
+        node.record(slot).copy_padded(value_bytes.into(), &mut room);
+        black_box(node.prefix_words());
         black_box((node.tag(slot), node.is_ghost(slot), node.capacity_bytes(slot)));
         black_box((node.value_word(slot, 1), node.child(slot), node.records_before(slot)));
         black_box(node.child_at_record(random.next_u64()));

@@ -2,7 +2,9 @@
 
 use std::ops::{Bound, Range};
 
+use stillpoint_mem::words;
 use stillpoint_node::{Node, Record};
+use stillpoint_sync::atomic::AtomicU64;
 use stillpoint_txn::{KindRange, RangeBatch, TableId};
 
 use super::descent::KeyPlace;
@@ -69,13 +71,12 @@ impl Pool {
 
     /// Reads up to `out.most` slots of the part of a range that lies in a leaf. Returns the slots that were
     /// looked at, and whether the value of the last record is a reference: the batch ends behind such a
-    /// record. `prefix` is a buffer. All this means nothing before the leaf's version was checked.
+    /// record. All this means nothing before the leaf's version was checked.
     pub(crate) fn read_leaf(
         &self,
         range: &LeafRange<'_>,
         wanted: Wanted,
         out: &mut RangeBatch,
-        prefix: &mut Vec<u8>,
     ) -> (Range<usize>, bool) {
         let node = self.node(range.place.leaf.frame);
         let is_descending = range.is_descending;
@@ -84,8 +85,7 @@ impl Pool {
             false => ascending(&node, range, &mut out.next),
             true => descending(&node, range, &mut out.next),
         };
-        prefix.clear();
-        node.read_prefix(prefix);
+        let prefix = node.prefix_words();
         // Words of two states may name more bytes than a page has.
         let mut left = self.page_bytes();
         let Range { start: mut first, mut end } = slots;
@@ -120,7 +120,7 @@ impl Pool {
             // A descending range goes on below the slot that was read last.
             let next = if is_descending { end } else { first };
             out.next.clear();
-            out.next.extend_from_slice(prefix);
+            node.read_prefix(&mut out.next);
             node.record(next).read_rest(&mut out.next);
         } else {
             out.is_end = !is_bounded;
@@ -160,15 +160,16 @@ impl Pool {
 }
 
 #[inline]
-fn push(out: &mut RangeBatch, prefix: &[u8], record: &Record<'_>, value_bytes: usize) {
-    let key_bytes = prefix.len() + record.rest_bytes();
-    let (key, value) = out.push(record.tag(), key_bytes, value_bytes);
-    let (begin, rest) = key.split_at_mut(prefix.len());
-    begin.copy_from_slice(prefix);
-    record.copy_rest(rest);
-    if value_bytes > 0 {
-        record.copy_value(value);
-    }
+fn push(
+    out: &mut RangeBatch,
+    (prefix, prefix_bytes): (&[AtomicU64], usize),
+    record: &Record<'_>,
+    value_bytes: usize,
+) {
+    // Each part is written in whole words, and the next one over their padding.
+    let room = out.push_padded(record.tag(), prefix_bytes + record.rest_bytes(), value_bytes);
+    words::copy_whole(prefix, room);
+    record.copy_padded(value_bytes, &mut room[prefix_bytes..]);
 }
 
 /// The slots of an ascending range in a leaf. Puts the upper fence into `fence`. True if the range goes on

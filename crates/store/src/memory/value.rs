@@ -130,9 +130,9 @@ impl<'a> ValueRef<'a> {
                 Some(low | words[index + 1].load(Relaxed) << (64 - shift))
             }
             _ => {
-                let mut bytes = Vec::with_capacity(8);
-                self.copy_range_to(offset, 8, &mut bytes);
-                Some(u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
+                let mut bytes = [0; 8];
+                self.read_range(offset, &mut bytes);
+                Some(u64::from_le_bytes(bytes))
             }
         }
     }
