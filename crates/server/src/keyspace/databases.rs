@@ -466,6 +466,7 @@ impl Keyspace {
         // Without a key in any of them, it does not matter where the databases are. No command runs that
         // has looked for its database.
         let sets_in_order = are_all && self.lock.is_alone();
+        let moves_keys = sets_in_order && !self.is_in_order();
         if sets_in_order {
             tables.push(self.places_table);
         }
@@ -478,7 +479,7 @@ impl Keyspace {
             }
             Ok::<(), CmdError>(())
         })?;
-        if sets_in_order {
+        if moves_keys {
             self.waiters.start_again();
         }
         if are_all {
@@ -528,5 +529,37 @@ impl Keyspace {
     /// Sets the counters that `CONFIG RESETSTAT` resets to zero.
     pub(crate) fn reset_counts(&self) {
         self.counts.reset();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stillpoint::Config;
+    use stillpoint_io::SimDisk;
+
+    use super::super::waiters::{WaiterId, Wanted, Wish};
+    use super::*;
+
+    #[test]
+    fn a_flush_wakes_only_clients_whose_keys_move() {
+        let mut config = Config::new("unused");
+        (config.checkpoint, config.journal) = ("none".to_owned(), "none".to_owned());
+        config.environment.disk = Some(Arc::new(SimDisk::new(1)));
+        config.environment.background = false;
+        let engine = Arc::new(Engine::open(config).expect("the engine opens"));
+        let mut session = engine.session().expect("a session");
+        let keyspace = Keyspace::open(engine, 1).expect("tables");
+        let _alone = keyspace.lock.alone();
+        let all: Vec<Db> = (0..DATABASES).collect();
+        for swaps in [2, 1] {
+            for _ in 0..swaps {
+                keyspace.swap(&mut session, 0, 1).expect("swaps");
+            }
+            let wanted = Wanted::Elements { from_right: false, most: None };
+            let wish = Wish { keys: vec![(7, Box::from(&b"k"[..]))], wanted, resp3: false };
+            let waiting = keyspace.waiters.enter(WaiterId { worker: 0, client: 1 }, wish);
+            keyspace.flush(&mut session, &all).expect("flushes");
+            assert_eq!(waiting.is_stale(), swaps == 1, "after {swaps} exchanges");
+        }
     }
 }

@@ -362,11 +362,11 @@ impl Waiters {
     }
 
     /// Ends the wait of a client, with an error or as its timeout would. Gives the client's event
-    /// loop; `None` if the client does not wait, or is being served.
+    /// loop; `None` if the client does not wait any more, or is being served.
     pub(crate) fn unblock(&self, client: u64, with_error: bool) -> Option<usize> {
         let mut queues = self.queues.lock();
         let &(place, worker) = queues.clients.get(&client)?;
-        if !queues.end(place) {
+        if queues.unblocked.contains_key(&client) || !queues.end(place) {
             return None;
         }
         queues.unblocked.insert(client, with_error);
@@ -670,6 +670,7 @@ mod tests {
         assert_eq!(waiters.wake(7, 0), Some(1));
         assert_eq!(waiters.wake(7, first.place()), None, "the second is awake");
         assert_eq!((second.take_unblocked(), waiters.unblock(2, true)), (None, Some(0)));
+        assert_eq!(waiters.unblock(2, true), None, "its wait has ended");
         let unblocked = (second.take_unblocked(), waiters.unblock(3, true), waiters.len());
         assert_eq!(unblocked, (Some(true), None, 2));
         drop(second);

@@ -1,6 +1,7 @@
 //! One event loop.
 
 mod durability;
+mod reclaiming;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io::ErrorKind;
@@ -13,6 +14,7 @@ use mio::{Events, Interest, Poll, Token};
 use stillpoint::Session;
 
 use self::durability::Parked;
+use self::reclaiming::{ASKED_RECLAIM_NS, RECLAIM_NS};
 use super::conn::{Conn, ReadOutcome};
 use super::connections::Connections;
 use super::flusher::Flusher;
@@ -34,10 +36,6 @@ use crate::shared::registry::{ClientInfo, RELAXED};
 /// The token of the mailbox.
 pub(crate) const MAILBOX: Token = Token(usize::MAX - 1);
 
-/// Time that the first event loop gives to the reclaim of collections, of every 100 ms.
-const RECLAIM_NS: u64 = 2_000_000;
-/// As [`RECLAIM_NS`], while memory is nearly full and writes are refused or soon will be.
-const FULL_RECLAIM_NS: u64 = 25_000_000;
 /// Time between two looks at timeouts, expiry and the like.
 const TICK_MS: u64 = 100;
 /// Bytes read from one client in one pass.
@@ -98,6 +96,8 @@ pub(crate) struct Worker {
     waiting: VecDeque<(u64, Vec<usize>)>,
     now_ms: u64,
     next_tick_ms: u64,
+    /// The next moment for the reclaim of collections, if there was more to do.
+    next_reclaim_ms: u64,
     drain_until_ms: Option<u64>,
 }
 
@@ -136,6 +136,7 @@ impl Worker {
             waiting: VecDeque::new(),
             now_ms: 0,
             next_tick_ms: 0,
+            next_reclaim_ms: u64::MAX,
             drain_until_ms: None,
             shared,
         })
@@ -173,6 +174,8 @@ impl Worker {
         if self.now_ms >= self.next_tick_ms {
             self.tick()?;
         } else if self.number == 0 && self.shared.keyspace.eviction.takes_burial() {
+            self.reclaim(ASKED_RECLAIM_NS);
+        } else if self.now_ms >= self.next_reclaim_ms {
             self.reclaim(RECLAIM_NS);
         }
         for worker in self.shared.keyspace.waiters.take_passed_on() {
@@ -194,7 +197,8 @@ impl Worker {
     fn wait(&mut self, events: &mut Events) -> Result<(), ServerError> {
         let is_idle = self.ready.is_empty() && self.discarded.is_empty();
         let next_ms = self.deadlines.first().map_or(u64::MAX, |(until_ms, _)| *until_ms);
-        let next_ms = next_ms.min(self.next_tick_ms).min(self.parked_until_ms());
+        let next_ms = next_ms.min(self.next_tick_ms).min(self.next_reclaim_ms);
+        let next_ms = next_ms.min(self.parked_until_ms());
         let reclaims = is_idle && self.session.reclaims();
         let waits = is_idle && !reclaims;
         let timeout_ms = if waits { next_ms.saturating_sub(self.monotonic_ms()) } else { 0 };
@@ -616,29 +620,6 @@ impl Worker {
         Ok(())
     }
 
-    /// Removes nodes of deleted collections, for a moment, or for `full_ns` while memory is nearly full.
-    fn reclaim(&mut self, full_ns: u64) {
-        let Self { shared, session, reclaimer, number, .. } = self;
-        let (keyspace, clock) = (&shared.keyspace, &*shared.config.clock);
-        if *number > 0 {
-            return;
-        }
-        let limit = shared.max_memory_bytes();
-        let is_nearly_full = || limit > 0 && shared.used_memory() > limit - limit / 16;
-        let start_ns = clock.monotonic_ns();
-        let mut budget_ns = None;
-        leave_what_waits(session, self.long.is_some());
-        while reclaimer.step(session, keyspace)
-            && clock.monotonic_ns() - start_ns
-                < *budget_ns.get_or_insert_with(
-                    || {
-                        if is_nearly_full() { full_ns } else { RECLAIM_NS }
-                    },
-                )
-        {}
-        leave_what_waits(session, false);
-    }
-
     /// Does the work that is due ten times a second.
     fn tick(&mut self) -> Result<(), ServerError> {
         self.next_tick_ms = self.now_ms + TICK_MS;
@@ -648,7 +629,7 @@ impl Worker {
         }
         self.look_after_clients();
         self.expire()?;
-        self.reclaim(FULL_RECLAIM_NS);
+        self.reclaim(RECLAIM_NS);
         self.session.idle();
         self.check_health()?;
         if self.number == 0 {

@@ -150,6 +150,11 @@ impl Reply {
         Mark(self.bytes.len())
     }
 
+    /// Everything written after `mark`.
+    pub fn since(&self, mark: Mark) -> &[u8] {
+        &self.bytes[mark.0..]
+    }
+
     /// Drops everything written after `mark`.
     pub fn truncate(&mut self, mark: Mark) {
         self.bytes.truncate(mark.0);

@@ -27,6 +27,8 @@ pub(crate) struct Multi {
     bytes: Vec<u8>,
     spans: Vec<Span>,
     queued: Vec<Queued>,
+    /// What commands have answered that act on others and run once, with their numbers.
+    answers: Vec<(usize, Box<[u8]>)>,
     /// Whether a command was refused while queueing, so that `EXEC` will refuse the queue.
     pub(crate) dirty: bool,
 }
@@ -52,6 +54,7 @@ impl Multi {
         self.bytes.capacity()
             + self.spans.capacity() * size_of::<Span>()
             + self.queued.capacity() * size_of::<Queued>()
+            + self.answers.iter().map(|(_, answer)| answer.len()).sum::<usize>()
     }
 
     /// Command `i` with its arguments.
@@ -63,6 +66,16 @@ impl Multi {
 
     pub(crate) fn specs(&self) -> impl Iterator<Item = &'static Spec> {
         self.queued.iter().map(|q| q.spec)
+    }
+
+    /// The answer of command `i`, if an earlier run of the queue had it.
+    pub(crate) fn answer(&self, i: usize) -> Option<&[u8]> {
+        self.answers.iter().find(|(of, _)| *of == i).map(|(_, answer)| &**answer)
+    }
+
+    /// Keeps the answer of command `i` for a further run of the queue.
+    pub(crate) fn keep_answer(&mut self, i: usize, answer: &[u8]) {
+        self.answers.push((i, answer.into()));
     }
 
     pub(crate) fn set_key_count(&mut self, i: usize, keys: u32) {

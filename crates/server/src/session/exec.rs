@@ -101,7 +101,7 @@ fn take_queue(client: &mut Client) -> Result<Box<Multi>, CmdError> {
 
 /// Runs the queue, whose keys are all locked.
 pub(crate) fn run_exec(ctx: &mut Context<'_>, tx: &mut Tx<'_>) -> CmdResult {
-    let (multi, db) = (take_queue(ctx.client)?, ctx.client.db);
+    let (mut multi, db) = (take_queue(ctx.client)?, ctx.client.db);
     let same = is_unchanged(ctx.client, tx, ctx.now_ms());
     let first_slot = ctx.client.watched.len() as u32;
     if !same {
@@ -111,7 +111,8 @@ pub(crate) fn run_exec(ctx: &mut Context<'_>, tx: &mut Tx<'_>) -> CmdResult {
     }
     allow_reserve(&multi, 0, multi.len(), tx);
     ctx.reply.array(multi.len());
-    let mut done = run_range(ctx, &multi, 0, multi.len(), first_slot, tx);
+    let queued = multi.len();
+    let mut done = run_range(ctx, &mut multi, 0, queued, first_slot, tx);
     if done.is_ok() {
         done = ctx.serve(tx);
         if done.as_ref().is_err_and(is_uncounted) {
@@ -152,7 +153,7 @@ fn allow_reserve(multi: &Multi, from: usize, to: usize, tx: &mut Tx<'_>) {
 /// Runs commands `from..to` of the queue. The keys of these commands begin at `slot`.
 pub(super) fn run_range(
     ctx: &mut Context<'_>,
-    multi: &Multi,
+    multi: &mut Multi,
     from: usize,
     to: usize,
     mut slot: u32,
@@ -166,12 +167,7 @@ pub(super) fn run_range(
         ctx.count_call(spec);
         let result = match spec.handler {
             Handler::Keyed(run) => run(ctx, args, tx),
-            Handler::Pure(run) => run(ctx, args).map(|()| {
-                // Inside a transaction nobody waits.
-                if let Some(awaited) = ctx.client.awaited_flush.take() {
-                    awaited.answer(ctx.reply, ctx.shared);
-                }
-            }),
+            Handler::Pure(run) => run_pure(ctx, multi, i, run),
             _ => Err(CmdError::fixed("ERR Command not allowed inside a transaction")),
         };
         ctx.first_slot = 0;
@@ -184,6 +180,31 @@ pub(super) fn run_range(
             Err(CmdError::Store(error)) => return Err(CmdError::Store(error)),
             Err(error) => ctx.answer_error(mark, &error),
         }
+    }
+    Ok(())
+}
+
+/// Runs a command of the queue that concerns no keys. One that acts on others, such as `CLIENT UNBLOCK`, does so
+/// once, and answers a further run of the queue as it did then.
+fn run_pure(
+    ctx: &mut Context<'_>,
+    multi: &mut Multi,
+    i: usize,
+    run: fn(&mut Context<'_>, Args<'_>) -> CmdResult,
+) -> CmdResult {
+    if let Some(answer) = multi.answer(i) {
+        ctx.reply.raw(answer);
+        return Ok(());
+    }
+    let mark = ctx.reply.mark();
+    let (spec, args) = multi.command(i);
+    run(ctx, args)?;
+    // Inside a transaction nobody waits.
+    if let Some(awaited) = ctx.client.awaited_flush.take() {
+        awaited.answer(ctx.reply, ctx.shared);
+    }
+    if spec.flags.has(Flags::ADMIN) {
+        multi.keep_answer(i, ctx.reply.since(mark));
     }
     Ok(())
 }
@@ -372,11 +393,11 @@ impl Batch for QueuedRun<'_, '_> {
             let queued = ctx.client.multi.as_ref().map_or(0, |multi| multi.len());
             ctx.reply.array(queued);
         }
-        let Some(multi) = ctx.client.multi.take() else {
+        let Some(mut multi) = ctx.client.multi.take() else {
             return Err(answered());
         };
         allow_reserve(&multi, self.from, self.to, tx);
-        let result = run_range(ctx, &multi, self.from, self.to, slot, tx);
+        let result = run_range(ctx, &mut multi, self.from, self.to, slot, tx);
         let result = result.and_then(|()| ctx.serve(tx));
         ctx.client.multi = Some(multi);
         let result = result.and_then(|()| ctx.check_reply());
@@ -395,11 +416,11 @@ impl Batch for QueuedRun<'_, '_> {
     fn run_again(&mut self, _: usize, _: &Call, tx: &mut Tx<'_>) -> Result<(), TxError> {
         let ctx = &mut *self.ctx;
         let mark = ctx.reply.mark();
-        let Some(multi) = ctx.client.multi.take() else {
+        let Some(mut multi) = ctx.client.multi.take() else {
             return Err(answered());
         };
         // With watched keys there is no call. So the first key of the queue is the first slot.
-        let done = run_range(ctx, &multi, self.from, self.to, 0, tx);
+        let done = run_range(ctx, &mut multi, self.from, self.to, 0, tx);
         ctx.client.multi = Some(multi);
         ctx.reply.truncate(mark);
         done.map_err(|error| second_run_failed(error.message()))

@@ -54,7 +54,7 @@ struct Exec<'a, 'b> {
 }
 
 impl Exec<'_, '_> {
-    fn run_queue(&mut self, multi: &Multi, tx: &mut Tx<'_>) -> CmdResult {
+    fn run_queue(&mut self, multi: &mut Multi, tx: &mut Tx<'_>) -> CmdResult {
         let ctx = &mut *self.ctx;
         let mut slot = ctx.client.watched.len() as u32;
         ctx.reply.array(multi.len());
@@ -101,8 +101,8 @@ impl Procedure for Exec<'_, '_> {
             return Ok(());
         }
         let db = self.ctx.client.db;
-        let multi = self.ctx.client.multi.take().ok_or_else(answered)?;
-        let done = self.run_queue(&multi, tx);
+        let mut multi = self.ctx.client.multi.take().ok_or_else(answered)?;
+        let done = self.run_queue(&mut multi, tx);
         self.ctx.client.multi = Some(multi);
         let done = done.and_then(|()| self.ctx.check_reply());
         done.map_err(|error| {

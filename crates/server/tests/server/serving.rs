@@ -265,6 +265,27 @@ fn a_transaction_runs_again_from_its_begin() {
     assert!(stats.contains("cmdstat_hset:calls=1,"), "a call counts once: {stats}");
 }
 
+/// A client that `CLIENT UNBLOCK` has chosen waits no longer in the next run of the queue.
+#[test]
+fn a_transaction_that_runs_again_unblocks_once() {
+    let disk = filled();
+    let gate = Arc::<ReadGate>::default();
+    let server = server_on(&disk, &gate);
+    let _opens = Opens(gate.clone());
+    let (mut client, mut waiting) = (server.client(), server.client());
+    let id = waiting.call(&["CLIENT", "ID"]).int().to_string();
+    waiting.send(&[b"BLPOP", b"nothing", b"0"]);
+    eventually("it waits", || {
+        field(&client.call(&["INFO", "clients"]).text(), "blocked_clients") == 1
+    });
+    let unblock = &["CLIENT", "UNBLOCK", &id][..];
+    let requests = [&["MULTI"][..], unblock, unblock, &["HSET", "hash", "field 3", "mine"]];
+    requests.iter().for_each(|words| drop(client.call(words)));
+    let replies: Vec<i64> = client.call(&["EXEC"]).items().iter().map(Value::int).collect();
+    assert_eq!(replies, [1, 0, 0]);
+    assert_eq!(waiting.read(), Value::Null);
+}
+
 #[test]
 fn watched_keys_and_waiting_clients_need_no_whole_load() {
     let disk = filled();
