@@ -179,8 +179,8 @@ fn a_server_that_ends_tells_what_was_flushed() {
     ending.join().expect("no panic").expect("the server ends cleanly");
 }
 
-/// What a new client is answered. `None` if no answer comes within a second: replies of one pass of an event
-/// loop wait together, and that pass may have served a client whose reply waits for the flush.
+/// What a new client is answered; `None` if no answer comes within a second. Replies of one pass of an event
+/// loop wait together. That pass may have served a client whose reply waits for the flush.
 fn answer(server: &TestServer, words: &[&[u8]]) -> Option<String> {
     let mut client = server.client();
     client.send(words);
