@@ -282,7 +282,7 @@ fn serve_one(
         }
         Wanted::Move { .. } => Vec::new(),
     };
-    ctx.keys().save(tx, slot, &elements)?;
+    ctx.keys().save(tx, slot, &mut elements)?;
     match (is_of_list, most) {
         (true, None) => answer_element(reply, key, &taken),
         (true, Some(_)) => answer_popped(reply, key, &taken),

@@ -145,8 +145,8 @@ fn set_expiry(
         };
         ctx.reply.int(done);
     }
-    if let Some(hash) = hash {
-        ctx.keys().save(tx, 0, &hash)?;
+    if let Some(hash) = &mut hash {
+        ctx.keys().save(tx, 0, hash)?;
     }
     Ok(())
 }
@@ -245,8 +245,8 @@ fn hpersist(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult
         };
         ctx.reply.int(done);
     }
-    if let Some(hash) = hash {
-        ctx.keys().save(tx, 0, &hash)?;
+    if let Some(hash) = &mut hash {
+        ctx.keys().save(tx, 0, hash)?;
     }
     Ok(())
 }
@@ -367,8 +367,8 @@ fn hgetex(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
             None => {}
         }
     }
-    if let Some(hash) = hash {
-        ctx.keys().save(tx, 0, &hash)?;
+    if let Some(hash) = &mut hash {
+        ctx.keys().save(tx, 0, hash)?;
     }
     Ok(())
 }
@@ -401,7 +401,7 @@ fn hsetex(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
         hash.put(tx, &Field { name, value, expire_at_ms }.content())?;
         hash.touch();
     }
-    ctx.keys().save(tx, 0, &hash)?;
+    ctx.keys().save(tx, 0, &mut hash)?;
     ctx.reply.int(1);
     Ok(())
 }

@@ -10,26 +10,26 @@ use crate::error::{CmdError, CmdResult};
 use crate::keyspace::{Elements, Field, Kind};
 use crate::resp::{Args, Reply, parse_i64, push_i64};
 use crate::session::context::Context;
-use crate::session::row::{HASH, Keyed, ONE, R, RF, WF, WMF, row};
+use crate::session::row::{HASH, Keyed, ONE, R, RF, WF, WMF, naming, row};
 use crate::session::spec::Spec;
 
 #[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
-    row("hdel", -3, WF, ONE, HASH, "2.0.0", Keyed(hdel), "Deletes fields of a hash."),
-    row("hexists", 3, RF, ONE, HASH, "2.0.0", Keyed(hexists), "Returns whether a hash has a field."),
-    row("hget", 3, RF, ONE, HASH, "2.0.0", Keyed(hget), "Returns the value of a field of a hash."),
+    naming(row("hdel", -3, WF, ONE, HASH, "2.0.0", Keyed(hdel), "Deletes fields of a hash."), 2, 1),
+    naming(row("hexists", 3, RF, ONE, HASH, "2.0.0", Keyed(hexists), "Returns whether a hash has a field."), 2, 1),
+    naming(row("hget", 3, RF, ONE, HASH, "2.0.0", Keyed(hget), "Returns the value of a field of a hash."), 2, 1),
     row("hgetall", 2, R, ONE, HASH, "2.0.0", Keyed(hgetall), "Returns the fields of a hash with their values."),
     row("hgetdel", -5, WF, ONE, HASH, "8.0.0", Keyed(hgetdel), "Returns the values of fields and deletes the fields."),
-    row("hincrby", 4, WMF, ONE, HASH, "2.0.0", Keyed(hincrby), "Adds to an integer in a field, which is 0 if it is missing."),
-    row("hincrbyfloat", 4, WMF, ONE, HASH, "2.6.0", Keyed(hincrbyfloat), "Adds to a number in a field, which is 0 if it is missing."),
+    naming(row("hincrby", 4, WMF, ONE, HASH, "2.0.0", Keyed(hincrby), "Adds to an integer in a field, which is 0 if it is missing."), 2, 2),
+    naming(row("hincrbyfloat", 4, WMF, ONE, HASH, "2.6.0", Keyed(hincrbyfloat), "Adds to a number in a field, which is 0 if it is missing."), 2, 2),
     row("hkeys", 2, R, ONE, HASH, "2.0.0", Keyed(hkeys), "Returns the fields of a hash."),
     row("hlen", 2, RF, ONE, HASH, "2.0.0", Keyed(hlen), "Returns the number of fields of a hash."),
-    row("hmget", -3, RF, ONE, HASH, "2.0.0", Keyed(hmget), "Returns the values of several fields of a hash."),
-    row("hmset", -4, WMF, ONE, HASH, "2.0.0", Keyed(hmset), "Sets several fields of a hash."),
+    naming(row("hmget", -3, RF, ONE, HASH, "2.0.0", Keyed(hmget), "Returns the values of several fields of a hash."), 2, 1),
+    naming(row("hmset", -4, WMF, ONE, HASH, "2.0.0", Keyed(hmset), "Sets several fields of a hash."), 2, 2),
     row("hrandfield", -2, R, ONE, HASH, "6.2.0", Keyed(hrandfield), "Returns random fields of a hash."),
     row("hscan", -3, R, ONE, HASH, "2.8.0", Keyed(hscan), "Walks over the fields of a hash, some at a time."),
-    row("hset", -4, WMF, ONE, HASH, "2.0.0", Keyed(hset), "Sets fields of a hash, which is created if it is missing."),
-    row("hsetnx", 4, WMF, ONE, HASH, "2.0.0", Keyed(hsetnx), "Sets a field of a hash if the field does not exist."),
+    naming(row("hset", -4, WMF, ONE, HASH, "2.0.0", Keyed(hset), "Sets fields of a hash, which is created if it is missing."), 2, 2),
+    naming(row("hsetnx", 4, WMF, ONE, HASH, "2.0.0", Keyed(hsetnx), "Sets a field of a hash if the field does not exist."), 2, 2),
     row("hstrlen", 3, RF, ONE, HASH, "3.2.0", Keyed(hstrlen), "Returns the length of the value of a field."),
     row("hvals", 2, R, ONE, HASH, "2.0.0", Keyed(hvals), "Returns the values of a hash."),
 ];
@@ -45,6 +45,14 @@ fn open_read(
     tx: &mut Tx<'_>,
 ) -> Result<Option<Elements>, CmdError> {
     ctx.keys().open_read(tx, 0, args.at(1), Kind::HASH)
+}
+
+/// Ends a command that has read a hash.
+fn close(ctx: &mut Context<'_>, tx: &mut Tx<'_>, hash: Option<Elements>) -> CmdResult {
+    match hash {
+        Some(hash) => Ok(ctx.keys().close(tx, 0, hash)?),
+        None => Ok(()),
+    }
 }
 
 /// The value of a field, if there is one.
@@ -75,7 +83,7 @@ fn put_pairs(
     }
     // As in Redis, a write of the same value counts as a change.
     hash.touch();
-    ctx.keys().save(tx, 0, &hash)?;
+    ctx.keys().close(tx, 0, hash)?;
     Ok(new)
 }
 
@@ -96,8 +104,8 @@ fn hsetnx(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let is_new = hash.get(tx, args.at(2))?.is_none();
     if is_new {
         hash.put(tx, &content(args.at(2), args.at(3)))?;
-        ctx.keys().save(tx, 0, &hash)?;
     }
+    ctx.keys().close(tx, 0, hash)?;
     ctx.reply.int(i64::from(is_new));
     Ok(())
 }
@@ -108,7 +116,7 @@ fn hget(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
         Some(value) => ctx.reply.bulk(&value),
         None => ctx.reply.null(),
     }
-    Ok(())
+    close(ctx, tx, hash)
 }
 
 fn hmget(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
@@ -123,14 +131,14 @@ fn hmget(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
             break;
         }
     }
-    Ok(())
+    close(ctx, tx, hash)
 }
 
 fn hexists(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let mut hash = open_read(ctx, args, tx)?;
     let value = value_of(&mut hash, tx, args.at(2))?;
     ctx.reply.int(i64::from(value.is_some()));
-    Ok(())
+    close(ctx, tx, hash)
 }
 
 fn hstrlen(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
@@ -152,7 +160,7 @@ fn hdel(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
         for field in args.from(2) {
             deleted += i64::from(hash.remove(tx, field)?.is_some());
         }
-        ctx.keys().save(tx, 0, &hash)?;
+        ctx.keys().close(tx, 0, hash)?;
     }
     ctx.reply.int(deleted);
     Ok(())
@@ -191,8 +199,8 @@ fn hgetdel(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult 
             None => ctx.reply.null(),
         }
     }
-    if let Some(hash) = hash {
-        ctx.keys().save(tx, 0, &hash)?;
+    if let Some(hash) = &mut hash {
+        ctx.keys().save(tx, 0, hash)?;
     }
     Ok(())
 }
@@ -268,7 +276,7 @@ fn put_number(
     let expire_at_ms = old.and_then(|old| old.expire_at_ms);
     hash.put(tx, &Field { name: args.at(2), value, expire_at_ms }.content())?;
     hash.touch();
-    Ok(ctx.keys().save(tx, 0, &hash)?)
+    Ok(ctx.keys().close(tx, 0, hash)?)
 }
 
 fn hincrbyfloat(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {

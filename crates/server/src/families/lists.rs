@@ -8,27 +8,27 @@ use crate::error::{CmdError, CmdResult};
 use crate::keyspace::{Elements, Kind, ranges_of};
 use crate::resp::{Args, Reply, parse_i64};
 use crate::session::context::Context;
-use crate::session::row::{COUNTED, Keyed, LIST, ONE, R, RF, TWO, W, WF, WM, WMF, row};
+use crate::session::row::{COUNTED, Keyed, LIST, ONE, R, RF, TWO, W, WF, WM, WMF, closing, row};
 use crate::session::spec::Spec;
 
 #[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
-    row("lindex", 3, R, ONE, LIST, "1.0.0", Keyed(lindex), "Returns an element of a list by its position."),
+    closing(row("lindex", 3, R, ONE, LIST, "1.0.0", Keyed(lindex), "Returns an element of a list by its position.")),
     row("linsert", 5, WM, ONE, LIST, "2.2.0", Keyed(linsert), "Inserts an element before or after another."),
     row("llen", 2, RF, ONE, LIST, "1.0.0", Keyed(llen), "Returns the number of elements of a list."),
     row("lmove", 5, WM, TWO, LIST, "6.2.0", Keyed(lmove), "Moves an element from an end of a list to an end of another."),
     row("lmpop", -4, W, COUNTED, LIST, "7.0.0", Keyed(lmpop), "Removes elements from the first list that has some."),
-    row("lpop", -2, WF, ONE, LIST, "1.0.0", Keyed(lpop), "Removes the first elements of a list and returns them."),
+    closing(row("lpop", -2, WF, ONE, LIST, "1.0.0", Keyed(lpop), "Removes the first elements of a list and returns them.")),
     row("lpos", -3, R, ONE, LIST, "6.0.6", Keyed(lpos), "Returns the positions of an element of a list."),
-    row("lpush", -3, WMF, ONE, LIST, "1.0.0", Keyed(lpush), "Puts elements before a list, which is created if it is missing."),
+    closing(row("lpush", -3, WMF, ONE, LIST, "1.0.0", Keyed(lpush), "Puts elements before a list, which is created if it is missing.")),
     row("lpushx", -3, WMF, ONE, LIST, "2.2.0", Keyed(lpushx), "Puts elements before a list that exists."),
     row("lrange", 4, R, ONE, LIST, "1.0.0", Keyed(lrange), "Returns a range of a list."),
     row("lrem", 4, W, ONE, LIST, "1.0.0", Keyed(lrem), "Removes elements of a value."),
     row("lset", 4, WM, ONE, LIST, "1.0.0", Keyed(lset), "Replaces an element of a list."),
     row("ltrim", 4, W, ONE, LIST, "1.0.0", Keyed(ltrim), "Keeps a range of a list."),
-    row("rpop", -2, WF, ONE, LIST, "1.0.0", Keyed(rpop), "Removes the last elements of a list and returns them."),
+    closing(row("rpop", -2, WF, ONE, LIST, "1.0.0", Keyed(rpop), "Removes the last elements of a list and returns them.")),
     row("rpoplpush", 3, WM, TWO, LIST, "1.2.0", Keyed(rpoplpush), "Moves the last element of a list to the front of another."),
-    row("rpush", -3, WMF, ONE, LIST, "1.0.0", Keyed(rpush), "Puts elements behind a list, which is created if it is missing."),
+    closing(row("rpush", -3, WMF, ONE, LIST, "1.0.0", Keyed(rpush), "Puts elements behind a list, which is created if it is missing.")),
     row("rpushx", -3, WMF, ONE, LIST, "2.2.0", Keyed(rpushx), "Puts elements behind a list that exists."),
 ];
 
@@ -78,8 +78,9 @@ fn push(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>, end: End) -> Cmd
     for element in args.from(2) {
         put_at(&mut list, tx, end, element)?;
     }
-    ctx.keys().save(tx, 0, &list)?;
-    ctx.reply.int(list.len() as i64);
+    let len = list.len();
+    ctx.keys().close(tx, 0, list)?;
+    ctx.reply.int(len as i64);
     Ok(())
 }
 
@@ -128,7 +129,7 @@ fn pop(
     };
     ctx.keys().leave_if_long(count.unwrap_or(1).min(list.len()))?;
     let taken = take_some(&mut list, tx, end, count.unwrap_or(1))?;
-    ctx.keys().save(tx, 0, &list)?;
+    ctx.keys().close(tx, 0, list)?;
     match (count, &taken[..]) {
         (None, [only]) => ctx.reply.bulk(only),
         _ => bulks(ctx.reply, &taken),
@@ -166,6 +167,7 @@ fn lindex(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
         Some(position) => list.at(tx, position)?,
         None => None,
     };
+    ctx.keys().close(tx, 0, list)?;
     match found {
         Some(element) => ctx.reply.bulk(&element),
         None => ctx.reply.null(),
@@ -179,7 +181,7 @@ fn lset(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let position = position(integer(args.at(2))?, list.len())
         .ok_or(CmdError::fixed("ERR index out of range"))?;
     list.replace_at(tx, position, args.at(3))?;
-    ctx.keys().save(tx, 0, &list)?;
+    ctx.keys().save(tx, 0, &mut list)?;
     ctx.reply.ok();
     Ok(())
 }
@@ -209,7 +211,7 @@ fn ltrim(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
             list.remove_ranges(tx, &outside, None)?;
             // Redis takes any LTRIM for a change.
             list.touch();
-            ctx.keys().save(tx, 0, &list)?;
+            ctx.keys().save(tx, 0, &mut list)?;
         }
     }
     ctx.reply.ok();
@@ -274,7 +276,7 @@ fn lrem(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let mut found = sought.positions(ctx, &mut list, tx)?;
     found.sort_unstable();
     list.remove_ranges(tx, &ranges_of(&found), None)?;
-    ctx.keys().save(tx, 0, &list)?;
+    ctx.keys().save(tx, 0, &mut list)?;
     ctx.reply.int(found.len() as i64);
     Ok(())
 }
@@ -296,7 +298,7 @@ fn linsert(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult 
         return Ok(());
     };
     list.insert_at(tx, pivot + behind, args.at(4))?;
-    ctx.keys().save(tx, 0, &list)?;
+    ctx.keys().save(tx, 0, &mut list)?;
     ctx.reply.int(list.len() as i64);
     Ok(())
 }
@@ -414,7 +416,7 @@ pub(super) fn move_element(
     let element = take(source, tx, from)?;
     put_at(&mut target, tx, to, &element)?;
     ctx.keys().save(tx, at, source)?;
-    ctx.keys().save(tx, target_at, &target)?;
+    ctx.keys().save(tx, target_at, &mut target)?;
     Ok(element)
 }
 
@@ -490,7 +492,7 @@ pub(super) fn pop_first(
         };
         ctx.keys().leave_if_long(most.min(list.len()))?;
         let taken = take_some(&mut list, tx, end, most)?;
-        ctx.keys().save(tx, slot, &list)?;
+        ctx.keys().save(tx, slot, &mut list)?;
         if list.len() > 0 {
             ctx.keys().wake_next(tx, slot, None);
         }

@@ -15,26 +15,26 @@ use crate::keyspace::{Contents, Elements, Keyspace, Kind, NewElements, ranges_of
 use crate::resp::Args;
 use crate::session::context::Context;
 use crate::session::row::{
-    ALL, COUNTED, Keyed, ONE, R, RF, SET, TWO, WF, WM, WMF, declared_by, row,
+    ALL, COUNTED, Keyed, ONE, R, RF, SET, TWO, WF, WM, WMF, closing, declared_by, naming, row,
 };
 use crate::session::spec::Spec;
 
 #[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
-    row("sadd", -3, WMF, ONE, SET, "1.0.0", Keyed(sadd), "Adds members to a set, which is created if it is missing."),
+    naming(row("sadd", -3, WMF, ONE, SET, "1.0.0", Keyed(sadd), "Adds members to a set, which is created if it is missing."), 2, 1),
     row("scard", 2, RF, ONE, SET, "1.0.0", Keyed(scard), "Returns the number of members of a set."),
     row("sdiff", -2, R, ALL, SET, "1.0.0", Keyed(sdiff), "Returns the members of a set that no other set has."),
     declared_by(row("sdiffstore", -3, WM, ALL, SET, "1.0.0", Keyed(sdiffstore), "Stores the members of a set that no other set has."), declare_store),
     row("sinter", -2, R, ALL, SET, "1.0.0", Keyed(sinter), "Returns the members that all sets have."),
     row("sintercard", -3, R, COUNTED, SET, "7.0.0", Keyed(sintercard), "Returns the number of members that all sets have."),
     declared_by(row("sinterstore", -3, WM, ALL, SET, "1.0.0", Keyed(sinterstore), "Stores the members that all sets have."), declare_store),
-    row("sismember", 3, RF, ONE, SET, "1.0.0", Keyed(sismember), "Returns whether a set has a member."),
+    naming(row("sismember", 3, RF, ONE, SET, "1.0.0", Keyed(sismember), "Returns whether a set has a member."), 2, 1),
     row("smembers", 2, R, ONE, SET, "1.0.0", Keyed(smembers), "Returns the members of a set."),
-    row("smismember", -3, RF, ONE, SET, "6.2.0", Keyed(smismember), "Returns which of several members a set has."),
+    naming(row("smismember", -3, RF, ONE, SET, "6.2.0", Keyed(smismember), "Returns which of several members a set has."), 2, 1),
     row("smove", 4, WF, TWO, SET, "1.0.0", Keyed(smove), "Moves a member from one set to another."),
-    row("spop", -2, WF, ONE, SET, "1.0.0", Keyed(spop), "Removes random members of a set and returns them."),
+    closing(row("spop", -2, WF, ONE, SET, "1.0.0", Keyed(spop), "Removes random members of a set and returns them.")),
     row("srandmember", -2, R, ONE, SET, "1.0.0", Keyed(srandmember), "Returns random members of a set."),
-    row("srem", -3, WF, ONE, SET, "1.0.0", Keyed(srem), "Removes members of a set."),
+    naming(row("srem", -3, WF, ONE, SET, "1.0.0", Keyed(srem), "Removes members of a set."), 2, 1),
     row("sscan", -3, R, ONE, SET, "2.8.0", Keyed(sscan), "Walks over the members of a set, some at a time."),
     row("sunion", -2, R, ALL, SET, "1.0.0", Keyed(sunion), "Returns the members that any of the sets has."),
     declared_by(row("sunionstore", -3, WM, ALL, SET, "1.0.0", Keyed(sunionstore), "Stores the members that any of the sets has."), declare_store),
@@ -53,7 +53,7 @@ fn sadd(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     for member in args.from(2) {
         new += i64::from(set.put(tx, member)?.is_none());
     }
-    ctx.keys().save(tx, 0, &set)?;
+    ctx.keys().close(tx, 0, set)?;
     ctx.reply.int(new);
     Ok(())
 }
@@ -64,7 +64,7 @@ fn srem(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
         for member in args.from(2) {
             removed += i64::from(set.remove(tx, member)?.is_some());
         }
-        ctx.keys().save(tx, 0, &set)?;
+        ctx.keys().close(tx, 0, set)?;
     }
     ctx.reply.int(removed);
     Ok(())
@@ -86,6 +86,9 @@ fn has(set: &mut Option<Elements>, tx: &mut Tx<'_>, member: &[u8]) -> Result<boo
 fn sismember(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let mut set = ctx.keys().open_read(tx, 0, args.at(1), Kind::SET)?;
     let has = has(&mut set, tx, args.at(2))?;
+    if let Some(set) = set {
+        ctx.keys().close(tx, 0, set)?;
+    }
     ctx.reply.int(i64::from(has));
     Ok(())
 }
@@ -96,6 +99,9 @@ fn smismember(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResu
     for member in args.from(2) {
         let has = has(&mut set, tx, member)?;
         ctx.reply.int(i64::from(has));
+    }
+    if let Some(set) = set {
+        ctx.keys().close(tx, 0, set)?;
     }
     Ok(())
 }
@@ -123,9 +129,9 @@ fn smove(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let is_there = source.get(tx, member)?.is_some();
     if is_there && args.at(1) != args.at(2) {
         source.remove(tx, member)?;
-        ctx.keys().save(tx, 0, &source)?;
+        ctx.keys().save(tx, 0, &mut source)?;
         target.put(tx, member)?;
-        ctx.keys().save(tx, 1, &target)?;
+        ctx.keys().save(tx, 1, &mut target)?;
     }
     ctx.reply.int(i64::from(is_there));
     Ok(())
@@ -146,7 +152,7 @@ fn spop(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     };
     let Some(count) = count else {
         let member = set.remove_at(tx, rng.below(set.len()))?;
-        ctx.keys().save(tx, 0, &set)?;
+        ctx.keys().close(tx, 0, set)?;
         ctx.reply.bulk(&member.unwrap_or_default());
         return Ok(());
     };
@@ -157,7 +163,7 @@ fn spop(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     positions.sort_unstable();
     let reply = &mut *ctx.reply;
     set.remove_ranges(tx, &ranges_of(&positions), Some(&mut |member| reply.bulk(member)))?;
-    ctx.keys().save(tx, 0, &set)?;
+    ctx.keys().close(tx, 0, set)?;
     Ok(())
 }
 

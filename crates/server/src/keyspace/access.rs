@@ -10,6 +10,7 @@ use super::deletions::Deletions;
 use super::elements::{Drafting, Remains};
 use super::eviction::KeyUse;
 use super::kinds::{Kind, SmallLimits};
+use super::open::LeftOpen;
 use super::serving::{ReadyKey, Serving};
 use super::value::{Entry, INDEX_BYTES, has_expiry, label_of};
 use super::waiters::{WaiterId, Waiting, Wanted, Wish};
@@ -50,6 +51,8 @@ pub(crate) struct LoopKeys {
     touched: Option<Slot>,
     /// The state of the random numbers for marks.
     luck: u64,
+    /// The collection that the calls of a group leave open.
+    pub(crate) left_open: LeftOpen,
 }
 
 /// Number of visited elements from which on a command leaves its event loop.
@@ -77,6 +80,7 @@ impl LoopKeys {
             elements_ahead: 0,
             touched: None,
             luck: first_incarnation | 1,
+            left_open: LeftOpen::default(),
         }
     }
 
@@ -209,7 +213,7 @@ impl<'a> Keys<'a> {
 
     /// Leaves a mark at the `i`-th key that it was used, if the eviction policy needs marks.
     #[inline]
-    fn touch(&mut self, tx: &mut Tx<'_>, i: u32) {
+    pub(super) fn touch(&mut self, tx: &mut Tx<'_>, i: u32) {
         if self.keyspace.eviction.needs_marks() && self.local.touched != Some(self.slot(i)) {
             self.leave_mark(tx, i);
         }
@@ -283,6 +287,15 @@ impl<'a> Keys<'a> {
 
     pub(super) fn now_ms(&self) -> u64 {
         self.local.now_ms
+    }
+
+    pub(super) fn left_open(&mut self) -> &mut LeftOpen {
+        &mut self.local.left_open
+    }
+
+    /// Counts a use of a key that has a value.
+    pub(super) fn count_hit(&self) {
+        self.local.counters.count_lookup(true);
     }
 
     pub(super) fn small_limits(&self) -> SmallLimits {

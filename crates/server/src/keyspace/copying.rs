@@ -60,7 +60,7 @@ impl Keys<'_> {
         made.fill(tx, new.contents.iter().collect())?;
         made.expire_at_ms = new.expire_at_ms;
         new.is_large.into_iter().for_each(|is_large| made.set_large(is_large));
-        Ok(self.save(tx, i, &made)?)
+        Ok(self.save(tx, i, &mut made)?)
     }
 
     /// Makes a draft of a collection that the `i`-th key is to have, if the collection is large. Returns whether
@@ -109,7 +109,11 @@ impl Keys<'_> {
         let mut keys = self.of(draft.db, draft.slot);
         keys.delete(tx, 0)?;
         tx.delete_slot(grave)?;
-        keys.save(tx, 0, &draft.elements)?;
+        let Draft { elements, .. } = draft;
+        if elements.expires_earlier() {
+            keys.elements_expire();
+        }
+        keys.put(tx, 0, elements.kind(), elements.expire_at_ms, &elements.value())?;
         Ok(true)
     }
 

@@ -1,12 +1,40 @@
 //! Opening the collection of a key, and saving it.
+//!
+//! Successive calls of one transaction on one key may leave the collection open. It is saved behind the last.
 
 use stillpoint::{Tx, TxError};
 
 use super::access::Keys;
-use super::elements::{Elements, HEAD_BYTES_MAX, Save, bury, earliest_expiry, len_in_head};
+use super::elements::{
+    Elements, HEAD_BYTES_MAX, Save, SpareNodes, bury, earliest_expiry, len_in_head,
+};
 use super::kinds::Kind;
 use super::value::Entry;
 use crate::error::CmdError;
+
+/// The collection that calls of one transaction on one key leave open.
+#[derive(Debug, Default)]
+pub(crate) struct LeftOpen {
+    /// Whether calls leave their collection open.
+    is_on: bool,
+    collection: Option<Elements>,
+    /// Whether a call has taken the collection with changes that are not saved, and has not closed it.
+    is_owed: bool,
+    /// Buffers for the nodes of the next one.
+    spare: SpareNodes,
+}
+
+impl LeftOpen {
+    /// Begins a transaction whose calls leave their collection open, or not.
+    pub(crate) fn begin(&mut self, is_on: bool) {
+        (self.is_on, self.collection, self.is_owed) = (is_on, None, false);
+    }
+
+    /// Whether a call has lost the changes of the calls before it. Then the transaction is to be rolled back.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_owed
+    }
+}
 
 impl Keys<'_> {
     /// The collection of the `i`-th key, unless the key is missing or has expired.
@@ -20,6 +48,9 @@ impl Keys<'_> {
         key: &[u8],
         kind: Kind,
     ) -> Result<Option<Elements>, CmdError> {
+        if let Some(open) = self.take_left_open(tx, i, kind)? {
+            return Ok(Some(open));
+        }
         let entry = self.lookup_kind(tx, i, key, kind)?;
         let read = entry.map(|entry| read_value(&entry));
         read.map(|read| self.opened((i, key), kind, read)).transpose()
@@ -36,6 +67,10 @@ impl Keys<'_> {
         key: &[u8],
         kind: Kind,
     ) -> Result<Option<Elements>, CmdError> {
+        if let Some(open) = self.take_left_open(tx, i, kind)? {
+            self.count_hit();
+            return Ok(Some(open));
+        }
         let entry = self.read_kind(tx, i, key, kind)?;
         let read = entry.map(|entry| read_value(&entry));
         read.map(|read| self.opened((i, key), kind, read)).transpose()
@@ -121,6 +156,10 @@ impl Keys<'_> {
     ) -> Result<Elements, CmdError> {
         let mut elements = self.new_elements(i, kind)?;
         elements.expire_at_ms = expire_at_ms;
+        let left_open = self.left_open();
+        if left_open.is_on {
+            elements.give_spare(std::mem::take(&mut left_open.spare));
+        }
         if !elements.read(value) {
             return Err(CmdError::DAMAGED);
         }
@@ -139,12 +178,13 @@ impl Keys<'_> {
         &mut self,
         tx: &mut Tx<'_>,
         i: u32,
-        elements: &Elements,
+        elements: &mut Elements,
     ) -> Result<(), TxError> {
+        self.left_open().is_owed = false;
         if elements.expires_earlier() {
             self.elements_expire();
         }
-        match elements.to_save() {
+        match elements.to_save(tx)? {
             Save::Nothing => Ok(()),
             Save::Delete => self.remove(tx, i),
             Save::Put(new) if elements.is_new() => {
@@ -156,6 +196,80 @@ impl Keys<'_> {
                 elements.patch(tx, skip, &new)
             }
         }
+    }
+
+    /// As [`save`](Self::save), at the end of a command whose row says that it leaves its collection open. The
+    /// collection is saved later if further calls of the transaction may use it.
+    ///
+    /// # Errors
+    /// As [`save`](Self::save).
+    pub(crate) fn close(
+        &mut self,
+        tx: &mut Tx<'_>,
+        i: u32,
+        mut elements: Elements,
+    ) -> Result<(), TxError> {
+        let left_open = self.left_open();
+        if left_open.is_on && elements.may_stay_open() {
+            (left_open.collection, left_open.is_owed) = (Some(elements), false);
+            return Ok(());
+        }
+        self.save(tx, i, &mut elements)
+    }
+
+    /// Saves the collection that calls have left open, if there is one.
+    ///
+    /// # Errors
+    /// As [`save`](Self::save).
+    pub(crate) fn save_left_open(&mut self, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        match self.left_open().collection.take() {
+            Some(mut elements) => {
+                self.save(tx, 0, &mut elements)?;
+                self.left_open().spare = elements.into_spare();
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Opens the collection of the first key for the calls to come, and prefetches what they will read to find
+    /// elements of these names. The first call tells an error.
+    pub(crate) fn announce<'n>(
+        &mut self,
+        tx: &mut Tx<'_>,
+        key: &[u8],
+        names: impl Iterator<Item = &'n [u8]>,
+    ) {
+        if let Ok(Some(mut elements)) = self.open_any(tx, 0, key)
+            && elements.announce(tx, names).is_ok()
+        {
+            self.left_open().collection = Some(elements);
+        }
+    }
+
+    /// The collection that calls have left open, if it is that of the `i`-th key.
+    ///
+    /// # Errors
+    /// `WRONGTYPE` for a collection of another kind.
+    #[inline]
+    fn take_left_open(
+        &mut self,
+        tx: &mut Tx<'_>,
+        i: u32,
+        kind: Kind,
+    ) -> Result<Option<Elements>, CmdError> {
+        let slot = self.slot(i);
+        let left_open = self.left_open();
+        let Some(elements) = left_open.collection.take_if(|open| open.slot() == slot) else {
+            return Ok(None);
+        };
+        if elements.kind() != kind {
+            left_open.collection = Some(elements);
+            return Err(CmdError::WRONG_TYPE);
+        }
+        left_open.is_owed = elements.has_changed();
+        self.touch(tx, i);
+        Ok(Some(elements))
     }
 
     /// Removes the nodes of the collection that the `i`-th key has and is about to lose, now or in the

@@ -18,6 +18,7 @@ use super::long::{LONG_WORK, VERY_LONG_WORK};
 use super::plan::{Call, Plan, ROUND_WORK, UNIT_BYTES};
 use super::waits::{can_run_again, exec_lacks_room, is_at_limit, waits_for_room};
 use crate::error::{CmdError, CmdResult};
+use crate::keyspace::Keys;
 use crate::repeat;
 use crate::resp::{Args, Mark};
 use crate::session::call::{name_command, name_exec};
@@ -37,6 +38,8 @@ const ELEMENTS_OF_UNIT: u64 = 8;
 /// A group that writes does not run if the value of its key is longer. Each of its calls would copy
 /// the value, to see what the calls before it have changed.
 const GROUP_VALUE_BYTES_MAX: usize = 16 << 10;
+/// Names of elements, at most, that are prefetched for a group.
+const NAMES_ANNOUNCED: usize = 32;
 /// A request of this length is dropped as soon as it has run, before its commit.
 const LONG_REQUEST_BYTES: usize = 1 << 20;
 /// A long request with more bytes than these behind it stays in the buffer until its end. To remove
@@ -607,14 +610,62 @@ impl<'a> Round<'a> {
         self.errors.clear();
         self.times.clear();
         self.ran_to = group.start;
+        // A log of commands runs them again one by one, and compares what they write.
+        let leaves_open = group.len() > 1 && !self.shared.keyspace.logs_commands;
+        self.local.keys.left_open.begin(leaves_open);
+        if leaves_open {
+            self.announce(&group, tx);
+        }
+        let done = self.run_calls(&group, tx);
+        self.local.keys.left_open.begin(false);
+        done
+    }
+
+    fn run_calls(&mut self, group: &Range<usize>, tx: &mut Tx<'_>) -> Result<(), TxError> {
         loop {
             let i = self.ran_to;
             self.ran_to = i + 1;
-            self.run_call(&group, i, tx)?;
-            if !self.goes_on(&group, self.ran_to) {
-                return Ok(());
+            if !self.plan.calls[i].spec.flags.has(Flags::LEAVES_OPEN) {
+                self.save_left_open(group, tx)?;
+            }
+            self.run_call(group, i, tx)?;
+            if self.local.keys.left_open.is_lost() {
+                return Err(answered());
+            }
+            if !self.goes_on(group, self.ran_to) {
+                return self.save_left_open(group, tx);
             }
         }
+    }
+
+    /// Prefetches what the calls of a group will read, if all of them name elements of one collection.
+    fn announce(&mut self, group: &Range<usize>, tx: &mut Tx<'_>) {
+        let calls = &self.plan.calls[group.clone()];
+        let Some(conn) = self.conns.get(calls[0].conn as usize) else { return };
+        if calls.iter().any(|call| call.spec.elements.is_none()) {
+            return;
+        }
+        let args = |call| self.plan.args(call, &conn.input);
+        let names = calls.iter().filter_map(|call| Some((args(call), call.spec.elements?)));
+        let names = names.flat_map(|(args, (first, step))| args.from(first).step_by(step));
+        let (keyspace, local) = (&self.shared.keyspace, &mut self.local.keys);
+        let key = args(&calls[0]).at(1);
+        Keys::new(keyspace, local, conn.client.db, 0).announce(
+            tx,
+            key,
+            names.take(NAMES_ANNOUNCED),
+        );
+    }
+
+    /// Saves the collection that the calls of a group have left open.
+    fn save_left_open(&mut self, group: &Range<usize>, tx: &mut Tx<'_>) -> Result<(), TxError> {
+        let client = self.plan.calls[group.start].conn as usize;
+        let Some(conn) = self.conns.get(client) else { return Err(answered()) };
+        let (keyspace, local) = (&self.shared.keyspace, &mut self.local.keys);
+        let saved = Keys::new(keyspace, local, conn.client.db, 0).save_left_open(tx);
+        self.needs_disk = matches!(saved, Err(TxError::NotLoaded));
+        // By itself each call may find memory in the reserve, or wait for memory.
+        saved.map_err(|error| if self.needs_disk { error } else { answered() })
     }
 
     /// Notes that a call has cost `work`, its reply of `replied` bytes included.

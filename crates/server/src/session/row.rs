@@ -76,6 +76,7 @@ pub(crate) const fn row(
         further_keys: None,
         secrets: Secrets::None,
         weigh: None,
+        elements: None,
         id: 0,
     }
 }
@@ -114,6 +115,19 @@ pub(crate) const fn with_further_keys(mut spec: Spec, further_keys: FurtherKeysF
 pub(crate) const fn weighed_by(mut spec: Spec, weigh: WeighFn) -> Spec {
     spec.weigh = Some(weigh);
     spec
+}
+
+/// A command that opens and closes the collection of its key, and does nothing else with the key.
+pub(crate) const fn closing(mut spec: Spec) -> Spec {
+    spec.flags = spec.flags.or(Flags::LEAVES_OPEN);
+    spec
+}
+
+/// As [`closing`], for a command that names elements from argument `first` on, each `step` arguments behind the
+/// one before it.
+pub(crate) const fn naming(mut spec: Spec, first: usize, step: usize) -> Spec {
+    spec.elements = Some((first, step));
+    closing(spec)
 }
 
 /// A command that copies the values of its keys.

@@ -64,6 +64,9 @@ impl Flags {
     pub(crate) const NEEDS_ALL: Self = Self(1 << 22);
     /// Runs while no other command does, if databases were exchanged.
     pub(crate) const ALONE_IF_EXCHANGED: Self = Self(1 << 23);
+    /// Uses its key as a collection alone, which it opens and closes. So the collection may stay open for the
+    /// next call.
+    pub(crate) const LEAVES_OPEN: Self = Self(1 << 24);
 
     pub(crate) const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -244,6 +247,9 @@ pub(crate) struct Spec {
     pub(crate) secrets: Secrets,
     /// The command's cost beyond its arguments, if it may be large.
     pub(crate) weigh: Option<WeighFn>,
+    /// For a command on elements of a collection that it names: the argument of the first name, and the distance
+    /// between names.
+    pub(crate) elements: Option<(usize, usize)>,
     /// The row's number among all rows, for counters.
     pub(crate) id: u16,
 }

@@ -1,6 +1,8 @@
 //! Tests of groups: the successive commands of a client on one key are one transaction.
 
-use crate::common::{Client, TestServer, Value, encode, field};
+use stillpoint_io::{Rng, SeededRng};
+
+use crate::common::{Client, TestServer, Value, encode, field, verify};
 
 /// Sends requests together, and gives their replies.
 fn pipeline(client: &mut Client, requests: &[Vec<String>]) -> Vec<Value> {
@@ -167,4 +169,139 @@ fn commands_on_a_long_string_are_no_group() {
     assert_eq!(pipeline(&mut c, &requests), vec![Value::Int(0); COMMANDS as usize]);
     assert_eq!(written(&mut c) - before, COMMANDS);
     assert_eq!(c.call(&["BITCOUNT", "bits", "0", "999"]), Value::Int(COMMANDS as i64));
+}
+
+/// Commands on one key `k` by its kind. `#` is a name of few, `%` a value, `@` a position.
+const ON_A_KEY: [&[&str]; 4] = [
+    &[
+        "RPUSH k %",
+        "LPUSH k % %",
+        "RPOP k",
+        "LPOP k",
+        "LPOP k 3",
+        "LINDEX k @",
+        "LSET k @ %",
+        "LRANGE k 0 -1",
+        "LINSERT k BEFORE @ %",
+        "LTRIM k 1 -2",
+        "LLEN k",
+        "LREM k 1 %",
+        "HSET k # %",
+        "DEL k",
+        "RPUSHX k %",
+        "TYPE k",
+    ],
+    &[
+        "HSET k # %",
+        "HSET k # % # %",
+        "HDEL k #",
+        "HGET k #",
+        "HINCRBY k # 7",
+        "HINCRBYFLOAT k # 0.5",
+        "HSETNX k # %",
+        "HMGET k # #",
+        "HEXISTS k #",
+        "HGETALL k",
+        "HLEN k",
+        "HSTRLEN k #",
+        "LPUSH k %",
+        "HDEL k # # #",
+        "DEL k",
+        "HPEXPIRE k 9999999 FIELDS 1 #",
+    ],
+    &[
+        "SADD k #",
+        "SADD k # # #",
+        "SREM k #",
+        "SISMEMBER k #",
+        "SMISMEMBER k # #",
+        "SMEMBERS k",
+        "SCARD k",
+        "ZADD k 1 #",
+        "SREM k # # #",
+        "DEL k",
+        "OBJECT ENCODING k",
+        "PERSIST k",
+    ],
+    &[
+        "ZADD k @ #",
+        "ZADD k @ # @ #",
+        "ZADD k GT @ #",
+        "ZINCRBY k @ #",
+        "ZREM k #",
+        "ZSCORE k #",
+        "ZMSCORE k # #",
+        "ZPOPMIN k",
+        "ZPOPMAX k 2",
+        "ZRANGE k 0 -1 WITHSCORES",
+        "ZRANK k #",
+        "ZCARD k",
+        "ZCOUNT k 5 70",
+        "ZADD k nan #",
+        "SADD k #",
+        "DEL k",
+        "ZREMRANGEBYRANK k 0 0",
+    ],
+];
+
+/// One command of a template, with random arguments.
+fn made(template: &str, key: &str, rng: &SeededRng) -> Vec<String> {
+    let word = |word: &str| match word {
+        "k" => key.to_owned(),
+        "#" => format!("name-{:03}", rng.below(300)),
+        "%" => format!("{:0len$}", rng.below(90), len = 1 + rng.below(40) as usize),
+        "@" => (rng.below(120) as i64 - 20).to_string(),
+        word => word.to_owned(),
+    };
+    template.split(' ').map(word).collect()
+}
+
+/// Hashes and sets have no order.
+fn in_order(command: &[String], reply: Value) -> Value {
+    let Value::Array(items) = reply else { return reply };
+    let step = match &*command[0] {
+        "HGETALL" => 2,
+        "SMEMBERS" => 1,
+        _ => return Value::Array(items),
+    };
+    let mut parts: Vec<String> = items.chunks(step).map(|part| format!("{:?}", part)).collect();
+    parts.sort_unstable();
+    Value::Array(parts.iter().map(|part| Value::bulk(part)).collect())
+}
+
+/// Commands that leave the collection open for the next one do what single commands do, whatever comes between.
+#[test]
+fn groups_do_what_single_commands_do() {
+    let server = TestServer::start();
+    let (mut c, rng) = (server.client(), SeededRng::new(5));
+    for round in 0..600 {
+        let kind = rng.below(4) as usize;
+        // Most commands are of the kind that the rows leave open. DEL comes rarely.
+        let templates = ON_A_KEY[kind];
+        let count = 2 + rng.below(40);
+        let chosen: Vec<&str> = (0..count)
+            .map(|_| templates[rng.below(templates.len() as u64) as usize])
+            .map(
+                |template| {
+                    if template == "DEL k" && rng.below(20) > 0 { templates[0] } else { template }
+                },
+            )
+            .collect();
+        let seed = rng.below(u64::MAX);
+        let commands = |key: &str| -> Vec<Vec<String>> {
+            let rng = SeededRng::new(seed);
+            chosen.iter().map(|template| made(template, &format!("{key}{kind}"), &rng)).collect()
+        };
+        let (alone, group) = (commands("alone"), commands("group"));
+        let single: Vec<Value> = alone
+            .iter()
+            .flat_map(|command| pipeline(&mut c, std::slice::from_ref(command)))
+            .collect();
+        let together = pipeline(&mut c, &group);
+        for ((command, single), together) in alone.iter().zip(single).zip(together) {
+            let (single, together) = (in_order(command, single), in_order(command, together));
+            assert_eq!(single, together, "round {round}: {command:?} of {alone:?}");
+        }
+    }
+    assert!(server.look(verify) > 0, "collections have nodes");
 }

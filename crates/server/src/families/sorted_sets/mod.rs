@@ -13,25 +13,27 @@ use crate::error::{CmdError, CmdResult};
 use crate::keyspace::{Elements, Kind};
 use crate::resp::{Args, Reply};
 use crate::session::context::Context;
-use crate::session::row::{COUNTED, Keyed, ONE, R, RF, SORTED_SET, W, WF, WMF, row};
+use crate::session::row::{
+    COUNTED, Keyed, ONE, R, RF, SORTED_SET, W, WF, WMF, closing, naming, row,
+};
 use crate::session::spec::Spec;
 use score::{content, parse_score, parts, score_text};
 
 #[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
-    row("zadd", -4, WMF, ONE, SORTED_SET, "1.2.0", Keyed(zadd), "Sets the scores of members of a sorted set."),
+    naming(row("zadd", -4, WMF, ONE, SORTED_SET, "1.2.0", Keyed(zadd), "Sets the scores of members of a sorted set."), 3, 2),
     row("zcard", 2, RF, ONE, SORTED_SET, "1.2.0", Keyed(zcard), "Returns the number of members of a sorted set."),
-    row("zincrby", 4, WMF, ONE, SORTED_SET, "1.2.0", Keyed(zincrby), "Adds to the score of a member."),
+    naming(row("zincrby", 4, WMF, ONE, SORTED_SET, "1.2.0", Keyed(zincrby), "Adds to the score of a member."), 3, 2),
     row("zmpop", -4, W, COUNTED, SORTED_SET, "7.0.0", Keyed(zmpop), "Removes members from the first sorted set that has some."),
-    row("zmscore", -3, RF, ONE, SORTED_SET, "6.2.0", Keyed(zmscore), "Returns the scores of several members."),
-    row("zpopmax", -2, WF, ONE, SORTED_SET, "5.0.0", Keyed(zpopmax), "Removes the members with the highest scores and returns them."),
-    row("zpopmin", -2, WF, ONE, SORTED_SET, "5.0.0", Keyed(zpopmin), "Removes the members with the lowest scores and returns them."),
+    naming(row("zmscore", -3, RF, ONE, SORTED_SET, "6.2.0", Keyed(zmscore), "Returns the scores of several members."), 2, 1),
+    closing(row("zpopmax", -2, WF, ONE, SORTED_SET, "5.0.0", Keyed(zpopmax), "Removes the members with the highest scores and returns them.")),
+    closing(row("zpopmin", -2, WF, ONE, SORTED_SET, "5.0.0", Keyed(zpopmin), "Removes the members with the lowest scores and returns them.")),
     row("zrandmember", -2, R, ONE, SORTED_SET, "6.2.0", Keyed(zrandmember), "Returns random members of a sorted set."),
     row("zrank", -3, RF, ONE, SORTED_SET, "2.0.0", Keyed(zrank), "Returns the position of a member, lowest score first."),
-    row("zrem", -3, WF, ONE, SORTED_SET, "1.2.0", Keyed(zrem), "Removes members of a sorted set."),
+    naming(row("zrem", -3, WF, ONE, SORTED_SET, "1.2.0", Keyed(zrem), "Removes members of a sorted set."), 2, 1),
     row("zrevrank", -3, RF, ONE, SORTED_SET, "2.0.0", Keyed(zrevrank), "Returns the position of a member, highest score first."),
     row("zscan", -3, R, ONE, SORTED_SET, "2.8.0", Keyed(zscan), "Walks over the members of a sorted set, some at a time."),
-    row("zscore", 3, RF, ONE, SORTED_SET, "1.2.0", Keyed(zscore), "Returns the score of a member."),
+    naming(row("zscore", 3, RF, ONE, SORTED_SET, "1.2.0", Keyed(zscore), "Returns the score of a member."), 2, 1),
 ];
 
 /// Answers a score.
@@ -156,7 +158,7 @@ pub(super) fn add_pairs(
             Ok::<_, CmdError>(new.map(|new| content(new, member)))
         })?;
     }
-    ctx.keys().save(tx, 0, &set)?;
+    ctx.keys().close(tx, 0, set)?;
     match (options.adds_to, last) {
         (true, Some(score)) => answer_score(ctx.reply, score),
         (true, None) => ctx.reply.null(),
@@ -173,7 +175,7 @@ fn zrem(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
         for member in args.from(2) {
             removed += i64::from(set.remove(tx, member)?.is_some());
         }
-        ctx.keys().save(tx, 0, &set)?;
+        ctx.keys().close(tx, 0, set)?;
     }
     ctx.reply.int(removed);
     Ok(())
@@ -188,7 +190,11 @@ fn zcard(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
 fn zscore(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
     let set = ctx.keys().open_read(tx, 0, args.at(1), Kind::SORTED_SET)?;
     let score = match set {
-        Some(mut set) => score_of(&mut set, tx, args.at(2))?,
+        Some(mut set) => {
+            let score = score_of(&mut set, tx, args.at(2))?;
+            ctx.keys().close(tx, 0, set)?;
+            score
+        }
         None => None,
     };
     match score {
@@ -210,6 +216,9 @@ fn zmscore(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult 
             Some(score) => answer_score(ctx.reply, score),
             None => ctx.reply.null(),
         }
+    }
+    if let Some(set) = set {
+        ctx.keys().close(tx, 0, set)?;
     }
     Ok(())
 }
@@ -283,7 +292,7 @@ fn pop(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>, highest: bool) ->
             let count = count.unwrap_or(1);
             ctx.keys().leave_if_long(count.min(set.len()))?;
             let taken = take(&mut set, tx, highest, count)?;
-            ctx.keys().save(tx, 0, &set)?;
+            ctx.keys().close(tx, 0, set)?;
             taken
         }
     };
@@ -339,7 +348,7 @@ pub(super) fn pop_first(
         let Some(mut set) = opened else { continue };
         ctx.keys().leave_if_long(most.min(set.len()))?;
         let taken = take(&mut set, tx, highest, most)?;
-        ctx.keys().save(tx, slot, &set)?;
+        ctx.keys().save(tx, slot, &mut set)?;
         if set.len() > 0 {
             ctx.keys().wake_next(tx, slot, None);
         }

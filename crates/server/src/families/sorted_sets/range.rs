@@ -233,7 +233,7 @@ fn remove(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>, chosen: Chosen
             let range = first..first + count;
             removed = set.remove_ranges(tx, &[range], None)? as i64;
         }
-        ctx.keys().save(tx, 0, &set)?;
+        ctx.keys().save(tx, 0, &mut set)?;
     }
     ctx.reply.int(removed);
     Ok(())

@@ -67,10 +67,10 @@ impl Elements {
         tx: &mut Tx<'_>,
         contents: Vec<&[u8]>,
     ) -> Result<(), TxError> {
-        let mut keys = self.keys;
+        let mut keys = self.keys.lend();
         keys.incarnation = self.next_incarnation;
         self.fill_into(&mut TxNodes { keys: &mut keys, tx }, contents)?;
-        (self.keys.last, self.keys.recent) = (keys.last, keys.recent);
+        self.keys.give_back(keys);
         Ok(())
     }
 

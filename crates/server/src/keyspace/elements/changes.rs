@@ -11,8 +11,26 @@ pub(super) fn changed_range(old: &[u8], new: &[u8]) -> Range<usize> {
     same..new.len() - same_at_end(&old[same..], &new[same..])
 }
 
-/// Bytes of a splice in the log beside its own.
-const SPLICE_BYTES: usize = 6;
+/// Bytes of a splice or a patch in the log beside its own.
+pub(super) const SPLICE_BYTES: usize = 6;
+
+/// The ranges in which two byte strings of one length differ. Ranges that would cost the log more than the
+/// bytes between them are one.
+pub(super) fn changed_ranges(old: &[u8], new: &[u8]) -> Vec<Range<usize>> {
+    debug_assert_eq!(old.len(), new.len());
+    let mut ranges = Vec::<Range<usize>>::new();
+    let chunks = old.chunks(COMPARED_BYTES).zip(new.chunks(COMPARED_BYTES)).enumerate();
+    for (i, (old, new)) in chunks.filter(|(_, (old, new))| old != new) {
+        for (j, _) in old.iter().zip(new).enumerate().filter(|(_, (old, new))| old != new) {
+            let at = i * COMPARED_BYTES + j;
+            match ranges.last_mut() {
+                Some(last) if at - last.end <= SPLICE_BYTES => last.end = at + 1,
+                _ => ranges.push(at..at + 1),
+            }
+        }
+    }
+    ranges
+}
 
 /// If a leaf has lost elements in several places, and may have got others at its end: the ranges of
 /// the lost bytes. `None` if the log gets less by one splice of all between them.
@@ -66,6 +84,32 @@ mod tests {
     use stillpoint_io::{Rng, SeededRng};
 
     use super::*;
+
+    #[test]
+    fn changed_ranges_have_every_difference_and_few_others() {
+        let rng = SeededRng::new(2);
+        for _ in 0..2_000 {
+            let old: Vec<u8> = (0..rng.below(200)).map(|_| rng.below(256) as u8).collect();
+            let mut new = old.clone();
+            for _ in 0..rng.below(6) {
+                if let Some(byte) = new.get_mut(rng.below(200) as usize) {
+                    *byte ^= 1;
+                }
+            }
+            let ranges = changed_ranges(&old, &new);
+            let mut made = old.clone();
+            for range in ranges.clone() {
+                made[range.clone()].copy_from_slice(&new[range.clone()]);
+                let ends = [range.start, range.end - 1];
+                assert!(
+                    ends.iter().all(|&end| old[end] != new[end]),
+                    "{range:?} ends in a difference"
+                );
+            }
+            assert_eq!(made, new);
+            assert!(ranges.windows(2).all(|pair| pair[1].start > pair[0].end + SPLICE_BYTES));
+        }
+    }
 
     #[test]
     fn the_changed_range_is_the_shortest() {

@@ -16,13 +16,14 @@
 //! them has changed, the draft is given up, and the command makes another one.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use stillpoint::{Batch, KeySet, Mode, Session, Slot, Stamp, Tx, TxError};
 
 use super::reclaim::{Remains, grave_of_header};
-use super::tree::{Nodes, damaged};
+use super::tree::{NodeBytes, Nodes, damaged};
 use super::{Contents, Elements, earliest_expiry, node_key};
 use crate::config::Db;
 use crate::keyspace::databases::Keyspace;
@@ -80,21 +81,21 @@ impl Drop for UnderConstruction {
 struct DraftNodes(Vec<Box<[u8]>>);
 
 impl Nodes for DraftNodes {
-    fn read(&mut self, node: u64) -> Result<Vec<u8>, TxError> {
+    fn read(&mut self, node: u64) -> Result<NodeBytes, TxError> {
         let at = usize::try_from(node).ok().and_then(|node| node.checked_sub(1));
-        at.and_then(|at| self.0.get(at)).map(|node| node.to_vec()).ok_or_else(damaged)
+        at.and_then(|at| self.0.get(at)).map(|node| Arc::new(node.to_vec())).ok_or_else(damaged)
     }
 
-    fn write(&mut self, _: u64, _: &[u8]) -> Result<(), TxError> {
+    fn write(&mut self, _: u64, _: Vec<u8>) -> Result<(), TxError> {
         Err(damaged())
     }
 
-    fn patch(&mut self, _: u64, _: usize, _: &[u8]) -> Result<(), TxError> {
+    fn splice(&mut self, _: u64, _: Range<usize>, _: &[u8]) -> Result<(), TxError> {
         Err(damaged())
     }
 
-    fn add(&mut self, bytes: &[u8]) -> Result<u64, TxError> {
-        self.0.push(bytes.into());
+    fn add(&mut self, bytes: Vec<u8>) -> Result<u64, TxError> {
+        self.0.push(bytes.into_boxed_slice());
         Ok(self.0.len() as u64)
     }
 

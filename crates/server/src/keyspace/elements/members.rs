@@ -195,10 +195,10 @@ impl Elements {
         let mut all = Contents::default();
         let mut nodes = TxNodes { keys: &mut self.keys, tx };
         self.tree.visit(&mut nodes, 0, u64::MAX, false, &mut |content| all.push(content))?;
-        let mut keys = self.keys;
+        let mut keys = self.keys.lend();
         let all = all.iter().collect::<Vec<_>>();
         self.fill_index(&mut TxNodes { keys: &mut keys, tx }, &all)?;
-        self.keys = keys;
+        self.keys.give_back(keys);
         Ok(())
     }
 

@@ -21,6 +21,7 @@ mod changes;
 mod drafts;
 mod members;
 mod node;
+mod nodes;
 mod reclaim;
 mod sorting;
 mod tags;
@@ -28,8 +29,6 @@ mod times;
 mod tree;
 mod verify;
 mod visits;
-
-use std::ops::Range;
 
 use stillpoint::{KeyHasher, Slot, TableId, Tx, TxError};
 
@@ -46,11 +45,12 @@ pub use verify::{
 use super::kinds::{ElementRules, Kind, Order, SmallLimits};
 use super::value::RECORD_OVERHEAD;
 use crate::planted::mutant;
-use changes::{changed_range, removed_ranges};
 use members::Found;
+pub(super) use nodes::SpareNodes;
+use nodes::{NodeKeys, TxNodes, node_key, patch_or_splice};
 use sorting::{Hashes, Sorting};
 use times::{EARLIEST_BYTES, IS_TIMED, NEVER};
-use tree::{Nodes, PACKED_BYTES_MAX, Tree, damaged};
+use tree::{PACKED_BYTES_MAX, Tree, TreePosition, damaged};
 
 /// The flag of a collection whose nodes are records of their own.
 const IS_TREE: u8 = 1;
@@ -76,153 +76,6 @@ fn head_bytes(flags: u8) -> usize {
 }
 /// Bytes of a node's key.
 pub(super) const NODE_KEY_BYTES: usize = 16;
-
-/// Nodes whose slots are kept: about those on the way to an element of a tree and of its index.
-const NODES_RECENT: usize = 8;
-
-/// The key of a node.
-fn node_key(incarnation: u64, node: u64) -> [u8; NODE_KEY_BYTES] {
-    let mut key = [0; NODE_KEY_BYTES];
-    key[..8].copy_from_slice(&incarnation.to_be_bytes());
-    key[8..].copy_from_slice(&node.to_be_bytes());
-    key
-}
-
-/// Where the nodes of a collection are.
-#[derive(Clone, Copy, Debug)]
-struct NodeKeys {
-    /// The key whose lock covers the nodes.
-    parent: Slot,
-    table: TableId,
-    incarnation: u64,
-    /// The last number that was given to a node.
-    last: u64,
-    /// The nodes that were used last, with their slots. No node has number 0.
-    recent: [(u64, Slot); NODES_RECENT],
-}
-
-impl NodeKeys {
-    fn new(parent: Slot, table: TableId) -> Self {
-        Self { parent, table, incarnation: 0, last: 0, recent: [(0, Slot(0)); NODES_RECENT] }
-    }
-}
-
-/// The nodes of a collection, inside a transaction.
-struct TxNodes<'a, 't> {
-    keys: &'a mut NodeKeys,
-    tx: &'a mut Tx<'t>,
-}
-
-impl TxNodes<'_, '_> {
-    fn slot(&mut self, node: u64) -> Result<Slot, TxError> {
-        self.slot_for(node, 0)
-    }
-
-    /// The slot of a node, whose record has room for so many bytes if it is new.
-    fn slot_for(&mut self, node: u64, len: usize) -> Result<Slot, TxError> {
-        let NodeKeys { parent, table, incarnation, recent, .. } = *self.keys;
-        if let Some((_, slot)) = recent.iter().find(|(other, _)| *other == node) {
-            return Ok(*slot);
-        }
-        let key = node_key(incarnation, node);
-        let slot = self.tx.key_under(parent, table, &key, len)?;
-        self.keys.recent.rotate_right(1);
-        self.keys.recent[0] = (node, slot);
-        Ok(slot)
-    }
-
-    /// Reads a node of a collection whose key was read without its lock.
-    fn read_unlocked(&mut self, node: u64) -> Result<Vec<u8>, TxError> {
-        let NodeKeys { parent, table, incarnation, .. } = *self.keys;
-        let mut bytes = Vec::with_capacity(PACKED_BYTES_MAX);
-        match self.tx.read_under(parent, table, &node_key(incarnation, node), &mut bytes)? {
-            true => Ok(bytes),
-            false => Err(damaged()),
-        }
-    }
-}
-
-impl Nodes for TxNodes<'_, '_> {
-    fn ask_for(&mut self, node: u64) -> bool {
-        self.tx.ask_for(self.keys.table, &node_key(self.keys.incarnation, node))
-    }
-
-    fn read(&mut self, node: u64) -> Result<Vec<u8>, TxError> {
-        match self.slot(node) {
-            Ok(slot) => Ok(self.tx.value(slot).ok_or_else(damaged)?.to_vec()),
-            // A command that only reads one key holds no lock.
-            Err(TxError::NotLocked) => self.read_unlocked(node),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn write(&mut self, node: u64, bytes: &[u8]) -> Result<(), TxError> {
-        let slot = self.slot(node)?;
-        let old = self.tx.value(slot).ok_or_else(damaged)?.to_vec();
-        if let Some(removed) = removed_ranges(&old, bytes) {
-            return remove_ranges(self.tx, slot, &old, bytes, &removed);
-        }
-        patch_or_splice(self.tx, slot, 0, &old, bytes)
-    }
-
-    fn patch(&mut self, node: u64, at: usize, bytes: &[u8]) -> Result<(), TxError> {
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        let slot = self.slot(node)?;
-        self.tx.patch_slot(slot, at, bytes)
-    }
-
-    fn add(&mut self, bytes: &[u8]) -> Result<u64, TxError> {
-        self.keys.last += 1;
-        let slot = self.slot_for(self.keys.last, bytes.len())?;
-        self.tx.put_slot(slot, bytes)?;
-        Ok(self.keys.last)
-    }
-
-    fn remove(&mut self, node: u64) -> Result<(), TxError> {
-        let slot = self.slot(node)?;
-        self.tx.delete_slot(slot).map(|_| ())
-    }
-}
-
-/// Gives a record new bytes in place of `old`, from byte `skip` on. The log gets the range in which
-/// they differ.
-fn patch_or_splice(
-    tx: &mut Tx<'_>,
-    slot: Slot,
-    skip: usize,
-    old: &[u8],
-    new: &[u8],
-) -> Result<(), TxError> {
-    let changed = changed_range(old, new);
-    let removed = old.len() + changed.len() - new.len();
-    let (at, bytes) = (skip + changed.start, &new[changed]);
-    match bytes.len() {
-        0 if removed == 0 => Ok(()),
-        len if len == removed => tx.patch_slot(slot, at, bytes),
-        _ => tx.splice_slot(slot, at, removed, bytes),
-    }
-}
-
-/// Removes ranges of a record, and appends what `new` has behind the kept bytes.
-fn remove_ranges(
-    tx: &mut Tx<'_>,
-    slot: Slot,
-    old: &[u8],
-    new: &[u8],
-    ranges: &[Range<usize>],
-) -> Result<(), TxError> {
-    // The last range comes first, so that the others stay where they are.
-    for range in ranges.iter().rev() {
-        tx.splice_slot(slot, range.start, range.len(), &[])?;
-    }
-    let kept = old.len() - ranges.iter().map(Range::len).sum::<usize>();
-    match &new[kept..] {
-        [] => Ok(()),
-        added => tx.splice_slot(slot, kept, 0, added),
-    }
-}
 
 /// A collection, open in a transaction. Changes reach the key when the keyspace saves the collection.
 #[derive(Debug)]
@@ -311,7 +164,7 @@ impl Elements {
     }
 
     /// The value as the record of the key holds it, without an expiry.
-    fn value(&self) -> Vec<u8> {
+    pub(super) fn value(&self) -> Vec<u8> {
         let Tree { root, height, len, .. } = &self.tree;
         let mut out = Vec::with_capacity(HEAD_BYTES_MAX + root.len() + self.index.root.len());
         let is_tree = *height > 0;
@@ -344,19 +197,38 @@ impl Elements {
         self.flags = (self.flags & !IS_LARGE) | if is_large { IS_LARGE } else { 0 };
     }
 
-    /// The step that saves the collection.
-    pub(super) fn to_save(&self) -> Save {
+    /// Writes the changed nodes, and gives the step that saves the collection.
+    ///
+    /// # Errors
+    /// The store refuses a write.
+    pub(super) fn to_save(&mut self, tx: &mut Tx<'_>) -> Result<Save, TxError> {
         if !self.has_changed {
-            return Save::Nothing;
+            return Ok(Save::Nothing);
         }
+        TxNodes { keys: &mut self.keys, tx }.write_back()?;
         if self.tree.len == 0 {
-            return Save::Delete;
+            return Ok(Save::Delete);
         }
         let new = self.value();
-        if self.old.is_empty() || new[0] != self.old[0] {
-            return Save::Put(new);
+        if self.is_new() || new[0] != self.old[0] {
+            return Ok(Save::Put(new));
         }
-        Save::Patch(new)
+        Ok(Save::Patch(new))
+    }
+
+    /// Whether the key keeps its record when the collection is saved, and may be saved later.
+    pub(super) fn may_stay_open(&self) -> bool {
+        let is_tree = self.tree.height > 0;
+        self.tree.len > 0
+            && self.old.first().is_some_and(|old| {
+                let flags = if is_tree { self.flags | IS_TREE } else { self.flags & !IS_TREE };
+                *old == flags
+            })
+    }
+
+    /// Whether saving the collection writes something.
+    pub(super) fn has_changed(&self) -> bool {
+        self.has_changed
     }
 
     /// Patches the record of the key, whose value begins at byte `skip`.
@@ -386,6 +258,22 @@ impl Elements {
     /// Whether the collection was made in this transaction, and has no record yet.
     pub(super) fn is_new(&self) -> bool {
         self.old.is_empty()
+    }
+
+    /// Gives the collection buffers for its nodes.
+    pub(super) fn give_spare(&mut self, spare: SpareNodes) {
+        self.keys.spare = spare;
+    }
+
+    /// The buffers for nodes of the collection, which was saved.
+    pub(super) fn into_spare(mut self) -> SpareNodes {
+        self.keys.close();
+        self.keys.spare
+    }
+
+    /// The slot of its key.
+    pub(super) fn slot(&self) -> Slot {
+        self.keys.parent
     }
 
     /// The kind of the collection.
@@ -452,6 +340,31 @@ impl Elements {
         let place = self.tree.place_of_name(&mut nodes, &sorting, named, name)?;
         let content = place.is_there.then(|| self.tree.content(&place).to_vec());
         Ok(Found { place, content, in_tree: None })
+    }
+
+    /// Prefetches what searches for elements of these names will read first.
+    ///
+    /// # Errors
+    /// A node cannot be locked or read.
+    pub(crate) fn announce<'n>(
+        &mut self,
+        tx: &mut Tx<'_>,
+        names: impl Iterator<Item = &'n [u8]>,
+    ) -> Result<(), TxError> {
+        let (hashes, members) = (self.hashes(), self.member_hashes());
+        let (tree, hashes) = match self.rules.order {
+            Order::Names => (&mut self.tree, hashes),
+            Order::Contents => (&mut self.index, members),
+            Order::Position => return Ok(()),
+        };
+        if tree.height == 0 {
+            return Ok(());
+        }
+        let mut nodes = TxNodes { keys: &mut self.keys, tx };
+        let hashes = names.map(|name| hashes.of_name(name));
+        let leaves = tree.leaves_of_hashes(&mut nodes, hashes)?;
+        nodes.prefetch(&leaves);
+        Ok(())
     }
 
     /// The content of the element of that name, unless the element has expired.
@@ -582,8 +495,8 @@ impl Elements {
     ) -> Result<(), TxError> {
         self.prepare_for(content, true)?;
         let sorting = self.sorting();
+        let place = self.place_to_change(tx, position)?;
         let mut nodes = TxNodes { keys: &mut self.keys, tx };
-        let place = self.tree.place_at(&mut nodes, position)?;
         self.tree.insert(&mut nodes, &sorting, place, content)
     }
 
@@ -613,8 +526,7 @@ impl Elements {
         tx: &mut Tx<'_>,
         position: u64,
     ) -> Result<Option<Vec<u8>>, TxError> {
-        let mut nodes = TxNodes { keys: &mut self.keys, tx };
-        let place = self.tree.place_at(&mut nodes, position)?;
+        let place = self.place_to_change(tx, position)?;
         if !place.is_there {
             return Ok(None);
         }
@@ -623,9 +535,19 @@ impl Elements {
             self.take_content_out(tx, &content)?;
         } else {
             self.has_changed = true;
-            self.tree.remove(&mut nodes, place)?;
+            self.tree.remove(&mut TxNodes { keys: &mut self.keys, tx }, place)?;
         }
         Ok(Some(content))
+    }
+
+    /// The place of a position at which an element is inserted or removed.
+    fn place_to_change(&mut self, tx: &mut Tx<'_>, position: u64) -> Result<TreePosition, TxError> {
+        let mut nodes = TxNodes { keys: &mut self.keys, tx };
+        let is_at_end = position < u64::MAX && position + 1 >= self.tree.len;
+        if is_at_end && self.rules.order == Order::Position && self.tree.height > 0 {
+            return self.tree.place_at_end(&mut nodes, position);
+        }
+        self.tree.place_at(&mut nodes, position)
     }
 
     /// The position and the content of the element of that name, of a sorted set.

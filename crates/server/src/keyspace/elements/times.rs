@@ -165,11 +165,11 @@ impl Elements {
                 all.push(timed(at, name(content)));
             }
         };
-        let mut keys = self.keys;
+        let mut keys = self.keys.lend();
         let mut nodes = TxNodes { keys: &mut keys, tx };
         self.tree.visit(&mut nodes, 0, u64::MAX, false, &mut visit)?;
         self.fill_times(&mut nodes, all)?;
-        self.keys = keys;
+        self.keys.give_back(keys);
         Ok(())
     }
 

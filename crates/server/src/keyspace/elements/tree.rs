@@ -14,17 +14,19 @@
 //! 3. No node but the root is empty. A tree that has grown keeps an inner root until it is empty.
 
 use std::cmp::Ordering;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
 
 use stillpoint::TxError;
 
 use self::halves::{End, Halves, halve_inner, halve_leaf};
-use super::changes::changed_range;
 use super::node::{
-    BELOW_BYTES, Element, Entry, all_below, elements, entries, put_entry, set_below,
+    Element, Entry, all_below, below_bytes, elements, entries, entry_of_hash, put_entry, set_below,
 };
 use super::sorting::{Sorting, divided_score};
 use super::tags::Score;
-use crate::keyspace::encoding::put_string;
+use crate::keyspace::encoding::{put_string, splice};
 
 /// Bytes of the only leaf of a small collection. A longer leaf becomes a tree.
 pub(super) const PACKED_BYTES_MAX: usize = 1000;
@@ -39,16 +41,19 @@ const ROOT_BYTES_MAX: usize = 440;
 /// Entries that an inner node has at least when it is split.
 const ENTRIES_MIN: usize = 4;
 
+/// The bytes of a node.
+pub(super) type NodeBytes = Arc<Vec<u8>>;
+
 /// Where the nodes below the root are.
 pub(super) trait Nodes {
-    /// The bytes of a node.
-    fn read(&mut self, node: u64) -> Result<Vec<u8>, TxError>;
+    /// The bytes of a node. A change of the node copies them, unless the caller has dropped them.
+    fn read(&mut self, node: u64) -> Result<NodeBytes, TxError>;
     /// Replaces the bytes of a node.
-    fn write(&mut self, node: u64, bytes: &[u8]) -> Result<(), TxError>;
-    /// Overwrites bytes of a node from byte `at` on, which is its end at most.
-    fn patch(&mut self, node: u64, at: usize, bytes: &[u8]) -> Result<(), TxError>;
+    fn write(&mut self, node: u64, bytes: Vec<u8>) -> Result<(), TxError>;
+    /// Replaces a range of the bytes of a node.
+    fn splice(&mut self, node: u64, range: Range<usize>, bytes: &[u8]) -> Result<(), TxError>;
     /// Adds a node.
-    fn add(&mut self, bytes: &[u8]) -> Result<u64, TxError>;
+    fn add(&mut self, bytes: Vec<u8>) -> Result<u64, TxError>;
     /// Removes a node.
     fn remove(&mut self, node: u64) -> Result<(), TxError>;
     /// Whether a node is in memory. Otherwise the node is loaded before the next run, with the one for
@@ -61,8 +66,8 @@ pub(super) trait Nodes {
 struct Level {
     /// The node; 0 for the root.
     node: u64,
-    /// The separator's bytes. Empty for the root.
-    bytes: Vec<u8>,
+    /// The node's bytes. `None` for the root.
+    bytes: Option<NodeBytes>,
     /// Where the entry that leads to the place begins.
     entry: usize,
 }
@@ -73,7 +78,7 @@ struct Level {
 pub(super) struct TreePosition {
     levels: Vec<Level>,
     /// The leaf, unless it is the root.
-    leaf: Option<(u64, Vec<u8>)>,
+    leaf: Option<(u64, NodeBytes)>,
     /// Byte of the leaf.
     offset: usize,
     /// Number of elements before the place. If the order is that of hashes, elements of the same
@@ -98,6 +103,58 @@ impl TreePosition {
     }
 }
 
+/// Levels of inner nodes, at most, of a tree whose paths are remembered.
+const LEVELS_MAX: usize = 6;
+
+/// The way to a leaf.
+#[derive(Clone, Copy, Debug)]
+struct Path {
+    /// The inner nodes, 0 for the root, each with the byte where the entry begins that leads to the leaf.
+    levels: [(u64, u32); LEVELS_MAX],
+    height: usize,
+    leaf: u64,
+}
+
+impl Path {
+    /// The way to a place. `None` if the tree has more levels, or is a leaf.
+    fn to(place: &TreePosition) -> Option<Self> {
+        let (leaf, _) = place.leaf.as_ref()?;
+        let mut levels = [(0, 0); LEVELS_MAX];
+        let height = place.levels.len();
+        for (to, level) in levels.get_mut(..height)?.iter_mut().zip(&place.levels) {
+            *to = (level.node, level.entry as u32);
+        }
+        Some(Self { levels, height, leaf: *leaf })
+    }
+
+    /// The place in the leaf whose byte is not told yet.
+    fn follow(&self, nodes: &mut dyn Nodes) -> Result<TreePosition, TxError> {
+        let mut levels = Vec::with_capacity(self.height);
+        for &(node, entry) in &self.levels[..self.height] {
+            let bytes = if node == 0 { None } else { Some(nodes.read(node)?) };
+            levels.push(Level { node, bytes, entry: entry as usize });
+        }
+        let leaf = Some((self.leaf, nodes.read(self.leaf)?));
+        Ok(TreePosition { levels, leaf, offset: 0, position: 0, is_there: false, upper: None })
+    }
+}
+
+/// Ways that are known as long as no entry of an inner node is added or removed.
+#[derive(Debug, Default)]
+struct Paths {
+    /// To the last leaf.
+    end: Option<Path>,
+    /// To the leaves of hashes, in the order in which these will be sought.
+    of_hashes: VecDeque<(u64, Path)>,
+}
+
+impl Paths {
+    fn forget(&mut self) {
+        self.end = None;
+        self.of_hashes.clear();
+    }
+}
+
 /// A tree.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
@@ -114,6 +171,8 @@ pub(super) struct Tree {
     /// The score whose elements the last insertion has divided by the first separator, if it has
     /// split a leaf.
     pub(super) divided: Option<Score>,
+    /// Ways to leaves.
+    paths: Paths,
 }
 
 impl Tree {
@@ -144,6 +203,10 @@ impl Tree {
         place.leaf.as_ref().map_or(&self.root, |(_, bytes)| bytes)
     }
 
+    fn inner<'a>(&'a self, level: &'a Level) -> &'a [u8] {
+        level.bytes.as_deref().unwrap_or(&self.root)
+    }
+
     /// The elements of the leaf of a place.
     pub(super) fn elements_at<'a>(
         &'a self,
@@ -157,7 +220,7 @@ impl Tree {
     fn descend(
         &self,
         nodes: &mut dyn Nodes,
-        picks: &dyn Fn(&Entry<'_>, u64) -> bool,
+        picks: impl Fn(&Entry<'_>, u64) -> bool,
     ) -> Result<TreePosition, TxError> {
         let mut place = TreePosition {
             levels: Vec::with_capacity(usize::from(self.height)),
@@ -168,8 +231,8 @@ impl Tree {
             upper: None,
         };
         for _ in 0..self.height {
-            let (node, bytes) = place.leaf.take().unwrap_or_default();
-            let inner = if node == 0 { &self.root } else { &bytes };
+            let (node, bytes) = place.leaf.take().unzip();
+            let inner = bytes.as_deref().unwrap_or(&self.root);
             let (mut before, mut chosen) = (place.position, None);
             for entry in entries(inner, 0) {
                 if chosen.is_some() && !picks(&entry, before) {
@@ -181,7 +244,7 @@ impl Tree {
             }
             let chosen = chosen.ok_or_else(damaged)?;
             let (child, entry) = (chosen.child, chosen.at);
-            place.levels.push(Level { node, bytes, entry });
+            place.levels.push(Level { node: node.unwrap_or(0), bytes, entry });
             place.leaf = Some((child, nodes.read(child)?));
         }
         Ok(place)
@@ -190,11 +253,11 @@ impl Tree {
     /// The place of position `at`: of an element, or behind the last. If the order is that of
     /// contents, the place is for reading alone, since its leaf is sorted.
     pub(super) fn place_at(&self, nodes: &mut dyn Nodes, at: u64) -> Result<TreePosition, TxError> {
-        let mut place = self.descend(nodes, &|_, before| before <= at)?;
+        let mut place = self.descend(nodes, |_, before| before <= at)?;
         if let Some((_, leaf)) = place.leaf.as_mut().filter(|_| self.by_content)
             && let Some(sorted) = sorted(leaf)
         {
-            *leaf = sorted;
+            *leaf = Arc::new(sorted);
         }
         let (mut offset, mut position, mut is_there) = (0, place.position, false);
         for element in elements(self.leaf(&place), 0) {
@@ -208,10 +271,31 @@ impl Tree {
         Ok(place)
     }
 
+    /// As [`place_at`](Self::place_at), for the last position or the one behind it. Remembers the way, since the
+    /// next place is probably there, too. The elements are in the order of their positions.
+    pub(super) fn place_at_end(
+        &mut self,
+        nodes: &mut dyn Nodes,
+        at: u64,
+    ) -> Result<TreePosition, TxError> {
+        let mut place = match &self.paths.end {
+            Some(end) => end.follow(nodes)?,
+            None => self.descend(nodes, |_, before| before <= at)?,
+        };
+        self.paths.end = self.paths.end.or_else(|| Path::to(&place));
+        (place.position, place.is_there) = (at, at < self.len);
+        let leaf = self.leaf(&place);
+        place.offset = match place.is_there {
+            true => elements(leaf, 0).last().ok_or_else(damaged)?.at,
+            false => leaf.len(),
+        };
+        Ok(place)
+    }
+
     /// The place of the element of that name in a tree in the order of hashes, or in a single leaf.
     /// If there is no such element: the end of the leaf where it belongs.
     pub(super) fn place_of_name(
-        &self,
+        &mut self,
         nodes: &mut dyn Nodes,
         sorting: &Sorting,
         named: &dyn Fn(&[u8]) -> bool,
@@ -221,7 +305,7 @@ impl Tree {
             Sorting::Hashes(hashes) if self.height > 0 => hashes.of_name(name),
             _ => 0,
         };
-        let mut place = self.descend(nodes, &|entry, _| is_from(entry.separator, hash))?;
+        let mut place = self.leaf_of_hash(nodes, hash)?;
         let (mut offset, mut position, mut is_there) = (0, place.position, false);
         for element in elements(self.leaf(&place), 0) {
             if named(element.content) {
@@ -234,13 +318,61 @@ impl Tree {
         Ok(place)
     }
 
+    /// Finds the leaves where the elements of hashes belong, which will be sought in this order, in a tree in the
+    /// order of hashes. The leaves are not read.
+    pub(super) fn leaves_of_hashes(
+        &mut self,
+        nodes: &mut dyn Nodes,
+        hashes: impl Iterator<Item = u64>,
+    ) -> Result<Vec<u64>, TxError> {
+        let mut leaves = Vec::with_capacity(hashes.size_hint().0);
+        let height = usize::from(self.height);
+        self.paths.of_hashes.clear();
+        for hash in hashes {
+            let mut path = Path { levels: [(0, 0); LEVELS_MAX], height, leaf: 0 };
+            for level in 0..height {
+                let node = path.leaf;
+                let bytes = if node == 0 { None } else { Some(nodes.read(node)?) };
+                let inner = bytes.as_deref().unwrap_or(&self.root);
+                let chosen = entry_of_hash(inner, hash).ok_or_else(damaged)?;
+                path.leaf = chosen.child;
+                if let Some(at) = path.levels.get_mut(level) {
+                    *at = (node, chosen.at as u32);
+                }
+            }
+            leaves.push(path.leaf);
+            if height <= LEVELS_MAX {
+                self.paths.of_hashes.push_back((hash, path));
+            }
+        }
+        Ok(leaves)
+    }
+
+    /// The place in the leaf of a hash. Its byte and its position are not told yet.
+    fn leaf_of_hash(&mut self, nodes: &mut dyn Nodes, hash: u64) -> Result<TreePosition, TxError> {
+        if let Some((_, path)) = self.paths.of_hashes.pop_front_if(|(next, _)| *next == hash) {
+            return path.follow(nodes);
+        }
+        let (levels, leaf) = (Vec::with_capacity(usize::from(self.height)), None);
+        let mut place =
+            TreePosition { levels, leaf, offset: 0, position: 0, is_there: false, upper: None };
+        for _ in 0..self.height {
+            let (node, bytes) = place.leaf.take().unzip();
+            let inner = bytes.as_deref().unwrap_or(&self.root);
+            let Entry { at: entry, child, .. } = entry_of_hash(inner, hash).ok_or_else(damaged)?;
+            place.levels.push(Level { node: node.unwrap_or(0), bytes, entry });
+            place.leaf = Some((child, nodes.read(child)?));
+        }
+        Ok(place)
+    }
+
     /// The end of the leaf where the element of a hash belongs, in a tree in the order of hashes.
     pub(super) fn place_of_hash(
-        &self,
+        &mut self,
         nodes: &mut dyn Nodes,
         hash: u64,
     ) -> Result<TreePosition, TxError> {
-        let mut place = self.descend(nodes, &|entry, _| is_from(entry.separator, hash))?;
+        let mut place = self.leaf_of_hash(nodes, hash)?;
         place.offset = self.elements_at(&place).last().map_or(0, |element| element.end);
         Ok(place)
     }
@@ -253,7 +385,7 @@ impl Tree {
         content: &[u8],
     ) -> Result<TreePosition, TxError> {
         let is_from = |entry: &Entry<'_>, _| compared(entry.separator, content).is_le();
-        let mut place = self.descend(nodes, &is_from)?;
+        let mut place = self.descend(nodes, is_from)?;
         let (mut before, mut end, mut found) = (0, 0, None);
         for element in elements(self.leaf(&place), 0) {
             match compared(element.content, content) {
@@ -274,7 +406,7 @@ impl Tree {
         nodes: &mut dyn Nodes,
         is_before: &dyn Fn(&[u8]) -> bool,
     ) -> Result<u64, TxError> {
-        let place = self.descend(nodes, &|entry, _| is_before(entry.separator))?;
+        let place = self.descend(nodes, |entry, _| is_before(entry.separator))?;
         let before = elements(self.leaf(&place), 0).filter(|element| is_before(element.content));
         Ok(place.position + before.count() as u64)
     }
@@ -332,20 +464,20 @@ impl Tree {
     pub(super) fn exchange(
         &mut self,
         nodes: &mut dyn Nodes,
-        place: TreePosition,
+        mut place: TreePosition,
         (old, new): (&[u8], &[u8]),
     ) -> Result<bool, TxError> {
         if !place.is_there {
             return Err(damaged());
         }
-        if let Some((node, leaf)) = &place.leaf
-            && old.len() == new.len()
+        if old.len() == new.len()
             && self.covers(&place, new)
+            && let Some((node, leaf)) = place.leaf.take()
         {
-            let end = elements(leaf, place.offset).next().map(|element| element.end);
-            let from = end.ok_or_else(damaged)? - old.len();
-            let changed = changed_range(old, new);
-            nodes.patch(*node, from + changed.start, &new[changed])?;
+            let end = elements(&leaf, place.offset).next().map(|element| element.end);
+            let end = end.ok_or_else(damaged)?;
+            drop(leaf);
+            nodes.splice(node, end - old.len()..end, new)?;
             self.divided = None;
             return Ok(self.is_divided((&place.levels, place.upper), new));
         }
@@ -389,8 +521,8 @@ impl Tree {
         let mut scores = Vec::new();
         let mut left = vec![(0, self.height)];
         while let Some((node, height)) = left.pop().filter(|(_, height)| *height > 0) {
-            let bytes = if node == 0 { Vec::new() } else { nodes.read(node)? };
-            for entry in entries(if node == 0 { &self.root } else { &bytes }, 0) {
+            let bytes = if node == 0 { None } else { Some(nodes.read(node)?) };
+            for entry in entries(bytes.as_deref().unwrap_or(&self.root), 0) {
                 // The first entry of a node has no bound of its own.
                 scores.extend(divided_score(entry.separator).filter(|_| entry.at > 0));
                 if height > 1 {
@@ -403,8 +535,7 @@ impl Tree {
     }
 
     fn separator_at<'a>(&'a self, level: &'a Level, at: usize) -> &'a [u8] {
-        let inner = if level.node == 0 { &self.root } else { &level.bytes };
-        entries(inner, at).next().map_or(&[], |entry| entry.separator)
+        entries(self.inner(level), at).next().map_or(&[], |entry| entry.separator)
     }
 
     /// Replaces `removed` bytes of the leaf at a place by an element. Removed bytes, if any, are
@@ -417,36 +548,32 @@ impl Tree {
         removed: usize,
         element: &[u8],
     ) -> Result<(), TxError> {
-        let TreePosition { mut levels, leaf, offset, position, upper, .. } = place;
-        let Some((node, mut bytes)) = leaf else {
-            self.root.splice(offset..offset + removed, element.iter().copied());
+        let TreePosition { levels, leaf, offset, position, upper, .. } = place;
+        let Some((node, bytes)) = leaf else {
+            splice(&mut self.root, offset..offset + removed, element);
             return if self.root.len() > PACKED_BYTES_MAX && self.len > 1 {
                 self.grow(nodes, sorting)
             } else {
                 Ok(())
             };
         };
-        let is_behind = removed == 0 && offset == bytes.len();
-        if is_behind && bytes.len() + element.len() <= LEAF_BYTES_MAX {
-            nodes.patch(node, offset, element)?;
-            return self.add_below(nodes, &mut levels, 1);
+        let replaced = offset..offset + removed;
+        if removed == element.len() || bytes.len() - removed + element.len() <= LEAF_BYTES_MAX {
+            drop(bytes);
+            nodes.splice(node, replaced, element)?;
+            return if removed > 0 { Ok(()) } else { self.add_below(nodes, levels, 1) };
         }
-        if removed == element.len() {
-            let changed = changed_range(&bytes[offset..offset + removed], element);
-            return nodes.patch(node, offset + changed.start, &element[changed]);
-        }
-        bytes.splice(offset..offset + removed, element.iter().copied());
+        let mut bytes = unshared(bytes);
+        splice(&mut bytes, replaced, element);
         let end = match () {
             () if removed > 0 => End::Neither,
             () if position + 1 == self.len && upper.is_none() => End::Last,
             () if position == 0 => End::First,
             () => End::Neither,
         };
-        let halves =
-            if bytes.len() > LEAF_BYTES_MAX { halve_leaf(&bytes, sorting, end) } else { None };
-        let Some(halves) = halves else {
-            nodes.write(node, &bytes)?;
-            return if removed > 0 { Ok(()) } else { self.add_below(nodes, &mut levels, 1) };
+        let Some(halves) = halve_leaf(&bytes, sorting, end) else {
+            nodes.write(node, bytes)?;
+            return if removed > 0 { Ok(()) } else { self.add_below(nodes, levels, 1) };
         };
         if self.by_content {
             let score = divided_score(&halves.separator).copied();
@@ -459,13 +586,14 @@ impl Tree {
     /// Makes a tree of a leaf that is too long for a root.
     fn grow(&mut self, nodes: &mut dyn Nodes, sorting: &Sorting) -> Result<(), TxError> {
         let Some(halves) = halve_leaf(&self.root, sorting, End::Neither) else { return Ok(()) };
-        self.put_below_root(nodes, &halves)
+        self.put_below_root(nodes, halves)
     }
 
     /// Makes two nodes of the root, and a new root above them.
-    fn put_below_root(&mut self, nodes: &mut dyn Nodes, halves: &Halves) -> Result<(), TxError> {
-        let left = nodes.add(&halves.left.0)?;
-        let right = nodes.add(&halves.right.0)?;
+    fn put_below_root(&mut self, nodes: &mut dyn Nodes, halves: Halves) -> Result<(), TxError> {
+        self.paths.forget();
+        let left = nodes.add(halves.left.0)?;
+        let right = nodes.add(halves.right.0)?;
         self.root.clear();
         put_entry(&mut self.root, halves.left.1, left, &[]);
         put_entry(&mut self.root, halves.right.1, right, &halves.separator);
@@ -482,24 +610,29 @@ impl Tree {
         by: i64,
         (mut node, mut halves): (u64, Halves),
     ) -> Result<(), TxError> {
+        self.paths.forget();
         while let Some(level) = levels.pop() {
-            nodes.write(node, &halves.left.0)?;
-            let right = nodes.add(&halves.right.0)?;
-            let mut inner =
-                if level.node == 0 { std::mem::take(&mut self.root) } else { level.bytes };
+            let Halves { left: (left, left_below), right: (right, right_below), separator } =
+                halves;
+            nodes.write(node, left)?;
+            let right = nodes.add(right)?;
+            let mut inner = level.bytes.map_or_else(|| std::mem::take(&mut self.root), unshared);
             let end = entries(&inner, level.entry).next().map_or(inner.len(), |entry| entry.end);
-            set_below(&mut inner, level.entry, halves.left.1);
-            let mut entry = Vec::with_capacity(halves.separator.len() + 16);
-            put_entry(&mut entry, halves.right.1, right, &halves.separator);
+            set_below(&mut inner, level.entry, left_below);
+            let mut entry = Vec::with_capacity(separator.len() + 16);
+            put_entry(&mut entry, right_below, right, &separator);
             inner.splice(end..end, entry);
             let bytes_max = if level.node == 0 { ROOT_BYTES_MAX } else { INNER_BYTES_MAX };
             let split = if inner.len() > bytes_max { halve_inner(&inner) } else { None };
             match (split, level.node) {
-                (None, 0) => self.root = inner,
-                (Some(split), 0) => return self.put_below_root(nodes, &split),
+                (None, 0) => {
+                    self.root = inner;
+                    return Ok(());
+                }
+                (Some(split), 0) => return self.put_below_root(nodes, split),
                 (None, of) => {
-                    nodes.write(of, &inner)?;
-                    return self.add_below(nodes, &mut levels, by);
+                    nodes.write(of, inner)?;
+                    return self.add_below(nodes, levels, by);
                 }
                 (Some(split), of) => (node, halves) = (of, split),
             }
@@ -511,20 +644,22 @@ impl Tree {
     fn add_below(
         &mut self,
         nodes: &mut dyn Nodes,
-        levels: &mut [Level],
+        levels: Vec<Level>,
         by: i64,
     ) -> Result<(), TxError> {
         if by == 0 || !self.is_counted {
             return Ok(());
         }
-        for Level { node, bytes, entry } in levels.iter_mut().rev() {
-            let inner = if *node == 0 { &mut self.root } else { bytes };
-            let below = entries(inner, *entry).next().map_or(0, |entry| entry.below);
-            set_below(inner, *entry, below.wrapping_add_signed(by));
-            if *node != 0 {
-                let counted = *entry..*entry + BELOW_BYTES;
-                let changed = inner.get(counted).ok_or_else(damaged)?;
-                nodes.patch(*node, *entry, changed)?;
+        for level in levels.into_iter().rev() {
+            let below = entries(self.inner(&level), level.entry).next().map_or(0, |e| e.below);
+            let below = below.wrapping_add_signed(by);
+            let Level { node, bytes, entry } = level;
+            if node == 0 {
+                set_below(&mut self.root, entry, below);
+            } else {
+                drop(bytes);
+                let below = below_bytes(below);
+                nodes.splice(node, entry..entry + below.len(), &below)?;
             }
         }
         Ok(())
@@ -539,23 +674,30 @@ impl Tree {
         let TreePosition { mut levels, leaf, offset, .. } = place;
         self.len = self.len.saturating_sub(1);
         let end = |leaf: &[u8]| elements(leaf, offset).next().map_or(offset, |e| e.end);
-        let Some((node, mut bytes)) = leaf else {
+        let Some((node, bytes)) = leaf else {
             let end = end(&self.root);
             self.root.drain(offset..end);
             return Ok(());
         };
-        let end = end(&bytes);
-        bytes.drain(offset..end);
-        if bytes.is_empty() {
+        let removed = offset..end(&bytes);
+        let left = bytes.len() - removed.len();
+        if left == 0 {
             nodes.remove(node)?;
             self.remove_entry(nodes, levels)?;
             return self.lower(nodes);
         }
-        if bytes.len() < LEAF_BYTES_MIN && self.join(nodes, &mut levels, node, &bytes)? {
-            return self.lower(nodes);
+        if left < LEAF_BYTES_MIN {
+            let mut bytes = unshared(bytes);
+            bytes.drain(removed);
+            if self.join(nodes, &mut levels, node, &bytes)? {
+                return self.lower(nodes);
+            }
+            nodes.write(node, bytes)?;
+        } else {
+            drop(bytes);
+            nodes.splice(node, removed, &[])?;
         }
-        nodes.write(node, &bytes)?;
-        self.add_below(nodes, &mut levels, -1)
+        self.add_below(nodes, levels, -1)
     }
 
     /// Removes the last entry of the path, whose node was removed.
@@ -564,20 +706,21 @@ impl Tree {
         nodes: &mut dyn Nodes,
         mut levels: Vec<Level>,
     ) -> Result<(), TxError> {
-        while let Some(Level { node, mut bytes, entry }) = levels.pop() {
-            let inner = if node == 0 { &mut self.root } else { &mut bytes };
-            let end = entries(inner, entry).next().map_or(entry, |entry| entry.end);
+        self.paths.forget();
+        while let Some(Level { node, bytes, entry }) = levels.pop() {
+            let mut inner = bytes.map_or_else(|| std::mem::take(&mut self.root), unshared);
+            let end = entries(&inner, entry).next().map_or(entry, |entry| entry.end);
             inner.drain(entry..end);
             match (inner.is_empty(), node) {
                 (true, 0) => self.height = 0,
-                (false, 0) => {}
+                (false, 0) => self.root = inner,
                 (true, node) => {
                     nodes.remove(node)?;
                     continue;
                 }
                 (false, node) => nodes.write(node, inner)?,
             }
-            return self.add_below(nodes, &mut levels, -1);
+            return self.add_below(nodes, levels, -1);
         }
         Ok(())
     }
@@ -590,11 +733,10 @@ impl Tree {
         node: u64,
         bytes: &[u8],
     ) -> Result<bool, TxError> {
-        let Some(level) = levels.last_mut() else { return Ok(false) };
-        let inner = if level.node == 0 { &mut self.root } else { &mut level.bytes };
+        let Some(level) = levels.last() else { return Ok(false) };
         let mut before = None;
         let mut pair = None;
-        for entry in entries(inner, 0) {
+        for entry in entries(self.inner(level), 0) {
             let this = (entry.at, entry.end, entry.below, entry.child);
             if entry.at > level.entry {
                 pair = before.map(|left| (left, this));
@@ -613,18 +755,19 @@ impl Tree {
         if bytes.len() + other.len() > LEAF_BYTES_MAX * 3 / 4 {
             return Ok(false);
         }
+        self.paths.forget();
         let joined = if is_left { [bytes, &other].concat() } else { [&other, bytes].concat() };
-        nodes.write(left.3, &joined)?;
+        nodes.write(left.3, joined)?;
         nodes.remove(right.3)?;
-        set_below(inner, left.0, (left.2 + right.2).saturating_sub(1));
+        let Some(Level { node, bytes, .. }) = levels.pop() else { return Ok(false) };
+        let mut inner = bytes.map_or_else(|| std::mem::take(&mut self.root), unshared);
+        set_below(&mut inner, left.0, (left.2 + right.2).saturating_sub(1));
         inner.drain(right.0..right.1);
-        if level.node != 0 {
-            let level_node = level.node;
-            let written = std::mem::take(&mut level.bytes);
-            nodes.write(level_node, &written)?;
+        match node {
+            0 => self.root = inner,
+            node => nodes.write(node, inner)?,
         }
-        levels.pop();
-        self.add_below(nodes, levels, -1)?;
+        self.add_below(nodes, std::mem::take(levels), -1)?;
         Ok(true)
     }
 
@@ -638,7 +781,8 @@ impl Tree {
                 break;
             }
             nodes.remove(only)?;
-            self.root = bytes;
+            self.paths.forget();
+            self.root = unshared(bytes);
             self.height -= 1;
         }
         Ok(())
@@ -667,6 +811,11 @@ impl Tree {
         }
         Ok(bytes)
     }
+}
+
+/// The bytes of a node, to be changed. Copies them if the node is open elsewhere.
+fn unshared(bytes: NodeBytes) -> Vec<u8> {
+    Arc::try_unwrap(bytes).unwrap_or_else(|bytes| Vec::clone(&bytes))
 }
 
 /// Whether a hash belongs behind a separator. Eight bytes are compared at once.

@@ -13,7 +13,7 @@ use super::super::node::{elements, entries, put_entry};
 use super::super::sorting::{Hashes, Sorting};
 use super::{
     ENTRIES_MIN, INNER_BYTES_MAX, LEAF_BYTES_MAX, LEAF_BYTES_MIN, Nodes, PACKED_BYTES_MAX,
-    ROOT_BYTES_MAX, Tree, damaged, sorted,
+    ROOT_BYTES_MAX, Tree, damaged, sorted, unshared,
 };
 use crate::keyspace::encoding::{put_string, string_bytes};
 
@@ -121,6 +121,7 @@ impl Tree {
         doomed: Doomed<'_>,
         mut gone: Gone<'_>,
     ) -> Result<u64, TxError> {
+        self.paths.forget();
         let root = std::mem::take(&mut self.root);
         let by_content = self.by_content;
         let (new, removed) =
@@ -159,6 +160,7 @@ impl Tree {
         sorting: &Sorting,
         contents: &[&[u8]],
     ) -> Result<(), TxError> {
+        self.paths.forget();
         self.len = contents.len() as u64;
         if is_packed(contents) {
             contents.iter().for_each(|content| put_string(&mut self.root, content));
@@ -214,9 +216,9 @@ fn fill_leaves(
         // Elements of one hash stay together.
         let may_cut = below > 0 && !(is_hashed && last.as_ref() == Some(&next));
         if may_cut && leaf.len() + content.len() + 5 > most {
-            let node = nodes.add(&leaf)?;
+            let full = std::mem::replace(&mut leaf, Vec::with_capacity(LEAF_BYTES_MAX));
+            let node = nodes.add(full)?;
             built.push(Built { below, node, separator: std::mem::take(&mut separator) });
-            leaf.clear();
             below = 0;
         }
         if below == 0 {
@@ -226,7 +228,7 @@ fn fill_leaves(
         put_string(&mut leaf, content);
         below += 1;
     }
-    let node = nodes.add(&leaf)?;
+    let node = nodes.add(leaf)?;
     built.push(Built { below, node, separator });
     Ok(built)
 }
@@ -237,9 +239,9 @@ fn fill_inner(nodes: &mut dyn Nodes, level: Vec<Built>) -> Result<Vec<Built>, Tx
     let mut separator = Vec::new();
     for built in level {
         if count >= ENTRIES_MIN && inner.len() + built.separator.len() + 15 > FILLED_BYTES {
-            let node = nodes.add(&inner)?;
+            let full = std::mem::replace(&mut inner, Vec::with_capacity(INNER_BYTES_MAX));
+            let node = nodes.add(full)?;
             above.push(Built { below, node, separator: std::mem::take(&mut separator) });
-            inner.clear();
             (below, count) = (0, 0);
         }
         put_built(&mut inner, above.is_empty() && count == 0, &built);
@@ -249,7 +251,7 @@ fn fill_inner(nodes: &mut dyn Nodes, level: Vec<Built>) -> Result<Vec<Built>, Tx
         }
         count += 1;
     }
-    let node = nodes.add(&inner)?;
+    let node = nodes.add(inner)?;
     above.push(Built { below, node, separator });
     Ok(above)
 }
@@ -293,7 +295,7 @@ fn cut(
             if new.is_empty() {
                 nodes.remove(entry.child)?;
             } else {
-                child.new = (new != old).then_some(new);
+                child.new = (new != *old).then_some(new);
                 children.push(child);
             }
         }
@@ -361,7 +363,7 @@ fn put_children(
         {
             let bytes_of = |nodes: &mut dyn Nodes, child: &Child<'_>| match &child.new {
                 Some(new) => Ok(new.clone()),
-                None => nodes.read(child.node),
+                None => nodes.read(child.node).map(unshared),
             };
             let (first, second) = (bytes_of(nodes, left)?, bytes_of(nodes, &child)?);
             let both = if are_leaves {
@@ -380,10 +382,10 @@ fn put_children(
     }
     let mut inner = Vec::new();
     for child in joined {
-        if let Some(new) = &child.new {
+        put_entry(&mut inner, child.below, child.node, child.separator);
+        if let Some(new) = child.new {
             nodes.write(child.node, new)?;
         }
-        put_entry(&mut inner, child.below, child.node, child.separator);
     }
     Ok(inner)
 }

@@ -22,16 +22,16 @@ pub(in crate::keyspace::elements) struct MapNodes {
 }
 
 impl Nodes for MapNodes {
-    fn read(&mut self, node: u64) -> Result<Vec<u8>, TxError> {
-        self.nodes.get(&node).cloned().ok_or_else(damaged)
+    fn read(&mut self, node: u64) -> Result<NodeBytes, TxError> {
+        self.nodes.get(&node).cloned().map(Arc::new).ok_or_else(damaged)
     }
 
-    fn write(&mut self, node: u64, bytes: &[u8]) -> Result<(), TxError> {
-        let old = self.nodes.insert(node, bytes.to_vec());
+    fn write(&mut self, node: u64, bytes: Vec<u8>) -> Result<(), TxError> {
+        let old = self.nodes.insert(node, bytes.clone());
         self.logged_bytes += match &old {
-            Some(old) => match removed_ranges(old, bytes) {
+            Some(old) => match removed_ranges(old, &bytes) {
                 Some(ranges) => 6 * ranges.len(),
-                None => changed_range(old, bytes).len(),
+                None => changed_range(old, &bytes).len(),
             },
             None => bytes.len(),
         };
@@ -39,20 +39,20 @@ impl Nodes for MapNodes {
         Ok(())
     }
 
-    fn patch(&mut self, node: u64, at: usize, bytes: &[u8]) -> Result<(), TxError> {
+    fn splice(&mut self, node: u64, range: Range<usize>, bytes: &[u8]) -> Result<(), TxError> {
         let old = self.nodes.get_mut(&node).ok_or_else(damaged)?;
-        assert!(at <= old.len());
-        old.resize(old.len().max(at + bytes.len()), 0);
-        old[at..at + bytes.len()].copy_from_slice(bytes);
-        self.logged_bytes += bytes.len();
+        assert!(range.end <= old.len());
+        self.logged_bytes += changed_range(&old[range.clone()], bytes).len();
+        old.splice(range, bytes.iter().copied());
+        assert!(self.forgives || !old.is_empty());
         Ok(())
     }
 
-    fn add(&mut self, bytes: &[u8]) -> Result<u64, TxError> {
+    fn add(&mut self, bytes: Vec<u8>) -> Result<u64, TxError> {
         assert!(self.forgives || !bytes.is_empty());
         self.last += 1;
         self.logged_bytes += bytes.len();
-        self.nodes.insert(self.last, bytes.to_vec());
+        self.nodes.insert(self.last, bytes);
         Ok(self.last)
     }
 
@@ -206,8 +206,11 @@ fn contents_are_sorted_and_counted() {
             if rng.below(3) == 0 && !model.is_empty() {
                 let at = rng.below(model.len() as u64);
                 let place = tree.place_at(&mut nodes, at).expect("nodes");
+                let removed = model.remove(at as usize);
+                assert_eq!(tree.content(&place), removed);
+                // That place is for reading alone.
+                let place = tree.place_of(&mut nodes, &removed).expect("nodes");
                 tree.remove(&mut nodes, place).expect("nodes");
-                model.remove(at as usize);
             }
             let before = tree.count_before(&mut nodes, &|e| *e < *new).expect("nodes");
             assert_eq!(before, model.partition_point(|e| *e < new) as u64);
@@ -279,7 +282,8 @@ fn damaged_nodes_end_in_an_error_or_a_short_answer() {
         let root: Vec<u8> = (0..rng.below(60)).map(|_| rng.below(256) as u8).collect();
         let (height, by_content) = (rng.below(3) as u8, rng.below(2) == 0);
         let len = rng.below(9);
-        let mut tree = Tree { root, height, len, by_content, is_counted: true, divided: None };
+        let is_counted = true;
+        let mut tree = Tree { root, height, len, by_content, is_counted, ..Tree::default() };
         let mut nodes = MapNodes { last: 9, forgives: true, ..MapNodes::default() };
         for node in 1..4 {
             let bytes = (0..1 + rng.below(40)).map(|_| rng.below(5) as u8).collect();
@@ -345,7 +349,7 @@ fn separators_of_long_contents_are_short() {
         let (mut leaves, mut at) = (0, 0);
         while let Some(next) = (at < tree.len).then(|| tree.place_at(&mut nodes, at)) {
             let place = next.expect("nodes");
-            assert!(place.levels[1..].iter().all(|level| level.bytes.len() <= INNER_BYTES_MAX));
+            assert!(place.levels.iter().all(|level| tree.inner(level).len() <= INNER_BYTES_MAX));
             at += elements(tree.leaf(&place), 0).count() as u64;
             leaves += 1;
         }

@@ -92,8 +92,8 @@ impl Tree {
     ) -> Result<(), TxError> {
         let mut left = vec![(0, self.height, 0)];
         while let Some((node, height, mut at)) = left.pop() {
-            let bytes = if node == 0 { Vec::new() } else { nodes.read(node)? };
-            for entry in entries(if node == 0 { &self.root } else { &bytes }, 0) {
+            let bytes = if node == 0 { None } else { Some(nodes.read(node)?) };
+            for entry in entries(bytes.as_deref().unwrap_or(&self.root), 0) {
                 let next = at + entry.below;
                 let is_in = at < positions.end && next > positions.start;
                 if (is_in || !self.is_counted) && nodes.ask_for(entry.child) && height > 1 {
@@ -116,7 +116,7 @@ impl Tree {
     ) -> Result<u64, TxError> {
         let mut seen = 0;
         loop {
-            let place = self.descend(nodes, &|entry, _| is_from(entry.separator, cursor))?;
+            let place = self.descend(nodes, |entry, _| is_from(entry.separator, cursor))?;
             for element in self.elements_at(&place) {
                 if self.height == 0 || *hashes.of(element.content).end() >= cursor {
                     visit(element.content);
