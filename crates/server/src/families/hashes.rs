@@ -10,26 +10,26 @@ use crate::error::{CmdError, CmdResult};
 use crate::keyspace::{Elements, Field, Kind};
 use crate::resp::{Args, Reply, parse_i64, push_i64};
 use crate::session::context::Context;
-use crate::session::row::{HASH, Keyed, ONE, R, RF, WF, WMF, naming, row};
+use crate::session::row::{HASH, Keyed, ONE, R, RF, WF, WMF, closing, row};
 use crate::session::spec::Spec;
 
 #[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
-    naming(row("hdel", -3, WF, ONE, HASH, "2.0.0", Keyed(hdel), "Deletes fields of a hash."), 2, 1),
-    naming(row("hexists", 3, RF, ONE, HASH, "2.0.0", Keyed(hexists), "Returns whether a hash has a field."), 2, 1),
-    naming(row("hget", 3, RF, ONE, HASH, "2.0.0", Keyed(hget), "Returns the value of a field of a hash."), 2, 1),
+    closing(row("hdel", -3, WF, ONE, HASH, "2.0.0", Keyed(hdel), "Deletes fields of a hash.")),
+    closing(row("hexists", 3, RF, ONE, HASH, "2.0.0", Keyed(hexists), "Returns whether a hash has a field.")),
+    closing(row("hget", 3, RF, ONE, HASH, "2.0.0", Keyed(hget), "Returns the value of a field of a hash.")),
     row("hgetall", 2, R, ONE, HASH, "2.0.0", Keyed(hgetall), "Returns the fields of a hash with their values."),
     row("hgetdel", -5, WF, ONE, HASH, "8.0.0", Keyed(hgetdel), "Returns the values of fields and deletes the fields."),
-    naming(row("hincrby", 4, WMF, ONE, HASH, "2.0.0", Keyed(hincrby), "Adds to an integer in a field, which is 0 if it is missing."), 2, 2),
-    naming(row("hincrbyfloat", 4, WMF, ONE, HASH, "2.6.0", Keyed(hincrbyfloat), "Adds to a number in a field, which is 0 if it is missing."), 2, 2),
+    closing(row("hincrby", 4, WMF, ONE, HASH, "2.0.0", Keyed(hincrby), "Adds to an integer in a field, which is 0 if it is missing.")),
+    closing(row("hincrbyfloat", 4, WMF, ONE, HASH, "2.6.0", Keyed(hincrbyfloat), "Adds to a number in a field, which is 0 if it is missing.")),
     row("hkeys", 2, R, ONE, HASH, "2.0.0", Keyed(hkeys), "Returns the fields of a hash."),
     row("hlen", 2, RF, ONE, HASH, "2.0.0", Keyed(hlen), "Returns the number of fields of a hash."),
-    naming(row("hmget", -3, RF, ONE, HASH, "2.0.0", Keyed(hmget), "Returns the values of several fields of a hash."), 2, 1),
-    naming(row("hmset", -4, WMF, ONE, HASH, "2.0.0", Keyed(hmset), "Sets several fields of a hash."), 2, 2),
+    closing(row("hmget", -3, RF, ONE, HASH, "2.0.0", Keyed(hmget), "Returns the values of several fields of a hash.")),
+    closing(row("hmset", -4, WMF, ONE, HASH, "2.0.0", Keyed(hmset), "Sets several fields of a hash.")),
     row("hrandfield", -2, R, ONE, HASH, "6.2.0", Keyed(hrandfield), "Returns random fields of a hash."),
     row("hscan", -3, R, ONE, HASH, "2.8.0", Keyed(hscan), "Walks over the fields of a hash, some at a time."),
-    naming(row("hset", -4, WMF, ONE, HASH, "2.0.0", Keyed(hset), "Sets fields of a hash, which is created if it is missing."), 2, 2),
-    naming(row("hsetnx", 4, WMF, ONE, HASH, "2.0.0", Keyed(hsetnx), "Sets a field of a hash if the field does not exist."), 2, 2),
+    closing(row("hset", -4, WMF, ONE, HASH, "2.0.0", Keyed(hset), "Sets fields of a hash, which is created if it is missing.")),
+    closing(row("hsetnx", 4, WMF, ONE, HASH, "2.0.0", Keyed(hsetnx), "Sets a field of a hash if the field does not exist.")),
     row("hstrlen", 3, RF, ONE, HASH, "3.2.0", Keyed(hstrlen), "Returns the length of the value of a field."),
     row("hvals", 2, R, ONE, HASH, "2.0.0", Keyed(hvals), "Returns the values of a hash."),
 ];

@@ -15,26 +15,26 @@ use crate::keyspace::{Contents, Elements, Keyspace, Kind, NewElements, ranges_of
 use crate::resp::Args;
 use crate::session::context::Context;
 use crate::session::row::{
-    ALL, COUNTED, Keyed, ONE, R, RF, SET, TWO, WF, WM, WMF, closing, declared_by, naming, row,
+    ALL, COUNTED, Keyed, ONE, R, RF, SET, TWO, WF, WM, WMF, closing, declared_by, row,
 };
 use crate::session::spec::Spec;
 
 #[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
-    naming(row("sadd", -3, WMF, ONE, SET, "1.0.0", Keyed(sadd), "Adds members to a set, which is created if it is missing."), 2, 1),
+    closing(row("sadd", -3, WMF, ONE, SET, "1.0.0", Keyed(sadd), "Adds members to a set, which is created if it is missing.")),
     row("scard", 2, RF, ONE, SET, "1.0.0", Keyed(scard), "Returns the number of members of a set."),
     row("sdiff", -2, R, ALL, SET, "1.0.0", Keyed(sdiff), "Returns the members of a set that no other set has."),
     declared_by(row("sdiffstore", -3, WM, ALL, SET, "1.0.0", Keyed(sdiffstore), "Stores the members of a set that no other set has."), declare_store),
     row("sinter", -2, R, ALL, SET, "1.0.0", Keyed(sinter), "Returns the members that all sets have."),
     row("sintercard", -3, R, COUNTED, SET, "7.0.0", Keyed(sintercard), "Returns the number of members that all sets have."),
     declared_by(row("sinterstore", -3, WM, ALL, SET, "1.0.0", Keyed(sinterstore), "Stores the members that all sets have."), declare_store),
-    naming(row("sismember", 3, RF, ONE, SET, "1.0.0", Keyed(sismember), "Returns whether a set has a member."), 2, 1),
+    closing(row("sismember", 3, RF, ONE, SET, "1.0.0", Keyed(sismember), "Returns whether a set has a member.")),
     row("smembers", 2, R, ONE, SET, "1.0.0", Keyed(smembers), "Returns the members of a set."),
-    naming(row("smismember", -3, RF, ONE, SET, "6.2.0", Keyed(smismember), "Returns which of several members a set has."), 2, 1),
+    closing(row("smismember", -3, RF, ONE, SET, "6.2.0", Keyed(smismember), "Returns which of several members a set has.")),
     row("smove", 4, WF, TWO, SET, "1.0.0", Keyed(smove), "Moves a member from one set to another."),
     closing(row("spop", -2, WF, ONE, SET, "1.0.0", Keyed(spop), "Removes random members of a set and returns them.")),
     row("srandmember", -2, R, ONE, SET, "1.0.0", Keyed(srandmember), "Returns random members of a set."),
-    naming(row("srem", -3, WF, ONE, SET, "1.0.0", Keyed(srem), "Removes members of a set."), 2, 1),
+    closing(row("srem", -3, WF, ONE, SET, "1.0.0", Keyed(srem), "Removes members of a set.")),
     row("sscan", -3, R, ONE, SET, "2.8.0", Keyed(sscan), "Walks over the members of a set, some at a time."),
     row("sunion", -2, R, ALL, SET, "1.0.0", Keyed(sunion), "Returns the members that any of the sets has."),
     declared_by(row("sunionstore", -3, WM, ALL, SET, "1.0.0", Keyed(sunionstore), "Stores the members that any of the sets has."), declare_store),

@@ -72,7 +72,7 @@ impl<'a> Deletions<'a> {
         let fields = hash.remove_expired(tx, FIELDS_AT_ONCE)?;
         let more = hash.earliest().is_some_and(|at| at <= self.now_ms);
         let mut deleted = Deleted { fields, more, ..nothing };
-        match hash.to_save(tx)? {
+        match hash.begin_save(tx)? {
             Save::Nothing => {}
             Save::Delete => {
                 deleted.expiring = expire_at_ms.is_some();

@@ -184,7 +184,7 @@ impl Keys<'_> {
         if elements.expires_earlier() {
             self.elements_expire();
         }
-        match elements.to_save(tx)? {
+        match elements.begin_save(tx)? {
             Save::Nothing => Ok(()),
             Save::Delete => self.remove(tx, i),
             Save::Put(new) if elements.is_new() => {
@@ -229,21 +229,6 @@ impl Keys<'_> {
                 Ok(())
             }
             None => Ok(()),
-        }
-    }
-
-    /// Opens the collection of the first key for the calls to come, and prefetches what they will read to find
-    /// elements of these names. The first call tells an error.
-    pub(crate) fn announce<'n>(
-        &mut self,
-        tx: &mut Tx<'_>,
-        key: &[u8],
-        names: impl Iterator<Item = &'n [u8]>,
-    ) {
-        if let Ok(Some(mut elements)) = self.open_any(tx, 0, key)
-            && elements.announce(tx, names).is_ok()
-        {
-            self.left_open().collection = Some(elements);
         }
     }
 

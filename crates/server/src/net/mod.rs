@@ -11,6 +11,7 @@
 
 mod conn;
 mod connections;
+mod drafting;
 mod evictor;
 mod flusher;
 mod groups;

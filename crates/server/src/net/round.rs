@@ -14,20 +14,21 @@ use stillpoint::{Batch, KeySet, Mode, Session, Stamp, Tx, TxError};
 
 use super::conn::Conn;
 use super::connections::Connections;
+use super::drafting::run_keyed;
 use super::long::{LONG_WORK, VERY_LONG_WORK};
 use super::plan::{Call, Plan, ROUND_WORK, UNIT_BYTES};
 use super::waits::{can_run_again, exec_lacks_room, is_at_limit, waits_for_room};
-use crate::error::{CmdError, CmdResult};
+use crate::error::CmdError;
 use crate::keyspace::Keys;
 use crate::repeat;
-use crate::resp::{Args, Mark};
+use crate::resp::Mark;
 use crate::session::call::{name_command, name_exec};
 use crate::session::client::RanQueue;
 use crate::session::context::{Context, Local};
 use crate::session::exec::{answered, declare_exec, run_exec};
 use crate::session::logged::{log_queue, log_requests};
 use crate::session::route::{note_latency, note_time, settle_reply};
-use crate::session::spec::{Flags, Handler, KeyedFn};
+use crate::session::spec::{Flags, Handler};
 use crate::shared::Shared;
 use crate::shared::registry::RELAXED;
 
@@ -38,8 +39,6 @@ const ELEMENTS_OF_UNIT: u64 = 8;
 /// A group that writes does not run if the value of its key is longer. Each of its calls would copy
 /// the value, to see what the calls before it have changed.
 const GROUP_VALUE_BYTES_MAX: usize = 16 << 10;
-/// Names of elements, at most, that are prefetched for a group.
-const NAMES_ANNOUNCED: usize = 32;
 /// A request of this length is dropped as soon as it has run, before its commit.
 const LONG_REQUEST_BYTES: usize = 1 << 20;
 /// A long request with more bytes than these behind it stays in the buffer until its end. To remove
@@ -613,9 +612,6 @@ impl<'a> Round<'a> {
         // A log of commands runs them again one by one, and compares what they write.
         let leaves_open = group.len() > 1 && !self.shared.keyspace.logs_commands;
         self.local.keys.left_open.begin(leaves_open);
-        if leaves_open {
-            self.announce(&group, tx);
-        }
         let done = self.run_calls(&group, tx);
         self.local.keys.left_open.begin(false);
         done
@@ -638,25 +634,6 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Prefetches what the calls of a group will read, if all of them name elements of one collection.
-    fn announce(&mut self, group: &Range<usize>, tx: &mut Tx<'_>) {
-        let calls = &self.plan.calls[group.clone()];
-        let Some(conn) = self.conns.get(calls[0].conn as usize) else { return };
-        if calls.iter().any(|call| call.spec.elements.is_none()) {
-            return;
-        }
-        let args = |call| self.plan.args(call, &conn.input);
-        let names = calls.iter().filter_map(|call| Some((args(call), call.spec.elements?)));
-        let names = names.flat_map(|(args, (first, step))| args.from(first).step_by(step));
-        let (keyspace, local) = (&self.shared.keyspace, &mut self.local.keys);
-        let key = args(&calls[0]).at(1);
-        Keys::new(keyspace, local, conn.client.db, 0).announce(
-            tx,
-            key,
-            names.take(NAMES_ANNOUNCED),
-        );
-    }
-
     /// Saves the collection that the calls of a group have left open.
     fn save_left_open(&mut self, group: &Range<usize>, tx: &mut Tx<'_>) -> Result<(), TxError> {
         let client = self.plan.calls[group.start].conn as usize;
@@ -674,52 +651,6 @@ impl<'a> Round<'a> {
         // All event loops write the total, so the round reads it after large replies only.
         let too_much = || replied >= LARGE_REPLY_BYTES && self.shared.client_memory.is_over();
         self.is_over |= self.work >= ROUND_WORK || too_much();
-    }
-}
-
-/// Runs a command, or gives its key what was built for it.
-///
-/// # Errors
-/// Those of the command. The command has made a draft.
-#[inline]
-fn run_keyed(
-    ctx: &mut Context<'_>,
-    run: KeyedFn,
-    (args, keys): (Args<'_>, u32),
-    tx: &mut Tx<'_>,
-) -> CmdResult {
-    if !ctx.local.keys.drafting.is_on() {
-        return run(ctx, args, tx);
-    }
-    run_drafting(ctx, run, (args, keys), tx)
-}
-
-#[inline(never)]
-fn run_drafting(
-    ctx: &mut Context<'_>,
-    run: KeyedFn,
-    (args, keys): (Args<'_>, u32),
-    tx: &mut Tx<'_>,
-) -> CmdResult {
-    if let Some(draft) = ctx.local.keys.drafting.built.take() {
-        let linked = ctx.keys().link(tx, &draft);
-        if linked != Ok(false) {
-            // The transaction may still be refused, and run again.
-            let draft = ctx.local.keys.drafting.built.insert(draft);
-            linked?;
-            ctx.reply.raw(&draft.reply);
-            return Ok(());
-        }
-    }
-    ctx.local.keys.drafting.keys = keys;
-    let mark = ctx.reply.mark();
-    run(ctx, args, tx)?;
-    match &mut ctx.local.keys.drafting.made {
-        Some(draft) => {
-            draft.reply = ctx.reply.take_from(mark);
-            Err(CmdError::DRAFTED)
-        }
-        None => Ok(()),
     }
 }
 

@@ -76,7 +76,6 @@ pub(crate) const fn row(
         further_keys: None,
         secrets: Secrets::None,
         weigh: None,
-        elements: None,
         id: 0,
     }
 }
@@ -121,13 +120,6 @@ pub(crate) const fn weighed_by(mut spec: Spec, weigh: WeighFn) -> Spec {
 pub(crate) const fn closing(mut spec: Spec) -> Spec {
     spec.flags = spec.flags.or(Flags::LEAVES_OPEN);
     spec
-}
-
-/// As [`closing`], for a command that names elements from argument `first` on, each `step` arguments behind the
-/// one before it.
-pub(crate) const fn naming(mut spec: Spec, first: usize, step: usize) -> Spec {
-    spec.elements = Some((first, step));
-    closing(spec)
 }
 
 /// A command that copies the values of its keys.

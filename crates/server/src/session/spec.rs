@@ -247,9 +247,6 @@ pub(crate) struct Spec {
     pub(crate) secrets: Secrets,
     /// The command's cost beyond its arguments, if it may be large.
     pub(crate) weigh: Option<WeighFn>,
-    /// For a command on elements of a collection that it names: the argument of the first name, and the distance
-    /// between names.
-    pub(crate) elements: Option<(usize, usize)>,
     /// The row's number among all rows, for counters.
     pub(crate) id: u16,
 }

@@ -13,27 +13,25 @@ use crate::error::{CmdError, CmdResult};
 use crate::keyspace::{Elements, Kind};
 use crate::resp::{Args, Reply};
 use crate::session::context::Context;
-use crate::session::row::{
-    COUNTED, Keyed, ONE, R, RF, SORTED_SET, W, WF, WMF, closing, naming, row,
-};
+use crate::session::row::{COUNTED, Keyed, ONE, R, RF, SORTED_SET, W, WF, WMF, closing, row};
 use crate::session::spec::Spec;
 use score::{content, parse_score, parts, score_text};
 
 #[rustfmt::skip] // each row takes one line
 pub(super) const ROWS: &[Spec] = &[
-    naming(row("zadd", -4, WMF, ONE, SORTED_SET, "1.2.0", Keyed(zadd), "Sets the scores of members of a sorted set."), 3, 2),
+    closing(row("zadd", -4, WMF, ONE, SORTED_SET, "1.2.0", Keyed(zadd), "Sets the scores of members of a sorted set.")),
     row("zcard", 2, RF, ONE, SORTED_SET, "1.2.0", Keyed(zcard), "Returns the number of members of a sorted set."),
-    naming(row("zincrby", 4, WMF, ONE, SORTED_SET, "1.2.0", Keyed(zincrby), "Adds to the score of a member."), 3, 2),
+    closing(row("zincrby", 4, WMF, ONE, SORTED_SET, "1.2.0", Keyed(zincrby), "Adds to the score of a member.")),
     row("zmpop", -4, W, COUNTED, SORTED_SET, "7.0.0", Keyed(zmpop), "Removes members from the first sorted set that has some."),
-    naming(row("zmscore", -3, RF, ONE, SORTED_SET, "6.2.0", Keyed(zmscore), "Returns the scores of several members."), 2, 1),
+    closing(row("zmscore", -3, RF, ONE, SORTED_SET, "6.2.0", Keyed(zmscore), "Returns the scores of several members.")),
     closing(row("zpopmax", -2, WF, ONE, SORTED_SET, "5.0.0", Keyed(zpopmax), "Removes the members with the highest scores and returns them.")),
     closing(row("zpopmin", -2, WF, ONE, SORTED_SET, "5.0.0", Keyed(zpopmin), "Removes the members with the lowest scores and returns them.")),
     row("zrandmember", -2, R, ONE, SORTED_SET, "6.2.0", Keyed(zrandmember), "Returns random members of a sorted set."),
     row("zrank", -3, RF, ONE, SORTED_SET, "2.0.0", Keyed(zrank), "Returns the position of a member, lowest score first."),
-    naming(row("zrem", -3, WF, ONE, SORTED_SET, "1.2.0", Keyed(zrem), "Removes members of a sorted set."), 2, 1),
+    closing(row("zrem", -3, WF, ONE, SORTED_SET, "1.2.0", Keyed(zrem), "Removes members of a sorted set.")),
     row("zrevrank", -3, RF, ONE, SORTED_SET, "2.0.0", Keyed(zrevrank), "Returns the position of a member, highest score first."),
     row("zscan", -3, R, ONE, SORTED_SET, "2.8.0", Keyed(zscan), "Walks over the members of a sorted set, some at a time."),
-    naming(row("zscore", 3, RF, ONE, SORTED_SET, "1.2.0", Keyed(zscore), "Returns the score of a member."), 2, 1),
+    closing(row("zscore", 3, RF, ONE, SORTED_SET, "1.2.0", Keyed(zscore), "Returns the score of a member.")),
 ];
 
 /// Answers a score.

@@ -46,7 +46,7 @@ use super::kinds::{ElementRules, Kind, Order, SmallLimits};
 use super::value::RECORD_OVERHEAD;
 use crate::planted::mutant;
 use members::Found;
-pub(super) use nodes::SpareNodes;
+pub(super) use nodes::{NODE_KEY_BYTES, SpareNodes};
 use nodes::{NodeKeys, TxNodes, node_key, patch_or_splice};
 use sorting::{Hashes, Sorting};
 use times::{EARLIEST_BYTES, IS_TIMED, NEVER};
@@ -74,8 +74,6 @@ fn head_bytes(flags: u8) -> usize {
     let times = if flags & IS_TIMED == 0 { 0 } else { EARLIEST_BYTES };
     times + if flags & IS_TREE == 0 { SMALL_BYTES } else { TREE_BYTES }
 }
-/// Bytes of a node's key.
-pub(super) const NODE_KEY_BYTES: usize = 16;
 
 /// A collection, open in a transaction. Changes reach the key when the keyspace saves the collection.
 #[derive(Debug)]
@@ -201,7 +199,7 @@ impl Elements {
     ///
     /// # Errors
     /// The store refuses a write.
-    pub(super) fn to_save(&mut self, tx: &mut Tx<'_>) -> Result<Save, TxError> {
+    pub(super) fn begin_save(&mut self, tx: &mut Tx<'_>) -> Result<Save, TxError> {
         if !self.has_changed {
             return Ok(Save::Nothing);
         }
@@ -340,31 +338,6 @@ impl Elements {
         let place = self.tree.place_of_name(&mut nodes, &sorting, named, name)?;
         let content = place.is_there.then(|| self.tree.content(&place).to_vec());
         Ok(Found { place, content, in_tree: None })
-    }
-
-    /// Prefetches what searches for elements of these names will read first.
-    ///
-    /// # Errors
-    /// A node cannot be locked or read.
-    pub(crate) fn announce<'n>(
-        &mut self,
-        tx: &mut Tx<'_>,
-        names: impl Iterator<Item = &'n [u8]>,
-    ) -> Result<(), TxError> {
-        let (hashes, members) = (self.hashes(), self.member_hashes());
-        let (tree, hashes) = match self.rules.order {
-            Order::Names => (&mut self.tree, hashes),
-            Order::Contents => (&mut self.index, members),
-            Order::Position => return Ok(()),
-        };
-        if tree.height == 0 {
-            return Ok(());
-        }
-        let mut nodes = TxNodes { keys: &mut self.keys, tx };
-        let hashes = names.map(|name| hashes.of_name(name));
-        let leaves = tree.leaves_of_hashes(&mut nodes, hashes)?;
-        nodes.prefetch(&leaves);
-        Ok(())
     }
 
     /// The content of the element of that name, unless the element has expired.

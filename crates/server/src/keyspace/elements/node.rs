@@ -68,8 +68,8 @@ fn hash_entry_at(inner: &[u8], at: usize) -> Option<(u64, usize)> {
     Some((u64::from_be_bytes(*separator), len_at + 9))
 }
 
-/// The entry that leads to the leaf of a hash, in an inner node of a tree in the order of hashes: the last one that
-/// begins there or before, or the first.
+/// The entry that leads to the leaf of a hash, in an inner node of a tree in the order of hashes. It is the last
+/// one that begins there or before, or the first.
 pub(super) fn entry_of_hash(inner: &[u8], hash: u64) -> Option<Entry<'_>> {
     let first = entries(inner, 0).next()?;
     let (mut chosen, mut at) = (first.at, first.end);

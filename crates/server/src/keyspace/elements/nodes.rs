@@ -9,13 +9,15 @@ use std::sync::Arc;
 
 use stillpoint::{Slot, TableId, Tx, TxError};
 
-use super::NODE_KEY_BYTES;
 use super::changes::{SPLICE_BYTES, changed_range, changed_ranges, removed_ranges};
 use super::tree::{NodeBytes, Nodes, PACKED_BYTES_MAX, damaged};
 use crate::keyspace::encoding::splice;
 
 /// Nodes that are open at once, at most. With more of them, the changed ones are written and all are closed.
 const OPEN_MAX: usize = 64;
+
+/// Bytes of a node's key.
+pub(in crate::keyspace) const NODE_KEY_BYTES: usize = 16;
 
 /// The key of a node.
 pub(super) fn node_key(incarnation: u64, node: u64) -> [u8; NODE_KEY_BYTES] {
@@ -217,12 +219,6 @@ impl TxNodes<'_, '_> {
         self.write_back()?;
         self.keys.close();
         Ok(())
-    }
-
-    /// Prefetches nodes that will be read soon, so that the misses of the processor's caches overlap.
-    pub(super) fn prefetch(&mut self, nodes: &[u64]) {
-        let NodeKeys { table, incarnation, .. } = *self.keys;
-        self.tx.prefetch(nodes.iter().map(|&node| (table, node_key(incarnation, node))));
     }
 
     /// Gives each record what its open node has.

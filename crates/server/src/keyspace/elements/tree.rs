@@ -14,12 +14,12 @@
 //! 3. No node but the root is empty. A tree that has grown keeps an inner root until it is empty.
 
 use std::cmp::Ordering;
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
 use stillpoint::TxError;
 
+use self::ends::EndPath;
 use self::halves::{End, Halves, halve_inner, halve_leaf};
 use super::node::{
     Element, Entry, all_below, below_bytes, elements, entries, entry_of_hash, put_entry, set_below,
@@ -103,58 +103,6 @@ impl TreePosition {
     }
 }
 
-/// Levels of inner nodes, at most, of a tree whose paths are remembered.
-const LEVELS_MAX: usize = 6;
-
-/// The way to a leaf.
-#[derive(Clone, Copy, Debug)]
-struct Path {
-    /// The inner nodes, 0 for the root, each with the byte where the entry begins that leads to the leaf.
-    levels: [(u64, u32); LEVELS_MAX],
-    height: usize,
-    leaf: u64,
-}
-
-impl Path {
-    /// The way to a place. `None` if the tree has more levels, or is a leaf.
-    fn to(place: &TreePosition) -> Option<Self> {
-        let (leaf, _) = place.leaf.as_ref()?;
-        let mut levels = [(0, 0); LEVELS_MAX];
-        let height = place.levels.len();
-        for (to, level) in levels.get_mut(..height)?.iter_mut().zip(&place.levels) {
-            *to = (level.node, level.entry as u32);
-        }
-        Some(Self { levels, height, leaf: *leaf })
-    }
-
-    /// The place in the leaf whose byte is not told yet.
-    fn follow(&self, nodes: &mut dyn Nodes) -> Result<TreePosition, TxError> {
-        let mut levels = Vec::with_capacity(self.height);
-        for &(node, entry) in &self.levels[..self.height] {
-            let bytes = if node == 0 { None } else { Some(nodes.read(node)?) };
-            levels.push(Level { node, bytes, entry: entry as usize });
-        }
-        let leaf = Some((self.leaf, nodes.read(self.leaf)?));
-        Ok(TreePosition { levels, leaf, offset: 0, position: 0, is_there: false, upper: None })
-    }
-}
-
-/// Ways that are known as long as no entry of an inner node is added or removed.
-#[derive(Debug, Default)]
-struct Paths {
-    /// To the last leaf.
-    end: Option<Path>,
-    /// To the leaves of hashes, in the order in which these will be sought.
-    of_hashes: VecDeque<(u64, Path)>,
-}
-
-impl Paths {
-    fn forget(&mut self) {
-        self.end = None;
-        self.of_hashes.clear();
-    }
-}
-
 /// A tree.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
@@ -171,8 +119,8 @@ pub(super) struct Tree {
     /// The score whose elements the last insertion has divided by the first separator, if it has
     /// split a leaf.
     pub(super) divided: Option<Score>,
-    /// Ways to leaves.
-    paths: Paths,
+    /// The way to the last leaf, if it is known. No entry of an inner node was added or removed since.
+    end: Option<EndPath>,
 }
 
 impl Tree {
@@ -271,31 +219,10 @@ impl Tree {
         Ok(place)
     }
 
-    /// As [`place_at`](Self::place_at), for the last position or the one behind it. Remembers the way, since the
-    /// next place is probably there, too. The elements are in the order of their positions.
-    pub(super) fn place_at_end(
-        &mut self,
-        nodes: &mut dyn Nodes,
-        at: u64,
-    ) -> Result<TreePosition, TxError> {
-        let mut place = match &self.paths.end {
-            Some(end) => end.follow(nodes)?,
-            None => self.descend(nodes, |_, before| before <= at)?,
-        };
-        self.paths.end = self.paths.end.or_else(|| Path::to(&place));
-        (place.position, place.is_there) = (at, at < self.len);
-        let leaf = self.leaf(&place);
-        place.offset = match place.is_there {
-            true => elements(leaf, 0).last().ok_or_else(damaged)?.at,
-            false => leaf.len(),
-        };
-        Ok(place)
-    }
-
     /// The place of the element of that name in a tree in the order of hashes, or in a single leaf.
     /// If there is no such element: the end of the leaf where it belongs.
     pub(super) fn place_of_name(
-        &mut self,
+        &self,
         nodes: &mut dyn Nodes,
         sorting: &Sorting,
         named: &dyn Fn(&[u8]) -> bool,
@@ -318,41 +245,8 @@ impl Tree {
         Ok(place)
     }
 
-    /// Finds the leaves where the elements of hashes belong, which will be sought in this order, in a tree in the
-    /// order of hashes. The leaves are not read.
-    pub(super) fn leaves_of_hashes(
-        &mut self,
-        nodes: &mut dyn Nodes,
-        hashes: impl Iterator<Item = u64>,
-    ) -> Result<Vec<u64>, TxError> {
-        let mut leaves = Vec::with_capacity(hashes.size_hint().0);
-        let height = usize::from(self.height);
-        self.paths.of_hashes.clear();
-        for hash in hashes {
-            let mut path = Path { levels: [(0, 0); LEVELS_MAX], height, leaf: 0 };
-            for level in 0..height {
-                let node = path.leaf;
-                let bytes = if node == 0 { None } else { Some(nodes.read(node)?) };
-                let inner = bytes.as_deref().unwrap_or(&self.root);
-                let chosen = entry_of_hash(inner, hash).ok_or_else(damaged)?;
-                path.leaf = chosen.child;
-                if let Some(at) = path.levels.get_mut(level) {
-                    *at = (node, chosen.at as u32);
-                }
-            }
-            leaves.push(path.leaf);
-            if height <= LEVELS_MAX {
-                self.paths.of_hashes.push_back((hash, path));
-            }
-        }
-        Ok(leaves)
-    }
-
     /// The place in the leaf of a hash. Its byte and its position are not told yet.
-    fn leaf_of_hash(&mut self, nodes: &mut dyn Nodes, hash: u64) -> Result<TreePosition, TxError> {
-        if let Some((_, path)) = self.paths.of_hashes.pop_front_if(|(next, _)| *next == hash) {
-            return path.follow(nodes);
-        }
+    fn leaf_of_hash(&self, nodes: &mut dyn Nodes, hash: u64) -> Result<TreePosition, TxError> {
         let (levels, leaf) = (Vec::with_capacity(usize::from(self.height)), None);
         let mut place =
             TreePosition { levels, leaf, offset: 0, position: 0, is_there: false, upper: None };
@@ -368,7 +262,7 @@ impl Tree {
 
     /// The end of the leaf where the element of a hash belongs, in a tree in the order of hashes.
     pub(super) fn place_of_hash(
-        &mut self,
+        &self,
         nodes: &mut dyn Nodes,
         hash: u64,
     ) -> Result<TreePosition, TxError> {
@@ -591,7 +485,7 @@ impl Tree {
 
     /// Makes two nodes of the root, and a new root above them.
     fn put_below_root(&mut self, nodes: &mut dyn Nodes, halves: Halves) -> Result<(), TxError> {
-        self.paths.forget();
+        self.end = None;
         let left = nodes.add(halves.left.0)?;
         let right = nodes.add(halves.right.0)?;
         self.root.clear();
@@ -610,7 +504,7 @@ impl Tree {
         by: i64,
         (mut node, mut halves): (u64, Halves),
     ) -> Result<(), TxError> {
-        self.paths.forget();
+        self.end = None;
         while let Some(level) = levels.pop() {
             let Halves { left: (left, left_below), right: (right, right_below), separator } =
                 halves;
@@ -706,7 +600,7 @@ impl Tree {
         nodes: &mut dyn Nodes,
         mut levels: Vec<Level>,
     ) -> Result<(), TxError> {
-        self.paths.forget();
+        self.end = None;
         while let Some(Level { node, bytes, entry }) = levels.pop() {
             let mut inner = bytes.map_or_else(|| std::mem::take(&mut self.root), unshared);
             let end = entries(&inner, entry).next().map_or(entry, |entry| entry.end);
@@ -755,7 +649,7 @@ impl Tree {
         if bytes.len() + other.len() > LEAF_BYTES_MAX * 3 / 4 {
             return Ok(false);
         }
-        self.paths.forget();
+        self.end = None;
         let joined = if is_left { [bytes, &other].concat() } else { [&other, bytes].concat() };
         nodes.write(left.3, joined)?;
         nodes.remove(right.3)?;
@@ -781,7 +675,7 @@ impl Tree {
                 break;
             }
             nodes.remove(only)?;
-            self.paths.forget();
+            self.end = None;
             self.root = unshared(bytes);
             self.height -= 1;
         }
@@ -862,6 +756,7 @@ pub(super) fn damaged() -> TxError {
 }
 
 pub(super) mod bulk;
+mod ends;
 mod halves;
 #[cfg(test)]
 pub(super) mod tests;

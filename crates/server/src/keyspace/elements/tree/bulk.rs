@@ -121,7 +121,7 @@ impl Tree {
         doomed: Doomed<'_>,
         mut gone: Gone<'_>,
     ) -> Result<u64, TxError> {
-        self.paths.forget();
+        self.end = None;
         let root = std::mem::take(&mut self.root);
         let by_content = self.by_content;
         let (new, removed) =
@@ -160,7 +160,7 @@ impl Tree {
         sorting: &Sorting,
         contents: &[&[u8]],
     ) -> Result<(), TxError> {
-        self.paths.forget();
+        self.end = None;
         self.len = contents.len() as u64;
         if is_packed(contents) {
             contents.iter().for_each(|content| put_string(&mut self.root, content));
