@@ -15,6 +15,10 @@ use crate::keyspace::encoding::splice;
 
 /// Nodes that are open at once, at most. With more of them, the changed ones are written and all are closed.
 const OPEN_MAX: usize = 64;
+/// Bytes of open nodes after which no further node is opened beside them. A node may have one long element.
+const OPEN_BYTES_MAX: usize = 256 << 10;
+/// A longer buffer of a node is not used again.
+const SPARE_BYTES_MAX: usize = 4 * PACKED_BYTES_MAX;
 
 /// Bytes of a node's key.
 pub(in crate::keyspace) const NODE_KEY_BYTES: usize = 16;
@@ -94,7 +98,10 @@ impl SpareNodes {
 
     /// Takes the buffers of nodes that nobody else has open.
     fn put(&mut self, nodes: impl Iterator<Item = OpenNode>) {
-        let free = nodes.map(|open| open.bytes).filter(|bytes| Arc::strong_count(bytes) == 1);
+        let is_free = |bytes: &NodeBytes| {
+            Arc::strong_count(bytes) == 1 && bytes.capacity() <= SPARE_BYTES_MAX
+        };
+        let free = nodes.map(|open| open.bytes).filter(is_free);
         self.0.extend(free.take(OPEN_MAX - self.0.len().min(OPEN_MAX)));
     }
 }
@@ -122,13 +129,15 @@ pub(super) struct NodeKeys {
     numbers: Vec<u64>,
     /// The open nodes, in the order of `numbers`.
     open: Vec<OpenNode>,
+    /// Bytes that were read into open nodes or written to them.
+    open_bytes: usize,
     pub(super) spare: SpareNodes,
 }
 
 impl NodeKeys {
     pub(super) fn new(parent: Slot, table: TableId) -> Self {
         let (numbers, open, spare) = (Vec::new(), Vec::new(), SpareNodes::default());
-        Self { parent, table, incarnation: 0, last: 0, numbers, open, spare }
+        Self { parent, table, incarnation: 0, last: 0, numbers, open, open_bytes: 0, spare }
     }
 
     /// Lends the open nodes out, until [`give_back`](Self::give_back).
@@ -140,13 +149,15 @@ impl NodeKeys {
 
     /// Takes back what was lent.
     pub(super) fn give_back(&mut self, lent: Self) {
-        let Self { last, numbers, open, spare, .. } = lent;
-        (self.last, self.numbers, self.open, self.spare) = (last, numbers, open, spare);
+        let Self { last, numbers, open, open_bytes, spare, .. } = lent;
+        (self.last, self.open_bytes, self.spare) = (last, open_bytes, spare);
+        (self.numbers, self.open) = (numbers, open);
     }
 
     /// Closes the open nodes, whose changes are written.
     pub(super) fn close(&mut self) {
         self.numbers.clear();
+        self.open_bytes = 0;
         self.spare.put(self.open.drain(..));
     }
 
@@ -159,6 +170,7 @@ impl NodeKeys {
             self.numbers.reserve_exact(OPEN_MAX);
             self.open.reserve_exact(OPEN_MAX);
         }
+        self.open_bytes += open.bytes.len();
         self.numbers.push(node);
         let at = self.open.len();
         self.open.push(open);
@@ -213,7 +225,7 @@ impl TxNodes<'_, '_> {
 
     /// Makes room for another open node.
     fn make_room(&mut self) -> Result<(), TxError> {
-        if self.keys.open.len() < OPEN_MAX {
+        if self.keys.open.len() < OPEN_MAX && self.keys.open_bytes < OPEN_BYTES_MAX {
             return Ok(());
         }
         self.write_back()?;
@@ -276,9 +288,11 @@ impl Nodes for TxNodes<'_, '_> {
     }
 
     fn write(&mut self, node: u64, bytes: Vec<u8>) -> Result<(), TxError> {
+        let written = bytes.len();
         let open = self.opened(node)?;
         open.change.replace();
         open.bytes = Arc::new(bytes);
+        self.keys.open_bytes += written;
         Ok(())
     }
 
@@ -301,6 +315,7 @@ impl Nodes for TxNodes<'_, '_> {
                 change.replace();
             }
         }
+        self.keys.open_bytes += bytes.len();
         Ok(())
     }
 
