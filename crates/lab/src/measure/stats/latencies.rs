@@ -149,16 +149,27 @@ impl Percentiles {
         if self.histogram.is_empty() { f64::NAN } else { self.histogram.max() as f64 / 1e6 }
     }
 
-    /// `[latency in ms, share of requests that took longer]`: the tail, for a figure with log axes.
+    /// `[latency in ms, share of requests that took longer]`: the tail, for a figure with log axes. A share that
+    /// falls by less than a hundredth of all, and by less than a tenth, has no point of its own.
     pub(crate) fn tail_points(&self) -> Vec<[f64; 2]> {
         let total = self.histogram.len() as f64;
-        let mut seen = 0;
-        let mut points = Vec::new();
+        let (mut seen, mut drawn) = (0, 1.0);
+        let mut points: Vec<[f64; 2]> = Vec::new();
         for step in self.histogram.iter_recorded() {
             seen += step.count_at_value();
             let beyond = 1.0 - seen as f64 / total;
-            if beyond > 0.0 {
-                points.push([step.value_iterated_to() as f64 / 1e6, beyond]);
+            if beyond <= 0.0 {
+                break;
+            }
+            let point = [step.value_iterated_to() as f64 / 1e6, beyond];
+            // The first point and the last stay.
+            let falls = beyond <= drawn - 0.01 || beyond <= 0.9 * drawn || points.len() < 2;
+            match points.last_mut().filter(|_| !falls) {
+                Some(last) => *last = point,
+                None => {
+                    points.push(point);
+                    drawn = beyond;
+                }
             }
         }
         points
@@ -203,5 +214,17 @@ mod tests {
         assert_eq!(a.points_ms(1.0).len(), 2);
         let tail = a.all().tail_points();
         assert!((tail[0][1] - 0.4).abs() < 1e-9, "{tail:?}");
+    }
+
+    #[test]
+    fn a_tail_has_few_points() {
+        let mut latencies = Latencies::new();
+        (1..200_000_u64).for_each(|i| latencies.record(0, i * 1_000));
+        let tail = latencies.all().tail_points();
+        assert!((100..300).contains(&tail.len()), "{}", tail.len());
+        assert!(tail.is_sorted_by(|a, b| a[0] < b[0] && a[1] > b[1]));
+        assert!(tail[0][1] > 0.99 && tail[tail.len() - 1][1] < 0.01, "{tail:?}");
+        let steps = tail.windows(2).skip(1).map(|two| two[0][1] - two[1][1]);
+        assert!(steps.fold(0.0, f64::max) < 0.03);
     }
 }
