@@ -20,8 +20,8 @@ pub(super) const ROWS: &[Spec] = &[
 const COMMAND: &[Spec] = &[
     sub("count", 2, ANY, "2.8.13", Pure(count), "Returns the number of commands."),
     sub("docs", -2, ANY, "7.0.0", Pure(docs), "Returns documentation of commands."),
-    sub("getkeys", -3, ANY, "2.8.13", Pure(getkeys), "Extracts the key names of a command."),
-    sub("getkeysandflags", -3, ANY, "7.0.0", Pure(getkeysandflags), "Extracts the key names of a command and how they are used."),
+    sub("getkeys", -4, ANY, "2.8.13", Pure(getkeys), "Extracts the key names of a command."),
+    sub("getkeysandflags", -4, ANY, "7.0.0", Pure(getkeysandflags), "Extracts the key names of a command and how they are used."),
     HELP,
     sub("info", -2, ANY, "2.8.13", Pure(info), "Describes commands."),
     sub("list", -2, ANY, "7.0.0", Pure(list), "Lists command names."),

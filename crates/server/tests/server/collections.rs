@@ -275,6 +275,8 @@ const NAMED: &[&str] = &[
     "COMMAND GETKEYSANDFLAGS SORT a STORE b",
     "COMMAND GETKEYSANDFLAGS OBJECT ENCODING|FREQ a",
     "COMMAND GETKEYSANDFLAGS MEMORY USAGE a",
+    "COMMAND GETKEYS|GETKEYSANDFLAGS PFMERGE|DEL|PING a",
+    "COMMAND GETKEYS|GETKEYSANDFLAGS DEL|PFMERGE",
 ];
 
 /// Commands of all families but `SORT` between each other, on the same keys: `SORT` has patterns that do not run

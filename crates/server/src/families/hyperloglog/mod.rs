@@ -14,7 +14,9 @@ use crate::error::{CmdError, CmdResult, quoted};
 use crate::keyspace::{Keyspace, Kind};
 use crate::resp::Args;
 use crate::session::context::Context;
-use crate::session::row::{ADM, ALL, Keyed, M, NONE, ONE, Pure, R, W, WM, WMF, declared_by, row};
+use crate::session::row::{
+    ADM, ALL, Keyed, M, NONE, ONE, Pure, R, W, WM, WMF, declared_by, row, with_further_keys,
+};
 use crate::session::spec::{Group, KeySpec, Spec};
 use registers::{Corrupted, Registers, Sketch, estimate};
 
@@ -25,7 +27,7 @@ pub(super) const ROWS: &[Spec] = &[
     row("pfadd", -2, WMF, ONE, HYPERLOGLOG, "2.8.9", Keyed(pfadd), "Adds elements to a HyperLogLog."),
     row("pfcount", -2, R, ALL, HYPERLOGLOG, "2.8.9", Keyed(pfcount), "Returns about how many different elements were added."),
     row("pfdebug", 3, W.or(M).or(ADM), KeySpec { first: 2, last: 2, step: 1, count_at: 0 }, HYPERLOGLOG, "2.8.9", Keyed(pfdebug), "Shows the inside of a HyperLogLog."),
-    declared_by(row("pfmerge", -2, WM, ALL, HYPERLOGLOG, "2.8.9", Keyed(pfmerge), "Merges HyperLogLogs into one."), declare_merge),
+    with_further_keys(declared_by(row("pfmerge", -2, WM, ALL, HYPERLOGLOG, "2.8.9", Keyed(pfmerge), "Merges HyperLogLogs into one."), declare_merge), sources),
     row("pfselftest", 1, ADM, NONE, HYPERLOGLOG, "2.8.9", Pure(pfselftest), "Tests the implementation."),
 ];
 
@@ -118,6 +120,12 @@ fn declare_merge(args: Args<'_>, db: Db, keyspace: &Keyspace, keys: &mut KeySet)
     for key in args.from(2) {
         keyspace.declare(keys, db, key, Mode::Read, 0);
     }
+}
+
+/// `COMMAND GETKEYS` of Redis refuses a merge without sources, although the command allows it. All keys are in the
+/// row.
+fn sources(args: Args<'_>) -> Option<Vec<usize>> {
+    (args.len() > 2).then(Vec::new)
 }
 
 fn pfmerge(ctx: &mut Context<'_>, args: Args<'_>, tx: &mut Tx<'_>) -> CmdResult {
