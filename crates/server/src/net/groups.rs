@@ -1,16 +1,20 @@
-//! Groups of calls: successive calls of one client on one key are one transaction.
+//! Groups of calls: successive calls of a round on one key are one transaction.
 //!
 //! ```text
-//! calls    ZADD z 1 a   ZADD z 2 b   GET s   ZADD z 3 c   HSET h f v
-//! groups   └───────────────────────┘ └─────┘ └──────────┘ └────────┘
+//! clients  one          one          one     one          two          two
+//! calls    ZADD z 1 a   ZADD z 2 b   GET s   ZADD z 3 c   ZADD z 4 d   HSET h f v
+//! groups   └───────────────────────┘ └─────┘ └───────────────────────┘ └────────┘
 //! ```
 //! A group locks its key once, and appends one record to the log. The record has each node of a
 //! collection once, however many of the calls change the node. A client sees no difference. Nothing
 //! of a group is answered before all of it has committed. A call that fails by itself changes
 //! nothing.
+//!
+//! A log of commands names the client of a transaction. With it a group has the calls of one client alone.
 
 use std::ops::Range;
 
+use super::conn::Conn;
 use super::connections::Connections;
 use super::plan::{Call, Plan};
 use crate::keyspace::Keyspace;
@@ -26,11 +30,19 @@ impl Plan {
     pub(super) fn group(&mut self, conns: &Connections, keyspace: &Keyspace) {
         self.group_ends.clear();
         let groups_calls = !keyspace.engine().config().log_calls;
-        let mut first = 0;
+        let joins_clients = !keyspace.logs_commands;
+        let (mut first, mut bytes) = (0, 0);
         for next in 1..self.calls.len() {
-            if !groups_calls || !self.may_join(conns, first, next) {
-                self.group_ends.push(next as u32);
-                first = next;
+            let is_possible = groups_calls
+                && (joins_clients || self.calls[first].conn == self.calls[next].conn)
+                && next - first < GROUP_CALLS_MAX;
+            let joined = if is_possible { self.joined_bytes(conns, first, next) } else { None };
+            match joined.filter(|joined| bytes + joined <= GROUP_BYTES_MAX) {
+                Some(joined) => bytes += joined,
+                None => {
+                    self.group_ends.push(next as u32);
+                    (first, bytes) = (next, 0);
+                }
             }
         }
         if !self.calls.is_empty() {
@@ -49,22 +61,22 @@ impl Plan {
         start..self.group_ends[group] as usize
     }
 
-    /// Whether call `next` joins the group that begins with call `first`.
-    fn may_join(&self, conns: &Connections, first: usize, next: usize) -> bool {
+    /// Bytes that call `next` adds to the requests of the group that begins with call `first`, if the call may join
+    /// the group. The first to join adds those of the first call, too.
+    fn joined_bytes(&self, conns: &Connections, first: usize, next: usize) -> Option<usize> {
         let (head, call) = (&self.calls[first], &self.calls[next]);
-        if head.conn != call.conn || next - first >= GROUP_CALLS_MAX {
-            return false;
-        }
         let may_be_joined = |call: &Call| !call.is_alone && call.spec.may_be_joined();
         if !may_be_joined(head) || !may_be_joined(call) {
-            return false;
+            return None;
         }
-        let Some(conn) = conns.get(call.conn as usize) else { return false };
-        let (head_args, args) = (self.args(head, &conn.input), self.args(call, &conn.input));
-        // The last request before `next` ends where `next` begins.
-        let bytes = (call.base - head.base) as usize + args.total_len();
-        bytes <= GROUP_BYTES_MAX
-            && conn.client.reply_mode == ReplyMode::On
-            && head_args.at(1) == args.at(1)
+        let (head_conn, conn) = (conns.get(head.conn as usize)?, conns.get(call.conn as usize)?);
+        let (head_args, args) = (self.args(head, &head_conn.input), self.args(call, &conn.input));
+        let answers = |conn: &Conn| conn.client.reply_mode == ReplyMode::On;
+        let is_possible = answers(head_conn)
+            && answers(conn)
+            && head_conn.client.db == conn.client.db
+            && head_args.at(1) == args.at(1);
+        let head_bytes = if next == first + 1 { head_args.total_len() } else { 0 };
+        is_possible.then(|| head_bytes + args.total_len())
     }
 }

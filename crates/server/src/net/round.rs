@@ -1,6 +1,6 @@
 //! One round of an event loop: the calls of the plan as a batch of transactions.
 //!
-//! Successive calls of one client on one key are a group, which is one transaction ([`groups`]). A
+//! Successive calls on one key are a group, which is one transaction ([`groups`]). A
 //! group takes the lock of its key once, and its log record names each node once. If a call of a
 //! group can only end with a rollback, the group is dissolved. Its calls then run again, each as a
 //! transaction of its own.
@@ -53,8 +53,10 @@ pub(crate) struct Round<'a> {
     pub(crate) local: &'a mut Local,
     /// Whether each call is timed, and not only the round.
     pub(crate) time_each: bool,
-    /// Where the reply of the call that runs now begins.
+    /// Where the first reply of the group that runs now begins.
     mark: Option<Mark>,
+    /// The other clients of the running group that have replies, and where the first reply of each begins.
+    joined: Vec<(u32, Mark)>,
     /// Whether the reply of the call that runs now is an error already.
     has_error: bool,
     /// Whether the call that has run must run again, since memory is on its way back.
@@ -98,6 +100,7 @@ impl<'a> Round<'a> {
             local,
             time_each,
             mark: None,
+            joined: Vec::new(),
             has_error: false,
             runs_again: false,
             needs_disk: false,
@@ -164,21 +167,18 @@ impl<'a> Round<'a> {
     /// Ends a run of the calls `first..=i` whose last one asks for another run: under a lock, with
     /// further keys, or beside the event loop.
     fn end_for_a_run(&mut self, first: usize, i: usize, error: &CmdError) -> TxError {
-        let call = self.plan.calls[i];
-        let Some(conn) = self.conns.get_mut(call.conn as usize) else {
-            return answered();
-        };
         if error.is_not_locked() {
             // The call has not begun as long as it waits for the lock.
             if let Some(mark) = self.mark.take() {
-                conn.reply.truncate(mark);
+                self.take_replies_back(first, mark);
             }
             self.uncount(first..i + 1);
             return TxError::NotLocked;
         }
-        if i > first {
+        let call = self.plan.calls[i];
+        let Some(conn) = self.conns.get_mut(call.conn as usize).filter(|_| i == first) else {
             return answered();
-        }
+        };
         (self.comes_back, conn.runs_again) = (true, true);
         conn.leaves_with = if error.leaves() {
             let work = self.local.keys.take_elements_ahead() / ELEMENTS_OF_UNIT;
@@ -198,6 +198,10 @@ impl<'a> Round<'a> {
         let Some(conn) = self.conns.get_mut(call.conn as usize) else {
             return Err(answered());
         };
+        if i > group.start && call.conn != self.plan.calls[i - 1].conn {
+            conn.replied = true;
+            self.joined.push((call.conn, conn.reply.begin()));
+        }
         let args = self.plan.args(&call, &conn.input);
         let before = conn.reply.pending();
         let mark = conn.reply.mark();
@@ -355,9 +359,10 @@ impl<'a> Round<'a> {
 
     /// Whether the running group goes on with its next call, after the calls before `next`.
     fn goes_on(&self, group: &Range<usize>, next: usize) -> bool {
-        let conn = self.conns.get(self.plan.calls[group.start].conn as usize);
-        let goes_on =
-            || !self.is_over && conn.is_some_and(|conn| !conn.is_blocked(self.plan.allowance));
+        let goes_on = || {
+            let conn = self.conns.get(self.plan.calls[next].conn as usize);
+            !self.is_over && conn.is_some_and(|conn| !conn.is_blocked(self.plan.allowance))
+        };
         next < group.end && (self.is_logged_whole(group) || goes_on())
     }
 
@@ -367,20 +372,27 @@ impl<'a> Round<'a> {
         self.shared.keyspace.logs_commands && calls.any(|call| call.spec.flags.has(Flags::WRITE))
     }
 
-    /// Takes back that calls have run.
-    fn uncount(&self, calls: Range<usize>) {
-        for call in &self.plan.calls[calls] {
-            self.local.stats.uncount_call(call.spec.id);
+    /// Whether call `i` may run now, as far as its client is concerned.
+    fn may_begin(&mut self, i: usize, large_bytes: &dyn Fn() -> usize) -> bool {
+        let Call { conn, spec, .. } = self.plan.calls[i];
+        let Some(conn) = self.conns.get_mut(conn as usize) else { return false };
+        let copies = spec.flags.has(Flags::COPIES) || matches!(spec.handler, Handler::Exec);
+        let is_exec = self.plan.diverts && matches!(spec.handler, Handler::Exec);
+        let is_waiting = conn.client.waits_for_keys();
+        if is_waiting
+            || conn.runs_again
+            || conn.leaves_with > 0
+            || conn.is_blocked(self.plan.allowance)
+        {
+            return false;
         }
-    }
-
-    /// Gives a group that has not begun back to its client. The calls of the client run by
-    /// themselves then.
-    fn separate(&mut self, group: Range<usize>) {
-        let client = self.plan.calls[group.start].conn;
-        let calls = &mut self.plan.calls[group.start..];
-        calls.iter_mut().filter(|call| call.conn == client).for_each(|call| call.is_alone = true);
-        self.postpone(group);
+        if is_exec && exec_lacks_room(self.shared, spec, &conn.client) {
+            (conn.needs_room, conn.leaves_with) = (true, LONG_WORK);
+        } else if self.plan.diverts && copies {
+            let work = large_bytes() / UNIT_BYTES;
+            conn.leaves_with = if work < LONG_WORK { 0 } else { work };
+        }
+        conn.leaves_with == 0
     }
 
     /// Whether a group changes a value that is too long for it.
@@ -389,29 +401,6 @@ impl<'a> Round<'a> {
         group.len() > 1
             && calls.any(|call| call.spec.flags.has(Flags::WRITE))
             && large_bytes() > GROUP_VALUE_BYTES_MAX
-    }
-
-    /// Gives calls back to their client, to run in a later round.
-    fn postpone(&mut self, calls: Range<usize>) {
-        if let Some(call) = self.plan.calls[calls.clone()].first()
-            && let Some(conn) = self.conns.get_mut(call.conn as usize)
-        {
-            // The calls behind them wait, too.
-            conn.runs_again = true;
-            self.plan.postponed.extend(calls.map(|i| i as u32));
-        }
-    }
-
-    /// Gives the calls of a group that was rolled back to their client. Each of them runs again by
-    /// itself.
-    fn dissolve(&mut self, group: Range<usize>, mark: Mark) {
-        let calls = &mut self.plan.calls[group.clone()];
-        calls.iter_mut().for_each(|call| call.is_alone = true);
-        if let Some(conn) = self.conns.get_mut(calls[0].conn as usize) {
-            conn.reply.truncate(mark);
-        }
-        self.uncount(group.start..self.ran_to);
-        self.postpone(group);
     }
 
     /// Ends the first call of a group, whose transaction has ended with this result.
@@ -600,11 +589,12 @@ impl<'a> Round<'a> {
         if std::mem::take(&mut self.needs_disk) {
             // This is another run: the store has loaded what the one before has missed.
             if let Some(mark) = self.mark {
-                conn.reply.truncate(mark);
+                self.take_replies_back(group.start, mark);
             }
             self.uncount(group.start..self.ran_to);
         } else {
             self.mark = Some(conn.reply.begin());
+            self.joined.clear();
         }
         self.errors.clear();
         self.times.clear();
@@ -672,33 +662,12 @@ impl Batch for Round<'_> {
         self.local.keys.serving.declare(&self.shared.keyspace.waiters, group, keys);
     }
 
-    /// Whether the calls run now. Calls that do not run go back to their client after the round.
+    /// Whether the calls run now. Calls that do not run go back to their clients after the round.
     fn begins(&mut self, group: usize, large_bytes: &dyn Fn() -> usize) -> bool {
         let group = self.plan.group_calls(group);
-        let Call { conn, spec, .. } = self.plan.calls[group.start];
-        let conn = self.conns.get_mut(conn as usize);
-        let copies = spec.flags.has(Flags::COPIES) || matches!(spec.handler, Handler::Exec);
-        let is_exec = self.plan.diverts && matches!(spec.handler, Handler::Exec);
-        let may_run = |conn: &mut Conn| {
-            let is_waiting = conn.client.waits_for_keys();
-            if is_waiting
-                || conn.runs_again
-                || conn.leaves_with > 0
-                || conn.is_blocked(self.plan.allowance)
-            {
-                return false;
-            }
-            if is_exec && exec_lacks_room(self.shared, spec, &conn.client) {
-                (conn.needs_room, conn.leaves_with) = (true, LONG_WORK);
-            } else if self.plan.diverts && copies {
-                let work = large_bytes() / UNIT_BYTES;
-                conn.leaves_with = if work < LONG_WORK { 0 } else { work };
-            }
-            conn.leaves_with == 0
-        };
-        let begins = !self.is_over && conn.is_some_and(may_run);
+        let begins = !self.is_over && group.clone().all(|i| self.may_begin(i, large_bytes));
         if !begins {
-            self.plan.postponed.extend(group.map(|i| i as u32));
+            self.postpone(group);
             return false;
         }
         let separates = self.patches_long_value(&group, large_bytes);
@@ -778,3 +747,5 @@ impl Batch for Round<'_> {
         self.postpone(ran_to..group.end);
     }
 }
+
+mod returns;

@@ -1,17 +1,24 @@
-//! Tests of groups: the successive commands of a client on one key are one transaction.
+//! Tests of groups: successive commands on one key, of one client or several, are one transaction.
 
-use stillpoint_io::{Rng, SeededRng};
+use std::time::Duration;
 
-use crate::common::{Client, TestServer, Value, encode, field, verify};
+use stillpoint_io::{Clock, RealClock, Rng, SeededRng};
 
-/// Sends requests together, and gives their replies.
-fn pipeline(client: &mut Client, requests: &[Vec<String>]) -> Vec<Value> {
+use crate::common::{Client, TestServer, Value, config, encode, field, verify};
+
+/// The requests as a client sends them.
+fn encoded(requests: &[Vec<String>]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for request in requests {
         let words: Vec<&[u8]> = request.iter().map(String::as_bytes).collect();
         bytes.extend(encode(&words));
     }
-    client.send_raw(&bytes);
+    bytes
+}
+
+/// Sends requests together, and gives their replies.
+fn pipeline(client: &mut Client, requests: &[Vec<String>]) -> Vec<Value> {
+    client.send_raw(&encoded(requests));
     requests.iter().map(|_| client.read()).collect()
 }
 
@@ -302,6 +309,148 @@ fn groups_do_what_single_commands_do() {
             let (single, together) = (in_order(command, single), in_order(command, together));
             assert_eq!(single, together, "round {round}: {command:?} of {alone:?}");
         }
+    }
+    assert!(server.look(verify) > 0, "collections have nodes");
+}
+
+/// A server with one event loop, whose rounds have the commands of all its clients.
+fn one_loop() -> TestServer {
+    let mut config = config();
+    config.threads = 1;
+    TestServer::with(config)
+}
+
+/// Sends requests of several clients, which run in one round, and gives the replies of each.
+fn in_one_round(
+    control: &mut Client,
+    clients: &mut [Client],
+    requests: &[Vec<Vec<String>>],
+) -> Vec<Vec<Value>> {
+    control.call(&["CLIENT", "PAUSE", "60000", "ALL"]);
+    for (client, requests) in clients.iter_mut().zip(requests) {
+        client.send_raw(&encoded(requests));
+    }
+    // A request that comes later runs in a round of its own.
+    RealClock.sleep(Duration::from_millis(5));
+    control.call(&["CLIENT", "UNPAUSE"]);
+    let read = |(client, requests): (&mut Client, &Vec<Vec<String>>)| {
+        requests.iter().map(|_| client.read()).collect()
+    };
+    clients.iter_mut().zip(requests).map(read).collect()
+}
+
+/// Commands of several clients on one key are one transaction. Each client gets the replies to its own.
+#[test]
+fn clients_share_a_group() {
+    const CLIENTS: usize = 20;
+    let server = one_loop();
+    let mut control = server.client();
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| server.client()).collect();
+    clients.iter_mut().for_each(|client| assert_eq!(client.call(&["PING"]).text(), "PONG"));
+    let before = written(&mut control);
+    let requests: Vec<Vec<Vec<String>>> = (0..CLIENTS)
+        .map(|i| match i % 4 {
+            3 => vec![words("SADD list x")],
+            _ => vec![words(&format!("RPUSH list {i}")), words("LINDEX list -1")],
+        })
+        .collect();
+    let replies = in_one_round(&mut control, &mut clients, &requests);
+    let list = control.call(&["LRANGE", "list", "0", "-1"]);
+    for (i, replies) in replies.iter().enumerate() {
+        match &replies[..] {
+            [Value::Error(text)] => assert!(text.starts_with("WRONGTYPE"), "{text}"),
+            // The set may come first.
+            [Value::Int(1)] => panic!("the list comes first: it has the most clients"),
+            [Value::Int(len), last] => {
+                assert_eq!(list.items()[*len as usize - 1].text(), i.to_string());
+                assert_eq!(last.text(), i.to_string());
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(list.items().len(), CLIENTS - CLIENTS / 4);
+    let count = written(&mut control) - before;
+    assert!((1..10).contains(&count), "{count} transactions");
+}
+
+/// A command that leaves its event loop, of one client, dissolves the group of all.
+#[test]
+fn a_long_command_dissolves_the_group_of_several_clients() {
+    const ELEMENTS: usize = 10_000;
+    let server = one_loop();
+    let mut control = server.client();
+    let mut clients: Vec<Client> = (0..6).map(|_| server.client()).collect();
+    clients.iter_mut().for_each(|client| assert_eq!(client.call(&["PING"]).text(), "PONG"));
+    for from in (0..ELEMENTS).step_by(1_000) {
+        let mut push = words("RPUSH list");
+        push.extend((from..from + 1_000).map(|i| i.to_string()));
+        pipeline(&mut control, &[push]);
+    }
+    let requests: Vec<Vec<Vec<String>>> = (0..6)
+        .map(|i| match i {
+            3 => vec![words("RPUSH list 3"), words("LRANGE list 0 -1"), words("RPUSH list 3")],
+            _ => vec![words(&format!("RPUSH list {i}")), words(&format!("RPUSH list {i}"))],
+        })
+        .collect();
+    let replies = in_one_round(&mut control, &mut clients, &requests);
+    let list = control.call(&["LRANGE", "list", "0", "-1"]);
+    assert_eq!(list.items().len(), ELEMENTS + 12);
+    for (i, replies) in replies.iter().enumerate() {
+        let lens = replies.iter().filter_map(|reply| match reply {
+            Value::Int(len) => Some(*len as usize),
+            _ => None,
+        });
+        let lens: Vec<usize> = lens.collect();
+        assert_eq!(lens.len(), 2, "client {i}");
+        lens.iter().for_each(|len| assert_eq!(list.items()[len - 1].text(), i.to_string()));
+        assert!(lens[0] < lens[1], "the replies of a client keep their order");
+    }
+    assert!(replies[3][1].items().len() > ELEMENTS);
+    let stats = control.call(&["INFO", "commandstats"]).text();
+    assert!(stats.contains("cmdstat_rpush:calls=22,"), "{stats}");
+}
+
+/// Three clients send random commands in one round. Their replies are those of single commands, in one of the
+/// orders of the clients.
+#[test]
+fn groups_of_clients_are_serial() {
+    const ORDERS: [[usize; 3]; 6] =
+        [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+    let server = one_loop();
+    let (mut control, rng) = (server.client(), SeededRng::new(9));
+    let mut clients: Vec<Client> = (0..3).map(|_| server.client()).collect();
+    clients.iter_mut().for_each(|client| assert_eq!(client.call(&["PING"]).text(), "PONG"));
+    for round in 0..150 {
+        let kind = rng.below(4) as usize;
+        let (key, base) = (format!("k{kind}"), format!("base{kind}"));
+        let templates: Vec<&str> =
+            ON_A_KEY[kind].iter().copied().filter(|template| *template != "DEL k").collect();
+        let requests: Vec<Vec<Vec<String>>> = (0..3)
+            .map(|_| {
+                let one = || templates[rng.below(templates.len() as u64) as usize];
+                (0..1 + rng.below(7)).map(|_| made(one(), &key, &rng)).collect()
+            })
+            .collect();
+        control.call(&["DEL", &base]);
+        control.call(&["COPY", &key, &base]);
+        let got = in_one_round(&mut control, &mut clients, &requests);
+        let explains = |order: &[usize; 3], control: &mut Client| {
+            control.call(&["DEL", "trial"]);
+            control.call(&["COPY", &base, "trial"]);
+            order.iter().all(|&client| {
+                requests[client].iter().zip(&got[client]).all(|(request, got)| {
+                    let own = |word: &String| match **word == key {
+                        true => "trial".to_owned(),
+                        false => word.clone(),
+                    };
+                    let request: Vec<String> = request.iter().map(own).collect();
+                    let single = pipeline(control, std::slice::from_ref(&request)).remove(0);
+                    in_order(&request, single) == in_order(&request, got.clone())
+                })
+            })
+        };
+        let found = ORDERS.iter().any(|order| explains(order, &mut control));
+        assert!(found, "round {round}: no order explains {got:?} to {requests:?}");
     }
     assert!(server.look(verify) > 0, "collections have nodes");
 }

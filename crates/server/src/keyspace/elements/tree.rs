@@ -451,6 +451,9 @@ impl Tree {
                 Ok(())
             };
         };
+        if let Some(end) = &mut self.end {
+            end.note_change(node);
+        }
         let replaced = offset..offset + removed;
         if removed == element.len() || bytes.len() - removed + element.len() <= LEAF_BYTES_MAX {
             drop(bytes);
@@ -575,22 +578,22 @@ impl Tree {
         };
         let removed = offset..end(&bytes);
         let left = bytes.len() - removed.len();
+        let is_last = self.end.as_ref().is_some_and(|end| end.leads_to(node));
+        if let Some(end) = &mut self.end {
+            end.note_removal(node, offset);
+        }
         if left == 0 {
             nodes.remove(node)?;
             self.remove_entry(nodes, levels)?;
             return self.lower(nodes);
         }
-        if left < LEAF_BYTES_MIN {
-            let mut bytes = unshared(bytes);
-            bytes.drain(removed);
-            if self.join(nodes, &mut levels, node, &bytes)? {
-                return self.lower(nodes);
-            }
-            nodes.write(node, bytes)?;
-        } else {
-            drop(bytes);
-            nodes.splice(node, removed, &[])?;
+        // The last leaf of a list grows again, or goes with its last element.
+        let may_join = left < LEAF_BYTES_MIN && !is_last;
+        if may_join && self.join(nodes, &mut levels, node, (&bytes, &removed))? {
+            return self.lower(nodes);
         }
+        drop(bytes);
+        nodes.splice(node, removed, &[])?;
         self.add_below(nodes, levels, -1)
     }
 
@@ -619,13 +622,14 @@ impl Tree {
         Ok(())
     }
 
-    /// Joins a leaf to a neighbour below the same node; false if they do not fit.
+    /// Joins a leaf, without a range of its bytes, to a neighbour below the same node. Gives false if they do not
+    /// fit.
     fn join(
         &mut self,
         nodes: &mut dyn Nodes,
         levels: &mut Vec<Level>,
         node: u64,
-        bytes: &[u8],
+        (bytes, without): (&[u8], &Range<usize>),
     ) -> Result<bool, TxError> {
         let Some(level) = levels.last() else { return Ok(false) };
         let mut before = None;
@@ -646,11 +650,15 @@ impl Tree {
         let Some((left, right)) = pair else { return Ok(false) };
         let is_left = left.3 == node;
         let other = nodes.read(if is_left { right.3 } else { left.3 })?;
-        if bytes.len() + other.len() > LEAF_BYTES_MAX * 3 / 4 {
+        if bytes.len() - without.len() + other.len() > LEAF_BYTES_MAX * 3 / 4 {
             return Ok(false);
         }
         self.end = None;
-        let joined = if is_left { [bytes, &other].concat() } else { [&other, bytes].concat() };
+        let (front, back) = (&bytes[..without.start], &bytes[without.end..]);
+        let joined = match is_left {
+            true => [front, back, &other].concat(),
+            false => [&other, front, back].concat(),
+        };
         nodes.write(left.3, joined)?;
         nodes.remove(right.3)?;
         let Some(Level { node, bytes, .. }) = levels.pop() else { return Ok(false) };
