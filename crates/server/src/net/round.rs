@@ -440,11 +440,11 @@ impl<'a> Round<'a> {
             && can_run_again(call.spec, &conn.client);
         let ran = conn.client.ran.take();
         if std::mem::take(&mut self.runs_again) || again {
-            return self.leave_with_queue(i, mark, ran, |conn| conn.needs_room = true);
+            return self.leave_with_queue(i, (mark, has_run), ran, |conn| conn.needs_room = true);
         }
         if waits_for_log {
             // A checkpoint frees the log meanwhile.
-            return self.leave_with_queue(i, mark, ran, |conn| {
+            return self.leave_with_queue(i, (mark, has_run), ran, |conn| {
                 (conn.met_lock, conn.met_log_limit) = (true, true);
             });
         }
@@ -486,13 +486,13 @@ impl<'a> Round<'a> {
         self.plan.postponed.push(i as u32);
     }
 
-    /// Gives call `i`, which has found no memory or no room in the log, back to its client. An `EXEC` that has
-    /// run gets its queue again. The client leaves the event loop for the next run, so that no other client
+    /// Gives call `i`, which has found no memory or no room in the log, back to its client. `has_run` says whether
+    /// it has begun. An `EXEC` that has run gets its queue again. The client leaves the event loop for the next run, so that no other client
     /// waits. `note` notes what the client waits for.
     fn leave_with_queue(
         &mut self,
         i: usize,
-        mark: Mark,
+        (mark, has_run): (Mark, bool),
         ran: Option<RanQueue>,
         note: fn(&mut Conn),
     ) {
@@ -501,7 +501,9 @@ impl<'a> Round<'a> {
         conn.reply.truncate(mark);
         note(conn);
         conn.leaves_with = LONG_WORK;
-        self.local.stats.uncount_call(call.spec.id);
+        if has_run {
+            self.local.stats.uncount_call(call.spec.id);
+        }
         if let Some(ran) = ran {
             let counted = ran.multi.specs().filter(|_| ran.is_counted);
             counted.for_each(|spec| self.local.stats.uncount_call(spec.id));
@@ -610,10 +612,10 @@ impl<'a> Round<'a> {
     fn run_calls(&mut self, group: &Range<usize>, tx: &mut Tx<'_>) -> Result<(), TxError> {
         loop {
             let i = self.ran_to;
-            self.ran_to = i + 1;
             if !self.plan.calls[i].spec.flags.has(Flags::LEAVES_OPEN) {
                 self.save_left_open(group, tx)?;
             }
+            self.ran_to = i + 1;
             self.run_call(group, i, tx)?;
             if self.local.keys.left_open.is_lost() {
                 return Err(answered());
@@ -729,18 +731,19 @@ impl Batch for Round<'_> {
         self.local.keys.end_serving(&result);
         let group = self.plan.group_calls(group);
         let mark = self.mark.take();
-        let ran_to = if mark.is_some() { self.ran_to } else { group.start + 1 };
-        // A commit that was refused may suit some of the calls.
-        if let Some(mark) = mark
-            && group.len() > 1
-            && result.is_err()
-            && !self.comes_back
-        {
+        // Some of the calls may do alone what the group cannot: they need no lock, or less memory.
+        if group.len() > 1 && result.is_err() && !self.comes_back {
             (self.has_error, self.runs_again, self.needs_disk) = (false, false, false);
             self.met_lock = false;
             return self.dissolve(group, mark);
         }
-        self.count_group();
+        let ran_to = match mark {
+            Some(_) => {
+                self.count_group();
+                self.ran_to
+            }
+            None => group.start + 1,
+        };
         if ran_to == group.start + 1 {
             self.end_call(group.start, mark, result);
         }

@@ -22,7 +22,7 @@ fn pipeline(client: &mut Client, requests: &[Vec<String>]) -> Vec<Value> {
     requests.iter().map(|_| client.read()).collect()
 }
 
-fn words(text: &str) -> Vec<String> {
+pub(crate) fn words(text: &str) -> Vec<String> {
     text.split(' ').map(str::to_owned).collect()
 }
 
@@ -320,12 +320,12 @@ fn one_loop() -> TestServer {
     TestServer::with(config)
 }
 
-/// Sends requests of several clients, which run in one round, and gives the replies of each.
-fn in_one_round(
+/// Sends requests of several clients, which run in one round.
+pub(crate) fn send_in_one_round(
     control: &mut Client,
     clients: &mut [Client],
     requests: &[Vec<Vec<String>>],
-) -> Vec<Vec<Value>> {
+) {
     control.call(&["CLIENT", "PAUSE", "60000", "ALL"]);
     for (client, requests) in clients.iter_mut().zip(requests) {
         client.send_raw(&encoded(requests));
@@ -333,6 +333,15 @@ fn in_one_round(
     // A request that comes later runs in a round of its own.
     RealClock.sleep(Duration::from_millis(5));
     control.call(&["CLIENT", "UNPAUSE"]);
+}
+
+/// As [`send_in_one_round`], and gives the replies of each client.
+fn in_one_round(
+    control: &mut Client,
+    clients: &mut [Client],
+    requests: &[Vec<Vec<String>>],
+) -> Vec<Vec<Value>> {
+    send_in_one_round(control, clients, requests);
     let read = |(client, requests): (&mut Client, &Vec<Vec<String>>)| {
         requests.iter().map(|_| client.read()).collect()
     };
@@ -453,4 +462,28 @@ fn groups_of_clients_are_serial() {
         assert!(found, "round {round}: no order explains {got:?} to {requests:?}");
     }
     assert!(server.look(verify) > 0, "collections have nodes");
+}
+
+/// What a dissolved group has noted is not counted with the group behind it, which cannot begin.
+#[test]
+fn a_group_that_cannot_begin_counts_nothing_of_the_one_before() {
+    const ROUNDS: u64 = 20;
+    let server = one_loop();
+    let mut control = server.client();
+    let mut clients: Vec<Client> = (0..3).map(|_| server.client()).collect();
+    clients.iter_mut().for_each(|client| assert_eq!(client.call(&["PING"]).text(), "PONG"));
+    control.call(&["RPUSH", "list", "x", "y"]);
+    let long_key = words(&format!("EXISTS {}", "k".repeat(65_537)));
+    let fails = ["RPUSH list x", "LINDEX list word"].map(words).to_vec();
+    let requests = vec![vec![long_key.clone()], fails, vec![long_key]];
+    for _ in 0..ROUNDS {
+        let replies = in_one_round(&mut control, &mut clients, &requests);
+        assert!(matches!(replies[1][1], Value::Error(_)), "{replies:?}");
+        assert!(matches!(replies[0][0], Value::Error(_)), "{replies:?}");
+    }
+    let stats = control.call(&["INFO", "commandstats"]).text();
+    let line = stats.lines().find(|line| line.starts_with("cmdstat_lindex:"));
+    let line = line.expect("the command ran");
+    assert!(line.contains(&format!(":calls={ROUNDS},")), "{line}");
+    assert!(line.contains(&format!("failed_calls={ROUNDS}")), "{line}");
 }

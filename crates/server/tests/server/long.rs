@@ -10,6 +10,7 @@ use stillpoint::{Config as EngineConfig, Durability, Engine};
 use stillpoint_io::{Call, Clock, Disk, RealClock, SimDisk};
 
 use crate::common::{Client, TestServer, Value, config, encode, eventually, field, verify};
+use crate::groups::{send_in_one_round, words};
 
 /// The machine's clock. Threads for long commands that read the clock wait until the gate is open.
 #[derive(Debug, Default)]
@@ -607,6 +608,47 @@ fn large_stored_collections_are_of_one_instant() {
     assert_eq!(client.call(&["ZRANK", "r", "8999"]), Value::Int(8_888));
     eventually("all drafts are gone", || server.records("graves") == 0);
     assert!(server.look(verify) > 5);
+}
+
+/// Who only reads a key needs no lock, also beside a writer of the key in the same round. The writer alone leaves the
+/// event loop.
+#[test]
+fn readers_do_not_wait_with_a_writer_of_their_round() {
+    let (server, gate) = gated();
+    let mut control = server.client();
+    let mut clients: Vec<Client> = (0..5).map(|_| server.client()).collect();
+    clients.iter_mut().for_each(|client| assert_eq!(client.call(&["PING"]).text(), "PONG"));
+    assert_eq!(control.call(&["HSET", "held", "field", "before"]), Value::Int(1));
+    let (mut session, table) = server.look(|engine| {
+        (engine.session().expect("a session"), engine.table("db0").expect("a table"))
+    });
+    let (tell, told) = std::sync::mpsc::channel();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let hold = move || {
+        let held = session.transact(|tx| {
+            let is_there = tx.get(table, b"held")?.is_some();
+            let _ = tell.send(is_there);
+            let _ = released.recv();
+            Ok(())
+        });
+        held.expect("nobody is older");
+    };
+    let holder = stillpoint_io::spawn("test-holder", hold).expect("a thread");
+    assert_eq!(told.recv(), Ok(true));
+    let requests: Vec<_> =
+        ["HGET held field", "HGET held field", "HSET held other 1", "HGET held field", "HLEN held"]
+            .map(|request| vec![words(request)])
+            .into();
+    send_in_one_round(&mut control, &mut clients, &requests);
+    for i in [0, 1, 3] {
+        assert_eq!(clients[i].read(), Value::bulk("before"));
+    }
+    assert_eq!(clients[4].read(), Value::Int(1));
+    assert!(!clients[2].has_reply());
+    drop(release);
+    gate.open();
+    holder.join().expect("no panic");
+    assert_eq!(clients[2].read(), Value::Int(1));
 }
 
 /// Of commands that have waited for a lock for long, one waits on a thread. The other thread takes commands.

@@ -11,9 +11,8 @@ impl Round<'_> {
     pub(super) fn separate(&mut self, group: Range<usize>) {
         for i in group.clone() {
             let client = self.plan.calls[i].conn;
-            let calls = &mut self.plan.calls[i..];
-            let own = calls.iter_mut().filter(|call| call.conn == client && !call.is_alone);
-            own.for_each(|call| call.is_alone = true);
+            let behind = self.plan.calls[i..].iter_mut();
+            behind.filter(|call| call.conn == client).for_each(|call| call.is_alone = true);
         }
         self.postpone(group);
     }
@@ -36,13 +35,15 @@ impl Round<'_> {
         }
     }
 
-    /// Gives the calls of a group that was rolled back to their clients. Each of them runs again by
-    /// itself.
-    pub(super) fn dissolve(&mut self, group: Range<usize>, mark: Mark) {
+    /// Gives the calls of a group back to their clients: it was rolled back, or could not begin and has no
+    /// `mark`. Each of them runs again by itself.
+    pub(super) fn dissolve(&mut self, group: Range<usize>, mark: Option<Mark>) {
         let calls = &mut self.plan.calls[group.clone()];
         calls.iter_mut().for_each(|call| call.is_alone = true);
-        self.take_replies_back(group.start, mark);
-        self.uncount(group.start..self.ran_to);
+        if let Some(mark) = mark {
+            self.take_replies_back(group.start, mark);
+            self.uncount(group.start..self.ran_to);
+        }
         self.postpone(group);
     }
 
