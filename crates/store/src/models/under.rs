@@ -161,7 +161,8 @@ fn a_read_without_locks_is_of_one_instant() {
 fn a_read_that_does_not_look_again_is_seen() {
     for bug in [Bug::ParentNotReadAgain, Bug::ParentEndedFirst] {
         let explored = catch_unwind(AssertUnwindSafe(|| {
-            explore(RandomScheduler::new(10 * SCHEDULES), Some(bug));
+            // Random schedules see the second bug once in 7,000, these once in 50.
+            explore(PctScheduler::new(3, SCHEDULES), Some(bug));
         }));
         assert!(explored.is_err(), "{bug:?} was not seen");
     }
