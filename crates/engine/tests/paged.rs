@@ -17,6 +17,8 @@ mod offline;
 mod orders;
 #[path = "paged/reads.rs"]
 mod reads;
+#[path = "paged/redo.rs"]
+mod redo;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -210,6 +212,11 @@ fn history(kinds: [Kind; 2], seed: u64) {
 #[test]
 fn what_a_crash_leaves_is_closed_and_has_all_that_was_acknowledged() {
     crashes::what_a_crash_leaves_is_closed_and_has_all_that_was_acknowledged();
+}
+
+#[test]
+fn a_crash_amid_a_redo_larger_than_the_pool_loses_nothing() {
+    redo::a_crash_amid_a_redo_larger_than_the_pool();
 }
 
 #[test]
