@@ -14,10 +14,17 @@ pub(super) fn put_number(out: &mut Vec<u8>, mut number: u64) {
 }
 
 /// The number at `at`, and where it ends.
-#[inline]
+#[inline(always)]
 pub(super) fn number_at(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
+    match bytes.get(at) {
+        Some(&only) if only < 0x80 => Some((u64::from(only), at + 1)),
+        _ => number_of_bytes_at(bytes, at),
+    }
+}
+
+/// As [`number_at`], for a number of two bytes or more.
+fn number_of_bytes_at(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
     match bytes.get(at..)? {
-        [only, ..] if *only < 0x80 => Some((u64::from(*only), at + 1)),
         [low, high, ..] if *high < 0x80 => {
             Some((u64::from(low & 0x7f) | u64::from(*high) << 7, at + 2))
         }

@@ -47,9 +47,10 @@ impl Elements {
     pub(super) fn find_member(&mut self, tx: &mut Tx<'_>, name: &[u8]) -> Result<Found, TxError> {
         let hash = self.member_hashes().of_name(name);
         let mut nodes = TxNodes { keys: &mut self.keys, tx };
-        let place = self.index.place_of_hash(&mut nodes, hash)?;
-        let (mut whole, mut candidates) = (None, Vec::new());
+        let place = self.index.leaf_of_hash(&mut nodes, hash)?;
+        let (mut whole, mut candidates, mut end) = (None, Vec::new(), 0);
         for element in self.index.elements_at(&place) {
+            end = element.end;
             match short_parts(element.content) {
                 Some((other, score)) if other == tag(hash) => {
                     candidates.push((element.at, [&score[..], name].concat()));
@@ -70,7 +71,7 @@ impl Elements {
                 return Ok(Found { place, content: Some(content), in_tree });
             }
         }
-        Ok(Found { place, content: None, in_tree: None })
+        Ok(Found { place: place.behind(end), content: None, in_tree: None })
     }
 
     /// The place of a content in the index, and whether the element there is whole.
@@ -81,7 +82,7 @@ impl Elements {
     ) -> Result<(TreePosition, bool), TxError> {
         let hash = self.member_hashes().of_name((self.rules.name)(content));
         let mut nodes = TxNodes { keys: &mut self.keys, tx };
-        let place = self.index.place_of_hash(&mut nodes, hash)?;
+        let place = self.index.leaf_of_hash(&mut nodes, hash)?;
         let short = short(tag(hash), content);
         let at = |sought: &[u8]| {
             self.index.elements_at(&place).find(|e| e.content == sought).map(|element| element.at)

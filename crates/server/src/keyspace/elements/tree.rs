@@ -97,6 +97,11 @@ impl TreePosition {
         Self { offset, is_there: true, ..self }
     }
 
+    /// The place behind the element that ends at a byte of the same leaf.
+    pub(super) fn behind(self, end: usize) -> Self {
+        Self { offset: end, is_there: false, ..self }
+    }
+
     /// Whether the place is that of the element that begins at a byte of its leaf.
     pub(super) fn is_at(&self, offset: usize) -> bool {
         self.is_there && self.offset == offset
@@ -245,8 +250,12 @@ impl Tree {
         Ok(place)
     }
 
-    /// The place in the leaf of a hash. Its byte and its position are not told yet.
-    fn leaf_of_hash(&self, nodes: &mut dyn Nodes, hash: u64) -> Result<TreePosition, TxError> {
+    /// The place in the leaf of a hash, in a tree in the order of hashes. Its byte and its position are not told yet.
+    pub(super) fn leaf_of_hash(
+        &self,
+        nodes: &mut dyn Nodes,
+        hash: u64,
+    ) -> Result<TreePosition, TxError> {
         let (levels, leaf) = (Vec::with_capacity(usize::from(self.height)), None);
         let mut place =
             TreePosition { levels, leaf, offset: 0, position: 0, is_there: false, upper: None };
@@ -257,17 +266,6 @@ impl Tree {
             place.levels.push(Level { node: node.unwrap_or(0), bytes, entry });
             place.leaf = Some((child, nodes.read(child)?));
         }
-        Ok(place)
-    }
-
-    /// The end of the leaf where the element of a hash belongs, in a tree in the order of hashes.
-    pub(super) fn place_of_hash(
-        &self,
-        nodes: &mut dyn Nodes,
-        hash: u64,
-    ) -> Result<TreePosition, TxError> {
-        let mut place = self.leaf_of_hash(nodes, hash)?;
-        place.offset = self.elements_at(&place).last().map_or(0, |element| element.end);
         Ok(place)
     }
 
