@@ -64,6 +64,8 @@ pub(crate) struct Status {
     /// Bytes that the engine holds by its own account: records, indexes, copies for a checkpoint
     /// under way.
     pub(crate) held_bytes: u64,
+    /// Bytes of them in buffers of the log.
+    pub(crate) log_buffer_bytes: u64,
     /// Peak of the before-images that waited for the disk in the last checkpoint, in bytes.
     pub(crate) waiting_bytes_max: u64,
     /// Seconds in which no commit could begin in the last checkpoint.

@@ -400,6 +400,7 @@ pub(crate) fn status(engine: &Engine) -> Status {
         last_records: last.map_or(0, |done| done.records),
         last_bytes: last.map_or(0, |done| done.bytes),
         held_bytes: stats.memory_bytes as u64 + stats.journal.buffer_bytes,
+        log_buffer_bytes: stats.journal.buffer_bytes,
         waiting_bytes_max: last.map_or(0, |done| done.pool_bytes_max),
         last_stopped_s: last.map_or(0.0, |done| done.stopped.as_secs_f64()),
         last_scan_s: last.map_or(0.0, |done| done.capture.as_secs_f64()),

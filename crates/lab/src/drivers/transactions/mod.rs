@@ -111,6 +111,8 @@ pub(crate) struct MemoryAt {
     pub(crate) at_s: f64,
     /// Bytes held by the engine, by its own account.
     pub(crate) engine_bytes: u64,
+    /// Bytes of them in buffers of the log.
+    pub(crate) log_buffer_bytes: u64,
     /// Anonymous resident bytes of this process.
     pub(crate) process_bytes: u64,
 }
@@ -382,9 +384,11 @@ fn control(engine: &dyn Checkpointed, run: &Run<'_>) -> LabResult<Control> {
             }
         }
         if now_ns >= next_sample_ns && !ended {
+            let status = engine.status();
             control.held.push(MemoryAt {
                 at_s: run.since_start(now_ns),
-                engine_bytes: engine.status().held_bytes,
+                engine_bytes: status.held_bytes,
+                log_buffer_bytes: status.log_buffer_bytes,
                 process_bytes: crate::measure::process::own_bytes(),
             });
             next_sample_ns += crate::measure::stats::WINDOW_NS;

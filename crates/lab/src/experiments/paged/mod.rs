@@ -13,8 +13,9 @@ mod ycsb;
 use std::path::Path;
 
 use stillpoint::{PoolStats, offline};
+use stillpoint_io::return_freed_memory;
 
-use crate::drivers::transactions::{Drive, MakeClient, Outcome, run_clients};
+use crate::drivers::transactions::{Drive, MakeClient, MemoryAt, Outcome, run_clients};
 use crate::error::{LabError, LabResult};
 use crate::measure::raw_pages::{RawLoad, reads_per_s};
 use crate::report::figure::axis::grouped;
@@ -60,7 +61,7 @@ struct Measured {
     log_bytes: f64,
     /// Coefficient of variation of the throughput of seconds. Not-a-number for fewer than two.
     variation: f64,
-    /// Most memory of the process.
+    /// Most memory of the process beside the buffers of the log.
     process_bytes: u64,
 }
 
@@ -71,6 +72,8 @@ fn measure(
     drive: &Drive,
     make: &MakeClient<'_>,
 ) -> LabResult<Measured> {
+    // What stores and clients before this run have freed is not memory of the run.
+    return_freed_memory();
     let before = pool()?;
     let outcome = run_clients(subject, drive, make)?;
     let after = pool()?;
@@ -82,8 +85,12 @@ fn measure(
         writes_per_s: (after.writes - before.writes) as f64 / seconds,
         log_bytes: outcome.journal_bytes as f64 / outcome.windows.total().max(1) as f64,
         variation: variation(&outcome),
-        process_bytes: outcome.held.iter().map(|at| at.process_bytes).max().unwrap_or(0),
+        process_bytes: outcome.held.iter().map(beside_the_log).max().unwrap_or(0),
     })
+}
+
+fn beside_the_log(held: &MemoryAt) -> u64 {
+    held.process_bytes.saturating_sub(held.log_buffer_bytes)
 }
 
 fn variation(outcome: &Outcome) -> f64 {
@@ -129,7 +136,7 @@ fn pool_of_data(data_bytes: u64, times: f64, page_bytes: usize) -> PoolSize {
     PoolSize { pool_bytes: ((data_bytes as f64 / times) as u64).max(least), page_bytes }
 }
 
-/// Memory beyond the pool and 8 bytes for each page, in MiB.
+/// Memory beyond the pool, 8 bytes for each page and the buffers of the log, in MiB.
 fn memory_beyond(measured: &Measured, pool: PoolSize, data_bytes: u64) -> f64 {
     let pages = data_bytes / pool.page_bytes as u64;
     let allowed = pool.pool_bytes + 8 * pages;
