@@ -187,7 +187,10 @@ impl Parked {
 
 impl Drop for Parked {
     fn drop(&mut self) {
-        self.desk.back[self.event_loop].lock().push((self.id, self.conn.take()));
+        // A client whose event loop has ended is closed.
+        if let Some(back) = &mut *self.desk.back[self.event_loop].lock() {
+            back.push((self.id, self.conn.take()));
+        }
         self.desk.shared.mailboxes.wake(self.event_loop);
     }
 }
@@ -203,8 +206,8 @@ pub(crate) struct LongCommands {
     changed: Condvar,
     /// Whether a thread waits for a lock.
     waits_for_lock: AtomicBool,
-    /// Clients on their way back, by event loop.
-    back: Vec<Mutex<Vec<Returned>>>,
+    /// Clients on their way back, by event loop; `None` where the loop has ended.
+    back: Vec<Mutex<Option<Vec<Returned>>>>,
 }
 
 #[derive(Debug, Default)]
@@ -217,7 +220,7 @@ struct Queue {
 
 impl LongCommands {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        let back = (0..shared.config.threads).map(|_| Mutex::default()).collect();
+        let back = (0..shared.config.threads).map(|_| Mutex::new(Some(Vec::new()))).collect();
         let (queue, changed) = (Mutex::default(), Condvar::new());
         Self { shared, queue, changed, waits_for_lock: AtomicBool::new(false), back }
     }
@@ -246,7 +249,17 @@ impl LongCommands {
 
     /// The clients that are back.
     pub(crate) fn returned(&self, event_loop: usize) -> Vec<Returned> {
-        std::mem::take(&mut *self.back[event_loop].lock())
+        self.back[event_loop].lock().as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Closes the clients of an event loop that has ended. Their commands that have not begun do not begin.
+    pub(crate) fn close(&self, event_loop: usize) {
+        let back = self.back[event_loop].lock().take();
+        drop(back);
+    }
+
+    fn has_ended(&self, event_loop: usize) -> bool {
+        self.back[event_loop].lock().is_none()
     }
 
     /// Ends the threads. Commands that have not begun do not begin.
@@ -371,7 +384,8 @@ impl LongThread {
     }
 
     fn serve(&mut self, mut parked: Parked) -> Result<(), ServerError> {
-        let Some(mut conn) = parked.conn.take() else { return Ok(()) };
+        let is_wanted = !self.desk.has_ended(parked.event_loop);
+        let Some(mut conn) = parked.conn.take().filter(|_| is_wanted) else { return Ok(()) };
         let needs_room =
             std::mem::take(&mut conn.needs_room) || self.will_need_room(&conn, &parked.call);
         if needs_room && parked.wait.is_none() {

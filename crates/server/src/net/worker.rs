@@ -749,6 +749,16 @@ impl Worker {
     }
 }
 
+impl Drop for Worker {
+    /// Nobody takes back the clients that are away when their loop ends. They are closed.
+    fn drop(&mut self) {
+        self.shared.mailboxes.close(self.number);
+        if let Some(long) = &self.long {
+            long.close(self.number);
+        }
+    }
+}
+
 /// Writes the data of a client that other threads see.
 fn publish(conn: &Conn, now_ms: u64) {
     let (client, info) = (&conn.client, &conn.client.info);

@@ -36,7 +36,8 @@ pub(crate) struct Said {
 #[derive(Debug)]
 struct Mailbox {
     waker: Waker,
-    incoming: Mutex<Vec<Incoming>>,
+    /// `None` once the loop has ended.
+    incoming: Mutex<Option<Vec<Incoming>>>,
     /// Clients of the loop, those in `incoming` included.
     clients: AtomicUsize,
 }
@@ -47,8 +48,11 @@ pub(crate) struct Mailboxes(Vec<Mailbox>);
 
 impl Mailboxes {
     pub(crate) fn new(wakers: Vec<Waker>) -> Self {
-        let mailbox =
-            |waker| Mailbox { waker, incoming: Mutex::default(), clients: AtomicUsize::new(0) };
+        let mailbox = |waker| Mailbox {
+            waker,
+            incoming: Mutex::new(Some(Vec::new())),
+            clients: AtomicUsize::new(0),
+        };
         Self(wakers.into_iter().map(mailbox).collect())
     }
 
@@ -59,18 +63,26 @@ impl Mailboxes {
         (0..self.0.len()).min_by_key(load).unwrap_or(0)
     }
 
-    /// Hands a client to the event loop with the fewest clients.
+    /// Hands a client to the event loop with the fewest clients. A loop that has ended closes it.
     pub(crate) fn send(&self, incoming: Incoming) {
         let mailbox = &self.0[self.least_loaded()];
         mailbox.clients.fetch_add(1, Ordering::Relaxed);
-        mailbox.incoming.lock().push(incoming);
+        if let Some(others) = &mut *mailbox.incoming.lock() {
+            others.push(incoming);
+        }
         // A loop that cannot be woken looks into its mailbox at its next tick.
         let _ = mailbox.waker.wake();
     }
 
     /// Takes the clients handed to a loop.
     pub(crate) fn take(&self, worker: usize) -> Vec<Incoming> {
-        std::mem::take(&mut *self.0[worker].incoming.lock())
+        self.0[worker].incoming.lock().as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Closes the clients handed to a loop that has ended.
+    pub(crate) fn close(&self, worker: usize) {
+        let incoming = self.0[worker].incoming.lock().take();
+        drop(incoming);
     }
 
     /// Notes that a client of the loop is gone.

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use stillpoint::{Config as EngineConfig, Durability, Engine};
-use stillpoint_io::{Call, Clock, Disk, RealClock, SimDisk};
+use stillpoint_io::{Call, Clock, Disk, Fault, FaultPlan, Lasts, RealClock, SimDisk};
+use stillpoint_server::ServerError;
 
-use crate::common::{Client, TestServer, Value, config, encode, eventually, field, verify};
+use crate::common::{Client, TestServer, Value, config, encode, eventually, field, opened, verify};
 use crate::groups::{send_in_one_round, words};
 
 /// The machine's clock. Threads for long commands that read the clock wait until the gate is open.
@@ -283,6 +284,56 @@ fn commands_over_many_elements_leave_the_loop() {
     assert_eq!(a.read().items().len(), 2 * (ELEMENTS - 1));
 }
 
+/// A transaction that has read the key holds its lock until the returned function is called, as a command of
+/// a second does.
+fn hold(server: &TestServer, key: &'static [u8]) -> impl FnOnce() {
+    let (mut session, table) = server.look(|engine| {
+        (engine.session().expect("a session"), engine.table("db0").expect("a table"))
+    });
+    let (tell, told) = std::sync::mpsc::channel();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let hold = move || {
+        let held = session.transact(|tx| {
+            let is_there = tx.get(table, key)?.is_some();
+            let _ = tell.send(is_there);
+            let _ = released.recv();
+            Ok(())
+        });
+        held.expect("nobody is older");
+    };
+    let holder = stillpoint_io::spawn("test-holder", hold).expect("a thread");
+    assert_eq!(told.recv(), Ok(true));
+    move || {
+        drop(release);
+        holder.join().expect("no panic");
+    }
+}
+
+/// A client whose command waits for a lock is away from its event loop. It is closed with the others
+/// when the loop ends, and need not wait for the end of the whole server.
+#[test]
+fn a_failed_flush_closes_a_client_whose_command_waits() {
+    let disk = SimDisk::new(1);
+    let mut one = config();
+    one.threads = 1;
+    let mut engine = EngineConfig::new("simulated");
+    engine.environment.disk = Some(Arc::new(disk.clone()) as Arc<dyn Disk>);
+    engine.durability = Durability::Strict;
+    let server = TestServer::around(one, opened(engine), None);
+    let [mut client, mut waiting] = std::array::from_fn(|_| server.client());
+    assert_eq!(client.call(&["SET", "held", "1"]), Value::ok());
+    let release = hold(&server, b"held");
+    waiting.send(&[b"APPEND", b"held", b"!"]);
+    wait_until_parked(&mut client);
+    let fault = Fault::InputOutput;
+    disk.inject(FaultPlan { calls: vec![Call::Sync], nth: 1, fault, lasts: Lasts::Once });
+    assert_eq!(client.call(&["SET", "after", "1"]), Value::Closed);
+    assert_eq!(waiting.read(), Value::Closed);
+    release();
+    let ended = server.end();
+    assert!(matches!(ended, Err(ServerError::Flush(_))), "{ended:?}");
+}
+
 /// A client whose command needs a key that others have locked for long leaves its event loop. Others are served, and
 /// the command is answered when the lock is free.
 #[test]
@@ -295,23 +346,7 @@ fn nobody_waits_for_a_command_that_meets_a_long_lock() {
     assert_eq!(exec.call(&["MULTI"]), Value::ok());
     assert_eq!(exec.call(&["INCR", "free"]).text(), "QUEUED");
     assert_eq!(exec.call(&["STRLEN", "held"]).text(), "QUEUED");
-    let (mut session, table) = server.look(|engine| {
-        (engine.session().expect("a session"), engine.table("db0").expect("a table"))
-    });
-    let (tell, told) = std::sync::mpsc::channel();
-    let (release, released) = std::sync::mpsc::channel::<()>();
-    // As a command of a second that reads the key and others.
-    let hold = move || {
-        let held = session.transact(|tx| {
-            let is_there = tx.get(table, b"held")?.is_some();
-            let _ = tell.send(is_there);
-            let _ = released.recv();
-            Ok(())
-        });
-        held.expect("nobody is older");
-    };
-    let holder = stillpoint_io::spawn("test-holder", hold).expect("a thread");
-    assert_eq!(told.recv(), Ok(true));
+    let release = hold(&server, b"held");
     writer.send_raw(&[encode(&[b"APPEND", b"held", b"!"]), encode(&[b"GET", b"held"])].concat());
     wait_until_parked(&mut others);
     // Who comes behind a waiting writer waits, too, unless it reads one key alone.
@@ -321,8 +356,7 @@ fn nobody_waits_for_a_command_that_meets_a_long_lock() {
     assert_eq!(others.call(&["GET", "held"]), Value::bulk("before"));
     assert_eq!(others.call(&["SET", "another", "1"]), Value::ok());
     assert!(!writer.has_reply() && !exec.has_reply() && !reader.has_reply());
-    drop(release);
-    holder.join().expect("no panic");
+    release();
     assert_eq!((writer.read(), writer.read()), (Value::Int(7), Value::bulk("before!")));
     let Value::Array(replies) = exec.read() else { panic!("the replies of the queue") };
     assert!(replies[0] == Value::Int(1) && matches!(replies[1], Value::Int(6 | 7)), "{replies:?}");
@@ -619,22 +653,7 @@ fn readers_do_not_wait_with_a_writer_of_their_round() {
     let mut clients: Vec<Client> = (0..5).map(|_| server.client()).collect();
     clients.iter_mut().for_each(|client| assert_eq!(client.call(&["PING"]).text(), "PONG"));
     assert_eq!(control.call(&["HSET", "held", "field", "before"]), Value::Int(1));
-    let (mut session, table) = server.look(|engine| {
-        (engine.session().expect("a session"), engine.table("db0").expect("a table"))
-    });
-    let (tell, told) = std::sync::mpsc::channel();
-    let (release, released) = std::sync::mpsc::channel::<()>();
-    let hold = move || {
-        let held = session.transact(|tx| {
-            let is_there = tx.get(table, b"held")?.is_some();
-            let _ = tell.send(is_there);
-            let _ = released.recv();
-            Ok(())
-        });
-        held.expect("nobody is older");
-    };
-    let holder = stillpoint_io::spawn("test-holder", hold).expect("a thread");
-    assert_eq!(told.recv(), Ok(true));
+    let release = hold(&server, b"held");
     let requests: Vec<_> =
         ["HGET held field", "HGET held field", "HSET held other 1", "HGET held field", "HLEN held"]
             .map(|request| vec![words(request)])
@@ -645,9 +664,8 @@ fn readers_do_not_wait_with_a_writer_of_their_round() {
     }
     assert_eq!(clients[4].read(), Value::Int(1));
     assert!(!clients[2].has_reply());
-    drop(release);
     gate.open();
-    holder.join().expect("no panic");
+    release();
     assert_eq!(clients[2].read(), Value::Int(1));
 }
 
