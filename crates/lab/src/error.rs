@@ -93,6 +93,11 @@ pub enum LabError {
 }
 
 impl LabError {
+    /// Whether an engine or the store had no memory left for a call.
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        matches!(self, LabError::Engine { reason, .. } if reason.contains("out of memory"))
+    }
+
     pub(crate) fn server(address: impl ToString, reason: impl ToString) -> Self {
         LabError::Server { address: address.to_string(), reason: reason.to_string() }
     }

@@ -355,23 +355,33 @@ fn with_checkpoint(
 ) -> LabResult<()> {
     let population = plan.population(size.warehouses);
     let fits = |row: &&Captured| size.memory_bytes(plan, row) <= available_bytes() / 10 * 9;
-    let mut rows: Vec<(&str, Vec<Outcome>)> = Vec::new();
+    let mut left_out = Vec::new();
+    let mut rows: Vec<(&Captured, Vec<Outcome>)> = Vec::new();
     for capture in captures {
-        if !fits(&capture) {
-            let (name, count) = (capture.name, size.warehouses);
-            result.note(format!("{name} was left out with {count} warehouses: no room."));
-            continue;
+        if fits(&capture) {
+            rows.push((capture, Vec::new()));
+        } else {
+            left_out.push(capture.name);
         }
-        rows.push((capture.name, Vec::new()));
     }
     for run in 0..plan.capture_runs {
-        for (name, outcomes) in &mut rows {
-            let Some(capture) = captures.iter().find(|it| it.name == *name) else { continue };
-            outcomes.push(one(bench, plan, (*capture, size, run), &population)?);
+        for (capture, outcomes) in &mut rows {
+            if left_out.contains(&capture.name) {
+                continue;
+            }
+            match one(bench, plan, (**capture, size, run), &population) {
+                // The faster the machine, the more orders.
+                Err(error) if error.is_out_of_memory() => left_out.push(capture.name),
+                outcome => outcomes.push(outcome?),
+            }
         }
     }
+    rows.retain(|(capture, _)| !left_out.contains(&capture.name));
+    for name in left_out {
+        result.note(format!("{name} was left out with {} warehouses: no room.", size.warehouses));
+    }
     let rows: Vec<(&str, &[Outcome])> =
-        rows.iter().map(|(name, runs)| (*name, runs.as_slice())).collect();
+        rows.iter().map(|(capture, runs)| (capture.name, runs.as_slice())).collect();
     capture_claims(size, &rows, result);
     capture_figures(plan, size, &rows, result);
     Ok(())
