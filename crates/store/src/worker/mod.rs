@@ -209,9 +209,13 @@ impl Worker {
                 return refuse_all(batch, next, &error);
             }
             self.prefetch_batch();
+            let are_long = self.local.store.memory().arena.records_are_long();
             let mut first = 0;
             for at in 0..self.ends.len() {
                 let end = self.ends[at];
+                if are_long && let Some(&next) = self.ends.get(at + 1) {
+                    self.prefetch_long(end..next);
+                }
                 let large_bytes = || self.large_bytes(first..end);
                 if batch.begins(next + at, &large_bytes) {
                     let mut result = self.run_declared(first..end, batch, next + at);
@@ -304,6 +308,15 @@ impl Worker {
                     Mode::Write => {}
                 }
             }
+        }
+    }
+
+    /// Prefetches the lines of records that [`prefetch_batch`](Self::prefetch_batch) leaves out. Those of a whole
+    /// batch at once would be more than the processor fetches at a time.
+    fn prefetch_long(&self, keys: std::ops::Range<usize>) {
+        let memory = self.local.store.memory();
+        for key in &self.transaction.keys.declared()[keys] {
+            memory.prefetch_copies(key.candidate, 1);
         }
     }
 

@@ -325,6 +325,13 @@ impl Arena {
         }
     }
 
+    /// Whether records have more than four cache lines on average.
+    #[inline]
+    pub(crate) fn records_are_long(&self) -> bool {
+        let (cells, bytes) = self.record_cells();
+        bytes > cells * 4 * 64
+    }
+
     /// Number of groups to scan. Group 0 holds nothing.
     pub(crate) fn group_count(&self) -> usize {
         self.groups_taken.load(Relaxed)
