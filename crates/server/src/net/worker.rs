@@ -38,6 +38,8 @@ pub(crate) const MAILBOX: Token = Token(usize::MAX - 1);
 
 /// Time between two looks at timeouts, expiry and the like.
 const TICK_MS: u64 = 100;
+/// What the poll tells of a client's socket.
+const BOTH: Interest = Interest::READABLE.add(Interest::WRITABLE);
 /// Bytes read from one client in one pass.
 const READ_BYTES: usize = 256 << 10;
 /// Bytes read from all clients in one pass.
@@ -252,8 +254,9 @@ impl Worker {
                 if conn.client.waits_for_keys() {
                     waiting.push(id);
                 }
-                // No event of the socket was noted meanwhile.
+                // No event of the socket was noted meanwhile. The poll tells again whether the client has left.
                 (conn.readable, conn.writable) = (true, true);
+                let _ = self.poll.registry().reregister(&mut conn.stream, Token(id), BOTH);
                 conn.wants_input = conn.start == conn.input.len();
                 conn.active_ms = self.now_ms;
                 conn.progress_ms = self.now_ms;
@@ -286,8 +289,7 @@ impl Worker {
         let Self { conns, poll, shared, local, now_ms, number, is_strict, .. } = self;
         let Incoming { mut stream, address, said } = incoming;
         conns.insert(|id| {
-            let both = Interest::READABLE | Interest::WRITABLE;
-            poll.registry().register(&mut stream, Token(id), both).ok()?;
+            poll.registry().register(&mut stream, Token(id), BOTH).ok()?;
             let local_address = stream.local_addr().unwrap_or(address);
             let info = Arc::new(ClientInfo {
                 id: shared.registry.next_id(),
@@ -429,10 +431,13 @@ impl Worker {
         }
         conn.touched = true;
         touched.push(id);
+        // Acquire: partner of the Release in `kill`. What the client sent after the answer to it does not run.
+        conn.broken |= conn.client.info.killed.load(Ordering::Acquire);
         let capacity = conn.input.capacity();
         if conn.readable
             && conn.wants_input
             && !conn.client.closing
+            && !conn.broken
             && let ReadOutcome::Some(n) = conn.read(scratch)
         {
             *bytes += n;
@@ -737,11 +742,11 @@ impl Worker {
             };
             let executing =
                 conn.start < conn.input.len() && !conn.wants_input && !conn.is_held_back;
-            let has_all = conn.unsent() == 0 && !executing;
-            let waits = conn.client.silent_until_ms > 0
-                || conn.client.waits_for_keys()
-                || conn.client.awaited_flush.is_some();
-            if !conn.touched && (has_all || waits) {
+            if std::mem::take(&mut conn.client.silent_until_ms) > 0 {
+                self.ready.push(id);
+            }
+            let waits = conn.client.waits_for_keys() || conn.client.awaited_flush.is_some();
+            if !conn.touched && conn.unsent() == 0 && (waits || !executing) {
                 self.close(id);
             }
         }

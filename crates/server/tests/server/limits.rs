@@ -180,6 +180,44 @@ fn shutdown_drains() {
     server.end().expect("a clean end");
 }
 
+/// The replies before a command that waits are those of commands that have committed.
+#[test]
+fn shutdown_drains_a_client_whose_last_command_waits() {
+    let server = TestServer::start();
+    let mut c = server.client();
+    c.call(&["SET", "big", &"x".repeat(1 << 20)]);
+    for _ in 0..24 {
+        c.send(&[b"GET", b"big"]);
+    }
+    c.send(&[b"BLPOP", b"none", b"0"]);
+    let mut admin = server.client();
+    eventually("the client waits", || {
+        field(&admin.call(&["INFO", "clients"]).text(), "blocked_clients") == 1
+    });
+    admin.send(&[b"SHUTDOWN"]);
+    for _ in 0..24 {
+        assert!(matches!(c.read(), Value::Bulk(bytes) if bytes.len() == 1 << 20));
+    }
+    assert!(c.is_closed());
+    server.end().expect("a clean end");
+}
+
+/// What a client sends after the answer to the kill does not run.
+#[test]
+fn a_killed_client_runs_nothing_more() {
+    let server = TestServer::start();
+    let mut admin = server.client();
+    for _ in 0..20 {
+        let mut victim = server.client();
+        let id = victim.call(&["CLIENT", "ID"]);
+        let Value::Int(id) = id else { panic!("{id:?}") };
+        assert_eq!(admin.call(&["CLIENT", "KILL", "ID", &id.to_string()]), Value::Int(1));
+        victim.send(&[b"SET", b"after", b"1"]);
+        assert_eq!(victim.read(), Value::Closed);
+        assert_eq!(admin.call(&["EXISTS", "after"]), Value::Int(0));
+    }
+}
+
 #[test]
 fn large_values_and_keys_travel_whole() {
     let server = TestServer::start();
