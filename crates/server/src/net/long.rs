@@ -54,7 +54,7 @@ use crate::keyspace::{Draft, Drafting, Keyspace, Written};
 use crate::resp::{Args, Span};
 use crate::session::context::{Context, Local};
 use crate::session::exec::must_run_alone;
-use crate::session::route::{Route, joins_batch, run_now};
+use crate::session::route::{Route, is_paused, joins_batch, run_now};
 use crate::session::spec::{Handler, Spec};
 use crate::shared::Shared;
 use crate::shared::registry::RELAXED;
@@ -386,20 +386,7 @@ impl LongThread {
     fn serve(&mut self, mut parked: Parked) -> Result<(), ServerError> {
         let is_wanted = !self.desk.has_ended(parked.event_loop);
         let Some(mut conn) = parked.conn.take().filter(|_| is_wanted) else { return Ok(()) };
-        let needs_room =
-            std::mem::take(&mut conn.needs_room) || self.will_need_room(&conn, &parked.call);
-        if needs_room && parked.wait.is_none() {
-            parked.wait = Some(self.begin_wait(needed_bytes(&conn, &parked.call)));
-        }
-        if parked.wait.as_mut().is_some_and(|wait| self.should_wait(wait)) {
-            parked.conn = Some(conn);
-            self.wait(parked);
-            return Ok(());
-        }
-        if std::mem::take(&mut conn.met_lock) {
-            // The event loop has tried it a moment ago.
-            let is_log = std::mem::take(&mut conn.met_log_limit);
-            parked.lock_wait = Some(self.begin_lock_wait(is_log));
+        if self.must_wait(&mut conn, &mut parked) {
             parked.conn = Some(conn);
             self.wait(parked);
             return Ok(());
@@ -451,6 +438,31 @@ impl LongThread {
         parked.conn = self.conns.remove(id);
         drop(parked);
         Ok(())
+    }
+
+    /// Whether a command waits before it runs: for the end of a pause, for memory, or for the lock that its event
+    /// loop has met.
+    fn must_wait(&self, conn: &mut Conn, parked: &mut Parked) -> bool {
+        if is_paused(&self.shared, parked.call.spec) && !self.shared.is_stopping() {
+            // Its patience with a lock begins anew after the pause.
+            parked.lock_wait = Some(self.begin_lock_wait(false));
+            return true;
+        }
+        let needs_room =
+            std::mem::take(&mut conn.needs_room) || self.will_need_room(conn, &parked.call);
+        if needs_room && parked.wait.is_none() {
+            parked.wait = Some(self.begin_wait(needed_bytes(conn, &parked.call)));
+        }
+        if parked.wait.as_mut().is_some_and(|wait| self.should_wait(wait)) {
+            return true;
+        }
+        let met_lock = std::mem::take(&mut conn.met_lock);
+        if met_lock {
+            // The event loop has tried it a moment ago.
+            let is_log = std::mem::take(&mut conn.met_log_limit);
+            parked.lock_wait = Some(self.begin_lock_wait(is_log));
+        }
+        met_lock
     }
 
     /// Puts a command into the list of those that wait for memory or for a lock.

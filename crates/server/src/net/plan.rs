@@ -15,10 +15,12 @@ use super::connections::Connections;
 use super::long::{LONG_WORK, LongCall};
 use crate::keyspace::Served;
 use crate::resp::{Args, Span};
-use crate::session::client::Client;
+use crate::session::client::{BlockedState, Client};
 use crate::session::context::{Context, Local};
 use crate::session::exec::must_run_alone;
-use crate::session::route::{MetLock, Route, classify, run_now, settle_reply};
+use crate::session::route::{
+    MetLock, Route, classify, is_paused, run_now, runs_alone, settle_reply,
+};
 use crate::session::spec::{Handler, Spec};
 use crate::shared::Shared;
 
@@ -135,6 +137,8 @@ fn work_of(
         None => 0,
     };
     match (&client.multi, spec.handler) {
+        // It waits for every command that runs, and the event loop must not.
+        (_, Handler::Store(..)) if runs_alone(shared, spec) => LONG_WORK,
         (Some(multi), Handler::Exec) if must_run_alone(client) => LONG_WORK + multi.len(),
         (Some(multi), Handler::Exec) => {
             let commands = (0..multi.len()).map(|i| multi.command(i));
@@ -236,7 +240,7 @@ impl Plan {
                 return Progress::Blocked;
             }
             if !conn.postponed.is_empty() {
-                match self.take_postponed(id, conn) {
+                match self.resume(id, conn, shared) {
                     Some(progress) => return progress,
                     None => continue,
                 }
@@ -304,6 +308,18 @@ impl Plan {
             let all = || shared.keyspace.engine().appended();
             self.met.join(commit.map_or_else(all, |commit| Unflushed::of(vec![commit])));
         }
+    }
+
+    /// As [`take_postponed`](Self::take_postponed), unless a pause holds the request back.
+    fn resume(&mut self, id: usize, conn: &mut Conn, shared: &Shared) -> Option<Progress> {
+        // What has timed out writes nothing.
+        let may_write =
+            conn.client.blocked.as_ref().is_none_or(|it| it.state == BlockedState::Runs);
+        let next = conn.postponed.front()?;
+        if may_write && is_paused(shared, next.spec) {
+            return Some(Progress::HeldBack);
+        }
+        self.take_postponed(id, conn)
     }
 
     /// Takes the first request that a round has given back. Gives how the client goes on, if not with

@@ -86,7 +86,7 @@ fn outside_multi(spec: &Spec) -> CmdError {
 /// The answer to a client that has not authenticated.
 pub(crate) const NO_AUTH: CmdError = CmdError::fixed("NOAUTH Authentication required.");
 
-fn is_paused(shared: &Shared, spec: &Spec) -> bool {
+pub(crate) fn is_paused(shared: &Shared, spec: &Spec) -> bool {
     // Acquire: partner of the Release in `pause`.
     let until_ms = shared.paused_until_ms.load(Ordering::Acquire);
     if until_ms == 0 || spec.flags.has(Flags::DURING_PAUSE) {
@@ -216,7 +216,7 @@ fn check_protected(ctx: &Context<'_>) -> CmdResult {
 }
 
 /// Whether a command over whole databases runs while no other command does.
-fn runs_alone(shared: &Shared, spec: &Spec) -> bool {
+pub(crate) fn runs_alone(shared: &Shared, spec: &Spec) -> bool {
     let if_exchanged = spec.flags.has(Flags::ALONE_IF_EXCHANGED);
     spec.flags.has(Flags::ALONE) || if_exchanged && shared.keyspace.were_exchanged()
 }

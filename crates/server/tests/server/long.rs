@@ -334,6 +334,50 @@ fn a_failed_flush_closes_a_client_whose_command_waits() {
     assert!(matches!(ended, Err(ServerError::Flush(_))), "{ended:?}");
 }
 
+/// A client may leave while its command waits for a lock. The command then runs, and finds nothing to take. Nobody
+/// waits on for the client, and nothing is taken for it later.
+#[test]
+fn a_client_that_has_left_waits_for_no_key() {
+    let mut one = config();
+    one.threads = 1;
+    let server = TestServer::with(one);
+    let [mut waiting, mut others] = std::array::from_fn(|_| server.client());
+    assert_eq!(others.call(&["RPUSH", "held", "before"]), Value::Int(1));
+    let release = hold(&server, b"held");
+    waiting.send(&[b"BLMOVE", b"source", b"held", b"LEFT", b"RIGHT", b"0"]);
+    wait_until_parked(&mut others);
+    drop(waiting);
+    wait_until_parked(&mut others);
+    release();
+    eventually("the client is gone", || {
+        field(&others.call(&["INFO", "clients"]).text(), "connected_clients") == 1
+    });
+    assert_eq!(others.call(&["RPUSH", "source", "x"]), Value::Int(1));
+    assert_eq!(others.call(&["LLEN", "source"]), Value::Int(1));
+}
+
+/// A pause holds back a command, too, that was waiting for a lock when the pause began.
+#[test]
+fn a_pause_holds_back_a_command_that_waits_for_a_lock() {
+    let mut one = config();
+    one.threads = 1;
+    let server = TestServer::with(one);
+    let [mut waiting, mut others] = std::array::from_fn(|_| server.client());
+    assert_eq!(others.call(&["SET", "held", "before"]), Value::ok());
+    let release = hold(&server, b"held");
+    waiting.send(&[b"APPEND", b"held", b"!"]);
+    wait_until_parked(&mut others);
+    assert_eq!(others.call(&["CLIENT", "PAUSE", "60000", "WRITE"]), Value::ok());
+    // A try that had begun before the pause ends.
+    wait_until_parked(&mut others);
+    release();
+    wait_until_parked(&mut others);
+    assert!(!waiting.has_reply());
+    assert_eq!(others.call(&["GET", "held"]), Value::bulk("before"));
+    assert_eq!(others.call(&["CLIENT", "UNPAUSE"]), Value::ok());
+    assert_eq!(waiting.read(), Value::Int(7));
+}
+
 /// A client whose command needs a key that others have locked for long leaves its event loop. Others are served, and
 /// the command is answered when the lock is free.
 #[test]
@@ -677,7 +721,7 @@ fn waits_for_locks_take_one_thread_at_most() {
     let mut engine = EngineConfig::new("unused");
     engine.lock_timeout = Some(Duration::from_millis(1));
     let server = TestServer::over(server, engine);
-    let mut clients = [server.client(), server.client(), server.client()];
+    let mut clients: [Client; 4] = std::array::from_fn(|_| server.client());
     let (mut session, table) = server.look(|engine| {
         (engine.session().expect("a session"), engine.table("db0").expect("a table"))
     });
@@ -694,8 +738,11 @@ fn waits_for_locks_take_one_thread_at_most() {
     }
     clients[2].send_raw(&long_request("x"));
     assert_eq!(clients[2].read(), Value::ok());
+    // It waits for all commands that run. The event loop does not.
+    clients[3].send(&[b"SWAPDB", b"1", b"2"]);
+    wait_until_parked(&mut clients[2]);
     drop(holder);
-    for client in &mut clients[..2] {
-        assert_eq!(client.read(), Value::ok());
+    for client in [0, 1, 3] {
+        assert_eq!(clients[client].read(), Value::ok());
     }
 }
