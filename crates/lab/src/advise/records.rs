@@ -34,6 +34,9 @@ const OVERHEAD_BYTES: u64 = 72;
 const VALUE_BYTES_MAX: usize = 64 << 20;
 /// Share of the asked rate that a scheme must keep.
 const KEPT_SHARE: f64 = 0.97;
+/// Share of the checkpoints that must begin while the run lasts. One that is due while another is under way
+/// begins late.
+const BEGUN_SHARE: f64 = 0.9;
 
 /// A load on records, and the limits that a scheme must keep under it.
 #[derive(Args, Clone, Debug, PartialEq)]
@@ -94,6 +97,10 @@ pub(super) struct Measured {
     transactions_per_s: f64,
     /// Whether that is the rate that was asked for.
     keeps_rate: bool,
+    /// Checkpoints that began.
+    checkpoints: usize,
+    /// Whether these are as many as the interval asks for. Fewer would cost less.
+    keeps_interval: bool,
     /// Processor time of the whole process for one transaction, in microseconds.
     cpu_us: f64,
     p50_ms: f64,
@@ -295,7 +302,8 @@ fn measure(
     if is_logged || takes_checkpoints {
         compare(row.name, recovered.check()?, held)?;
     }
-    Ok(Measured::of(question, row, (&outcome, cpu_ns), recovery_s))
+    let asked = drive.checkpoints_at_s.len();
+    Ok(Measured::of(question, row, (&outcome, cpu_ns, asked), recovery_s))
 }
 
 /// Fails if a recovered state is not the one before.
@@ -311,7 +319,7 @@ impl Measured {
     fn of(
         question: &OfRecords,
         row: &Row,
-        (outcome, cpu_ns): (&Outcome, u64),
+        (outcome, cpu_ns, asked): (&Outcome, u64, usize),
         recovery_s: f64,
     ) -> Measured {
         let latencies = outcome.latencies.all();
@@ -322,6 +330,8 @@ impl Measured {
             takes_checkpoints: row.capabilities.takes_checkpoints(),
             transactions_per_s: outcome.rate(),
             keeps_rate: outcome.rate() >= question.rate_per_s() * KEPT_SHARE,
+            checkpoints: seconds.len(),
+            keeps_interval: seconds.len() as f64 >= asked as f64 * BEGUN_SHARE,
             cpu_us: cpu_ns as f64 / 1e3 / outcome.transactions.max(1) as f64,
             p50_ms: latencies.ms(0.5),
             p999_ms: latencies.p999_ms(),
@@ -344,6 +354,7 @@ impl Measurement for Measured {
         ("p99.9 ms", |it| format!("{:.2}", it.p999_ms)),
         ("worst ms", |it| format!("{:.2}", it.worst_ms)),
         ("stopped ms", |it| format!("{:.3}", it.stopped_ms)),
+        ("checkpoints", |it| it.checkpoints.to_string()),
         ("checkpoint s", |it| format!("{:.2}", it.checkpoint_s)),
         ("checkpoint MB", |it| format!("{:.1}", it.checkpoint_bytes as f64 / 1e6)),
         ("MiB", |it| format!("{}", it.memory_bytes >> 20)),

@@ -3,7 +3,8 @@
 //!
 //! 1. Children are killed in the middle of a checkpoint; the recovered tables must keep all
 //!    consistency conditions and hold what was promised.
-//! 2. Throughput at rest, with one and with two workers, all rows in turn.
+//! 2. Throughput at rest, with one and with two workers, all rows in turn. The microbenchmark runs at rest
+//!    too, with calc and zigzag, since the paper compares the two loads.
 //! 3. One checkpoint under saturated workers: throughput over time, and transactions lost. With 20
 //!    warehouses, and with the paper's 50 where they fit.
 //!
@@ -21,11 +22,12 @@ use crate::error::LabResult;
 use crate::experiments::Experiment;
 use crate::experiments::calc_figures::{bars, over_baseline, rate, time_line};
 use crate::experiments::calc_measures::{
-    capture_loss_percent, capture_seconds, checkpoint_cpu_s, lost_transactions, worst_window_ratio,
+    capture_kept, capture_loss_percent, capture_seconds, checkpoint_cpu_s, lost_share,
+    lost_transactions, worst_window_ratio,
 };
 use crate::harness::Harness;
 use crate::measure::machine::available_bytes;
-use crate::measure::stats::{cost_ratio, median, spread_of};
+use crate::measure::stats::{loss_ratio, median, spread_of};
 use crate::report::figure::axis::grouped;
 use crate::report::result::{Bound, ClaimRow, ExperimentResult, Figure, Paper, Table};
 use crate::subjects::records::{
@@ -39,8 +41,17 @@ use crate::workloads::tpcc::schema::{Scale, data_bytes};
 
 const SOURCE: &str = "CALC paper, §5.2, Figure 7";
 
-/// Silo's throughput on this machine with the same mix and 4 warehouses: workers, transactions/s.
-const SILO: [(usize, f64); 2] = [(1, 65_000.0), (2, 114_000.0)];
+/// Silo's throughput with the same mix and 4 warehouses: workers, thousands of transactions/s. [`SILO_NOTE`]
+/// says where the figures come from.
+const SILO: [(usize, f64); 2] = [(1, 65.0), (2, 114.0)];
+const SILO_NOTE: &str = "Silo does not run here. Its 65 and 114 thousand transactions/s are reference figures, \
+     measured once on the project's first machine: NewOrder and Payment, 4 warehouses, 1 and 2 threads. On \
+     another machine, the ratio says how fast that machine is, too.";
+
+/// The two statements of the paper on the writes of zigzag.
+const CONTRADICTION: &str = "The paper contradicts itself on zigzag's writes. By §5.1.1 it \"only has to perform writes \
+     once, without any additional copying\". By §5.2 it does worse beside calc on TPC-C, \"since it needs to \
+     maintain two copies of the record upon each write\", also at rest.";
 
 /// A row of the checkpoint: a row of the engine, in one writer mode.
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +81,9 @@ fn at_rest_rows() -> Vec<Row> {
     AT_REST_ROWS.into_iter().map(tpcc_records::row).collect()
 }
 
+/// Row of Zigzag as fast as it can.
+const ZIGZAG_UNPACED: &str = "zigzag, unpaced";
+
 /// The rows that are compared with Silo.
 const BESIDE_SILO: [&str; 2] = ["calc", "calc, redo relaxed"];
 
@@ -92,6 +106,8 @@ pub(crate) struct Plan {
     pub(crate) rest_workers: Vec<usize>,
     /// Seconds of a run at rest.
     pub(crate) rest_s: f64,
+    /// Records of the microbenchmark at rest.
+    pub(crate) micro_records: u64,
     /// Warehouses of the runs with a checkpoint.
     pub(crate) warehouses: usize,
     /// Warehouses of the paper, in further such runs.
@@ -138,6 +154,7 @@ impl Experiment for CalcFig7 {
             rest_warehouses: 4,
             rest_workers: vec![1, 2],
             rest_s: 4.0,
+            micro_records: 10_000_000,
             warehouses: 20,
             large_warehouses: 50,
             large_run_s: 50.0,
@@ -153,6 +170,7 @@ impl Experiment for CalcFig7 {
             runs: 1,
             rest_warehouses: 2,
             rest_s: 0.2,
+            micro_records: 5_000,
             warehouses: 2,
             large_warehouses: 3,
             large_run_s: 0.6,
@@ -225,10 +243,13 @@ fn at_rest(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> L
     } else {
         result.note("Recovery was not checked in this run.");
     }
+    result.note(SILO_NOTE);
+    result.note(CONTRADICTION);
+    let micro = micro_at_rest(bench, plan)?;
     let population = plan.population(plan.rest_warehouses);
     let rows = at_rest_rows();
     let (mut table_rows, mut figures) = (Vec::new(), Vec::new());
-    for &workers in &plan.rest_workers {
+    for (&workers, &micro) in plan.rest_workers.iter().zip(&micro) {
         let mut beds = Vec::new();
         for row in &rows {
             beds.push(loaded(bench, row.name, *row, None, &population)?);
@@ -244,7 +265,7 @@ fn at_rest(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> L
             drop(subject);
             sys::remove_dir_all(&dir)?;
         }
-        rest_claims(workers, &rows, &measured, result);
+        rest_claims((workers, micro), &rows, &measured, result);
         for (row, runs) in rows.iter().zip(&measured) {
             let (name, per_s) = (format!("{}, {workers} w", row.name), rate(runs));
             bench.context.note(format!("at rest: {name}: {per_s:.0} txn/s"));
@@ -257,6 +278,46 @@ fn at_rest(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> L
             ]);
         }
     }
+    rest_figures(plan, figures, table_rows, result);
+    Ok(())
+}
+
+/// Throughput of calc ÷ that of zigzag in the microbenchmark at rest, by the number of workers. As with TPC-C,
+/// the tables are fresh.
+fn micro_at_rest(bench: &Harness<'_>, plan: &Plan) -> LabResult<Vec<f64>> {
+    let records = plan.micro_records;
+    let mut beds = Vec::new();
+    for name in [CALC_UNPACED, ZIGZAG_UNPACED] {
+        beds.push(bench.open_loaded(records::row(name), records, "none")?);
+    }
+    let mut ratios = Vec::new();
+    for &workers in &plan.rest_workers {
+        let mut rates = [Vec::new(), Vec::new()];
+        for run in 0..plan.runs {
+            let seed = plan.seed + run as u64;
+            let drive = Drive { workers, seconds: plan.rest_s, seed, ..Drive::new(records) };
+            for (bed, rates) in beds.iter().zip(&mut rates) {
+                rates.push(transactions::run(&*bed.engine, &drive)?.rate());
+            }
+        }
+        let ratio = median(&rates[0]) / median(&rates[1]);
+        bench
+            .context
+            .note(format!("microbenchmark at rest, {workers} w: calc ÷ zigzag {ratio:.3}"));
+        ratios.push(ratio);
+    }
+    for bed in beds {
+        bed.clear()?;
+    }
+    Ok(ratios)
+}
+
+fn rest_figures(
+    plan: &Plan,
+    figures: Vec<(String, Vec<f64>)>,
+    table_rows: Vec<Vec<String>>,
+    result: &mut ExperimentResult,
+) {
     result.figures.push(Figure {
         title: "Throughput at rest".into(),
         caption: format!(
@@ -274,7 +335,6 @@ fn at_rest(bench: &Harness<'_>, plan: &Plan, result: &mut ExperimentResult) -> L
         rows: table_rows,
         ..Table::default()
     });
-    Ok(())
 }
 
 const AT_REST: ClaimRow = ClaimRow::new("TPC-C throughput at rest", SOURCE, Bound::AtLeast(0.98))
@@ -284,27 +344,31 @@ const LIKE_SILO: ClaimRow = ClaimRow::new("TPC-C throughput", "Stillpoint", Boun
 const LOST: ClaimRow = ClaimRow::new("TPC-C transactions lost", SOURCE, Bound::AtMost(0.6))
     .paper(Paper::words("CALC loses least of all"))
     .goal(Bound::AtMost(0.25));
+/// The microbenchmark's claim has the same bound.
 const LOST_BESIDE_ZIGZAG: ClaimRow =
-    LOST.paper(Paper::words("zigzag does worse beside CALC than in the microbenchmark"));
-/// Zigzag's writes cost at rest too, and a NewOrder has more of them.
+    LOST.paper(Paper::words("more than the microbenchmark's \"almost 40 %\" fewer"));
 const ZIGZAG_AT_REST: ClaimRow =
     ClaimRow::new("TPC-C throughput at rest", SOURCE, Bound::AtLeast(1.0))
         .between("calc", "zigzag")
+        .paper(Paper::words("very similar to the microbenchmark, where calc is ahead of zigzag"));
+/// Zigzag's writes cost at rest too, and a NewOrder has more of them.
+const ZIGZAG_BY_LOAD: ClaimRow =
+    ClaimRow::new("calc's throughput at rest ÷ zigzag's", SOURCE, Bound::AtLeast(1.0))
+        .between("TPC-C", "microbenchmark")
         .paper(Paper::words("zigzag does worse beside CALC than in the microbenchmark"));
-const LOST_IN_CAPTURE: ClaimRow = ClaimRow::new(
-    "TPC-C: calc, paced: transactions lost inside the capture window",
+const KEPT_IN_CAPTURE: ClaimRow = ClaimRow::new(
+    "TPC-C: calc, paced: throughput kept inside the capture window",
     SOURCE,
-    Bound::AtMost(12.0),
+    Bound::AtLeast(0.88),
 )
-.paper(Paper::words("10 %"))
-.unit("%");
+.paper(Paper::ratio("very similar to the microbenchmark, where 10 % are lost", 0.9));
 const WORST_WINDOW: ClaimRow =
     ClaimRow::new("TPC-C: worst 100 ms window", "Stillpoint", Bound::AtLeast(0.55))
         .between("calc, paced", "baseline's worst")
         .goal(Bound::AtLeast(0.70));
 
 fn rest_claims(
-    workers: usize,
+    (workers, micro): (usize, f64),
     rows: &[Row],
     measured: &[Vec<Outcome>],
     result: &mut ExperimentResult,
@@ -320,11 +384,15 @@ fn rest_claims(
     let pairs = rates("calc").zip(rates("zigzag"));
     let beside_zigzag: Vec<f64> = pairs.map(|(calc, zigzag)| calc / zigzag).collect();
     result.claims.push(ZIGZAG_AT_REST.claim(&at).measured_runs(&beside_zigzag));
+    let by_load: Vec<f64> = beside_zigzag.iter().map(|ratio| ratio / micro).collect();
+    result.claims.push(ZIGZAG_BY_LOAD.claim(&at).measured_runs(&by_load));
     let silo = SILO.iter().find(|silo| silo.0 == workers);
     for name in BESIDE_SILO {
         let Some((_, silo)) = silo else { continue };
-        let ratios: Vec<f64> = rates(name).map(|rate| rate / silo).collect();
-        let claim = LIKE_SILO.claim_of((name, "Silo on this machine"), &at);
+        let ratios: Vec<f64> = rates(name).map(|rate| rate / (silo * 1e3)).collect();
+        let silo =
+            format!("Silo's {silo} k transactions/s, measured once on the project's first machine");
+        let claim = LIKE_SILO.claim_of((name, &silo), &at);
         result.claims.push(claim.measured_runs(&ratios));
     }
 }
@@ -382,9 +450,19 @@ fn with_checkpoint(
     }
     let rows: Vec<(&str, &[Outcome])> =
         rows.iter().map(|(capture, runs)| (capture.name, runs.as_slice())).collect();
-    capture_claims(size, &rows, result);
-    capture_figures(plan, size, &rows, result);
+    report(plan, size, &rows, result);
     Ok(())
+}
+
+/// Claims and figures, if the baseline is the first row. It adds most orders, so it may be left out.
+fn report(plan: &Plan, size: Size, rows: &[(&str, &[Outcome])], result: &mut ExperimentResult) {
+    if rows.first().is_some_and(|row| row.0 == BASELINE) {
+        capture_claims(size, rows, result);
+        capture_figures(plan, size, rows, result);
+    } else {
+        let warehouses = size.warehouses;
+        result.note(format!("Without {BASELINE}, nothing is claimed of {warehouses} warehouses."));
+    }
 }
 
 /// One run with a checkpoint. Orders make a database grow, so each run begins with a fresh one. What it
@@ -494,16 +572,13 @@ fn capture_claims(size: Size, rows: &[(&str, &[Outcome])], result: &mut Experime
         if !is_there(other) {
             continue;
         }
-        let ratios: Vec<f64> = over(calc, lost_transactions)
-            .iter()
-            .zip(over(other, lost_transactions))
-            .map(|(calc, other)| cost_ratio(*calc, other))
-            .collect();
+        let lost = |name| median(&over(name, lost_share));
+        let ratio = loss_ratio(lost(calc), lost(other));
         let claim = row.claim_of(("calc", scheme), &format!("{mode}, {of}"));
-        result.claims.push(claim.measured_runs(&ratios));
+        result.claims.push(claim.measured(ratio));
     }
-    let in_capture = over(CALC_PACED, capture_loss_percent);
-    result.claims.push(LOST_IN_CAPTURE.claim(&of).measured_runs(&in_capture));
+    let kept = over(CALC_PACED, capture_kept);
+    result.claims.push(KEPT_IN_CAPTURE.claim(&of).measured_runs(&kept));
     let worst = over(CALC_PACED, worst_window_ratio);
     result.claims.push(WORST_WINDOW.claim(&of).measured_runs(&worst));
 }
@@ -511,8 +586,10 @@ fn capture_claims(size: Size, rows: &[(&str, &[Outcome])], result: &mut Experime
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::drivers::transactions::Capture;
     use crate::drivers::transactions::tests::Toy;
     use crate::experiments::run_plan;
+    use crate::report::result::Agreement;
 
     #[test]
     fn the_quick_mode_measures_every_claim() -> LabResult<()> {
@@ -528,11 +605,85 @@ mod tests {
             // If naive lost nothing, the claim has no denominator.
             .filter(|claim| !claim.contains("transactions lost: calc ÷"))
             .collect();
-        assert_eq!((unmeasured, result.claims.len()), (Vec::new(), 2 * 4 + 6 + 5));
+        assert_eq!((unmeasured, result.claims.len()), (Vec::new(), 2 * 5 + 6 + 5));
+        let of = |text: &str| result.claims.iter().filter(|it| it.claim.contains(text)).count();
+        assert_eq!(of("zigzag's: TPC-C ÷ microbenchmark"), 2);
+        assert_eq!(of("calc ÷ Silo's 65 k transactions/s, measured once"), 1);
+        let notes = |text| result.notes.iter().any(|it| it.part == "rest" && it.text == text);
+        assert!(notes(SILO_NOTE) && notes(CONTRADICTION), "{:?}", result.notes);
         assert_eq!((result.figures.len(), result.tables.len()), (5, 3));
         assert_eq!(result.tables[0].rows.len(), 2 * at_rest_rows().len());
         assert_eq!(result.tables[1].rows.len(), captures(false).len());
         assert_eq!(result.tables[2].rows.len(), captures(true).len());
         Ok(())
+    }
+
+    const SIZE: Size = Size { warehouses: 2, run_s: 0.1 };
+
+    /// Runs of one window.
+    fn runs<const N: usize>(counts: [u64; N]) -> Vec<Outcome> {
+        let run = |count| {
+            let mut outcome = Outcome { seconds: 0.1, ..Outcome::default() };
+            outcome.windows.add(0, count);
+            outcome
+        };
+        counts.map(run).to_vec()
+    }
+
+    fn result() -> ExperimentResult {
+        let context =
+            Context::new("unused".as_ref(), true, "none".into(), Box::new(std::io::sink()));
+        context.result("toy", "a toy", "none")
+    }
+
+    #[test]
+    fn without_the_baseline_nothing_is_claimed() {
+        let run = runs([900]);
+        let with: [(&str, &[Outcome]); 2] = [(BASELINE, &run), (CALC_PACED, &run)];
+        for rows in [&with[1..], &[]] {
+            let mut result = result();
+            report(&CalcFig7::quick(), SIZE, rows, &mut result);
+            assert!(result.claims.is_empty() && result.figures.is_empty(), "{:?}", result.claims);
+            assert_eq!(result.notes[0].text, "Without none, nothing is claimed of 2 warehouses.");
+        }
+        let mut result = result();
+        report(&CalcFig7::quick(), SIZE, &with, &mut result);
+        assert_eq!((result.claims.len(), result.notes.len(), result.tables.len()), (2, 0, 1));
+    }
+
+    #[test]
+    fn losses_are_medians_of_shares() {
+        let (none, calc, naive) =
+            (runs([1000, 1000, 1000]), runs([900, 800, 600]), runs([600, 500, 900]));
+        let rows: [(&str, &[Outcome]); 3] =
+            [(BASELINE, &none), (CALC_PACED, &calc), (NAIVE_PACED, &naive)];
+        let mut result = result();
+        capture_claims(SIZE, &rows, &mut result);
+        let lost = result.claims.iter().find(|it| it.claim.contains("lost: calc ÷ naive, paced"));
+        let measured = lost.and_then(|it| it.measured).expect("a ratio");
+        assert!((measured - 0.2 / 0.4).abs() < 1e-9, "{measured}");
+    }
+
+    #[test]
+    fn zigzag_is_compared_with_its_microbenchmark() {
+        let rows = at_rest_rows();
+        let measured = [runs([1000]), runs([900]), runs([900]), runs([450]), runs([900])];
+        let mut result = result();
+        rest_claims((1, 1.6), &rows, &measured, &mut result);
+        let by_load = result.claims.iter().find(|it| it.claim.contains("microbenchmark"));
+        let measured = by_load.and_then(|it| it.measured).expect("a ratio");
+        assert!((measured - 2.0 / 1.6).abs() < 1e-9, "{measured}");
+    }
+
+    #[test]
+    fn what_a_checkpoint_leaves_is_a_ratio_that_the_report_can_judge() {
+        let (none, mut calc) = (runs([1000]), runs([771]));
+        calc[0].captures.push(Capture { to_s: 0.1, ..Capture::default() });
+        let mut result = result();
+        capture_claims(SIZE, &[(BASELINE, &none), (CALC_PACED, &calc)], &mut result);
+        let kept = result.claims.iter().find(|it| it.claim.contains("kept")).expect("a claim");
+        let measured = kept.measured.expect("a ratio");
+        assert!((measured - 0.771).abs() < 1e-9 && kept.met == Some(false), "{kept:?}");
+        assert_eq!(Agreement::of(kept), Some(Agreement::Weaker));
     }
 }

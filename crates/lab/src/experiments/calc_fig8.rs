@@ -124,10 +124,10 @@ fn of(points: &[Point], figure: fn(&Point) -> f64) -> Vec<[f64; 2]> {
 }
 
 const DURATION: ClaimRow =
-    ClaimRow::new("r² of a line: duration by size", SOURCE, Bound::AtLeast(0.98))
+    ClaimRow::new("r² of a rising line: duration by size", SOURCE, Bound::AtLeast(0.98))
         .paper(Paper::words("linearly scalable"));
 const LOST: ClaimRow =
-    ClaimRow::new("r² of a line: transactions lost by size", SOURCE, Bound::AtLeast(0.9))
+    ClaimRow::new("r² of a rising line: transactions lost by size", SOURCE, Bound::AtLeast(0.9))
         .paper(Paper::words("linear in database size"));
 
 fn claims(points: &[Point], result: &mut ExperimentResult) {

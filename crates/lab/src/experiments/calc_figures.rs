@@ -3,7 +3,7 @@
 use crate::drivers::transactions::{self, Drive, Outcome};
 use crate::error::LabResult;
 use crate::harness::{Harness, Instance};
-use crate::measure::stats::{Spread, median};
+use crate::measure::stats::{Spread, loss_ratio, median};
 use crate::report::result::{Bar, ExperimentResult, Figure, Series, Span};
 use crate::subjects::records::{BASELINE, Row};
 
@@ -65,6 +65,16 @@ pub(crate) fn over(
 ) -> Vec<f64> {
     let found = all.iter().find(|it| it.row.name == name);
     found.map(|it| it.over(measure)).unwrap_or_default()
+}
+
+/// What a row lost ÷ what another lost: the ratio of the medians of a measure that gives shares of the baselines.
+/// The machine was faster for some pairs than for others, so numbers of transactions are not compared.
+pub(crate) fn loss_between(
+    all: &[&Compared],
+    (subject, other): (&str, &str),
+    measure: fn(&Outcome, &Outcome) -> f64,
+) -> f64 {
+    loss_ratio(median(&over(all, subject, measure)), median(&over(all, other, measure)))
 }
 
 /// A sentence for the captions of figures of [`joined`] rows.
@@ -143,7 +153,8 @@ pub(crate) fn time_line(
     result.figures.push(figure);
 }
 
-/// Coefficient of determination (r²) of a straight line through the points.
+/// Coefficient of determination (r²) of a straight line through the points. 0 if the line falls: costs that
+/// grow with a size are claimed.
 pub(crate) fn linearity(points: &[[f64; 2]]) -> f64 {
     let count = points.len() as f64;
     let mean = |at: usize| points.iter().map(|point| point[at]).sum::<f64>() / count;
@@ -155,7 +166,7 @@ pub(crate) fn linearity(points: &[[f64; 2]]) -> f64 {
         xy += dx * dy;
         yy += dy * dy;
     }
-    xy * xy / (xx * yy)
+    if xy < 0.0 { 0.0 } else { xy * xy / (xx * yy) }
 }
 
 #[cfg(test)]
@@ -165,10 +176,11 @@ mod tests {
     use crate::subjects::records::{CALC_PACED, NAIVE_PACED, row};
 
     #[test]
-    fn a_line_is_linear_and_a_peak_is_not() {
+    fn a_rising_line_is_linear_and_a_peak_is_not() {
         let line = linearity(&[[1.0, 3.0], [2.0, 5.0], [4.0, 9.0]]);
         assert!((line - 1.0).abs() < 1e-12, "{line}");
         assert!(linearity(&[[1.0, 1.0], [2.0, 9.0], [3.0, 1.0]]) < 0.01);
+        assert_eq!(linearity(&[[1.0, 9.0], [2.0, 7.0], [4.0, 3.0]]), 0.0, "a falling line");
         assert!(linearity(&[[1.0, 1.0]]).is_nan(), "one point is no line");
     }
 

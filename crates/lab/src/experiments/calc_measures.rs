@@ -4,16 +4,45 @@ use crate::drivers::transactions::{Capture, Outcome};
 use crate::measure::stats::lost;
 use crate::report::result::Bound;
 
-/// Share of the baseline's transactions that the run lost while it captured, in %.
-pub(crate) fn capture_loss_percent(baseline: &Outcome, run: &Outcome) -> f64 {
+/// Transactions of a run in these seconds.
+fn transactions(run: &Outcome, from_s: f64, to_s: f64) -> f64 {
+    run.windows.rates_between(from_s, to_s).iter().sum::<f64>() * run.windows.width_s()
+}
+
+/// Share of the baseline's transactions in these seconds that the run lost.
+fn lost_share_of(baseline: &Outcome, run: &Outcome, spans: &[(f64, f64)]) -> f64 {
     let (mut area, mut missing) = (0.0, 0.0);
-    for capture in &run.captures {
-        let (from_s, to_s) = (capture.from_s, capture.to_s);
-        let rates = baseline.windows.rates_between(from_s, to_s);
-        area += rates.iter().sum::<f64>() * baseline.windows.width_s();
+    for &(from_s, to_s) in spans {
+        area += transactions(baseline, from_s, to_s);
         missing += lost(&baseline.windows, &run.windows, from_s, to_s);
     }
-    missing / area * 100.0
+    missing / area
+}
+
+/// Share of the baseline's transactions that the run lost while it captured. Not-a-number without a capture.
+pub(crate) fn capture_lost_share(baseline: &Outcome, run: &Outcome) -> f64 {
+    let spans: Vec<(f64, f64)> = run.captures.iter().map(|c| (c.from_s, c.to_s)).collect();
+    lost_share_of(baseline, run, &spans)
+}
+
+/// Share of the baseline's transactions that the run lost over its whole length.
+pub(crate) fn lost_share(baseline: &Outcome, run: &Outcome) -> f64 {
+    lost_share_of(baseline, run, &[(0.0, run.seconds)])
+}
+
+/// What the run lost while it captured, as a share of the baseline's transactions over the whole length.
+pub(crate) fn lost_in_captures(baseline: &Outcome, run: &Outcome) -> f64 {
+    capture_lost(baseline, run) / transactions(baseline, 0.0, run.seconds)
+}
+
+/// Share of the baseline's transactions that the run lost while it captured, in %.
+pub(crate) fn capture_loss_percent(baseline: &Outcome, run: &Outcome) -> f64 {
+    100.0 * capture_lost_share(baseline, run)
+}
+
+/// Share of the baseline's transactions that the run did while it captured.
+pub(crate) fn capture_kept(baseline: &Outcome, run: &Outcome) -> f64 {
+    1.0 - capture_lost_share(baseline, run)
 }
 
 /// Transactions that the run lost while it captured.
@@ -125,6 +154,9 @@ mod tests {
         let merging = Outcome { merges: run.captures.clone(), captures: Vec::new(), ..run.clone() };
         assert!((merge_loss_percent(&baseline, &merging) - loss).abs() < 1e-9);
         assert!((lost_transactions(&baseline, &run) - 59.0).abs() < 1e-9);
+        assert!((lost_share(&baseline, &run) - 59.0 / 490.0).abs() < 1e-9);
+        assert!((lost_in_captures(&baseline, &run) - 49.0 / 490.0).abs() < 1e-9);
+        assert!((capture_kept(&baseline, &run) - (1.0 - 49.0 / 190.0)).abs() < 1e-9);
         assert!((worst_window_ratio(&baseline, &run) - 60.0 / 90.0).abs() < 1e-9);
         assert!((capture_seconds(&run) - 0.2).abs() < 1e-9);
         let ready = |ready_s| Capture { ready_s, ..Capture::default() };

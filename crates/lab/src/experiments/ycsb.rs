@@ -63,7 +63,7 @@ pub(crate) struct Ycsb;
 impl Experiment for Ycsb {
     const ID: &'static str = "ycsb";
     const TITLE: &'static str = "YCSB A to F, embedded and over RESP";
-    const PAPER: &'static str = "Cooper et al., SoCC 2010; Li et al., ICDE 2018, §V-C";
+    const PAPER: &'static str = "Cooper et al., SoCC 2010; Li et al., ICDE 2018, §III-C";
     const PARTS: &'static [&'static str] = &["embedded", "ranges", "resp"];
     type Plan = Plan;
 

@@ -58,6 +58,18 @@ pub(crate) fn cost_ratio(above: f64, below: f64) -> f64 {
     if above > 0.0 && below > 0.0 { above / below } else { f64::NAN }
 }
 
+/// A smaller loss, as a share of its baseline, is none: it drowns in noise.
+const LEAST_LOSS: f64 = 0.001;
+
+/// `above ÷ below` of two losses, each a share of its own baseline. A loss below a thousandth counts as a
+/// thousandth. So who loses where the other does not is far above it, and who loses nothing is far below.
+/// Not-a-number if neither loses, or if one of them is not known.
+pub(crate) fn loss_ratio(above: f64, below: f64) -> f64 {
+    let known = |loss: f64| if loss.is_nan() { loss } else { loss.max(LEAST_LOSS) };
+    let has_one = above > LEAST_LOSS || below > LEAST_LOSS;
+    if has_one { known(above) / known(below) } else { f64::NAN }
+}
+
 /// The least and the greatest value, or not-a-numbers for no values.
 pub(crate) fn ends(values: &[f64]) -> [f64; 2] {
     Spread::of(values).map_or([f64::NAN; 2], |s| [s.low, s.high])
@@ -227,6 +239,17 @@ mod tests {
         for (above, below) in [(1.0, 0.0), (1.0, -2.0), (-1.0, 2.0), (-1.0, -2.0), (f64::NAN, 1.0)]
         {
             assert!(cost_ratio(above, below).is_nan(), "{above} ÷ {below}");
+        }
+    }
+
+    #[test]
+    fn losses_are_compared_where_one_is_there() {
+        let cases = [(0.3, 0.2, 1.5), (-0.1, 0.2, 0.005), (0.0, 0.2, 0.005), (0.2, -0.1, 200.0)];
+        for (above, below, wanted) in cases {
+            assert!((loss_ratio(above, below) - wanted).abs() < 1e-9, "{above} ÷ {below}");
+        }
+        for (above, below) in [(-0.1, -0.2), (0.0005, 0.0), (f64::NAN, 0.1), (0.1, f64::NAN)] {
+            assert!(loss_ratio(above, below).is_nan(), "{above} ÷ {below}");
         }
     }
 

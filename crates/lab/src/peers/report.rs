@@ -43,17 +43,21 @@ pub(super) fn add(measured: &[Measured], result: &mut ExperimentResult) {
         };
         measured.iter().find(is_it)
     };
-    let ratios = |ours: &Measured, other: &Measured| -> Vec<f64> {
-        ours.rates.iter().zip(&other.rates).map(|(ours, other)| ours / other).collect()
-    };
+    let ratio = |ours: &Measured, other: &Measured| median(&ours.rates) / median(&other.rates);
     for other in measured.iter().filter(|it| it.workload == CALC && it.name != OURS) {
         let Some(ours) = find(other, OURS) else { continue };
-        let ratios = ratios(ours, other);
-        let claim = match &*other.name {
-            BARE => BESIDE_BARE.claim(""),
-            name => BESIDE_PEER.claim_of((OURS, name), other.durability.name()),
-        };
-        result.claims.push(claim.measured_runs(&ratios));
+        result.claims.push(match &*other.name {
+            // The two ran in turn.
+            BARE => {
+                let pairs = ours.rates.iter().zip(&other.rates);
+                let ratios: Vec<f64> = pairs.map(|(ours, bare)| ours / bare).collect();
+                BESIDE_BARE.claim("").measured_runs(&ratios)
+            }
+            name => {
+                let claim = BESIDE_PEER.claim_of((OURS, name), other.durability.name());
+                claim.measured(ratio(ours, other))
+            }
+        });
     }
     let mut table = Table {
         title: "Transactions per second".into(),
@@ -64,7 +68,7 @@ pub(super) fn add(measured: &[Measured], result: &mut ExperimentResult) {
     };
     let mut drawn: Vec<(String, Durability)> = Vec::new();
     for it in measured {
-        let ratio = find(it, OURS).map_or(f64::NAN, |ours| median(&ratios(ours, it)));
+        let ratio = find(it, OURS).map_or(f64::NAN, |ours| ratio(ours, it));
         table.rows.push(vec![
             it.workload.clone(),
             it.durability.name().to_owned(),

@@ -30,7 +30,12 @@ pub(super) fn text(results: &[ExperimentResult]) -> String {
 fn head(text: &mut String, results: &[ExperimentResult]) {
     let judged: Verdict = results.iter().filter(|it| !it.quick).map(Verdict::of).sum();
     let (met, missed) = judged.counts();
-    let _ = write!(text, "\nClaims: {}; met: {met}; missed: {missed}.\n", judged.claims);
+    let left = judged.claims - met - missed;
+    let _ = write!(
+        text,
+        "\nClaims: {}; met: {met}; missed: {missed}; not measured: {left}.\n",
+        judged.claims
+    );
     if results.iter().any(|it| it.quick) {
         text.push_str("Some results come from quick runs, which measure nothing.\n");
     }
@@ -67,8 +72,17 @@ fn experiment(text: &mut String, result: &ExperimentResult) {
         table(text, &["claim", "paper", "must be", "measured", "", "agreement"]);
         result.claims.iter().for_each(|claim| claim_line(text, claim, result.quick));
     }
+    if !result.notes.is_empty() {
+        text.push('\n');
+    }
+    for note in &result.notes {
+        let _ = writeln!(text, "- {}", note.text);
+    }
     for (number, figure) in result.figures.iter().enumerate() {
         let _ = write!(text, "\n![{}]({})\n", figure.title, result.picture_name(number + 1));
+        if !figure.caption.is_empty() {
+            let _ = write!(text, "\n{}\n", figure.caption);
+        }
     }
 }
 

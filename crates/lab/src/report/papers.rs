@@ -18,11 +18,11 @@ struct Item {
 enum Measured {
     /// Repeated by these experiments, whose claims name the item in their source.
     By(&'static [&'static str]),
-    /// Not comparable, for this reason.
-    Not(&'static str),
+    /// A remark on what the claims can and cannot compare.
+    Remark(&'static str),
 }
 
-use Measured::{By, Not};
+use Measured::{By, Remark};
 
 struct PaperOf {
     /// How the sources of claims begin.
@@ -66,7 +66,7 @@ static PAPERS: [PaperOf; 3] = [
             item(
                 "fuzzy in Figure 6",
                 "fuzzy needs almost no extra memory",
-                Not(
+                Remark(
                     "the paper contradicts itself: the full form of §4.1.2 keeps an extra copy of the \
                      database in memory",
                 ),
@@ -74,7 +74,7 @@ static PAPERS: [PaperOf; 3] = [
             item(
                 "fuzzy in Figures 2, 3 and 5",
                 "fuzzy stops for its table of dirty records and loses more than calc",
-                Not(
+                Remark(
                     "fuzzy needs a log here, which the paper's system has not; it stands beside a baseline \
                      with the same log in calc-fig2, with a claim on its stop",
                 ),
@@ -82,7 +82,9 @@ static PAPERS: [PaperOf; 3] = [
             item(
                 "4 % and 25 % of Figure 2",
                 "what zigzag and IPP cost at rest",
-                Not("the paper's workers ran on 15 cores, and two run here; the order is compared"),
+                Remark(
+                    "the paper's workers ran on 15 cores, and two run here; the order is compared",
+                ),
             ),
         ],
     },
@@ -161,7 +163,7 @@ static PAPERS: [PaperOf; 3] = [
             item(
                 "Redis-HG in Figures 5 and 6",
                 "a changed Redis 3 with 1 to 16 million records, up to 50 GB",
-                Not(
+                Remark(
                     "the schemes run in this project's server, with a quarter of a million to four million \
                      records, as many as the memory holds; redis-server stands beside them",
                 ),
@@ -209,7 +211,7 @@ pub(super) fn rows(
     let row = |paper: &PaperOf, item: &Item| {
         let (experiments, agreement) = match item.measured_by {
             By(ids) => (ids, of_claims(paper.name, item, ids, &measured)),
-            Not(why) => (&[][..], format!("{}: {why}", Agreement::NotComparable)),
+            Remark(text) => (&[][..], text.to_owned()),
         };
         PaperRow { item: item.name, says: item.says, experiments, agreement }
     };

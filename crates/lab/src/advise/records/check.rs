@@ -119,6 +119,8 @@ mod tests {
             takes_checkpoints: scheme != "none",
             transactions_per_s: 1000.0,
             keeps_rate: true,
+            checkpoints: 10,
+            keeps_interval: true,
             cpu_us,
             p50_ms: 0.01,
             p999_ms: 0.1,

@@ -15,9 +15,10 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// Whether the scheme keeps the rate and these limits.
+    /// Whether the scheme keeps the rate, the interval of checkpoints and these limits.
     pub(super) fn are_kept_by(&self, it: &Measured) -> bool {
         it.keeps_rate
+            && it.keeps_interval
             && self.memory_bytes.is_none_or(|most| it.memory_bytes <= most)
             && self.worst_ms.is_none_or(|most| it.worst_ms <= most)
     }
@@ -26,15 +27,17 @@ impl Limits {
 /// Processor times of which one is greater by less than this share count as equal: runs vary by as much.
 const SAME_SHARE: f64 = 0.03;
 
-/// The scheme with the least processor time for a transaction, among those that keep the rate and the
-/// limits. Among equals the shorter worst latency decides. If none keeps them, the nearest is named: first
-/// by the rate, then by the memory, then by the worst latency. `None` if no scheme takes checkpoints.
+/// The scheme with the least processor time for a transaction, among those that keep the rate, the interval
+/// and the limits. Among equals the shorter worst latency decides. If none keeps them, the nearest is named:
+/// first by the rate, then by the interval, the memory and the worst latency. `None` if no scheme takes
+/// checkpoints.
 pub(super) fn choose(measured: &[Measured], limits: &Limits) -> Option<Choice> {
     let schemes: Vec<&Measured> = measured.iter().filter(|it| it.takes_checkpoints).collect();
     let baseline = measured.iter().find(|it| !it.takes_checkpoints);
     let fast: Vec<&Measured> = schemes.iter().copied().filter(|it| it.keeps_rate).collect();
     let fits = |it: &&Measured| limits.memory_bytes.is_none_or(|most| it.memory_bytes <= most);
-    let fitting: Vec<&Measured> = fast.iter().copied().filter(fits).collect();
+    let timely: Vec<&Measured> = fast.iter().copied().filter(|it| it.keeps_interval).collect();
+    let fitting: Vec<&Measured> = timely.iter().copied().filter(fits).collect();
     let in_time = |it: &&Measured| limits.worst_ms.is_none_or(|most| it.worst_ms <= most);
     let within: Vec<&Measured> = fitting.iter().copied().filter(in_time).collect();
     if let Some(choice) = cheapest(&within, baseline) {
@@ -56,10 +59,18 @@ pub(super) fn choose(measured: &[Measured], limits: &Limits) -> Option<Choice> {
         );
         return Some(outside(best, why));
     }
-    if let Some(best) = least(&fast, |it| it.memory_bytes as f64) {
+    if let Some(best) = least(&timely, |it| it.memory_bytes as f64) {
         let (limit, needed) =
             (limits.memory_bytes.unwrap_or(u64::MAX) >> 20, best.memory_bytes >> 20);
         let why = format!("no scheme keeps to {limit} MiB; {} needs {needed}.", best.scheme);
+        return Some(outside(best, why));
+    }
+    if let Some(best) = least(&fast, |it| it.checkpoint_s) {
+        let (name, seconds) = (&best.scheme, best.checkpoint_s);
+        let why = format!(
+            "no scheme takes checkpoints at the interval; {name} comes closest, and a checkpoint takes \
+             {seconds:.2} s."
+        );
         return Some(outside(best, why));
     }
     let best = least(&schemes, |it| -it.transactions_per_s)?;
@@ -113,6 +124,8 @@ mod tests {
             takes_checkpoints: scheme != "none",
             transactions_per_s: 1000.0,
             keeps_rate: true,
+            checkpoints: 10,
+            keeps_interval: true,
             cpu_us,
             p50_ms: 0.01,
             p999_ms: worst_ms / 2.0,
@@ -148,6 +161,20 @@ mod tests {
         assert_eq!(taken(Some(10.0), None), ("calc:partial".into(), true));
         assert_eq!(taken(Some(10.0), Some(105)), ("calc".into(), true));
         assert_eq!(taken(Some(1.2), None), ("zigzag".into(), true));
+    }
+
+    #[test]
+    fn who_takes_fewer_checkpoints_is_no_cheaper() {
+        let mut measured = all();
+        measured[1].keeps_interval = false;
+        let choice = choose(&measured, &Limits::default()).expect("there are some");
+        assert_eq!((&*choice.recommended, choice.is_within_limits), ("calc:partial", true));
+        assert!(!Limits::default().are_kept_by(&measured[1]));
+        measured.iter_mut().for_each(|it| it.keeps_interval = false);
+        measured[4].checkpoint_s = 0.05;
+        let choice = choose(&measured, &Limits::default()).expect("there are some");
+        assert_eq!((&*choice.recommended, choice.is_within_limits), ("zigzag", false));
+        assert!(choice.reason.contains("at the interval"), "{}", choice.reason);
     }
 
     #[test]

@@ -6,15 +6,15 @@
 //!
 //! The table says what deferred updates give each scheme, and what is left of calc's lead then.
 
-use super::report::{SOURCE, is_beside, lost_beside, timeline};
+use super::report::{SOURCE, is_beside, lost_beside, lost_percent, timeline};
 use super::{Plan, without_checkpoints};
 use crate::drivers::transactions::{Drive, Outcome};
 use crate::error::LabResult;
 use crate::experiments::calc_figures::{Compared, bars};
-use crate::experiments::calc_measures::{lost_transactions, stopped_ms, worst_window_ratio};
+use crate::experiments::calc_measures::{lost_share, stopped_ms, worst_window_ratio};
 use crate::harness::Harness;
-use crate::measure::stats::{median, spread_of};
-use crate::report::figure::axis::{grouped, short};
+use crate::measure::stats::{loss_ratio, median, spread_of};
+use crate::report::figure::axis::grouped;
 use crate::report::result::{Bound, ClaimRow, ExperimentResult, Figure, Paper, Table};
 use crate::subjects::records::{CALC_PACED, Row, rows_of};
 
@@ -112,19 +112,19 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Each value ÷ the other of its round. Not-a-number where there is nothing to divide by.
-fn over(values: &[f64], others: &[f64]) -> Vec<f64> {
-    let ratio = |(value, other): (&f64, &f64)| if *other > 0.0 { value / other } else { f64::NAN };
-    values.iter().zip(others).map(ratio).collect()
+/// What calc loses ÷ what some rounds lose, each as a share of the own baseline. Calc has one form.
+fn lead(calc: &Forms, rounds: &Compared) -> f64 {
+    let lost = |it: &Compared| median(&it.over(lost_share));
+    loss_ratio(lost(&calc.ours), lost(rounds))
 }
 
 fn claims(all: &[Forms], result: &mut ExperimentResult) {
-    let stopped: Measure = |_, run| stopped_ms(run);
+    let stopped = |rounds: &Compared| median(&rounds.over(|_, run| stopped_ms(run)));
     for it in all {
-        let published = it.published().over(stopped);
-        if it.published.is_some() && median(&published) >= STOPPED_MS_MIN {
-            let ratios = over(&it.ours.over(stopped), &published);
-            result.claims.push(STOPPED.claim(it.row.scheme).measured_runs(&ratios));
+        let published = stopped(it.published());
+        if it.published.is_some() && published >= STOPPED_MS_MIN {
+            let ratio = stopped(&it.ours) / published;
+            result.claims.push(STOPPED.claim(it.row.scheme).measured(ratio));
         }
     }
     for it in all.iter().filter(|it| DROPPING.contains(&it.row.scheme)) {
@@ -134,17 +134,16 @@ fn claims(all: &[Forms], result: &mut ExperimentResult) {
     let Some(calc) = all.iter().find(|it| it.row.name == CALC_PACED) else { return };
     for it in all.iter().filter(|it| is_beside(&it.row)) {
         for (rounds, form) in [(it.published(), PUBLISHED), (&it.ours, OURS)] {
-            let ratios = over(&calc.ours.over(lost_transactions), &rounds.over(lost_transactions));
             let at = format!("paced, with long transactions, point {form}");
             let claim = lost_beside(it.row.scheme).claim_of(("calc", it.row.scheme), &at);
-            result.claims.push(claim.measured_runs(&ratios));
+            result.claims.push(claim.measured(lead(calc, rounds)));
         }
     }
 }
 
 fn show(plan: &Plan, all: &[Forms], result: &mut ExperimentResult) {
     let bar = |it: &Forms| {
-        let lost = |rounds: &Compared| rounds.over(lost_transactions);
+        let lost = |rounds: &Compared| rounds.over(lost_percent);
         let published = it.published.as_ref();
         let published =
             published.map(|rounds| (format!("{}, {PUBLISHED}", it.row.scheme), lost(rounds)));
@@ -153,13 +152,13 @@ fn show(plan: &Plan, all: &[Forms], result: &mut ExperimentResult) {
     result.figures.push(Figure {
         title: "Transactions lost, by the form of the point of consistency".into(),
         caption: format!(
-            "Area of the baseline minus area of the run, {:.0} s with one paced checkpoint and long \
-             transactions, {} records; {}.",
+            "Area of the baseline minus area of the run, as a share of the baseline's, {:.0} s with one paced \
+             checkpoint and long transactions, {} records; {}.",
             plan.round_s,
             grouped(plan.records),
             spread_of(plan.point_runs)
         ),
-        y_label: "transactions lost".into(),
+        y_label: "% of the baseline's transactions".into(),
         bars: bars(all.iter().flat_map(bar)),
         ..Figure::default()
     });
@@ -173,31 +172,35 @@ fn table(all: &[Forms]) -> Table {
         "stopped ms",
         "worst window ÷ baseline's, as published",
         "worst window ÷ baseline's",
-        "lost, as published",
-        "lost",
-        "given by deferred updates",
+        "lost %, as published",
+        "lost %",
+        "given by deferred updates, points",
         "calc's loss ÷ this, as published",
         "calc's loss ÷ this",
     ];
     let calc = all.iter().find(|it| it.row.name == CALC_PACED);
-    let calc = calc.map_or(f64::NAN, |it| median(&it.ours.over(lost_transactions)));
     let row = |it: &Forms| {
         let both = |measure: Measure| {
             [it.published(), &it.ours].map(|rounds| median(&rounds.over(measure)))
         };
         let stopped = both(|_, run| stopped_ms(run)).map(|ms| format!("{ms:.3}"));
         let worst = both(worst_window_ratio).map(|ratio| format!("{ratio:.2}"));
-        let lost = both(lost_transactions);
+        let lost = both(lost_percent);
         let given = match it.published {
-            Some(_) => short(lost[0] - lost[1]),
+            Some(_) => format!("{:.1}", lost[0] - lost[1]),
             None => "–".to_owned(),
         };
-        let lead = lost.map(|lost| match lost > 0.0 && calc.is_finite() {
-            true => format!("{:.3}", calc / lost),
-            false => "–".to_owned(),
+        let lead = [it.published(), &it.ours].map(|rounds| {
+            let ratio = calc.map_or(f64::NAN, |calc| lead(calc, rounds));
+            if ratio.is_finite() { format!("{ratio:.3}") } else { "–".to_owned() }
         });
         let name = vec![it.row.scheme.to_owned()];
-        let cells = [stopped.to_vec(), worst.to_vec(), lost.map(short).to_vec(), vec![given]];
+        let cells = [
+            stopped.to_vec(),
+            worst.to_vec(),
+            lost.map(|lost| format!("{lost:.1}")).to_vec(),
+            vec![given],
+        ];
         [name].into_iter().chain(cells).chain([lead.to_vec()]).flatten().collect()
     };
     Table {
@@ -205,5 +208,33 @@ fn table(all: &[Forms]) -> Table {
         columns: columns.map(String::from).to_vec(),
         rows: all.iter().map(row).collect(),
         ..Table::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{compared, result};
+    use super::*;
+    use crate::subjects::records::ZIGZAG_PACED;
+
+    /// The machine was slower beside zigzag, whose loss in transactions is that of calc.
+    #[test]
+    fn calc_is_ahead_by_shares() {
+        let forms = |name: &str, published, ours| {
+            let runs = |(height, kept): (u64, u64)| compared(name, &[(height, [kept; 4])]);
+            let (published, ours) = (Some(runs(published)), runs(ours));
+            Forms { row: ours.row, published, ours }
+        };
+        let calc = Forms { published: None, ..forms(CALC_PACED, (1, 1), (1000, 900)) };
+        let all = [calc, forms(ZIGZAG_PACED, (500, 100), (500, 400))];
+        let mut result = result();
+        claims(&all, &mut result);
+        let of = |form: &str| {
+            let found = result.claims.iter().find(|it| it.claim.ends_with(form));
+            found.and_then(|it| it.measured).unwrap_or(f64::NAN)
+        };
+        assert!((of(PUBLISHED) - 0.125).abs() < 1e-9 && (of(OURS) - 0.5).abs() < 1e-9);
+        let row = &table(&all).rows[1];
+        assert_eq!(row[5..], ["80.0", "20.0", "60.0", "0.125", "0.500"]);
     }
 }

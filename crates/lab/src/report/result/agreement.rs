@@ -7,6 +7,9 @@ use crate::report::result::{Bound, Claim};
 /// Largest deviation from the paper's figure that still counts as reproduced.
 const TOLERANCE: f64 = 1.1;
 
+/// A figure that is so many times worse than the bound of an order has the opposite direction.
+const OPPOSITE: f64 = 10.0;
+
 /// Agreement of a claim with its paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Agreement {
@@ -65,6 +68,7 @@ impl Agreement {
             return Some(match measured >= limit {
                 true => Agreement::Reproduced,
                 false if limit >= 1.0 && measured < 1.0 => Agreement::Reversed,
+                false if measured * OPPOSITE < limit => Agreement::Reversed,
                 false => Agreement::Weaker,
             });
         };
@@ -117,6 +121,10 @@ mod tests {
         assert_eq!(of(Bound::AtLeast(1.0), None, 0.7), Some(Agreement::Reversed));
         assert_eq!(of(Bound::AtMost(1.2), None, 1.1), Some(Agreement::Reproduced));
         assert_eq!(of(Bound::AtMost(1.2), None, 1.5), Some(Agreement::Weaker));
+        // No visible drop: half of it is a weaker form, and a stop is the opposite.
+        assert_eq!(of(Bound::AtLeast(0.5), None, 0.3), Some(Agreement::Weaker));
+        assert_eq!(of(Bound::AtLeast(0.5), None, 0.0), Some(Agreement::Reversed));
+        assert_eq!(of(Bound::AtMost(0.5), None, 8.0), Some(Agreement::Reversed));
     }
 
     #[test]
