@@ -1,15 +1,37 @@
 //! redb: a copy-on-write B-tree with one writer at a time.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use redb::{Database, Durability, ReadableTable, TableDefinition};
+use stillpoint_io::{Clock, RealClock};
 use stillpoint_lab::peers::{Embedded, EmbeddedSession, Setup};
 
 use crate::{absent, said};
 
 const TABLE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
 
+/// Where a crash may take the last commits away, a commit is flushed after this time, as with our store.
+const FLUSH_NS: u64 = 1_000_000_000;
+
 struct Store {
     database: Database,
-    durability: Durability,
+    is_durable: bool,
+    /// The time of the last commit that was flushed.
+    flushed_ns: AtomicU64,
+}
+
+impl Store {
+    /// The durability of the next commit. The caller is the only writer.
+    ///
+    /// `Durability::Eventual` is left out: on Linux, this version of redb flushes each such commit, too.
+    fn durability(&self) -> Durability {
+        let now_ns = RealClock.monotonic_ns();
+        if self.is_durable || now_ns - self.flushed_ns.load(Ordering::Relaxed) >= FLUSH_NS {
+            self.flushed_ns.store(now_ns, Ordering::Relaxed);
+            return Durability::Immediate;
+        }
+        Durability::None
+    }
 }
 
 pub(crate) fn open(setup: &Setup) -> Result<Box<dyn Embedded>, String> {
@@ -18,8 +40,8 @@ pub(crate) fn open(setup: &Setup) -> Result<Box<dyn Embedded>, String> {
         .set_cache_size(cache_bytes.max(64 << 20))
         .create(setup.dir.join("redb"))
         .map_err(said)?;
-    let durability = if setup.is_durable { Durability::Immediate } else { Durability::Eventual };
-    Ok(Box::new(Store { database, durability }))
+    let flushed_ns = AtomicU64::new(RealClock.monotonic_ns());
+    Ok(Box::new(Store { database, is_durable: setup.is_durable, flushed_ns }))
 }
 
 impl Embedded for Store {
@@ -49,7 +71,7 @@ impl EmbeddedSession for Session<'_> {
         change: &mut dyn FnMut(&mut [u8]),
     ) -> Result<(), String> {
         let mut transaction = self.0.database.begin_write().map_err(said)?;
-        transaction.set_durability(self.0.durability);
+        transaction.set_durability(self.0.durability());
         {
             let mut table = transaction.open_table(TABLE).map_err(said)?;
             for key in keys {
