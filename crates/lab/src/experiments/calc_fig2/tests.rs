@@ -151,8 +151,10 @@ fn every_claim_is_measured_and_every_figure_drawn() -> LabResult<()> {
     let long = LongTransactions { seconds: 0.05, writes: 10, open_max: 1, ..plan.long };
     let result = run_plan::<CalcFig2>(&bench, &Plan { long, ..plan })?;
 
-    // The toy can be faster with a checkpoint than without. Then the ratio has no meaning.
-    let always = |c: &&Claim| !c.claim.contains("transactions lost: calc ÷");
+    // The toy can be faster with a checkpoint than without. Then the ratio has no meaning. Beside other tests
+    // it may do nothing before its checkpoint.
+    let sometimes = ["transactions lost: calc ÷", "before the checkpoint", "before it"];
+    let always = |c: &&Claim| !sometimes.iter().any(|text| c.claim.contains(text));
     let unmeasured: Vec<&str> = (result.claims.iter().filter(always))
         .filter(|c| c.met.is_none())
         .map(|c| c.claim.as_str())
